@@ -1,0 +1,236 @@
+/* Flash-MoE: run Mixture-of-Experts language models that are larger than memory.
+ *
+ * A model is opened once and is immutable afterwards, except for the expert cache inside it.
+ * A session is one sequence of tokens with its state. For a given model file the logits are the
+ * same bits whatever the memory budget, the cache, the thread count, the prefill chunk and the
+ * other sessions in a batch.
+ *
+ * Errors: a function that can fail returns 0 or a negative FM_ERR_* code and fills
+ * `struct fm_error`, which may be NULL. The library never exits, prints or reads the environment.
+ *
+ * Threads: a model and its sessions are used by one thread at a time; fm_session_cancel may be
+ * called from any thread and from a signal handler. Two models are independent. */
+#ifndef FLASHMOE_H
+#define FLASHMOE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define FM_API __attribute__((visibility("default")))
+#else
+#define FM_API
+#endif
+
+/* ---- errors ---------------------------------------------------------------------------- */
+
+enum {
+    FM_ERR_NOMEM = -1,       /* an allocation failed */
+    FM_ERR_IO = -2,          /* a file cannot be opened or read */
+    FM_ERR_FORMAT = -3,      /* a file is not what it should be */
+    FM_ERR_UNSUPPORTED = -4, /* well-formed, but nothing this version can run */
+    FM_ERR_ARG = -5,         /* an argument is out of range */
+    FM_ERR_BUDGET = -6,      /* it does not fit into the memory budget */
+    FM_ERR_CANCELLED = -7,   /* fm_session_cancel was called */
+};
+
+#define FM_ERROR_BYTES 768
+
+struct fm_error {
+    int code;
+    char text[FM_ERROR_BYTES]; /* one line that names file, field and value */
+};
+
+/* ---- log ------------------------------------------------------------------------------- */
+
+enum { FM_LOG_INFO, FM_LOG_WARN };
+
+typedef void fm_log_fn(void *ctx, int level, const char *module, const char *text);
+
+/* Installs the receiver of log lines, NULL for none. Call before opening a model. */
+FM_API void fm_log_to(fm_log_fn *sink, void *ctx);
+
+FM_API const char *fm_version(void);
+
+/* ---- model ----------------------------------------------------------------------------- */
+
+struct fm_model;
+
+/* Called while the dense weights are read. */
+typedef void fm_progress_fn(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
+
+struct fm_model_options {
+    uint64_t memory_bytes;  /* budget for everything; 0: what the machine has free */
+    unsigned n_threads;     /* 0: one per processor */
+    unsigned n_sessions;    /* sessions that may be open at a time; the budget holds them all */
+    unsigned n_context;     /* positions per session; 0: the model's maximum, at most 4096 */
+    unsigned prefill_chunk; /* tokens computed together; 0: chosen from the budget */
+    bool metadata_only;     /* headers and tokenizer only: inspect and tokenize, no sessions */
+    fm_progress_fn *progress;
+    void *progress_ctx;
+};
+
+FM_API void fm_model_options_init(struct fm_model_options *options);
+
+/* `path` is a Hugging Face directory: config.json and safetensors, tokenizer.json if there is
+ * one. `options` may be NULL. */
+FM_API int fm_model_open(const char *path, const struct fm_model_options *options,
+                         struct fm_model **out, struct fm_error *err);
+FM_API void fm_model_close(struct fm_model *model); /* accepts NULL; close the sessions first */
+
+struct fm_model_info {
+    const char *architecture; /* model_type of the checkpoint */
+    uint64_t n_parameters;
+    unsigned n_layers, n_moe_layers, n_attention_layers;
+    unsigned hidden, vocabulary;
+    unsigned n_experts, n_experts_per_token;
+    unsigned max_context;           /* what the checkpoint was made for */
+    uint64_t dense_bytes;           /* resident: everything but the routed experts */
+    uint64_t experts_bytes;         /* all routed experts */
+    uint64_t expert_bytes;          /* the largest single expert */
+    uint64_t expert_token_bytes;    /* expert bytes one token needs */
+    uint64_t dense_token_bytes;     /* dense bytes one token reads */
+    uint64_t kv_position_bytes;     /* KV bytes per position */
+    uint64_t state_bytes;           /* recurrent state per session */
+    unsigned n_ignored_tensors;     /* vision, multi-token prediction */
+    bool has_tokenizer, has_tied_head;
+};
+
+FM_API void fm_model_info(const struct fm_model *model, struct fm_model_info *info);
+
+/* The i-th storage format in use, experts and dense weights apart; false when there is none. */
+struct fm_format_info {
+    const char *name; /* "bf16", "affine4-g64", ... */
+    bool is_expert;
+    uint64_t n_tensors, n_bytes;
+};
+FM_API bool fm_model_format(const struct fm_model *model, unsigned i, struct fm_format_info *info);
+
+/* How the budget is spent, and what has happened so far. */
+struct fm_stats {
+    uint64_t memory_budget_bytes;
+    uint64_t memory_program_bytes; /* resident before the model's own memory was taken */
+    uint64_t memory_dense_bytes;
+    uint64_t memory_cache_bytes;
+    uint64_t memory_kv_bytes; /* KV and recurrent state of all sessions */
+    uint64_t memory_scratch_bytes;
+    uint64_t memory_resident_peak_bytes; /* measured */
+    uint64_t n_cache_slots;
+    unsigned prefill_chunk, n_context, n_threads;
+
+    uint64_t n_prefill_tokens, prefill_ns; /* evaluations of more than one token */
+    uint64_t n_decode_tokens, decode_ns;   /* evaluations of one token per session */
+    uint64_t n_expert_hits, n_expert_misses;
+    uint64_t bytes_read; /* expert bytes read from storage */
+};
+
+FM_API void fm_model_stats(const struct fm_model *model, struct fm_stats *stats);
+
+/* ---- text ------------------------------------------------------------------------------ */
+
+enum {
+    FM_TEXT_PLAIN = 0,       /* special tokens in the text are ordinary characters */
+    FM_TEXT_WITH_SPECIAL = 1 /* "<|im_end|>" and the like become their token */
+};
+
+/* Token ids of `text`, freed with fm_free. */
+FM_API int fm_tokenize(const struct fm_model *model, const char *text, size_t text_bytes,
+                       int flags, int32_t **ids, size_t *n_ids, struct fm_error *err);
+
+/* The chat form of one user message, ready to be answered: text to be tokenized with
+ * FM_TEXT_WITH_SPECIAL. `system` may be NULL. Freed with fm_free. FM_ERR_UNSUPPORTED when the
+ * tokenizer has no chat tokens. */
+FM_API int fm_render_chat(const struct fm_model *model, const char *system, const char *user,
+                          char **text, size_t *text_bytes, struct fm_error *err);
+
+FM_API void fm_free(void *p);
+
+/* True for the tokens that end an answer. */
+FM_API bool fm_model_is_stop_token(const struct fm_model *model, int32_t id);
+
+/* Turns ids into text piece by piece and never splits a UTF-8 character. */
+struct fm_decoder;
+FM_API int fm_decoder_open(const struct fm_model *model, struct fm_decoder **out,
+                           struct fm_error *err);
+FM_API void fm_decoder_close(struct fm_decoder *decoder);
+/* The text that is complete after `id`, valid until the next call; may be empty. Special tokens
+ * give no text. */
+FM_API int fm_decoder_push(struct fm_decoder *decoder, int32_t id, const char **text,
+                           size_t *text_bytes, struct fm_error *err);
+/* What is left at the end; an incomplete character becomes U+FFFD. */
+FM_API void fm_decoder_finish(struct fm_decoder *decoder, const char **text, size_t *text_bytes);
+
+/* ---- session --------------------------------------------------------------------------- */
+
+struct fm_session;
+
+FM_API int fm_session_open(struct fm_model *model, struct fm_session **out, struct fm_error *err);
+FM_API void fm_session_close(struct fm_session *session); /* accepts NULL */
+
+/* Back to position 0 with empty state. */
+FM_API void fm_session_reset(struct fm_session *session);
+FM_API unsigned fm_session_position(const struct fm_session *session);
+
+/* Appends tokens to the session and computes them. After a failure the session must be reset or
+ * closed. */
+FM_API int fm_session_eval(struct fm_session *session, const int32_t *ids, size_t n_ids,
+                           struct fm_error *err);
+
+/* The same for several sessions of one model in one pass; no session may appear twice. */
+struct fm_batch_item {
+    struct fm_session *session;
+    const int32_t *ids;
+    size_t n_ids;
+};
+FM_API int fm_eval_batch(struct fm_model *model, const struct fm_batch_item *items,
+                         size_t n_items, struct fm_error *err);
+
+/* Logits after the last token, [vocabulary] floats, valid until the next evaluation. */
+FM_API const float *fm_session_logits(const struct fm_session *session);
+
+/* XXH3-128, in hexadecimal, of every logits row this session has produced since it was opened
+ * or reset. */
+FM_API void fm_session_logits_hash(const struct fm_session *session, char hex[33]);
+
+/* Looks into the computation. With `logits` set, every position's logits are computed, not only
+ * the last one's. `layer` 0 is the embedding, layer i the residual stream after layer i-1, and
+ * the one after the last is the final norm's output. */
+struct fm_observer {
+    void *ctx;
+    void (*hidden)(void *ctx, unsigned layer, unsigned position, const float *x, unsigned n);
+    void (*logits)(void *ctx, unsigned position, const float *logits, unsigned n);
+};
+FM_API void fm_session_observe(struct fm_session *session, const struct fm_observer *observer);
+
+/* Makes the evaluation in progress, or the next one, fail with FM_ERR_CANCELLED. */
+FM_API void fm_session_cancel(struct fm_session *session);
+
+/* ---- sampling -------------------------------------------------------------------------- */
+
+struct fm_sampling {
+    float temperature; /* 0: the most likely token */
+    unsigned top_k;    /* 0: off */
+    float top_p;       /* 1: off */
+    float min_p;       /* 0: off */
+    uint64_t seed;
+};
+
+/* What the checkpoint's generation_config.json recommends, or greedy. */
+FM_API void fm_sampling_default(const struct fm_model *model, struct fm_sampling *sampling);
+
+struct fm_sampler;
+FM_API int fm_sampler_open(const struct fm_model *model, const struct fm_sampling *sampling,
+                           struct fm_sampler **out, struct fm_error *err);
+FM_API void fm_sampler_close(struct fm_sampler *sampler);
+/* Padding rows of the vocabulary, which have no token, are never chosen. */
+FM_API int32_t fm_sampler_pick(struct fm_sampler *sampler, const float *logits);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

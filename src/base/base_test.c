@@ -1,0 +1,154 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/jdoc.h"
+#include "base/mem.h"
+#include "base/plat.h"
+#include "base/pool.h"
+
+static void test_err_set_and_wrap(void **state)
+{
+    (void)state;
+    struct fm_error err;
+    assert_int_equal(err_set(&err, FM_ERR_IO, "bad byte %d\n", 7), FM_ERR_IO);
+    assert_string_equal(err.text, "bad byte 7?");
+    assert_int_equal(err_wrap(&err, FM_ERR_FORMAT, "file '%s'", "x"), FM_ERR_FORMAT);
+    assert_string_equal(err.text, "file 'x': bad byte 7?");
+    assert_int_equal(err.code, FM_ERR_FORMAT);
+    assert_int_equal(err_set(NULL, FM_ERR_ARG, "nobody listens"), FM_ERR_ARG);
+}
+
+static void test_err_wrap_long_text_is_truncated(void **state)
+{
+    (void)state;
+    struct fm_error err;
+    char filler[2 * FM_ERROR_BYTES];
+    memset(filler, 'a', sizeof filler - 1);
+    filler[sizeof filler - 1] = '\0';
+    (void)err_set(&err, FM_ERR_IO, "%s", filler);
+    (void)err_wrap(&err, FM_ERR_IO, "%s", filler);
+    assert_int_equal(strlen(err.text), FM_ERROR_BYTES - 1);
+}
+
+static void test_checked_sizes(void **state)
+{
+    (void)state;
+    uint64_t n;
+    assert_true(mem_mul(1u << 20, 1u << 20, &n));
+    assert_false(mem_mul(UINT64_MAX, 2, &n));
+    assert_false(mem_add(UINT64_MAX, 1, &n));
+    assert_int_equal(mem_round_up(4097, 4096), 8192);
+    struct fm_error err;
+    assert_null(mem_new(UINT64_MAX, 16, "nothing", &err));
+    assert_int_equal(err.code, FM_ERR_NOMEM);
+    assert_null(mem_new_aligned(64, UINT64_MAX, "nothing", &err));
+}
+
+static void test_nth_allocation_fails(void **state)
+{
+    (void)state;
+    struct fm_error err;
+    mem_fail_at(2);
+    void *first = mem_new(1, 8, "one", &err);
+    void *second = mem_new(1, 8, "two", &err);
+    void *third = mem_new(1, 8, "three", &err);
+    mem_fail_at(0);
+    assert_non_null(first);
+    assert_null(second);
+    assert_non_null(third);
+    assert_non_null(strstr(err.text, "two"));
+    mem_free(first);
+    mem_free(third);
+}
+
+static void test_jdoc_messages_name_file_field_value(void **state)
+{
+    (void)state;
+    struct jdoc doc;
+    struct fm_error err;
+    const char *text = "{\"n\": -3, \"s\": \"x\", \"b\": true, \"z\": null, \"f\": 1.5}";
+    assert_int_equal(jdoc_parse(&doc, "c.json", text, strlen(text), &err), 0);
+    uint64_t n;
+    assert_int_equal(jdoc_uint(doc.root, doc.file, "n", 0, 9, &n, &err), FM_ERR_FORMAT);
+    assert_string_equal(err.text, "c.json: field 'n' is -3, expected a whole number from 0 to 9");
+    assert_int_equal(jdoc_uint(doc.root, doc.file, "q", 0, 9, &n, &err), FM_ERR_FORMAT);
+    assert_string_equal(err.text, "c.json: field 'q' is missing");
+    assert_int_equal(jdoc_uint_or(doc.root, doc.file, "z", 0, 9, 5, &n, &err), 0);
+    assert_int_equal(n, 5);
+    double x;
+    assert_int_equal(jdoc_number_or(doc.root, doc.file, "f", 0, 2, 0, &x, &err), 0);
+    assert_true(x == 1.5);
+    bool b;
+    assert_int_equal(jdoc_bool_or(doc.root, doc.file, "s", false, &b, &err), FM_ERR_FORMAT);
+    jdoc_clear(&doc);
+    assert_int_equal(jdoc_parse(&doc, "c.json", "{\"a\":1,\"a\":2}", 13, &err), FM_ERR_FORMAT);
+    assert_int_equal(jdoc_parse(&doc, "c.json", "[1]", 3, &err), FM_ERR_FORMAT);
+}
+
+struct sum_job {
+    size_t n;
+    uint64_t partial[64];
+};
+
+static void sum_part(void *ctx, unsigned part, unsigned n_parts)
+{
+    struct sum_job *job = ctx;
+    size_t begin, end;
+    pool_range(job->n, part, n_parts, &begin, &end);
+    for (size_t i = begin; i < end; i++)
+        job->partial[part] += i;
+}
+
+static void test_pool_covers_every_item_once(void **state)
+{
+    (void)state;
+    for (unsigned n_threads = 1; n_threads <= 5; n_threads++) {
+        struct pool *pool;
+        assert_int_equal(pool_open(n_threads, &pool, NULL), 0);
+        for (int round = 0; round < 500; round++) {
+            struct sum_job job = {.n = 1000};
+            pool_run(pool, sum_part, &job);
+            uint64_t sum = 0;
+            for (unsigned i = 0; i < n_threads; i++)
+                sum += job.partial[i];
+            assert_int_equal(sum, 999 * 1000 / 2);
+        }
+        pool_close(pool);
+    }
+    struct pool *pool;
+    assert_int_equal(pool_open(0, &pool, NULL), FM_ERR_ARG);
+}
+
+static void test_plat_reads_and_knows_the_machine(void **state)
+{
+    (void)state;
+    struct fm_error err;
+    int fd;
+    uint64_t bytes;
+    assert_int_equal(plat_open("no/such/file", &fd, &bytes, &err), FM_ERR_IO);
+    assert_non_null(strstr(err.text, "no/such/file"));
+    assert_int_equal(plat_open(".", &fd, &bytes, &err), FM_ERR_IO);
+    assert_true(plat_n_cpus() >= 1);
+    assert_true(plat_memory_available() > 0);
+    assert_true(plat_resident_bytes() > 0);
+    assert_true(plat_now_ns() > 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_err_set_and_wrap),
+        cmocka_unit_test(test_err_wrap_long_text_is_truncated),
+        cmocka_unit_test(test_checked_sizes),
+        cmocka_unit_test(test_nth_allocation_fails),
+        cmocka_unit_test(test_jdoc_messages_name_file_field_value),
+        cmocka_unit_test(test_pool_covers_every_item_once),
+        cmocka_unit_test(test_plat_reads_and_knows_the_machine),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

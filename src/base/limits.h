@@ -1,0 +1,32 @@
+/* Hard limits, each with the reason for its value. A buffer and the check that guards it use
+ * the same name. */
+#ifndef FLASHMOE_BASE_LIMITS_H
+#define FLASHMOE_BASE_LIMITS_H
+
+/* A safetensors header of 36,000 tensors is 4.7 MB; the official reader stops at 100 MB. */
+#define LIMIT_SAFETENSORS_HEADER_BYTES (100u * 1000 * 1000)
+/* The largest public tokenizer.json is about 20 MB. */
+#define LIMIT_TOKENIZER_JSON_BYTES (64u * 1024 * 1024)
+/* config.json, generation_config.json, tokenizer_config.json: kilobytes in practice. */
+#define LIMIT_CONFIG_JSON_BYTES (16u * 1024 * 1024)
+/* model.safetensors.index.json: one line per tensor. */
+#define LIMIT_INDEX_JSON_BYTES (64u * 1024 * 1024)
+#define LIMIT_TENSOR_DIMS 8
+#define LIMIT_PATH_BYTES 4096
+#define LIMIT_SHARDS 4096
+
+#define LIMIT_LAYERS 1024
+#define LIMIT_HIDDEN (1u << 17)
+#define LIMIT_INTERMEDIATE (1u << 20)
+#define LIMIT_VOCAB (1u << 22)
+#define LIMIT_HEADS 4096
+#define LIMIT_HEAD_DIM 4096
+#define LIMIT_EXPERTS 65535
+/* Experts chosen per token; the router keeps them in a fixed array. */
+#define LIMIT_TOP_K 64
+#define LIMIT_CONV_KERNEL 16
+#define LIMIT_CONTEXT (1u << 24)
+#define LIMIT_STOP_TOKENS 32
+#define LIMIT_THREADS 256
+
+#endif

@@ -1,0 +1,92 @@
+#include "base/mem.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Counters only: no other memory is published through them, so relaxed order is enough. */
+static atomic_long n_allocations;
+static atomic_long fail_countdown;
+
+static bool must_fail(void)
+{
+    atomic_fetch_add_explicit(&n_allocations, 1, memory_order_relaxed);
+    if (atomic_load_explicit(&fail_countdown, memory_order_relaxed) == 0)
+        return false;
+    return atomic_fetch_sub_explicit(&fail_countdown, 1, memory_order_relaxed) == 1;
+}
+
+static int out_of_memory(uint64_t bytes, const char *what, struct fm_error *err)
+{
+    return err_set(err, FM_ERR_NOMEM, "out of memory: cannot allocate %llu bytes for %s",
+                   (unsigned long long)bytes, what);
+}
+
+void *mem_new(uint64_t n, uint64_t bytes, const char *what, struct fm_error *err)
+{
+    uint64_t total;
+    if (!mem_mul(n, bytes, &total) || total > SIZE_MAX / 2) {
+        (void)err_set(err, FM_ERR_NOMEM, "size overflow: %llu x %llu bytes for %s",
+                      (unsigned long long)n, (unsigned long long)bytes, what);
+        return NULL;
+    }
+    void *p = must_fail() ? NULL : calloc(1, total > 0 ? (size_t)total : 1);
+    if (p == NULL)
+        (void)out_of_memory(total, what, err);
+    return p;
+}
+
+void *mem_new_aligned(uint64_t align, uint64_t bytes, const char *what, struct fm_error *err)
+{
+    void *p = NULL;
+    bool ok = bytes <= SIZE_MAX / 2 && !must_fail() &&
+              posix_memalign(&p, (size_t)align, bytes > 0 ? (size_t)bytes : 1) == 0;
+    if (!ok) {
+        (void)out_of_memory(bytes, what, err);
+        return NULL;
+    }
+    return p;
+}
+
+int mem_grow(void **array, size_t *capacity, size_t need, size_t element_bytes, const char *what,
+             struct fm_error *err)
+{
+    if (need <= *capacity)
+        return 0;
+    uint64_t wanted = *capacity > 0 ? (uint64_t)*capacity * 2 : 16;
+    if (wanted < need)
+        wanted = need;
+    uint64_t total;
+    if (!mem_mul(wanted, element_bytes, &total) || total > SIZE_MAX / 2)
+        return out_of_memory(UINT64_MAX, what, err);
+    void *p = must_fail() ? NULL : realloc(*array, (size_t)total);
+    if (p == NULL)
+        return out_of_memory(total, what, err);
+    *array = p;
+    *capacity = (size_t)wanted;
+    return 0;
+}
+
+char *mem_strdup(const char *text, struct fm_error *err)
+{
+    size_t bytes = strlen(text) + 1;
+    char *copy = mem_new(bytes, 1, "a string", err);
+    if (copy != NULL)
+        memcpy(copy, text, bytes);
+    return copy;
+}
+
+void mem_free(void *p)
+{
+    free(p);
+}
+
+void mem_fail_at(long nth)
+{
+    atomic_store_explicit(&fail_countdown, nth, memory_order_relaxed);
+}
+
+long mem_count(void)
+{
+    return atomic_load_explicit(&n_allocations, memory_order_relaxed);
+}

@@ -1,0 +1,60 @@
+/* Checked sizes and allocation. Every allocation of the library goes through here, so that a
+ * size computed from a file cannot overflow, a failed allocation always has a sentence, and
+ * tests can make the Nth one fail. Any thread may call anything; mem_fail_at is for tests. */
+#ifndef FLASHMOE_BASE_MEM_H
+#define FLASHMOE_BASE_MEM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define MEM_CACHE_LINE 64
+#define MEM_PAGE 4096
+
+/* True and *out set, or false on overflow. */
+static inline bool mem_mul(uint64_t a, uint64_t b, uint64_t *out)
+{
+    return !__builtin_mul_overflow(a, b, out);
+}
+
+static inline bool mem_add(uint64_t a, uint64_t b, uint64_t *out)
+{
+    return !__builtin_add_overflow(a, b, out);
+}
+
+/* `align` is a power of two; the caller knows that n + align does not overflow. */
+static inline uint64_t mem_round_up(uint64_t n, uint64_t align)
+{
+    return (n + align - 1) & ~(align - 1);
+}
+
+/* `n * bytes` zeroed bytes, never NULL for size 0. `what` names the purpose in the error. */
+void *mem_new(uint64_t n, uint64_t bytes, const char *what, struct fm_error *err);
+
+/* Uninitialised, aligned to `align` (a power of two of at least 16). Free with mem_free. */
+void *mem_new_aligned(uint64_t align, uint64_t bytes, const char *what, struct fm_error *err);
+
+/* Grows *array to at least `need` elements by doubling; *capacity is updated. 0 or FM_ERR_NOMEM,
+ * the old array still valid. */
+int mem_grow(void **array, size_t *capacity, size_t need, size_t element_bytes, const char *what,
+             struct fm_error *err);
+
+char *mem_strdup(const char *text, struct fm_error *err);
+
+void mem_free(void *p);
+
+/* Tests: the nth allocation from now fails (1 = the next one), 0 switches it off. */
+void mem_fail_at(long nth);
+/* Allocations made since the process began. */
+long mem_count(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,282 @@
+#include "base/plat.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifdef __linux__
+#include <malloc.h>
+#include <sched.h>
+#endif
+#ifdef __APPLE__
+#include <mach/mach.h>
+#include <sys/sysctl.h>
+#endif
+
+#include "base/limits.h"
+#include "base/mem.h"
+
+int plat_open(const char *path, int *fd, uint64_t *file_bytes, struct fm_error *err)
+{
+    *fd = -1;
+    int f = open(path, O_RDONLY | O_CLOEXEC);
+    if (f < 0)
+        return err_set(err, FM_ERR_IO, "cannot open '%s': %s", path, strerror(errno));
+    struct stat st;
+    if (fstat(f, &st) != 0) {
+        int why = errno;
+        (void)close(f); /* read-only: nothing can be lost */
+        return err_set(err, FM_ERR_IO, "cannot stat '%s': %s", path, strerror(why));
+    }
+    if (!S_ISREG(st.st_mode)) {
+        (void)close(f);
+        return err_set(err, FM_ERR_IO, "'%s' is not a regular file", path);
+    }
+    *fd = f;
+    *file_bytes = (uint64_t)st.st_size;
+    return 0;
+}
+
+void plat_close(int fd)
+{
+    if (fd >= 0)
+        (void)close(fd); /* read-only files: nothing can be lost */
+}
+
+int64_t plat_read_some(int fd, void *dst, uint64_t bytes, uint64_t offset)
+{
+    const uint64_t most_per_call = 1u << 30;
+    uint64_t done = 0;
+    while (done < bytes) {
+        uint64_t want = bytes - done < most_per_call ? bytes - done : most_per_call;
+        ssize_t got = pread(fd, (char *)dst + done, (size_t)want, (off_t)(offset + done));
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return -(int64_t)errno;
+        if (got == 0)
+            break;
+        done += (uint64_t)got;
+    }
+    return (int64_t)done;
+}
+
+int plat_read_at(int fd, const char *path, void *dst, uint64_t bytes, uint64_t offset,
+                 struct fm_error *err)
+{
+    int64_t got = plat_read_some(fd, dst, bytes, offset);
+    if (got < 0)
+        return err_set(err, FM_ERR_IO, "cannot read '%s' at byte %llu: %s", path,
+                       (unsigned long long)offset, strerror((int)-got));
+    if ((uint64_t)got < bytes)
+        return err_set(err, FM_ERR_IO, "'%s' ends early: %lld of %llu bytes at byte %llu", path,
+                       (long long)got, (unsigned long long)bytes, (unsigned long long)offset);
+    return 0;
+}
+
+int plat_read_file(const char *path, size_t max_bytes, char **text, size_t *bytes,
+                   struct fm_error *err)
+{
+    *text = NULL;
+    *bytes = 0;
+    int fd;
+    uint64_t file_bytes;
+    int rc = plat_open(path, &fd, &file_bytes, err);
+    if (rc != 0)
+        return rc;
+    char *buffer = NULL;
+    if (file_bytes > max_bytes)
+        rc = err_set(err, FM_ERR_FORMAT, "'%s' has %llu bytes, more than the limit of %zu", path,
+                     (unsigned long long)file_bytes, max_bytes);
+    if (rc == 0) {
+        buffer = mem_new(file_bytes + 1, 1, path, err);
+        rc = buffer == NULL ? FM_ERR_NOMEM : plat_read_at(fd, path, buffer, file_bytes, 0, err);
+    }
+    plat_close(fd);
+    if (rc != 0) {
+        mem_free(buffer);
+        return rc;
+    }
+    *text = buffer;
+    *bytes = (size_t)file_bytes;
+    return 0;
+}
+
+bool plat_file_exists(const char *path)
+{
+    return access(path, F_OK) == 0;
+}
+
+uint64_t plat_now_ns(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t); /* cannot fail for this clock */
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+unsigned plat_n_cpus(void)
+{
+#ifdef __linux__
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0)
+        return (unsigned)CPU_COUNT(&set);
+#endif
+    long n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n > 0 ? (unsigned)n : 1;
+}
+
+#ifdef __linux__
+
+/* The first unsigned number in a file, or `fallback` ("max" in a cgroup file gives it too). */
+static uint64_t number_in_file(const char *path, uint64_t fallback)
+{
+    FILE *f = fopen(path, "re");
+    if (f == NULL)
+        return fallback;
+    unsigned long long n;
+    uint64_t value = fscanf(f, "%llu", &n) == 1 ? n : fallback;
+    (void)fclose(f);
+    return value;
+}
+
+static uint64_t meminfo_available(void)
+{
+    FILE *f = fopen("/proc/meminfo", "re");
+    if (f == NULL)
+        return 0;
+    char line[256];
+    unsigned long long kib = 0;
+    while (fgets(line, sizeof line, f) != NULL)
+        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
+            break;
+    (void)fclose(f);
+    return (uint64_t)kib * 1024;
+}
+
+static uint64_t cgroup_left(const char *limit_path, const char *usage_path)
+{
+    uint64_t limit = number_in_file(limit_path, UINT64_MAX);
+    uint64_t usage = number_in_file(usage_path, 0);
+    return limit > usage ? limit - usage : 0;
+}
+
+/* Walks from this process's group up to the root, since any ancestor may hold the limit. */
+static uint64_t cgroup_left_upwards(const char *root, char *group, const char *limit_name,
+                                    const char *usage_name)
+{
+    uint64_t left = UINT64_MAX;
+    for (;;) {
+        char limit[LIMIT_PATH_BYTES], usage[LIMIT_PATH_BYTES];
+        int a = snprintf(limit, sizeof limit, "%s%s/%s", root, group, limit_name);
+        int b = snprintf(usage, sizeof usage, "%s%s/%s", root, group, usage_name);
+        if (a > 0 && b > 0 && (size_t)a < sizeof limit && (size_t)b < sizeof usage) {
+            uint64_t here = cgroup_left(limit, usage);
+            left = here < left ? here : left;
+        }
+        char *slash = strrchr(group, '/');
+        if (slash == NULL)
+            return left;
+        *slash = '\0';
+    }
+}
+
+static uint64_t cgroup_memory_left(void)
+{
+    uint64_t left = UINT64_MAX;
+    FILE *f = fopen("/proc/self/cgroup", "re");
+    if (f == NULL)
+        return left;
+    char line[LIMIT_PATH_BYTES];
+    while (fgets(line, sizeof line, f) != NULL) {
+        line[strcspn(line, "\n")] = '\0';
+        char *controllers = strchr(line, ':');
+        char *group = controllers != NULL ? strchr(controllers + 1, ':') : NULL;
+        if (group == NULL)
+            continue;
+        *group++ = '\0';
+        uint64_t here = UINT64_MAX;
+        if (strcmp(controllers, ":") == 0)
+            here = cgroup_left_upwards("/sys/fs/cgroup", group, "memory.max", "memory.current");
+        else if (strcmp(controllers, ":memory") == 0)
+            here = cgroup_left_upwards("/sys/fs/cgroup/memory", group, "memory.limit_in_bytes",
+                                       "memory.usage_in_bytes");
+        left = here < left ? here : left;
+    }
+    (void)fclose(f);
+    return left;
+}
+
+uint64_t plat_memory_available(void)
+{
+    uint64_t machine = meminfo_available();
+    uint64_t group = cgroup_memory_left();
+    return group < machine ? group : machine;
+}
+
+uint64_t plat_resident_bytes(void)
+{
+    FILE *f = fopen("/proc/self/statm", "re");
+    if (f == NULL)
+        return 0;
+    unsigned long long total, resident = 0;
+    if (fscanf(f, "%llu %llu", &total, &resident) != 2)
+        resident = 0;
+    (void)fclose(f);
+    return (uint64_t)resident * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+void plat_memory_trim(void)
+{
+#ifdef __GLIBC__
+    (void)malloc_trim(0); /* says only whether anything was released */
+#endif
+}
+
+#else
+
+uint64_t plat_memory_available(void)
+{
+#ifdef __APPLE__
+    vm_statistics64_data_t vm;
+    mach_msg_type_number_t count = HOST_VM_INFO64_COUNT;
+    if (host_statistics64(mach_host_self(), HOST_VM_INFO64, (host_info64_t)&vm, &count) == 0)
+        return ((uint64_t)vm.free_count + vm.inactive_count + vm.purgeable_count) *
+               (uint64_t)sysconf(_SC_PAGESIZE);
+#endif
+    return 0;
+}
+
+uint64_t plat_resident_bytes(void)
+{
+#ifdef __APPLE__
+    struct mach_task_basic_info info;
+    mach_msg_type_number_t count = MACH_TASK_BASIC_INFO_COUNT;
+    if (task_info(mach_task_self(), MACH_TASK_BASIC_INFO, (task_info_t)&info, &count) == 0)
+        return info.resident_size;
+#endif
+    return 0;
+}
+
+void plat_memory_trim(void)
+{
+}
+
+#endif
+
+uint64_t plat_resident_peak_bytes(void)
+{
+    struct rusage usage;
+    if (getrusage(RUSAGE_SELF, &usage) != 0)
+        return 0;
+#ifdef __APPLE__
+    return (uint64_t)usage.ru_maxrss;
+#else
+    return (uint64_t)usage.ru_maxrss * 1024;
+#endif
+}

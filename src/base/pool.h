@@ -1,0 +1,39 @@
+/* A fixed set of threads that run one function in parts. The caller's thread is part 0, so a
+ * pool of one starts no thread. The split of the work depends only on the number of parts and
+ * never on timing; results must not depend on the split either.
+ *
+ * pool_run may be called by one thread at a time and does not allocate. */
+#ifndef FLASHMOE_BASE_POOL_H
+#define FLASHMOE_BASE_POOL_H
+
+#include <stddef.h>
+
+#include "base/err.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct pool;
+
+typedef void pool_fn(void *ctx, unsigned part, unsigned n_parts);
+
+int pool_open(unsigned n_threads, struct pool **out, struct fm_error *err);
+void pool_close(struct pool *pool); /* accepts NULL */
+unsigned pool_n_threads(const struct pool *pool);
+
+/* Runs fn once for every part and returns when all are done. */
+void pool_run(struct pool *pool, pool_fn *fn, void *ctx);
+
+/* The half-open range of `n` items that belongs to `part`. */
+static inline void pool_range(size_t n, unsigned part, unsigned n_parts, size_t *begin,
+                              size_t *end)
+{
+    *begin = n * part / n_parts;
+    *end = n * (part + 1) / n_parts;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,67 @@
+/* Number formats of weights. A format is a descriptor found by name; sizes come from it and
+ * nobody else knows them. A row of n columns is one byte stream per part (affine: codes, scales,
+ * biases; all others: one), each a sequence of blocks of `block` columns.
+ *
+ * Descriptors are constants: any thread, nothing to free, nothing fails. */
+#ifndef FLASHMOE_QUANT_QUANT_H
+#define FLASHMOE_QUANT_QUANT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define QUANT_MAX_PARTS 3
+
+enum quant_kind {
+    QUANT_FLOAT,  /* one value per column, used as it is */
+    QUANT_AFFINE, /* x = scale * code + bias per group of `block` columns */
+};
+
+struct quant {
+    const char *name; /* "bf16", "affine4-g64", ... */
+    enum quant_kind kind;
+    unsigned block;                             /* columns per block */
+    unsigned n_parts;                           /* byte streams per row */
+    unsigned part_block_bytes[QUANT_MAX_PARTS]; /* bytes of one block in each part */
+    unsigned bits;                              /* of one code, or of one float */
+    const struct quant *scale;                  /* format of scales and biases, affine only */
+
+    /* Both take n columns, a multiple of `block`. The pointers need no alignment. */
+    void (*decode_row)(const struct quant *q, const void *const parts[], float *dst, size_t n);
+    void (*encode_row)(const struct quant *q, const float *src, void *const parts[], size_t n);
+};
+
+/* NULL when there is no such format. */
+const struct quant *quant_find(const char *name);
+/* The i-th format, NULL past the end. */
+const struct quant *quant_at(unsigned i);
+
+extern const struct quant quant_f32, quant_f16, quant_bf16;
+
+/* Bytes of one row of n columns in one part, or in all of them. */
+static inline uint64_t quant_part_row_bytes(const struct quant *q, unsigned part, uint64_t n)
+{
+    return n / q->block * q->part_block_bytes[part];
+}
+
+static inline uint64_t quant_row_bytes(const struct quant *q, uint64_t n)
+{
+    uint64_t bytes = 0;
+    for (unsigned p = 0; p < q->n_parts; p++)
+        bytes += quant_part_row_bytes(q, p, n);
+    return bytes;
+}
+
+/* Scalar conversions, exact or rounded to nearest even; NaN stays NaN. */
+float quant_f16_to_f32(uint16_t h);
+uint16_t quant_f32_to_f16(float x);
+float quant_bf16_to_f32(uint16_t h);
+uint16_t quant_f32_to_bf16(float x);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
