@@ -1,1 +1,55 @@
-install(TARGETS flashmoe RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+# What `make install` puts where: the program, both libraries, the one public header, the
+# pkg-config file, and what the program prints about itself: man page and shell completions.
+
+install(TARGETS flashmoe flashmoe_static flashmoe_shared
+        RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR}
+        LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+        ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(FILES include/flashmoe.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+
+# Requires.private follows from what the library is linked to.
+set(FLASHMOE_PC_REQUIRES)
+get_target_property(linked flashmoe_objects LINK_LIBRARIES)
+foreach(library ${linked})
+    if(library MATCHES "^PkgConfig::(.+)$")
+        list(APPEND FLASHMOE_PC_REQUIRES ${${CMAKE_MATCH_1}_MODULE_NAME})
+    endif()
+endforeach()
+list(JOIN FLASHMOE_PC_REQUIRES ", " FLASHMOE_PC_REQUIRES)
+
+# Configured twice: what the build knows now, the prefix when `cmake --install --prefix` names it.
+set(FLASHMOE_PC_PREFIX "@CMAKE_INSTALL_PREFIX@")
+configure_file(cmake/flashmoe.pc.in share/flashmoe.pc.in @ONLY)
+install(CODE "configure_file(\"${CMAKE_CURRENT_BINARY_DIR}/share/flashmoe.pc.in\"
+                             \"${CMAKE_CURRENT_BINARY_DIR}/share/flashmoe.pc\" @ONLY)")
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/share/flashmoe.pc
+        DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+# A cross build without an emulator cannot run the program and installs without these.
+if(CMAKE_CROSSCOMPILING AND NOT CMAKE_CROSSCOMPILING_EMULATOR)
+    message(STATUS "cross build: no man page and no completions")
+    return()
+endif()
+
+set(FLASHMOE_SHARE)
+function(flashmoe_prints file directory name)
+    set(output ${CMAKE_CURRENT_BINARY_DIR}/share/${file})
+    add_custom_command(
+        OUTPUT ${output}
+        COMMAND ${CMAKE_COMMAND}
+                "-DCOMMAND=${CMAKE_CROSSCOMPILING_EMULATOR};$<TARGET_FILE:flashmoe>;${ARGN}"
+                "-DOUTPUT=${output}" -P ${PROJECT_SOURCE_DIR}/cmake/capture.cmake
+        DEPENDS flashmoe cmake/capture.cmake
+        COMMENT "Generating share/${file}"
+        VERBATIM)
+    install(FILES ${output} DESTINATION ${directory} RENAME ${name})
+    set(FLASHMOE_SHARE ${FLASHMOE_SHARE} ${output} PARENT_SCOPE)
+endfunction()
+
+flashmoe_prints(flashmoe.1 ${CMAKE_INSTALL_MANDIR}/man1 flashmoe.1 help --man)
+flashmoe_prints(flashmoe.bash ${CMAKE_INSTALL_DATADIR}/bash-completion/completions flashmoe
+                completions bash)
+flashmoe_prints(_flashmoe ${CMAKE_INSTALL_DATADIR}/zsh/site-functions _flashmoe completions zsh)
+flashmoe_prints(flashmoe.fish ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d flashmoe.fish
+                completions fish)
+add_custom_target(share ALL DEPENDS ${FLASHMOE_SHARE})

@@ -51,7 +51,7 @@ void mem_free(void *p);
 
 /* Tests: the nth allocation from now fails (1 = the next one), 0 switches it off. */
 void mem_fail_at(long nth);
-/* Allocations made since the process began. */
+/* Allocations the calling thread has made. */
 long mem_count(void);
 
 #ifdef __cplusplus

@@ -153,8 +153,9 @@ void pool_run(struct pool *pool, pool_fn *fn, void *ctx)
     start_round(pool);
     fn(ctx, 0, pool->n_threads);
     /* With more threads than cores a part may not be running at all: let it. */
-    for (int spins = 0; atomic_load_explicit(&pool->n_running, memory_order_acquire) != 0; spins++) {
-        if (spins < SPINS_BEFORE_SLEEP)
+    int spins = 0;
+    while (atomic_load_explicit(&pool->n_running, memory_order_acquire) != 0) {
+        if (spins++ < SPINS_BEFORE_SLEEP)
             relax();
         else
             (void)sched_yield(); /* cannot fail on Linux and macOS */

@@ -32,6 +32,8 @@ struct quant {
     /* Both take n columns, a multiple of `block`. The pointers need no alignment. */
     void (*decode_row)(const struct quant *q, const void *const parts[], float *dst, size_t n);
     void (*encode_row)(const struct quant *q, const float *src, void *const parts[], size_t n);
+    /* The codes alone, one byte each; affine only. */
+    void (*unpack_row)(const struct quant *q, const void *codes, uint8_t *dst, size_t n);
 };
 
 /* NULL when there is no such format. */

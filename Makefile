@@ -1,0 +1,71 @@
+# Flash-MoE. CMake does the work (see CMakePresets.json); these are the short names for it.
+# `make help` lists them. Works with GNU make 3.81 and later.
+
+PREFIX  ?= /usr/local
+DESTDIR ?=
+SECONDS ?= 600
+JOBS    ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+MODEL   ?= tests/golden/qwen3_next
+PROMPT  ?= The moon rose over the quiet sea
+
+export JOBS
+
+all: build/build.ninja
+	@cmake --build --preset release --parallel $(JOBS)
+
+# The first configuration leaves the tests out, so that `make` needs no test packages;
+# tools/check.sh switches them on.
+build/build.ninja: CMakePresets.json | deps
+	@if [ -f build/CMakeCache.txt ]; then cmake --preset release; \
+	else cmake --preset release -DFLASHMOE_TESTS=OFF; fi
+
+deps:
+	@sh tools/deps.sh build
+
+test-deps:
+	@sh tools/deps.sh test
+
+run: all
+	@echo "$(MODEL) is a tiny checkpoint with random weights: it shows that the engine runs;"
+	@echo "the text is gibberish until the embedded nano model takes its place."
+	build/flashmoe run $(MODEL) -p "$(PROMPT)"
+
+test: test-deps
+	@sh tools/check.sh release $(ARGS)
+
+debug asan tsan: test-deps
+	@sh tools/check.sh $@ $(ARGS)
+
+fuzz: test-deps
+	tests/fuzz/run.sh $(SECONDS)
+
+lint: test-deps
+	@python3 tools/lint.py
+
+install: all
+	DESTDIR="$(DESTDIR)" cmake --install build --prefix "$(PREFIX)"
+	@cp build/install_manifest.txt build/installed.txt
+
+# Removes the files the last `make install` wrote.
+uninstall:
+	@[ -f build/installed.txt ] || { echo "nothing was installed from this tree"; exit 1; }
+	@while read -r file || [ -n "$$file" ]; do rm -fv "$(DESTDIR)$$file"; done < build/installed.txt
+
+clean:
+	rm -rf build build-debug build-asan build-tsan build-fuzz
+
+help:
+	@echo "make             build/flashmoe and the libraries, optimised"
+	@echo "make run         build, then run a small model: MODEL=DIR PROMPT='...'"
+	@echo "make test        build, then run every test: ARGS='-R NAME' selects some"
+	@echo "make debug       the tests without optimisation"
+	@echo "make asan        the tests under AddressSanitizer and UndefinedBehaviorSanitizer"
+	@echo "make tsan        the tests under ThreadSanitizer"
+	@echo "make fuzz        fuzz every parser (needs clang), SECONDS=600 each"
+	@echo "make lint        the rules of the house only"
+	@echo "make install     PREFIX=/usr/local DESTDIR="
+	@echo "make uninstall   remove what make install wrote"
+	@echo "make clean       remove the build folders"
+	@echo "make, make run and make test first install the packages that are missing (tools/deps.sh)."
+
+.PHONY: all deps test-deps run test debug asan tsan fuzz lint install uninstall clean help

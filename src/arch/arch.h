@@ -1,0 +1,89 @@
+/* An architecture: one constant struct per family. forward.c owns the order of work and calls
+ * these functions; they do arithmetic through the backend and nothing else: no file, no lock, no
+ * cache, no look at a number format.
+ *
+ * All functions run on the thread that drives the forward pass. */
+#ifndef FLASHMOE_ARCH_ARCH_H
+#define FLASHMOE_ARCH_ARCH_H
+
+#include "backend/backend.h"
+#include "model/model.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What one layer keeps per sequence. */
+struct layer_state {
+    /* Attention: keys and values, [n_kv_heads, n_context, head_dim] each. 0 heads: none. */
+    uint32_t n_kv_heads, head_dim;
+    /* Recurrent layers, in floats. */
+    uint64_t conv_floats, delta_floats;
+};
+
+/* Sizes that scratch memory is made from. */
+struct arch_sizes {
+    uint32_t max_cols;           /* of any weight, and of any head */
+    uint32_t max_intermediate;   /* of any feed-forward block */
+    uint64_t mix_floats_per_row; /* the mixer's own scratch, batch-wide data included */
+};
+
+#define ARCH_NO_EXPERTS UINT32_MAX
+
+/* One batch of rows on its way through the model. Buffers are [n_rows, ...] and belong to
+ * forward.c. */
+struct step {
+    const void *arch; /* the family's model */
+    const struct model *model;
+    struct backend *be;
+    const struct quant *kv_format;
+    uint32_t n_context;
+
+    uint32_t n_rows;
+    const int32_t *tokens;
+    const uint32_t *positions;
+    const struct backend_segment *segments; /* state pointers of the layer at hand */
+    uint32_t n_segments;
+
+    float *x;      /* [n_rows, hidden] the residual stream */
+    float *normed; /* [n_rows, hidden] */
+    float *mix;    /* [n_rows, mix_floats_per_row] the architecture's own layout */
+    float *router; /* [n_rows, n_experts] */
+    uint32_t *ids; /* [n_rows, k] ascending */
+    float *weights;      /* [n_rows, k] */
+    float *gate, *up;    /* [n_rows, max_intermediate] */
+    float *shared;       /* [n_rows, hidden] */
+    float *expert_parts; /* [n_rows, k, hidden] */
+    float *ffn;          /* [n_rows, hidden] */
+};
+
+struct arch {
+    struct model_family family; /* first: forward.c goes from the family to its arch */
+
+    void (*sizes)(const void *arch, struct arch_sizes *sizes);
+    void (*state)(const void *arch, uint32_t layer, struct layer_state *state);
+    /* The layer's index in model->expert_layers, or ARCH_NO_EXPERTS for a dense block. */
+    uint32_t (*expert_layer)(const void *arch, uint32_t layer);
+
+    void (*embed)(struct step *step);
+    void (*mix)(struct step *step, uint32_t layer);   /* x += mixer(norm(x)) */
+    void (*route)(struct step *step, uint32_t layer); /* normed, ids, weights */
+    void (*dense)(struct step *step, uint32_t layer); /* the whole block when not routed */
+    void (*shared)(struct step *step, uint32_t layer);
+    /* One expert on n of the rows: in and out are [n, hidden]. */
+    void (*expert)(struct step *step, uint32_t layer, const void *slot, const float *in,
+                   uint32_t n, float *out);
+    void (*close)(struct step *step, uint32_t layer); /* x += all parts */
+    /* `x` is [n, hidden]; the final norm goes to `normed`, logits to [n, vocabulary]. */
+    void (*final_norm)(struct step *step, const float *x, uint32_t n, float *normed);
+    void (*head)(struct step *step, const float *normed, uint32_t n, float *logits);
+};
+
+/* Every family, NULL-terminated, for model_open. */
+const struct model_family *const *arch_families(void);
+const struct arch *arch_of(const struct model *model);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

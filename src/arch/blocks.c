@@ -1,0 +1,266 @@
+#include "arch/blocks.h"
+
+#include <math.h>
+
+static const struct transformer *transformer_of(const struct step *step)
+{
+    return step->arch;
+}
+
+static uint32_t key_width(const struct transformer *t)
+{
+    return t->n_key_heads * t->key_dim;
+}
+
+static uint32_t value_width(const struct transformer *t)
+{
+    return t->n_value_heads * t->value_dim;
+}
+
+static uint32_t conv_channels(const struct transformer *t)
+{
+    return 2 * key_width(t) + value_width(t);
+}
+
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Floats per query head in q's output: query, and gate behind it. */
+static uint32_t query_stride(const struct transformer *t)
+{
+    return t->head_dim * (t->has_attention_gate ? 2 : 1);
+}
+
+/* The mixer's scratch: the rope table of the batch first, then one layer's intermediates. */
+struct mix_buffers {
+    float *rope;
+    float *q, *k, *v;                 /* attention */
+    float *qkv, *z, *b, *a, *convolved; /* delta rule */
+    float *heads; /* concatenated head outputs */
+    float *out;   /* [n, hidden] */
+};
+
+static uint64_t attention_floats(const struct transformer *t)
+{
+    return (uint64_t)t->n_heads * query_stride(t) + 2ull * t->n_kv_heads * t->head_dim +
+           (uint64_t)t->n_heads * t->head_dim;
+}
+
+static uint64_t delta_floats(const struct transformer *t)
+{
+    return 2ull * conv_channels(t) + 2ull * value_width(t) + 2ull * t->n_value_heads;
+}
+
+static struct mix_buffers mix_buffers_of(const struct step *step)
+{
+    const struct transformer *t = transformer_of(step);
+    const uint64_t n = step->n_rows;
+    struct mix_buffers m = {.rope = step->mix};
+    m.out = m.rope + n * t->rotary_dim;
+    float *rest = m.out + n * t->hidden;
+    m.q = rest;
+    m.k = m.q + n * t->n_heads * query_stride(t);
+    m.v = m.k + n * t->n_kv_heads * t->head_dim;
+    m.qkv = rest;
+    m.convolved = m.qkv + n * conv_channels(t);
+    m.z = m.convolved + n * conv_channels(t);
+    m.b = m.z + n * value_width(t);
+    m.a = m.b + n * t->n_value_heads;
+    uint64_t used = larger(attention_floats(t) - (uint64_t)t->n_heads * t->head_dim,
+                           delta_floats(t) - value_width(t));
+    m.heads = rest + n * used;
+    return m;
+}
+
+void blocks_sizes(const void *arch, struct arch_sizes *sizes)
+{
+    const struct transformer *t = arch;
+    uint64_t cols = larger(t->hidden, (uint64_t)t->n_heads * t->head_dim);
+    cols = larger(cols, value_width(t));
+    cols = larger(cols, t->key_dim);
+    uint64_t wide = larger(t->expert_intermediate, t->shared_intermediate);
+    wide = larger(wide, t->has_dense_layers ? t->dense_intermediate : 0);
+    sizes->max_cols = (uint32_t)larger(cols, wide);
+    sizes->max_intermediate = (uint32_t)wide;
+    sizes->mix_floats_per_row = t->rotary_dim + t->hidden +
+                                larger(attention_floats(t), delta_floats(t)) +
+                                larger((uint64_t)t->n_heads * t->head_dim, value_width(t));
+}
+
+void blocks_state(const void *arch, uint32_t layer, struct layer_state *state)
+{
+    const struct transformer *t = arch;
+    *state = (struct layer_state){0};
+    if (!t->layers[layer].is_recurrent) {
+        state->n_kv_heads = t->n_kv_heads;
+        state->head_dim = t->head_dim;
+        return;
+    }
+    state->conv_floats = (uint64_t)(t->conv_kernel - 1) * conv_channels(t);
+    state->delta_floats = (uint64_t)t->n_value_heads * t->key_dim * t->value_dim;
+}
+
+uint32_t blocks_expert_layer(const void *arch, uint32_t layer)
+{
+    const struct transformer *t = arch;
+    return t->layers[layer].expert_layer;
+}
+
+void blocks_embed(struct step *step)
+{
+    const struct transformer *t = transformer_of(step);
+    const struct backend_ops *ops = step->be->ops;
+    ops->embed(step->be, &t->embedding, step->tokens, step->n_rows, step->x);
+    ops->rope_table(step->be, step->positions, step->n_rows, t->rope_frequencies, t->rotary_dim,
+                    mix_buffers_of(step).rope);
+}
+
+static void attention(struct step *step, const struct attention_weights *w,
+                      const struct mix_buffers *m)
+{
+    const struct transformer *t = transformer_of(step);
+    struct backend *be = step->be;
+    const size_t n = step->n_rows, dim = t->head_dim;
+    be->ops->matmul(be, &w->q, step->normed, n, m->q);
+    be->ops->matmul(be, &w->k, step->normed, n, m->k);
+    be->ops->matmul(be, &w->v, step->normed, n, m->v);
+    struct backend_heads heads = {
+        .x = m->q, .row_stride = (size_t)t->n_heads * query_stride(t),
+        .head_stride = query_stride(t), .n_heads = t->n_heads, .head_dim = t->head_dim,
+        .rotary_dim = t->rotary_dim, .norm = w->q_norm, .eps = t->eps, .rope = m->rope,
+    };
+    be->ops->norm_rope(be, &heads, n);
+    heads.x = m->k;
+    heads.row_stride = t->n_kv_heads * dim;
+    heads.head_stride = dim;
+    heads.n_heads = t->n_kv_heads;
+    heads.norm = w->k_norm;
+    be->ops->norm_rope(be, &heads, n);
+    be->ops->attention(be, &(struct backend_attention){
+        .segments = step->segments, .n_segments = step->n_segments,
+        .kv_format = step->kv_format, .n_heads = t->n_heads, .n_kv_heads = t->n_kv_heads,
+        .head_dim = t->head_dim, .n_context = step->n_context, .q = m->q,
+        .gate = t->has_attention_gate ? m->q + dim : NULL,
+        .q_row_stride = (size_t)t->n_heads * query_stride(t), .q_head_stride = query_stride(t),
+        .k = m->k, .v = m->v, .scale = 1.0f / sqrtf((float)t->head_dim), .out = m->heads,
+    });
+    be->ops->matmul(be, &w->o, m->heads, n, m->out);
+}
+
+static void delta_net(struct step *step, const struct delta_net_weights *w,
+                      const struct mix_buffers *m)
+{
+    const struct transformer *t = transformer_of(step);
+    struct backend *be = step->be;
+    const size_t n = step->n_rows;
+    be->ops->matmul(be, &w->qkv, step->normed, n, m->qkv);
+    be->ops->matmul(be, &w->z, step->normed, n, m->z);
+    be->ops->matmul(be, &w->b, step->normed, n, m->b);
+    be->ops->matmul(be, &w->a, step->normed, n, m->a);
+    be->ops->delta_net(be, &(struct backend_delta_net){
+        .segments = step->segments, .n_segments = step->n_segments,
+        .n_key_heads = t->n_key_heads, .n_value_heads = t->n_value_heads,
+        .key_dim = t->key_dim, .value_dim = t->value_dim, .kernel = t->conv_kernel,
+        .qkv = m->qkv, .z = m->z, .b = m->b, .a = m->a, .conv_weight = w->conv,
+        .decay = w->decay, .dt_bias = w->dt_bias, .norm = w->norm, .eps = t->eps,
+        .mixed = m->convolved, .out = m->heads,
+    });
+    be->ops->matmul(be, &w->out, m->heads, n, m->out);
+}
+
+void blocks_mix(struct step *step, uint32_t layer)
+{
+    const struct transformer *t = transformer_of(step);
+    const struct transformer_layer *l = &t->layers[layer];
+    const struct mix_buffers m = mix_buffers_of(step);
+    struct backend *be = step->be;
+    be->ops->rms_norm(be, step->x, l->mix_norm, t->eps, step->n_rows, t->hidden, step->normed);
+    if (l->is_recurrent)
+        delta_net(step, &l->delta_net, &m);
+    else
+        attention(step, &l->attention, &m);
+    be->ops->add(be, step->x, m.out, (size_t)step->n_rows * t->hidden);
+}
+
+void blocks_route(struct step *step, uint32_t layer)
+{
+    const struct transformer *t = transformer_of(step);
+    const struct transformer_layer *l = &t->layers[layer];
+    struct backend *be = step->be;
+    be->ops->rms_norm(be, step->x, l->ffn_norm, t->eps, step->n_rows, t->hidden, step->normed);
+    be->ops->matmul(be, &l->router, step->normed, step->n_rows, step->router);
+    be->ops->route(be, step->router, step->n_rows, t->n_experts, t->n_experts_per_token,
+                   t->renormalises, step->ids, step->weights);
+}
+
+static void swiglu(struct step *step, const struct weight *gate, const struct weight *up,
+                   const struct weight *down, const float *in, size_t n, float *out)
+{
+    struct backend *be = step->be;
+    be->ops->matmul(be, gate, in, n, step->gate);
+    be->ops->matmul(be, up, in, n, step->up);
+    be->ops->silu_mul(be, step->gate, step->up, n * gate->n_rows);
+    be->ops->matmul(be, down, step->gate, n, out);
+}
+
+void blocks_dense(struct step *step, uint32_t layer)
+{
+    const struct transformer *t = transformer_of(step);
+    const struct transformer_layer *l = &t->layers[layer];
+    struct backend *be = step->be;
+    be->ops->rms_norm(be, step->x, l->ffn_norm, t->eps, step->n_rows, t->hidden, step->normed);
+    swiglu(step, &l->dense.gate, &l->dense.up, &l->dense.down, step->normed, step->n_rows,
+           step->ffn);
+    be->ops->add(be, step->x, step->ffn, (size_t)step->n_rows * t->hidden);
+}
+
+void blocks_shared(struct step *step, uint32_t layer)
+{
+    const struct transformer *t = transformer_of(step);
+    const struct transformer_layer *l = &t->layers[layer];
+    if (t->shared_intermediate > 0)
+        swiglu(step, &l->shared.gate, &l->shared.up, &l->shared.down, step->normed, step->n_rows,
+               step->shared);
+}
+
+void blocks_expert(struct step *step, uint32_t layer, const void *slot, const float *in,
+                   uint32_t n, float *out)
+{
+    const struct transformer *t = transformer_of(step);
+    const struct expert_layer *experts =
+        &step->model->expert_layers[t->layers[layer].expert_layer];
+    const struct weight gate = expert_layer_weight(experts, EXPERT_GATE, slot);
+    const struct weight up = expert_layer_weight(experts, EXPERT_UP, slot);
+    const struct weight down = expert_layer_weight(experts, EXPERT_DOWN, slot);
+    swiglu(step, &gate, &up, &down, in, n, out);
+}
+
+void blocks_close(struct step *step, uint32_t layer)
+{
+    const struct transformer *t = transformer_of(step);
+    const struct transformer_layer *l = &t->layers[layer];
+    struct backend *be = step->be;
+    const size_t n = step->n_rows;
+    be->ops->expert_sum(be, step->expert_parts, step->weights, n, t->n_experts_per_token,
+                        t->hidden, step->ffn);
+    if (t->shared_intermediate > 0) {
+        be->ops->matmul(be, &l->shared_gate, step->normed, n, step->gate);
+        be->ops->add_gated(be, step->ffn, step->shared, step->gate, n, t->hidden);
+    }
+    be->ops->add(be, step->x, step->ffn, n * t->hidden);
+}
+
+void blocks_final_norm(struct step *step, const float *x, uint32_t n, float *normed)
+{
+    const struct transformer *t = transformer_of(step);
+    step->be->ops->rms_norm(step->be, x, t->final_norm, t->eps, n, t->hidden, normed);
+}
+
+void blocks_head(struct step *step, const float *normed, uint32_t n, float *logits)
+{
+    const struct transformer *t = transformer_of(step);
+    const struct weight *head = t->has_tied_head ? &t->embedding : &t->head;
+    step->be->ops->matmul(step->be, head, normed, n, logits);
+}

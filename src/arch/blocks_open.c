@@ -1,0 +1,354 @@
+/* Opening a transformer: configuration, checks, tensor names. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "arch/blocks.h"
+#include "base/limits.h"
+#include "base/mem.h"
+
+#define PREFIX_BYTES 128
+
+void transformer_free(void *arch)
+{
+    struct transformer *t = arch;
+    if (t == NULL)
+        return;
+    mem_free(t->layers);
+    mem_free(t->rope_frequencies);
+    mem_free(t);
+}
+
+/* ---- configuration -------------------------------------------------------------------------- */
+
+static int read_attention(struct transformer *t, const struct transformer_traits *traits,
+                          const struct config *c, struct fm_error *err)
+{
+    int rc = config_uint(c, "num_attention_heads", 1, LIMIT_HEADS, &t->n_heads, err);
+    if (rc == 0)
+        rc = config_uint_or(c, "num_key_value_heads", 1, LIMIT_HEADS, t->n_heads, &t->n_kv_heads,
+                            err);
+    if (rc == 0)
+        rc = config_uint_or(c, "head_dim", 1, LIMIT_HEAD_DIM, t->hidden / t->n_heads,
+                            &t->head_dim, err);
+    struct config_rope rope;
+    if (rc == 0)
+        rc = config_rope(c, traits->partial_rotary_factor, &rope, err);
+    if (rc != 0)
+        return rc;
+    if (t->n_heads % t->n_kv_heads != 0)
+        return err_set(err, FM_ERR_FORMAT,
+                       "%s: num_attention_heads %u is no multiple of num_key_value_heads %u",
+                       c->file, t->n_heads, t->n_kv_heads);
+    t->has_attention_gate = traits->has_attention_gate;
+    t->rotary_dim = (uint32_t)(rope.partial_rotary_factor * t->head_dim);
+    if (t->head_dim == 0 || t->rotary_dim % 2 != 0)
+        return err_set(err, FM_ERR_FORMAT,
+                       "%s: head_dim %u with partial_rotary_factor %g gives %u rotary dimensions, "
+                       "expected an even number",
+                       c->file, t->head_dim, rope.partial_rotary_factor, t->rotary_dim);
+    t->rope_frequencies = mem_new(t->rotary_dim / 2 + 1, sizeof(float), "the rope table", err);
+    if (t->rope_frequencies == NULL)
+        return FM_ERR_NOMEM;
+    backend_rope_frequencies(rope.theta, t->rotary_dim, t->rope_frequencies);
+    return 0;
+}
+
+static int read_delta_net(struct transformer *t, const struct config *c, struct fm_error *err)
+{
+    int rc = config_uint(c, "linear_num_key_heads", 1, LIMIT_HEADS, &t->n_key_heads, err);
+    if (rc == 0)
+        rc = config_uint(c, "linear_num_value_heads", 1, LIMIT_HEADS, &t->n_value_heads, err);
+    if (rc == 0)
+        rc = config_uint(c, "linear_key_head_dim", 1, LIMIT_HEAD_DIM, &t->key_dim, err);
+    if (rc == 0)
+        rc = config_uint(c, "linear_value_head_dim", 1, LIMIT_HEAD_DIM, &t->value_dim, err);
+    if (rc == 0)
+        rc = config_uint(c, "linear_conv_kernel_dim", 1, LIMIT_CONV_KERNEL, &t->conv_kernel, err);
+    if (rc == 0 && t->n_value_heads % t->n_key_heads != 0)
+        rc = err_set(err, FM_ERR_FORMAT,
+                     "%s: linear_num_value_heads %u is no multiple of linear_num_key_heads %u",
+                     c->file, t->n_value_heads, t->n_key_heads);
+    return rc;
+}
+
+static int read_experts(struct transformer *t, const struct transformer_traits *traits,
+                        const struct config *c, struct fm_error *err)
+{
+    /* transformers releases differ in how they write it */
+    const char *other_name = "num_local_experts";
+    bool has_other = jdoc_find(config_holder(c, other_name), other_name) != NULL;
+    int rc = config_uint(c, has_other ? other_name : "num_experts", 1, LIMIT_EXPERTS,
+                         &t->n_experts, err);
+    if (rc == 0)
+        rc = config_uint(c, "num_experts_per_tok", 1,
+                         t->n_experts < LIMIT_TOP_K ? t->n_experts : LIMIT_TOP_K,
+                         &t->n_experts_per_token, err);
+    if (rc == 0)
+        rc = config_uint(c, "moe_intermediate_size", 1, LIMIT_INTERMEDIATE,
+                         &t->expert_intermediate, err);
+    if (rc == 0 && traits->has_shared_expert)
+        rc = config_uint(c, "shared_expert_intermediate_size", 1, LIMIT_INTERMEDIATE,
+                         &t->shared_intermediate, err);
+    if (rc == 0)
+        rc = config_bool_or(c, "norm_topk_prob", traits->renormalises_by_default,
+                            &t->renormalises, err);
+    t->renormalises |= traits->always_renormalises;
+    return rc;
+}
+
+static int refuse_unsupported(const struct config *c, struct fm_error *err)
+{
+    int rc = config_refuse_unless(c, "hidden_act", "\"silu\"", err);
+    if (rc == 0)
+        rc = config_refuse_unless(c, "attention_bias", "false", err);
+    if (rc == 0)
+        rc = config_refuse_unless(c, "use_sliding_window", "false", err);
+    return rc;
+}
+
+static int read_config(struct transformer *t, const struct transformer_traits *traits,
+                       const struct config *c, struct fm_error *err)
+{
+    double eps;
+    int rc = refuse_unsupported(c, err);
+    if (rc == 0)
+        rc = config_uint(c, "num_hidden_layers", 1, LIMIT_LAYERS, &t->n_layers, err);
+    if (rc == 0)
+        rc = config_uint(c, "hidden_size", 1, LIMIT_HIDDEN, &t->hidden, err);
+    if (rc == 0)
+        rc = config_uint(c, "vocab_size", 1, LIMIT_VOCAB, &t->vocabulary, err);
+    if (rc == 0)
+        rc = config_uint_or(c, "max_position_embeddings", 1, LIMIT_CONTEXT, LIMIT_CONTEXT,
+                            &t->max_context, err);
+    if (rc == 0)
+        rc = config_number_or(c, "rms_norm_eps", 0, 1, 1e-6, &eps, err);
+    if (rc == 0)
+        rc = config_bool_or(c, "tie_word_embeddings", false, &t->has_tied_head, err);
+    if (rc == 0)
+        rc = read_attention(t, traits, c, err);
+    if (rc == 0 && traits->has_delta_net)
+        rc = read_delta_net(t, c, err);
+    if (rc == 0)
+        rc = read_experts(t, traits, c, err);
+    if (rc == 0)
+        t->eps = (float)eps;
+    return rc;
+}
+
+/* ---- what each layer is --------------------------------------------------------------------- */
+
+static int read_layer_types(struct transformer *t, const struct config *c, struct fm_error *err)
+{
+    const json_t *types = jdoc_find(config_holder(c, "layer_types"), "layer_types");
+    if (types == NULL) {
+        uint32_t interval;
+        int rc = config_uint_or(c, "full_attention_interval", 1, LIMIT_LAYERS, 4, &interval, err);
+        for (uint32_t i = 0; rc == 0 && i < t->n_layers; i++)
+            t->layers[i].is_recurrent = (i + 1) % interval != 0;
+        return rc;
+    }
+    if (!json_is_array(types) || json_array_size(types) != t->n_layers)
+        return err_set(err, FM_ERR_FORMAT,
+                       "%s: field 'layer_types' is not a list of %u layers (num_hidden_layers)",
+                       c->file, t->n_layers);
+    for (uint32_t i = 0; i < t->n_layers; i++) {
+        char shown[80];
+        (void)jdoc_show(json_array_get(types, i), shown, sizeof shown);
+        if (strcmp(shown, "\"linear_attention\"") == 0)
+            t->layers[i].is_recurrent = true;
+        else if (strcmp(shown, "\"full_attention\"") != 0)
+            return err_set(err, FM_ERR_UNSUPPORTED,
+                           "%s: field 'layer_types[%u]' is %s, expected \"linear_attention\" or "
+                           "\"full_attention\"",
+                           c->file, i, shown);
+    }
+    return 0;
+}
+
+/* A layer is routed unless the configuration says otherwise. */
+static int read_dense_layers(struct transformer *t, const struct config *c, struct fm_error *err)
+{
+    uint32_t step;
+    int rc = config_uint_or(c, "decoder_sparse_step", 1, LIMIT_LAYERS, 1, &step, err);
+    for (uint32_t i = 0; rc == 0 && i < t->n_layers; i++)
+        t->layers[i].expert_layer = (i + 1) % step != 0 ? ARCH_NO_EXPERTS : 0;
+    const json_t *list = jdoc_find(config_holder(c, "mlp_only_layers"), "mlp_only_layers");
+    if (rc == 0 && list != NULL && !json_is_array(list))
+        rc = err_set(err, FM_ERR_FORMAT, "%s: field 'mlp_only_layers' is not a list", c->file);
+    for (size_t k = 0; rc == 0 && k < json_array_size(list); k++) {
+        const json_t *entry = json_array_get(list, k);
+        json_int_t i = json_integer_value(entry);
+        if (!json_is_integer(entry) || i < 0 || i >= t->n_layers)
+            rc = err_set(err, FM_ERR_FORMAT,
+                         "%s: field 'mlp_only_layers[%zu]' is not a layer below %u", c->file, k,
+                         t->n_layers);
+        else
+            t->layers[i].expert_layer = ARCH_NO_EXPERTS;
+    }
+    for (uint32_t i = 0; rc == 0 && i < t->n_layers; i++)
+        t->has_dense_layers |= t->layers[i].expert_layer == ARCH_NO_EXPERTS;
+    if (rc == 0 && t->has_dense_layers)
+        rc = config_uint(c, "intermediate_size", 1, LIMIT_INTERMEDIATE, &t->dense_intermediate,
+                         err);
+    return rc;
+}
+
+/* ---- tensors -------------------------------------------------------------------------------- */
+
+struct names {
+    const char *model; /* "model." or the like */
+    enum vector_transform norm;
+};
+
+static void bind_attention(struct binder *b, const struct transformer *t,
+                           struct attention_weights *w, const struct names *names,
+                           const char *prefix)
+{
+    const uint32_t q_width = t->n_heads * t->head_dim, kv_width = t->n_kv_heads * t->head_dim;
+    binder_matrix(b, &w->q, t->has_attention_gate ? 2 * q_width : q_width, t->hidden,
+                  "%sself_attn.q_proj.weight", prefix);
+    binder_matrix(b, &w->k, kv_width, t->hidden, "%sself_attn.k_proj.weight", prefix);
+    binder_matrix(b, &w->v, kv_width, t->hidden, "%sself_attn.v_proj.weight", prefix);
+    binder_matrix(b, &w->o, t->hidden, q_width, "%sself_attn.o_proj.weight", prefix);
+    binder_vector(b, &w->q_norm, t->head_dim, names->norm, "%sself_attn.q_norm.weight", prefix);
+    binder_vector(b, &w->k_norm, t->head_dim, names->norm, "%sself_attn.k_norm.weight", prefix);
+}
+
+static void bind_delta_net(struct binder *b, const struct transformer *t,
+                           const struct transformer_traits *traits, struct delta_net_weights *w,
+                           const char *prefix)
+{
+    const uint32_t values = t->n_value_heads * t->value_dim;
+    const uint32_t channels = 2 * t->n_key_heads * t->key_dim + values;
+    traits->bind_delta_projections(b, t, w, prefix);
+    binder_matrix(b, &w->out, t->hidden, values, "%slinear_attn.out_proj.weight", prefix);
+    binder_vector(b, &w->conv, channels * t->conv_kernel, VECTOR_PLAIN,
+                  "%slinear_attn.conv1d.weight", prefix);
+    binder_vector(b, &w->decay, t->n_value_heads, VECTOR_NEG_EXP, "%slinear_attn.A_log", prefix);
+    binder_vector(b, &w->dt_bias, t->n_value_heads, VECTOR_PLAIN, "%slinear_attn.dt_bias",
+                  prefix);
+    binder_vector(b, &w->norm, t->value_dim, VECTOR_PLAIN, "%slinear_attn.norm.weight", prefix);
+}
+
+static void bind_ffn(struct binder *b, struct ffn_weights *w, uint32_t hidden,
+                     uint32_t intermediate, const char *prefix, const char *block)
+{
+    binder_matrix(b, &w->gate, intermediate, hidden, "%s%s.gate_proj.weight", prefix, block);
+    binder_matrix(b, &w->up, intermediate, hidden, "%s%s.up_proj.weight", prefix, block);
+    binder_matrix(b, &w->down, hidden, intermediate, "%s%s.down_proj.weight", prefix, block);
+}
+
+static void bind_moe(struct binder *b, const struct transformer *t, struct transformer_layer *l,
+                     uint32_t layer, const char *prefix)
+{
+    char mlp[PREFIX_BYTES + 8];
+    (void)snprintf(mlp, sizeof mlp, "%smlp.", prefix);
+    binder_matrix(b, &l->router, t->n_experts, t->hidden, "%sgate.weight", mlp);
+    l->expert_layer =
+        binder_experts(b, layer, t->n_experts, t->hidden, t->expert_intermediate, mlp);
+    if (t->shared_intermediate > 0) {
+        bind_ffn(b, &l->shared, t->hidden, t->shared_intermediate, mlp, "shared_expert");
+        binder_matrix(b, &l->shared_gate, 1, t->hidden, "%sshared_expert_gate.weight", mlp);
+    }
+}
+
+static void bind_layer(struct binder *b, const struct transformer *t,
+                       const struct transformer_traits *traits, const struct names *names,
+                       uint32_t layer)
+{
+    struct transformer_layer *l = &t->layers[layer];
+    char prefix[PREFIX_BYTES];
+    (void)snprintf(prefix, sizeof prefix, "%slayers.%u.", names->model, layer);
+    binder_vector(b, &l->mix_norm, t->hidden, names->norm, "%sinput_layernorm.weight", prefix);
+    binder_vector(b, &l->ffn_norm, t->hidden, names->norm, "%spost_attention_layernorm.weight",
+                  prefix);
+    if (l->is_recurrent)
+        bind_delta_net(b, t, traits, &l->delta_net, prefix);
+    else
+        bind_attention(b, t, &l->attention, names, prefix);
+    if (l->expert_layer == ARCH_NO_EXPERTS)
+        bind_ffn(b, &l->dense, t->hidden, t->dense_intermediate, prefix, "mlp");
+    else
+        bind_moe(b, t, l, layer, prefix);
+}
+
+static const char *find_prefix(const struct binder *b, const char *const *prefixes)
+{
+    for (const char *const *p = prefixes; *p != NULL; p++)
+        if (binder_find(b, "%sembed_tokens.weight", *p) != NULL)
+            return *p;
+    return prefixes[0];
+}
+
+/* Converters for MLX store 1 + w and turn the convolution's last two dimensions round; the second
+ * tells that the first has happened. */
+static bool norms_are_shifted(const struct binder *b, const struct transformer *t,
+                              const char *prefix)
+{
+    for (uint32_t i = 0; i < t->n_layers; i++) {
+        const struct tensor_info *conv =
+            binder_find(b, "%slayers.%u.linear_attn.conv1d.weight", prefix, i);
+        if (conv != NULL)
+            return conv->n_dims == 3 && conv->dims[2] == 1 && conv->dims[1] == t->conv_kernel &&
+                   t->conv_kernel > 1;
+    }
+    return false;
+}
+
+static void bind_all(struct binder *b, struct transformer *t,
+                     const struct transformer_traits *traits)
+{
+    struct names names = {.model = find_prefix(b, traits->prefixes), .norm = VECTOR_PLAIN};
+    if (traits->has_zero_centred_norms && !norms_are_shifted(b, t, names.model))
+        names.norm = VECTOR_PLUS_ONE;
+    binder_matrix(b, &t->embedding, t->vocabulary, t->hidden, "%sembed_tokens.weight",
+                  names.model);
+    binder_vector(b, &t->final_norm, t->hidden, names.norm, "%snorm.weight", names.model);
+    for (uint32_t i = 0; i < t->n_layers && !binder_has_failed(b); i++)
+        bind_layer(b, t, traits, &names, i);
+    if (t->has_tied_head) {
+        binder_ignore(b, "lm_head.", "the head is tied to the embedding");
+    } else {
+        binder_mark_lookup(b, &t->embedding);
+        binder_matrix(b, &t->head, t->vocabulary, t->hidden, "lm_head.weight");
+    }
+    binder_ignore(b, "model.visual.", "the vision part of a multimodal checkpoint");
+    binder_ignore(b, "mtp.", "multi-token prediction is not used");
+}
+
+static void fill_shape(const struct transformer *t, struct model_shape *shape)
+{
+    *shape = (struct model_shape){
+        .n_layers = t->n_layers, .hidden = t->hidden, .vocabulary = t->vocabulary,
+        .max_context = t->max_context, .n_experts = t->n_experts,
+        .n_experts_per_token = t->n_experts_per_token, .has_tied_head = t->has_tied_head,
+    };
+    for (uint32_t i = 0; i < t->n_layers; i++)
+        shape->n_attention_layers += !t->layers[i].is_recurrent;
+}
+
+int transformer_open(const struct transformer_traits *traits, const struct config *config,
+                     struct binder *binder, struct model_shape *shape, void **arch,
+                     struct fm_error *err)
+{
+    struct transformer *t = mem_new(1, sizeof *t, "the transformer", err);
+    if (t == NULL)
+        return FM_ERR_NOMEM;
+    *arch = t; /* model_close frees it, also after a failure */
+    int rc = read_config(t, traits, config, err);
+    if (rc != 0)
+        return rc;
+    t->layers = mem_new(t->n_layers, sizeof *t->layers, "the layers", err);
+    if (t->layers == NULL)
+        return FM_ERR_NOMEM;
+    if (traits->has_delta_net)
+        rc = read_layer_types(t, config, err);
+    if (rc == 0)
+        rc = read_dense_layers(t, config, err);
+    if (rc == 0) {
+        bind_all(binder, t, traits);
+        fill_shape(t, shape);
+    }
+    return rc;
+}

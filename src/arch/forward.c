@@ -1,0 +1,309 @@
+#include "arch/forward.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+/* Rows whose logits are computed together. */
+#define HEAD_ROWS 8
+
+/* Which rows each expert works on, found from the router's choice by counting. A pair is
+ * row * k + place: the row and which of its experts. */
+struct expert_groups {
+    uint32_t *start;  /* [n_experts + 1] into pairs */
+    uint32_t *pairs;  /* [max_rows * k] grouped by expert, rows ascending */
+    uint32_t *chosen; /* experts with at least one row, ascending */
+    uint32_t n_chosen;
+};
+
+struct forward {
+    const struct arch *arch;
+    const struct model *model;
+    struct backend *be;
+    struct expert_cache *cache;
+    struct forward_options options;
+    struct step step;
+    struct expert_groups groups;
+    struct backend_segment *segments; /* [max_segments] */
+    int32_t *tokens;                  /* [max_rows] */
+    uint32_t *positions;              /* [max_rows] */
+    float *gathered, *expert_out;     /* [max_rows, hidden] */
+    float *head_in, *logits;          /* [HEAD_ROWS, hidden], [HEAD_ROWS, vocabulary] */
+    void *block;
+};
+
+/* ---- memory: one block, carved in two passes by the same list ------------------------------- */
+
+struct carver {
+    char *at; /* NULL while measuring */
+    uint64_t bytes;
+};
+
+static void *carve(struct carver *c, uint64_t n, uint64_t element_bytes)
+{
+    uint64_t bytes = mem_round_up(n * element_bytes, MEM_CACHE_LINE);
+    void *p = c->at != NULL ? c->at + c->bytes : NULL;
+    c->bytes += bytes;
+    return p;
+}
+
+static void carve_all(struct carver *c, struct forward *f, const struct model *model,
+                      const struct forward_options *options)
+{
+    struct arch_sizes sizes;
+    arch_of(model)->sizes(model->arch, &sizes);
+    const uint64_t rows = options->max_rows, hidden = model->shape.hidden;
+    const uint64_t n_experts = model->shape.n_experts, k = model->shape.n_experts_per_token;
+    f->step.x = carve(c, rows * hidden, sizeof(float));
+    f->step.normed = carve(c, rows * hidden, sizeof(float));
+    f->step.mix = carve(c, rows * sizes.mix_floats_per_row, sizeof(float));
+    f->step.router = carve(c, rows * n_experts, sizeof(float));
+    f->step.ids = carve(c, rows * k, sizeof(uint32_t));
+    f->step.weights = carve(c, rows * k, sizeof(float));
+    f->step.gate = carve(c, rows * sizes.max_intermediate, sizeof(float));
+    f->step.up = carve(c, rows * sizes.max_intermediate, sizeof(float));
+    f->step.shared = carve(c, rows * hidden, sizeof(float));
+    f->step.expert_parts = carve(c, rows * k * hidden, sizeof(float));
+    f->step.ffn = carve(c, rows * hidden, sizeof(float));
+    f->gathered = carve(c, rows * hidden, sizeof(float));
+    f->expert_out = carve(c, rows * hidden, sizeof(float));
+    f->head_in = carve(c, 2 * HEAD_ROWS * hidden, sizeof(float));
+    f->logits = carve(c, (uint64_t)HEAD_ROWS * model->shape.vocabulary, sizeof(float));
+    f->groups.start = carve(c, n_experts + 1, sizeof(uint32_t));
+    f->groups.chosen = carve(c, n_experts, sizeof(uint32_t));
+    f->groups.pairs = carve(c, rows * k, sizeof(uint32_t));
+    f->tokens = carve(c, rows, sizeof(int32_t));
+    f->positions = carve(c, rows, sizeof(uint32_t));
+    f->segments = carve(c, options->max_segments, sizeof(struct backend_segment));
+}
+
+uint64_t forward_bytes(const struct model *model, const struct forward_options *options)
+{
+    struct forward scratch = {0};
+    struct carver c = {0};
+    carve_all(&c, &scratch, model, options);
+    return c.bytes + sizeof(struct forward);
+}
+
+uint32_t forward_max_cols(const struct model *model)
+{
+    struct arch_sizes sizes;
+    arch_of(model)->sizes(model->arch, &sizes);
+    return sizes.max_cols;
+}
+
+int forward_open(const struct model *model, struct backend *be, struct expert_cache *cache,
+                 const struct forward_options *options, struct forward **out,
+                 struct fm_error *err)
+{
+    *out = NULL;
+    struct forward *f = mem_new(1, sizeof *f, "the forward pass", err);
+    if (f == NULL)
+        return FM_ERR_NOMEM;
+    *f = (struct forward){.arch = arch_of(model), .model = model, .be = be, .cache = cache,
+                          .options = *options};
+    f->block = mem_new_aligned(MEM_PAGE, forward_bytes(model, options), "scratch memory", err);
+    if (f->block == NULL) {
+        forward_close(f);
+        return FM_ERR_NOMEM;
+    }
+    struct carver c = {.at = f->block};
+    carve_all(&c, f, model, options);
+    f->step.arch = model->arch;
+    f->step.model = model;
+    f->step.be = be;
+    f->step.kv_format = options->kv_format;
+    f->step.n_context = options->n_context;
+    f->step.tokens = f->tokens;
+    f->step.positions = f->positions;
+    f->step.segments = f->segments;
+    *out = f;
+    return 0;
+}
+
+void forward_close(struct forward *forward)
+{
+    if (forward == NULL)
+        return;
+    mem_free(forward->block);
+    mem_free(forward);
+}
+
+/* ---- the routed experts of one layer -------------------------------------------------------- */
+
+static void group_rows(struct forward *f)
+{
+    struct expert_groups *g = &f->groups;
+    const uint32_t n_experts = f->model->shape.n_experts;
+    const uint32_t n_pairs = f->step.n_rows * f->model->shape.n_experts_per_token;
+    memset(g->start, 0, (n_experts + 1) * sizeof *g->start);
+    for (uint32_t p = 0; p < n_pairs; p++)
+        g->start[f->step.ids[p] + 1]++;
+    g->n_chosen = 0;
+    for (uint32_t e = 0; e < n_experts; e++) {
+        if (g->start[e + 1] > 0)
+            g->chosen[g->n_chosen++] = e;
+        g->start[e + 1] += g->start[e];
+    }
+    /* Filling moves each start to the next expert's; the shift back follows. */
+    for (uint32_t p = 0; p < n_pairs; p++)
+        g->pairs[g->start[f->step.ids[p]]++] = p;
+    memmove(g->start + 1, g->start, n_experts * sizeof *g->start);
+    g->start[0] = 0;
+}
+
+/* One expert on all its rows. Its outputs go to their own places in expert_parts, so the order in
+ * which experts arrive does not matter. */
+static void run_expert(struct forward *f, uint32_t layer, uint32_t expert, const void *slot)
+{
+    struct step *step = &f->step;
+    const uint32_t *pairs = f->groups.pairs + f->groups.start[expert];
+    const uint32_t n = f->groups.start[expert + 1] - f->groups.start[expert];
+    const uint32_t k = f->model->shape.n_experts_per_token;
+    const size_t hidden = f->model->shape.hidden;
+    if (n == 1) {
+        f->arch->expert(step, layer, slot, step->normed + pairs[0] / k * hidden, 1,
+                        step->expert_parts + pairs[0] * hidden);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        memcpy(f->gathered + i * hidden, step->normed + pairs[i] / k * hidden,
+               hidden * sizeof(float));
+    f->arch->expert(step, layer, slot, f->gathered, n, f->expert_out);
+    for (uint32_t i = 0; i < n; i++)
+        memcpy(step->expert_parts + pairs[i] * hidden, f->expert_out + i * hidden,
+               hidden * sizeof(float));
+}
+
+static int run_experts(struct forward *f, uint32_t layer, struct fm_error *err)
+{
+    struct step *step = &f->step;
+    f->arch->route(step, layer);
+    group_rows(f);
+    expert_cache_begin(f->cache, f->arch->expert_layer(f->model->arch, layer), f->groups.chosen,
+                       f->groups.n_chosen);
+    f->arch->shared(step, layer); /* while bytes travel */
+    struct expert_item item;
+    int rc;
+    while ((rc = expert_cache_next(f->cache, &item, err)) == 1)
+        run_expert(f, layer, f->groups.chosen[item.index], item.slot);
+    expert_cache_end(f->cache);
+    if (rc == 0)
+        f->arch->close(step, layer);
+    return rc;
+}
+
+/* ---- the pass -------------------------------------------------------------------------------- */
+
+static void lay_out_rows(struct forward *f, const struct batch *batch)
+{
+    uint32_t row = 0;
+    for (uint32_t s = 0; s < batch->n_segments; s++) {
+        const struct batch_segment *from = &batch->segments[s];
+        assert(from->sequence->position + from->n_tokens <= f->options.n_context);
+        f->segments[s] = (struct backend_segment){.first_row = row, .n_rows = from->n_tokens,
+                                                  .position = from->sequence->position};
+        for (uint32_t i = 0; i < from->n_tokens; i++) {
+            f->tokens[row] = from->tokens[i];
+            f->positions[row] = from->sequence->position + i;
+            row++;
+        }
+    }
+    assert(row <= f->options.max_rows && batch->n_segments <= f->options.max_segments);
+    f->step.n_rows = row;
+    f->step.n_segments = batch->n_segments;
+}
+
+static void point_at_layer(struct forward *f, const struct batch *batch, uint32_t layer)
+{
+    for (uint32_t s = 0; s < batch->n_segments; s++) {
+        const struct sequence_layer *l = &batch->segments[s].sequence->layers[layer];
+        f->segments[s].keys = l->keys;
+        f->segments[s].values = l->values;
+        f->segments[s].conv = l->conv;
+        f->segments[s].delta = l->delta;
+    }
+}
+
+static void show_hidden(const struct forward *f, const struct batch *batch, uint32_t layer)
+{
+    for (uint32_t s = 0; s < batch->n_segments; s++)
+        for (uint32_t i = 0; batch->segments[s].wants_hidden && i < f->segments[s].n_rows; i++)
+            batch->hooks.hidden(batch->hooks.ctx, s, i, layer,
+                                f->step.x + (f->segments[s].first_row + i) *
+                                                (size_t)f->model->shape.hidden);
+}
+
+/* Computes the head for the rows that want it, a few at a time. */
+struct head_row {
+    uint32_t segment, row;
+};
+
+static void flush_head(struct forward *f, const struct batch *batch, const struct head_row *rows,
+                       uint32_t n)
+{
+    const size_t hidden = f->model->shape.hidden, vocabulary = f->model->shape.vocabulary;
+    float *normed = f->head_in + HEAD_ROWS * hidden;
+    f->arch->final_norm(&f->step, f->head_in, n, normed);
+    f->arch->head(&f->step, normed, n, f->logits);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct batch_segment *s = &batch->segments[rows[i].segment];
+        if (s->wants_hidden)
+            batch->hooks.hidden(batch->hooks.ctx, rows[i].segment, rows[i].row,
+                                f->model->shape.n_layers, normed + i * hidden);
+        batch->hooks.logits(batch->hooks.ctx, rows[i].segment, rows[i].row,
+                            f->logits + i * vocabulary);
+    }
+}
+
+static bool wants_logits(const struct batch_segment *s, uint32_t row)
+{
+    return s->wants_all_logits || (s->wants_last_logits && row + 1 == s->n_tokens);
+}
+
+static void run_head(struct forward *f, const struct batch *batch)
+{
+    const size_t hidden = f->model->shape.hidden;
+    struct head_row rows[HEAD_ROWS];
+    uint32_t n = 0;
+    for (uint32_t s = 0; s < batch->n_segments; s++)
+        for (uint32_t i = 0; i < f->segments[s].n_rows; i++) {
+            if (!wants_logits(&batch->segments[s], i))
+                continue;
+            memcpy(f->head_in + n * hidden, f->step.x + (f->segments[s].first_row + i) * hidden,
+                   hidden * sizeof(float));
+            rows[n++] = (struct head_row){s, i};
+            if (n == HEAD_ROWS) {
+                flush_head(f, batch, rows, n);
+                n = 0;
+            }
+        }
+    if (n > 0)
+        flush_head(f, batch, rows, n);
+}
+
+int forward_run(struct forward *f, const struct batch *batch, struct fm_error *err)
+{
+    const uint32_t n_layers = f->model->shape.n_layers;
+    lay_out_rows(f, batch);
+    f->arch->embed(&f->step);
+    for (uint32_t layer = 0; layer < n_layers; layer++) {
+        if (batch->hooks.is_cancelled != NULL && batch->hooks.is_cancelled(batch->hooks.ctx))
+            return err_set(err, FM_ERR_CANCELLED, "cancelled");
+        show_hidden(f, batch, layer);
+        point_at_layer(f, batch, layer);
+        f->arch->mix(&f->step, layer);
+        int rc = 0;
+        if (f->arch->expert_layer(f->model->arch, layer) == ARCH_NO_EXPERTS)
+            f->arch->dense(&f->step, layer);
+        else
+            rc = run_experts(f, layer, err);
+        if (rc != 0)
+            return rc;
+    }
+    run_head(f, batch);
+    for (uint32_t s = 0; s < batch->n_segments; s++)
+        batch->segments[s].sequence->position += batch->segments[s].n_tokens;
+    return 0;
+}

@@ -1,0 +1,64 @@
+/* The forward pass: the order of work for one batch of rows, written once for all architectures.
+ * A batch is segments of (sequence, tokens); prefill, decode of one and decode of many are the
+ * same code, and no row's result depends on the rest of the batch.
+ *
+ * A forward owns its scratch and borrows model, backend and cache. One thread at a time. */
+#ifndef FLASHMOE_ARCH_FORWARD_H
+#define FLASHMOE_ARCH_FORWARD_H
+
+#include "arch/state.h"
+#include "cache/expert_cache.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct forward;
+
+struct forward_options {
+    uint32_t max_rows;     /* tokens in a batch */
+    uint32_t max_segments; /* sequences in a batch */
+    uint32_t n_context;
+    const struct quant *kv_format;
+};
+
+struct batch_segment {
+    struct sequence *sequence;
+    const int32_t *tokens; /* checked by the caller: 0 <= token < vocabulary */
+    uint32_t n_tokens;
+    bool wants_last_logits, wants_all_logits, wants_hidden;
+};
+
+/* Called during the pass. `segment` and `row` count within the batch and the segment. */
+struct batch_hooks {
+    void *ctx;
+    bool (*is_cancelled)(void *ctx); /* asked before every layer */
+    void (*hidden)(void *ctx, uint32_t segment, uint32_t row, uint32_t layer, const float *x);
+    void (*logits)(void *ctx, uint32_t segment, uint32_t row, const float *logits);
+};
+
+struct batch {
+    const struct batch_segment *segments;
+    uint32_t n_segments;
+    struct batch_hooks hooks;
+};
+
+/* Memory a forward will take. */
+uint64_t forward_bytes(const struct model *model, const struct forward_options *options);
+/* The widest row of any weight, for the backend's scratch. */
+uint32_t forward_max_cols(const struct model *model);
+
+/* `cache` may be NULL for a model without routed experts. */
+int forward_open(const struct model *model, struct backend *be, struct expert_cache *cache,
+                 const struct forward_options *options, struct forward **out,
+                 struct fm_error *err);
+void forward_close(struct forward *forward); /* accepts NULL */
+
+/* Advances every sequence by its tokens. After a failure the sequences of the batch are undefined
+ * and must be reset. */
+int forward_run(struct forward *forward, const struct batch *batch, struct fm_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

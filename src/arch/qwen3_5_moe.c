@@ -1,0 +1,40 @@
+/* Qwen3.5 MoE (35B, 122B, 397B): as Qwen3-Next with separate projections and a router that always
+ * renormalises. Of a multimodal checkpoint the text part is used. */
+#include "arch/blocks.h"
+
+static const char *const model_types[] = {"qwen3_5_moe", "qwen3_5_moe_text", NULL};
+static const char *const prefixes[] = {"model.language_model.", "model.", NULL};
+
+static void bind_delta_projections(struct binder *b, const struct transformer *t,
+                                   struct delta_net_weights *w, const char *prefix)
+{
+    const uint32_t values = t->n_value_heads * t->value_dim;
+    const uint32_t channels = 2 * t->n_key_heads * t->key_dim + values;
+    binder_matrix(b, &w->qkv, channels, t->hidden, "%slinear_attn.in_proj_qkv.weight", prefix);
+    binder_matrix(b, &w->z, values, t->hidden, "%slinear_attn.in_proj_z.weight", prefix);
+    binder_matrix(b, &w->b, t->n_value_heads, t->hidden, "%slinear_attn.in_proj_b.weight", prefix);
+    binder_matrix(b, &w->a, t->n_value_heads, t->hidden, "%slinear_attn.in_proj_a.weight", prefix);
+}
+
+static const struct transformer_traits traits = {
+    .prefixes = prefixes,
+    .partial_rotary_factor = 0.25,
+    .has_attention_gate = true,
+    .has_delta_net = true,
+    .has_shared_expert = true,
+    .has_zero_centred_norms = true,
+    .always_renormalises = true,
+    .bind_delta_projections = bind_delta_projections,
+};
+
+static int open_model(const struct config *config, struct binder *binder,
+                      struct model_shape *shape, void **arch, struct fm_error *err)
+{
+    return transformer_open(&traits, config, binder, shape, arch, err);
+}
+
+extern const struct arch arch_qwen3_5_moe;
+const struct arch arch_qwen3_5_moe = {
+    .family = {.model_types = model_types, .open = open_model, .close = transformer_free},
+    BLOCKS_FUNCTIONS,
+};

@@ -1,0 +1,22 @@
+/* Qwen3 MoE (30B-A3B, 235B-A22B): softmax attention in every layer, no shared expert. */
+#include "arch/blocks.h"
+
+static const char *const model_types[] = {"qwen3_moe", NULL};
+static const char *const prefixes[] = {"model.", NULL};
+
+static const struct transformer_traits traits = {
+    .prefixes = prefixes,
+    .partial_rotary_factor = 1.0,
+};
+
+static int open_model(const struct config *config, struct binder *binder,
+                      struct model_shape *shape, void **arch, struct fm_error *err)
+{
+    return transformer_open(&traits, config, binder, shape, arch, err);
+}
+
+extern const struct arch arch_qwen3_moe;
+const struct arch arch_qwen3_moe = {
+    .family = {.model_types = model_types, .open = open_model, .close = transformer_free},
+    BLOCKS_FUNCTIONS,
+};

@@ -1,0 +1,58 @@
+/* Qwen3-Next (80B-A3B, Coder-Next): three gated delta rule layers to one of gated attention, a
+ * shared expert. The projections of a recurrent layer are fused and grouped by key head. */
+#include "arch/blocks.h"
+#include "base/limits.h"
+
+static const char *const model_types[] = {"qwen3_next", NULL};
+static const char *const prefixes[] = {"model.", NULL};
+
+/* Rows of the fused tensors are, for each key head: its queries, its keys, then the values and the
+ * gates z of its value heads; in the other tensor b, then a. They are put in order while reading:
+ * all queries, all keys, all values; all z; all b; all a. */
+static void bind_delta_projections(struct binder *b, const struct transformer *t,
+                                   struct delta_net_weights *w, const char *prefix)
+{
+    const uint32_t heads = t->n_key_heads, per_key = t->n_value_heads / heads;
+    const uint32_t key_dim = t->key_dim, values = per_key * t->value_dim;
+    const uint32_t stride = 2 * key_dim + 2 * values;
+    struct row_range qkv[3 * LIMIT_HEADS] = {{0}}, one[LIMIT_HEADS] = {{0}};
+    const char *fused = "%slinear_attn.in_proj_qkvz.weight";
+    const char *small = "%slinear_attn.in_proj_ba.weight";
+    for (uint32_t h = 0; h < heads; h++) {
+        qkv[h] = (struct row_range){h * stride, key_dim};
+        qkv[heads + h] = (struct row_range){h * stride + key_dim, key_dim};
+        qkv[2 * heads + h] = (struct row_range){h * stride + 2 * key_dim, values};
+        one[h] = (struct row_range){h * stride + 2 * key_dim + values, values};
+    }
+    binder_matrix_rows(b, &w->qkv, heads * stride, t->hidden, qkv, 3 * heads, fused, prefix);
+    binder_matrix_rows(b, &w->z, heads * stride, t->hidden, one, heads, fused, prefix);
+    for (uint32_t h = 0; h < heads; h++)
+        one[h] = (struct row_range){h * 2 * per_key, per_key};
+    binder_matrix_rows(b, &w->b, 2 * t->n_value_heads, t->hidden, one, heads, small, prefix);
+    for (uint32_t h = 0; h < heads; h++)
+        one[h].first += per_key;
+    binder_matrix_rows(b, &w->a, 2 * t->n_value_heads, t->hidden, one, heads, small, prefix);
+}
+
+static const struct transformer_traits traits = {
+    .prefixes = prefixes,
+    .partial_rotary_factor = 0.25,
+    .has_attention_gate = true,
+    .has_delta_net = true,
+    .has_shared_expert = true,
+    .has_zero_centred_norms = true,
+    .renormalises_by_default = true,
+    .bind_delta_projections = bind_delta_projections,
+};
+
+static int open_model(const struct config *config, struct binder *binder,
+                      struct model_shape *shape, void **arch, struct fm_error *err)
+{
+    return transformer_open(&traits, config, binder, shape, arch, err);
+}
+
+extern const struct arch arch_qwen3_next;
+const struct arch arch_qwen3_next = {
+    .family = {.model_types = model_types, .open = open_model, .close = transformer_free},
+    BLOCKS_FUNCTIONS,
+};

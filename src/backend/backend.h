@@ -1,0 +1,132 @@
+/* A backend computes: it owns threads and scratch, knows number formats, and sees neither files
+ * nor caches nor architectures. One operation works on all rows (tokens) of a batch; the result
+ * of a row never depends on the other rows.
+ *
+ * Operations cannot fail, do not allocate and return when the result is there. All pointers are
+ * borrowed for the call. A backend is used by one thread at a time.
+ *
+ * Shapes: [n, m] is n rows of m contiguous floats unless a stride is given. */
+#ifndef FLASHMOE_BACKEND_BACKEND_H
+#define FLASHMOE_BACKEND_BACKEND_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "quant/weight.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct backend;
+
+/* One sequence's rows within a batch, and its state for the layer at hand. */
+struct backend_segment {
+    uint32_t first_row, n_rows;
+    uint32_t position; /* of the first row */
+    /* Attention layers: [n_kv_heads, n_context, head_dim] in kv format. */
+    void *keys, *values;
+    /* Recurrent layers. */
+    float *conv;  /* [kernel - 1, channels], oldest first */
+    float *delta; /* [n_value_heads, value_dim, key_dim] */
+};
+
+/* Heads of queries or keys: norm over each head, then rotary embedding, in place. */
+struct backend_heads {
+    float *x;
+    size_t row_stride, head_stride; /* floats */
+    unsigned n_heads, head_dim, rotary_dim;
+    const float *norm; /* [head_dim] */
+    float eps;
+    const float *rope; /* [n, rotary_dim]: cosines, then sines */
+};
+
+struct backend_attention {
+    const struct backend_segment *segments;
+    size_t n_segments;
+    const struct quant *kv_format;
+    unsigned n_heads, n_kv_heads, head_dim, n_context;
+    const float *q;    /* head h of row t at t * q_row_stride + h * q_head_stride */
+    const float *gate; /* the same strides, or NULL: out *= sigmoid(gate) */
+    size_t q_row_stride, q_head_stride;
+    const float *k, *v; /* [n, n_kv_heads * head_dim], stored before attending */
+    float scale;
+    float *out; /* [n, n_heads * head_dim] */
+};
+
+struct backend_delta_net {
+    const struct backend_segment *segments;
+    size_t n_segments;
+    unsigned n_key_heads, n_value_heads, key_dim, value_dim, kernel;
+    const float *qkv;         /* [n, channels], channels = 2 * key heads' + value heads' width */
+    const float *z, *b, *a;   /* [n, value width], [n, n_value_heads] twice */
+    const float *conv_weight; /* [channels, kernel] */
+    const float *decay;       /* [n_value_heads], -exp(A_log) */
+    const float *dt_bias;     /* [n_value_heads] */
+    const float *norm;        /* [value_dim] */
+    float eps;
+    float *mixed; /* [n, channels], scratch: the convolution's output */
+    float *out;   /* [n, value width] */
+};
+
+struct backend_ops {
+    const char *name;
+    void (*close)(struct backend *be);
+
+    /* x[t] = row tokens[t] of w */
+    void (*embed)(struct backend *be, const struct weight *w, const int32_t *tokens, size_t n,
+                  float *x);
+    /* y[t][r] = W[r] . x[t]: x is [n, W.n_cols], y is [n, W.n_rows] */
+    void (*matmul)(struct backend *be, const struct weight *w, const float *x, size_t n,
+                   float *y);
+    void (*rms_norm)(struct backend *be, const float *x, const float *weight, float eps, size_t n,
+                     size_t dim, float *y);
+    /* out [n, rotary_dim] for position positions[t]; frequencies is [rotary_dim / 2] */
+    void (*rope_table)(struct backend *be, const uint32_t *positions, size_t n,
+                       const float *frequencies, unsigned rotary_dim, float *out);
+    void (*norm_rope)(struct backend *be, const struct backend_heads *heads, size_t n);
+    void (*attention)(struct backend *be, const struct backend_attention *args);
+    void (*delta_net)(struct backend *be, const struct backend_delta_net *args);
+    /* The k largest logits of each row, ids ascending; ties go to the lower id. Weights are the
+     * softmax over all experts, or over the chosen ones when `renormalise`. */
+    void (*route)(struct backend *be, const float *logits, size_t n, unsigned n_experts,
+                  unsigned k, bool renormalise, uint32_t *ids, float *weights);
+    /* gate = silu(gate) * up */
+    void (*silu_mul)(struct backend *be, float *gate, const float *up, size_t n);
+    /* out[t] = sum over j of weights[t][j] * parts[t][j], ascending j; parts is [n, k, dim] */
+    void (*expert_sum)(struct backend *be, const float *parts, const float *weights, size_t n,
+                       unsigned k, size_t dim, float *out);
+    /* y[t] += sigmoid(gate[t]) * x[t] */
+    void (*add_gated)(struct backend *be, float *y, const float *x, const float *gate, size_t n,
+                      size_t dim);
+    /* y += x */
+    void (*add)(struct backend *be, float *y, const float *x, size_t n);
+};
+
+struct backend {
+    const struct backend_ops *ops;
+};
+
+struct backend_options {
+    unsigned n_threads;
+    size_t max_cols; /* of any weight */
+    size_t max_rows; /* tokens in any batch */
+};
+
+/* A backend of the list by name; NULL takes the first. */
+int backend_open(const char *name, const struct backend_options *options, struct backend **out,
+                 struct fm_error *err);
+void backend_close(struct backend *be); /* accepts NULL */
+
+/* Bytes a backend takes for its scratch with these options. */
+uint64_t backend_scratch_bytes(const struct backend_options *options);
+
+/* theta^(-2i/dim) for i < dim/2: the rotary frequencies, for tables made at open. */
+void backend_rope_frequencies(double theta, unsigned rotary_dim, float *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,127 @@
+/* Holds every function of fmath.h to its stated error, against the double-precision libm. The
+ * test itself may be compiled without hardware FMA: fmaf is exact either way. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/fmath.h"
+
+static uint32_t bits_of(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+/* Distance in units of the last place of the exact value's float neighbourhood. */
+static double ulps(float got, double exact)
+{
+    float nearest = (float)exact;
+    double unit = (double)nextafterf(fabsf(nearest), INFINITY) - (double)fabsf(nearest);
+    return fabs((double)got - exact) / unit;
+}
+
+/* Visits floats of both signs up to `limit`, about n of them, spread over all exponents. */
+static double worst(float (*f)(float), double (*exact)(double), float limit, uint32_t step)
+{
+    double most = 0;
+    for (uint32_t bits = 0; bits <= bits_of(limit); bits += step)
+        for (int sign = 0; sign < 2; sign++) {
+            float x = fmath_float_of_bits(bits | (uint32_t)sign << 31);
+            double want = exact(x);
+            if (fabs(want) < 1.2e-38 || fabs(want) > 3.4e38)
+                continue;
+            double e = ulps(f(x), want);
+            most = e > most ? e : most;
+        }
+    return most;
+}
+
+static double exact_sigmoid(double x)
+{
+    return 1 / (1 + exp(-x));
+}
+
+static double exact_silu(double x)
+{
+    return x / (1 + exp(-x));
+}
+
+static double exact_softplus(double x)
+{
+    return x > 20 ? x : log1p(exp(x));
+}
+
+static void test_exp(void **state)
+{
+    (void)state;
+    double e = worst(fmath_exp, exp, 89.0f, 997);
+    print_message("exp: %.3f ulp\n", e);
+    assert_true(e < 1);
+    assert_true(fmath_exp(0.0f) == 1.0f);
+    assert_true(fmath_exp(-INFINITY) == 0.0f);
+    assert_true(fmath_exp(-1000.0f) == 0.0f);
+    assert_true(fmath_exp(INFINITY) == INFINITY);
+    assert_true(fmath_exp(1000.0f) == INFINITY);
+    assert_true(isnan(fmath_exp(NAN)));
+    assert_true(fabs((double)fmath_exp(-100.0f) - exp(-100.0)) < 2e-45);
+    assert_int_equal(bits_of(fmath_exp_of(1.5f)), bits_of(fmath_exp(1.5f)));
+}
+
+static void test_sigmoid_silu_softplus(void **state)
+{
+    (void)state;
+    double sigmoid = worst(fmath_sigmoid, exact_sigmoid, 80.0f, 1999);
+    double silu = worst(fmath_silu, exact_silu, 80.0f, 1999);
+    double softplus = worst(fmath_softplus, exact_softplus, 80.0f, 4001);
+    print_message("sigmoid %.3f, silu %.3f, softplus %.3f ulp\n", sigmoid, silu, softplus);
+    assert_true(sigmoid < 3);
+    assert_true(silu < 4);
+    assert_true(softplus < 2);
+}
+
+static void test_sincos(void **state)
+{
+    (void)state;
+    double most = 0;
+    for (uint32_t bits = 0; bits < bits_of(1e8f); bits += 3001)
+        for (int sign = 0; sign < 2; sign++) {
+            float x = fmath_float_of_bits(bits | (uint32_t)sign << 31), s, c;
+            fmath_sincos(x, &s, &c);
+            double e = fmax(fabs(s - sin((double)x)), fabs(c - cos((double)x)));
+            most = e > most ? e : most;
+        }
+    print_message("sincos: %.3g\n", most);
+    assert_true(most < 0x1p-24);
+}
+
+static void test_log_and_pow(void **state)
+{
+    (void)state;
+    double most_log = 0, most_pow = 0;
+    for (double x = 1e-300; x < 1e300; x *= 1.0137)
+        most_log = fmax(most_log, fabs(fmath_log(x) - log(x)) / fmax(fabs(log(x)), 1e-3));
+    for (double base = 1000; base < 2e7; base *= 1.7)
+        for (double e = -1; e <= 1; e += 1.0 / 256)
+            most_pow = fmax(most_pow, fabs(fmath_pow_of(base, e) / pow(base, e) - 1));
+    print_message("log: %.3g, pow: %.3g relative\n", most_log, most_pow);
+    assert_true(most_log < 1e-14);
+    assert_true(most_pow < 1e-14);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_exp),
+        cmocka_unit_test(test_sigmoid_silu_softplus),
+        cmocka_unit_test(test_sincos),
+        cmocka_unit_test(test_log_and_pow),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,124 @@
+/* A model: the dense weights in memory, where each expert lies on disk, and the numbers everybody
+ * needs. It knows no architecture: families are handed down by the caller of model_open.
+ *
+ * A model is immutable after model_open and may be read by any thread. Every offset and size is
+ * checked while it opens and nowhere later. It owns all that its fields point to. */
+#ifndef FLASHMOE_MODEL_MODEL_H
+#define FLASHMOE_MODEL_MODEL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "format/source.h"
+#include "model/config.h"
+#include "quant/weight.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct binder;
+
+/* ---- experts --------------------------------------------------------------------------- */
+
+enum { EXPERT_GATE, EXPERT_UP, EXPERT_DOWN, EXPERT_MATRICES };
+
+/* Most pieces one expert lies in: three matrices of three parts each. */
+#define EXPERT_MAX_EXTENTS (EXPERT_MATRICES * QUANT_MAX_PARTS)
+
+/* A run of bytes in a file and where it goes in the slot. */
+struct extent {
+    uint64_t offset, bytes, slot_offset;
+    uint32_t file;
+};
+
+struct expert_matrix {
+    const struct quant *quant;
+    uint32_t n_rows, n_cols;
+    uint64_t part_offset[QUANT_MAX_PARTS]; /* within the slot */
+};
+
+/* The routed experts of one layer: all have the same formats and size. */
+struct expert_layer {
+    uint32_t layer, n_experts;
+    struct expert_matrix matrices[EXPERT_MATRICES];
+    uint64_t data_bytes; /* what is read */
+    uint64_t slot_bytes; /* what it takes in memory */
+    uint32_t n_extents;
+    struct extent *extents; /* [n_experts, n_extents] */
+};
+
+/* The matrix as it lies in a slot. */
+struct weight expert_layer_weight(const struct expert_layer *layer, unsigned matrix,
+                                  const void *slot);
+
+/* ---- families -------------------------------------------------------------------------- */
+
+/* What the layers above need to know about any model. */
+struct model_shape {
+    uint32_t n_layers, n_attention_layers, hidden, vocabulary, max_context;
+    uint32_t n_experts, n_experts_per_token;
+    bool has_tied_head;
+};
+
+struct model_family {
+    const char *const *model_types; /* NULL-terminated, as config.json spells them */
+    /* Reads the configuration, binds every tensor, fills `shape` and returns the family's own
+     * model in *arch (mem_new). Binder errors are sticky: model_open looks at them. */
+    int (*open)(const struct config *config, struct binder *binder, struct model_shape *shape,
+                void **arch, struct fm_error *err);
+    void (*close)(void *arch); /* accepts NULL */
+};
+
+/* ---- the model ------------------------------------------------------------------------- */
+
+struct model_format_use {
+    const struct quant *quant;
+    bool is_expert;
+    uint64_t n_tensors, n_bytes;
+};
+
+#define MODEL_MAX_FORMATS 32
+
+struct dense_plan;
+
+struct model {
+    struct source *source;
+    const struct model_family *family;
+    void *arch;
+    char *model_type;
+    struct model_shape shape;
+    struct expert_layer *expert_layers;
+    uint32_t n_expert_layers;
+    void *dense;                   /* one block; NULL before model_load_dense */
+    struct dense_plan *dense_plan; /* what model_load_dense will read; NULL after it */
+    uint64_t dense_bytes, dense_token_bytes;
+    uint64_t n_parameters;
+    struct model_format_use formats[MODEL_MAX_FORMATS];
+    unsigned n_formats;
+    unsigned n_ignored_tensors;
+    int32_t stop_tokens[LIMIT_STOP_TOKENS];
+    unsigned n_stop_tokens;
+    uint64_t expert_slot_bytes; /* the largest of all layers; 0 without experts */
+};
+
+struct model_options {
+    const struct model_family *const *families; /* NULL-terminated */
+    bool metadata_only;
+};
+
+/* Headers only: checks everything and computes all sizes. */
+int model_open(const char *path, const struct model_options *options, struct model **out,
+               struct fm_error *err);
+/* Reads the dense weights; model_open was called without metadata_only. */
+int model_load_dense(struct model *model, fm_progress_fn *progress, void *progress_ctx,
+                     struct fm_error *err);
+void model_close(struct model *model); /* accepts NULL */
+
+bool model_is_stop_token(const struct model *model, int32_t id);
+void model_add_stop_token(struct model *model, int32_t id);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

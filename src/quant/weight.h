@@ -1,0 +1,33 @@
+/* A matrix in memory: y = W x with rows of n_cols columns in one number format. It borrows the
+ * bytes; row r of part p starts r * quant_part_row_bytes bytes into parts[p]. */
+#ifndef FLASHMOE_QUANT_WEIGHT_H
+#define FLASHMOE_QUANT_WEIGHT_H
+
+#include "quant/quant.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct weight {
+    const struct quant *quant;
+    uint32_t n_rows, n_cols;
+    const void *parts[QUANT_MAX_PARTS];
+};
+
+/* Where row `r` begins in each part. */
+static inline void weight_row(const struct weight *w, size_t r, const void *parts[])
+{
+    for (unsigned p = 0; p < w->quant->n_parts; p++)
+        parts[p] = (const char *)w->parts[p] + r * quant_part_row_bytes(w->quant, p, w->n_cols);
+}
+
+static inline uint64_t weight_bytes(const struct weight *w)
+{
+    return (uint64_t)w->n_rows * quant_row_bytes(w->quant, w->n_cols);
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,130 @@
+#include <stdio.h>
+
+#include "base/limits.h"
+#include "base/mem.h"
+#include "base/plat.h"
+#include "session/engine_internal.h"
+
+/* Thread stacks, readers, sampler: what is allocated after the program's size was taken. */
+#define PROGRAM_MARGIN (12ull << 20)
+#define DEFAULT_CONTEXT 4096
+#define DEFAULT_ROWS 512
+#define FEWEST_ROWS 16
+/* Scratch may take this share of the budget before the chunk is made smaller. */
+#define SCRATCH_SHARE 8
+
+static uint64_t automatic_total(void)
+{
+    /* A tenth of what is free is left to everybody else. */
+    return plat_resident_bytes() + plat_memory_available() / 10 * 9;
+}
+
+static uint64_t scratch_bytes(const struct budget *b, const struct model *model,
+                              const struct quant *kv_format, uint32_t rows)
+{
+    const struct forward_options forward = {.max_rows = rows, .max_segments = b->n_sessions,
+                                            .n_context = b->n_context, .kv_format = kv_format};
+    const struct backend_options backend = {.n_threads = b->n_threads,
+                                            .max_cols = forward_max_cols(model), .max_rows = rows};
+    return forward_bytes(model, &forward) + backend_scratch_bytes(&backend);
+}
+
+static const char *human(uint64_t bytes, char text[32])
+{
+    const double mib = (double)bytes / (1 << 20);
+    if (mib >= 1024)
+        (void)snprintf(text, 32, "%.2f GiB", mib / 1024);
+    else
+        (void)snprintf(text, 32, "%.1f MiB", mib);
+    return text;
+}
+
+static int does_not_fit(const struct budget *b, const struct model *model, uint64_t need,
+                        struct fm_error *err)
+{
+    char t[7][32];
+    return err_set(err, FM_ERR_BUDGET,
+                   "the model needs at least %s of memory and the budget is %s: %s program + %s "
+                   "dense weights + %s for %u session(s) of %u positions + %s scratch + %s for %u "
+                   "experts in each of %u layers; raise --memory or lower --context",
+                   human(need, t[0]), human(b->total, t[1]), human(b->program, t[2]),
+                   human(b->dense, t[3]), human(b->sessions, t[4]), b->n_sessions, b->n_context,
+                   human(b->scratch, t[5]), human(b->cache, t[6]),
+                   model->shape.n_experts_per_token, model->n_expert_layers);
+}
+
+static int read_options(struct budget *b, const struct model *model,
+                        const struct fm_model_options *options, struct fm_error *err)
+{
+    const uint32_t longest = model->shape.max_context;
+    b->n_threads = options->n_threads > 0 ? options->n_threads : plat_n_cpus();
+    b->n_threads = b->n_threads < LIMIT_THREADS ? b->n_threads : LIMIT_THREADS;
+    b->n_sessions = options->n_sessions > 0 ? options->n_sessions : 1;
+    b->n_context = options->n_context;
+    if (b->n_context == 0)
+        b->n_context = longest < DEFAULT_CONTEXT ? longest : DEFAULT_CONTEXT;
+    if (options->n_threads > LIMIT_THREADS)
+        return err_set(err, FM_ERR_ARG, "%u threads asked for, at most %d are possible",
+                       options->n_threads, LIMIT_THREADS);
+    if (b->n_context > longest)
+        return err_set(err, FM_ERR_ARG,
+                       "a context of %u positions was asked for, the model was made for %u",
+                       b->n_context, longest);
+    return 0;
+}
+
+/* As many tokens at a time as asked for, or as the budget comfortably holds. */
+static uint32_t choose_rows(const struct budget *b, const struct model *model,
+                            const struct quant *kv_format, uint32_t asked)
+{
+    uint32_t rows = asked > 0 ? asked : DEFAULT_ROWS;
+    rows = rows < b->n_context ? rows : b->n_context;
+    while (asked == 0 && rows > FEWEST_ROWS &&
+           scratch_bytes(b, model, kv_format, rows) > b->total / SCRATCH_SHARE)
+        rows /= 2;
+    return rows > b->n_sessions ? rows : b->n_sessions;
+}
+
+static int size_sessions(struct budget *b, const struct model *model,
+                         const struct quant *kv_format, struct fm_error *err)
+{
+    uint64_t one;
+    bool fits = sequence_bytes(model, kv_format, b->n_context, &one) &&
+                mem_add(one, (uint64_t)model->shape.vocabulary * sizeof(float), &one) &&
+                mem_mul(one, b->n_sessions, &b->sessions);
+    return fits ? 0 : err_set(err, FM_ERR_BUDGET, "size overflow: %u sessions of %u positions",
+                              b->n_sessions, b->n_context);
+}
+
+int budget_plan(struct budget *b, const struct model *model, const struct quant *kv_format,
+                const struct fm_model_options *options, struct fm_error *err)
+{
+    *b = (struct budget){0};
+    b->total = options->memory_bytes > 0 ? options->memory_bytes : automatic_total();
+    b->program = plat_resident_bytes() + PROGRAM_MARGIN;
+    b->dense = model->dense_bytes;
+    int rc = read_options(b, model, options, err);
+    if (rc == 0)
+        rc = size_sessions(b, model, kv_format, err);
+    if (rc != 0)
+        return rc;
+    b->max_rows = choose_rows(b, model, kv_format, options->prefill_chunk);
+    b->scratch = scratch_bytes(b, model, kv_format, b->max_rows);
+    const uint64_t n_experts = (uint64_t)model->shape.n_experts * model->n_expert_layers;
+    const uint64_t fewest =
+        (uint64_t)model->shape.n_experts_per_token * model->n_expert_layers;
+    b->cache = expert_cache_bytes(model, fewest);
+    uint64_t rest = b->program, need;
+    if (!mem_add(rest, b->dense, &rest) || !mem_add(rest, b->sessions, &rest) ||
+        !mem_add(rest, b->scratch, &rest) || !mem_add(rest, b->cache, &need))
+        need = UINT64_MAX;
+    if (need > b->total)
+        return does_not_fit(b, model, need, err);
+    if (model->n_expert_layers == 0)
+        return 0;
+    const uint64_t per_slot = expert_cache_bytes(model, 1) - expert_cache_bytes(model, 0);
+    uint64_t slots = fewest + (b->total - need) / per_slot;
+    b->n_slots = (uint32_t)(slots < n_experts ? slots : n_experts);
+    b->cache = expert_cache_bytes(model, b->n_slots);
+    return 0;
+}

@@ -1,0 +1,272 @@
+/* fm_model: everything one open model needs, put together and taken apart. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/limits.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/plat.h"
+#include "session/engine_internal.h"
+#include "text/chat.h"
+
+/* Reads in flight: enough to keep an NVMe queue busy without taking cores from compute. */
+#define N_READER_THREADS 4
+
+void fm_log_to(fm_log_fn *sink, void *ctx)
+{
+    log_set_sink(sink, ctx);
+}
+
+const char *fm_version(void)
+{
+    return FLASHMOE_VERSION;
+}
+
+void fm_free(void *p)
+{
+    mem_free(p);
+}
+
+void fm_model_options_init(struct fm_model_options *options)
+{
+    *options = (struct fm_model_options){.n_sessions = 1};
+}
+
+/* ---- what lies beside the weights ----------------------------------------------------------- */
+
+/* False when the path does not fit or there is no such file. */
+static bool file_beside(const struct model *model, const char *name, char path[LIMIT_PATH_BYTES])
+{
+    int n = snprintf(path, LIMIT_PATH_BYTES, "%s/%s", model->source->dir, name);
+    return n > 0 && n < LIMIT_PATH_BYTES && plat_file_exists(path);
+}
+
+/* eos_token is a string or an object with its `content`. */
+static int read_eos_token(struct fm_model *m, struct fm_error *err)
+{
+    char path[LIMIT_PATH_BYTES];
+    if (!file_beside(m->model, "tokenizer_config.json", path))
+        return 0;
+    struct jdoc doc;
+    int rc = jdoc_load(&doc, path, LIMIT_CONFIG_JSON_BYTES, err);
+    if (rc == 0) {
+        const json_t *eos = jdoc_find(doc.root, "eos_token");
+        const char *text = json_string_value(json_is_object(eos) ? jdoc_find(eos, "content") : eos);
+        int32_t id;
+        if (text != NULL && tokenizer_find(m->tokenizer, text, &id))
+            model_add_stop_token(m->model, id);
+    }
+    jdoc_clear(&doc);
+    return rc;
+}
+
+static int open_tokenizer(struct fm_model *m, struct fm_error *err)
+{
+    char path[LIMIT_PATH_BYTES];
+    if (!file_beside(m->model, "tokenizer.json", path))
+        return 0;
+    int rc = tokenizer_open(path, &m->tokenizer, err);
+    if (rc == 0 && tokenizer_n_ids(m->tokenizer) > m->model->shape.vocabulary)
+        rc = err_set(err, FM_ERR_FORMAT,
+                     "%s: the highest token id is %zu, the model's vocab_size %u", path,
+                     tokenizer_n_ids(m->tokenizer) - 1, m->model->shape.vocabulary);
+    if (rc == 0)
+        rc = read_eos_token(m, err);
+    return rc;
+}
+
+static int read_default_sampling(struct fm_model *m, struct fm_error *err)
+{
+    struct fm_sampling *s = &m->default_sampling;
+    *s = (struct fm_sampling){.temperature = 0, .top_p = 1};
+    char path[LIMIT_PATH_BYTES];
+    if (!file_beside(m->model, "generation_config.json", path))
+        return 0;
+    struct jdoc doc;
+    bool does_sample = false;
+    double temperature = 0, top_p = 1, min_p = 0;
+    uint64_t top_k = 0;
+    int rc = jdoc_load(&doc, path, LIMIT_CONFIG_JSON_BYTES, err);
+    if (rc == 0)
+        rc = jdoc_bool_or(doc.root, path, "do_sample", false, &does_sample, err);
+    if (rc == 0)
+        rc = jdoc_number_or(doc.root, path, "temperature", 0, 100, 1, &temperature, err);
+    if (rc == 0)
+        rc = jdoc_number_or(doc.root, path, "top_p", 0, 1, 1, &top_p, err);
+    if (rc == 0)
+        rc = jdoc_number_or(doc.root, path, "min_p", 0, 1, 0, &min_p, err);
+    if (rc == 0)
+        rc = jdoc_uint_or(doc.root, path, "top_k", 0, LIMIT_VOCAB, 0, &top_k, err);
+    jdoc_clear(&doc);
+    if (rc == 0 && does_sample)
+        *s = (struct fm_sampling){.temperature = (float)temperature, .top_k = (unsigned)top_k,
+                                  .top_p = (float)top_p, .min_p = (float)min_p};
+    return rc;
+}
+
+/* ---- open and close ------------------------------------------------------------------------- */
+
+static int open_store(struct fm_model *m, struct fm_error *err)
+{
+    if (m->model->n_expert_layers == 0)
+        return 0;
+    struct reader *reader;
+    int rc = reader_pread_open(N_READER_THREADS, &reader, err);
+    if (rc == 0)
+        rc = expert_store_open(m->model, reader, &m->store, err);
+    if (rc == 0)
+        rc = expert_cache_open(m->model, m->store, m->budget.n_slots, &m->cache, err);
+    return rc;
+}
+
+static int open_compute(struct fm_model *m, struct fm_error *err)
+{
+    const struct budget *b = &m->budget;
+    const struct backend_options backend = {.n_threads = b->n_threads,
+                                            .max_cols = forward_max_cols(m->model),
+                                            .max_rows = b->max_rows};
+    const struct forward_options forward = {.max_rows = b->max_rows,
+                                            .max_segments = b->n_sessions,
+                                            .n_context = b->n_context,
+                                            .kv_format = m->kv_format};
+    m->segments = mem_new(b->n_sessions, sizeof *m->segments, "the batch", err);
+    m->segment_sessions = mem_new(b->n_sessions, sizeof *m->segment_sessions, "the batch", err);
+    if (m->segments == NULL || m->segment_sessions == NULL)
+        return FM_ERR_NOMEM;
+    int rc = backend_open(NULL, &backend, &m->be, err);
+    if (rc == 0)
+        rc = forward_open(m->model, m->be, m->cache, &forward, &m->forward, err);
+    return rc;
+}
+
+static int open_into(struct fm_model *m, const char *path,
+                     const struct fm_model_options *options, struct fm_error *err)
+{
+    const struct model_options model_options = {.families = arch_families(),
+                                                .metadata_only = options->metadata_only};
+    m->is_metadata_only = options->metadata_only;
+    m->kv_format = &quant_f32;
+    int rc = model_open(path, &model_options, &m->model, err);
+    if (rc == 0)
+        rc = open_tokenizer(m, err);
+    if (rc == 0)
+        rc = read_default_sampling(m, err);
+    if (rc != 0 || options->metadata_only)
+        return rc;
+    plat_memory_trim(); /* the JSON trees are gone: do not count them as the program's */
+    rc = budget_plan(&m->budget, m->model, m->kv_format, options, err);
+    if (rc == 0)
+        rc = model_load_dense(m->model, options->progress, options->progress_ctx, err);
+    if (rc == 0)
+        rc = open_store(m, err);
+    if (rc == 0)
+        rc = open_compute(m, err);
+    return rc;
+}
+
+int fm_model_open(const char *path, const struct fm_model_options *options,
+                  struct fm_model **out, struct fm_error *err)
+{
+    *out = NULL;
+    struct fm_model_options defaults;
+    fm_model_options_init(&defaults);
+    struct fm_model *m = mem_new(1, sizeof *m, "the model", err);
+    if (m == NULL)
+        return FM_ERR_NOMEM;
+    int rc = open_into(m, path, options != NULL ? options : &defaults, err);
+    if (rc != 0) {
+        fm_model_close(m);
+        return rc;
+    }
+    *out = m;
+    return 0;
+}
+
+void fm_model_close(struct fm_model *m)
+{
+    if (m == NULL)
+        return;
+    forward_close(m->forward);
+    backend_close(m->be);
+    expert_store_close(m->store); /* before the cache: its slots are what reads write to */
+    expert_cache_close(m->cache);
+    tokenizer_close(m->tokenizer);
+    model_close(m->model);
+    mem_free(m->segments);
+    mem_free(m->segment_sessions);
+    mem_free(m);
+}
+
+/* ---- knowing -------------------------------------------------------------------------------- */
+
+void fm_model_info(const struct fm_model *m, struct fm_model_info *info)
+{
+    const struct model *model = m->model;
+    struct sequence_sizes sizes;
+    sequence_sizes(model, m->kv_format, &sizes);
+    *info = (struct fm_model_info){
+        .architecture = model->model_type,
+        .n_parameters = model->n_parameters,
+        .n_layers = model->shape.n_layers,
+        .n_moe_layers = model->n_expert_layers,
+        .n_attention_layers = model->shape.n_attention_layers,
+        .hidden = model->shape.hidden,
+        .vocabulary = model->shape.vocabulary,
+        .n_experts = model->shape.n_experts,
+        .n_experts_per_token = model->shape.n_experts_per_token,
+        .max_context = model->shape.max_context,
+        .dense_bytes = model->dense_bytes,
+        .dense_token_bytes = model->dense_token_bytes,
+        .kv_position_bytes = sizes.kv_position_bytes,
+        .state_bytes = sizes.recurrent_bytes,
+        .n_ignored_tensors = model->n_ignored_tensors,
+        .has_tokenizer = m->tokenizer != NULL,
+        .has_tied_head = model->shape.has_tied_head,
+    };
+    for (uint32_t i = 0; i < model->n_expert_layers; i++) {
+        const struct expert_layer *l = &model->expert_layers[i];
+        info->experts_bytes += l->n_experts * l->data_bytes;
+        info->expert_token_bytes += model->shape.n_experts_per_token * l->data_bytes;
+        info->expert_bytes = l->data_bytes > info->expert_bytes ? l->data_bytes
+                                                                : info->expert_bytes;
+    }
+}
+
+bool fm_model_format(const struct fm_model *m, unsigned i, struct fm_format_info *info)
+{
+    if (i >= m->model->n_formats)
+        return false;
+    const struct model_format_use *use = &m->model->formats[i];
+    *info = (struct fm_format_info){use->quant->name, use->is_expert, use->n_tensors,
+                                    use->n_bytes};
+    return true;
+}
+
+void fm_model_stats(const struct fm_model *m, struct fm_stats *stats)
+{
+    const struct budget *b = &m->budget;
+    *stats = (struct fm_stats){
+        .memory_budget_bytes = b->total,
+        .memory_program_bytes = b->program,
+        .memory_dense_bytes = b->dense,
+        .memory_cache_bytes = b->cache,
+        .memory_kv_bytes = b->sessions,
+        .memory_scratch_bytes = b->scratch,
+        .memory_resident_peak_bytes = plat_resident_peak_bytes(),
+        .prefill_chunk = b->max_rows,
+        .n_context = b->n_context,
+        .n_threads = b->n_threads,
+        .n_prefill_tokens = m->n_prefill_tokens,
+        .prefill_ns = m->prefill_ns,
+        .n_decode_tokens = m->n_decode_tokens,
+        .decode_ns = m->decode_ns,
+    };
+    if (m->cache == NULL)
+        return;
+    struct expert_cache_stats cache;
+    expert_cache_stats(m->cache, &cache);
+    stats->n_cache_slots = cache.n_slots;
+    stats->n_expert_hits = cache.n_hits;
+    stats->n_expert_misses = cache.n_misses;
+    stats->bytes_read = cache.bytes_read;
+}

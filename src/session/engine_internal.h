@@ -1,0 +1,60 @@
+/* What the files of this folder share: the structs behind the public API's opaque types. */
+#ifndef FLASHMOE_SESSION_ENGINE_INTERNAL_H
+#define FLASHMOE_SESSION_ENGINE_INTERNAL_H
+
+#include <signal.h>
+#include <xxhash.h>
+
+#include "arch/forward.h"
+#include "text/tokenizer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* How the memory budget is divided; all fields in bytes unless named otherwise. */
+struct budget {
+    uint64_t total;
+    uint64_t program; /* resident before the model's own memory, and a margin */
+    uint64_t dense, sessions, scratch, cache;
+    uint32_t n_slots, n_context, n_sessions, max_rows, n_threads;
+};
+
+struct fm_model {
+    struct model *model;
+    struct tokenizer *tokenizer; /* NULL without tokenizer.json */
+    struct fm_sampling default_sampling;
+    const struct quant *kv_format;
+    struct budget budget;
+    bool is_metadata_only;
+    struct backend *be;
+    struct expert_store *store;
+    struct expert_cache *cache; /* NULL without routed experts */
+    struct forward *forward;
+    struct batch_segment *segments; /* [n_sessions], for one batch */
+    uint32_t *segment_sessions;     /* [n_sessions], index of the item of each segment */
+    unsigned n_open_sessions;
+    uint64_t n_prefill_tokens, prefill_ns, n_decode_tokens, decode_ns;
+};
+
+struct fm_session {
+    struct fm_model *owner;
+    struct sequence *sequence;
+    float *logits; /* [vocabulary] */
+    bool has_logits;
+    bool is_broken; /* an evaluation failed: only reset or close help */
+    volatile sig_atomic_t is_cancelled;
+    struct fm_observer observer;
+    XXH3_state_t *hash;
+    uint32_t batch_item; /* while a batch runs: its place in the caller's list, plus one */
+    uint32_t n_done;     /* tokens of the current call already computed */
+};
+
+/* Divides the budget, or says with the arithmetic why it cannot. */
+int budget_plan(struct budget *b, const struct model *model, const struct quant *kv_format,
+                const struct fm_model_options *options, struct fm_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,249 @@
+/* fm_session: one sequence, and evaluation of one or many of them. */
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/plat.h"
+#include "session/engine_internal.h"
+
+int fm_session_open(struct fm_model *m, struct fm_session **out, struct fm_error *err)
+{
+    *out = NULL;
+    if (m->is_metadata_only)
+        return err_set(err, FM_ERR_ARG, "the model was opened for its metadata only");
+    if (m->n_open_sessions == m->budget.n_sessions)
+        return err_set(err, FM_ERR_BUDGET,
+                       "%u session(s) are open and the budget was made for no more "
+                       "(n_sessions)", m->n_open_sessions);
+    struct fm_session *s = mem_new(1, sizeof *s, "the session", err);
+    if (s == NULL)
+        return FM_ERR_NOMEM;
+    s->owner = m;
+    m->n_open_sessions++;
+    s->logits = mem_new(m->model->shape.vocabulary, sizeof *s->logits, "the logits", err);
+    s->hash = XXH3_createState();
+    int rc = s->logits == NULL || s->hash == NULL
+                 ? err_set(err, FM_ERR_NOMEM, "out of memory: cannot allocate a session")
+                 : sequence_new(m->model, m->kv_format, m->budget.n_context, &s->sequence, err);
+    if (rc != 0) {
+        fm_session_close(s);
+        return rc;
+    }
+    fm_session_reset(s);
+    *out = s;
+    return 0;
+}
+
+void fm_session_close(struct fm_session *s)
+{
+    if (s == NULL)
+        return;
+    s->owner->n_open_sessions--;
+    sequence_free(s->sequence);
+    (void)XXH3_freeState(s->hash); /* always succeeds */
+    mem_free(s->logits);
+    mem_free(s);
+}
+
+void fm_session_reset(struct fm_session *s)
+{
+    sequence_reset(s->sequence);
+    s->has_logits = false;
+    s->is_broken = false;
+    s->is_cancelled = 0;
+    (void)XXH3_128bits_reset(s->hash); /* fails for NULL only */
+}
+
+unsigned fm_session_position(const struct fm_session *s)
+{
+    return s->sequence->position;
+}
+
+const float *fm_session_logits(const struct fm_session *s)
+{
+    return s->has_logits ? s->logits : NULL;
+}
+
+void fm_session_logits_hash(const struct fm_session *s, char hex[33])
+{
+    XXH128_hash_t h = XXH3_128bits_digest(s->hash);
+    (void)snprintf(hex, 33, "%016llx%016llx", (unsigned long long)h.high64,
+                   (unsigned long long)h.low64);
+}
+
+void fm_session_observe(struct fm_session *s, const struct fm_observer *observer)
+{
+    s->observer = observer != NULL ? *observer : (struct fm_observer){0};
+}
+
+void fm_session_cancel(struct fm_session *s)
+{
+    s->is_cancelled = 1;
+}
+
+/* ---- evaluation ----------------------------------------------------------------------------- */
+
+struct evaluation {
+    struct fm_model *m;
+    const struct fm_batch_item *items;
+    size_t n_items;
+};
+
+static int check_item(const struct fm_model *m, const struct fm_batch_item *item,
+                      struct fm_error *err)
+{
+    const struct fm_session *s = item->session;
+    const uint32_t position = s->sequence->position;
+    if (s->owner != m)
+        return err_set(err, FM_ERR_ARG, "a session of another model is in the batch");
+    if (s->is_broken)
+        return err_set(err, FM_ERR_ARG, "an earlier evaluation failed: reset the session first");
+    if (item->n_ids == 0)
+        return err_set(err, FM_ERR_ARG, "there are no tokens to evaluate");
+    if (item->n_ids > m->budget.n_context - position)
+        return err_set(err, FM_ERR_ARG,
+                       "%zu tokens at position %u do not fit into a context of %u positions",
+                       item->n_ids, position, m->budget.n_context);
+    for (size_t i = 0; i < item->n_ids; i++)
+        if (item->ids[i] < 0 || (uint32_t)item->ids[i] >= m->model->shape.vocabulary)
+            return err_set(err, FM_ERR_ARG, "token %zu has id %d, expected 0 to %u", i,
+                           item->ids[i], m->model->shape.vocabulary - 1);
+    return 0;
+}
+
+static int check_items(const struct evaluation *e, struct fm_error *err)
+{
+    int rc = 0;
+    if (e->n_items == 0 || e->n_items > e->m->budget.n_sessions)
+        return err_set(err, FM_ERR_ARG, "%zu sessions in the batch, expected 1 to %u", e->n_items,
+                       e->m->budget.n_sessions);
+    size_t n = 0;
+    for (; n < e->n_items && rc == 0; n++) {
+        struct fm_session *s = e->items[n].session;
+        rc = check_item(e->m, &e->items[n], err);
+        if (rc == 0 && s->batch_item != 0)
+            rc = err_set(err, FM_ERR_ARG, "a session is in the batch twice");
+        if (rc != 0)
+            break;
+        s->batch_item = (uint32_t)n + 1;
+        s->n_done = 0;
+    }
+    for (size_t i = 0; i < n; i++)
+        e->items[i].session->batch_item = 0;
+    return rc;
+}
+
+static struct fm_session *session_of(const struct evaluation *e, uint32_t segment)
+{
+    return e->items[e->m->segment_sessions[segment]].session;
+}
+
+static bool is_cancelled(void *ctx)
+{
+    const struct evaluation *e = ctx;
+    for (size_t i = 0; i < e->n_items; i++)
+        if (e->items[i].session->is_cancelled)
+            return true;
+    return false;
+}
+
+static void show_hidden(void *ctx, uint32_t segment, uint32_t row, uint32_t layer, const float *x)
+{
+    const struct evaluation *e = ctx;
+    const struct fm_session *s = session_of(e, segment);
+    s->observer.hidden(s->observer.ctx, layer, s->sequence->position + row, x,
+                       e->m->model->shape.hidden);
+}
+
+static void take_logits(void *ctx, uint32_t segment, uint32_t row, const float *logits)
+{
+    const struct evaluation *e = ctx;
+    struct fm_session *s = session_of(e, segment);
+    const uint32_t n = e->m->model->shape.vocabulary;
+    (void)XXH3_128bits_update(s->hash, logits, n * sizeof *logits); /* fails for NULL only */
+    if (s->observer.logits != NULL)
+        s->observer.logits(s->observer.ctx, s->sequence->position + row, logits, n);
+    if (row + 1 == e->m->segments[segment].n_tokens) {
+        memcpy(s->logits, logits, n * sizeof *logits);
+        s->has_logits = true;
+    }
+}
+
+/* Fills one batch with the next tokens of each item, as many as there are rows. */
+static uint32_t fill_batch(const struct evaluation *e)
+{
+    struct fm_model *m = e->m;
+    uint32_t n_segments = 0, rows_left = m->budget.max_rows;
+    for (uint32_t i = 0; i < e->n_items && rows_left > 0; i++) {
+        struct fm_session *s = e->items[i].session;
+        size_t left = e->items[i].n_ids - s->n_done;
+        if (left == 0)
+            continue;
+        uint32_t n = left < rows_left ? (uint32_t)left : rows_left;
+        m->segments[n_segments] = (struct batch_segment){
+            .sequence = s->sequence,
+            .tokens = e->items[i].ids + s->n_done,
+            .n_tokens = n,
+            .wants_last_logits = n == left,
+            .wants_all_logits = s->observer.logits != NULL,
+            .wants_hidden = s->observer.hidden != NULL,
+        };
+        m->segment_sessions[n_segments++] = i;
+        s->n_done += n;
+        rows_left -= n;
+    }
+    return n_segments;
+}
+
+static int run_batches(struct evaluation *e, struct fm_error *err)
+{
+    const struct batch_hooks hooks = {.ctx = e, .is_cancelled = is_cancelled,
+                                      .hidden = show_hidden, .logits = take_logits};
+    uint32_t n_segments;
+    while ((n_segments = fill_batch(e)) > 0) {
+        const struct batch batch = {e->m->segments, n_segments, hooks};
+        int rc = forward_run(e->m->forward, &batch, err);
+        if (rc != 0)
+            return rc;
+    }
+    return 0;
+}
+
+static void count_tokens(const struct evaluation *e, uint64_t elapsed_ns)
+{
+    size_t total = 0, most = 0;
+    for (size_t i = 0; i < e->n_items; i++) {
+        total += e->items[i].n_ids;
+        most = e->items[i].n_ids > most ? e->items[i].n_ids : most;
+    }
+    struct fm_model *m = e->m;
+    *(most == 1 ? &m->n_decode_tokens : &m->n_prefill_tokens) += total;
+    *(most == 1 ? &m->decode_ns : &m->prefill_ns) += elapsed_ns;
+}
+
+int fm_eval_batch(struct fm_model *m, const struct fm_batch_item *items, size_t n_items,
+                  struct fm_error *err)
+{
+    struct evaluation e = {m, items, n_items};
+    int rc = check_items(&e, err);
+    if (rc != 0)
+        return rc;
+    const uint64_t begin_ns = plat_now_ns();
+    const long n_allocations = mem_count();
+    rc = run_batches(&e, err);
+    assert(mem_count() == n_allocations); /* the token path allocates nothing */
+    (void)n_allocations;
+    if (rc != 0)
+        for (size_t i = 0; i < n_items; i++)
+            items[i].session->is_broken = true;
+    else
+        count_tokens(&e, plat_now_ns() - begin_ns);
+    return rc;
+}
+
+int fm_session_eval(struct fm_session *s, const int32_t *ids, size_t n_ids, struct fm_error *err)
+{
+    const struct fm_batch_item item = {s, ids, n_ids};
+    return fm_eval_batch(s->owner, &item, 1, err);
+}

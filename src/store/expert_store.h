@@ -1,0 +1,48 @@
+/* The expert store: reads whole experts. It has no cache and no policy: `submit` starts a read
+ * into memory of the caller's, and `done` is called exactly once when all pieces have landed or
+ * the last of them has failed.
+ *
+ * The request and its destination belong to the caller until `done`, which runs on a reader
+ * thread and must not block. submit may be called from any thread. */
+#ifndef FLASHMOE_STORE_EXPERT_STORE_H
+#define FLASHMOE_STORE_EXPERT_STORE_H
+
+#include "model/model.h"
+#include "store/reader.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct expert_store;
+
+struct expert_read {
+    uint32_t expert_layer, expert; /* index into model->expert_layers; expert of it */
+    void *dst;                     /* [slot_bytes] */
+    enum read_urgency urgency;
+    void (*done)(struct expert_read *read, bool ok);
+    void *ctx;
+
+    /* The store's. */
+    struct expert_store *store;
+    struct read_op ops[EXPERT_MAX_EXTENTS];
+    unsigned n_pending; /* atomic: the last piece to land calls done */
+    int failed_extent;  /* atomic: -1, or the index of a failed piece */
+    int64_t failed_result;
+};
+
+/* `reader` is owned by the store from here on, also on failure. The model must outlive it. */
+int expert_store_open(const struct model *model, struct reader *reader,
+                      struct expert_store **out, struct fm_error *err);
+void expert_store_close(struct expert_store *store); /* accepts NULL; waits for all reads */
+
+void expert_store_submit(struct expert_store *store, struct expert_read *read);
+
+/* After done(ok = false): writes what happened, with layer, expert, file and offset. */
+int expert_store_explain(const struct expert_store *store, const struct expert_read *read,
+                         struct fm_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

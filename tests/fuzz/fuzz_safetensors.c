@@ -1,0 +1,77 @@
+/* safetensors headers. The input is the beginning of a file, run twice: as it stands, as a file of
+ * that size; and with its header length replaced by the true one and data of 1 TiB behind it, so
+ * that a change to the JSON text need not hit the length too. What is accepted must keep what
+ * the header of the parser promises. */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "format/safetensors.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+#define LENGTH_BYTES 8
+#define PRETENDED_BYTES (UINT64_C(1) << 40)
+
+static void require(int holds, const char *what)
+{
+    if (holds)
+        return;
+    fprintf(stderr, "broken promise: %s\n", what);
+    abort();
+}
+
+static void check_tensor(const struct tensor_info *t, uint64_t file_bytes)
+{
+    uint64_t n_elements = 1;
+    for (unsigned d = 0; d < t->n_dims; d++)
+        n_elements *= t->dims[d];
+    require(t->name != NULL && t->dtype != NULL, "a tensor has a name and a dtype");
+    require(t->n_dims <= LIMIT_TENSOR_DIMS, "the number of dimensions is bounded");
+    require(t->offset <= file_bytes && t->bytes <= file_bytes - t->offset,
+            "a tensor lies inside its file");
+    require(n_elements == 0 ? t->bytes == 0 : t->bytes % n_elements == 0,
+            "bytes are a multiple of the elements");
+    if (t->quant != NULL)
+        require(t->bytes == quant_row_bytes(t->quant, n_elements), "bytes follow from the shape");
+    char shape[64];
+    require(strlen(tensor_info_shape(t, shape, sizeof shape)) < sizeof shape, "the shape fits");
+}
+
+static void run(const void *head, size_t head_bytes, uint64_t file_bytes)
+{
+    struct safetensors st;
+    struct fm_error err = {0};
+    int rc = safetensors_parse(&st, "fuzz.safetensors", head, head_bytes, file_bytes, &err);
+    if (rc != 0) {
+        require(rc < 0 && err.code == rc && err.text[0] != '\0', "an error has code and text");
+        require(st.tensors == NULL && st.n_tensors == 0, "nothing is left after an error");
+        return;
+    }
+    uint64_t end = 0;
+    for (size_t i = 0; i < st.n_tensors; i++) {
+        const struct tensor_info *t = &st.tensors[i];
+        check_tensor(t, file_bytes);
+        require(t->bytes == 0 || t->offset >= end, "no two tensors overlap");
+        end = t->bytes > 0 ? t->offset + t->bytes : end;
+    }
+    safetensors_clear(&st);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    run(data, size, size);
+    if (size <= LENGTH_BYTES)
+        return 0;
+    uint8_t *framed = malloc(size);
+    if (framed == NULL)
+        return 0;
+    uint64_t header_bytes = size - LENGTH_BYTES;
+    for (unsigned i = 0; i < LENGTH_BYTES; i++)
+        framed[i] = (uint8_t)(header_bytes >> (8 * i));
+    memcpy(framed + LENGTH_BYTES, data + LENGTH_BYTES, size - LENGTH_BYTES);
+    run(framed, size, size + PRETENDED_BYTES);
+    free(framed);
+    return 0;
+}

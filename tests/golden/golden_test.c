@@ -1,0 +1,178 @@
+/* Holds the engine to transformers' results, through the public API only. For every folder below
+ * the given one that has a golden.json: every logit within 1e-4, every hidden state within 1e-4 of
+ * its norm, the greedy continuation identical. A new family is a new folder. */
+#include <dirent.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "flashmoe.h"
+
+#define TOLERANCE 1e-4
+
+struct golden {
+    char dir[1024];
+    unsigned n_tokens, vocabulary, n_hidden, hidden;
+    float *logits; /* [n_tokens, vocabulary] */
+    float *states; /* [n_hidden, n_tokens, hidden] */
+    double worst_logit, worst_state;
+    unsigned n_logits, n_states;
+};
+
+static void die(const char *what, const char *why)
+{
+    fprintf(stderr, "golden_test: %s: %s\n", what, why);
+    exit(1);
+}
+
+static float *read_floats(const char *dir, const char *name, size_t n)
+{
+    char path[2048];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *f = fopen(path, "rb");
+    float *data = malloc(n * sizeof *data);
+    if (f == NULL || data == NULL || fread(data, sizeof *data, n, f) != n || fgetc(f) != EOF)
+        die(path, "not the expected number of floats");
+    fclose(f);
+    return data;
+}
+
+static size_t read_ids(const json_t *doc, const char *field, int32_t **ids)
+{
+    const json_t *list = json_object_get(doc, field);
+    size_t n = json_array_size(list);
+    *ids = malloc((n + 1) * sizeof **ids);
+    for (size_t i = 0; i < n; i++)
+        (*ids)[i] = (int32_t)json_integer_value(json_array_get(list, i));
+    if (n == 0)
+        die(field, "missing or empty in golden.json");
+    return n;
+}
+
+static void check_hidden(void *ctx, unsigned layer, unsigned position, const float *x, unsigned n)
+{
+    struct golden *g = ctx;
+    const float *want = g->states + ((size_t)layer * g->n_tokens + position) * g->hidden;
+    double distance = 0, norm = 0;
+    for (unsigned i = 0; i < n; i++) {
+        distance += ((double)x[i] - want[i]) * ((double)x[i] - want[i]);
+        norm += (double)want[i] * want[i];
+    }
+    double relative = sqrt(distance) / sqrt(norm);
+    if (!(relative <= g->worst_state))
+        g->worst_state = relative;
+    g->n_states++;
+}
+
+static void check_logits(void *ctx, unsigned position, const float *logits, unsigned n)
+{
+    struct golden *g = ctx;
+    const float *want = g->logits + (size_t)position * g->vocabulary;
+    for (unsigned i = 0; i < n; i++) {
+        double distance = fabs((double)logits[i] - want[i]);
+        if (!(distance <= g->worst_logit))
+            g->worst_logit = distance;
+    }
+    g->n_logits += n;
+}
+
+static int check_greedy(struct fm_model *model, struct fm_session *session, const json_t *doc)
+{
+    struct fm_error err;
+    int32_t *prompt, *want;
+    size_t n_prompt = read_ids(doc, "greedy_prompt", &prompt);
+    size_t n_want = read_ids(doc, "greedy_continuation", &want);
+    struct fm_sampler *sampler;
+    /* No tokenizer masks rows here: the golden has the whole vocabulary. */
+    if (fm_sampler_open(model, &(struct fm_sampling){.top_p = 1}, &sampler, &err) != 0 ||
+        fm_session_eval(session, prompt, n_prompt, &err) != 0)
+        die("greedy", err.text);
+    size_t n_equal = 0;
+    while (n_equal < n_want) {
+        int32_t id = fm_sampler_pick(sampler, fm_session_logits(session));
+        if (id != want[n_equal])
+            break;
+        n_equal++;
+        if (n_equal < n_want && fm_session_eval(session, &id, 1, &err) != 0)
+            die("greedy", err.text);
+    }
+    printf("  greedy continuation: %zu of %zu tokens equal\n", n_equal, n_want);
+    fm_sampler_close(sampler);
+    free(prompt);
+    free(want);
+    return n_equal == n_want ? 0 : 1;
+}
+
+static int check_states(struct golden *g, struct fm_session *session, const json_t *doc)
+{
+    struct fm_error err;
+    int32_t *ids;
+    g->n_tokens = (unsigned)read_ids(doc, "input_ids", &ids);
+    g->n_hidden = (unsigned)json_integer_value(json_object_get(doc, "n_hidden"));
+    g->logits = read_floats(g->dir, "golden_logits.f32", (size_t)g->n_tokens * g->vocabulary);
+    g->states = read_floats(g->dir, "golden_hidden.f32",
+                            (size_t)g->n_hidden * g->n_tokens * g->hidden);
+    fm_session_observe(session, &(struct fm_observer){g, check_hidden, check_logits});
+    if (fm_session_eval(session, ids, g->n_tokens, &err) != 0)
+        die(g->dir, err.text);
+    fm_session_observe(session, NULL);
+    printf("  %u logits, worst distance %.2e; %u hidden states, worst distance %.2e of the norm\n",
+           g->n_logits, g->worst_logit, g->n_states, g->worst_state);
+    int failed = !(g->worst_logit <= TOLERANCE) || !(g->worst_state <= TOLERANCE) ||
+                 g->n_logits != g->n_tokens * g->vocabulary ||
+                 g->n_states != g->n_tokens * g->n_hidden;
+    free(ids);
+    free(g->logits);
+    free(g->states);
+    return failed;
+}
+
+static int check_folder(const char *dir, const json_t *doc)
+{
+    struct golden g = {0};
+    struct fm_model *model;
+    struct fm_session *session;
+    struct fm_error err;
+    snprintf(g.dir, sizeof g.dir, "%s", dir);
+    if (fm_model_open(dir, NULL, &model, &err) != 0 ||
+        fm_session_open(model, &session, &err) != 0)
+        die(dir, err.text);
+    struct fm_model_info info;
+    fm_model_info(model, &info);
+    g.vocabulary = info.vocabulary;
+    g.hidden = info.hidden;
+    printf("%s (%s)\n", dir, info.architecture);
+    int failed = check_states(&g, session, doc);
+    fm_session_reset(session);
+    failed |= check_greedy(model, session, doc);
+    fm_session_close(session);
+    fm_model_close(model);
+    return failed;
+}
+
+int main(int argc, char **argv)
+{
+    const char *root = argc > 1 ? argv[1] : ".";
+    DIR *d = opendir(root);
+    if (d == NULL)
+        die(root, "cannot open the folder");
+    int n_passed = 0, n_failed = 0;
+    for (struct dirent *entry; (entry = readdir(d)) != NULL;) {
+        char dir[1024], path[2048];
+        snprintf(dir, sizeof dir, "%s/%s", root, entry->d_name);
+        snprintf(path, sizeof path, "%s/golden.json", dir);
+        json_t *doc = json_load_file(path, 0, NULL);
+        if (doc == NULL)
+            continue;
+        int failed = check_folder(dir, doc);
+        printf("  %s\n", failed ? "FAILED" : "ok");
+        n_failed += failed;
+        n_passed += !failed;
+        json_decref(doc);
+    }
+    closedir(d);
+    printf("%d passed, %d failed\n", n_passed, n_failed);
+    return n_failed > 0 || n_passed == 0;
+}

@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""Installs the build into a temporary folder and uses it as a stranger would: a C and a C++
+program through pkg-config, the shared and the static library, the man page, the completions."""
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SOURCE = """\
+#include <flashmoe.h>
+#include <stdio.h>
+
+int main(void)
+{
+    struct fm_model_options options;
+    fm_model_options_init(&options);
+    return puts(fm_version()) < 0;
+}
+"""
+OPTIONS = None
+
+
+def run(*command, **environment):
+    done = subprocess.run(command, capture_output=True, text=True,
+                          env=dict(os.environ, **environment))
+    if done.returncode != 0:
+        raise AssertionError(f"{' '.join(command)}: {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def install(prefix, **environment):
+    run(OPTIONS.cmake, "--install", OPTIONS.build, "--prefix", prefix, **environment)
+
+
+def read(*parts):
+    with open(os.path.join(*parts), encoding="utf-8") as f:
+        return f.read()
+
+
+class Install(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.prefix = os.path.join(cls.folder.name, "usr")
+        cls.libdir = os.path.join(cls.prefix, OPTIONS.libdir)
+        install(cls.prefix)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def pkg_config(self, *options):
+        return run("pkg-config", *options, "flashmoe",
+                   PKG_CONFIG_PATH=os.path.join(self.libdir, "pkgconfig")).split()
+
+    def build_and_run(self, compiler, suffix, *options, libs=None):
+        source = os.path.join(self.folder.name, "user" + suffix)
+        program = os.path.join(self.folder.name, "user")
+        with open(source, "w", encoding="utf-8") as f:
+            f.write(SOURCE)
+        flags = OPTIONS.flags.split()
+        libs = self.pkg_config("--cflags", "--libs") if libs is None else libs
+        run(compiler, "-Wall", "-Wextra", "-Wpedantic", "-Werror", *options, source, "-o", program,
+            *flags, *libs)
+        output = run(program, LD_LIBRARY_PATH=self.libdir, DYLD_LIBRARY_PATH=self.libdir)
+        self.assertEqual(output.strip(), OPTIONS.version)
+
+    def test_c_program(self):
+        self.build_and_run(OPTIONS.cc, ".c", "-std=c11")
+
+    def test_cxx_program(self):
+        if not OPTIONS.cxx:
+            self.skipTest("no C++ compiler")
+        self.build_and_run(OPTIONS.cxx, ".cc", "-std=c++17")
+
+    def test_static_library(self):
+        archive = os.path.join(self.libdir, "libflashmoe.a")
+        libs = [archive if lib == "-lflashmoe" else lib
+                for lib in self.pkg_config("--static", "--cflags", "--libs")]
+        self.build_and_run(OPTIONS.cc, ".c", "-std=c11", libs=libs)
+
+    def test_pkg_config_names_the_version_and_private_libraries(self):
+        self.assertEqual(self.pkg_config("--modversion"), [OPTIONS.version])
+        self.assertEqual(self.pkg_config("--variable=prefix"), [self.prefix])
+        self.assertIn("jansson", self.pkg_config("--print-requires-private"))
+        self.assertNotIn("-ljansson", self.pkg_config("--libs"))
+        self.assertIn("-ljansson", self.pkg_config("--static", "--libs"))
+
+    def test_program_runs_from_its_new_place(self):
+        self.assertIn(OPTIONS.version,
+                      run(os.path.join(self.prefix, "bin", "flashmoe"), "--version"))
+
+    def test_man_page_and_completions(self):
+        share = os.path.join(self.prefix, "share")
+        self.assertRegex(read(share, "man/man1/flashmoe.1"), r"(?m)^\.(TH|Dt) +\"?(?i:flashmoe)")
+        for path in ("bash-completion/completions/flashmoe", "zsh/site-functions/_flashmoe",
+                     "fish/vendor_completions.d/flashmoe.fish"):
+            self.assertIn("flashmoe", read(share, path))
+        self.assertTrue(read(share, "zsh/site-functions/_flashmoe").startswith("#compdef"))
+
+    def test_only_the_public_header_is_installed(self):
+        self.assertEqual(os.listdir(os.path.join(self.prefix, "include")), ["flashmoe.h"])
+
+    def test_shared_library_exports_only_the_public_names(self):
+        if OPTIONS.flags:
+            self.skipTest("a sanitizer adds names of its own")
+        mac = sys.platform == "darwin"
+        library = os.path.join(self.libdir, "libflashmoe.dylib" if mac else "libflashmoe.so")
+        listing = run("nm", "-gU" if mac else "-D", *([] if mac else ["--defined-only"]), library)
+        names = [line.split()[-1] for line in listing.splitlines() if line.strip()]
+        names = [name[1:] if mac else name for name in names]
+        self.assertIn("fm_version", names)
+        self.assertEqual([name for name in names if not name.startswith("fm_")], [])
+
+    def test_staging_keeps_the_final_prefix(self):
+        stage = os.path.join(self.folder.name, "stage")
+        install("/opt/fm", DESTDIR=stage)
+        self.assertTrue(os.path.exists(stage + "/opt/fm/bin/flashmoe"))
+        text = read(stage + "/opt/fm", OPTIONS.libdir, "pkgconfig/flashmoe.pc")
+        self.assertTrue(text.startswith("prefix=/opt/fm\n"))
+        self.assertNotIn("@", text)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    for name in ("build", "cmake", "libdir", "version", "cc"):
+        parser.add_argument("--" + name, required=True)
+    parser.add_argument("--cxx", default="")
+    parser.add_argument("--flags", default="")
+    OPTIONS, rest = parser.parse_known_args()
+    unittest.main(argv=[sys.argv[0], *rest], verbosity=2)

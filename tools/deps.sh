@@ -1,0 +1,95 @@
+#!/bin/sh
+# Installs the distribution packages that are missing. Usage: tools/deps.sh build|test
+# Silent, and makes no use of the network, when everything is there.
+#
+#   group  what it is for                         check                  Debian            Homebrew
+#   build  the C compiler                         cc, gcc or clang       gcc               (Xcode)
+#   build  the C library's headers (Linux)        /usr/include/stdio.h   libc6-dev         (Xcode)
+#   build  configures the build                   cmake                  cmake             cmake
+#   build  runs the build                         ninja                  ninja-build       ninja
+#   build  finds the libraries                    pkg-config             pkg-config        pkgconf
+#   build  JSON                                   jansson.pc             libjansson-dev    jansson
+#   build  Unicode normalisation                  libutf8proc.pc         libutf8proc-dev   utf8proc
+#   build  checksums                              libxxhash.pc           libxxhash-dev     xxhash
+#   test   unit tests                             cmocka.pc              libcmocka-dev     cmocka
+#   test   lint and test scripts                  python3                python3           python3
+#   test   headers must be usable from C++        g++, c++ or clang++    g++               (Xcode)
+#
+# Left to the user: clang (make fuzz), mandoc (checks the man page), qemu-user (other processors).
+set -eu
+
+group=${1:-build}
+system=$(uname -s)
+missing=
+reasons=
+
+# need CHECK-RESULT DEBIAN BREW WHY: the result is 0 when the thing is there.
+need() {
+    [ "$1" -eq 0 ] && return 0
+    if [ "$system" = Darwin ]; then name=$3; else name=$2; fi
+    missing="$missing $name"
+    reasons="$reasons
+  $name: $4"
+}
+
+has_command() {
+    for candidate in "$@"; do
+        if command -v "$candidate" >/dev/null 2>&1; then echo 0; return; fi
+    done
+    echo 1
+}
+
+has_header() {
+    if [ "$system" != Linux ] || [ -e "/usr/include/$1" ]; then echo 0; else echo 1; fi
+}
+
+# has_library PKG-CONFIG-NAME DEBIAN-NAME
+has_library() {
+    if pkg-config --exists "$1" 2>/dev/null; then echo 0; return; fi
+    if dpkg -s "$2" 2>/dev/null | grep -q '^Status: .* installed$'; then echo 0; else echo 1; fi
+}
+
+need "$(has_command cc gcc clang)" gcc "(xcode-select --install)" "the C compiler"
+need "$(has_header stdio.h)" libc6-dev "(xcode-select --install)" "the C library's headers"
+need "$(has_command cmake)" cmake cmake "configures the build"
+need "$(has_command ninja)" ninja-build ninja "runs the build"
+need "$(has_command pkg-config)" pkg-config pkgconf "finds the libraries"
+need "$(has_library jansson libjansson-dev)" libjansson-dev jansson "JSON"
+need "$(has_library libutf8proc libutf8proc-dev)" libutf8proc-dev utf8proc "Unicode normalisation"
+need "$(has_library libxxhash libxxhash-dev)" libxxhash-dev xxhash "checksums"
+if [ "$group" = test ]; then
+    need "$(has_command python3)" python3 python3 "lint and test scripts"
+    need "$(has_library cmocka libcmocka-dev)" libcmocka-dev cmocka "unit tests"
+    need "$(has_command g++ c++ clang++)" g++ "(xcode-select --install)" "C++ use of the headers"
+fi
+[ -z "$missing" ] && exit 0
+
+echo "Missing to $group:$reasons"
+if [ "$system" = Darwin ]; then
+    echo "Install them with: brew install jansson utf8proc xxhash cmake ninja pkgconf cmocka"
+    exit 1
+fi
+if ! command -v apt-get >/dev/null 2>&1; then
+    echo "These are Debian's names; install them with this system's package manager."
+    exit 1
+fi
+
+install="apt-get install -y --no-install-recommends$missing"
+give_up() {
+    echo "$1 Type this as root, then run make again:"
+    echo "  apt-get update && $install"
+    exit 1
+}
+if [ "$(id -u)" -eq 0 ]; then
+    as_root="env"
+elif command -v sudo >/dev/null 2>&1; then
+    as_root="sudo env"
+    [ -t 0 ] || as_root="sudo -n env"
+else
+    give_up "Installing needs root, and sudo is not there."
+fi
+echo "Installing: $install"
+# A package may be in the local cache even when the lists cannot be refreshed.
+$as_root apt-get update -qq || echo "apt-get update failed; trying with the lists at hand."
+# shellcheck disable=SC2086
+$as_root DEBIAN_FRONTEND=noninteractive $install -qq </dev/null || give_up "apt-get failed."
