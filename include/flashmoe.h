@@ -61,8 +61,8 @@ FM_API const char *fm_version(void);
 
 struct fm_model;
 
-/* Called while the dense weights are read. */
-typedef void fm_progress_fn(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
+/* Called during long work: bytes while the dense weights are read. */
+typedef void fm_progress_fn(void *ctx, uint64_t done, uint64_t total);
 
 struct fm_model_options {
     uint64_t memory_bytes;  /* budget for everything; 0: what the machine has free */
@@ -148,6 +148,10 @@ FM_API int fm_tokenize(const struct fm_model *model, const char *text, size_t te
 FM_API int fm_render_chat(const struct fm_model *model, const char *system, const char *user,
                           char **text, size_t *text_bytes, struct fm_error *err);
 
+/* The bytes an id stands for, special tokens included and not necessarily whole characters; NULL
+ * when the id has no token. Not NUL-terminated. */
+FM_API const char *fm_token_text(const struct fm_model *model, int32_t id, size_t *text_bytes);
+
 FM_API void fm_free(void *p);
 
 /* True for the tokens that end an answer. */
@@ -204,6 +208,7 @@ struct fm_observer {
     void *ctx;
     void (*hidden)(void *ctx, unsigned layer, unsigned position, const float *x, unsigned n);
     void (*logits)(void *ctx, unsigned position, const float *logits, unsigned n);
+    fm_progress_fn *progress; /* before every layer; tokens times layers */
 };
 FM_API void fm_session_observe(struct fm_session *session, const struct fm_observer *observer);
 

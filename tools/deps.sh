@@ -9,7 +9,6 @@
 #   build  runs the build                         ninja                  ninja-build       ninja
 #   build  finds the libraries                    pkg-config             pkg-config        pkgconf
 #   build  JSON                                   jansson.pc             libjansson-dev    jansson
-#   build  Unicode normalisation                  libutf8proc.pc         libutf8proc-dev   utf8proc
 #   build  checksums                              libxxhash.pc           libxxhash-dev     xxhash
 #   test   unit tests                             cmocka.pc              libcmocka-dev     cmocka
 #   test   lint and test scripts                  python3                python3           python3
@@ -55,7 +54,6 @@ need "$(has_command cmake)" cmake cmake "configures the build"
 need "$(has_command ninja)" ninja-build ninja "runs the build"
 need "$(has_command pkg-config)" pkg-config pkgconf "finds the libraries"
 need "$(has_library jansson libjansson-dev)" libjansson-dev jansson "JSON"
-need "$(has_library libutf8proc libutf8proc-dev)" libutf8proc-dev utf8proc "Unicode normalisation"
 need "$(has_library libxxhash libxxhash-dev)" libxxhash-dev xxhash "checksums"
 if [ "$group" = test ]; then
     need "$(has_command python3)" python3 python3 "lint and test scripts"
@@ -66,7 +64,7 @@ fi
 
 echo "Missing to $group:$reasons"
 if [ "$system" = Darwin ]; then
-    echo "Install them with: brew install jansson utf8proc xxhash cmake ninja pkgconf cmocka"
+    echo "Install them with: brew install jansson xxhash cmake ninja pkgconf cmocka"
     exit 1
 fi
 if ! command -v apt-get >/dev/null 2>&1; then

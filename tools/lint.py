@@ -237,7 +237,7 @@ def check_shape(source):
 
 def check_header_alone(root, headers, compilers):
     """Every header compiles by itself. Compilers: (language, command)."""
-    found = subprocess.run(["pkg-config", "--cflags", "jansson", "libutf8proc", "libxxhash"],
+    found = subprocess.run(["pkg-config", "--cflags", "jansson", "libxxhash"],
                            capture_output=True, text=True) if shutil.which("pkg-config") else None
     flags = shlex.split(found.stdout) if found and found.returncode == 0 else []
 

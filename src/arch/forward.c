@@ -289,7 +289,7 @@ int forward_run(struct forward *f, const struct batch *batch, struct fm_error *e
     lay_out_rows(f, batch);
     f->arch->embed(&f->step);
     for (uint32_t layer = 0; layer < n_layers; layer++) {
-        if (batch->hooks.is_cancelled != NULL && batch->hooks.is_cancelled(batch->hooks.ctx))
+        if (!batch->hooks.before_layer(batch->hooks.ctx, layer))
             return err_set(err, FM_ERR_CANCELLED, "cancelled");
         show_hidden(f, batch, layer);
         point_at_layer(f, batch, layer);

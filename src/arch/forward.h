@@ -32,7 +32,7 @@ struct batch_segment {
 /* Called during the pass. `segment` and `row` count within the batch and the segment. */
 struct batch_hooks {
     void *ctx;
-    bool (*is_cancelled)(void *ctx); /* asked before every layer */
+    bool (*before_layer)(void *ctx, uint32_t layer); /* false ends the pass */
     void (*hidden)(void *ctx, uint32_t segment, uint32_t row, uint32_t layer, const float *x);
     void (*logits)(void *ctx, uint32_t segment, uint32_t row, const float *logits);
 };

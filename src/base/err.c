@@ -29,14 +29,18 @@ int err_wrap(struct fm_error *err, int code, const char *fmt, ...)
 {
     if (err == NULL)
         return code;
-    char inner[FM_ERROR_BYTES];
-    memcpy(inner, err->text, sizeof inner);
+    char context[FM_ERROR_BYTES];
     va_list args;
     va_start(args, fmt);
-    int used = vsnprintf(err->text, sizeof err->text, fmt, args);
+    (void)vsnprintf(context, sizeof context - 2, fmt, args); /* truncation is acceptable */
     va_end(args);
-    if (used >= 0 && (size_t)used < sizeof err->text)
-        (void)snprintf(err->text + used, sizeof err->text - (size_t)used, ": %s", inner);
+    memcpy(context + strlen(context), ": ", 3);
+    /* The sentence moves back to make room; what does not fit falls off its end. */
+    size_t room = sizeof err->text - 1 - strlen(context);
+    size_t kept = strlen(err->text) < room ? strlen(err->text) : room;
+    memmove(err->text + strlen(context), err->text, kept);
+    memcpy(err->text, context, strlen(context));
+    err->text[strlen(context) + kept] = '\0';
     make_printable(err->text);
     err->code = code;
     return code;

@@ -25,7 +25,9 @@
 int plat_open(const char *path, int *fd, uint64_t *file_bytes, struct fm_error *err)
 {
     *fd = -1;
-    int f = open(path, O_RDONLY | O_CLOEXEC);
+    *file_bytes = 0;
+    /* O_NONBLOCK: a FIFO in place of a file must be refused below, not waited for. */
+    int f = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (f < 0)
         return err_set(err, FM_ERR_IO, "cannot open '%s': %s", path, strerror(errno));
     struct stat st;

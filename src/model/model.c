@@ -213,14 +213,11 @@ static int bind_tensors(struct model *model, const struct config *config,
     return rc;
 }
 
-static int open_into(struct model *model, const char *path, const struct model_options *options,
+static int open_into(struct model *model, const struct model_options *options,
                      struct fm_error *err)
 {
-    int rc = source_open(path, &model->source, err);
-    if (rc != 0)
-        return rc;
     struct config config;
-    rc = config_init(&config, &model->source->config, err);
+    int rc = config_init(&config, &model->source->config, err);
     if (rc != 0)
         return rc;
     model->family = find_family(options, config.model_type);
@@ -233,20 +230,32 @@ static int open_into(struct model *model, const char *path, const struct model_o
     return rc != 0 ? rc : read_stop_tokens(model, &config, err);
 }
 
-int model_open(const char *path, const struct model_options *options, struct model **out,
-               struct fm_error *err)
+int model_open_source(struct source *source, const struct model_options *options,
+                      struct model **out, struct fm_error *err)
 {
     *out = NULL;
     struct model *model = mem_new(1, sizeof *model, "the model", err);
-    if (model == NULL)
+    if (model == NULL) {
+        source_close(source);
         return FM_ERR_NOMEM;
-    int rc = open_into(model, path, options, err);
+    }
+    model->source = source;
+    int rc = open_into(model, options, err);
     if (rc != 0) {
         model_close(model);
         return rc;
     }
     *out = model;
     return 0;
+}
+
+int model_open(const char *path, const struct model_options *options, struct model **out,
+               struct fm_error *err)
+{
+    *out = NULL;
+    struct source *source;
+    int rc = source_open(path, &source, err);
+    return rc != 0 ? rc : model_open_source(source, options, out, err);
 }
 
 void model_close(struct model *model)

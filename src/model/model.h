@@ -110,6 +110,10 @@ struct model_options {
 /* Headers only: checks everything and computes all sizes. */
 int model_open(const char *path, const struct model_options *options, struct model **out,
                struct fm_error *err);
+/* The same for a source that is open already; it belongs to the model from here on, also on
+ * failure. */
+int model_open_source(struct source *source, const struct model_options *options,
+                      struct model **out, struct fm_error *err);
 /* Reads the dense weights; model_open was called without metadata_only. */
 int model_load_dense(struct model *model, fm_progress_fn *progress, void *progress_ctx,
                      struct fm_error *err);

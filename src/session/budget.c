@@ -96,6 +96,18 @@ static int size_sessions(struct budget *b, const struct model *model,
                               b->n_sessions, b->n_context);
 }
 
+/* What everything takes with max_rows tokens at a time. */
+static uint64_t size_with_rows(struct budget *b, const struct model *model,
+                               const struct quant *kv_format)
+{
+    b->scratch = scratch_bytes(b, model, kv_format, b->max_rows);
+    uint64_t sum = b->program;
+    if (!mem_add(sum, b->dense, &sum) || !mem_add(sum, b->sessions, &sum) ||
+        !mem_add(sum, b->scratch, &sum) || !mem_add(sum, b->cache, &sum))
+        sum = UINT64_MAX;
+    return sum;
+}
+
 int budget_plan(struct budget *b, const struct model *model, const struct quant *kv_format,
                 const struct fm_model_options *options, struct fm_error *err)
 {
@@ -108,16 +120,16 @@ int budget_plan(struct budget *b, const struct model *model, const struct quant 
         rc = size_sessions(b, model, kv_format, err);
     if (rc != 0)
         return rc;
-    b->max_rows = choose_rows(b, model, kv_format, options->prefill_chunk);
-    b->scratch = scratch_bytes(b, model, kv_format, b->max_rows);
     const uint64_t n_experts = (uint64_t)model->shape.n_experts * model->n_expert_layers;
     const uint64_t fewest =
         (uint64_t)model->shape.n_experts_per_token * model->n_expert_layers;
     b->cache = expert_cache_bytes(model, fewest);
-    uint64_t rest = b->program, need;
-    if (!mem_add(rest, b->dense, &rest) || !mem_add(rest, b->sessions, &rest) ||
-        !mem_add(rest, b->scratch, &rest) || !mem_add(rest, b->cache, &need))
-        need = UINT64_MAX;
+    b->max_rows = choose_rows(b, model, kv_format, options->prefill_chunk);
+    uint64_t need = size_with_rows(b, model, kv_format);
+    if (need > b->total && options->prefill_chunk == 0 && b->max_rows > FEWEST_ROWS) {
+        b->max_rows = b->n_sessions > FEWEST_ROWS ? b->n_sessions : FEWEST_ROWS;
+        need = size_with_rows(b, model, kv_format);
+    }
     if (need > b->total)
         return does_not_fit(b, model, need, err);
     if (model->n_expert_layers == 0)

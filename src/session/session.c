@@ -88,6 +88,8 @@ struct evaluation {
     struct fm_model *m;
     const struct fm_batch_item *items;
     size_t n_items;
+    uint64_t n_tokens, n_done; /* of all items; before the batch at hand */
+    uint32_t n_rows;           /* in the batch at hand */
 };
 
 static int check_item(const struct fm_model *m, const struct fm_batch_item *item,
@@ -139,13 +141,20 @@ static struct fm_session *session_of(const struct evaluation *e, uint32_t segmen
     return e->items[e->m->segment_sessions[segment]].session;
 }
 
-static bool is_cancelled(void *ctx)
+static bool before_layer(void *ctx, uint32_t layer)
 {
     const struct evaluation *e = ctx;
-    for (size_t i = 0; i < e->n_items; i++)
-        if (e->items[i].session->is_cancelled)
-            return true;
-    return false;
+    const uint32_t n_layers = e->m->model->shape.n_layers;
+    for (size_t i = 0; i < e->n_items; i++) {
+        const struct fm_session *s = e->items[i].session;
+        if (s->is_cancelled)
+            return false;
+        if (s->observer.progress != NULL)
+            s->observer.progress(s->observer.ctx,
+                                 e->n_done * n_layers + (uint64_t)e->n_rows * layer,
+                                 e->n_tokens * n_layers);
+    }
+    return true;
 }
 
 static void show_hidden(void *ctx, uint32_t segment, uint32_t row, uint32_t layer, const float *x)
@@ -171,7 +180,7 @@ static void take_logits(void *ctx, uint32_t segment, uint32_t row, const float *
 }
 
 /* Fills one batch with the next tokens of each item, as many as there are rows. */
-static uint32_t fill_batch(const struct evaluation *e)
+static uint32_t fill_batch(struct evaluation *e)
 {
     struct fm_model *m = e->m;
     uint32_t n_segments = 0, rows_left = m->budget.max_rows;
@@ -193,12 +202,13 @@ static uint32_t fill_batch(const struct evaluation *e)
         s->n_done += n;
         rows_left -= n;
     }
+    e->n_rows = m->budget.max_rows - rows_left;
     return n_segments;
 }
 
 static int run_batches(struct evaluation *e, struct fm_error *err)
 {
-    const struct batch_hooks hooks = {.ctx = e, .is_cancelled = is_cancelled,
+    const struct batch_hooks hooks = {.ctx = e, .before_layer = before_layer,
                                       .hidden = show_hidden, .logits = take_logits};
     uint32_t n_segments;
     while ((n_segments = fill_batch(e)) > 0) {
@@ -206,29 +216,28 @@ static int run_batches(struct evaluation *e, struct fm_error *err)
         int rc = forward_run(e->m->forward, &batch, err);
         if (rc != 0)
             return rc;
+        e->n_done += e->n_rows;
     }
     return 0;
 }
 
 static void count_tokens(const struct evaluation *e, uint64_t elapsed_ns)
 {
-    size_t total = 0, most = 0;
-    for (size_t i = 0; i < e->n_items; i++) {
-        total += e->items[i].n_ids;
-        most = e->items[i].n_ids > most ? e->items[i].n_ids : most;
-    }
+    const bool is_decode = e->n_tokens == e->n_items; /* one token each */
     struct fm_model *m = e->m;
-    *(most == 1 ? &m->n_decode_tokens : &m->n_prefill_tokens) += total;
-    *(most == 1 ? &m->decode_ns : &m->prefill_ns) += elapsed_ns;
+    *(is_decode ? &m->n_decode_tokens : &m->n_prefill_tokens) += e->n_tokens;
+    *(is_decode ? &m->decode_ns : &m->prefill_ns) += elapsed_ns;
 }
 
 int fm_eval_batch(struct fm_model *m, const struct fm_batch_item *items, size_t n_items,
                   struct fm_error *err)
 {
-    struct evaluation e = {m, items, n_items};
+    struct evaluation e = {.m = m, .items = items, .n_items = n_items};
     int rc = check_items(&e, err);
     if (rc != 0)
         return rc;
+    for (size_t i = 0; i < n_items; i++)
+        e.n_tokens += items[i].n_ids;
     const uint64_t begin_ns = plat_now_ns();
     const long n_allocations = mem_count();
     rc = run_batches(&e, err);

@@ -38,6 +38,12 @@ int fm_render_chat(const struct fm_model *m, const char *system, const char *use
     return chat_render(system, user, text, text_bytes, err);
 }
 
+const char *fm_token_text(const struct fm_model *m, int32_t id, size_t *text_bytes)
+{
+    *text_bytes = 0;
+    return m->tokenizer != NULL ? tokenizer_piece(m->tokenizer, id, text_bytes) : NULL;
+}
+
 bool fm_model_is_stop_token(const struct fm_model *m, int32_t id)
 {
     return model_is_stop_token(m->model, id);

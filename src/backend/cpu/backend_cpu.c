@@ -28,6 +28,18 @@ static struct backend_cpu *cpu_of(struct backend *be)
     return (struct backend_cpu *)be;
 }
 
+/* Less work than this is done by the calling thread: waking another costs more. The unit is one
+ * multiply-add. The result does not depend on who computes it. */
+#define LEAST_PARALLEL_WORK 16384
+
+static void run(const struct backend_cpu *cpu, pool_fn *fn, void *ctx, size_t work)
+{
+    if (work < LEAST_PARALLEL_WORK)
+        fn(ctx, 0, 1);
+    else
+        pool_run(cpu->pool, fn, ctx);
+}
+
 /* ---- operations: each packs its arguments for the pool and names one thread's share --------- */
 
 struct embed_job {
@@ -54,7 +66,7 @@ static void cpu_embed(struct backend *be, const struct weight *w, const int32_t 
                       float *x)
 {
     struct embed_job job = {w, tokens, n, x};
-    pool_run(cpu_of(be)->pool, embed_part, &job);
+    run(cpu_of(be), embed_part, &job, n * w->n_cols);
 }
 
 struct matmul_job {
@@ -94,12 +106,12 @@ static void cpu_matmul(struct backend *be, const struct weight *w, const float *
     struct backend_cpu *cpu = cpu_of(be);
     struct matmul_job job = {.cpu = cpu, .w = w, .in = {.x = x}, .n = n, .y = y};
     if (w->quant->kind == QUANT_AFFINE) {
-        pool_run(cpu->pool, quantize_part, &job);
+        run(cpu, quantize_part, &job, n * w->n_cols);
         job.in.q = cpu->q;
         job.in.scale = cpu->q_scale;
         job.in.q_sum = cpu->q_sum;
     }
-    pool_run(cpu->pool, matmul_part, &job);
+    run(cpu, matmul_part, &job, n * w->n_rows * w->n_cols);
 }
 
 struct norm_job {
@@ -124,7 +136,7 @@ static void cpu_rms_norm(struct backend *be, const float *x, const float *weight
                          size_t n, size_t dim, float *y)
 {
     struct norm_job job = {cpu_of(be), x, weight, eps, n, dim, y};
-    pool_run(job.cpu->pool, norm_part, &job);
+    run(job.cpu, norm_part, &job, n * dim);
 }
 
 static void cpu_rope_table(struct backend *be, const uint32_t *positions, size_t n,
@@ -162,7 +174,7 @@ static void heads_part(void *ctx, unsigned part, unsigned n_parts)
 static void cpu_norm_rope(struct backend *be, const struct backend_heads *heads, size_t n)
 {
     struct heads_job job = {cpu_of(be), heads, n};
-    pool_run(job.cpu->pool, heads_part, &job);
+    run(job.cpu, heads_part, &job, n * heads->n_heads * heads->head_dim);
 }
 
 struct attention_job {
@@ -219,8 +231,10 @@ static void cpu_attention(struct backend *be, const struct backend_attention *ar
 {
     for (size_t s = 0; s < args->n_segments; s++) {
         struct attention_job job = {cpu_of(be), args, &args->segments[s]};
+        const size_t n_scores = (size_t)job.segment->n_rows * args->n_heads *
+                                (job.segment->position + job.segment->n_rows);
         store_kv(args, job.segment);
-        pool_run(job.cpu->pool, attention_part, &job);
+        run(job.cpu, attention_part, &job, n_scores * args->head_dim);
     }
 }
 
@@ -255,8 +269,12 @@ static void delta_part(void *ctx, unsigned part, unsigned n_parts)
 static void cpu_delta_net(struct backend *be, const struct backend_delta_net *args)
 {
     struct delta_job job = {cpu_of(be), args};
-    pool_run(job.cpu->pool, conv_part, &job);
-    pool_run(job.cpu->pool, delta_part, &job);
+    size_t n_rows = 0;
+    for (size_t s = 0; s < args->n_segments; s++)
+        n_rows += args->segments[s].n_rows;
+    const size_t values = (size_t)args->n_value_heads * args->value_dim;
+    run(job.cpu, conv_part, &job, n_rows * values * args->kernel);
+    run(job.cpu, delta_part, &job, n_rows * values * args->key_dim);
 }
 
 struct route_job {
@@ -284,7 +302,7 @@ static void cpu_route(struct backend *be, const float *logits, size_t n, unsigne
                       unsigned k, bool renormalise, uint32_t *ids, float *weights)
 {
     struct route_job job = {cpu_of(be), logits, n, n_experts, k, renormalise, ids, weights};
-    pool_run(job.cpu->pool, route_part, &job);
+    run(job.cpu, route_part, &job, n * n_experts);
 }
 
 struct elementwise_job {
@@ -306,7 +324,7 @@ static void silu_mul_part(void *ctx, unsigned part, unsigned n_parts)
 static void cpu_silu_mul(struct backend *be, float *gate, const float *up, size_t n)
 {
     struct elementwise_job job = {.cpu = cpu_of(be), .y = gate, .x = up, .n = n};
-    pool_run(job.cpu->pool, silu_mul_part, &job);
+    run(job.cpu, silu_mul_part, &job, n);
 }
 
 static void expert_sum_part(void *ctx, unsigned part, unsigned n_parts)
@@ -324,7 +342,7 @@ static void cpu_expert_sum(struct backend *be, const float *parts, const float *
 {
     struct elementwise_job job = {
         .cpu = cpu_of(be), .y = out, .x = parts, .factors = weights, .n = n, .dim = dim, .k = k};
-    pool_run(job.cpu->pool, expert_sum_part, &job);
+    run(job.cpu, expert_sum_part, &job, n * k * dim);
 }
 
 static void cpu_add_gated(struct backend *be, float *y, const float *x, const float *gate,

@@ -1,0 +1,14 @@
+/* The commands, one cmd_*.c each. */
+#ifndef FLASHMOE_APPS_CMD_H
+#define FLASHMOE_APPS_CMD_H
+
+#include "options.h"
+
+extern const struct command cmd_run;
+extern const struct command cmd_inspect;
+extern const struct command cmd_tokenize;
+extern const struct command cmd_eval_nll;
+extern const struct command cmd_completions;
+extern const struct command cmd_help;
+
+#endif

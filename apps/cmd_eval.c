@@ -1,0 +1,276 @@
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/limits.h"
+#include "base/mem.h"
+#include "base/plat.h"
+#include "cmd.h"
+#include "common.h"
+#include "corpus.h"
+#include "interrupt.h"
+#include "term.h"
+
+/* Tokens a window looks at beyond its length: a window of N tokens also predicts the first token
+ * of the next one, N in all. */
+#define WINDOW_EXTRA 1
+
+struct nll {
+    const struct args *args;
+    struct fm_model *model;
+    struct fm_session *session;
+    void *ids; /* int32_t [n_ids] */
+    size_t n_ids, ids_capacity;
+    size_t window, n_windows; /* n_windows 0: the whole file */
+
+    const int32_t *targets; /* of the window being computed, by position */
+    size_t n_targets;
+    double sum_nats;
+    uint64_t n_predicted, n_done_windows, elapsed_ns;
+    bool has_bad_target;
+};
+
+/* ---- text to tokens -------------------------------------------------------------------- */
+
+static int has_token(const struct fm_model *model, const char *mark, bool *has,
+                     struct fm_error *err)
+{
+    int32_t *ids = NULL;
+    size_t n_ids = 0;
+    int rc = fm_tokenize(model, mark, strlen(mark), FM_TEXT_WITH_SPECIAL, &ids, &n_ids, err);
+    *has = rc == 0 && n_ids == 1;
+    fm_free(ids);
+    return rc;
+}
+
+static int find_marks(const struct fm_model *model, struct corpus_marks *marks,
+                      struct fm_error *err)
+{
+    bool has_begin = false, has_close = false;
+    int rc = has_token(model, "<|im_start|>", &has_begin, err);
+    if (rc == 0)
+        rc = has_token(model, "<|im_end|>", &has_close, err);
+    if (rc == 0)
+        rc = has_token(model, "<|endoftext|>", &marks->has_end, err);
+    marks->has_chat = has_begin && has_close;
+    return rc;
+}
+
+static int append_document(struct nll *nll, const char *text, size_t text_bytes,
+                           struct fm_error *err)
+{
+    int32_t *ids = NULL;
+    size_t n_ids = 0;
+    int rc = fm_tokenize(nll->model, text, text_bytes, FM_TEXT_WITH_SPECIAL, &ids, &n_ids, err);
+    if (rc == 0)
+        rc = mem_grow(&nll->ids, &nll->ids_capacity, nll->n_ids + n_ids, sizeof *ids,
+                      "the tokens", err);
+    if (rc == 0 && n_ids > 0) {
+        memcpy((int32_t *)nll->ids + nll->n_ids, ids, n_ids * sizeof *ids);
+        nll->n_ids += n_ids;
+    }
+    fm_free(ids);
+    return rc;
+}
+
+/* Reads documents until there are tokens for the windows asked for. */
+static int read_tokens(struct nll *nll, const char *path, struct fm_error *err)
+{
+    struct corpus_marks marks = {0};
+    struct corpus corpus = {0};
+    const size_t enough = nll->n_windows > 0 ? nll->n_windows * nll->window + WINDOW_EXTRA
+                                             : SIZE_MAX;
+    int rc = find_marks(nll->model, &marks, err);
+    if (rc == 0)
+        rc = corpus_open(&corpus, path, marks, err);
+    while (rc == 0 && nll->n_ids < enough) {
+        char *text = NULL;
+        size_t text_bytes = 0;
+        int found = corpus_next(&corpus, &text, &text_bytes, err);
+        if (found == 0)
+            break;
+        rc = found < 0 ? found : append_document(nll, text, text_bytes, err);
+        mem_free(text);
+    }
+    if (corpus.has_cut_line && !args_flag(nll->args, "quiet"))
+        say("note: '%s' line %u, the last one, is cut off and was skipped", path, corpus.line);
+    corpus_close(&corpus);
+    if (rc == 0 && nll->n_ids < 2)
+        rc = err_set(err, FM_ERR_FORMAT, "'%s' gives %zu tokens; at least 2 are needed", path,
+                     nll->n_ids);
+    return rc;
+}
+
+/* ---- tokens to nats -------------------------------------------------------------------- */
+
+static void add_position(void *ctx, unsigned position, const float *logits, unsigned n)
+{
+    struct nll *nll = ctx;
+    if (position >= nll->n_targets)
+        return;
+    const int32_t target = nll->targets[position];
+    if (target < 0 || (unsigned)target >= n) {
+        nll->has_bad_target = true;
+        return;
+    }
+    float most = logits[0];
+    for (unsigned i = 1; i < n; i++)
+        most = logits[i] > most ? logits[i] : most;
+    double sum = 0;
+    for (unsigned i = 0; i < n; i++)
+        sum += exp((double)logits[i] - (double)most);
+    nll->sum_nats += log(sum) + (double)most - (double)logits[target];
+    nll->n_predicted++;
+}
+
+/* Tokens of the window that begins at `at`; fewer than 2 when the text is used up. */
+static size_t window_tokens(const struct nll *nll, size_t at)
+{
+    size_t left = at < nll->n_ids ? nll->n_ids - at : 0;
+    size_t most = nll->window + WINDOW_EXTRA;
+    return left < most ? left : most;
+}
+
+static size_t count_windows(const struct nll *nll)
+{
+    size_t n = 0;
+    while ((nll->n_windows == 0 || n < nll->n_windows) &&
+           window_tokens(nll, n * nll->window) >= 2)
+        n++;
+    return n;
+}
+
+static int eval_window(struct nll *nll, size_t at, struct fm_error *err)
+{
+    const int32_t *ids = (const int32_t *)nll->ids + at;
+    nll->n_targets = window_tokens(nll, at) - 1;
+    nll->targets = ids + 1;
+    fm_session_reset(nll->session);
+    int rc = fm_session_eval(nll->session, ids, nll->n_targets, err);
+    if (rc == 0 && nll->has_bad_target)
+        rc = err_set(err, FM_ERR_FORMAT, "the tokenizer gives ids beyond the model's vocabulary");
+    return rc;
+}
+
+static int eval_windows(struct nll *nll, struct fm_error *err)
+{
+    const size_t n_windows = count_windows(nll);
+    const struct fm_observer observer = {.ctx = nll, .logits = add_position};
+    struct progress progress;
+    int rc = fm_session_open(nll->model, &nll->session, err);
+    if (rc != 0)
+        return rc;
+    fm_session_observe(nll->session, &observer);
+    interrupt_watch(nll->session);
+    progress_begin(&progress, "window", !args_flag(nll->args, "quiet"));
+    const uint64_t start_ns = plat_now_ns();
+    while (rc == 0 && nll->n_done_windows < n_windows && !interrupt_seen()) {
+        rc = eval_window(nll, nll->n_done_windows * nll->window, err);
+        if (rc != 0)
+            break;
+        nll->n_done_windows++;
+        char note[64];
+        (void)snprintf(note, sizeof note, "%.4f nats/token",
+                       nll->sum_nats / (double)nll->n_predicted);
+        progress_steps(&progress, nll->n_done_windows, n_windows, note);
+    }
+    nll->elapsed_ns = plat_now_ns() - start_ns;
+    progress_end(&progress);
+    if (rc == 0 && interrupt_seen())
+        rc = FM_ERR_CANCELLED;
+    return rc;
+}
+
+/* ---- the result ------------------------------------------------------------------------ */
+
+static int print_nll(const struct nll *nll)
+{
+    const double nats = nll->sum_nats / (double)nll->n_predicted;
+    const double tok_per_s = per_second(nll->n_predicted, nll->elapsed_ns);
+    const char *path = args_operand(nll->args, 0), *file = args_operand(nll->args, 1);
+    struct fm_model_info info;
+    struct fm_stats stats;
+    fm_model_info(nll->model, &info);
+    fm_model_stats(nll->model, &stats);
+    if (args_flag(nll->args, "json"))
+        return out_json(json_pack(
+                   "{s:f, s:f, s:I, s:I, s:I, s:f, s:I, s:I, s:I, s:o, s:o, s:s}",
+                   "nats_per_token", nats, "perplexity", exp(nats),
+                   "n_tokens", (json_int_t)nll->n_predicted,
+                   "n_windows", (json_int_t)nll->n_done_windows,
+                   "window", (json_int_t)nll->window, "tok_per_s", tok_per_s,
+                   "bytes_read", (json_int_t)stats.bytes_read,
+                   "memory_bytes", (json_int_t)stats.memory_resident_peak_bytes,
+                   "memory_budget_bytes", (json_int_t)stats.memory_budget_bytes,
+                   "file", json_text(file, strlen(file)), "model", json_text(path, strlen(path)),
+                   "architecture", info.architecture))
+                   ? STATUS_OK
+                   : STATUS_FAILED;
+    char n[UNIT_BYTES];
+    (void)printf("nats per token  %.4f\nperplexity      %.3f\n", nats, exp(nats));
+    (void)printf("tokens          %s predicted, in %llu windows of %zu\n",
+                 grouped_digits(nll->n_predicted, n), (unsigned long long)nll->n_done_windows,
+                 nll->window);
+    (void)printf("speed           %.2f tok/s\n", tok_per_s);
+    return STATUS_OK;
+}
+
+static int run_nll(const struct args *args)
+{
+    struct fm_error err = {0};
+    struct nll nll = {.args = args, .window = args_uint(args, "window"),
+                      .n_windows = args_uint(args, "windows")};
+    interrupt_install();
+    int rc = app_model_open(args, (unsigned)nll.window, &nll.model, &err);
+    if (rc == FM_ERR_ARG)
+        rc = err_wrap(&err, rc, "--window %zu", nll.window);
+    if (rc == 0)
+        rc = read_tokens(&nll, args_operand(args, 1), &err);
+    if (rc == 0)
+        rc = eval_windows(&nll, &err);
+    int status;
+    if (rc == FM_ERR_CANCELLED) {
+        say("interrupted after %llu window%s; there is no result",
+            (unsigned long long)nll.n_done_windows, nll.n_done_windows == 1 ? "" : "s");
+        status = STATUS_INTERRUPTED;
+    } else {
+        status = rc == 0 ? print_nll(&nll) : say_failed(&err, STATUS_FAILED);
+    }
+    interrupt_watch(NULL);
+    fm_session_close(nll.session);
+    fm_model_close(nll.model);
+    mem_free(nll.ids);
+    return status;
+}
+
+static const struct option window_options[] = {
+    {.name = "window", .kind = OPTION_UINT, .metavar = "N", .min = 2, .max = LIMIT_CONTEXT,
+     .value = "512", .help = "Tokens per window. Every window begins with an empty session"},
+    {.name = "windows", .kind = OPTION_UINT, .metavar = "N", .max = 1u << 30, .value = "0",
+     .help = "Evaluate the first N windows only; 0 evaluates the whole file"},
+    {.name = NULL},
+};
+static const struct option_group group_windows = {"Windows", window_options};
+
+static const char file_help[] =
+    "NAME.jsonl with one record per line, {\"text\": ...} or {\"prompt\": ..., \"response\": "
+    "...}, which is rendered as chat; any other file is one plain text";
+
+const struct command cmd_eval_nll = {
+    .name = "eval nll",
+    .summary = "Measure how well a model predicts a text, in nats per token",
+    .description =
+        "The documents are put one after the other and cut into windows that do not overlap. In "
+        "each, the model starts empty, reads N tokens and predicts the one after each of them. "
+        "Less is better; the perplexity is e to the power of the nats per token.",
+    .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help},
+                                         {.name = "FILE", .help = file_help},
+                                         {.name = NULL}},
+    .groups = (const struct option_group *const[]){&group_windows, &group_engine,
+                                                   &group_json, &group_messages, &group_help,
+                                                   NULL},
+    .examples = (const struct example[]){
+        {"flashmoe eval nll MODEL heldout.jsonl --windows 8", "The first 8 windows of 512 tokens"},
+        {NULL, NULL}},
+    .run = run_nll,
+};

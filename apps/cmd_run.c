@@ -1,0 +1,445 @@
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/limits.h"
+#include "base/mem.h"
+#include "cmd.h"
+#include "common.h"
+#include "interrupt.h"
+#include "term.h"
+
+/* One run from the prompt to the closing line. */
+struct run {
+    const struct args *args;
+    bool is_json, is_quiet;
+    struct fm_model *model;
+    struct fm_session *session;
+    struct fm_sampler *sampler;
+    struct fm_decoder *decoder;
+    struct fm_sampling sampling;
+    struct fm_model_info info;
+    unsigned n_context;
+
+    int32_t *prompt; /* [n_prompt] */
+    size_t n_prompt;
+    void *tokens; /* int32_t [n_tokens], the stop token included */
+    size_t n_tokens, tokens_capacity;
+    void *text; /* what the answer is so far; kept for JSON only */
+    size_t text_bytes, text_capacity;
+    bool is_line_open; /* the text on standard output does not end with a newline */
+    bool is_out_gone;  /* standard output cannot be written any more */
+    const char *stop_reason;
+};
+
+/* ---- before the first token ------------------------------------------------------------ */
+
+/* 32 bits that differ from run to run, short enough to be typed again. */
+static uint64_t clock_seed(void)
+{
+    struct timespec now;
+    (void)clock_gettime(CLOCK_REALTIME, &now); /* cannot fail for this clock */
+    uint64_t x = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    x += (uint64_t)getpid() << 40;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return (x ^ (x >> 31)) & 0xffffffffu;
+}
+
+static void choose_sampling(struct run *run)
+{
+    static const char *const shapers[] = {"top-k", "top-p", "min-p"};
+    const struct args *args = run->args;
+    struct fm_sampling *sampling = &run->sampling;
+    fm_sampling_default(run->model, sampling);
+    if (args_given(args, "temp"))
+        sampling->temperature = (float)args_float(args, "temp");
+    if (args_given(args, "top-k"))
+        sampling->top_k = (unsigned)args_uint(args, "top-k");
+    if (args_given(args, "top-p"))
+        sampling->top_p = (float)args_float(args, "top-p");
+    if (args_given(args, "min-p"))
+        sampling->min_p = (float)args_float(args, "min-p");
+    if (args_flag(args, "greedy"))
+        sampling->temperature = 0;
+    sampling->seed = args_given(args, "seed") ? args_uint(args, "seed") : clock_seed();
+    for (size_t i = 0; i < sizeof shapers / sizeof shapers[0]; i++)
+        if (sampling->temperature == 0 && args_given(args, shapers[i]) && !run->is_quiet)
+            say("note: --%s has no effect at temperature 0; add --temp 0.7, for example",
+                shapers[i]);
+}
+
+/* The prompt in the model's chat form, or as it is when there is none. */
+static int render_prompt(struct run *run, char **text, size_t *text_bytes, struct fm_error *err)
+{
+    if (args_flag(run->args, "raw"))
+        return 0;
+    if (strlen(*text) != *text_bytes)
+        return err_set(err, FM_ERR_FORMAT, "the prompt has a NUL byte at %zu; only text can be "
+                       "asked", strlen(*text));
+    char *chat = NULL;
+    size_t chat_bytes = 0;
+    int rc = fm_render_chat(run->model, args_text(run->args, "system"), *text, &chat, &chat_bytes,
+                            err);
+    if (rc == FM_ERR_UNSUPPORTED && run->info.has_tokenizer) {
+        if (args_given(run->args, "system"))
+            return err_wrap(err, rc, "--system cannot be used");
+        if (!run->is_quiet)
+            say("note: this model has no chat form; the prompt is continued as it is (--raw)");
+        return 0;
+    }
+    if (rc != 0)
+        return rc;
+    mem_free(*text);
+    *text = mem_new(chat_bytes + 1, 1, "the prompt", err);
+    if (*text != NULL) {
+        memcpy(*text, chat, chat_bytes);
+        *text_bytes = chat_bytes;
+    }
+    fm_free(chat);
+    return *text != NULL ? 0 : FM_ERR_NOMEM;
+}
+
+static int check_context(const struct run *run, struct fm_error *err)
+{
+    if (run->n_prompt <= run->n_context)
+        return 0;
+    size_t need = run->n_prompt + 256;
+    if (run->info.max_context < run->n_prompt)
+        return err_set(err, FM_ERR_ARG, "the prompt has %zu tokens, the context holds %u and the "
+                       "model was made for %u; shorten the prompt", run->n_prompt,
+                       run->n_context, run->info.max_context);
+    if (need > run->info.max_context)
+        need = run->info.max_context;
+    return err_set(err, FM_ERR_ARG, "the prompt has %zu tokens but the context holds %u; make room "
+                   "with --context %zu, or shorten the prompt", run->n_prompt, run->n_context,
+                   need);
+}
+
+static int tokenize_prompt(struct run *run, char **text, size_t text_bytes, struct fm_error *err)
+{
+    int rc = render_prompt(run, text, &text_bytes, err);
+    if (rc == 0)
+        rc = fm_tokenize(run->model, *text, text_bytes, FM_TEXT_WITH_SPECIAL, &run->prompt,
+                         &run->n_prompt, err);
+    if (rc == 0 && run->n_prompt == 0)
+        rc = err_set(err, FM_ERR_ARG, "the prompt gives no tokens");
+    return rc == 0 ? check_context(run, err) : rc;
+}
+
+static int open_all(struct run *run, char **text, size_t text_bytes, struct fm_error *err)
+{
+    int rc = app_model_open(run->args, (unsigned)args_uint(run->args, "context"), &run->model, err);
+    if (rc != 0)
+        return rc;
+    struct fm_stats stats;
+    fm_model_stats(run->model, &stats);
+    run->n_context = stats.n_context;
+    fm_model_info(run->model, &run->info);
+    choose_sampling(run);
+    rc = tokenize_prompt(run, text, text_bytes, err);
+    if (rc == 0)
+        rc = fm_decoder_open(run->model, &run->decoder, err);
+    if (rc == 0)
+        rc = fm_sampler_open(run->model, &run->sampling, &run->sampler, err);
+    if (rc == 0)
+        rc = fm_session_open(run->model, &run->session, err);
+    return rc;
+}
+
+/* ---- tokens ---------------------------------------------------------------------------- */
+
+static int emit(struct run *run, const char *text, size_t text_bytes, struct fm_error *err)
+{
+    if (text_bytes == 0)
+        return 0;
+    if (!run->is_json) {
+        run->is_out_gone = !out_text(text, text_bytes);
+        run->is_line_open = text[text_bytes - 1] != '\n';
+        return 0;
+    }
+    int rc = mem_grow(&run->text, &run->text_capacity, run->text_bytes + text_bytes, 1,
+                      "the answer", err);
+    if (rc != 0)
+        return rc;
+    memcpy((char *)run->text + run->text_bytes, text, text_bytes);
+    run->text_bytes += text_bytes;
+    return 0;
+}
+
+/* Chooses, keeps and prints one token; sets stop_reason when it is the last. */
+static int next_token(struct run *run, int32_t *id, struct fm_error *err)
+{
+    int rc = mem_grow(&run->tokens, &run->tokens_capacity, run->n_tokens + 1, sizeof *id,
+                      "the answer", err);
+    if (rc != 0)
+        return rc;
+    *id = fm_sampler_pick(run->sampler, fm_session_logits(run->session));
+    ((int32_t *)run->tokens)[run->n_tokens++] = *id;
+    if (fm_model_is_stop_token(run->model, *id)) {
+        run->stop_reason = "stop";
+        return 0;
+    }
+    const char *text = NULL;
+    size_t text_bytes = 0;
+    rc = fm_decoder_push(run->decoder, *id, &text, &text_bytes, err);
+    if (rc == 0)
+        rc = emit(run, text, text_bytes, err);
+    if (run->n_tokens >= args_uint(run->args, "n-tokens"))
+        run->stop_reason = "length";
+    else if (fm_session_position(run->session) >= run->n_context)
+        run->stop_reason = "context";
+    return rc;
+}
+
+struct prompt_progress {
+    struct progress bar;
+    size_t n_tokens;
+};
+
+static void show_prompt_progress(void *ctx, uint64_t done, uint64_t total)
+{
+    struct prompt_progress *p = ctx;
+    progress_steps(&p->bar, done * p->n_tokens / total, p->n_tokens, "tokens");
+}
+
+static int eval_prompt(struct run *run, struct fm_error *err)
+{
+    struct prompt_progress progress = {.n_tokens = run->n_prompt};
+    const struct fm_observer observer = {.ctx = &progress, .progress = show_prompt_progress};
+    progress_begin(&progress.bar, "reading the prompt", !run->is_quiet);
+    fm_session_observe(run->session, &observer);
+    int rc = fm_session_eval(run->session, run->prompt, run->n_prompt, err);
+    fm_session_observe(run->session, NULL);
+    progress_end(&progress.bar);
+    return rc;
+}
+
+static int generate(struct run *run, struct fm_error *err)
+{
+    int rc = eval_prompt(run, err);
+    if (args_uint(run->args, "n-tokens") == 0)
+        run->stop_reason = "length";
+    while (rc == 0 && run->stop_reason == NULL && !run->is_out_gone) {
+        if (interrupt_seen()) {
+            run->stop_reason = "interrupted";
+            break;
+        }
+        int32_t id;
+        rc = next_token(run, &id, err);
+        if (rc == 0 && run->stop_reason == NULL && !run->is_out_gone)
+            rc = fm_session_eval(run->session, &id, 1, err);
+    }
+    if (rc == FM_ERR_CANCELLED) {
+        run->stop_reason = "interrupted";
+        rc = 0;
+    }
+    if (rc != 0 || run->is_out_gone)
+        return rc;
+    const char *text = NULL;
+    size_t text_bytes = 0;
+    fm_decoder_finish(run->decoder, &text, &text_bytes);
+    return emit(run, text, text_bytes, err);
+}
+
+/* ---- after the last token -------------------------------------------------------------- */
+
+static double hit_rate(const struct fm_stats *stats)
+{
+    uint64_t n = stats->n_expert_hits + stats->n_expert_misses;
+    return n > 0 ? (double)stats->n_expert_hits / (double)n : 0;
+}
+
+/* The number as it was typed: 0.7, not 0.699999988. */
+static double shown(float x)
+{
+    return round((double)x * 1e6) / 1e6;
+}
+
+static bool print_json(const struct run *run, const struct fm_stats *stats)
+{
+    char hash[33] = "";
+    fm_session_logits_hash(run->session, hash);
+    json_t *tokens = json_array();
+    for (size_t i = 0; i < run->n_tokens; i++)
+        (void)json_array_append_new(tokens, json_integer(((const int32_t *)run->tokens)[i]));
+    return out_json(json_pack(
+        "{s:o, s:o, s:I, s:I, s:s, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:s, s:I,"
+        " s:{s:f, s:I, s:f, s:f}, s:o, s:s}",
+        "text", json_text(run->text_bytes > 0 ? run->text : "", run->text_bytes),
+        "tokens", tokens,
+        "n_tokens", (json_int_t)run->n_tokens,
+        "n_prompt_tokens", (json_int_t)run->n_prompt,
+        "stop_reason", run->stop_reason,
+        "tok_per_s", per_second(stats->n_decode_tokens, stats->decode_ns),
+        "prefill_tok_per_s", per_second(stats->n_prefill_tokens, stats->prefill_ns),
+        "hit_rate", hit_rate(stats),
+        "n_expert_hits", (json_int_t)stats->n_expert_hits,
+        "n_expert_misses", (json_int_t)stats->n_expert_misses,
+        "bytes_read", (json_int_t)stats->bytes_read,
+        "memory_bytes", (json_int_t)stats->memory_resident_peak_bytes,
+        "memory_budget_bytes", (json_int_t)stats->memory_budget_bytes,
+        "n_context", (int)stats->n_context,
+        "prefill_chunk", (int)stats->prefill_chunk,
+        "n_threads", (int)stats->n_threads,
+        "logits_hash", hash,
+        "seed", (json_int_t)run->sampling.seed,
+        "sampling", "temperature", shown(run->sampling.temperature),
+        "top_k", (json_int_t)run->sampling.top_k, "top_p", shown(run->sampling.top_p),
+        "min_p", shown(run->sampling.min_p),
+        "model", json_text(args_operand(run->args, 0), strlen(args_operand(run->args, 0))),
+        "architecture", run->info.architecture));
+}
+
+static void print_closing_line(const struct run *run, const struct fm_stats *stats)
+{
+    char read[UNIT_BYTES], peak[UNIT_BYTES], budget[UNIT_BYTES], seed[UNIT_BYTES + 8] = "greedy";
+    if (run->sampling.temperature > 0)
+        (void)snprintf(seed, sizeof seed, "seed %llu", (unsigned long long)run->sampling.seed);
+    const char *why = strcmp(run->stop_reason, "length") == 0    ? "-n reached"
+                      : strcmp(run->stop_reason, "context") == 0 ? "context full"
+                      : strcmp(run->stop_reason, "stop") == 0    ? "complete"
+                                                                 : "interrupted";
+    if (isatty(STDOUT_FILENO) && isatty(STDERR_FILENO))
+        (void)fputc('\n', stderr);
+    say("%zu token%s (%s), %.2f tok/s | prompt %zu token%s, %.2f tok/s | expert hits %.1f%%, %s "
+        "read | memory %s of %s | %s", run->n_tokens, run->n_tokens == 1 ? "" : "s", why,
+        per_second(stats->n_decode_tokens, stats->decode_ns), run->n_prompt,
+        run->n_prompt == 1 ? "" : "s",
+        per_second(stats->n_prefill_tokens, stats->prefill_ns), 100 * hit_rate(stats),
+        human_bytes(stats->bytes_read, read),
+        human_bytes(stats->memory_resident_peak_bytes, peak),
+        human_bytes(stats->memory_budget_bytes, budget), seed);
+}
+
+static int finish(struct run *run)
+{
+    if (run->is_out_gone && !interrupt_seen())
+        return STATUS_FAILED;
+    if (run->stop_reason == NULL)
+        run->stop_reason = "interrupted"; /* a write into a full pipe ended by Ctrl-C */
+    struct fm_stats stats;
+    fm_model_stats(run->model, &stats);
+    if (run->is_json && !print_json(run, &stats))
+        return STATUS_FAILED;
+    if (run->is_line_open)
+        (void)out_text("\n", 1); /* out_finish reports a fault */
+    if (!run->is_json && !run->is_quiet)
+        print_closing_line(run, &stats);
+    return strcmp(run->stop_reason, "interrupted") == 0 ? STATUS_INTERRUPTED : STATUS_OK;
+}
+
+static void close_all(struct run *run)
+{
+    interrupt_watch(NULL);
+    fm_session_close(run->session);
+    if (run->sampler != NULL)
+        fm_sampler_close(run->sampler);
+    if (run->decoder != NULL)
+        fm_decoder_close(run->decoder);
+    fm_free(run->prompt);
+    fm_model_close(run->model);
+    mem_free(run->tokens);
+    mem_free(run->text);
+}
+
+static int run_run(const struct args *args)
+{
+    struct fm_error err = {0};
+    struct run run = {.args = args, .is_json = args_flag(args, "json"),
+                      .is_quiet = args_flag(args, "quiet")};
+    char *text = NULL;
+    size_t text_bytes = 0;
+    int rc = prompt_read(args, &text, &text_bytes, &err);
+    if (rc != 0)
+        return say_failed(&err, rc == FM_ERR_ARG ? STATUS_USAGE : STATUS_FAILED);
+    if (!args_given(args, "prompt") && text_bytes > 0 && text[text_bytes - 1] == '\n')
+        text[--text_bytes] = '\0';
+    if (text_bytes == 0) {
+        mem_free(text);
+        say("the prompt is empty; give one with -p TEXT, with -f FILE or on standard input");
+        return STATUS_USAGE;
+    }
+    interrupt_install();
+    rc = open_all(&run, &text, text_bytes, &err);
+    mem_free(text);
+    if (rc == 0) {
+        interrupt_watch(run.session);
+        rc = generate(&run, &err);
+    }
+    if (rc != 0 && run.is_line_open && isatty(STDOUT_FILENO))
+        (void)out_text("\n", 1); /* the message begins on a line of its own */
+    int status = rc == 0 ? finish(&run) : say_failed(&err, STATUS_FAILED);
+    close_all(&run);
+    return status;
+}
+
+static const struct option prompt_options[] = {
+    {.name = "prompt", .letter = 'p', .kind = OPTION_STRING, .metavar = "TEXT", .excludes = "file",
+     .help = "The prompt. Without -p and -f it is read from standard input"},
+    {.name = "file", .letter = 'f', .kind = OPTION_PATH, .metavar = "FILE",
+     .help = "Read the prompt from a file; one newline at its end is dropped"},
+    {.name = "system", .kind = OPTION_STRING, .metavar = "TEXT", .excludes = "raw",
+     .help = "Instructions that come before the prompt in the chat form"},
+    {.name = "raw", .kind = OPTION_FLAG,
+     .help = "Continue the prompt as it is, without the chat form. Special tokens such as "
+             "<|im_start|> in it are recognised"},
+    {.name = NULL},
+};
+
+static const struct option answer_options[] = {
+    {.name = "n-tokens", .letter = 'n', .kind = OPTION_UINT, .metavar = "N", .max = 1u << 30,
+     .value = "512",
+     .help = "Tokens to generate at most. The answer ends earlier at the model's stop token or at "
+             "the end of the context; 0 only reads the prompt"},
+    {.name = "greedy", .kind = OPTION_FLAG, .excludes = "temp",
+     .help = "Take the most likely token every time, as --temp 0 does"},
+    {.name = "temp", .kind = OPTION_FLOAT, .metavar = "X", .float_min = 0, .float_max = 10,
+     .shown = "what the model recommends, else 0",
+     .help = "Temperature: 0 takes the most likely token, higher values vary more"},
+    {.name = "top-k", .kind = OPTION_UINT, .metavar = "N", .max = LIMIT_VOCAB,
+     .shown = "what the model recommends",
+     .help = "Choose among the N most likely tokens only; 0 switches it off"},
+    {.name = "top-p", .kind = OPTION_FLOAT, .metavar = "X", .float_min = 0, .float_max = 1,
+     .shown = "what the model recommends",
+     .help = "Choose among the most likely tokens that together have probability X; 1 switches it "
+             "off"},
+    {.name = "min-p", .kind = OPTION_FLOAT, .metavar = "X", .float_min = 0, .float_max = 1,
+     .shown = "what the model recommends",
+     .help = "Leave out tokens less likely than X times the most likely one; 0 switches it off"},
+    {.name = "seed", .kind = OPTION_UINT, .metavar = "N", .max = INT64_MAX,
+     .shown = "from the clock",
+     .help = "Seed of the choice. The closing line names it, and the same seed gives the same "
+             "answer"},
+    {.name = NULL},
+};
+
+static const struct option_group group_prompt = {"Prompt", prompt_options};
+static const struct option_group group_answer = {"Answer", answer_options};
+
+const struct command cmd_run = {
+    .name = "run",
+    .summary = "Answer a prompt and print the text as it comes",
+    .description =
+        "The answer goes to standard output. Progress and a closing line with speed, expert hit "
+        "rate, bytes read and memory go to standard error. Ctrl-C ends the answer in order with "
+        "exit status 130; a second Ctrl-C kills the program.\n"
+        "With --json one object holds the text, the token ids (the stop token included), the "
+        "reason for stopping (stop, length, context, interrupted), speed, hit rate, bytes read, "
+        "memory, the seed and a hash of all logits.",
+    .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help},
+                                         {.name = NULL}},
+    .groups = (const struct option_group *const[]){&group_prompt, &group_answer, &group_engine,
+                                                   &group_context, &group_json,
+                                                   &group_messages, &group_help, NULL},
+    .examples = (const struct example[]){
+        {"flashmoe run MODEL -p \"What is the Moon?\"", "Ask one question"},
+        {"flashmoe run MODEL --memory 8G -n 100 --seed 7 < question.txt",
+         "Read the prompt from a file, use at most 8 GiB, and make it repeatable"},
+        {"flashmoe run MODEL --json --greedy -p Hello | jq -r .text",
+         "Use the answer and the measurements in a script"},
+        {NULL, NULL}},
+    .run = run_run,
+};

@@ -1,0 +1,173 @@
+#include "common.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/limits.h"
+#include "base/mem.h"
+#include "term.h"
+
+/* Text is held in memory once as bytes and once as token ids. */
+#define TEXT_BYTES_MAX ((size_t)1 << 30)
+
+const char operand_model_help[] =
+    "Directory of a Hugging Face checkpoint: config.json, safetensors files, tokenizer.json";
+
+static const struct option engine_options[] = {
+    {.name = "memory", .kind = OPTION_BYTES, .metavar = "SIZE", .min = 1 << 20,
+     .shown = "what the machine has free",
+     .help = "Budget for everything: dense weights, expert cache, KV and scratch. A larger one "
+             "caches more experts"},
+    {.name = "threads", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_THREADS,
+     .shown = "one per processor", .help = "Threads that compute"},
+    {.name = "prefill-chunk", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_CONTEXT,
+     .shown = "chosen from the budget",
+     .help = "Prompt tokens computed together. More of them read each expert less often and take "
+             "more scratch memory"},
+    {.name = NULL},
+};
+
+static const struct option context_options[] = {
+    {.name = "context", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_CONTEXT,
+     .shown = "the model's maximum, at most 4096",
+     .help = "Positions that prompt and answer share"},
+    {.name = NULL},
+};
+
+static const struct option json_options[] = {
+    {.name = "json", .kind = OPTION_FLAG, .help = "Print one JSON object instead of text"},
+    {.name = NULL},
+};
+
+static const struct option message_options[] = {
+    {.name = "quiet", .letter = 'q', .kind = OPTION_FLAG, .excludes = "verbose",
+     .help = "No progress, notes or closing line on standard error; errors and warnings remain"},
+    {.name = "verbose", .letter = 'v', .kind = OPTION_FLAG,
+     .help = "Say how the model was opened and how the budget is spent"},
+    {.name = NULL},
+};
+
+static const struct option help_options[] = {
+    {.name = "help", .letter = 'h', .kind = OPTION_FLAG, .help = "Show this help"},
+    {.name = NULL},
+};
+
+const struct option_group group_engine = {"Memory and speed", engine_options};
+const struct option_group group_context = {"Memory and speed", context_options};
+const struct option_group group_json = {"Output", json_options};
+const struct option_group group_messages = {"Output", message_options};
+const struct option_group group_help = {"Output", help_options};
+
+/* ---- models ---------------------------------------------------------------------------- */
+
+static void say_plan(const struct fm_model *model)
+{
+    struct fm_stats stats;
+    fm_model_stats(model, &stats);
+    char budget[UNIT_BYTES], program[UNIT_BYTES], dense[UNIT_BYTES], cache[UNIT_BYTES];
+    char kv[UNIT_BYTES], scratch[UNIT_BYTES];
+    say("memory budget %s: program %s, dense weights %s, expert cache %s (%llu slots), KV and "
+        "state %s, scratch %s", human_bytes(stats.memory_budget_bytes, budget),
+        human_bytes(stats.memory_program_bytes, program),
+        human_bytes(stats.memory_dense_bytes, dense), human_bytes(stats.memory_cache_bytes, cache),
+        (unsigned long long)stats.n_cache_slots, human_bytes(stats.memory_kv_bytes, kv),
+        human_bytes(stats.memory_scratch_bytes, scratch));
+    say("context %u, prefill chunk %u, threads %u", stats.n_context, stats.prefill_chunk,
+        stats.n_threads);
+}
+
+int app_model_open(const struct args *args, unsigned n_context, struct fm_model **out,
+                   struct fm_error *err)
+{
+    const bool is_verbose = args_flag(args, "verbose");
+    say_library_log(is_verbose);
+    struct progress progress;
+    progress_begin(&progress, "loading", !args_flag(args, "quiet"));
+    struct fm_model_options options;
+    fm_model_options_init(&options);
+    options.memory_bytes = args_uint(args, "memory");
+    options.n_threads = (unsigned)args_uint(args, "threads");
+    options.n_sessions = 1;
+    options.n_context = n_context;
+    options.prefill_chunk = (unsigned)args_uint(args, "prefill-chunk");
+    options.progress = progress_bytes;
+    options.progress_ctx = &progress;
+    int rc = fm_model_open(args_operand(args, 0), &options, out, err);
+    progress_end(&progress);
+    if (rc == 0 && is_verbose)
+        say_plan(*out);
+    return rc;
+}
+
+int app_model_open_metadata(const char *path, struct fm_model **out, struct fm_error *err)
+{
+    say_library_log(false);
+    struct fm_model_options options;
+    fm_model_options_init(&options);
+    options.metadata_only = true;
+    return fm_model_open(path, &options, out, err);
+}
+
+/* ---- text ------------------------------------------------------------------------------ */
+
+static int stream_read(FILE *file, const char *name, char **text, size_t *text_bytes,
+                       struct fm_error *err)
+{
+    size_t used = 0, capacity = 0;
+    void *buffer = NULL;
+    int rc = 0;
+    for (;;) {
+        if (used > TEXT_BYTES_MAX)
+            rc = err_set(err, FM_ERR_FORMAT, "%s has more than %zu bytes", name, TEXT_BYTES_MAX);
+        if (rc == 0)
+            rc = mem_grow(&buffer, &capacity, used + 65536, 1, "the text", err);
+        if (rc != 0)
+            break;
+        size_t n = fread((char *)buffer + used, 1, capacity - used - 1, file);
+        used += n;
+        if (n > 0)
+            continue;
+        if (ferror(file))
+            rc = err_set(err, FM_ERR_IO, "cannot read %s: %s", name, strerror(errno));
+        break;
+    }
+    if (rc != 0) {
+        mem_free(buffer);
+        return rc;
+    }
+    ((char *)buffer)[used] = '\0';
+    *text = buffer;
+    *text_bytes = used;
+    return 0;
+}
+
+int file_read(const char *path, char **text, size_t *text_bytes, struct fm_error *err)
+{
+    if (strcmp(path, "-") == 0)
+        return stream_read(stdin, "standard input", text, text_bytes, err);
+    FILE *file = fopen(path, "rb");
+    if (file == NULL)
+        return err_set(err, FM_ERR_IO, "cannot open '%s': %s", path, strerror(errno));
+    char name[LIMIT_PATH_BYTES];
+    (void)snprintf(name, sizeof name, "'%s'", path);
+    int rc = stream_read(file, name, text, text_bytes, err);
+    (void)fclose(file); /* read-only: nothing can be lost */
+    return rc;
+}
+
+int prompt_read(const struct args *args, char **text, size_t *text_bytes, struct fm_error *err)
+{
+    const char *prompt = args_text(args, "prompt");
+    const char *path = args_text(args, "file");
+    if (prompt != NULL) {
+        *text = mem_strdup(prompt, err);
+        *text_bytes = strlen(prompt);
+        return *text != NULL ? 0 : FM_ERR_NOMEM;
+    }
+    if (path == NULL && isatty(STDIN_FILENO))
+        return err_set(err, FM_ERR_ARG, "there is no text: give it with -p TEXT, with -f FILE, or "
+                       "on standard input (echo TEXT | flashmoe %s MODEL)", args->command->name);
+    return file_read(path != NULL ? path : "-", text, text_bytes, err);
+}

@@ -1,0 +1,35 @@
+/* What several commands share: option groups, opening a model, reading the prompt. */
+#ifndef FLASHMOE_APPS_COMMON_H
+#define FLASHMOE_APPS_COMMON_H
+
+#include <stddef.h>
+
+#include "flashmoe.h"
+#include "options.h"
+
+/* The commands in the order help shows them; ends with NULL. */
+extern const struct command *const command_list[];
+
+/* Groups of the same title stand together under one heading. */
+extern const struct option_group group_engine;   /* memory, threads, prefill-chunk */
+extern const struct option_group group_context;  /* context */
+extern const struct option_group group_json;     /* json */
+extern const struct option_group group_messages; /* quiet, verbose */
+extern const struct option_group group_help;     /* help; every command has it */
+
+extern const char operand_model_help[];
+
+/* Opens the model with the options of group_engine and a progress bar; n_context as in
+ * fm_model_options. */
+int app_model_open(const struct args *args, unsigned n_context, struct fm_model **out,
+                   struct fm_error *err);
+int app_model_open_metadata(const char *path, struct fm_model **out, struct fm_error *err);
+
+/* The text of -p, -f or standard input, NUL-terminated; free with mem_free. Fails with
+ * FM_ERR_ARG when there is none and standard input is a terminal. */
+int prompt_read(const struct args *args, char **text, size_t *text_bytes, struct fm_error *err);
+
+/* A whole file, whatever kind it is; "-" is standard input. NUL-terminated; free with mem_free. */
+int file_read(const char *path, char **text, size_t *text_bytes, struct fm_error *err);
+
+#endif

@@ -1,0 +1,40 @@
+#include "interrupt.h"
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <stddef.h>
+
+#include "term.h"
+
+static struct fm_session *_Atomic watched; /* written by the main thread, read by the handler */
+static volatile sig_atomic_t is_seen;
+
+static void on_interrupt(int signal_number)
+{
+    struct fm_session *session = atomic_load(&watched);
+    is_seen = 1;
+    if (session != NULL) {
+        fm_session_cancel(session);
+        return;
+    }
+    progress_erase_from_signal();
+    (void)raise(signal_number); /* SA_RESETHAND has restored the default, which kills */
+}
+
+void interrupt_install(void)
+{
+    /* Without SA_RESTART a write into a full pipe ends too. */
+    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = SA_RESETHAND};
+    (void)sigemptyset(&action.sa_mask); /* cannot fail for a valid pointer */
+    (void)sigaction(SIGINT, &action, NULL);
+}
+
+void interrupt_watch(struct fm_session *session)
+{
+    atomic_store(&watched, session);
+}
+
+bool interrupt_seen(void)
+{
+    return is_seen != 0;
+}

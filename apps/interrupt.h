@@ -1,0 +1,15 @@
+/* Ctrl-C. The first one cancels the watched session so that the command can end in order; the
+ * second one kills. While no session is watched, as when a model loads, the first one kills. */
+#ifndef FLASHMOE_APPS_INTERRUPT_H
+#define FLASHMOE_APPS_INTERRUPT_H
+
+#include <stdbool.h>
+
+#include "flashmoe.h"
+
+void interrupt_install(void);
+/* NULL before the session is closed. */
+void interrupt_watch(struct fm_session *session);
+bool interrupt_seen(void);
+
+#endif

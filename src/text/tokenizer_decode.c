@@ -1,0 +1,57 @@
+#include <string.h>
+
+#include "base/mem.h"
+#include "text/tokenizer_impl.h"
+#include "text/unicode.h"
+
+/* An unfinished character is at most three bytes. */
+#define CUT_BYTES 3
+
+int token_decoder_init(struct token_decoder *decoder, const struct tokenizer *tok,
+                       struct fm_error *err)
+{
+    const size_t raw_bytes = CUT_BYTES + tok->max_piece_bytes;
+    *decoder = (struct token_decoder){.tok = tok};
+    decoder->raw = mem_new(raw_bytes, 1, "a decoder", err);
+    decoder->text = mem_new(raw_bytes, 3, "a decoder", err); /* U+FFFD for every byte */
+    if (decoder->raw == NULL || decoder->text == NULL) {
+        token_decoder_clear(decoder);
+        return FM_ERR_NOMEM;
+    }
+    return 0;
+}
+
+void token_decoder_clear(struct token_decoder *decoder)
+{
+    mem_free(decoder->raw);
+    mem_free(decoder->text);
+    *decoder = (struct token_decoder){0};
+}
+
+int token_decoder_push(struct token_decoder *decoder, int32_t id, const char **text,
+                       size_t *text_bytes, struct fm_error *err)
+{
+    const struct tokenizer *tok = decoder->tok;
+    *text = (const char *)decoder->text;
+    *text_bytes = 0;
+    if (!tokenizer_has_id(tok, id))
+        return err_set(err, FM_ERR_ARG, "token id %d has no token; ids end at %zu", id,
+                       tok->n_ids - 1);
+    if (tok->flags[id] & TOKEN_SPECIAL)
+        return 0;
+    size_t bytes, used;
+    const char *piece = tokenizer_piece(tok, id, &bytes);
+    memcpy(decoder->raw + decoder->n_raw, piece, bytes);
+    decoder->n_raw += bytes;
+    *text_bytes = utf8_repair(decoder->raw, decoder->n_raw, decoder->text, &used);
+    decoder->n_raw -= used;
+    memmove(decoder->raw, decoder->raw + used, decoder->n_raw);
+    return 0;
+}
+
+void token_decoder_finish(struct token_decoder *decoder, const char **text, size_t *text_bytes)
+{
+    *text = (const char *)decoder->text;
+    *text_bytes = utf8_repair(decoder->raw, decoder->n_raw, decoder->text, NULL);
+    decoder->n_raw = 0;
+}

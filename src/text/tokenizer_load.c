@@ -1,0 +1,425 @@
+/* Vocabulary, added tokens and merges. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/limits.h"
+#include "base/mem.h"
+#include "text/tokenizer_impl.h"
+#include "text/unicode.h"
+
+/* Token texts by id while loading, borrowed from the document. */
+struct loader {
+    struct tokenizer *tok;
+    const struct jdoc *doc;
+    const json_t *vocab;
+    const char **texts; /* [n_ids] NULL: no token */
+    char *joined;       /* both parts of a merge */
+    size_t joined_capacity;
+};
+
+/* ---- the byte alphabet ------------------------------------------------------------------- */
+
+/* Bytes that stand for themselves; the others follow from U+0100 in ascending order. */
+static bool is_own_character(unsigned byte)
+{
+    return (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
+}
+
+#define N_ALPHABET (0x100 + 68)
+
+/* characters[b] is the character of byte b; bytes_of[c] the byte of character c, or -1. */
+struct alphabet {
+    uint32_t characters[256];
+    int16_t bytes_of[N_ALPHABET];
+};
+
+static void alphabet_init(struct alphabet *alphabet)
+{
+    memset(alphabet->bytes_of, -1, sizeof alphabet->bytes_of);
+    uint32_t next = 0x100;
+    for (unsigned byte = 0; byte < 256; byte++) {
+        const uint32_t c = is_own_character(byte) ? byte : next++;
+        alphabet->characters[byte] = c;
+        alphabet->bytes_of[c] = (int16_t)byte;
+    }
+}
+
+/* The bytes a token text stands for: through the alphabet, or as it is when a character is not in
+ * the alphabet, which is what the official decoder does. Returns how many; `out` may be NULL. */
+static size_t text_to_bytes(const struct alphabet *alphabet, const char *text, uint8_t *out)
+{
+    const size_t bytes = strlen(text);
+    size_t n = 0;
+    for (size_t at = 0; at < bytes; n++) {
+        uint32_t c;
+        at += utf8_get((const uint8_t *)text + at, &c);
+        const int byte = c < N_ALPHABET ? alphabet->bytes_of[c] : -1;
+        if (byte < 0) {
+            if (out != NULL)
+                memcpy(out, text, bytes);
+            return bytes;
+        }
+        if (out != NULL)
+            out[n] = (uint8_t)byte;
+    }
+    return n;
+}
+
+/* ---- ids --------------------------------------------------------------------------------- */
+
+/* Checks one id and widens n_ids. */
+static int count_id(struct loader *l, const json_t *id, const char *text, struct fm_error *err)
+{
+    const json_int_t n = json_integer_value(id);
+    if (!json_is_integer(id) || n < 0 || n >= (json_int_t)LIMIT_VOCAB) {
+        char shown[80];
+        return err_set(err, FM_ERR_FORMAT,
+                       "%s: the id of token '%.60s' is %s, expected a whole number below %u",
+                       l->doc->file, text,
+                       id == NULL ? "absent" : jdoc_show(id, shown, sizeof shown), LIMIT_VOCAB);
+    }
+    if ((size_t)n >= l->tok->n_ids)
+        l->tok->n_ids = (size_t)n + 1;
+    return 0;
+}
+
+static int count_ids(struct loader *l, const json_t *added, struct fm_error *err)
+{
+    const char *text;
+    json_t *id;
+    json_object_foreach((json_t *)l->vocab, text, id)
+    {
+        const int rc = count_id(l, id, text, err);
+        if (rc != 0)
+            return rc;
+    }
+    for (size_t i = 0; i < json_array_size(added); i++) {
+        const json_t *token = json_array_get(added, i);
+        const char *content = json_string_value(json_object_get(token, "content"));
+        if (content == NULL || content[0] == '\0')
+            return err_set(err, FM_ERR_FORMAT, "%s: added_tokens[%zu] has no content",
+                           l->doc->file, i);
+        const int rc = count_id(l, json_object_get(token, "id"), content, err);
+        if (rc != 0)
+            return rc;
+    }
+    return 0;
+}
+
+static int set_text(struct loader *l, size_t id, const char *text, struct fm_error *err)
+{
+    if (l->texts[id] != NULL)
+        return err_set(err, FM_ERR_FORMAT, "%s: id %zu belongs to both '%.60s' and '%.60s'",
+                       l->doc->file, id, l->texts[id], text);
+    l->texts[id] = text;
+    l->tok->flags[id] |= TOKEN_PRESENT;
+    return 0;
+}
+
+static int index_vocab(struct loader *l, struct fm_error *err)
+{
+    const char *text;
+    json_t *id;
+    json_object_foreach((json_t *)l->vocab, text, id)
+    {
+        if (text[0] == '\0')
+            return err_set(err, FM_ERR_FORMAT, "%s: model.vocab has an empty token", l->doc->file);
+        const int rc = set_text(l, (size_t)json_integer_value(id), text, err);
+        if (rc != 0)
+            return rc;
+    }
+    return 0;
+}
+
+/* ---- added tokens ------------------------------------------------------------------------ */
+
+static int refuse_added(const struct loader *l, const char *content, const char *field,
+                        const json_t *value, const char *expected, struct fm_error *err)
+{
+    char shown[80];
+    return err_set(err, FM_ERR_UNSUPPORTED,
+                   "%s: added token '%.60s': field '%s' is %s; only %s is supported",
+                   l->doc->file, content, field, jdoc_show(value, shown, sizeof shown), expected);
+}
+
+/* Fields of an added token that change how it matches must be false. */
+static int check_added(const struct loader *l, const json_t *token, const char *content,
+                       struct fm_error *err)
+{
+    const char *field;
+    json_t *value;
+    json_object_foreach((json_t *)token, field, value)
+    {
+        if (strcmp(field, "id") == 0 || strcmp(field, "content") == 0)
+            continue;
+        if (strcmp(field, "special") == 0) {
+            if (!json_is_boolean(value))
+                return refuse_added(l, content, field, value, "true or false", err);
+            continue;
+        }
+        if (strcmp(field, "single_word") != 0 && strcmp(field, "lstrip") != 0 &&
+            strcmp(field, "rstrip") != 0 && strcmp(field, "normalized") != 0)
+            return err_set(err, FM_ERR_UNSUPPORTED,
+                           "%s: added token '%.60s': field '%s' is not supported", l->doc->file,
+                           content, field);
+        if (!json_is_false(value))
+            return refuse_added(l, content, field, value, "false", err);
+    }
+    /* Whether a token is looked for before or after normalisation has to be said. */
+    if (json_object_get(token, "normalized") == NULL)
+        return err_set(err, FM_ERR_UNSUPPORTED,
+                       "%s: added token '%.60s': field 'normalized' is absent; only false is "
+                       "supported",
+                       l->doc->file, content);
+    if (strlen(content) > TOKENIZER_ADDED_BYTES)
+        return err_set(err, FM_ERR_UNSUPPORTED,
+                       "%s: added token '%.60s...' has %zu bytes; at most %u are supported",
+                       l->doc->file, content, strlen(content), TOKENIZER_ADDED_BYTES);
+    return 0;
+}
+
+static int index_added(struct loader *l, const json_t *token, struct fm_error *err)
+{
+    struct tokenizer *tok = l->tok;
+    const char *content = json_string_value(json_object_get(token, "content"));
+    const size_t id = (size_t)json_integer_value(json_object_get(token, "id"));
+    int rc = check_added(l, token, content, err);
+    if (rc != 0)
+        return rc;
+    const json_t *vocab_id = json_object_get(l->vocab, content);
+    if (vocab_id == NULL)
+        rc = set_text(l, id, content, err);
+    else if (json_integer_value(vocab_id) != (json_int_t)id)
+        rc = err_set(err, FM_ERR_FORMAT,
+                     "%s: token '%.60s' has id %zu in added_tokens and %lld in model.vocab",
+                     l->doc->file, content, id, (long long)json_integer_value(vocab_id));
+    else if (tok->flags[id] & TOKEN_ADDED)
+        rc = err_set(err, FM_ERR_FORMAT, "%s: added token '%.60s' occurs twice", l->doc->file,
+                     content);
+    if (rc != 0)
+        return rc;
+    tok->flags[id] |= TOKEN_ADDED;
+    if (json_is_true(json_object_get(token, "special")))
+        tok->flags[id] |= TOKEN_SPECIAL;
+    return 0;
+}
+
+static int compare_added(const void *a, const void *b)
+{
+    const struct added_token *x = a, *y = b;
+    const size_t shorter = x->bytes < y->bytes ? x->bytes : y->bytes;
+    const int order = memcmp(x->text, y->text, shorter);
+    return order != 0 ? order : (x->bytes > y->bytes) - (x->bytes < y->bytes);
+}
+
+/* Copies the texts and sorts them for tokenizer.c. */
+static int sort_added(struct loader *l, const json_t *list, struct fm_error *err)
+{
+    struct tokenizer *tok = l->tok;
+    tok->n_added = json_array_size(list);
+    size_t total = 0;
+    for (size_t i = 0; i < tok->n_added; i++)
+        total += strlen(json_string_value(json_object_get(json_array_get(list, i), "content")));
+    tok->added = mem_new(tok->n_added, sizeof *tok->added, "added tokens", err);
+    tok->added_text = mem_new(total, 1, "added tokens", err);
+    if (tok->added == NULL || tok->added_text == NULL)
+        return FM_ERR_NOMEM;
+    char *end = tok->added_text;
+    for (size_t i = 0; i < tok->n_added; i++) {
+        const json_t *token = json_array_get(list, i);
+        const char *content = json_string_value(json_object_get(token, "content"));
+        const size_t bytes = strlen(content);
+        memcpy(end, content, bytes);
+        tok->added[i] = (struct added_token){
+            end, (uint32_t)bytes, (uint32_t)json_integer_value(json_object_get(token, "id"))};
+        end += bytes;
+    }
+    qsort(tok->added, tok->n_added, sizeof *tok->added, compare_added);
+    for (size_t i = 0; i < tok->n_added; i++) {
+        if (i > 0 && compare_added(&tok->added[i - 1], &tok->added[i]) == 0)
+            return err_set(err, FM_ERR_FORMAT, "%s: added token '%.*s' occurs twice",
+                           l->doc->file, (int)tok->added[i].bytes, tok->added[i].text);
+        tok->added_begin[(uint8_t)tok->added[i].text[0] + 1]++;
+    }
+    for (size_t i = 1; i <= 256; i++)
+        tok->added_begin[i] += tok->added_begin[i - 1];
+    return 0;
+}
+
+/* ---- pieces ------------------------------------------------------------------------------ */
+
+static int fill_pieces(struct loader *l, const struct alphabet *alphabet, struct fm_error *err)
+{
+    struct tokenizer *tok = l->tok;
+    uint64_t total = 0;
+    for (size_t id = 0; id < tok->n_ids; id++) {
+        if (l->texts[id] != NULL)
+            total += text_to_bytes(alphabet, l->texts[id], NULL);
+    }
+    tok->pieces = mem_new(total, 1, "token texts", err);
+    tok->piece_begin = mem_new(tok->n_ids + 1, sizeof *tok->piece_begin, "token texts", err);
+    if (tok->pieces == NULL || tok->piece_begin == NULL)
+        return FM_ERR_NOMEM;
+    uint32_t at = 0;
+    for (size_t id = 0; id < tok->n_ids; id++) {
+        size_t bytes = 0;
+        if (l->texts[id] != NULL)
+            bytes = text_to_bytes(alphabet, l->texts[id], tok->pieces + at);
+        if (bytes > tok->max_piece_bytes)
+            tok->max_piece_bytes = bytes;
+        at += (uint32_t)bytes;
+        tok->piece_begin[id + 1] = at;
+    }
+    return 0;
+}
+
+static int find_byte_ids(struct loader *l, const struct alphabet *alphabet, struct fm_error *err)
+{
+    for (unsigned byte = 0; byte < 256; byte++) {
+        uint8_t text[5] = {0};
+        (void)utf8_put(alphabet->characters[byte], text);
+        const json_t *id = json_object_get(l->vocab, (const char *)text);
+        if (id == NULL)
+            return err_set(err, FM_ERR_FORMAT,
+                           "%s: model.vocab has no token for byte 0x%02x ('%s')", l->doc->file,
+                           byte, (const char *)text);
+        l->tok->byte_ids[byte] = (uint32_t)json_integer_value(id);
+    }
+    return 0;
+}
+
+/* ---- merges ------------------------------------------------------------------------------ */
+
+/* Both parts of a merge, "a b" or ["a", "b"], are written to l->joined without the space;
+ * *left_bytes says where the right one begins. */
+static int join_merge(struct loader *l, const json_t *merge, size_t rank, size_t *left_bytes,
+                      struct fm_error *err)
+{
+    const char *left = NULL, *right = NULL;
+    size_t n_left = 0;
+    if (json_is_string(merge)) {
+        const char *text = json_string_value(merge);
+        const char *space = strchr(text, ' ');
+        if (space != NULL && strchr(space + 1, ' ') == NULL) {
+            left = text;
+            n_left = (size_t)(space - text);
+            right = space + 1;
+        }
+    } else if (json_array_size(merge) == 2) {
+        left = json_string_value(json_array_get(merge, 0));
+        right = json_string_value(json_array_get(merge, 1));
+        n_left = left != NULL ? strlen(left) : 0;
+    }
+    if (left == NULL || right == NULL) {
+        char shown[80];
+        return err_set(err, FM_ERR_FORMAT, "%s: model.merges[%zu] is %s, expected two tokens",
+                       l->doc->file, rank, jdoc_show(merge, shown, sizeof shown));
+    }
+    const size_t n_right = strlen(right);
+    void *array = l->joined;
+    const int rc = mem_grow(&array, &l->joined_capacity, n_left + n_right + 1, 1, "merges", err);
+    l->joined = array;
+    if (rc != 0)
+        return rc;
+    memcpy(l->joined, left, n_left);
+    memcpy(l->joined + n_left, right, n_right + 1);
+    *left_bytes = n_left;
+    return 0;
+}
+
+/* The vocabulary's id of `text`, a part of merge number `rank`. */
+static int find_part(struct loader *l, const json_t *merge, size_t rank, const char *text,
+                     uint32_t *id, struct fm_error *err)
+{
+    const json_t *value = json_object_get(l->vocab, text);
+    if (value == NULL) {
+        char shown[80];
+        return err_set(err, FM_ERR_FORMAT,
+                       "%s: model.merges[%zu] (%s): '%.60s' is not in model.vocab", l->doc->file,
+                       rank, jdoc_show(merge, shown, sizeof shown), text);
+    }
+    *id = (uint32_t)json_integer_value(value);
+    return 0;
+}
+
+static int load_merge(struct loader *l, const json_t *merge, size_t rank, struct fm_error *err)
+{
+    struct bpe_merge entry = {.rank = (uint32_t)rank};
+    size_t n_left = 0;
+    int rc = join_merge(l, merge, rank, &n_left, err);
+    if (rc == 0)
+        rc = find_part(l, merge, rank, l->joined, &entry.result, err);
+    if (rc == 0)
+        rc = find_part(l, merge, rank, l->joined + n_left, &entry.right, err);
+    if (rc != 0)
+        return rc;
+    l->joined[n_left] = '\0';
+    rc = find_part(l, merge, rank, l->joined, &entry.left, err);
+    if (rc == 0 && !bpe_table_add(&l->tok->merges, &entry)) {
+        char shown[80];
+        rc = err_set(err, FM_ERR_FORMAT, "%s: model.merges[%zu] (%s) occurs twice", l->doc->file,
+                     rank, jdoc_show(merge, shown, sizeof shown));
+    }
+    return rc;
+}
+
+static int load_merges(struct loader *l, struct fm_error *err)
+{
+    const json_t *merges = json_object_get(json_object_get(l->doc->root, "model"), "merges");
+    const size_t n = json_array_size(merges);
+    if (!json_is_array(merges) || n >= LIMIT_VOCAB)
+        return err_set(err, FM_ERR_FORMAT,
+                       "%s: field 'model.merges' is not a list of fewer than %u merges",
+                       l->doc->file, LIMIT_VOCAB);
+    int rc = bpe_table_init(&l->tok->merges, (uint32_t)n, err);
+    for (size_t i = 0; rc == 0 && i < n; i++)
+        rc = load_merge(l, json_array_get(merges, i), i, err);
+    return rc;
+}
+
+/* ------------------------------------------------------------------------------------------ */
+
+static int load_tokens(struct loader *l, struct fm_error *err)
+{
+    struct tokenizer *tok = l->tok;
+    const json_t *added = jdoc_find(l->doc->root, "added_tokens");
+    if (!json_is_object(l->vocab))
+        return err_set(err, FM_ERR_FORMAT, "%s: field 'model.vocab' is not an object",
+                       l->doc->file);
+    if (added != NULL && !json_is_array(added))
+        return err_set(err, FM_ERR_FORMAT, "%s: field 'added_tokens' is not a list", l->doc->file);
+    int rc = count_ids(l, added, err);
+    if (rc != 0)
+        return rc;
+    tok->flags = mem_new(tok->n_ids, 1, "the vocabulary", err);
+    l->texts = mem_new(tok->n_ids, sizeof *l->texts, "the vocabulary", err);
+    if (tok->flags == NULL || l->texts == NULL)
+        return FM_ERR_NOMEM;
+    rc = index_vocab(l, err);
+    for (size_t i = 0; rc == 0 && i < json_array_size(added); i++)
+        rc = index_added(l, json_array_get(added, i), err);
+    struct alphabet alphabet;
+    alphabet_init(&alphabet);
+    if (rc == 0)
+        rc = sort_added(l, added, err);
+    if (rc == 0)
+        rc = find_byte_ids(l, &alphabet, err);
+    if (rc == 0)
+        rc = fill_pieces(l, &alphabet, err);
+    if (rc == 0)
+        rc = load_merges(l, err);
+    return rc;
+}
+
+int tokenizer_load_tokens(struct tokenizer *tok, const struct jdoc *doc, struct fm_error *err)
+{
+    struct loader l = {
+        .tok = tok,
+        .doc = doc,
+        .vocab = json_object_get(json_object_get(doc->root, "model"), "vocab"),
+    };
+    const int rc = load_tokens(&l, err);
+    mem_free(l.texts);
+    mem_free(l.joined);
+    return rc;
+}

@@ -1,0 +1,576 @@
+"""Drives the flashmoe program as a user does.
+
+Usage: cli_test.py PROGRAM MODEL [TestClass...]
+
+MODEL is a tiny checkpoint with a tokenizer. Its text is gibberish; only the behaviour of the
+program is looked at here.
+"""
+
+import json
+import os
+import pty
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PROGRAM = ""
+MODEL = ""
+SECONDS = 60
+
+COMMANDS = {
+    "run": "prompt file system raw n-tokens greedy temp top-k top-p min-p seed memory context "
+           "threads prefill-chunk json quiet verbose help",
+    "inspect": "json help",
+    "tokenize": "prompt file plain ids count json help",
+    "eval nll": "window windows memory threads prefill-chunk json quiet verbose help",
+    "completions": "help",
+    "help": "man help",
+}
+
+
+def flashmoe(*args, stdin=subprocess.DEVNULL, text=None, stdout=subprocess.PIPE, program=None):
+    """Runs the program to its end; `text` is given on standard input."""
+    given = {"input": text} if text is not None else {"stdin": stdin}
+    return subprocess.run([program or PROGRAM, *args], stdout=stdout, stderr=subprocess.PIPE,
+                          encoding="utf-8", timeout=SECONDS, **given)
+
+
+def help_options(command):
+    """The long options that the command's help lists."""
+    out = flashmoe("help", *command.split()).stdout
+    return re.findall(r"^  (?:-\w, |    )--([a-z-]+)", out, re.M)
+
+
+class Case(unittest.TestCase):
+    def assert_fails(self, result, status, *words):
+        """One line on standard error that holds the words; nothing on standard output."""
+        self.assertEqual(result.returncode, status, result.stderr)
+        self.assertEqual(result.stdout, "")
+        self.assertRegex(result.stderr, r"\Aflashmoe: [^\n]+\n\Z")
+        for word in words:
+            self.assertIn(word, result.stderr)
+
+    def assert_works(self, result):
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result
+
+    def run_json(self, *args, **more):
+        result = self.assert_works(flashmoe("run", MODEL, "--json", *args, **more))
+        self.assertEqual(result.stdout.count("\n"), 1)
+        return json.loads(result.stdout)
+
+
+class Help(Case):
+    def test_alone(self):
+        alone = self.assert_works(flashmoe())
+        self.assertEqual(alone.stdout, flashmoe("--help").stdout)
+        self.assertEqual(alone.stdout, flashmoe("-h").stdout)
+        self.assertEqual(alone.stdout, flashmoe("help").stdout)
+        for command in COMMANDS:
+            self.assertRegex(alone.stdout, rf"(?m)^  {command} +\w")
+        self.assertGreaterEqual(len(re.findall(r"(?m)^  flashmoe \w+ MODEL", alone.stdout)), 2)
+
+    def test_version(self):
+        self.assertRegex(self.assert_works(flashmoe("--version")).stdout,
+                         r"\Aflashmoe \d+\.\d+\.\d+\n\Z")
+
+    def test_every_option(self):
+        for command, options in COMMANDS.items():
+            self.assertEqual(sorted(help_options(command)), sorted(options.split()), command)
+
+    def test_ways_to_ask(self):
+        for command in COMMANDS:
+            words = command.split()
+            asked = self.assert_works(flashmoe("help", *words)).stdout
+            self.assertEqual(asked, flashmoe(*words, "--help").stdout)
+            self.assertEqual(asked, flashmoe(*words, "-h").stdout)
+            self.assertTrue(asked.startswith(f"Usage: flashmoe {command} "))
+            self.assertLessEqual(max(map(len, asked.splitlines())), 80)
+
+    def test_defaults_and_ranges_are_shown(self):
+        asked = " ".join(flashmoe("help", "run").stdout.split())
+        self.assertIn("(default: 512)", asked)
+        self.assertIn("(0 to 10; default: ", asked)
+        self.assertIn("powers of 1024", asked)
+        self.assertIn("powers of 1000", asked)
+
+
+class Usage(Case):
+    def test_unknown_command(self):
+        self.assert_fails(flashmoe("rnu"), 2, "unknown command 'rnu'; did you mean 'run'?")
+        self.assert_fails(flashmoe("zzz"), 2, "unknown command 'zzz'", "flashmoe help")
+        self.assert_fails(flashmoe("help", "rnu"), 2, "did you mean 'run'?")
+        self.assert_fails(flashmoe("eval"), 2, "flashmoe eval nll")
+        self.assert_fails(flashmoe("eval", "zzz"), 2, "flashmoe eval nll")
+        self.assert_fails(flashmoe("completions", "tcsh"), 2, "bash, zsh, fish")
+
+    def test_model_in_place_of_a_command(self):
+        self.assert_fails(flashmoe(MODEL), 2, f"flashmoe run {MODEL} -p TEXT")
+        self.assert_fails(flashmoe("--memory", "8G"), 2, "flashmoe run MODEL")
+
+    def test_unknown_option(self):
+        self.assert_fails(flashmoe("run", MODEL, "--tmep", "1"), 2,
+                          "unknown option '--tmep'; did you mean '--temp'?")
+        self.assert_fails(flashmoe("run", MODEL, "--zzz"), 2, "flashmoe help run")
+        self.assert_fails(flashmoe("eval", "nll", MODEL, "x", "--zzz"), 2, "flashmoe help eval nll")
+
+    def test_missing_operand(self):
+        for command in ("run", "inspect", "tokenize", "eval nll"):
+            self.assert_fails(flashmoe(*command.split()), 2, "MODEL is missing",
+                              f"flashmoe help {command}")
+        self.assert_fails(flashmoe("eval", "nll", MODEL), 2, "FILE is missing")
+        self.assert_fails(flashmoe("run", MODEL, "hello"), 2, "unexpected argument 'hello'")
+
+    def test_sizes(self):
+        for size in ("8", "8Q", "-1G", "inf", "", "0%", "101%", "1e9", "99999999T"):
+            self.assert_fails(flashmoe("run", MODEL, "-p", "hi", f"--memory={size}"), 2, "--memory")
+
+    def test_values(self):
+        for option, value in (("temp", "x"), ("temp", "11"), ("top-p", "1.5"), ("min-p", "-1"),
+                              ("n-tokens", "-1"), ("threads", "0"), ("context", "0"),
+                              ("seed", "1.5"), ("top-k", "many")):
+            self.assert_fails(flashmoe("run", MODEL, "-p", "hi", f"--{option}", value), 2,
+                              f"--{option}")
+        self.assert_fails(flashmoe("run", MODEL, "-n"), 2, "--n-tokens needs a value")
+        self.assert_fails(flashmoe("run", MODEL, "--json=1"), 2, "takes no value")
+
+    def test_contradictions(self):
+        for line in ("--greedy --temp 1", "-q -v", "-f x", "--raw --system x"):
+            self.assert_fails(flashmoe("run", MODEL, "-p", "hi", *line.split()), 2,
+                              "cannot be used together")
+        for line in ("--ids --count", "--ids --json", "--count --json"):
+            self.assert_fails(flashmoe("tokenize", MODEL, "-p", "hi", *line.split()), 2,
+                              "cannot be used together")
+
+    def test_no_prompt(self):
+        for command in ("run", "tokenize"):
+            keyboard, terminal = pty.openpty()
+            try:
+                self.assert_fails(flashmoe(command, MODEL, stdin=terminal), 2, "-p TEXT", "-f FILE",
+                                  "standard input")
+            finally:
+                os.close(keyboard)
+                os.close(terminal)
+        self.assert_fails(flashmoe("run", MODEL, "-p", ""), 2, "prompt is empty")
+        self.assert_fails(flashmoe("run", MODEL, text=""), 2, "prompt is empty")
+        self.assert_fails(flashmoe("run", MODEL, text="\n"), 2, "prompt is empty")
+
+    def test_missing_files(self):
+        with tempfile.TemporaryDirectory() as folder:
+            gone = os.path.join(folder, "gone")
+            self.assert_fails(flashmoe("run", gone, "-p", "hi"), 1, gone)
+            self.assert_fails(flashmoe("inspect", gone), 1, gone)
+            self.assert_fails(flashmoe("run", MODEL, "-f", gone), 1, gone)
+            self.assert_fails(flashmoe("eval", "nll", MODEL, gone), 1, gone)
+
+    def test_closed_output(self):
+        with open("/dev/full", "w") as full:
+            result = flashmoe("help", stdout=full)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("flashmoe: cannot write to standard output: ", result.stderr)
+        result = subprocess.run(["sh", "-c", f"'{PROGRAM}' help >&-"], stderr=subprocess.PIPE)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn(b"standard output", result.stderr)
+
+
+class Documents(Case):
+    def setUp(self):
+        self.page = self.assert_works(flashmoe("help", "--man")).stdout
+
+    def test_every_option_is_in_the_manual(self):
+        for command in COMMANDS:
+            start = self.page.index(f".SS flashmoe {command}\n")
+            end = re.search(r"\n\.S[SH] ", self.page[start + 1:]).start() + start + 1
+            listed = re.findall(r"\\fB\\-\\-([a-z\\-]+)\\fR", self.page[start:end])
+            self.assertEqual([name.replace("\\", "") for name in listed], help_options(command))
+
+    def test_sections(self):
+        for section in ("NAME", "SYNOPSIS", "DESCRIPTION", "COMMANDS", "SIZES", "EXIT STATUS",
+                        "EXAMPLES"):
+            self.assertIn(f"\n.SH {section}\n", self.page)
+
+    def test_date_can_be_fixed(self):
+        page = subprocess.run([PROGRAM, "help", "--man"], stdout=subprocess.PIPE, check=True,
+                              env={**os.environ, "SOURCE_DATE_EPOCH": "86400"}).stdout
+        self.assertTrue(page.startswith(b".TH FLASHMOE 1 1970-01-02 "))
+
+    def check_page(self, *command, env=None):
+        with tempfile.NamedTemporaryFile("w", suffix=".1") as file:
+            file.write(self.page)
+            file.flush()
+            result = subprocess.run([*command, file.name], stdout=subprocess.PIPE,
+                                    stderr=subprocess.PIPE, encoding="utf-8", env=env)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        return result
+
+    @unittest.skipUnless(shutil.which("mandoc"), "mandoc is not installed")
+    def test_mandoc(self):
+        self.assertEqual(self.check_page("mandoc", "-Tlint").stdout, "")
+
+    @unittest.skipUnless(shutil.which("man") and shutil.which("groff"), "man is not installed")
+    def test_man(self):
+        env = {**os.environ, "LC_ALL": "C.UTF-8", "MANWIDTH": "80"}
+        result = self.check_page("man", "--warnings", "-E", "UTF-8", "-l", env=env)
+        self.assertEqual(result.stderr, "")
+        self.assertIn("--prefill-chunk N", result.stdout)
+
+
+class Completions(Case):
+    def script(self, shell):
+        return self.assert_works(flashmoe("completions", shell)).stdout
+
+    def check_syntax(self, shell):
+        if shutil.which(shell) is None:
+            self.skipTest(f"{shell} is not installed")
+        with tempfile.NamedTemporaryFile("w") as file:
+            file.write(self.script(shell))
+            file.flush()
+            result = subprocess.run([shell, "-n", file.name], stderr=subprocess.PIPE)
+        self.assertEqual((result.returncode, result.stderr), (0, b""))
+
+    def test_bash_syntax(self):
+        self.check_syntax("bash")
+
+    def test_zsh_syntax(self):
+        self.check_syntax("zsh")
+
+    def test_fish_syntax(self):
+        self.check_syntax("fish")
+
+    def test_every_option(self):
+        for shell, form in (("bash", "--{}"), ("zsh", "--{}"), ("fish", "-l {} ")):
+            text = self.script(shell)
+            for command in COMMANDS:
+                for option in help_options(command):
+                    self.assertIn(form.format(option), text, shell)
+
+    def complete(self, *words):
+        """What bash offers for the last word."""
+        line = " ".join(f"'{word}'" for word in words)
+        script = (self.script("bash") + f"\nCOMP_WORDS=({line})\nCOMP_CWORD={len(words) - 1}\n"
+                  "_flashmoe\nprintf '%s\\n' \"${COMPREPLY[@]}\"\n")
+        out = subprocess.run(["bash", "-c", script], stdout=subprocess.PIPE, encoding="utf-8",
+                             cwd=MODEL, check=True).stdout
+        return out.split()
+
+    @unittest.skipUnless(shutil.which("bash"), "bash is not installed")
+    def test_bash(self):
+        self.assertEqual(self.complete("flashmoe", "r"), ["run"])
+        self.assertEqual(self.complete("flashmoe", "eval", ""), ["nll"])
+        self.assertEqual(self.complete("flashmoe", "run", "--th"), ["--threads"])
+        self.assertEqual(self.complete("flashmoe", "eval", "nll", "--wi"), ["--window",
+                                                                            "--windows"])
+        self.assertEqual(self.complete("flashmoe", "run", "config.j"), ["config.json"])
+        self.assertEqual(self.complete("flashmoe", "run", "-f", "config.j"), ["config.json"])
+        self.assertEqual(self.complete("flashmoe", "run", "--file", "=", "config.j"),
+                         ["config.json"])
+        self.assertEqual(self.complete("flashmoe", "run", "-n", "config.j"), [])
+        self.assertEqual(self.complete("flashmoe", "completions", "b"), ["bash"])
+        self.assertEqual(self.complete("flashmoe", "help", "in"), ["inspect"])
+
+
+class Run(Case):
+    TYPES = {"text": str, "tokens": list, "n_tokens": int, "n_prompt_tokens": int,
+             "tok_per_s": float, "prefill_tok_per_s": float, "hit_rate": float,
+             "n_expert_hits": int, "n_expert_misses": int, "bytes_read": int, "memory_bytes": int,
+             "memory_budget_bytes": int, "n_context": int, "prefill_chunk": int, "n_threads": int,
+             "logits_hash": str, "seed": int, "sampling": dict, "stop_reason": str, "model": str,
+             "architecture": str}
+
+    def test_json(self):
+        result = flashmoe("run", MODEL, "--json", "-p", "Once upon a time", "-n", "8")
+        self.assert_works(result)
+        self.assertEqual(result.stdout.count("\n"), 1)
+        self.assertNotIn("tok/s", result.stderr)
+        answer = json.loads(result.stdout)
+        self.assertEqual({key: type(value) for key, value in answer.items()}, self.TYPES)
+        self.assertEqual(answer["n_tokens"], len(answer["tokens"]))
+        self.assertTrue(all(type(token) is int for token in answer["tokens"]))
+        self.assertRegex(answer["logits_hash"], r"\A[0-9a-f]{32}\Z")
+        self.assertIn(answer["stop_reason"], ("stop", "length"))
+        self.assertTrue(0 <= answer["hit_rate"] <= 1)
+        self.assertGreater(answer["n_prompt_tokens"], 0)
+        self.assertGreater(answer["memory_bytes"], 0)
+        self.assertEqual(answer["model"], MODEL)
+        self.assertEqual(sorted(answer["sampling"]), ["min_p", "temperature", "top_k", "top_p"])
+
+    def test_prompt_from_everywhere(self):
+        expected = self.run_json("-p", "Hello there", "-n", "4", "--greedy")
+        with tempfile.NamedTemporaryFile("w") as file:
+            file.write("Hello there\n")
+            file.flush()
+            from_file = self.run_json("-f", file.name, "-n", "4", "--greedy")
+        from_pipe = self.run_json("-n", "4", "--greedy", text="Hello there\n")
+        from_dash = self.run_json("-f", "-", "-n", "4", "--greedy", text="Hello there")
+        for other in (from_file, from_pipe, from_dash):
+            self.assertEqual(other["tokens"], expected["tokens"])
+            self.assertEqual(other["n_prompt_tokens"], expected["n_prompt_tokens"])
+            self.assertEqual(other["logits_hash"], expected["logits_hash"])
+
+    def test_seed(self):
+        args = ("-p", "Hello", "-n", "12", "--temp", "1.5")
+        first = self.run_json(*args)
+        again = self.run_json(*args, "--seed", str(first["seed"]))
+        self.assertEqual(again["tokens"], first["tokens"])
+        self.assertEqual(again["seed"], first["seed"])
+        other = [self.run_json(*args, "--seed", str(seed))["tokens"] for seed in range(5)]
+        self.assertTrue(any(tokens != first["tokens"] for tokens in other))
+
+    def test_sampling_flags(self):
+        answer = self.run_json("-p", "Hi", "-n", "1", "--temp", "0.7", "--top-k", "5", "--top-p",
+                               "0.9", "--min-p", "0.05", "--seed", "3")
+        self.assertEqual(answer["sampling"],
+                         {"temperature": 0.7, "top_k": 5, "top_p": 0.9, "min_p": 0.05})
+        greedy = self.run_json("-p", "Hi", "-n", "6", "--greedy")
+        cold = self.run_json("-p", "Hi", "-n", "6", "--temp", "0")
+        self.assertEqual(greedy["sampling"]["temperature"], 0)
+        self.assertEqual(greedy["tokens"], cold["tokens"])
+
+    def test_no_effect_is_said(self):
+        result = flashmoe("run", MODEL, "-p", "Hi", "-n", "1", "--greedy", "--top-p", "0.5")
+        self.assert_works(result)
+        self.assertIn("--top-p has no effect", result.stderr)
+
+    def test_same_bits(self):
+        args = ("-p", "The same bits", "-n", "6", "--greedy")
+        first = self.run_json(*args, "--threads", "1")
+        for more in (("--threads", "2"), ("--prefill-chunk", "1"), ("--prefill-chunk", "3"),
+                     ("--context", "100")):
+            other = self.run_json(*args, *more)
+            self.assertEqual(other["logits_hash"], first["logits_hash"], more)
+            self.assertEqual(other["tokens"], first["tokens"], more)
+
+    def test_streams(self):
+        """Text on standard output, one closing line and no drawing on standard error."""
+        answer = self.run_json("-p", "Hi", "-n", "20", "--temp", "2", "--seed", "1")
+        result = self.assert_works(flashmoe("run", MODEL, "-p", "Hi", "-n", "20", "--temp", "2",
+                                            "--seed", "1"))
+        shown = answer["text"] + ("" if answer["text"].endswith("\n") else "\n")
+        self.assertEqual(result.stdout, shown if answer["text"] else "")
+        self.assertNotIn("\r", result.stderr)
+        self.assertNotIn("\033", result.stderr)
+        closing = result.stderr.splitlines()[-1]
+        self.assertRegex(closing, r"\Aflashmoe: \d+ tokens? \([^)]+\), [\d.]+ tok/s \| prompt \d+ "
+                                  r"tokens, [\d.]+ tok/s \| expert hits [\d.]+%, [\d.]+ \w+ "
+                                  r"read \| memory [\d.]+ \w+ of [\d.]+ \w+ \| seed 1\Z")
+
+    def test_quiet_and_verbose(self):
+        quiet = self.assert_works(flashmoe("run", MODEL, "-p", "Hi", "-n", "2", "-q"))
+        self.assertNotIn("tok/s", quiet.stderr)
+        verbose = self.assert_works(flashmoe("run", MODEL, "-p", "Hi", "-n", "2", "-v"))
+        self.assertIn("memory budget ", verbose.stderr)
+        self.assertIn("tok/s", verbose.stderr)
+
+    def test_budget_is_shown(self):
+        answer = self.run_json("-p", "Hi", "-n", "1", "--memory", "1GB")
+        self.assertEqual(answer["memory_budget_bytes"], 10**9)
+        self.assertLessEqual(answer["memory_bytes"], answer["memory_budget_bytes"])
+
+    def test_raw(self):
+        raw = self.run_json("--raw", "-p", "Hi", "-n", "1")
+        plain = flashmoe("tokenize", MODEL, "--count", "-p", "Hi")
+        self.assertEqual(raw["n_prompt_tokens"], int(plain.stdout))
+
+
+class RunStops(Case):
+    @classmethod
+    def setUpClass(cls):
+        """A seed whose answer runs into -n, so that the program has something to stop."""
+        for seed in range(100):
+            args = [PROGRAM, "run", MODEL, "--json", "-p", "Hi", "-n", "300", "--temp", "10",
+                    "--top-k", "0", "--top-p", "1", "--min-p", "0", "--seed", str(seed)]
+            answer = json.loads(subprocess.run(args, stdout=subprocess.PIPE, check=True,
+                                               stderr=subprocess.DEVNULL).stdout)
+            if answer["stop_reason"] == "length" and answer["text"]:
+                cls.args = args[2:3] + args[4:]
+                cls.answer = answer
+                return
+        raise AssertionError("every answer of this model is short")
+
+    def start(self, *more, **streams):
+        return subprocess.Popen([PROGRAM, "run", *self.args, *more], stdin=subprocess.DEVNULL,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, **streams)
+
+    def test_length(self):
+        self.assertEqual(self.answer["n_tokens"], 300)
+        short = self.run_json(*self.args[1:], "-n", "7")
+        self.assertEqual((short["stop_reason"], short["n_tokens"]), ("length", 7))
+        self.assertEqual(short["tokens"], self.answer["tokens"][:7])
+        none = self.run_json(*self.args[1:], "-n", "0")
+        self.assertEqual((none["stop_reason"], none["tokens"], none["text"]), ("length", [], ""))
+
+    def test_context(self):
+        n_prompt = self.answer["n_prompt_tokens"]
+        full = self.run_json(*self.args[1:], "--context", str(n_prompt + 5))
+        self.assertEqual((full["stop_reason"], full["n_tokens"]), ("context", 6))
+        result = flashmoe("run", *self.args, "--context", str(n_prompt + 5))
+        self.assertIn("(context full)", result.stderr)
+
+    def test_prompt_longer_than_context(self):
+        result = flashmoe("run", MODEL, "--raw", "-p", "many words " * 20, "--context", "4")
+        self.assert_fails(result, 1, "context holds 4", "--context")
+
+    def test_interrupt(self):
+        process = self.start("-n", "1000000")
+        process.stdout.read(1)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=SECONDS)
+        self.assertEqual(process.returncode, 130, err)
+        self.assertTrue(out.endswith(b"\n"))
+        closing = err.decode().splitlines()[-1]
+        self.assertRegex(closing, r"\Aflashmoe: \d+ tokens? \(interrupted\), ")
+
+    def test_reader_goes_away(self):
+        process = self.start()
+        process.stdout.close()
+        err = process.stderr.read()
+        process.stderr.close()
+        self.assertEqual(process.wait(timeout=SECONDS), 1)
+        self.assertNotIn(b"tok/s", err)
+        self.assertNotIn(b"write", err)
+
+    def test_full_disk(self):
+        with open("/dev/full", "w") as full:
+            result = flashmoe("run", *self.args, stdout=full)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("flashmoe: cannot write to standard output: ", result.stderr)
+
+    def test_shell_status(self):
+        pipe = "set -o pipefail; '{}' run '{}' -p Hi -n 300 --temp 10 --top-k 0 --top-p 1 " \
+               "--min-p 0 --seed {} | head -c 1 >/dev/null"
+        result = subprocess.run(["bash", "-c", pipe.format(PROGRAM, MODEL, self.answer["seed"])],
+                                stderr=subprocess.PIPE)
+        self.assertEqual(result.returncode, 1)
+        self.assertNotIn(b"tok/s", result.stderr)
+
+
+class Inspect(Case):
+    def test_text(self):
+        out = self.assert_works(flashmoe("inspect", MODEL)).stdout
+        for word in ("Architecture", "Parameters", "Layers", "Experts", "Formats", "Sizes",
+                     "One token reads", "KV per position", "--memory"):
+            self.assertIn(word, out)
+        self.assertLessEqual(max(map(len, out.splitlines())), max(80, len(MODEL) + 14))
+
+    def test_json(self):
+        info = json.loads(self.assert_works(flashmoe("inspect", MODEL, "--json")).stdout)
+        with open(os.path.join(MODEL, "config.json"), encoding="utf-8") as file:
+            config = json.load(file)
+        self.assertEqual(info["architecture"], config["model_type"])
+        self.assertEqual(info["n_layers"], config["num_hidden_layers"])
+        self.assertEqual(info["n_experts"], config["num_experts"])
+        self.assertEqual(info["n_experts_per_token"], config["num_experts_per_tok"])
+        self.assertEqual(info["hidden"], config["hidden_size"])
+        self.assertEqual(info["vocabulary"], config["vocab_size"])
+        for key in ("n_parameters", "dense_bytes", "experts_bytes", "expert_bytes",
+                    "expert_token_bytes", "dense_token_bytes", "kv_position_bytes", "state_bytes",
+                    "memory_least_bytes"):
+            self.assertIs(type(info[key]), int)
+        self.assertIs(info["has_tokenizer"], True)
+        experts = sum(f["n_bytes"] for f in info["formats"] if f["is_expert"])
+        self.assertEqual(experts, info["experts_bytes"])
+
+
+class Tokenize(Case):
+    TEXT = "Hello, wörld\n"
+
+    def tokenize(self, *args, text=None):
+        return self.assert_works(flashmoe("tokenize", MODEL, *args, text=text)).stdout
+
+    def test_forms_agree(self):
+        rows = self.tokenize("-p", self.TEXT).splitlines()
+        ids = [int(row.split()[0]) for row in rows]
+        self.assertEqual(self.tokenize("--ids", "-p", self.TEXT).split(), list(map(str, ids)))
+        self.assertEqual(self.tokenize("--count", "-p", self.TEXT), f"{len(ids)}\n")
+        found = json.loads(self.tokenize("--json", "-p", self.TEXT))
+        self.assertEqual(found, {"tokens": ids, "n_tokens": len(ids),
+                                 "text_bytes": len(self.TEXT.encode())})
+        self.assertEqual(self.tokenize("--ids", text=self.TEXT).split(), list(map(str, ids)))
+
+    def test_text_comes_back(self):
+        rows = self.tokenize("-p", self.TEXT).splitlines()
+        pieces = [json.loads(row.split(maxsplit=1)[1]) for row in rows if row.endswith('"')]
+        self.assertEqual("".join(pieces), self.TEXT)
+
+    def test_empty(self):
+        self.assertEqual(self.tokenize("--count", "-p", ""), "0\n")
+        self.assertEqual(self.tokenize("-p", ""), "")
+
+    def test_plain(self):
+        special = int(self.tokenize("--count", "-p", "<|im_end|>"))
+        plain = int(self.tokenize("--count", "--plain", "-p", "<|im_end|>"))
+        self.assertGreaterEqual(plain, special)
+
+
+class Eval(Case):
+    RECORD = json.dumps({"text": "Once upon a time there was a robot who loved music. " * 4})
+    CHAT = json.dumps({"prompt": "What is the Moon?", "response": "A moon. " * 20})
+
+    def evaluate(self, content, *args, name="data.jsonl"):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, name)
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(content)
+            return flashmoe("eval", "nll", MODEL, path, *args)
+
+    def numbers(self, *args, **more):
+        result = self.assert_works(self.evaluate(*args, "--json", **more))
+        return json.loads(result.stdout)
+
+    def test_json(self):
+        found = self.numbers(f"{self.RECORD}\n\n{self.CHAT}\n", "--window", "16", "--windows", "3")
+        self.assertEqual((found["window"], found["n_windows"]), (16, 3))
+        self.assertEqual(found["n_tokens"], 3 * 16)
+        self.assertGreater(found["nats_per_token"], 0)
+        self.assertGreater(found["perplexity"], 1)
+        for key in ("tok_per_s", "nats_per_token", "perplexity"):
+            self.assertIs(type(found[key]), float)
+
+    def test_whole_file_and_chunks(self):
+        content = f"{self.RECORD}\n{self.CHAT}\n"
+        whole = self.numbers(content, "--window", "32")
+        self.assertGreater(whole["n_windows"], 3)
+        again = self.numbers(content, "--window", "32", "--prefill-chunk", "5", "--threads", "1")
+        self.assertEqual(again["nats_per_token"], whole["nats_per_token"])
+        self.assertEqual(again["n_tokens"], whole["n_tokens"])
+
+    def test_conversation(self):
+        """A prompt that begins with "User: " holds several turns: three of them take more marks
+        than one, and the same text as one turn takes fewer."""
+        turns = "User: Hi.\nAssistant: Hello.\nUser: Bye."
+        many = self.numbers(json.dumps({"prompt": turns, "response": "Bye."}) + "\n")
+        one = self.numbers(json.dumps({"prompt": " " + turns, "response": "Bye."}) + "\n")
+        self.assertNotEqual(many["n_tokens"], one["n_tokens"])
+
+    def test_plain_text(self):
+        found = self.numbers("Once upon a time. " * 10, "--window", "16", name="data.txt")
+        self.assertGreater(found["n_tokens"], 15)
+
+    def test_text(self):
+        out = self.assert_works(self.evaluate(self.RECORD + "\n", "--window", "16")).stdout
+        for word in ("nats per token  ", "perplexity      ", "tokens          ", "tok/s"):
+            self.assertIn(word, out)
+
+    def test_cut_last_line(self):
+        result = self.evaluate(f"{self.RECORD}\n{self.CHAT[:30]}", "--window", "16")
+        self.assert_works(result)
+        self.assertIn("line 2, the last one, is cut off", result.stderr)
+
+    def test_bad_lines(self):
+        args = ("--window", "16")
+        self.assert_fails(self.evaluate(f"{self.RECORD}\n{{bad\n{self.RECORD}\n", *args), 1,
+                          "line 2", "JSON")
+        self.assert_fails(self.evaluate(f"{self.RECORD}\n\n{{bad\n", *args), 1, "line 3")
+        self.assert_fails(self.evaluate(f'{{"prompt": "x"}}\n{self.RECORD}\n', *args), 1, "line 1",
+                          '"response"')
+        self.assert_fails(self.evaluate("[1]\n", *args), 1, "line 1")
+        self.assert_fails(self.evaluate("", *args), 1, "at least 2")
+
+
+if __name__ == "__main__":
+    PROGRAM, MODEL = (os.path.abspath(path) for path in sys.argv[1:3])
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]], verbosity=1)

@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""Holds the engine to transformers' results for the trained nano checkpoint.
+
+usage: nano_test.py --data DIR --unpack-to DIR {greedy,nll,same-bits} PROGRAM
+
+greedy     the twelve greedy answers of nano_golden.json, token by token
+nll        nats per token of the eight held-out domains, within 0.002 of transformers in bf16
+same-bits  the program same_bits on nano, with the one hash that every machine must give
+
+Exit status 77 (skipped) when DIR has no nano checkpoint.
+"""
+import argparse
+import fcntl
+import json
+import pathlib
+import subprocess
+import sys
+import tarfile
+
+NLL_TOLERANCE = 0.002
+LOGITS_HASH = "49bfaa09bcdb99a0bf6d00bde48a9dcf"
+
+
+class Joined:
+    """The parts of a split file as one stream."""
+
+    def __init__(self, paths):
+        self.paths = list(paths)
+        self.file = open(self.paths.pop(0), "rb")
+
+    def read(self, n):
+        data = self.file.read(n)
+        while not data and self.paths:
+            self.file.close()
+            self.file = open(self.paths.pop(0), "rb")
+            data = self.file.read(n)
+        return data
+
+
+def unpack(data, folder):
+    """The Hugging Face directory, unpacked once per build; tests may run at the same time."""
+    parts = sorted(data.glob("nano-hf.tar.xz.*"))
+    if not parts:
+        print(f"skipped: {data} has no nano-hf.tar.xz.*")
+        sys.exit(77)
+    with open(folder / "nano.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = folder / "nano.unpacked"
+        if not done.exists():
+            with tarfile.open(fileobj=Joined(parts), mode="r|xz") as archive:
+                archive.extractall(folder)
+            done.touch()
+    return folder / "hf"
+
+
+def run(command):
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)}: status {done.returncode}: {done.stderr}")
+    return done.stdout
+
+
+def greedy(program, model, golden):
+    stop = set(json.load(open(model / "generation_config.json"))["eos_token_id"])
+    n_failed = 0
+    for case in golden["prompts"]:
+        want = case["greedy"]
+        answer = json.loads(run([program, "run", str(model), "-p", case["prompt"], "--greedy",
+                                 "-n", str(len(want)), "--json"]))
+        got = answer["tokens"]
+        ended = answer["stop_reason"] == ("stop" if want[-1] in stop else "length")
+        same = got == want and ended and answer["n_prompt_tokens"] == len(case["ids"])
+        n_equal = next((i for i, (a, b) in enumerate(zip(got, want)) if a != b), len(want))
+        print(f"{'ok' if same else 'FAILED':6} {case['name']}: {n_equal} of {len(want)} tokens")
+        n_failed += not same
+    print(f"{len(golden['prompts']) - n_failed} passed, {n_failed} failed")
+    return n_failed
+
+
+def nll(program, model, golden, heldout):
+    n_failed = 0
+    for domain, want in golden["nll_bf16"].items():
+        result = json.loads(run([program, "eval", "nll", str(model),
+                                 str(heldout / f"{domain}.jsonl"), "--windows", "8", "--json"]))
+        got = result["nats_per_token"]
+        same = abs(got - want) <= NLL_TOLERANCE
+        print(f"{'ok' if same else 'FAILED':6} {domain}: {got:.4f}, transformers {want:.4f}, "
+              f"difference {got - want:+.5f}")
+        n_failed += not same
+    print(f"{len(golden['nll_bf16']) - n_failed} passed, {n_failed} failed")
+    return n_failed
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--data", type=pathlib.Path, required=True)
+    parser.add_argument("--unpack-to", type=pathlib.Path, required=True)
+    parser.add_argument("test", choices=["greedy", "nll", "same-bits"])
+    parser.add_argument("program")
+    args = parser.parse_args()
+    model = unpack(args.data, args.unpack_to)
+    golden = json.load(open(args.data / "nano_golden.json"))
+    if args.test == "greedy":
+        sys.exit(greedy(args.program, model, golden) > 0)
+    if args.test == "nll":
+        sys.exit(nll(args.program, model, golden, args.data / "heldout") > 0)
+    print(run([args.program, str(model), LOGITS_HASH]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+/* same_bits MODEL [HASH]: the logits of every position of a prompt and of a greedy continuation
+ * must be the same bits for 1, 2 and 4 threads, prefill chunks of 1, 7, 64 and all, budgets from
+ * the smallest allowed to everything, a cold and a warm cache, and beside another session in one
+ * batch. With HASH, that value is required. Exit status 3 when bits differ. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "flashmoe.h"
+
+#define N_PROMPT 80
+#define N_MORE 12
+#define CONTEXT 128
+
+static int32_t prompt[N_PROMPT], other[N_PROMPT];
+static char expected[33];
+static unsigned n_runs, n_different;
+
+static void die(const struct fm_error *err)
+{
+    fprintf(stderr, "same_bits: %s\n", err->text);
+    exit(1);
+}
+
+static void make_prompts(unsigned vocabulary)
+{
+    uint32_t state = 12345;
+    for (unsigned i = 0; i < 2 * N_PROMPT; i++) {
+        state = state * 1664525u + 1013904223u;
+        (i < N_PROMPT ? prompt : other)[i % N_PROMPT] = (int32_t)((state >> 8) % vocabulary);
+    }
+}
+
+static int try_open(const char *path, unsigned threads, unsigned chunk, uint64_t memory,
+                    struct fm_model **model, struct fm_error *err)
+{
+    struct fm_model_options options;
+    fm_model_options_init(&options);
+    options.n_threads = threads;
+    options.prefill_chunk = chunk;
+    options.memory_bytes = memory;
+    options.n_context = CONTEXT;
+    options.n_sessions = 2;
+    return fm_model_open(path, &options, model, err);
+}
+
+static struct fm_model *open_model(const char *path, unsigned threads, unsigned chunk,
+                                   uint64_t memory)
+{
+    struct fm_model *model;
+    struct fm_error err;
+    if (try_open(path, threads, chunk, memory, &model, &err) != 0)
+        die(&err);
+    return model;
+}
+
+static struct fm_session *open_session(struct fm_model *model)
+{
+    struct fm_session *session;
+    struct fm_error err;
+    if (fm_session_open(model, &session, &err) != 0)
+        die(&err);
+    return session;
+}
+
+static void ignore_logits(void *ctx, unsigned position, const float *logits, unsigned n)
+{
+    (void)ctx, (void)position, (void)logits, (void)n; /* asking for them is the point */
+}
+
+static const struct fm_observer all_logits = {.logits = ignore_logits};
+
+static void compare(const char *what, const struct fm_session *session)
+{
+    char hash[33];
+    fm_session_logits_hash(session, hash);
+    n_runs++;
+    if (expected[0] == '\0')
+        memcpy(expected, hash, sizeof hash);
+    if (strcmp(expected, hash) != 0) {
+        printf("DIFFERENT %s: %s, expected %s\n", what, hash, expected);
+        n_different++;
+    }
+}
+
+static int32_t best(const float *logits, unsigned n)
+{
+    unsigned at = 0;
+    for (unsigned i = 1; i < n; i++)
+        at = logits[i] > logits[at] ? i : at;
+    return (int32_t)at;
+}
+
+/* The prompt and a continuation; `beside` may be another session that decodes along. */
+static void run_one(struct fm_model *model, struct fm_session *session,
+                    struct fm_session *beside, unsigned vocabulary)
+{
+    struct fm_error err;
+    fm_session_reset(session);
+    fm_session_observe(session, &all_logits);
+    if (fm_session_eval(session, prompt, N_PROMPT, &err) != 0)
+        die(&err);
+    if (beside != NULL) {
+        fm_session_reset(beside);
+        if (fm_session_eval(beside, other, N_PROMPT / 2, &err) != 0)
+            die(&err);
+    }
+    for (unsigned i = 0; i < N_MORE; i++) {
+        int32_t id = best(fm_session_logits(session), vocabulary);
+        const struct fm_batch_item items[] = {{session, &id, 1}, {beside, other + i, 1}};
+        if (fm_eval_batch(model, items, beside != NULL ? 2 : 1, &err) != 0)
+            die(&err);
+    }
+}
+
+/* The least memory the model opens with, to about 1 MiB. */
+static uint64_t smallest_budget(const char *path)
+{
+    struct fm_model *model;
+    uint64_t too_small = 0, enough = 1 << 20;
+    while (try_open(path, 1, 1, enough, &model, NULL) != 0)
+        too_small = enough, enough *= 2;
+    fm_model_close(model);
+    while (enough - too_small > 1 << 20) {
+        uint64_t middle = too_small + (enough - too_small) / 2;
+        if (try_open(path, 1, 1, middle, &model, NULL) == 0) {
+            fm_model_close(model);
+            enough = middle;
+        } else {
+            too_small = middle;
+        }
+    }
+    /* Room for what the process itself may grow by between two opens, and larger chunks. */
+    return enough + (24 << 20);
+}
+
+static void run_all(const char *path, uint64_t smallest, unsigned vocabulary)
+{
+    static const unsigned threads[] = {1, 2, 4}, chunks[] = {1, 7, 64, CONTEXT};
+    const uint64_t budgets[] = {smallest, smallest + (32 << 20), 0};
+    for (unsigned t = 0; t < 3; t++)
+        for (unsigned c = 0; c < 4; c++)
+            for (unsigned b = 0; b < 3; b++) {
+                struct fm_model *model = open_model(path, threads[t], chunks[c], budgets[b]);
+                struct fm_session *session = open_session(model), *beside = open_session(model);
+                struct fm_stats stats;
+                fm_model_stats(model, &stats);
+                char what[128];
+                snprintf(what, sizeof what, "threads %u, chunk %u, %llu expert slots", threads[t],
+                         chunks[c], (unsigned long long)stats.n_cache_slots);
+                run_one(model, session, NULL, vocabulary);
+                compare(what, session); /* cold */
+                run_one(model, session, beside, vocabulary);
+                compare(what, session); /* warm, and in company */
+                fm_session_close(beside);
+                fm_session_close(session);
+                fm_model_close(model);
+            }
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2)
+        return 2;
+    if (argc > 2)
+        snprintf(expected, sizeof expected, "%s", argv[2]);
+    struct fm_model *model = open_model(argv[1], 1, 1, 0);
+    struct fm_model_info info;
+    fm_model_info(model, &info);
+    fm_model_close(model);
+    make_prompts(info.vocabulary);
+    run_all(argv[1], smallest_budget(argv[1]), info.vocabulary);
+    printf("%u runs, %u different, logits hash %s\n", n_runs, n_different, expected);
+    return n_different > 0 ? 3 : 0;
+}

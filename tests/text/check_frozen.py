@@ -1,0 +1,45 @@
+#!/usr/bin/env python3
+"""Compares tokenize_lines with frozen results of the official `tokenizers` package.
+
+usage: check_frozen.py TOKENIZE_LINES qwen2|qwen35
+
+The samples are written by compare_tokenizers.py --freeze. Python's standard library only.
+"""
+import json
+import pathlib
+import sys
+
+import lines_protocol
+
+
+def compare(what, inputs, want, got):
+    bad = [i for i in range(len(want)) if i >= len(got) or want[i] != got[i]]
+    for i in bad[:5]:
+        print(f"{what} of {ascii(inputs[i])}:\n  official {ascii(want[i])}\n"
+              f"  ours     {ascii(got[i]) if i < len(got) else 'nothing'}")
+    return len(bad)
+
+
+def main():
+    program, name = sys.argv[1:3]
+    here = pathlib.Path(__file__).resolve().parent
+    tokenizer = here / f"frozen_{name}_tokenizer.json"
+    samples = json.loads((here / f"frozen_{name}_samples.json").read_text(encoding="utf-8"))
+    n_bad = n_all = 0
+    for mode in ("encode", "plain", "pieces"):
+        chosen = samples["encode" if mode == "pieces" else mode]
+        texts = [sample[0] for sample in chosen]
+        want = [sample[2 if mode == "pieces" else 1] for sample in chosen]
+        source = name if mode == "pieces" else tokenizer
+        n_bad += compare(mode, texts, want, lines_protocol.encode(program, source, texts, mode))
+        n_all += len(texts)
+    lists = [ids for ids, _ in samples["decode"]]
+    want = [text for _, text in samples["decode"]]
+    n_bad += compare("decode", lists, want, lines_protocol.decode(program, tokenizer, lists))
+    n_all += len(lists)
+    print(f"{name}: {n_all} samples, {n_bad} different from {samples['official']}")
+    sys.exit(1 if n_bad > 0 or n_all == 0 else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+/* The C side of compare_tokenizers.py and check_frozen.py.
+ *
+ * usage: tokenize_lines TOKENIZER.json encode|plain|decode|speed
+ *        tokenize_lines qwen2|qwen35 pieces
+ *
+ * encode, plain: reads texts, each a 32-bit length and its bytes; writes for each a 32-bit count
+ * and the ids, with added tokens recognised or not. decode: reads lists of ids, each a 32-bit
+ * count and 32-bit ids; pushes them through the streaming decoder and writes for each a 32-bit
+ * length and the text; a piece that is not whole UTF-8 ends the program with status 2. pieces:
+ * reads texts; writes for each a 32-bit count and the 32-bit lengths of the pieces of its NFC
+ * form. Integers are in machine order. speed: encodes all of stdin and reports to stderr. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/plat.h"
+#include "text/nfc.h"
+#include "text/pretok.h"
+#include "text/tokenizer.h"
+#include "text/unicode.h"
+
+static void fail(const char *text)
+{
+    (void)fprintf(stderr, "tokenize_lines: %s\n", text);
+    exit(2);
+}
+
+static void put(const void *data, size_t bytes)
+{
+    if (bytes > 0 && fwrite(data, 1, bytes, stdout) != bytes)
+        fail("cannot write");
+}
+
+/* One record of n items; false at the end of the input. */
+static bool get_record(void **data, size_t *capacity, size_t item_bytes, uint32_t *n)
+{
+    if (fread(n, sizeof *n, 1, stdin) != 1)
+        return false;
+    if (mem_grow(data, capacity, (size_t)*n * item_bytes + 1, 1, "a record", NULL) != 0)
+        fail("out of memory");
+    if (*n > 0 && fread(*data, item_bytes, *n, stdin) != *n)
+        fail("the input ends inside a record");
+    return true;
+}
+
+static void encode_all(const struct tokenizer *tok, bool with_special)
+{
+    void *text = NULL;
+    size_t capacity = 0;
+    uint32_t bytes;
+    while (get_record(&text, &capacity, 1, &bytes)) {
+        int32_t *ids;
+        size_t n_ids;
+        struct fm_error err;
+        if (tokenizer_encode(tok, text, bytes, with_special, &ids, &n_ids, &err) != 0)
+            fail(err.text);
+        const uint32_t n = (uint32_t)n_ids;
+        put(&n, sizeof n);
+        put(ids, n_ids * sizeof *ids);
+        mem_free(ids);
+    }
+    mem_free(text);
+}
+
+static void decode_all(const struct tokenizer *tok)
+{
+    struct fm_error err;
+    struct token_decoder decoder;
+    if (token_decoder_init(&decoder, tok, &err) != 0)
+        fail(err.text);
+    void *ids = NULL, *out = NULL;
+    size_t ids_capacity = 0, out_capacity = 0;
+    uint32_t n;
+    while (get_record(&ids, &ids_capacity, sizeof(int32_t), &n)) {
+        size_t n_out = 0;
+        for (uint32_t i = 0; i <= n; i++) {
+            const char *text;
+            size_t bytes;
+            if (i == n)
+                token_decoder_finish(&decoder, &text, &bytes);
+            else if (token_decoder_push(&decoder, ((int32_t *)ids)[i], &text, &bytes, &err) != 0)
+                fail(err.text);
+            if (utf8_count_bad((const uint8_t *)text, bytes) > 0)
+                fail("a decoded piece is not whole UTF-8");
+            if (mem_grow(&out, &out_capacity, n_out + bytes + 1, 1, "text", NULL) != 0)
+                fail("out of memory");
+            memcpy((char *)out + n_out, text, bytes);
+            n_out += bytes;
+        }
+        const uint32_t out_bytes = (uint32_t)n_out;
+        put(&out_bytes, sizeof out_bytes);
+        put(out, n_out);
+    }
+    mem_free(ids);
+    mem_free(out);
+    token_decoder_clear(&decoder);
+}
+
+static void split_all(enum pretok kind)
+{
+    struct nfc_buffer nfc = {0};
+    void *text = NULL, *lengths = NULL;
+    size_t capacity = 0, lengths_capacity = 0;
+    uint32_t bytes;
+    while (get_record(&text, &capacity, 1, &bytes)) {
+        if (nfc_normalize(&nfc, text, bytes, NULL) != 0 ||
+            mem_grow(&lengths, &lengths_capacity, nfc.bytes + 1, sizeof bytes, "pieces", NULL) != 0)
+            fail("out of memory");
+        uint32_t n = 0;
+        for (size_t at = 0; at < nfc.bytes; n++) {
+            const size_t length = pretok_next(kind, nfc.text + at, nfc.bytes - at);
+            ((uint32_t *)lengths)[n] = (uint32_t)length;
+            at += length;
+        }
+        put(&n, sizeof n);
+        put(lengths, n * sizeof n);
+    }
+    nfc_clear(&nfc);
+    mem_free(text);
+    mem_free(lengths);
+}
+
+static void measure(const struct tokenizer *tok)
+{
+    void *text = NULL;
+    size_t capacity = 0, bytes = 0;
+    for (;;) {
+        if (mem_grow(&text, &capacity, bytes + (1 << 20), 1, "text", NULL) != 0)
+            fail("out of memory");
+        const size_t got = fread((char *)text + bytes, 1, 1 << 20, stdin);
+        if (got == 0)
+            break;
+        bytes += got;
+    }
+    struct fm_error err;
+    int32_t *ids;
+    size_t n_ids;
+    const uint64_t begin = plat_now_ns();
+    if (tokenizer_encode(tok, text, bytes, true, &ids, &n_ids, &err) != 0)
+        fail(err.text);
+    const double seconds = (double)(plat_now_ns() - begin) / 1e9;
+    (void)fprintf(stderr, "%zu bytes, %zu ids, %.3f s, %.1f MB/s\n", bytes, n_ids, seconds,
+                  (double)bytes / 1e6 / seconds);
+    mem_free(ids);
+    mem_free(text);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 3)
+        fail("usage: tokenize_lines TOKENIZER.json|qwen2|qwen35 encode|plain|decode|speed|pieces");
+    if (strcmp(argv[2], "pieces") == 0) {
+        split_all(strcmp(argv[1], "qwen35") == 0 ? PRETOK_QWEN35 : PRETOK_QWEN2);
+        return fflush(stdout) == 0 ? 0 : 2;
+    }
+    struct tokenizer *tok;
+    struct fm_error err;
+    const uint64_t begin = plat_now_ns();
+    if (tokenizer_open(argv[1], &tok, &err) != 0)
+        fail(err.text);
+    const double seconds = (double)(plat_now_ns() - begin) / 1e9;
+    if (strcmp(argv[2], "encode") == 0)
+        encode_all(tok, true);
+    else if (strcmp(argv[2], "plain") == 0)
+        encode_all(tok, false);
+    else if (strcmp(argv[2], "decode") == 0)
+        decode_all(tok);
+    else if (strcmp(argv[2], "speed") == 0) {
+        (void)fprintf(stderr, "opened in %.3f s, %.1f MB resident, %.1f MB at most\n", seconds,
+                      (double)plat_resident_bytes() / 1e6,
+                      (double)plat_resident_peak_bytes() / 1e6);
+        measure(tok);
+    } else
+        fail("unknown mode");
+    tokenizer_close(tok);
+    return fflush(stdout) == 0 ? 0 : 2;
+}
