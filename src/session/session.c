@@ -51,7 +51,7 @@ void fm_session_reset(struct fm_session *s)
     sequence_reset(s->sequence);
     s->has_logits = false;
     s->is_broken = false;
-    s->is_cancelled = 0;
+    __atomic_store_n(&s->is_cancelled, 0, __ATOMIC_RELAXED);
     (void)XXH3_128bits_reset(s->hash); /* fails for NULL only */
 }
 
@@ -79,7 +79,7 @@ void fm_session_observe(struct fm_session *s, const struct fm_observer *observer
 
 void fm_session_cancel(struct fm_session *s)
 {
-    s->is_cancelled = 1;
+    __atomic_store_n(&s->is_cancelled, 1, __ATOMIC_RELAXED);
 }
 
 /* ---- evaluation ----------------------------------------------------------------------------- */
@@ -147,7 +147,7 @@ static bool before_layer(void *ctx, uint32_t layer)
     const uint32_t n_layers = e->m->model->shape.n_layers;
     for (size_t i = 0; i < e->n_items; i++) {
         const struct fm_session *s = e->items[i].session;
-        if (s->is_cancelled)
+        if (__atomic_load_n(&s->is_cancelled, __ATOMIC_RELAXED))
             return false;
         if (s->observer.progress != NULL)
             s->observer.progress(s->observer.ctx,

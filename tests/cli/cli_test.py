@@ -6,6 +6,7 @@ MODEL is a tiny checkpoint with a tokenizer. Its text is gibberish; only the beh
 program is looked at here.
 """
 
+import codecs
 import json
 import os
 import pty
@@ -493,8 +494,12 @@ class Tokenize(Case):
 
     def test_text_comes_back(self):
         rows = self.tokenize("-p", self.TEXT).splitlines()
-        pieces = [json.loads(row.split(maxsplit=1)[1]) for row in rows if row.endswith('"')]
-        self.assertEqual("".join(pieces), self.TEXT)
+        quoted = [row.split(maxsplit=1)[1] for row in rows]
+        pieces = [codecs.escape_decode(piece[1:-1].encode())[0] for piece in quoted]
+        self.assertEqual(b"".join(pieces).decode(), self.TEXT)
+
+    def test_special_tokens_are_shown(self):
+        self.assertIn('"<|im_end|>"', self.tokenize("-p", "<|im_end|>"))
 
     def test_empty(self):
         self.assertEqual(self.tokenize("--count", "-p", ""), "0\n")
@@ -543,7 +548,7 @@ class Eval(Case):
         than one, and the same text as one turn takes fewer."""
         turns = "User: Hi.\nAssistant: Hello.\nUser: Bye."
         many = self.numbers(json.dumps({"prompt": turns, "response": "Bye."}) + "\n")
-        one = self.numbers(json.dumps({"prompt": " " + turns, "response": "Bye."}) + "\n")
+        one = self.numbers(json.dumps({"prompt": "-" + turns, "response": "Bye."}) + "\n")
         self.assertNotEqual(many["n_tokens"], one["n_tokens"])
 
     def test_plain_text(self):
