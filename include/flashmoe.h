@@ -123,8 +123,8 @@ struct fm_stats {
     uint64_t n_cache_slots;
     unsigned prefill_chunk, n_context, n_threads;
 
-    uint64_t n_prefill_tokens, prefill_ns; /* evaluations of more than one token */
-    uint64_t n_decode_tokens, decode_ns;   /* evaluations of one token per session */
+    uint64_t n_prefill_tokens, prefill_ns; /* prompts */
+    uint64_t n_decode_tokens, decode_ns;   /* evaluations of one further token per session */
     uint64_t n_expert_hits, n_expert_misses;
     uint64_t bytes_read; /* expert bytes read from storage */
 };
@@ -232,7 +232,8 @@ struct fm_sampler;
 FM_API int fm_sampler_open(const struct fm_model *model, const struct fm_sampling *sampling,
                            struct fm_sampler **out, struct fm_error *err);
 FM_API void fm_sampler_close(struct fm_sampler *sampler);
-/* Padding rows of the vocabulary, which have no token, are never chosen. */
+/* A token id, or FM_ERR_FORMAT when no logit is a number: the weights are damaged. Padding rows of
+ * the vocabulary, which have no token, are never chosen. */
 FM_API int32_t fm_sampler_pick(struct fm_sampler *sampler, const float *logits);
 
 #ifdef __cplusplus

@@ -223,8 +223,7 @@ static void bind_delta_net(struct binder *b, const struct transformer *t,
     const uint32_t channels = 2 * t->n_key_heads * t->key_dim + values;
     traits->bind_delta_projections(b, t, w, prefix);
     binder_matrix(b, &w->out, t->hidden, values, "%slinear_attn.out_proj.weight", prefix);
-    binder_vector(b, &w->conv, channels * t->conv_kernel, VECTOR_PLAIN,
-                  "%slinear_attn.conv1d.weight", prefix);
+    binder_table(b, &w->conv, channels, t->conv_kernel, "%slinear_attn.conv1d.weight", prefix);
     binder_vector(b, &w->decay, t->n_value_heads, VECTOR_NEG_EXP, "%slinear_attn.A_log", prefix);
     binder_vector(b, &w->dt_bias, t->n_value_heads, VECTOR_PLAIN, "%slinear_attn.dt_bias",
                   prefix);

@@ -200,8 +200,10 @@ static int by_offset(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-static int check_overlap(const struct safetensors *st, const struct place *place,
-                         struct fm_error *err)
+/* Tensors must not overlap, and the last one must end where the file does: with a wrong header
+ * length every tensor would be read a few bytes off. */
+static int check_cover(const struct safetensors *st, const struct place *place,
+                       struct fm_error *err)
 {
     const struct tensor_info *last = NULL; /* with at least one byte */
     for (size_t i = 0; i < st->n_tensors; i++) {
@@ -219,6 +221,13 @@ static int check_overlap(const struct safetensors *st, const struct place *place
                            (unsigned long long)(t->offset + t->bytes - place->data_begin));
         last = t;
     }
+    const uint64_t end = last != NULL ? last->offset + last->bytes : place->data_begin;
+    if (end != place->data_begin + place->data_bytes)
+        return err_set(err, FM_ERR_FORMAT,
+                       "%s: the tensors end at byte %llu, the file at byte %llu: the header or the "
+                       "file is damaged",
+                       place->path, (unsigned long long)end,
+                       (unsigned long long)(place->data_begin + place->data_bytes));
     return 0;
 }
 
@@ -267,7 +276,7 @@ static int fill(struct safetensors *st, const struct place *place, json_t *root,
         st->n_tensors++;
     }
     qsort(st->tensors, st->n_tensors, sizeof *st->tensors, by_offset);
-    return check_overlap(st, place, err);
+    return check_cover(st, place, err);
 }
 
 /* The JSON text of a header that begins at byte 8. */

@@ -127,6 +127,49 @@ const struct tensor_info *binder_find(const struct binder *b, const char *name_f
     return n > 0 && n < NAME_BYTES ? source_find(b->model->source, name) : NULL;
 }
 
+/* True when the tensor is [n_rows, n_cols], or [n_cols] for one row, dimensions of one aside. */
+static bool is_table(const struct tensor_info *t, uint32_t n_rows, uint32_t n_cols)
+{
+    uint64_t expected[] = {n_rows, n_cols};
+    unsigned e = 0;
+    for (unsigned d = 0; d < t->n_dims; d++) {
+        if (t->dims[d] == 1)
+            continue;
+        while (e < 2 && expected[e] == 1)
+            e++;
+        if (e == 2 || t->dims[d] != expected[e++])
+            return false;
+    }
+    while (e < 2 && expected[e] == 1)
+        e++;
+    return e == 2;
+}
+
+static void bind_floats(struct binder *b, const float **out, uint32_t n_rows, uint32_t n_cols,
+                        enum vector_transform transform, const char *name)
+{
+    const struct tensor_info *t = take(b, name);
+    if (t == NULL)
+        return;
+    if (!is_table(t, n_rows, n_cols)) {
+        char expected[48];
+        if (n_rows == 1)
+            (void)snprintf(expected, sizeof expected, "[%u]", n_cols);
+        else
+            (void)snprintf(expected, sizeof expected, "[%u, %u]", n_rows, n_cols);
+        wrong_shape(b, t, expected);
+        return;
+    }
+    const uint32_t n = n_rows * n_cols; /* the tensor lies inside its file: no overflow */
+    uint64_t at = reserve(b, (uint64_t)n * sizeof(float));
+    add_read(b, (struct dense_read){.file = t->file, .offset = t->offset, .bytes = t->bytes,
+                                    .dense_offset = at, .vector_quant = t->quant, .n = n,
+                                    .transform = transform});
+    add_pointer(b, (const void **)out, at);
+    b->model->n_parameters += n;
+    count_format(b, t->quant, false, 1, t->bytes);
+}
+
 void binder_vector(struct binder *b, const float **out, uint32_t n,
                    enum vector_transform transform, const char *name_fmt, ...)
 {
@@ -135,25 +178,20 @@ void binder_vector(struct binder *b, const float **out, uint32_t n,
     va_start(args, name_fmt);
     bool ok = b->rc == 0 && format_name(b, name, name_fmt, args);
     va_end(args);
-    const struct tensor_info *t = ok ? take(b, name) : NULL;
-    if (t == NULL)
-        return;
-    uint64_t n_elements = 1;
-    for (unsigned d = 0; d < t->n_dims; d++)
-        n_elements *= t->dims[d]; /* the source has checked the product */
-    if (n_elements != n) {
-        char expected[48];
-        (void)snprintf(expected, sizeof expected, "%u elements", n);
-        wrong_shape(b, t, expected);
-        return;
-    }
-    uint64_t at = reserve(b, (uint64_t)n * sizeof(float));
-    add_read(b, (struct dense_read){.file = t->file, .offset = t->offset, .bytes = t->bytes,
-                                    .dense_offset = at, .vector_quant = t->quant, .n = n,
-                                    .transform = transform});
-    add_pointer(b, (const void **)out, at);
-    b->model->n_parameters += n;
-    count_format(b, t->quant, false, 1, t->bytes);
+    if (ok)
+        bind_floats(b, out, 1, n, transform, name);
+}
+
+void binder_table(struct binder *b, const float **out, uint32_t n_rows, uint32_t n_cols,
+                  const char *name_fmt, ...)
+{
+    char name[NAME_BYTES];
+    va_list args;
+    va_start(args, name_fmt);
+    bool ok = b->rc == 0 && format_name(b, name, name_fmt, args);
+    va_end(args);
+    if (ok)
+        bind_floats(b, out, n_rows, n_cols, VECTOR_PLAIN, name);
 }
 
 static const struct tensor_info *take_matrix(struct binder *b, const char *name, uint32_t n_rows,

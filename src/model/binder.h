@@ -31,9 +31,13 @@ const struct tensor_info *binder_find(const struct binder *b, const char *name_f
 /* True after any call has failed. */
 bool binder_has_failed(const struct binder *b);
 
-/* Any float tensor with `n` elements in one run, dimensions of one aside, kept as f32. */
+/* A float tensor [n], dimensions of one aside, kept as f32. */
 void binder_vector(struct binder *b, const float **out, uint32_t n,
                    enum vector_transform transform, const char *name_fmt, ...) ERR_PRINTF(5, 6);
+
+/* A float tensor [n_rows, n_cols], dimensions of one aside, kept as f32: convolutions. */
+void binder_table(struct binder *b, const float **out, uint32_t n_rows, uint32_t n_cols,
+                  const char *name_fmt, ...) ERR_PRINTF(5, 6);
 
 /* A matrix [n_rows, n_cols] in the file's own format. */
 void binder_matrix(struct binder *b, struct weight *out, uint32_t n_rows, uint32_t n_cols,

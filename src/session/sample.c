@@ -188,6 +188,6 @@ int32_t fm_sampler_pick(struct fm_sampler *s, const float *logits)
 {
     size_t n = list_candidates(s, logits);
     if (n == 0)
-        return 0; /* nothing but NaN: no choice is right */
+        return FM_ERR_FORMAT; /* nothing but NaN: no choice is right */
     return s->sampling.temperature > 0 ? pick_random(s, n) : pick_best(s->candidates, n);
 }

@@ -90,6 +90,7 @@ struct evaluation {
     size_t n_items;
     uint64_t n_tokens, n_done; /* of all items; before the batch at hand */
     uint32_t n_rows;           /* in the batch at hand */
+    bool is_decode;            /* one token each, behind others */
 };
 
 static int check_item(const struct fm_model *m, const struct fm_batch_item *item,
@@ -223,21 +224,22 @@ static int run_batches(struct evaluation *e, struct fm_error *err)
 
 static void count_tokens(const struct evaluation *e, uint64_t elapsed_ns)
 {
-    const bool is_decode = e->n_tokens == e->n_items; /* one token each */
     struct fm_model *m = e->m;
-    *(is_decode ? &m->n_decode_tokens : &m->n_prefill_tokens) += e->n_tokens;
-    *(is_decode ? &m->decode_ns : &m->prefill_ns) += elapsed_ns;
+    *(e->is_decode ? &m->n_decode_tokens : &m->n_prefill_tokens) += e->n_tokens;
+    *(e->is_decode ? &m->decode_ns : &m->prefill_ns) += elapsed_ns;
 }
 
 int fm_eval_batch(struct fm_model *m, const struct fm_batch_item *items, size_t n_items,
                   struct fm_error *err)
 {
-    struct evaluation e = {.m = m, .items = items, .n_items = n_items};
+    struct evaluation e = {.m = m, .items = items, .n_items = n_items, .is_decode = true};
     int rc = check_items(&e, err);
     if (rc != 0)
         return rc;
-    for (size_t i = 0; i < n_items; i++)
+    for (size_t i = 0; i < n_items; i++) {
         e.n_tokens += items[i].n_ids;
+        e.is_decode &= items[i].n_ids == 1 && items[i].session->sequence->position > 0;
+    }
     const uint64_t begin_ns = plat_now_ns();
     const long n_allocations = mem_count();
     rc = run_batches(&e, err);

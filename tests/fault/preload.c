@@ -1,0 +1,95 @@
+/* Makes reads fail: a shared object for LD_PRELOAD that stands before pread.
+ *
+ *   FAULT_KIND   eio: the call fails with EIO; zero: the file ends here; short: a few bytes only;
+ *                eintr: two of three calls fail with EINTR; storm: short and eintr
+ *   FAULT_AT     the first call that is faulty, counted from 1 over all threads (default 1)
+ *   FAULT_SPAN   how many are, 0 for all from there on (default 1)
+ *   FAULT_COUNT  a file that gets the number of calls when the process ends
+ *
+ * Without FAULT_KIND calls are only counted. */
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+/* A prime, so that nothing stays aligned. */
+#define SHORT_BYTES 977
+
+#define EXPORTED __attribute__((visibility("default")))
+
+EXPORTED ssize_t pread(int fd, void *dst, size_t bytes, off_t offset);
+EXPORTED ssize_t pread64(int fd, void *dst, size_t bytes, off64_t offset);
+
+static atomic_long n_calls;
+
+static long env_number(const char *name, long fallback)
+{
+    const char *text = getenv(name);
+    return text != NULL ? strtol(text, NULL, 10) : fallback;
+}
+
+static int is_faulty(long call)
+{
+    const long first = env_number("FAULT_AT", 1), span = env_number("FAULT_SPAN", 1);
+    return call >= first && (span == 0 || call - first < span);
+}
+
+/* True when the call is over with *result; otherwise *bytes may have become less. */
+static int inject(size_t *bytes, ssize_t *result)
+{
+    const long call = atomic_fetch_add(&n_calls, 1) + 1;
+    const char *kind = getenv("FAULT_KIND");
+    if (kind == NULL || !is_faulty(call))
+        return 0;
+    const int is_storm = strcmp(kind, "storm") == 0;
+    *result = -1;
+    if (strcmp(kind, "eio") == 0) {
+        errno = EIO;
+        return 1;
+    }
+    if ((is_storm || strcmp(kind, "eintr") == 0) && call % 3 != 0) {
+        errno = EINTR;
+        return 1;
+    }
+    if (strcmp(kind, "zero") == 0) {
+        *result = 0;
+        return 1;
+    }
+    if ((is_storm || strcmp(kind, "short") == 0) && *bytes > SHORT_BYTES)
+        *bytes = SHORT_BYTES;
+    return 0;
+}
+
+ssize_t pread(int fd, void *dst, size_t bytes, off_t offset)
+{
+    ssize_t (*next)(int, void *, size_t, off_t);
+    ssize_t result;
+    if (inject(&bytes, &result))
+        return result;
+    *(void **)&next = dlsym(RTLD_NEXT, "pread");
+    return next(fd, dst, bytes, offset);
+}
+
+ssize_t pread64(int fd, void *dst, size_t bytes, off64_t offset)
+{
+    ssize_t (*next)(int, void *, size_t, off64_t);
+    ssize_t result;
+    if (inject(&bytes, &result))
+        return result;
+    *(void **)&next = dlsym(RTLD_NEXT, "pread64");
+    return next(fd, dst, bytes, offset);
+}
+
+__attribute__((destructor)) static void write_count(void)
+{
+    const char *path = getenv("FAULT_COUNT");
+    FILE *f = path != NULL ? fopen(path, "w") : NULL;
+    if (f == NULL)
+        return;
+    fprintf(f, "%ld\n", atomic_load(&n_calls));
+    (void)fclose(f);
+}

@@ -1,0 +1,169 @@
+/* config.json. The input takes the place of the configuration of a golden checkpoint, whose
+ * weights are real. A model that opens must keep what its header promises, and two tokens must go
+ * through it. */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "arch/forward.h"
+#include "base/mem.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+#define GOLDEN FLASHMOE_TEST_DIR "/golden/"
+#define CONTEXT 4
+
+static void require(int holds, const char *what)
+{
+    if (holds)
+        return;
+    fprintf(stderr, "broken promise: %s\n", what);
+    abort();
+}
+
+/* The checkpoint whose kind the bytes name, so that most of them have a chance to fit. */
+static const char *template_for(const uint8_t *data, size_t size)
+{
+    if (memmem(data, size, "qwen3_moe", 9) != NULL)
+        return GOLDEN "qwen3_moe";
+    if (memmem(data, size, "qwen3_5_moe", 11) != NULL)
+        return GOLDEN "qwen3_5_moe_text";
+    return GOLDEN "qwen3_next";
+}
+
+static void check_experts(const struct model *model)
+{
+    for (uint32_t l = 0; l < model->n_expert_layers; l++) {
+        const struct expert_layer *layer = &model->expert_layers[l];
+        require(layer->layer < model->shape.n_layers, "an expert layer is a layer");
+        require(layer->n_experts == model->shape.n_experts, "all layers have the same experts");
+        require(layer->slot_bytes <= model->expert_slot_bytes, "a slot holds any expert");
+        for (uint64_t i = 0; i < (uint64_t)layer->n_experts * layer->n_extents; i++) {
+            const struct extent *e = &layer->extents[i];
+            require(e->file < model->source->n_files, "an extent has a file");
+            require(e->offset + e->bytes <= model->source->files[e->file].bytes,
+                    "an extent lies inside its file");
+            require(e->slot_offset + e->bytes <= layer->slot_bytes,
+                    "an extent lies inside its slot");
+        }
+    }
+}
+
+static void check_sizes(const struct model *model)
+{
+    const struct model_shape *s = &model->shape;
+    require(s->n_layers >= 1 && s->n_layers <= LIMIT_LAYERS, "the number of layers is bounded");
+    require(s->n_experts_per_token >= 1 && s->n_experts_per_token <= s->n_experts &&
+                s->n_experts_per_token <= LIMIT_TOP_K, "top-k is possible");
+    require(s->max_context >= 1 && s->max_context <= LIMIT_CONTEXT, "the context is bounded");
+    require(model->dense_token_bytes <= model->dense_bytes, "a token reads what is there");
+    require(model->n_stop_tokens <= LIMIT_STOP_TOKENS, "the stop tokens are bounded");
+    uint64_t smaller = 0;
+    static const uint32_t rows[] = {1, 64, 512, LIMIT_CONTEXT};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const struct forward_options options = {.max_rows = rows[i], .max_segments = 1,
+                                                .n_context = s->max_context,
+                                                .kv_format = &quant_f32};
+        uint64_t scratch = forward_bytes(model, &options), state;
+        require(scratch > smaller, "more rows take more scratch");
+        require(sequence_bytes(model, &quant_f32, rows[i], &state), "a sequence has a size");
+        smaller = scratch;
+    }
+}
+
+/* What a forward pass needs. */
+struct engine {
+    struct reader *reader;
+    struct expert_store *store;
+    struct expert_cache *cache;
+    struct backend *be;
+    struct forward *forward;
+    struct sequence *sequence;
+};
+
+static bool go_on(void *ctx, uint32_t layer)
+{
+    (void)ctx, (void)layer;
+    return true;
+}
+
+static void count_logits(void *ctx, uint32_t segment, uint32_t row, const float *logits)
+{
+    (void)segment, (void)row, (void)logits;
+    *(int *)ctx += 1;
+}
+
+static void set_up(struct model *model, struct engine *e)
+{
+    const struct forward_options options = {.max_rows = 2, .max_segments = 1,
+                                            .n_context = CONTEXT, .kv_format = &quant_f32};
+    const struct backend_options backend = {.n_threads = 1,
+                                            .max_cols = forward_max_cols(model), .max_rows = 2};
+    int rc = model_load_dense(model, NULL, NULL, NULL);
+    if (rc == 0 && model->n_expert_layers > 0) {
+        rc = reader_pread_open(1, &e->reader, NULL);
+        if (rc == 0)
+            rc = expert_store_open(model, e->reader, &e->store, NULL);
+        if (rc == 0)
+            rc = expert_cache_open(model, e->store, 2, &e->cache, NULL);
+    }
+    if (rc == 0)
+        rc = backend_open(NULL, &backend, &e->be, NULL);
+    if (rc == 0)
+        rc = forward_open(model, e->be, e->cache, &options, &e->forward, NULL);
+    if (rc == 0)
+        rc = sequence_new(model, &quant_f32, CONTEXT, &e->sequence, NULL);
+    require(rc == 0, "a model that opened can be set up");
+}
+
+static void run_tokens(struct engine *e)
+{
+    static const int32_t tokens[] = {0, 5};
+    int n_logits = 0;
+    const struct batch_segment segment = {.sequence = e->sequence, .tokens = tokens,
+                                          .n_tokens = 2, .wants_last_logits = true};
+    const struct batch batch = {.segments = &segment, .n_segments = 1,
+                                .hooks = {.ctx = &n_logits, .before_layer = go_on,
+                                          .logits = count_logits}};
+    struct fm_error err = {0};
+    require(forward_run(e->forward, &batch, &err) == 0, err.text);
+    require(e->sequence->position == 2 && n_logits == 1, "two tokens give one row of logits");
+}
+
+static void engine_clear(struct engine *e)
+{
+    sequence_free(e->sequence);
+    forward_close(e->forward);
+    backend_close(e->be);
+    expert_store_close(e->store);
+    expert_cache_close(e->cache);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    const struct model_options options = {.families = arch_families()};
+    struct source *source;
+    struct model *model;
+    struct fm_error err = {0};
+    require(source_open(template_for(data, size), &source, &err) == 0, err.text);
+    jdoc_clear(&source->config);
+    if (jdoc_parse(&source->config, "config.json", (const char *)data, size, &err) != 0) {
+        source_close(source);
+        return 0;
+    }
+    int rc = model_open_source(source, &options, &model, &err);
+    if (rc != 0) {
+        require(rc < 0 && err.code == rc && err.text[0] != '\0', "an error has code and text");
+        require(model == NULL, "nothing is left after an error");
+        return 0;
+    }
+    check_experts(model);
+    check_sizes(model);
+    struct engine engine = {0};
+    set_up(model, &engine);
+    run_tokens(&engine);
+    engine_clear(&engine);
+    model_close(model);
+    return 0;
+}
