@@ -111,7 +111,8 @@ static void test_text_too_long(void **state)
     assert_null(ids);
 }
 
-/* A megabyte without a space takes about 0.3 s with the heap and an hour without. */
+/* A megabyte without a space takes about 0.3 s with the heap and an hour without: then ctest's
+ * time limit ends it. */
 static void test_megabyte_word(void **state)
 {
     const struct tokenizer *tok = ((struct fixture *)*state)->tok;
@@ -122,9 +123,7 @@ static void test_megabyte_word(void **state)
         text[i] = "thatherein"[i % 10];
     int32_t *ids;
     size_t n;
-    const uint64_t begin = plat_now_ns();
     assert_int_equal(tokenizer_encode(tok, text, BYTES, true, &ids, &n, NULL), 0);
-    assert_true(plat_now_ns() - begin < 20u * 1000 * 1000 * 1000);
     assert_true(n > 0 && n < BYTES);
     size_t total = 0;
     for (size_t i = 0; i < n; i++) {
