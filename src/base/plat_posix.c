@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -13,6 +12,8 @@
 #ifdef __linux__
 #include <malloc.h>
 #include <sched.h>
+#else
+#include <sys/resource.h>
 #endif
 #ifdef __APPLE__
 #include <mach/mach.h>
@@ -147,18 +148,20 @@ static uint64_t number_in_file(const char *path, uint64_t fallback)
     return value;
 }
 
-static uint64_t meminfo_available(void)
+/* The value of a line "FIELD: N kB" of a /proc file, in bytes; 0 when there is none. */
+static uint64_t proc_field(const char *path, const char *field)
 {
-    FILE *f = fopen("/proc/meminfo", "re");
+    FILE *f = fopen(path, "re");
     if (f == NULL)
         return 0;
     char line[256];
-    unsigned long long kib = 0;
-    while (fgets(line, sizeof line, f) != NULL)
-        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
-            break;
+    const size_t n = strlen(field);
+    uint64_t bytes = 0;
+    while (bytes == 0 && fgets(line, sizeof line, f) != NULL)
+        if (strncmp(line, field, n) == 0 && line[n] == ':')
+            bytes = strtoull(line + n + 1, NULL, 10) * 1024;
     (void)fclose(f);
-    return (uint64_t)kib * 1024;
+    return bytes;
 }
 
 static uint64_t cgroup_left(const char *limit_path, const char *usage_path)
@@ -216,7 +219,7 @@ static uint64_t cgroup_memory_left(void)
 
 uint64_t plat_memory_available(void)
 {
-    uint64_t machine = meminfo_available();
+    uint64_t machine = proc_field("/proc/meminfo", "MemAvailable");
     uint64_t group = cgroup_memory_left();
     return group < machine ? group : machine;
 }
@@ -231,6 +234,12 @@ uint64_t plat_resident_bytes(void)
         resident = 0;
     (void)fclose(f);
     return (uint64_t)resident * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Not getrusage: its figure also counts what the process was before exec. */
+uint64_t plat_resident_peak_bytes(void)
+{
+    return proc_field("/proc/self/status", "VmHWM");
 }
 
 void plat_memory_trim(void)
@@ -265,12 +274,6 @@ uint64_t plat_resident_bytes(void)
     return 0;
 }
 
-void plat_memory_trim(void)
-{
-}
-
-#endif
-
 uint64_t plat_resident_peak_bytes(void)
 {
     struct rusage usage;
@@ -282,3 +285,9 @@ uint64_t plat_resident_peak_bytes(void)
     return (uint64_t)usage.ru_maxrss * 1024;
 #endif
 }
+
+void plat_memory_trim(void)
+{
+}
+
+#endif

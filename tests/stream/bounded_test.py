@@ -1,0 +1,32 @@
+#!/usr/bin/env python3
+"""bounded_test.py FLASHMOE MODEL: measured resident memory stays inside --memory, from the smallest
+budget the program accepts upwards, and the smaller budget reads more."""
+import json
+import subprocess
+import sys
+
+MIB = 1 << 20
+
+
+def run(program, model, budget):
+    command = [program, "run", model, "-p", "Once upon a time", "-n", "48", "--greedy", "--json",
+               "--memory", str(budget)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    return json.loads(done.stdout) if done.returncode == 0 else None
+
+
+def main():
+    program, model = sys.argv[1:]
+    smallest = next(n for n in range(2, 1 << 14) if run(program, model, n * MIB))
+    results = [run(program, model, (smallest + more) * MIB) for more in (0, 1, 8, 64)]
+    for r in results:
+        print(f"budget {r['memory_budget_bytes'] / MIB:.0f} MiB: resident "
+              f"{r['memory_bytes'] / MIB:.1f} MiB, {r['bytes_read'] / MIB:.1f} MiB read, "
+              f"hash {r['logits_hash']}")
+    assert all(r["memory_bytes"] <= r["memory_budget_bytes"] for r in results), "over the budget"
+    assert len({r["logits_hash"] for r in results}) == 1, "the budget changed the logits"
+    assert results[0]["bytes_read"] > results[-1]["bytes_read"], "the budget made no difference"
+
+
+if __name__ == "__main__":
+    main()
