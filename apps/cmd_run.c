@@ -71,37 +71,6 @@ static void choose_sampling(struct run *run)
                 shapers[i]);
 }
 
-/* The prompt in the model's chat form, or as it is when there is none. */
-static int render_prompt(struct run *run, char **text, size_t *text_bytes, struct fm_error *err)
-{
-    if (args_flag(run->args, "raw"))
-        return 0;
-    if (strlen(*text) != *text_bytes)
-        return err_set(err, FM_ERR_FORMAT, "the prompt has a NUL byte at %zu; only text can be "
-                       "asked", strlen(*text));
-    char *chat = NULL;
-    size_t chat_bytes = 0;
-    int rc = fm_render_chat(run->model, args_text(run->args, "system"), *text, &chat, &chat_bytes,
-                            err);
-    if (rc == FM_ERR_UNSUPPORTED && run->info.has_tokenizer) {
-        if (args_given(run->args, "system"))
-            return err_wrap(err, rc, "--system cannot be used");
-        if (!run->is_quiet)
-            say("note: this model has no chat form; the prompt is continued as it is (--raw)");
-        return 0;
-    }
-    if (rc != 0)
-        return rc;
-    mem_free(*text);
-    *text = mem_new(chat_bytes + 1, 1, "the prompt", err);
-    if (*text != NULL) {
-        memcpy(*text, chat, chat_bytes);
-        *text_bytes = chat_bytes;
-    }
-    fm_free(chat);
-    return *text != NULL ? 0 : FM_ERR_NOMEM;
-}
-
 static int check_context(const struct run *run, struct fm_error *err)
 {
     if (run->n_prompt <= run->n_context)
@@ -118,18 +87,26 @@ static int check_context(const struct run *run, struct fm_error *err)
                    need);
 }
 
-static int tokenize_prompt(struct run *run, char **text, size_t text_bytes, struct fm_error *err)
+/* The prompt in the model's chat form, or as it is when there is none. */
+static int tokenize_prompt(struct run *run, const char *text, size_t text_bytes,
+                           struct fm_error *err)
 {
-    int rc = render_prompt(run, text, &text_bytes, err);
-    if (rc == 0)
-        rc = fm_tokenize(run->model, *text, text_bytes, FM_TEXT_WITH_SPECIAL, &run->prompt,
-                         &run->n_prompt, err);
-    if (rc == 0 && run->n_prompt == 0)
-        rc = err_set(err, FM_ERR_ARG, "the prompt gives no tokens");
-    return rc == 0 ? check_context(run, err) : rc;
+    int rc = FM_ERR_UNSUPPORTED;
+    if (!args_flag(run->args, "raw")) {
+        rc = fm_tokenize_chat(run->model, args_text(run->args, "system"), text, text_bytes,
+                              &run->prompt, &run->n_prompt, err);
+        if (rc != FM_ERR_UNSUPPORTED || !run->info.has_tokenizer)
+            return rc;
+        if (args_given(run->args, "system"))
+            return err_wrap(err, rc, "--system cannot be used");
+        if (!run->is_quiet)
+            say("note: this model has no chat form; the prompt is continued as it is (--raw)");
+    }
+    return fm_tokenize(run->model, text, text_bytes, FM_TEXT_WITH_SPECIAL, &run->prompt,
+                       &run->n_prompt, err);
 }
 
-static int open_all(struct run *run, char **text, size_t text_bytes, struct fm_error *err)
+static int open_all(struct run *run, const char *text, size_t text_bytes, struct fm_error *err)
 {
     int rc = app_model_open(run->args, (unsigned)args_uint(run->args, "context"), &run->model, err);
     if (rc != 0)
@@ -140,6 +117,10 @@ static int open_all(struct run *run, char **text, size_t text_bytes, struct fm_e
     fm_model_info(run->model, &run->info);
     choose_sampling(run);
     rc = tokenize_prompt(run, text, text_bytes, err);
+    if (rc == 0 && run->n_prompt == 0)
+        rc = err_set(err, FM_ERR_ARG, "the prompt gives no tokens");
+    if (rc == 0)
+        rc = check_context(run, err);
     if (rc == 0)
         rc = fm_decoder_open(run->model, &run->decoder, err);
     if (rc == 0)
@@ -366,7 +347,7 @@ static int run_run(const struct args *args)
         return STATUS_USAGE;
     }
     interrupt_install();
-    rc = open_all(&run, &text, text_bytes, &err);
+    rc = open_all(&run, text, text_bytes, &err);
     mem_free(text);
     if (rc == 0) {
         interrupt_watch(run.session);

@@ -8,8 +8,12 @@
  * Errors: a function that can fail returns 0 or a negative FM_ERR_* code and fills
  * `struct fm_error`, which may be NULL. The library never exits, prints or reads the environment.
  *
- * Threads: a model and its sessions are used by one thread at a time; fm_session_cancel may be
- * called from any thread and from a signal handler. Two models are independent. */
+ * Threads: a model and its sessions are used by one thread at a time. Beside it, any thread may
+ * tokenize (fm_tokenize, fm_tokenize_chat, fm_token_text), use decoders and samplers of its own,
+ * and call fm_session_cancel, which a signal handler may do too. Two models are independent.
+ *
+ * Callbacks run on the thread that evaluates. They may tokenize and decode; they must not evaluate,
+ * reset or close anything of the same model. */
 #ifndef FLASHMOE_H
 #define FLASHMOE_H
 
@@ -142,11 +146,11 @@ enum {
 FM_API int fm_tokenize(const struct fm_model *model, const char *text, size_t text_bytes,
                        int flags, int32_t **ids, size_t *n_ids, struct fm_error *err);
 
-/* The chat form of one user message, ready to be answered: text to be tokenized with
- * FM_TEXT_WITH_SPECIAL. `system` may be NULL. Freed with fm_free. FM_ERR_UNSUPPORTED when the
- * tokenizer has no chat tokens. */
-FM_API int fm_render_chat(const struct fm_model *model, const char *system, const char *user,
-                          char **text, size_t *text_bytes, struct fm_error *err);
+/* Token ids of one user message in the model's chat form, ready to be answered; freed with
+ * fm_free. Special tokens in `system` (may be NULL) and `user` are ordinary characters.
+ * FM_ERR_UNSUPPORTED when the tokenizer has no chat tokens. */
+FM_API int fm_tokenize_chat(const struct fm_model *model, const char *system, const char *user,
+                            size_t user_bytes, int32_t **ids, size_t *n_ids, struct fm_error *err);
 
 /* The bytes an id stands for, special tokens included and not necessarily whole characters; NULL
  * when the id has no token. Not NUL-terminated. */
@@ -203,7 +207,7 @@ FM_API void fm_session_logits_hash(const struct fm_session *session, char hex[33
 
 /* Looks into the computation. With `logits` set, every position's logits are computed, not only
  * the last one's. `layer` 0 is the embedding, layer i the residual stream after layer i-1, and
- * the one after the last is the final norm's output. */
+ * the one after the last is the final norm's output, shown where logits are computed. */
 struct fm_observer {
     void *ctx;
     void (*hidden)(void *ctx, unsigned layer, unsigned position, const float *x, unsigned n);
@@ -212,7 +216,8 @@ struct fm_observer {
 };
 FM_API void fm_session_observe(struct fm_session *session, const struct fm_observer *observer);
 
-/* Makes the evaluation in progress, or the next one, fail with FM_ERR_CANCELLED. */
+/* Makes the evaluation in progress, or the next one, fail with FM_ERR_CANCELLED. In a batch that
+ * ends the evaluation for all its sessions. */
 FM_API void fm_session_cancel(struct fm_session *session);
 
 /* ---- sampling -------------------------------------------------------------------------- */
@@ -220,7 +225,7 @@ FM_API void fm_session_cancel(struct fm_session *session);
 struct fm_sampling {
     float temperature; /* 0: the most likely token */
     unsigned top_k;    /* 0: off */
-    float top_p;       /* 1: off */
+    float top_p;       /* 1: off; the most likely token always stays */
     float min_p;       /* 0: off */
     uint64_t seed;
 };

@@ -97,13 +97,16 @@ static int read_experts(struct transformer *t, const struct transformer_traits *
     return rc;
 }
 
-static int refuse_unsupported(const struct config *c, struct fm_error *err)
+static int refuse_unsupported(const struct transformer_traits *traits, const struct config *c,
+                              struct fm_error *err)
 {
     int rc = config_refuse_unless(c, "hidden_act", "\"silu\"", err);
     if (rc == 0)
         rc = config_refuse_unless(c, "attention_bias", "false", err);
     if (rc == 0)
         rc = config_refuse_unless(c, "use_sliding_window", "false", err);
+    if (rc == 0 && traits->has_attention_gate)
+        rc = config_refuse_unless(c, "attn_output_gate", "true", err);
     return rc;
 }
 
@@ -111,7 +114,7 @@ static int read_config(struct transformer *t, const struct transformer_traits *t
                        const struct config *c, struct fm_error *err)
 {
     double eps;
-    int rc = refuse_unsupported(c, err);
+    int rc = refuse_unsupported(traits, c, err);
     if (rc == 0)
         rc = config_uint(c, "num_hidden_layers", 1, LIMIT_LAYERS, &t->n_layers, err);
     if (rc == 0)
@@ -307,13 +310,13 @@ static void bind_all(struct binder *b, struct transformer *t,
     for (uint32_t i = 0; i < t->n_layers && !binder_has_failed(b); i++)
         bind_layer(b, t, traits, &names, i);
     if (t->has_tied_head) {
-        binder_ignore(b, "lm_head.", "the head is tied to the embedding");
+        binder_ignore(b, "lm_head.", false, "the head is tied to the embedding");
     } else {
         binder_mark_lookup(b, &t->embedding);
         binder_matrix(b, &t->head, t->vocabulary, t->hidden, "lm_head.weight");
     }
-    binder_ignore(b, "model.visual.", "the vision part of a multimodal checkpoint");
-    binder_ignore(b, "mtp.", "multi-token prediction is not used");
+    binder_ignore(b, "model.visual.", true, "this version reads text only, no images");
+    binder_ignore(b, "mtp.", false, "multi-token prediction is not used");
 }
 
 static void fill_shape(const struct transformer *t, struct model_shape *shape)

@@ -5,26 +5,35 @@
 #include "backend/cpu/backend_cpu.h"
 #include "base/fmath.h"
 
-typedef int backend_open_fn(const struct backend_options *options, struct backend **out,
-                            struct fm_error *err);
-
-static const struct {
+struct backend_entry {
     const char *name;
-    backend_open_fn *open;
-} all_backends[] = {
-#define BACKEND(name, open_fn) {name, open_fn},
+    int (*open)(const struct backend_options *options, struct backend **out, struct fm_error *err);
+    uint64_t (*scratch_bytes)(const struct backend_options *options);
+};
+
+static const struct backend_entry all_backends[] = {
+#define BACKEND(name, open, scratch_bytes) {name, open, scratch_bytes},
 #include "backend/backend_list.h"
 #undef BACKEND
 };
+
+/* NULL takes the first; NULL when there is none of that name. */
+static const struct backend_entry *find_backend(const char *name)
+{
+    for (size_t i = 0; i < sizeof all_backends / sizeof all_backends[0]; i++)
+        if (name == NULL || strcmp(name, all_backends[i].name) == 0)
+            return &all_backends[i];
+    return NULL;
+}
 
 int backend_open(const char *name, const struct backend_options *options, struct backend **out,
                  struct fm_error *err)
 {
     *out = NULL;
-    for (size_t i = 0; i < sizeof all_backends / sizeof all_backends[0]; i++)
-        if (name == NULL || strcmp(name, all_backends[i].name) == 0)
-            return all_backends[i].open(options, out, err);
-    return err_set(err, FM_ERR_ARG, "there is no backend '%s'", name);
+    const struct backend_entry *entry = find_backend(name);
+    if (entry == NULL)
+        return err_set(err, FM_ERR_ARG, "there is no backend '%s'", name);
+    return entry->open(options, out, err);
 }
 
 void backend_close(struct backend *be)
@@ -33,9 +42,10 @@ void backend_close(struct backend *be)
         be->ops->close(be);
 }
 
-uint64_t backend_scratch_bytes(const struct backend_options *options)
+uint64_t backend_scratch_bytes(const char *name, const struct backend_options *options)
 {
-    return backend_cpu_scratch_bytes(options);
+    const struct backend_entry *entry = find_backend(name);
+    return entry != NULL ? entry->scratch_bytes(options) : 0;
 }
 
 void backend_rope_frequencies(double theta, unsigned rotary_dim, float *out)

@@ -120,8 +120,8 @@ int backend_open(const char *name, const struct backend_options *options, struct
                  struct fm_error *err);
 void backend_close(struct backend *be); /* accepts NULL */
 
-/* Bytes a backend takes for its scratch with these options. */
-uint64_t backend_scratch_bytes(const struct backend_options *options);
+/* Bytes that backend takes for its scratch with these options. */
+uint64_t backend_scratch_bytes(const char *name, const struct backend_options *options);
 
 /* theta^(-2i/dim) for i < dim/2: the rotary frequencies, for tables made at open. */
 void backend_rope_frequencies(double theta, unsigned rotary_dim, float *out);

@@ -1,2 +1,2 @@
-/* Every backend, the preferred one first: BACKEND(name, open function). */
-BACKEND("cpu", backend_cpu_open)
+/* Every backend, the preferred one first: BACKEND(name, open, scratch bytes). */
+BACKEND("cpu", backend_cpu_open, backend_cpu_scratch_bytes)

@@ -2,7 +2,10 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include <cmocka.h>
 
@@ -139,6 +142,57 @@ static void test_plat_reads_and_knows_the_machine(void **state)
     assert_true(plat_now_ns() > 0);
 }
 
+#ifdef __linux__
+
+static void put(const char *dir, const char *name, const char *text)
+{
+    char path[512];
+    (void)snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_true(fputs(text, f) >= 0 && fclose(f) == 0);
+}
+
+/* A made-up tree of groups: the tighter limit of an ancestor counts, page cache does not. */
+static void test_cgroup_limits(void **state)
+{
+    (void)state;
+    char root[] = "/tmp/flashmoe-cgroup-XXXXXX", inner[64], own[64];
+    assert_non_null(mkdtemp(root));
+    (void)snprintf(inner, sizeof inner, "%s/inner", root);
+    (void)snprintf(own, sizeof own, "%s/own", root);
+    assert_int_equal(mkdir(inner, 0700), 0);
+    put(root, "own", "0::/inner\n");
+    put(inner, "memory.max", "max\n");
+    put(inner, "memory.current", "123\n");
+    assert_true(plat_cgroup_left(own, root) == UINT64_MAX - 123);
+    put(root, "memory.max", "1000\n");
+    put(root, "memory.current", "900\n");
+    put(root, "memory.stat", "anon 100\nactive_file 300\ninactive_file 400\n");
+    assert_int_equal(plat_cgroup_left(own, root), 1000 - (900 - 700));
+    put(root, "memory.current", "1800\n");
+    assert_int_equal(plat_cgroup_left(own, root), 0);
+    put(root, "own", "5:memory:/inner\n4:cpu:/\n");
+    put(root, "memory.limit_in_bytes", "5000\n");
+    put(root, "memory.usage_in_bytes", "4000\n");
+    put(root, "memory.stat", "total_active_file 1000\ntotal_inactive_file 500\n");
+    assert_int_equal(plat_cgroup_left(own, root), 5000 - 2500);
+    assert_true(plat_cgroup_left("no/such/file", root) == UINT64_MAX);
+    char command[128];
+    (void)snprintf(command, sizeof command, "rm -r %s", root);
+    assert_int_equal(system(command), 0);
+}
+
+#else
+
+static void test_cgroup_limits(void **state)
+{
+    (void)state;
+    skip();
+}
+
+#endif
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -149,6 +203,7 @@ int main(void)
         cmocka_unit_test(test_jdoc_messages_name_file_field_value),
         cmocka_unit_test(test_pool_covers_every_item_once),
         cmocka_unit_test(test_plat_reads_and_knows_the_machine),
+        cmocka_unit_test(test_cgroup_limits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

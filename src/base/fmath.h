@@ -3,7 +3,8 @@
  * stated here, measured against the double-precision libm.
  *
  * The inline definitions are for files compiled with hardware FMA (kernels); everybody else calls
- * the out-of-line fmath_*_of functions. Pure functions: any thread. */
+ * the out-of-line fmath_*_of functions, which give the same bits without it, slower. Pure
+ * functions: any thread. */
 #ifndef FLASHMOE_BASE_FMATH_H
 #define FLASHMOE_BASE_FMATH_H
 

@@ -22,7 +22,7 @@
 #define LIMIT_HEADS 4096
 #define LIMIT_HEAD_DIM 4096
 #define LIMIT_EXPERTS 65535
-/* Experts chosen per token; the router keeps them in a fixed array. */
+/* Experts chosen per token: choosing k of n takes k * n steps. */
 #define LIMIT_TOP_K 64
 #define LIMIT_CONV_KERNEL 16
 #define LIMIT_CONTEXT (1u << 24)

@@ -3,6 +3,7 @@
 #ifndef FLASHMOE_BASE_PLAT_H
 #define FLASHMOE_BASE_PLAT_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -35,12 +36,19 @@ bool plat_file_exists(const char *path);
 
 uint64_t plat_now_ns(void); /* monotonic */
 
+/* pthread_create for a thread of the library: no signal of the host's is ever handled on it. 0, or
+ * an errno. */
+int plat_thread_start(pthread_t *thread, void *(*thread_main)(void *), void *arg);
+
 /* Processors this process may run on. */
 unsigned plat_n_cpus(void);
 
 /* Memory that can be taken now without swapping: what the machine has available, or what is
  * left of the cgroup's limit when that is less. 0 when unknown. */
 uint64_t plat_memory_available(void);
+/* What is left of the limits of the groups listed in `own_groups` (/proc/self/cgroup), page cache
+ * not counted; UINT64_MAX without a limit. `root` NULL is where the system mounts them. */
+uint64_t plat_cgroup_left(const char *own_groups, const char *root);
 /* Resident memory of this process now, and the most it ever was. 0 when unknown. */
 uint64_t plat_resident_bytes(void);
 uint64_t plat_resident_peak_bytes(void);

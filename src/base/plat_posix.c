@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -123,6 +124,18 @@ uint64_t plat_now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+int plat_thread_start(pthread_t *thread, void *(*thread_main)(void *), void *arg)
+{
+    sigset_t all, before;
+    (void)sigfillset(&all); /* cannot fail */
+    int rc = pthread_sigmask(SIG_SETMASK, &all, &before);
+    if (rc != 0)
+        return rc;
+    rc = pthread_create(thread, NULL, thread_main, arg);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL); /* what was the mask is valid */
+    return rc;
+}
+
 unsigned plat_n_cpus(void)
 {
 #ifdef __linux__
@@ -148,42 +161,68 @@ static uint64_t number_in_file(const char *path, uint64_t fallback)
     return value;
 }
 
-/* The value of a line "FIELD: N kB" of a /proc file, in bytes; 0 when there is none. */
-static uint64_t proc_field(const char *path, const char *field)
+/* The number behind FIELD in a file of lines "FIELD: N" or "FIELD N"; 0 when there is none. */
+static uint64_t field_in_file(const char *path, const char *field)
 {
     FILE *f = fopen(path, "re");
     if (f == NULL)
         return 0;
     char line[256];
     const size_t n = strlen(field);
-    uint64_t bytes = 0;
-    while (bytes == 0 && fgets(line, sizeof line, f) != NULL)
-        if (strncmp(line, field, n) == 0 && line[n] == ':')
-            bytes = strtoull(line + n + 1, NULL, 10) * 1024;
+    uint64_t value = 0;
+    while (fgets(line, sizeof line, f) != NULL)
+        if (strncmp(line, field, n) == 0 && (line[n] == ':' || line[n] == ' ')) {
+            value = strtoull(line + n + 1, NULL, 10);
+            break;
+        }
     (void)fclose(f);
-    return bytes;
+    return value;
 }
 
-static uint64_t cgroup_left(const char *limit_path, const char *usage_path)
+/* Names of one cgroup version. */
+struct cgroup_files {
+    const char *root, *limit, *usage;
+    const char *active_file, *inactive_file; /* lines of memory.stat */
+};
+
+static const struct cgroup_files cgroup_v1 = {
+    "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
+    "total_active_file", "total_inactive_file",
+};
+static const struct cgroup_files cgroup_v2 = {
+    "/sys/fs/cgroup", "memory.max", "memory.current", "active_file", "inactive_file",
+};
+
+static bool cgroup_path(char path[LIMIT_PATH_BYTES], const char *root, const char *group,
+                        const char *name)
 {
-    uint64_t limit = number_in_file(limit_path, UINT64_MAX);
-    uint64_t usage = number_in_file(usage_path, 0);
+    int n = snprintf(path, LIMIT_PATH_BYTES, "%s%s/%s", root, group, name);
+    return n > 0 && n < LIMIT_PATH_BYTES;
+}
+
+/* What is left of one group's limit. Its page cache counts as usage but is given back when memory
+ * is wanted; the model's own files would otherwise fill the group that runs it. */
+static uint64_t cgroup_left(const struct cgroup_files *files, const char *root, const char *group)
+{
+    char path[LIMIT_PATH_BYTES];
+    if (!cgroup_path(path, root, group, files->limit))
+        return UINT64_MAX;
+    uint64_t limit = number_in_file(path, UINT64_MAX);
+    uint64_t usage = cgroup_path(path, root, group, files->usage) ? number_in_file(path, 0) : 0;
+    uint64_t cache = 0;
+    if (cgroup_path(path, root, group, "memory.stat"))
+        cache = field_in_file(path, files->active_file) + field_in_file(path, files->inactive_file);
+    usage = usage > cache ? usage - cache : 0;
     return limit > usage ? limit - usage : 0;
 }
 
 /* Walks from this process's group up to the root, since any ancestor may hold the limit. */
-static uint64_t cgroup_left_upwards(const char *root, char *group, const char *limit_name,
-                                    const char *usage_name)
+static uint64_t cgroup_left_upwards(const struct cgroup_files *files, const char *root, char *group)
 {
     uint64_t left = UINT64_MAX;
     for (;;) {
-        char limit[LIMIT_PATH_BYTES], usage[LIMIT_PATH_BYTES];
-        int a = snprintf(limit, sizeof limit, "%s%s/%s", root, group, limit_name);
-        int b = snprintf(usage, sizeof usage, "%s%s/%s", root, group, usage_name);
-        if (a > 0 && b > 0 && (size_t)a < sizeof limit && (size_t)b < sizeof usage) {
-            uint64_t here = cgroup_left(limit, usage);
-            left = here < left ? here : left;
-        }
+        uint64_t here = cgroup_left(files, root, group);
+        left = here < left ? here : left;
         char *slash = strrchr(group, '/');
         if (slash == NULL)
             return left;
@@ -191,10 +230,10 @@ static uint64_t cgroup_left_upwards(const char *root, char *group, const char *l
     }
 }
 
-static uint64_t cgroup_memory_left(void)
+uint64_t plat_cgroup_left(const char *own_groups, const char *root)
 {
     uint64_t left = UINT64_MAX;
-    FILE *f = fopen("/proc/self/cgroup", "re");
+    FILE *f = fopen(own_groups, "re");
     if (f == NULL)
         return left;
     char line[LIMIT_PATH_BYTES];
@@ -205,12 +244,12 @@ static uint64_t cgroup_memory_left(void)
         if (group == NULL)
             continue;
         *group++ = '\0';
-        uint64_t here = UINT64_MAX;
-        if (strcmp(controllers, ":") == 0)
-            here = cgroup_left_upwards("/sys/fs/cgroup", group, "memory.max", "memory.current");
-        else if (strcmp(controllers, ":memory") == 0)
-            here = cgroup_left_upwards("/sys/fs/cgroup/memory", group, "memory.limit_in_bytes",
-                                       "memory.usage_in_bytes");
+        const struct cgroup_files *files = strcmp(controllers, ":") == 0         ? &cgroup_v2
+                                           : strcmp(controllers, ":memory") == 0 ? &cgroup_v1
+                                                                                 : NULL;
+        if (files == NULL)
+            continue;
+        uint64_t here = cgroup_left_upwards(files, root != NULL ? root : files->root, group);
         left = here < left ? here : left;
     }
     (void)fclose(f);
@@ -219,8 +258,8 @@ static uint64_t cgroup_memory_left(void)
 
 uint64_t plat_memory_available(void)
 {
-    uint64_t machine = proc_field("/proc/meminfo", "MemAvailable");
-    uint64_t group = cgroup_memory_left();
+    uint64_t machine = field_in_file("/proc/meminfo", "MemAvailable") * 1024; /* kB */
+    uint64_t group = plat_cgroup_left("/proc/self/cgroup", NULL);
     return group < machine ? group : machine;
 }
 
@@ -239,7 +278,7 @@ uint64_t plat_resident_bytes(void)
 /* Not getrusage: its figure also counts what the process was before exec. */
 uint64_t plat_resident_peak_bytes(void)
 {
-    return proc_field("/proc/self/status", "VmHWM");
+    return field_in_file("/proc/self/status", "VmHWM") * 1024; /* kB */
 }
 
 void plat_memory_trim(void)
@@ -250,6 +289,12 @@ void plat_memory_trim(void)
 }
 
 #else
+
+uint64_t plat_cgroup_left(const char *own_groups, const char *root)
+{
+    (void)own_groups, (void)root; /* Linux only */
+    return UINT64_MAX;
+}
 
 uint64_t plat_memory_available(void)
 {

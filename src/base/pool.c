@@ -8,6 +8,7 @@
 
 #include "base/limits.h"
 #include "base/mem.h"
+#include "base/plat.h"
 
 /* A worker spins this many times for the next piece of work before it sleeps. One decode step
  * starts hundreds of pieces a few microseconds apart; a futex wake costs about 50. */
@@ -111,7 +112,7 @@ int pool_open(unsigned n_threads, struct pool **out, struct fm_error *err)
     for (unsigned i = 0; i + 1 < n_threads; i++) {
         struct worker *w = &pool->workers[i];
         *w = (struct worker){.pool = pool, .part = i + 1};
-        int why = pthread_create(&w->thread, NULL, worker_main, w);
+        int why = plat_thread_start(&w->thread, worker_main, w);
         if (why != 0) {
             pool_close(pool);
             return err_set(err, FM_ERR_NOMEM, "cannot start thread %u of %u: %s", i + 2,

@@ -4,7 +4,6 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "base/limits.h"
 #include "base/mem.h"
 #include "cache/lru.h"
 
@@ -28,7 +27,7 @@ struct slot {
 /* The plan in progress. */
 struct plan {
     bool is_open;
-    uint32_t layer, n;
+    uint32_t layer;
     const uint32_t *ids;
     uint32_t *hit_slots; /* [n_hits]: pinned, not yet handed out */
     uint32_t n_hits, next_hit;
@@ -103,7 +102,6 @@ static void start_reads(struct expert_cache *cache)
         slot->state = SLOT_READING;
         *where_of(cache, slot->layer, slot->expert) = i;
         plan->n_in_flight++;
-        cache->stats.bytes_read += cache->model->expert_layers[slot->layer].data_bytes;
         slot->read.expert_layer = slot->layer;
         slot->read.expert = slot->expert;
         slot->read.dst = slot_memory(cache, i);
@@ -120,7 +118,7 @@ void expert_cache_begin(struct expert_cache *cache, uint32_t layer, const uint32
     struct plan *plan = &cache->plan;
     assert(!plan->is_open && n <= cache->n_experts);
     uint32_t *hit_slots = plan->hit_slots, *missing = plan->missing;
-    *plan = (struct plan){.is_open = true, .layer = layer, .n = n, .ids = ids,
+    *plan = (struct plan){.is_open = true, .layer = layer, .ids = ids,
                           .hit_slots = hit_slots, .missing = missing, .current = NO_SLOT};
     for (uint32_t i = 0; i < n; i++) {
         uint32_t at = *where_of(cache, layer, ids[i]);
@@ -164,6 +162,8 @@ static uint32_t wait_landed(struct expert_cache *cache)
         cache->last_landed = NO_SLOT;
     pthread_mutex_unlock(&cache->lock);
     cache->plan.n_in_flight--;
+    if (cache->slots[i].state == SLOT_READY)
+        cache->stats.bytes_read += cache->model->expert_layers[cache->slots[i].layer].data_bytes;
     return i;
 }
 

@@ -1,5 +1,5 @@
 /* Least recently used: an order over slot numbers. Slots outside the list are pinned or busy and
- * cannot be victims. All operations are O(1). Not thread-safe: the cache's lock covers it. */
+ * cannot be victims. All operations are O(1). Belongs to the thread that drives the plans. */
 #ifndef FLASHMOE_CACHE_LRU_H
 #define FLASHMOE_CACHE_LRU_H
 

@@ -1,8 +1,9 @@
 /* The header of one safetensors file: 8 bytes of header length, that many bytes of JSON, then
  * tensor data. Reading it checks everything a later read relies on: each tensor lies wholly
  * inside the file, no two overlap, bytes equal the product of the dimensions times the element
- * size, and no product of dimensions overflows. Bytes that belong to no tensor are accepted, and
- * so are any order of tensors, any alignment and tensors without elements.
+ * size, and no product of dimensions overflows. The last tensor ends where the file
+ * does. Gaps between tensors are accepted, and so are any order, any alignment and tensors without
+ * elements.
  *
  * A struct safetensors owns its tensors and their names and does not keep the file. It is
  * immutable once filled and may be read by any thread. */

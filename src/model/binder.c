@@ -1,5 +1,6 @@
 #include "model/binder.h"
 
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -160,7 +161,7 @@ static void bind_floats(struct binder *b, const float **out, uint32_t n_rows, ui
         wrong_shape(b, t, expected);
         return;
     }
-    const uint32_t n = n_rows * n_cols; /* the tensor lies inside its file: no overflow */
+    const uint32_t n = n_rows * n_cols; /* below 2^32: the limits of limits.h see to it */
     uint64_t at = reserve(b, (uint64_t)n * sizeof(float));
     add_read(b, (struct dense_read){.file = t->file, .offset = t->offset, .bytes = t->bytes,
                                     .dense_offset = at, .vector_quant = t->quant, .n = n,
@@ -217,6 +218,7 @@ static void bind_rows(struct binder *b, struct weight *out, const struct tensor_
     uint64_t n_rows = 0;
     for (unsigned i = 0; i < n_ranges; i++)
         n_rows += ranges[i].count;
+    assert(t->quant->n_parts == 1 && t->quant->block == 1);
     *out = (struct weight){.quant = t->quant, .n_rows = (uint32_t)n_rows, .n_cols = n_cols};
     uint64_t at = reserve(b, n_rows * row_bytes);
     add_pointer(b, &out->parts[0], at);
@@ -278,6 +280,7 @@ static void set_matrix(struct expert_layer *layer, unsigned m, const struct quan
                        uint32_t hidden, uint32_t intermediate)
 {
     struct expert_matrix *matrix = &layer->matrices[m];
+    assert(quant->n_parts == 1 && quant->block == 1);
     matrix->quant = quant;
     matrix->n_rows = m == EXPERT_DOWN ? hidden : intermediate;
     matrix->n_cols = m == EXPERT_DOWN ? intermediate : hidden;
@@ -412,23 +415,26 @@ static int layout_slot(struct binder *b, struct expert_layer *layer, uint32_t hi
 /* Experts may differ in how their pieces join; all get as many extents as the worst of them. */
 static void bind_extents(struct binder *b, struct expert_layer *layer, const char *prefix)
 {
-    layer->n_extents = EXPERT_MAX_EXTENTS;
-    layer->extents = mem_new((uint64_t)layer->n_experts * EXPERT_MAX_EXTENTS,
-                             sizeof *layer->extents, "the expert table", b->err);
-    if (layer->extents == NULL) {
+    const uint32_t n_experts = layer->n_experts;
+    struct extent *found = mem_new((uint64_t)n_experts * EXPERT_MAX_EXTENTS, sizeof *found,
+                                   "the expert table", b->err);
+    if (found == NULL) {
         b->rc = FM_ERR_NOMEM;
         return;
     }
-    uint32_t most = 0;
-    for (uint32_t e = 0; e < layer->n_experts && b->rc == 0; e++) {
+    for (uint32_t e = 0; e < n_experts && b->rc == 0; e++) {
         uint32_t n;
-        bind_expert(b, layer, prefix, e, layer->extents + e * EXPERT_MAX_EXTENTS, &n);
-        most = n > most ? n : most;
+        bind_expert(b, layer, prefix, e, found + e * EXPERT_MAX_EXTENTS, &n);
+        layer->n_extents = n > layer->n_extents ? n : layer->n_extents;
     }
-    for (uint32_t e = 0; e < layer->n_experts; e++)
-        memmove(layer->extents + e * most, layer->extents + e * EXPERT_MAX_EXTENTS,
-                most * sizeof *layer->extents);
-    layer->n_extents = most;
+    layer->extents = mem_new((uint64_t)n_experts * layer->n_extents, sizeof *layer->extents,
+                             "the expert table", b->err);
+    if (layer->extents == NULL)
+        b->rc = FM_ERR_NOMEM;
+    for (uint32_t e = 0; e < n_experts && b->rc == 0; e++)
+        memcpy(layer->extents + (size_t)e * layer->n_extents, found + e * EXPERT_MAX_EXTENTS,
+               layer->n_extents * sizeof *layer->extents);
+    mem_free(found);
 }
 
 uint32_t binder_experts(struct binder *b, uint32_t layer_index, uint32_t n_experts,
@@ -453,7 +459,7 @@ uint32_t binder_experts(struct binder *b, uint32_t layer_index, uint32_t n_exper
 
 /* ---- the rest ------------------------------------------------------------------------------- */
 
-void binder_ignore(struct binder *b, const char *prefix, const char *why)
+void binder_ignore(struct binder *b, const char *prefix, bool is_warning, const char *why)
 {
     const struct source *source = b->model->source;
     const size_t length = strlen(prefix);
@@ -466,7 +472,8 @@ void binder_ignore(struct binder *b, const char *prefix, const char *why)
     }
     b->model->n_ignored_tensors += n;
     if (n > 0)
-        log_info("model", "%u tensors below '%s' are left aside: %s", n, prefix, why);
+        (is_warning ? log_warn : log_info)("model", "%u tensors below '%s' are left aside: %s", n,
+                                           prefix, why);
 }
 
 int binder_finish(struct binder *b)

@@ -54,8 +54,9 @@ void binder_matrix_rows(struct binder *b, struct weight *out, uint32_t file_rows
 uint32_t binder_experts(struct binder *b, uint32_t layer, uint32_t n_experts, uint32_t hidden,
                         uint32_t intermediate, const char *prefix);
 
-/* Tensors that begin with `prefix` are known and not used; one log line says so. */
-void binder_ignore(struct binder *b, const char *prefix, const char *why);
+/* Tensors that begin with `prefix` are known and not used; one log line says so, a warning when
+ * something is missing that the user may expect. */
+void binder_ignore(struct binder *b, const char *prefix, bool is_warning, const char *why);
 
 /* A matrix read row by row (the embedding) counts as one row in the bytes a token reads. */
 void binder_mark_lookup(struct binder *b, const struct weight *w);

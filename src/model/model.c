@@ -29,10 +29,14 @@ bool model_is_stop_token(const struct model *model, int32_t id)
     return false;
 }
 
-void model_add_stop_token(struct model *model, int32_t id)
+bool model_add_stop_token(struct model *model, int32_t id)
 {
-    if (!model_is_stop_token(model, id) && model->n_stop_tokens < LIMIT_STOP_TOKENS)
-        model->stop_tokens[model->n_stop_tokens++] = id;
+    if (model_is_stop_token(model, id))
+        return true;
+    if (model->n_stop_tokens == LIMIT_STOP_TOKENS)
+        return false;
+    model->stop_tokens[model->n_stop_tokens++] = id;
+    return true;
 }
 
 /* eos_token_id is a number or a list of numbers. */
@@ -49,7 +53,10 @@ static int add_stop_tokens(struct model *model, const json_t *object, const char
             return err_set(err, FM_ERR_FORMAT, "%s: field 'eos_token_id' is %s, expected token ids",
                            file, jdoc_show(value, shown, sizeof shown));
         }
-        model_add_stop_token(model, (int32_t)number);
+        if (!model_add_stop_token(model, (int32_t)number))
+            return err_set(err, FM_ERR_UNSUPPORTED,
+                           "%s: field 'eos_token_id' has more than %d different ids", file,
+                           LIMIT_STOP_TOKENS);
     }
     return 0;
 }

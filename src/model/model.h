@@ -120,7 +120,8 @@ int model_load_dense(struct model *model, fm_progress_fn *progress, void *progre
 void model_close(struct model *model); /* accepts NULL */
 
 bool model_is_stop_token(const struct model *model, int32_t id);
-void model_add_stop_token(struct model *model, int32_t id);
+/* False when there is no room for another one. */
+bool model_add_stop_token(struct model *model, int32_t id);
 
 #ifdef __cplusplus
 }

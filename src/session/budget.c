@@ -7,6 +7,8 @@
 
 /* Thread stacks, readers, sampler: what is allocated after the program's size was taken. */
 #define PROGRAM_MARGIN (12ull << 20)
+/* Per session and word of the vocabulary: the logits, and a sampler's candidates. */
+#define VOCABULARY_BYTES (sizeof(float) + 2 * sizeof(int32_t))
 #define DEFAULT_CONTEXT 4096
 #define DEFAULT_ROWS 512
 #define FEWEST_ROWS 16
@@ -26,7 +28,7 @@ static uint64_t scratch_bytes(const struct budget *b, const struct model *model,
                                             .n_context = b->n_context, .kv_format = kv_format};
     const struct backend_options backend = {.n_threads = b->n_threads,
                                             .max_cols = forward_max_cols(model), .max_rows = rows};
-    return forward_bytes(model, &forward) + backend_scratch_bytes(&backend);
+    return forward_bytes(model, &forward) + backend_scratch_bytes(NULL, &backend);
 }
 
 static const char *human(uint64_t bytes, char text[32])
@@ -45,11 +47,12 @@ static int does_not_fit(const struct budget *b, const struct model *model, uint6
     char t[7][32];
     return err_set(err, FM_ERR_BUDGET,
                    "the model needs at least %s of memory and the budget is %s: %s program + %s "
-                   "dense weights + %s for %u session(s) of %u positions + %s scratch + %s for %u "
-                   "experts in each of %u layers; raise --memory or lower --context",
+                   "dense weights + %s for %u session(s) of %u positions + %s scratch for %u "
+                   "tokens at a time + %s for %u experts in each of %u layers; raise the memory "
+                   "budget (--memory) or lower the context (--context)",
                    human(need, t[0]), human(b->total, t[1]), human(b->program, t[2]),
                    human(b->dense, t[3]), human(b->sessions, t[4]), b->n_sessions, b->n_context,
-                   human(b->scratch, t[5]), human(b->cache, t[6]),
+                   human(b->scratch, t[5]), b->max_rows, human(b->cache, t[6]),
                    model->shape.n_experts_per_token, model->n_expert_layers);
 }
 
@@ -90,7 +93,7 @@ static int size_sessions(struct budget *b, const struct model *model,
 {
     uint64_t one;
     bool fits = sequence_bytes(model, kv_format, b->n_context, &one) &&
-                mem_add(one, (uint64_t)model->shape.vocabulary * sizeof(float), &one) &&
+                mem_add(one, (uint64_t)model->shape.vocabulary * VOCABULARY_BYTES, &one) &&
                 mem_mul(one, b->n_sessions, &b->sessions);
     return fits ? 0 : err_set(err, FM_ERR_BUDGET, "size overflow: %u sessions of %u positions",
                               b->n_sessions, b->n_context);

@@ -7,7 +7,6 @@
 #include "base/mem.h"
 #include "base/plat.h"
 #include "session/engine_internal.h"
-#include "text/chat.h"
 
 /* Reads in flight: enough to keep an NVMe queue busy without taking cores from compute. */
 #define N_READER_THREADS 4
@@ -53,8 +52,10 @@ static int read_eos_token(struct fm_model *m, struct fm_error *err)
         const json_t *eos = jdoc_find(doc.root, "eos_token");
         const char *text = json_string_value(json_is_object(eos) ? jdoc_find(eos, "content") : eos);
         int32_t id;
-        if (text != NULL && tokenizer_find(m->tokenizer, text, &id))
-            model_add_stop_token(m->model, id);
+        if (text != NULL && tokenizer_find(m->tokenizer, text, &id) &&
+            !model_add_stop_token(m->model, id))
+            rc = err_set(err, FM_ERR_UNSUPPORTED,
+                         "%s: field 'eos_token' is one stop token too many", path);
     }
     jdoc_clear(&doc);
     return rc;

@@ -27,11 +27,11 @@ int fm_sampler_open(const struct fm_model *model, const struct fm_sampling *samp
 {
     *out = NULL;
     const struct fm_sampling *p = sampling;
-    if (!(p->temperature >= 0) || !(p->top_p > 0 && p->top_p <= 1) ||
+    if (!(p->temperature >= 0) || !(p->top_p >= 0 && p->top_p <= 1) ||
         !(p->min_p >= 0 && p->min_p <= 1))
         return err_set(err, FM_ERR_ARG,
-                       "temperature %g, top-p %g, min-p %g: expected 0 or more, above 0 to 1, "
-                       "0 to 1", (double)p->temperature, (double)p->top_p, (double)p->min_p);
+                       "temperature %g, top-p %g, min-p %g: expected 0 or more, 0 to 1, 0 to 1",
+                       (double)p->temperature, (double)p->top_p, (double)p->min_p);
     struct fm_sampler *s = mem_new(1, sizeof *s, "the sampler", err);
     if (s == NULL)
         return FM_ERR_NOMEM;

@@ -106,6 +106,7 @@ static void test_filters(void **state)
         {{.temperature = 1, .top_k = 1, .top_p = 1}, 5},
         {{.temperature = 1, .top_k = 3, .top_p = 1}, 7},
         {{.temperature = 1, .top_p = 0.6f}, 5},
+        {{.temperature = 1, .top_p = 0}, 5},
         {{.temperature = 1, .top_p = 0.7f}, 6},
         {{.temperature = 1, .top_p = 0.9f}, 7},
         {{.temperature = 1, .top_k = 2, .top_p = 0.7f}, 5}, /* of two, the first has 0.73 */
@@ -138,7 +139,7 @@ static void test_out_of_range_is_refused(void **state)
 {
     (void)state;
     const struct fm_sampling wrong[] = {
-        {.temperature = -1, .top_p = 1}, {.temperature = NAN, .top_p = 1}, {.top_p = 0},
+        {.temperature = -1, .top_p = 1}, {.temperature = NAN, .top_p = 1}, {.top_p = -0.5f},
         {.top_p = 1.5f},                 {.top_p = 1, .min_p = 2},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {

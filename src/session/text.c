@@ -25,9 +25,11 @@ int fm_tokenize(const struct fm_model *m, const char *text, size_t text_bytes, i
     return rc;
 }
 
-int fm_render_chat(const struct fm_model *m, const char *system, const char *user, char **text,
-                   size_t *text_bytes, struct fm_error *err)
+int fm_tokenize_chat(const struct fm_model *m, const char *system, const char *user,
+                     size_t user_bytes, int32_t **ids, size_t *n_ids, struct fm_error *err)
 {
+    *ids = NULL;
+    *n_ids = 0;
     int rc = needs_tokenizer(m, err);
     if (rc != 0)
         return rc;
@@ -35,7 +37,7 @@ int fm_render_chat(const struct fm_model *m, const char *system, const char *use
         return err_set(err, FM_ERR_UNSUPPORTED,
                        "'%s' has no <|im_start|> and <|im_end|> tokens: not a chat model",
                        m->model->source->dir);
-    return chat_render(system, user, text, text_bytes, err);
+    return chat_encode(m->tokenizer, system, user, user_bytes, ids, n_ids, err);
 }
 
 const char *fm_token_text(const struct fm_model *m, int32_t id, size_t *text_bytes)

@@ -55,7 +55,6 @@ void expert_store_submit(struct expert_store *store, struct expert_read *read)
     unsigned n = layer->n_extents;
     while (n > 1 && extents[n - 1].bytes == 0)
         n--;
-    read->store = store;
     read->failed_extent = -1; /* published to the reader threads by submit's lock */
     read->n_pending = n;
     for (unsigned i = 0; i < n; i++)

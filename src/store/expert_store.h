@@ -24,7 +24,6 @@ struct expert_read {
     void *ctx;
 
     /* The store's. */
-    struct expert_store *store;
     struct read_op ops[EXPERT_MAX_EXTENTS];
     unsigned n_pending; /* atomic: the last piece to land calls done */
     int failed_extent;  /* atomic: -1, or the index of a failed piece */

@@ -110,7 +110,7 @@ int reader_pread_open(unsigned n_threads, struct reader **out, struct fm_error *
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->work_ready, NULL);
     for (unsigned i = 0; i < n_threads; i++) {
-        int why = pthread_create(&r->threads[i], NULL, reader_main, r);
+        int why = plat_thread_start(&r->threads[i], reader_main, r);
         if (why != 0) {
             pread_close(&r->base);
             return err_set(err, FM_ERR_NOMEM, "cannot start reader thread %u of %u: %s", i + 1,

@@ -1,6 +1,6 @@
-/* Rendering a conversation as the text a chat model was trained on: ChatML, the form of every
- * Qwen model. The special tokens are spelled out; the result is tokenized with them recognised.
- * Any thread. */
+/* A conversation as the tokens a chat model was trained on: ChatML, the form of every Qwen model.
+ * Only the frame has special tokens; "<|im_end|>" in what somebody wrote stays ordinary text, so
+ * nobody can leave his turn. Any thread. */
 #ifndef FLASHMOE_TEXT_CHAT_H
 #define FLASHMOE_TEXT_CHAT_H
 
@@ -13,10 +13,10 @@ extern "C" {
 /* False when the tokenizer lacks <|im_start|> or <|im_end|>. */
 bool chat_is_available(const struct tokenizer *tok);
 
-/* An optional system turn, one user turn, and the opening of the assistant's. Free with mem_free;
- * NUL-terminated. */
-int chat_render(const char *system, const char *user, char **text, size_t *text_bytes,
-                struct fm_error *err);
+/* An optional system turn, one user turn, and the opening of the assistant's. The tokenizer has
+ * the chat tokens. Free the ids with mem_free. */
+int chat_encode(const struct tokenizer *tok, const char *system, const char *user,
+                size_t user_bytes, int32_t **ids, size_t *n_ids, struct fm_error *err);
 
 #ifdef __cplusplus
 }

@@ -21,7 +21,6 @@ struct use {
     struct fm_session *sessions[2];
     struct fm_sampler *sampler;
     struct fm_decoder *decoder;
-    char *chat;
     int32_t *ids;
     size_t n_ids;
     char hash[33];
@@ -29,13 +28,10 @@ struct use {
 
 static int use_text(struct use *u, struct fm_error *err)
 {
-    size_t chat_bytes;
     int rc = fm_decoder_open(u->model, &u->decoder, err);
     if (rc == 0)
-        rc = fm_render_chat(u->model, "be brief", prompt, &u->chat, &chat_bytes, err);
-    if (rc == 0)
-        rc = fm_tokenize(u->model, u->chat, chat_bytes, FM_TEXT_WITH_SPECIAL, &u->ids, &u->n_ids,
-                         err);
+        rc = fm_tokenize_chat(u->model, "be brief", prompt, strlen(prompt), &u->ids, &u->n_ids,
+                              err);
     return rc;
 }
 
@@ -83,7 +79,6 @@ static int use_all(struct use *u, const char *path, bool has_text, struct fm_err
 static void use_clear(struct use *u)
 {
     fm_free(u->ids);
-    fm_free(u->chat);
     fm_decoder_close(u->decoder);
     fm_sampler_close(u->sampler);
     fm_session_close(u->sessions[1]);

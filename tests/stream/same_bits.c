@@ -100,16 +100,17 @@ static void run_one(struct fm_model *model, struct fm_session *session,
     struct fm_error err;
     fm_session_reset(session);
     fm_session_observe(session, &all_logits);
-    if (fm_session_eval(session, prompt, N_PROMPT, &err) != 0)
-        die(&err);
-    if (beside != NULL) {
+    /* In company the other's tokens come first, so that ours begin and are cut anywhere. */
+    const struct fm_batch_item alone = {session, prompt, N_PROMPT};
+    const struct fm_batch_item company[] = {{beside, other, N_PROMPT / 2 - 3}, alone};
+    if (beside != NULL)
         fm_session_reset(beside);
-        if (fm_session_eval(beside, other, N_PROMPT / 2, &err) != 0)
-            die(&err);
-    }
+    if (fm_eval_batch(model, beside != NULL ? company : &alone, beside != NULL ? 2 : 1, &err) != 0)
+        die(&err);
     for (unsigned i = 0; i < N_MORE; i++) {
         int32_t id = best(fm_session_logits(session), vocabulary);
-        const struct fm_batch_item items[] = {{session, &id, 1}, {beside, other + i, 1}};
+        /* One further token of ours beside one, or a few, of the other's. */
+        const struct fm_batch_item items[] = {{session, &id, 1}, {beside, other + i, 1 + i % 3}};
         if (fm_eval_batch(model, items, beside != NULL ? 2 : 1, &err) != 0)
             die(&err);
     }

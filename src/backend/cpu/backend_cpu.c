@@ -1,5 +1,6 @@
 #include "backend/cpu/backend_cpu.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "backend/cpu/kernels.h"
@@ -104,6 +105,7 @@ static void cpu_matmul(struct backend *be, const struct weight *w, const float *
                        float *y)
 {
     struct backend_cpu *cpu = cpu_of(be);
+    assert(w->n_cols <= cpu->max_cols && n <= cpu->max_rows);
     struct matmul_job job = {.cpu = cpu, .w = w, .in = {.x = x}, .n = n, .y = y};
     if (w->quant->kind == QUANT_AFFINE) {
         run(cpu, quantize_part, &job, n * w->n_cols);
@@ -186,6 +188,7 @@ struct attention_job {
 static void store_kv(const struct backend_attention *a, const struct backend_segment *segment)
 {
     const struct quant *f = a->kv_format;
+    assert(f->n_parts == 1);
     const size_t dim = a->head_dim, row_bytes = quant_row_bytes(f, dim);
     for (size_t t = 0; t < segment->n_rows; t++)
         for (size_t h = 0; h < a->n_kv_heads; h++) {

@@ -5,7 +5,6 @@
 
 #include "backend/cpu/kernels.h"
 #include "base/fmath.h"
-#include "base/limits.h"
 
 #define LANES 16
 
