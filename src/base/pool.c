@@ -1,5 +1,6 @@
 #include "base/pool.h"
 
+#include <fenv.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -71,6 +72,7 @@ static void *worker_main(void *arg)
     struct worker *w = arg;
     struct pool *pool = w->pool;
     unsigned seen = 0;
+    (void)fesetenv(FE_DFL_ENV); /* a thread inherits its maker's rounding: not with us */
     for (;;) {
         seen = wait_for_round(pool, seen);
         if (pool->is_closing)

@@ -1,4 +1,5 @@
 /* fm_model: everything one open model needs, put together and taken apart. */
+#include <fenv.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -174,7 +175,11 @@ int fm_model_open(const char *path, const struct fm_model_options *options,
     struct fm_model *m = mem_new(1, sizeof *m, "the model", err);
     if (m == NULL)
         return FM_ERR_NOMEM;
+    fenv_t host;
+    (void)feholdexcept(&host);  /* as in fm_eval_batch: tables and norms are made here */
+    (void)fesetenv(FE_DFL_ENV);
     int rc = open_into(m, path, options != NULL ? options : &defaults, err);
+    (void)fesetenv(&host);
     if (rc != 0) {
         fm_model_close(m);
         return rc;

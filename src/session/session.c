@@ -1,5 +1,6 @@
 /* fm_session: one sequence, and evaluation of one or many of them. */
 #include <assert.h>
+#include <fenv.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -249,7 +250,11 @@ int fm_eval_batch(struct fm_model *m, const struct fm_batch_item *items, size_t 
     }
     const uint64_t begin_ns = plat_now_ns();
     const long n_before = mem_count();
+    fenv_t host;
+    (void)feholdexcept(&host);  /* the host may round or flush as it likes; */
+    (void)fesetenv(FE_DFL_ENV); /* our bits must not depend on it */
     rc = run_batches(&e, err);
+    (void)fesetenv(&host);
     assert(mem_count() == n_before + e.n_foreign); /* the token path allocates nothing */
     (void)n_before;
     if (rc != 0)

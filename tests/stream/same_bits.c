@@ -1,8 +1,10 @@
 /* same_bits MODEL [HASH [STEP]]: the logits of every position of a prompt and of a greedy
  * continuation must be the same bits for 1, 2 and 4 threads, prefill chunks of 1, 7, 64 and all,
- * budgets from the smallest allowed to everything, a cold and a warm cache, and beside another
- * session in one batch. With HASH, that value is required; "-" requires none. With STEP, only
- * every STEP-th combination is run. Exit status 3 when bits differ. */
+ * budgets from the smallest allowed to everything, a cold and a warm cache, beside another session
+ * in one batch, and in a program that rounds upwards. With HASH, that value is required; "-"
+ * requires none. With STEP, only every STEP-th combination is run. Exit status 3 when bits
+ * differ. */
+#include <fenv.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -170,6 +172,23 @@ static void run_all(const char *path, unsigned vocabulary, unsigned step)
     }
 }
 
+/* A host with another rounding mode gets the same bits, and keeps its mode. */
+static void run_rounding_upwards(const char *path, unsigned vocabulary)
+{
+    fesetround(FE_UPWARD);
+    struct fm_model *model = open_model(path, 2, 64, 0);
+    struct fm_session *session = open_session(model);
+    run_one(model, session, NULL, vocabulary);
+    if (fegetround() != FE_UPWARD) {
+        printf("DIFFERENT: the rounding mode of the host was not restored\n");
+        n_different++;
+    }
+    fesetround(FE_TONEAREST);
+    compare("rounding upwards", session);
+    fm_session_close(session);
+    fm_model_close(model);
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 2)
@@ -183,6 +202,7 @@ int main(int argc, char **argv)
     make_prompts(info.vocabulary);
     const int step = argc > 3 ? atoi(argv[3]) : 1;
     run_all(argv[1], info.vocabulary, step > 0 ? (unsigned)step : 1);
+    run_rounding_upwards(argv[1], info.vocabulary);
     printf("%u runs, %u different, caches of %llu to %llu experts, logits hash %s\n", n_runs,
            n_different, (unsigned long long)fewest_slots, (unsigned long long)most_slots, expected);
     if (fewest_slots >= most_slots)
