@@ -101,6 +101,22 @@ static int read_tokens(struct nll *nll, const char *path, struct fm_error *err)
     return rc;
 }
 
+/* The tokens come first, with the tokenizer alone: what they take then counts as the program's own
+ * when the budget is divided, and a bad file is found before the weights are read. */
+static int tokenize_file(struct nll *nll, struct fm_error *err)
+{
+    struct fm_model_options options;
+    fm_model_options_init(&options);
+    options.metadata_only = true;
+    fm_log_to(NULL, NULL); /* the second opening says it */
+    int rc = fm_model_open(args_operand(nll->args, 0), &options, &nll->model, err);
+    if (rc == 0)
+        rc = read_tokens(nll, args_operand(nll->args, 1), err);
+    fm_model_close(nll->model);
+    nll->model = NULL;
+    return rc;
+}
+
 /* ---- tokens to nats -------------------------------------------------------------------- */
 
 static void add_position(void *ctx, unsigned position, const float *logits, unsigned n)
@@ -208,9 +224,9 @@ static int print_nll(const struct nll *nll)
                    : STATUS_FAILED;
     char n[UNIT_BYTES];
     (void)printf("nats per token  %.4f\nperplexity      %.3f\n", nats, exp(nats));
-    (void)printf("tokens          %s predicted, in %llu windows of %zu\n",
+    (void)printf("tokens          %s predicted, in %llu window%s of %zu\n",
                  grouped_digits(nll->n_predicted, n), (unsigned long long)nll->n_done_windows,
-                 nll->window);
+                 nll->n_done_windows == 1 ? "" : "s", nll->window);
     (void)printf("speed           %.2f tok/s\n", tok_per_s);
     return STATUS_OK;
 }
@@ -221,11 +237,12 @@ static int run_nll(const struct args *args)
     struct nll nll = {.args = args, .window = args_uint(args, "window"),
                       .n_windows = args_uint(args, "windows")};
     interrupt_install();
-    int rc = app_model_open(args, (unsigned)nll.window, &nll.model, &err);
-    if (rc == FM_ERR_ARG)
-        rc = err_wrap(&err, rc, "--window %zu", nll.window);
-    if (rc == 0)
-        rc = read_tokens(&nll, args_operand(args, 1), &err);
+    int rc = tokenize_file(&nll, &err);
+    if (rc == 0) {
+        rc = app_model_open(args, (unsigned)nll.window, &nll.model, &err);
+        if (rc == FM_ERR_ARG)
+            rc = err_wrap(&err, rc, "--window %zu", nll.window);
+    }
     if (rc == 0)
         rc = eval_windows(&nll, &err);
     int status;
