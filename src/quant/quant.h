@@ -18,6 +18,7 @@ extern "C" {
 enum quant_kind {
     QUANT_FLOAT,  /* one value per column, used as it is */
     QUANT_AFFINE, /* x = scale * code + bias per group of `block` columns */
+    QUANT_BLOCK,  /* anything else: used through decode_row */
 };
 
 struct quant {
@@ -26,10 +27,14 @@ struct quant {
     unsigned block;                             /* columns per block */
     unsigned n_parts;                           /* byte streams per row */
     unsigned part_block_bytes[QUANT_MAX_PARTS]; /* bytes of one block in each part */
+    /* Rows of the matrix that share one row of the part; 0 means 1. More than one only where a
+     * scale belongs to a rectangle of weights (fp8). */
+    unsigned part_rows[QUANT_MAX_PARTS];
     unsigned bits;                              /* of one code, or of one float */
     const struct quant *scale;                  /* format of scales and biases, affine only */
 
-    /* Both take n columns, a multiple of `block`. The pointers need no alignment. */
+    /* Both take n columns, a multiple of `block`. The pointers need no alignment. A format that
+     * is only read has no encode_row. */
     void (*decode_row)(const struct quant *q, const void *const parts[], float *dst, size_t n);
     void (*encode_row)(const struct quant *q, const float *src, void *const parts[], size_t n);
     /* The codes alone, one byte each; affine only. */
@@ -43,18 +48,37 @@ const struct quant *quant_at(unsigned i);
 
 extern const struct quant quant_f32, quant_f16, quant_bf16;
 
-/* Bytes of one row of n columns in one part, or in all of them. */
+/* Bytes of one row of n columns in one part. */
 static inline uint64_t quant_part_row_bytes(const struct quant *q, unsigned part, uint64_t n)
 {
     return n / q->block * q->part_block_bytes[part];
 }
 
-static inline uint64_t quant_row_bytes(const struct quant *q, uint64_t n)
+/* The row of the part that matrix row r uses. */
+static inline uint64_t quant_part_row(const struct quant *q, unsigned part, uint64_t r)
+{
+    return q->part_rows[part] > 1 ? r / q->part_rows[part] : r;
+}
+
+/* Bytes of n_rows rows of n_cols columns in one part, or in all of them. */
+static inline uint64_t quant_part_bytes(const struct quant *q, unsigned part, uint64_t n_rows,
+                                        uint64_t n_cols)
+{
+    uint64_t rows = n_rows > 0 ? quant_part_row(q, part, n_rows - 1) + 1 : 0;
+    return rows * quant_part_row_bytes(q, part, n_cols);
+}
+
+static inline uint64_t quant_matrix_bytes(const struct quant *q, uint64_t n_rows, uint64_t n_cols)
 {
     uint64_t bytes = 0;
     for (unsigned p = 0; p < q->n_parts; p++)
-        bytes += quant_part_row_bytes(q, p, n);
+        bytes += quant_part_bytes(q, p, n_rows, n_cols);
     return bytes;
+}
+
+static inline uint64_t quant_row_bytes(const struct quant *q, uint64_t n_cols)
+{
+    return quant_matrix_bytes(q, 1, n_cols);
 }
 
 /* Scalar conversions, exact or rounded to nearest even; NaN stays NaN. */

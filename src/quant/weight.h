@@ -1,5 +1,5 @@
 /* A matrix in memory: y = W x with rows of n_cols columns in one number format. It borrows the
- * bytes; row r of part p starts r * quant_part_row_bytes bytes into parts[p]. */
+ * bytes; row r of part p starts quant_part_row * quant_part_row_bytes bytes into parts[p]. */
 #ifndef FLASHMOE_QUANT_WEIGHT_H
 #define FLASHMOE_QUANT_WEIGHT_H
 
@@ -19,12 +19,13 @@ struct weight {
 static inline void weight_row(const struct weight *w, size_t r, const void *parts[])
 {
     for (unsigned p = 0; p < w->quant->n_parts; p++)
-        parts[p] = (const char *)w->parts[p] + r * quant_part_row_bytes(w->quant, p, w->n_cols);
+        parts[p] = (const char *)w->parts[p] +
+                   quant_part_row(w->quant, p, r) * quant_part_row_bytes(w->quant, p, w->n_cols);
 }
 
 static inline uint64_t weight_bytes(const struct weight *w)
 {
-    return (uint64_t)w->n_rows * quant_row_bytes(w->quant, w->n_cols);
+    return quant_matrix_bytes(w->quant, w->n_rows, w->n_cols);
 }
 
 #ifdef __cplusplus
