@@ -74,6 +74,7 @@ struct fm_model_options {
     unsigned n_sessions;    /* sessions that may be open at a time; the budget holds them all */
     unsigned n_context;     /* positions per session; 0: the model's maximum, at most 4096 */
     unsigned prefill_chunk; /* tokens computed together; 0: chosen from the budget */
+    bool check;             /* hold what is read of a packed model against its checksums */
     bool metadata_only;     /* headers and tokenizer only: inspect and tokenize, no sessions */
     fm_progress_fn *progress;
     void *progress_ctx;
@@ -81,8 +82,9 @@ struct fm_model_options {
 
 FM_API void fm_model_options_init(struct fm_model_options *options);
 
-/* `path` is a Hugging Face directory: config.json and safetensors, tokenizer.json if there is
- * one. `options` may be NULL. */
+/* `path` is a packed model (NAME.fmoe), a GGUF file (of a split set any one), or a Hugging Face or
+ * MLX directory: config.json and safetensors, tokenizer.json if there is one. `options` may be
+ * NULL. */
 FM_API int fm_model_open(const char *path, const struct fm_model_options *options,
                          struct fm_model **out, struct fm_error *err);
 FM_API void fm_model_close(struct fm_model *model); /* accepts NULL; close the sessions first */

@@ -47,6 +47,7 @@ struct transformer {
     uint32_t n_experts, n_experts_per_token;
     uint32_t expert_intermediate, shared_intermediate, dense_intermediate;
     bool has_dense_layers, renormalises, has_tied_head;
+    bool has_tiled_value_heads; /* source_conventions */
     float eps;
     float *rope_frequencies; /* [rotary_dim / 2] */
 
@@ -94,6 +95,11 @@ struct transformer_traits {
     void (*bind_delta_projections)(struct binder *b, const struct transformer *t,
                                    struct delta_net_weights *w, const char *prefix);
 };
+
+/* The projections of a recurrent layer where they lie apart: all queries, keys and values in one
+ * matrix, the gates z in another. */
+void blocks_bind_qkv_z(struct binder *b, const struct transformer *t, struct delta_net_weights *w,
+                       const char *prefix);
 
 /* The family's open function, given its traits. */
 int transformer_open(const struct transformer_traits *traits, const struct config *config,

@@ -209,13 +209,27 @@ static void bind_attention(struct binder *b, const struct transformer *t,
                            const char *prefix)
 {
     const uint32_t q_width = t->n_heads * t->head_dim, kv_width = t->n_kv_heads * t->head_dim;
-    binder_matrix(b, &w->q, t->has_attention_gate ? 2 * q_width : q_width, t->hidden,
-                  "%sself_attn.q_proj.weight", prefix);
-    binder_matrix(b, &w->k, kv_width, t->hidden, "%sself_attn.k_proj.weight", prefix);
-    binder_matrix(b, &w->v, kv_width, t->hidden, "%sself_attn.v_proj.weight", prefix);
-    binder_matrix(b, &w->o, t->hidden, q_width, "%sself_attn.o_proj.weight", prefix);
+    binder_matrix(b, &w->q, TENSOR_MATRIX, t->has_attention_gate ? 2 * q_width : q_width,
+                  t->hidden, "%sself_attn.q_proj.weight", prefix);
+    binder_matrix(b, &w->k, TENSOR_MATRIX, kv_width, t->hidden, "%sself_attn.k_proj.weight",
+                  prefix);
+    binder_matrix(b, &w->v, TENSOR_MATRIX, kv_width, t->hidden, "%sself_attn.v_proj.weight",
+                  prefix);
+    binder_matrix(b, &w->o, TENSOR_MATRIX, t->hidden, q_width, "%sself_attn.o_proj.weight",
+                  prefix);
     binder_vector(b, &w->q_norm, t->head_dim, names->norm, "%sself_attn.q_norm.weight", prefix);
     binder_vector(b, &w->k_norm, t->head_dim, names->norm, "%sself_attn.k_norm.weight", prefix);
+}
+
+void blocks_bind_qkv_z(struct binder *b, const struct transformer *t, struct delta_net_weights *w,
+                       const char *prefix)
+{
+    const uint32_t values = t->n_value_heads * t->value_dim;
+    const uint32_t channels = 2 * t->n_key_heads * t->key_dim + values;
+    binder_matrix(b, &w->qkv, TENSOR_MATRIX, channels, t->hidden,
+                  "%slinear_attn.in_proj_qkv.weight", prefix);
+    binder_matrix(b, &w->z, TENSOR_MATRIX, values, t->hidden, "%slinear_attn.in_proj_z.weight",
+                  prefix);
 }
 
 static void bind_delta_net(struct binder *b, const struct transformer *t,
@@ -225,9 +239,12 @@ static void bind_delta_net(struct binder *b, const struct transformer *t,
     const uint32_t values = t->n_value_heads * t->value_dim;
     const uint32_t channels = 2 * t->n_key_heads * t->key_dim + values;
     traits->bind_delta_projections(b, t, w, prefix);
-    binder_matrix(b, &w->out, t->hidden, values, "%slinear_attn.out_proj.weight", prefix);
+    binder_matrix(b, &w->out, TENSOR_MATRIX, t->hidden, values, "%slinear_attn.out_proj.weight",
+                  prefix);
     binder_table(b, &w->conv, channels, t->conv_kernel, "%slinear_attn.conv1d.weight", prefix);
-    binder_vector(b, &w->decay, t->n_value_heads, VECTOR_NEG_EXP, "%slinear_attn.A_log", prefix);
+    binder_vector(b, &w->decay, t->n_value_heads,
+                  binder_conventions(b)->has_final_decay ? VECTOR_PLAIN : VECTOR_NEG_EXP,
+                  "%slinear_attn.A_log", prefix);
     binder_vector(b, &w->dt_bias, t->n_value_heads, VECTOR_PLAIN, "%slinear_attn.dt_bias",
                   prefix);
     binder_vector(b, &w->norm, t->value_dim, VECTOR_PLAIN, "%slinear_attn.norm.weight", prefix);
@@ -236,9 +253,12 @@ static void bind_delta_net(struct binder *b, const struct transformer *t,
 static void bind_ffn(struct binder *b, struct ffn_weights *w, uint32_t hidden,
                      uint32_t intermediate, const char *prefix, const char *block)
 {
-    binder_matrix(b, &w->gate, intermediate, hidden, "%s%s.gate_proj.weight", prefix, block);
-    binder_matrix(b, &w->up, intermediate, hidden, "%s%s.up_proj.weight", prefix, block);
-    binder_matrix(b, &w->down, hidden, intermediate, "%s%s.down_proj.weight", prefix, block);
+    binder_matrix(b, &w->gate, TENSOR_MATRIX, intermediate, hidden, "%s%s.gate_proj.weight",
+                  prefix, block);
+    binder_matrix(b, &w->up, TENSOR_MATRIX, intermediate, hidden, "%s%s.up_proj.weight", prefix,
+                  block);
+    binder_matrix(b, &w->down, TENSOR_MATRIX, hidden, intermediate, "%s%s.down_proj.weight",
+                  prefix, block);
 }
 
 static void bind_moe(struct binder *b, const struct transformer *t, struct transformer_layer *l,
@@ -246,12 +266,13 @@ static void bind_moe(struct binder *b, const struct transformer *t, struct trans
 {
     char mlp[PREFIX_BYTES + 8];
     (void)snprintf(mlp, sizeof mlp, "%smlp.", prefix);
-    binder_matrix(b, &l->router, t->n_experts, t->hidden, "%sgate.weight", mlp);
+    binder_matrix(b, &l->router, TENSOR_GATE, t->n_experts, t->hidden, "%sgate.weight", mlp);
     l->expert_layer =
         binder_experts(b, layer, t->n_experts, t->hidden, t->expert_intermediate, mlp);
     if (t->shared_intermediate > 0) {
         bind_ffn(b, &l->shared, t->hidden, t->shared_intermediate, mlp, "shared_expert");
-        binder_matrix(b, &l->shared_gate, 1, t->hidden, "%sshared_expert_gate.weight", mlp);
+        binder_matrix(b, &l->shared_gate, TENSOR_GATE, 1, t->hidden,
+                      "%sshared_expert_gate.weight", mlp);
     }
 }
 
@@ -283,39 +304,28 @@ static const char *find_prefix(const struct binder *b, const char *const *prefix
     return prefixes[0];
 }
 
-/* Converters for MLX store 1 + w and turn the convolution's last two dimensions round; the second
- * tells that the first has happened. */
-static bool norms_are_shifted(const struct binder *b, const struct transformer *t,
-                              const char *prefix)
-{
-    for (uint32_t i = 0; i < t->n_layers; i++) {
-        const struct tensor_info *conv =
-            binder_find(b, "%slayers.%u.linear_attn.conv1d.weight", prefix, i);
-        if (conv != NULL)
-            return conv->n_dims == 3 && conv->dims[2] == 1 && conv->dims[1] == t->conv_kernel &&
-                   t->conv_kernel > 1;
-    }
-    return false;
-}
-
 static void bind_all(struct binder *b, struct transformer *t,
                      const struct transformer_traits *traits)
 {
     struct names names = {.model = find_prefix(b, traits->prefixes), .norm = VECTOR_PLAIN};
-    if (traits->has_zero_centred_norms && !norms_are_shifted(b, t, names.model))
+    t->has_tiled_value_heads = binder_conventions(b)->has_tiled_value_heads;
+    if (traits->has_zero_centred_norms && !binder_conventions(b)->has_final_norms)
         names.norm = VECTOR_PLUS_ONE;
-    binder_matrix(b, &t->embedding, t->vocabulary, t->hidden, "%sembed_tokens.weight",
-                  names.model);
+    binder_matrix(b, &t->embedding, t->has_tied_head ? TENSOR_HEAD : TENSOR_EMBEDDING,
+                  t->vocabulary, t->hidden, "%sembed_tokens.weight", names.model);
     binder_vector(b, &t->final_norm, t->hidden, names.norm, "%snorm.weight", names.model);
     for (uint32_t i = 0; i < t->n_layers && !binder_has_failed(b); i++)
         bind_layer(b, t, traits, &names, i);
-    if (t->has_tied_head) {
-        binder_ignore(b, "lm_head.", false, "the head is tied to the embedding");
-    } else {
-        binder_mark_lookup(b, &t->embedding);
-        binder_matrix(b, &t->head, t->vocabulary, t->hidden, "lm_head.weight");
-    }
+    /* mlx-lm puts the whole language model of a multimodal one below a name of its own. */
+    const char *root = strncmp(names.model, "language_model.", 15) == 0 ? "language_model." : "";
+    char head[PREFIX_BYTES];
+    (void)snprintf(head, sizeof head, "%slm_head.", root);
+    if (t->has_tied_head)
+        binder_ignore(b, head, false, "the head is tied to the embedding");
+    else
+        binder_matrix(b, &t->head, TENSOR_HEAD, t->vocabulary, t->hidden, "%sweight", head);
     binder_ignore(b, "model.visual.", true, "this version reads text only, no images");
+    binder_ignore(b, "vision_tower.", true, "this version reads text only, no images");
     binder_ignore(b, "mtp.", false, "multi-token prediction is not used");
 }
 

@@ -3,17 +3,17 @@
 #include "arch/blocks.h"
 
 static const char *const model_types[] = {"qwen3_5_moe", "qwen3_5_moe_text", NULL};
-static const char *const prefixes[] = {"model.language_model.", "model.", NULL};
+static const char *const prefixes[] = {"model.language_model.", "language_model.model.",
+                                       "model.", NULL};
 
 static void bind_delta_projections(struct binder *b, const struct transformer *t,
                                    struct delta_net_weights *w, const char *prefix)
 {
-    const uint32_t values = t->n_value_heads * t->value_dim;
-    const uint32_t channels = 2 * t->n_key_heads * t->key_dim + values;
-    binder_matrix(b, &w->qkv, channels, t->hidden, "%slinear_attn.in_proj_qkv.weight", prefix);
-    binder_matrix(b, &w->z, values, t->hidden, "%slinear_attn.in_proj_z.weight", prefix);
-    binder_matrix(b, &w->b, t->n_value_heads, t->hidden, "%slinear_attn.in_proj_b.weight", prefix);
-    binder_matrix(b, &w->a, t->n_value_heads, t->hidden, "%slinear_attn.in_proj_a.weight", prefix);
+    blocks_bind_qkv_z(b, t, w, prefix);
+    binder_matrix(b, &w->b, TENSOR_MATRIX, t->n_value_heads, t->hidden,
+                  "%slinear_attn.in_proj_b.weight", prefix);
+    binder_matrix(b, &w->a, TENSOR_MATRIX, t->n_value_heads, t->hidden,
+                  "%slinear_attn.in_proj_a.weight", prefix);
 }
 
 static const struct transformer_traits traits = {

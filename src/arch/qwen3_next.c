@@ -6,18 +6,17 @@
 static const char *const model_types[] = {"qwen3_next", NULL};
 static const char *const prefixes[] = {"model.", NULL};
 
-/* Rows of the fused tensors are, for each key head: its queries, its keys, then the values and the
- * gates z of its value heads; in the other tensor b, then a. They are put in order while reading:
- * all queries, all keys, all values; all z; all b; all a. */
-static void bind_delta_projections(struct binder *b, const struct transformer *t,
-                                   struct delta_net_weights *w, const char *prefix)
+/* Rows of the fused tensor are, for each key head: its queries, its keys, then the values and the
+ * gates z of its value heads. They are put in order while reading: all queries, all keys, all
+ * values; all z. */
+static void bind_fused(struct binder *b, const struct transformer *t, struct delta_net_weights *w,
+                       const char *prefix)
 {
-    const uint32_t heads = t->n_key_heads, per_key = t->n_value_heads / heads;
-    const uint32_t key_dim = t->key_dim, values = per_key * t->value_dim;
+    const uint32_t heads = t->n_key_heads;
+    const uint32_t key_dim = t->key_dim, values = t->n_value_heads / heads * t->value_dim;
     const uint32_t stride = 2 * key_dim + 2 * values;
     struct row_range qkv[3 * LIMIT_HEADS] = {{0}}, one[LIMIT_HEADS] = {{0}};
     const char *fused = "%slinear_attn.in_proj_qkvz.weight";
-    const char *small = "%slinear_attn.in_proj_ba.weight";
     for (uint32_t h = 0; h < heads; h++) {
         qkv[h] = (struct row_range){h * stride, key_dim};
         qkv[heads + h] = (struct row_range){h * stride + key_dim, key_dim};
@@ -26,6 +25,20 @@ static void bind_delta_projections(struct binder *b, const struct transformer *t
     }
     binder_matrix_rows(b, &w->qkv, heads * stride, t->hidden, qkv, 3 * heads, fused, prefix);
     binder_matrix_rows(b, &w->z, heads * stride, t->hidden, one, heads, fused, prefix);
+}
+
+/* GGUF has the fused tensor in order already, under other names. In the other one the rows of each
+ * key head are b, then a, of its value heads. */
+static void bind_delta_projections(struct binder *b, const struct transformer *t,
+                                   struct delta_net_weights *w, const char *prefix)
+{
+    const uint32_t heads = t->n_key_heads, per_key = t->n_value_heads / heads;
+    const char *small = "%slinear_attn.in_proj_ba.weight";
+    struct row_range one[LIMIT_HEADS] = {{0}};
+    if (binder_find(b, "%slinear_attn.in_proj_qkv.weight", prefix) != NULL)
+        blocks_bind_qkv_z(b, t, w, prefix);
+    else
+        bind_fused(b, t, w, prefix);
     for (uint32_t h = 0; h < heads; h++)
         one[h] = (struct row_range){h * 2 * per_key, per_key};
     binder_matrix_rows(b, &w->b, 2 * t->n_value_heads, t->hidden, one, heads, small, prefix);

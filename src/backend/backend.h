@@ -60,6 +60,7 @@ struct backend_delta_net {
     const struct backend_segment *segments;
     size_t n_segments;
     unsigned n_key_heads, n_value_heads, key_dim, value_dim, kernel;
+    bool has_tiled_value_heads; /* head h uses key head h % n_key_heads, not h / ratio */
     const float *qkv;         /* [n, channels], channels = 2 * key heads' + value heads' width */
     const float *z, *b, *a;   /* [n, value width], [n, n_value_heads] twice */
     const float *conv_weight; /* [channels, kernel] */

@@ -163,7 +163,7 @@ static uint32_t wait_landed(struct expert_cache *cache)
     pthread_mutex_unlock(&cache->lock);
     cache->plan.n_in_flight--;
     if (cache->slots[i].state == SLOT_READY)
-        cache->stats.bytes_read += cache->model->expert_layers[cache->slots[i].layer].data_bytes;
+        cache->stats.bytes_read += cache->model->expert_layers[cache->slots[i].layer].read_bytes;
     return i;
 }
 

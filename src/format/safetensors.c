@@ -137,8 +137,8 @@ static int read_offsets(const struct place *place, const char *name, const json_
                        "has %llu bytes after its header",
                        place->path, name, (long long)begin, (long long)end,
                        (unsigned long long)place->data_bytes);
-    t->offset = place->data_begin + (uint64_t)begin;
-    t->bytes = (uint64_t)(end - begin);
+    t->parts[0].offset = place->data_begin + (uint64_t)begin;
+    t->parts[0].bytes = (uint64_t)(end - begin);
     return 0;
 }
 
@@ -163,14 +163,15 @@ static int read_entry(const struct place *place, const char *name, const json_t 
         return rc;
     t->dtype = dtype->name;
     t->quant = dtype->quant;
-    if (t->bytes == need)
+    t->n_parts = 1;
+    if (t->parts[0].bytes == need)
         return 0;
     char shape[SHAPE_BYTES];
     return err_set(err, FM_ERR_FORMAT,
                    "%s: tensor '%.160s': shape %s in dtype %s needs %llu bytes, but its "
                    "data_offsets hold %llu",
                    place->path, name, tensor_info_shape(t, shape, sizeof shape), dtype->name,
-                   (unsigned long long)need, (unsigned long long)t->bytes);
+                   (unsigned long long)need, (unsigned long long)t->parts[0].bytes);
 }
 
 static int check_metadata(const char *path, json_t *metadata, struct fm_error *err)
@@ -193,10 +194,10 @@ static int check_metadata(const char *path, json_t *metadata, struct fm_error *e
 static int by_offset(const void *a, const void *b)
 {
     const struct tensor_info *x = a, *y = b;
-    if (x->offset != y->offset)
-        return x->offset < y->offset ? -1 : 1;
-    if (x->bytes != y->bytes)
-        return x->bytes < y->bytes ? -1 : 1;
+    if (x->parts[0].offset != y->parts[0].offset)
+        return x->parts[0].offset < y->parts[0].offset ? -1 : 1;
+    if (x->parts[0].bytes != y->parts[0].bytes)
+        return x->parts[0].bytes < y->parts[0].bytes ? -1 : 1;
     return strcmp(x->name, y->name);
 }
 
@@ -206,22 +207,24 @@ static int check_cover(const struct safetensors *st, const struct place *place,
                        struct fm_error *err)
 {
     const struct tensor_info *last = NULL; /* with at least one byte */
+    uint64_t end = place->data_begin;
     for (size_t i = 0; i < st->n_tensors; i++) {
         const struct tensor_info *t = &st->tensors[i];
-        if (t->bytes == 0)
+        const struct tensor_part *part = &t->parts[0];
+        if (part->bytes == 0)
             continue;
-        if (last != NULL && t->offset < last->offset + last->bytes)
+        if (part->offset < end)
             return err_set(err, FM_ERR_FORMAT,
                            "%s: tensors '%.160s' and '%.160s' overlap: data_offsets [%llu, %llu] "
                            "and [%llu, %llu]",
                            place->path, last->name, t->name,
-                           (unsigned long long)(last->offset - place->data_begin),
-                           (unsigned long long)(last->offset + last->bytes - place->data_begin),
-                           (unsigned long long)(t->offset - place->data_begin),
-                           (unsigned long long)(t->offset + t->bytes - place->data_begin));
+                           (unsigned long long)(last->parts[0].offset - place->data_begin),
+                           (unsigned long long)(end - place->data_begin),
+                           (unsigned long long)(part->offset - place->data_begin),
+                           (unsigned long long)(part->offset + part->bytes - place->data_begin));
         last = t;
+        end = part->offset + part->bytes;
     }
-    const uint64_t end = last != NULL ? last->offset + last->bytes : place->data_begin;
     if (end != place->data_begin + place->data_bytes)
         return err_set(err, FM_ERR_FORMAT,
                        "%s: the tensors end at byte %llu, the file at byte %llu: the header or the "

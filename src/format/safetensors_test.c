@@ -48,14 +48,14 @@ static void test_good_header(void **state)
     assert_int_equal(t->n_dims, 2);
     assert_int_equal(t->dims[0], 2);
     assert_int_equal(t->dims[1], 3);
-    assert_int_equal(t->offset, data + 1);
-    assert_int_equal(t->bytes, 12);
+    assert_int_equal(t->parts[0].offset, data + 1);
+    assert_int_equal(t->parts[0].bytes, 12);
     assert_string_equal(st.tensors[1].name, "empty");
-    assert_int_equal(st.tensors[1].bytes, 0);
+    assert_int_equal(st.tensors[1].parts[0].bytes, 0);
     assert_string_equal(st.tensors[2].name, "b");
     assert_null(st.tensors[2].quant);
     assert_int_equal(st.tensors[2].n_dims, 0);
-    assert_int_equal(st.tensors[2].offset, data + 17);
+    assert_int_equal(st.tensors[2].parts[0].offset, data + 17);
     safetensors_clear(&st);
     safetensors_clear(&st);
     assert_int_equal(parse("{}", 0, &st, &err), 0);

@@ -1,6 +1,5 @@
 #include "model/binder.h"
 
-#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,13 +14,12 @@
 int binder_init(struct binder *b, struct model *model, struct fm_error *err)
 {
     *b = (struct binder){.model = model, .err = err};
-    b->is_used = mem_new(model->source->n_tensors, sizeof *b->is_used, "the tensor list", err);
-    return b->is_used == NULL ? FM_ERR_NOMEM : 0;
+    model->uses = mem_new(model->source->n_tensors, sizeof *model->uses, "the tensor list", err);
+    return model->uses == NULL ? FM_ERR_NOMEM : 0;
 }
 
 void binder_clear(struct binder *b)
 {
-    mem_free(b->is_used);
     mem_free(b->reads);
     mem_free(b->pointers);
 }
@@ -30,7 +28,7 @@ void binder_clear(struct binder *b)
 
 static const char *file_of(const struct binder *b, const struct tensor_info *t)
 {
-    return b->model->source->files[t->file].path;
+    return b->model->source->files[t->parts[0].file].path;
 }
 
 static void wrong_shape(struct binder *b, const struct tensor_info *t, const char *expected)
@@ -40,23 +38,44 @@ static void wrong_shape(struct binder *b, const struct tensor_info *t, const cha
                     file_of(b, t), t->name, tensor_info_shape(t, shape, sizeof shape), expected);
 }
 
-/* Looks the tensor up, marks it used and makes sure that weights can be stored in its dtype. */
-static const struct tensor_info *take(struct binder *b, const char *name)
+/* Looks the tensor up and makes sure that rows of n_cols columns can be stored as it is. */
+static const struct tensor_info *take(struct binder *b, const char *name, enum tensor_role role,
+                                      uint64_t n_cols, const struct quant **quant)
 {
     const struct source *source = b->model->source;
     const struct tensor_info *t = source_find(source, name);
     if (t == NULL) {
-        b->rc = err_set(b->err, FM_ERR_FORMAT, "%s: tensor '%s' is missing", source->dir, name);
+        b->rc = err_set(b->err, FM_ERR_FORMAT, "%s: tensor '%s' is missing", source->path, name);
         return NULL;
     }
-    b->is_used[t - source->tensors] = true;
-    if (t->quant == NULL) {
+    struct tensor_use *use = &b->model->uses[t - source->tensors];
+    *quant = t->scale != NULL ? tensor_info_affine(t, n_cols) : t->quant;
+    *use = (struct tensor_use){.role = role, .quant = *quant, .n_cols = n_cols, .n_rows = 1};
+    for (unsigned d = 0; d + 1 < t->n_dims; d++)
+        use->n_rows *= t->dims[d]; /* cannot overflow: the bytes did not */
+    if (t->scale != NULL && *quant == NULL) {
+        char shape[160];
+        b->rc = err_set(b->err, FM_ERR_FORMAT,
+                        "%s: tensor '%s' %s with %llu scales a row cannot be %llu columns of 2, 3, "
+                        "4, 5, 6 or 8 bits in groups of 32, 64 or 128",
+                        file_of(b, t), name, tensor_info_shape(t, shape, sizeof shape),
+                        (unsigned long long)t->n_scale_cols, (unsigned long long)n_cols);
+        return NULL;
+    }
+    if (*quant == NULL) {
         b->rc = err_set(b->err, FM_ERR_UNSUPPORTED,
-                        "%s: tensor '%s' has dtype %s; this version reads BF16, F16 and F32",
+                        "%s: tensor '%s' has dtype %s, which this version does not read; "
+                        "`flashmoe help formats` lists what it does",
                         file_of(b, t), name, t->dtype);
         return NULL;
     }
     return t;
+}
+
+/* The last dimension as columns: of MLX's codes it is words, which `take` has looked at. */
+static bool has_cols(const struct tensor_info *t, uint32_t n_cols)
+{
+    return t->n_dims > 0 && (t->scale != NULL || t->dims[t->n_dims - 1] == n_cols);
 }
 
 static void count_format(struct binder *b, const struct quant *quant, bool is_expert,
@@ -107,11 +126,16 @@ static bool format_name(struct binder *b, char *name, const char *fmt, va_list a
     int n = vsnprintf(name, NAME_BYTES, fmt, args);
     if (n > 0 && n < NAME_BYTES)
         return true;
-    b->rc = err_set(b->err, FM_ERR_FORMAT, "%s: a tensor name is too long", b->model->source->dir);
+    b->rc = err_set(b->err, FM_ERR_FORMAT, "%s: a tensor name is too long", b->model->source->path);
     return false;
 }
 
 /* ---- dense tensors -------------------------------------------------------------------------- */
+
+const struct source_conventions *binder_conventions(const struct binder *b)
+{
+    return &b->model->source->conventions;
+}
 
 bool binder_has_failed(const struct binder *b)
 {
@@ -149,9 +173,16 @@ static bool is_table(const struct tensor_info *t, uint32_t n_rows, uint32_t n_co
 static void bind_floats(struct binder *b, const float **out, uint32_t n_rows, uint32_t n_cols,
                         enum vector_transform transform, const char *name)
 {
-    const struct tensor_info *t = take(b, name);
+    const struct quant *quant;
+    const struct tensor_info *t = take(b, name, TENSOR_VECTOR, n_cols, &quant);
     if (t == NULL)
         return;
+    if (quant->kind != QUANT_FLOAT) {
+        b->rc = err_set(b->err, FM_ERR_UNSUPPORTED,
+                        "%s: tensor '%s' has type %s; it is read in BF16, F16 and F32",
+                        file_of(b, t), name, t->dtype);
+        return;
+    }
     if (!is_table(t, n_rows, n_cols)) {
         char expected[48];
         if (n_rows == 1)
@@ -163,12 +194,12 @@ static void bind_floats(struct binder *b, const float **out, uint32_t n_rows, ui
     }
     const uint32_t n = n_rows * n_cols; /* below 2^32: the limits of limits.h see to it */
     uint64_t at = reserve(b, (uint64_t)n * sizeof(float));
-    add_read(b, (struct dense_read){.file = t->file, .offset = t->offset, .bytes = t->bytes,
-                                    .dense_offset = at, .vector_quant = t->quant, .n = n,
-                                    .transform = transform});
+    add_read(b, (struct dense_read){.file = t->parts[0].file, .offset = t->parts[0].offset,
+                                    .bytes = t->parts[0].bytes, .dense_offset = at,
+                                    .vector_quant = quant, .n = n, .transform = transform});
     add_pointer(b, (const void **)out, at);
     b->model->n_parameters += n;
-    count_format(b, t->quant, false, 1, t->bytes);
+    count_format(b, quant, false, 1, t->parts[0].bytes);
 }
 
 void binder_vector(struct binder *b, const float **out, uint32_t n,
@@ -195,13 +226,14 @@ void binder_table(struct binder *b, const float **out, uint32_t n_rows, uint32_t
         bind_floats(b, out, n_rows, n_cols, VECTOR_PLAIN, name);
 }
 
-static const struct tensor_info *take_matrix(struct binder *b, const char *name, uint32_t n_rows,
-                                             uint32_t n_cols)
+static const struct tensor_info *take_matrix(struct binder *b, const char *name,
+                                             enum tensor_role role, uint32_t n_rows,
+                                             uint32_t n_cols, const struct quant **quant)
 {
-    const struct tensor_info *t = take(b, name);
+    const struct tensor_info *t = take(b, name, role, n_cols, quant);
     if (t == NULL)
         return NULL;
-    if (t->n_dims != 2 || t->dims[0] != n_rows || t->dims[1] != n_cols) {
+    if (t->n_dims != 2 || t->dims[0] != n_rows || !has_cols(t, n_cols)) {
         char expected[48];
         (void)snprintf(expected, sizeof expected, "[%u, %u]", n_rows, n_cols);
         wrong_shape(b, t, expected);
@@ -210,40 +242,70 @@ static const struct tensor_info *take_matrix(struct binder *b, const char *name,
     return t;
 }
 
-static void bind_rows(struct binder *b, struct weight *out, const struct tensor_info *t,
-                      const struct row_range *ranges, unsigned n_ranges)
+/* True when rows from `first` on can be cut out of a part that several rows share. */
+static bool is_cut(const struct quant *quant, unsigned part, uint64_t first)
 {
-    const uint32_t n_cols = (uint32_t)t->dims[1];
-    const uint64_t row_bytes = quant_row_bytes(t->quant, n_cols);
+    return quant->part_rows[part] <= 1 || first % quant->part_rows[part] == 0;
+}
+
+/* One part of the chosen rows, one range after the other. */
+static void bind_part(struct binder *b, const struct weight *w, const struct tensor_info *t,
+                      unsigned part, const struct row_range *ranges, unsigned n_ranges,
+                      uint64_t at)
+{
+    const uint64_t row_bytes = quant_part_row_bytes(w->quant, part, w->n_cols);
+    for (unsigned i = 0; i < n_ranges; i++) {
+        const bool is_last = i + 1 == n_ranges;
+        if (!is_cut(w->quant, part, ranges[i].first) ||
+            (!is_last && !is_cut(w->quant, part, ranges[i].count))) {
+            b->rc = err_set(b->err, FM_ERR_UNSUPPORTED,
+                            "%s: tensor '%s' is %s, whose scales belong to %u rows: rows %u to %u "
+                            "cannot be taken out of it",
+                            file_of(b, t), t->name, w->quant->name, w->quant->part_rows[part],
+                            ranges[i].first, ranges[i].first + ranges[i].count);
+            return;
+        }
+        uint64_t bytes = quant_part_bytes(w->quant, part, ranges[i].count, w->n_cols);
+        add_read(b, (struct dense_read){
+            .file = t->parts[part].file,
+            .offset = t->parts[part].offset +
+                      quant_part_row(w->quant, part, ranges[i].first) * row_bytes,
+            .bytes = bytes, .dense_offset = at});
+        at += bytes;
+    }
+}
+
+static void bind_rows(struct binder *b, struct weight *out, const struct tensor_info *t,
+                      const struct quant *quant, uint32_t n_cols, const struct row_range *ranges,
+                      unsigned n_ranges)
+{
     uint64_t n_rows = 0;
     for (unsigned i = 0; i < n_ranges; i++)
         n_rows += ranges[i].count;
-    assert(t->quant->n_parts == 1 && t->quant->block == 1);
-    *out = (struct weight){.quant = t->quant, .n_rows = (uint32_t)n_rows, .n_cols = n_cols};
-    uint64_t at = reserve(b, n_rows * row_bytes);
-    add_pointer(b, &out->parts[0], at);
-    for (unsigned i = 0; i < n_ranges; i++) {
-        uint64_t bytes = ranges[i].count * row_bytes;
-        add_read(b, (struct dense_read){.file = t->file,
-                                        .offset = t->offset + ranges[i].first * row_bytes,
-                                        .bytes = bytes, .dense_offset = at});
-        at += bytes;
+    *out = (struct weight){.quant = quant, .n_rows = (uint32_t)n_rows, .n_cols = n_cols};
+    for (unsigned p = 0; p < quant->n_parts && b->rc == 0; p++) {
+        uint64_t at = reserve(b, quant_part_bytes(quant, p, n_rows, n_cols));
+        add_pointer(b, &out->parts[p], at);
+        bind_part(b, out, t, p, ranges, n_ranges, at);
     }
     b->model->n_parameters += n_rows * n_cols;
-    count_format(b, t->quant, false, 1, n_rows * row_bytes);
+    count_format(b, quant, false, 1, weight_bytes(out));
 }
 
-void binder_matrix(struct binder *b, struct weight *out, uint32_t n_rows, uint32_t n_cols,
-                   const char *name_fmt, ...)
+void binder_matrix(struct binder *b, struct weight *out, enum tensor_role role, uint32_t n_rows,
+                   uint32_t n_cols, const char *name_fmt, ...)
 {
     char name[NAME_BYTES];
     va_list args;
     va_start(args, name_fmt);
     bool ok = b->rc == 0 && format_name(b, name, name_fmt, args);
     va_end(args);
-    const struct tensor_info *t = ok ? take_matrix(b, name, n_rows, n_cols) : NULL;
+    const struct quant *quant;
+    const struct tensor_info *t = ok ? take_matrix(b, name, role, n_rows, n_cols, &quant) : NULL;
     if (t != NULL)
-        bind_rows(b, out, t, &(struct row_range){0, n_rows}, 1);
+        bind_rows(b, out, t, quant, n_cols, &(struct row_range){0, n_rows}, 1);
+    if (t != NULL && role == TENSOR_EMBEDDING)
+        b->lookup_bytes += weight_bytes(out) - quant_row_bytes(quant, n_cols);
 }
 
 void binder_matrix_rows(struct binder *b, struct weight *out, uint32_t file_rows, uint32_t n_cols,
@@ -255,50 +317,38 @@ void binder_matrix_rows(struct binder *b, struct weight *out, uint32_t file_rows
     va_start(args, name_fmt);
     bool ok = b->rc == 0 && format_name(b, name, name_fmt, args);
     va_end(args);
-    const struct tensor_info *t = ok ? take_matrix(b, name, file_rows, n_cols) : NULL;
+    const struct quant *quant;
+    const struct tensor_info *t =
+        ok ? take_matrix(b, name, TENSOR_MATRIX, file_rows, n_cols, &quant) : NULL;
     if (t != NULL)
-        bind_rows(b, out, t, ranges, n_ranges);
-}
-
-void binder_mark_lookup(struct binder *b, const struct weight *w)
-{
-    if (b->rc == 0 && w->n_rows > 0)
-        b->lookup_bytes += weight_bytes(w) - quant_row_bytes(w->quant, w->n_cols);
+        bind_rows(b, out, t, quant, n_cols, ranges, n_ranges);
 }
 
 /* ---- experts -------------------------------------------------------------------------------- */
 
 static const char *const matrix_names[EXPERT_MATRICES] = {"gate_proj", "up_proj", "down_proj"};
 
-/* Where one expert's matrix lies: `tensor`, starting `row_offset` rows into it. */
+/* Where one expert's matrix lies: rows [first_row, first_row + n_rows) of a slab. */
 struct expert_piece {
     const struct tensor_info *tensor;
-    uint64_t row_offset;
+    const struct quant *quant;
+    uint64_t slab, first_row, slab_rows;
 };
 
-static void set_matrix(struct expert_layer *layer, unsigned m, const struct quant *quant,
-                       uint32_t hidden, uint32_t intermediate)
+/* [512, 1024, 4096] or, without experts, [1024, 4096]. */
+static bool take_expert_tensor(struct binder *b, const char *name, uint32_t n_experts,
+                               uint32_t n_rows, uint32_t n_cols, struct expert_piece *piece)
 {
-    struct expert_matrix *matrix = &layer->matrices[m];
-    assert(quant->n_parts == 1 && quant->block == 1);
-    matrix->quant = quant;
-    matrix->n_rows = m == EXPERT_DOWN ? hidden : intermediate;
-    matrix->n_cols = m == EXPERT_DOWN ? intermediate : hidden;
-    uint64_t bytes = matrix->n_rows * quant_row_bytes(quant, matrix->n_cols);
-    matrix->part_offset[0] = mem_round_up(layer->slot_bytes, MEM_CACHE_LINE);
-    layer->slot_bytes = matrix->part_offset[0] + bytes;
-    layer->data_bytes += bytes;
-}
-
-/* "[512, 1024, 4096]" or "[1024, 4096]" as the layout wants it. */
-static bool has_shape(struct binder *b, const struct tensor_info *t, uint32_t n_experts,
-                      uint32_t n_rows, uint32_t n_cols)
-{
-    bool ok = n_experts == 0 ? t->n_dims == 2 && t->dims[0] == n_rows && t->dims[1] == n_cols
-                             : t->n_dims == 3 && t->dims[0] == n_experts &&
-                                   t->dims[1] == n_rows && t->dims[2] == n_cols;
-    if (ok)
+    const struct tensor_info *t = take(b, name, TENSOR_EXPERT, n_cols, &piece->quant);
+    if (t == NULL)
+        return false;
+    bool ok = n_experts == 0 ? t->n_dims == 2 && t->dims[0] == n_rows
+                             : t->n_dims == 3 && t->dims[0] == n_experts && t->dims[1] == n_rows;
+    if (ok && has_cols(t, n_cols)) {
+        piece->tensor = t;
+        piece->slab_rows = n_rows;
         return true;
+    }
     char expected[64];
     if (n_experts == 0)
         (void)snprintf(expected, sizeof expected, "[%u, %u]", n_rows, n_cols);
@@ -308,48 +358,40 @@ static bool has_shape(struct binder *b, const struct tensor_info *t, uint32_t n_
     return false;
 }
 
-static const struct tensor_info *take_expert_tensor(struct binder *b, const char *name,
-                                                    uint32_t n_experts, uint32_t n_rows,
-                                                    uint32_t n_cols)
-{
-    const struct tensor_info *t = take(b, name);
-    return t != NULL && has_shape(b, t, n_experts, n_rows, n_cols) ? t : NULL;
-}
-
-/* "PREFIXexperts.NAME" or the same with ".weight", whichever is there; false for neither. */
+/* The tensor that holds a matrix of all experts, under whichever of its names is there: as
+ * transformers, GGUF and mlx-lm call it; false for none. */
 static bool stacked_name(const struct binder *b, const char *prefix, const char *matrix,
                          char *name)
 {
-    static const char *const suffixes[] = {"", ".weight"};
-    for (unsigned i = 0; i < 2; i++) {
-        (void)snprintf(name, NAME_BYTES, "%sexperts.%s%s", prefix, matrix, suffixes[i]);
+    static const char *const forms[][2] = {
+        {"experts.", ""}, {"experts.", ".weight"}, {"switch_mlp.", ".weight"}};
+    for (unsigned i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+        (void)snprintf(name, NAME_BYTES, "%s%s%s%s", prefix, forms[i][0], matrix, forms[i][1]);
         if (source_find(b->model->source, name) != NULL)
             return true;
     }
     return false;
 }
 
-static struct expert_piece find_piece(struct binder *b, const struct expert_layer *layer,
-                                      const char *prefix, uint32_t expert, unsigned m)
+static bool find_piece(struct binder *b, const struct expert_layer *layer, uint32_t expert,
+                       unsigned m, struct expert_piece *piece)
 {
-    const struct expert_matrix *down = &layer->matrices[EXPERT_DOWN];
-    const uint32_t hidden = down->n_rows, intermediate = down->n_cols;
-    const uint32_t n_rows = m == EXPERT_DOWN ? hidden : intermediate;
-    const uint32_t n_cols = m == EXPERT_DOWN ? intermediate : hidden;
-    struct expert_piece piece = {0};
+    const uint32_t n_rows = layer->record.matrices[m].n_rows;
+    const uint32_t n_cols = layer->record.matrices[m].n_cols;
     char name[NAME_BYTES];
-    if (m != EXPERT_DOWN && stacked_name(b, prefix, "gate_up_proj", name)) {
-        piece.tensor = take_expert_tensor(b, name, layer->n_experts, 2 * n_rows, n_cols);
-        piece.row_offset = (uint64_t)expert * 2 * n_rows + (m == EXPERT_UP ? n_rows : 0);
-    } else if (stacked_name(b, prefix, matrix_names[m], name)) {
-        piece.tensor = take_expert_tensor(b, name, layer->n_experts, n_rows, n_cols);
-        piece.row_offset = (uint64_t)expert * n_rows;
-    } else {
-        (void)snprintf(name, sizeof name, "%sexperts.%u.%s.weight", prefix, expert,
-                       matrix_names[m]);
-        piece.tensor = take_expert_tensor(b, name, 0, n_rows, n_cols);
+    *piece = (struct expert_piece){0};
+    if (m != EXPERT_DOWN && stacked_name(b, layer->prefix, "gate_up_proj", name)) {
+        piece->slab = expert;
+        piece->first_row = m == EXPERT_UP ? n_rows : 0;
+        return take_expert_tensor(b, name, layer->n_experts, 2 * n_rows, n_cols, piece);
     }
-    return piece;
+    if (stacked_name(b, layer->prefix, matrix_names[m], name)) {
+        piece->slab = expert;
+        return take_expert_tensor(b, name, layer->n_experts, n_rows, n_cols, piece);
+    }
+    (void)snprintf(name, sizeof name, "%sexperts.%u.%s.weight", layer->prefix, expert,
+                   matrix_names[m]);
+    return take_expert_tensor(b, name, 0, n_rows, n_cols, piece);
 }
 
 /* Adds a run of bytes, or lengthens the last one when both sides continue it. */
@@ -363,57 +405,92 @@ static void add_extent(struct extent *extents, uint32_t *n, const struct extent 
         extents[(*n)++] = *next;
 }
 
-static void bind_expert(struct binder *b, struct expert_layer *layer, const char *prefix,
-                        uint32_t expert, struct extent *extents, uint32_t *n_extents)
+static void bind_piece(struct binder *b, const struct record_matrix *matrix,
+                       const struct expert_piece *piece, struct extent *extents, uint32_t *n)
+{
+    const struct tensor_info *t = piece->tensor;
+    for (unsigned p = 0; p < matrix->quant->n_parts && b->rc == 0; p++) {
+        const struct tensor_part *part = &t->parts[p];
+        const uint64_t slab_bytes =
+            quant_part_bytes(matrix->quant, p, piece->slab_rows, matrix->n_cols);
+        const uint64_t stride = part->stride > 0 ? part->stride : slab_bytes;
+        if (!is_cut(matrix->quant, p, piece->first_row))
+            b->rc = err_set(b->err, FM_ERR_UNSUPPORTED,
+                            "%s: tensor '%s' is %s, whose scales belong to %u rows: it cannot be "
+                            "cut at row %llu",
+                            file_of(b, t), t->name, matrix->quant->name,
+                            matrix->quant->part_rows[p], (unsigned long long)piece->first_row);
+        add_extent(extents, n, &(struct extent){
+            .file = part->file,
+            .offset = part->offset + piece->slab * stride +
+                      quant_part_row(matrix->quant, p, piece->first_row) *
+                          quant_part_row_bytes(matrix->quant, p, matrix->n_cols),
+            .bytes = quant_part_bytes(matrix->quant, p, matrix->n_rows, matrix->n_cols),
+            .slot_offset = matrix->part_offset[p]});
+    }
+}
+
+static void bind_expert(struct binder *b, struct expert_layer *layer, uint32_t expert,
+                        struct extent *extents, uint32_t *n_extents)
 {
     *n_extents = 0;
     for (unsigned m = 0; m < EXPERT_MATRICES && b->rc == 0; m++) {
-        struct expert_piece piece = find_piece(b, layer, prefix, expert, m);
-        if (piece.tensor == NULL)
+        struct expert_piece piece;
+        if (!find_piece(b, layer, expert, m, &piece))
             return;
-        const struct expert_matrix *matrix = &layer->matrices[m];
-        if (piece.tensor->quant != matrix->quant) {
+        const struct record_matrix *matrix = &layer->record.matrices[m];
+        if (piece.quant != matrix->quant) {
             b->rc = err_set(b->err, FM_ERR_UNSUPPORTED,
-                            "%s: tensor '%s' has dtype %s, the layer's other experts %s",
+                            "%s: tensor '%s' has dtype %s, the layer's other experts are %s",
                             file_of(b, piece.tensor), piece.tensor->name, piece.tensor->dtype,
                             matrix->quant->name);
             return;
         }
-        uint64_t row_bytes = quant_row_bytes(matrix->quant, matrix->n_cols);
-        add_extent(extents, n_extents,
-                   &(struct extent){.file = piece.tensor->file,
-                                    .offset = piece.tensor->offset + piece.row_offset * row_bytes,
-                                    .bytes = matrix->n_rows * row_bytes,
-                                    .slot_offset = matrix->part_offset[0]});
+        bind_piece(b, matrix, &piece, extents, n_extents);
     }
 }
 
 /* The formats of a layer are those of its first expert. */
-static int layout_slot(struct binder *b, struct expert_layer *layer, uint32_t hidden,
-                       uint32_t intermediate, const char *prefix)
+static void layout_slot(struct binder *b, struct expert_layer *layer, uint32_t hidden,
+                        uint32_t intermediate)
 {
-    /* find_piece derives the shapes from the down matrix. */
-    layer->matrices[EXPERT_DOWN] = (struct expert_matrix){.n_rows = hidden,
-                                                          .n_cols = intermediate};
-    const struct quant *quants[EXPERT_MATRICES];
+    const struct tensor_info *first = NULL;
     for (unsigned m = 0; m < EXPERT_MATRICES; m++) {
-        struct expert_piece piece = find_piece(b, layer, prefix, 0, m);
-        if (piece.tensor == NULL)
-            return b->rc;
-        quants[m] = piece.tensor->quant;
+        struct record_matrix *matrix = &layer->record.matrices[m];
+        struct expert_piece piece;
+        matrix->n_rows = m == EXPERT_DOWN ? hidden : intermediate;
+        matrix->n_cols = m == EXPERT_DOWN ? intermediate : hidden;
+        if (!find_piece(b, layer, 0, m, &piece))
+            return;
+        matrix->quant = piece.quant;
+        first = piece.tensor;
+        count_format(b, piece.quant, true, layer->n_experts,
+                     layer->n_experts *
+                         quant_matrix_bytes(piece.quant, matrix->n_rows, matrix->n_cols));
     }
-    for (unsigned m = 0; m < EXPERT_MATRICES; m++) {
-        set_matrix(layer, m, quants[m], hidden, intermediate);
-        count_format(b, quants[m], true, layer->n_experts,
-                     (uint64_t)layer->n_experts * hidden * intermediate * quants[m]->bits / 8);
+    if (!record_layout(&layer->record)) {
+        b->rc = err_set(b->err, FM_ERR_FORMAT, "%s: an expert's bytes overflow 64 bits",
+                        file_of(b, first));
+        return;
     }
-    layer->slot_bytes = mem_round_up(layer->slot_bytes, MEM_PAGE);
+    layer->read_bytes = layer->record.data_bytes;
+    if (first->records != NULL) {
+        layer->sums = first->records->sums;
+        layer->read_bytes = layer->record.bytes;
+    }
     b->model->n_parameters += (uint64_t)layer->n_experts * EXPERT_MATRICES * hidden * intermediate;
-    return 0;
+}
+
+/* A packed expert is one read, padding included: the checksum covers it. */
+static void bind_packed_expert(const struct expert_layer *layer, struct extent *extents,
+                               uint32_t *n_extents)
+{
+    extents[0].bytes = layer->record.bytes;
+    *n_extents = 1;
 }
 
 /* Experts may differ in how their pieces join; all get as many extents as the worst of them. */
-static void bind_extents(struct binder *b, struct expert_layer *layer, const char *prefix)
+static void bind_extents(struct binder *b, struct expert_layer *layer)
 {
     const uint32_t n_experts = layer->n_experts;
     struct extent *found = mem_new((uint64_t)n_experts * EXPERT_MAX_EXTENTS, sizeof *found,
@@ -424,7 +501,9 @@ static void bind_extents(struct binder *b, struct expert_layer *layer, const cha
     }
     for (uint32_t e = 0; e < n_experts && b->rc == 0; e++) {
         uint32_t n;
-        bind_expert(b, layer, prefix, e, found + e * EXPERT_MAX_EXTENTS, &n);
+        bind_expert(b, layer, e, found + e * EXPERT_MAX_EXTENTS, &n);
+        if (layer->sums != NULL && b->rc == 0)
+            bind_packed_expert(layer, found + e * EXPERT_MAX_EXTENTS, &n);
         layer->n_extents = n > layer->n_extents ? n : layer->n_extents;
     }
     layer->extents = mem_new((uint64_t)n_experts * layer->n_extents, sizeof *layer->extents,
@@ -450,10 +529,16 @@ uint32_t binder_experts(struct binder *b, uint32_t layer_index, uint32_t n_exper
     struct expert_layer *layer = &model->expert_layers[model->n_expert_layers];
     *layer = (struct expert_layer){.layer = layer_index, .n_experts = n_experts};
     model->n_expert_layers++;
-    if (layout_slot(b, layer, hidden, intermediate, prefix) == 0)
-        bind_extents(b, layer, prefix);
-    if (layer->slot_bytes > model->expert_slot_bytes)
-        model->expert_slot_bytes = layer->slot_bytes;
+    layer->prefix = mem_strdup(prefix, b->err);
+    if (layer->prefix == NULL) {
+        b->rc = FM_ERR_NOMEM;
+        return 0;
+    }
+    layout_slot(b, layer, hidden, intermediate);
+    if (b->rc == 0)
+        bind_extents(b, layer);
+    if (layer->record.bytes > model->expert_slot_bytes)
+        model->expert_slot_bytes = layer->record.bytes;
     return model->n_expert_layers - 1;
 }
 
@@ -465,9 +550,11 @@ void binder_ignore(struct binder *b, const char *prefix, bool is_warning, const 
     const size_t length = strlen(prefix);
     unsigned n = 0;
     for (size_t i = 0; i < source->n_tensors && b->rc == 0; i++) {
-        if (b->is_used[i] || strncmp(source->tensors[i].name, prefix, length) != 0)
+        struct tensor_use *use = &b->model->uses[i];
+        if (use->role != TENSOR_UNKNOWN ||
+            strncmp(source->tensors[i].name, prefix, length) != 0)
             continue;
-        b->is_used[i] = true;
+        use->role = TENSOR_IGNORED;
         n++;
     }
     b->model->n_ignored_tensors += n;
@@ -480,7 +567,7 @@ int binder_finish(struct binder *b)
 {
     const struct source *source = b->model->source;
     for (size_t i = 0; i < source->n_tensors && b->rc == 0; i++)
-        if (!b->is_used[i])
+        if (b->model->uses[i].role == TENSOR_UNKNOWN)
             b->rc = err_set(b->err, FM_ERR_UNSUPPORTED,
                             "%s: tensor '%s' is none that a '%s' model has; it would be ignored "
                             "and the result would be wrong",

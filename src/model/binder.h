@@ -28,6 +28,9 @@ struct row_range {
 const struct tensor_info *binder_find(const struct binder *b, const char *name_fmt, ...)
     ERR_PRINTF(2, 3);
 
+/* What a converter has done to the values. */
+const struct source_conventions *binder_conventions(const struct binder *b);
+
 /* True after any call has failed. */
 bool binder_has_failed(const struct binder *b);
 
@@ -39,9 +42,10 @@ void binder_vector(struct binder *b, const float **out, uint32_t n,
 void binder_table(struct binder *b, const float **out, uint32_t n_rows, uint32_t n_cols,
                   const char *name_fmt, ...) ERR_PRINTF(5, 6);
 
-/* A matrix [n_rows, n_cols] in the file's own format. */
-void binder_matrix(struct binder *b, struct weight *out, uint32_t n_rows, uint32_t n_cols,
-                   const char *name_fmt, ...) ERR_PRINTF(5, 6);
+/* A matrix [n_rows, n_cols] in the file's own format. An embedding is read row by row: it counts as
+ * one row in the bytes a token reads. */
+void binder_matrix(struct binder *b, struct weight *out, enum tensor_role role, uint32_t n_rows,
+                   uint32_t n_cols, const char *name_fmt, ...) ERR_PRINTF(6, 7);
 
 /* Chosen rows of a matrix [file_rows, n_cols], in the order given. May be called several times
  * for one tensor. */
@@ -57,9 +61,6 @@ uint32_t binder_experts(struct binder *b, uint32_t layer, uint32_t n_experts, ui
 /* Tensors that begin with `prefix` are known and not used; one log line says so, a warning when
  * something is missing that the user may expect. */
 void binder_ignore(struct binder *b, const char *prefix, bool is_warning, const char *why);
-
-/* A matrix read row by row (the embedding) counts as one row in the bytes a token reads. */
-void binder_mark_lookup(struct binder *b, const struct weight *w);
 
 #ifdef __cplusplus
 }

@@ -28,7 +28,6 @@ struct binder {
     struct model *model;
     int rc; /* sticky */
     struct fm_error *err;
-    bool *is_used; /* [n_tensors] */
     struct dense_read *reads;
     size_t n_reads, cap_reads;
     struct dense_pointer *pointers;

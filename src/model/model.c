@@ -12,7 +12,7 @@
 struct weight expert_layer_weight(const struct expert_layer *layer, unsigned matrix,
                                   const void *slot)
 {
-    const struct expert_matrix *m = &layer->matrices[matrix];
+    const struct record_matrix *m = &layer->record.matrices[matrix];
     struct weight w = {.quant = m->quant, .n_rows = m->n_rows, .n_cols = m->n_cols};
     for (unsigned p = 0; p < m->quant->n_parts; p++)
         w.parts[p] = (const char *)slot + m->part_offset[p];
@@ -64,14 +64,12 @@ static int add_stop_tokens(struct model *model, const json_t *object, const char
 static int read_stop_tokens(struct model *model, const struct config *config, struct fm_error *err)
 {
     int rc = add_stop_tokens(model, config_holder(config, "eos_token_id"), config->file, err);
-    char path[LIMIT_PATH_BYTES];
-    int n = snprintf(path, sizeof path, "%s/generation_config.json", model->source->dir);
-    if (rc != 0 || n < 0 || (size_t)n >= sizeof path || !plat_file_exists(path))
-        return rc;
-    struct jdoc doc;
-    rc = jdoc_load(&doc, path, LIMIT_CONFIG_JSON_BYTES, err);
+    struct jdoc doc = {0};
     if (rc == 0)
-        rc = add_stop_tokens(model, doc.root, path, err);
+        rc = source_read_json(model->source, "generation_config.json", LIMIT_CONFIG_JSON_BYTES,
+                              &doc, err);
+    if (rc == 0 && doc.root != NULL)
+        rc = add_stop_tokens(model, doc.root, doc.file, err);
     jdoc_clear(&doc);
     return rc;
 }
@@ -271,10 +269,13 @@ void model_close(struct model *model)
         return;
     if (model->family != NULL)
         model->family->close(model->arch);
-    for (uint32_t i = 0; i < model->n_expert_layers; i++)
+    for (uint32_t i = 0; i < model->n_expert_layers; i++) {
         mem_free(model->expert_layers[i].extents);
+        mem_free(model->expert_layers[i].prefix);
+    }
     mem_free(model->expert_layers);
     mem_free(model->model_type);
+    mem_free(model->uses);
     mem_free(model->dense);
     plan_free(model->dense_plan);
     source_close(model->source);

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "format/source.h"
+#include "format/packed.h"
 #include "model/config.h"
 #include "quant/weight.h"
 
@@ -21,8 +21,6 @@ struct binder;
 
 /* ---- experts --------------------------------------------------------------------------- */
 
-enum { EXPERT_GATE, EXPERT_UP, EXPERT_DOWN, EXPERT_MATRICES };
-
 /* Most pieces one expert lies in: three matrices of three parts each. */
 #define EXPERT_MAX_EXTENTS (EXPERT_MATRICES * QUANT_MAX_PARTS)
 
@@ -32,20 +30,16 @@ struct extent {
     uint32_t file;
 };
 
-struct expert_matrix {
-    const struct quant *quant;
-    uint32_t n_rows, n_cols;
-    uint64_t part_offset[QUANT_MAX_PARTS]; /* within the slot */
-};
-
 /* The routed experts of one layer: all have the same formats and size. */
 struct expert_layer {
     uint32_t layer, n_experts;
-    struct expert_matrix matrices[EXPERT_MATRICES];
-    uint64_t data_bytes; /* what is read */
-    uint64_t slot_bytes; /* what it takes in memory */
+    char *prefix;         /* of the tensors' names: "model.layers.3.mlp." */
+    struct record record; /* how an expert lies in its slot */
+    uint64_t read_bytes;  /* what is read of one */
     uint32_t n_extents;
     struct extent *extents; /* [n_experts, n_extents] */
+    /* Packed models: the checksum of each slot; otherwise NULL. */
+    const struct packed_sum *sums; /* [n_experts] */
 };
 
 /* The matrix as it lies in a slot. */
@@ -70,6 +64,25 @@ struct model_family {
     void (*close)(void *arch); /* accepts NULL */
 };
 
+/* ---- what each tensor is for ---------------------------------------------------------- */
+
+enum tensor_role {
+    TENSOR_UNKNOWN, /* no call has named it */
+    TENSOR_IGNORED,
+    TENSOR_VECTOR, /* norms, convolutions: kept as f32 */
+    TENSOR_MATRIX,
+    TENSOR_GATE, /* routers and the like: small, and wrong choices are costly */
+    TENSOR_EMBEDDING,
+    TENSOR_HEAD,
+    TENSOR_EXPERT,
+};
+
+struct tensor_use {
+    enum tensor_role role;
+    const struct quant *quant;
+    uint64_t n_rows, n_cols; /* of all slabs together */
+};
+
 /* ---- the model ------------------------------------------------------------------------- */
 
 struct model_format_use {
@@ -84,6 +97,7 @@ struct dense_plan;
 
 struct model {
     struct source *source;
+    struct tensor_use *uses; /* [source->n_tensors] */
     const struct model_family *family;
     void *arch;
     char *model_type;

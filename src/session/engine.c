@@ -34,29 +34,20 @@ void fm_model_options_init(struct fm_model_options *options)
 
 /* ---- what lies beside the weights ----------------------------------------------------------- */
 
-/* False when the path does not fit or there is no such file. */
-static bool file_beside(const struct model *model, const char *name, char path[LIMIT_PATH_BYTES])
-{
-    int n = snprintf(path, LIMIT_PATH_BYTES, "%s/%s", model->source->dir, name);
-    return n > 0 && n < LIMIT_PATH_BYTES && plat_file_exists(path);
-}
-
 /* eos_token is a string or an object with its `content`. */
 static int read_eos_token(struct fm_model *m, struct fm_error *err)
 {
-    char path[LIMIT_PATH_BYTES];
-    if (!file_beside(m->model, "tokenizer_config.json", path))
-        return 0;
     struct jdoc doc;
-    int rc = jdoc_load(&doc, path, LIMIT_CONFIG_JSON_BYTES, err);
-    if (rc == 0) {
+    int rc = source_read_json(m->model->source, "tokenizer_config.json", LIMIT_CONFIG_JSON_BYTES,
+                              &doc, err);
+    if (rc == 0 && doc.root != NULL) {
         const json_t *eos = jdoc_find(doc.root, "eos_token");
         const char *text = json_string_value(json_is_object(eos) ? jdoc_find(eos, "content") : eos);
         int32_t id;
         if (text != NULL && tokenizer_find(m->tokenizer, text, &id) &&
             !model_add_stop_token(m->model, id))
             rc = err_set(err, FM_ERR_UNSUPPORTED,
-                         "%s: field 'eos_token' is one stop token too many", path);
+                         "%s: field 'eos_token' is one stop token too many", doc.file);
     }
     jdoc_clear(&doc);
     return rc;
@@ -64,13 +55,17 @@ static int read_eos_token(struct fm_model *m, struct fm_error *err)
 
 static int open_tokenizer(struct fm_model *m, struct fm_error *err)
 {
-    char path[LIMIT_PATH_BYTES];
-    if (!file_beside(m->model, "tokenizer.json", path))
-        return 0;
-    int rc = tokenizer_open(path, &m->tokenizer, err);
+    char label[LIMIT_PATH_BYTES], *text;
+    size_t bytes;
+    int rc = source_read_text(m->model->source, "tokenizer.json", LIMIT_TOKENIZER_JSON_BYTES,
+                              &text, &bytes, label, err);
+    if (rc != 0 || text == NULL)
+        return rc;
+    rc = tokenizer_parse(label, text, bytes, &m->tokenizer, err);
+    mem_free(text);
     if (rc == 0 && tokenizer_n_ids(m->tokenizer) > m->model->shape.vocabulary)
         rc = err_set(err, FM_ERR_FORMAT,
-                     "%s: the highest token id is %zu, the model's vocab_size %u", path,
+                     "%s: the highest token id is %zu, the model's vocab_size %u", label,
                      tokenizer_n_ids(m->tokenizer) - 1, m->model->shape.vocabulary);
     if (rc == 0)
         rc = read_eos_token(m, err);
@@ -81,14 +76,13 @@ static int read_default_sampling(struct fm_model *m, struct fm_error *err)
 {
     struct fm_sampling *s = &m->default_sampling;
     *s = (struct fm_sampling){.temperature = 0, .top_p = 1};
-    char path[LIMIT_PATH_BYTES];
-    if (!file_beside(m->model, "generation_config.json", path))
-        return 0;
     struct jdoc doc;
     bool does_sample = false;
     double temperature = 0, top_p = 1, min_p = 0;
     uint64_t top_k = 0;
-    int rc = jdoc_load(&doc, path, LIMIT_CONFIG_JSON_BYTES, err);
+    int rc = source_read_json(m->model->source, "generation_config.json", LIMIT_CONFIG_JSON_BYTES,
+                              &doc, err);
+    const char *path = doc.file;
     if (rc == 0)
         rc = jdoc_bool_or(doc.root, path, "do_sample", false, &does_sample, err);
     if (rc == 0)
@@ -108,14 +102,14 @@ static int read_default_sampling(struct fm_model *m, struct fm_error *err)
 
 /* ---- open and close ------------------------------------------------------------------------- */
 
-static int open_store(struct fm_model *m, struct fm_error *err)
+static int open_store(struct fm_model *m, bool checks, struct fm_error *err)
 {
     if (m->model->n_expert_layers == 0)
         return 0;
     struct reader *reader;
     int rc = reader_pread_open(N_READER_THREADS, &reader, err);
     if (rc == 0)
-        rc = expert_store_open(m->model, reader, &m->store, err);
+        rc = expert_store_open(m->model, reader, checks, &m->store, err);
     if (rc == 0)
         rc = expert_cache_open(m->model, m->store, m->budget.n_slots, &m->cache, err);
     return rc;
@@ -157,10 +151,12 @@ static int open_into(struct fm_model *m, const char *path,
         return rc;
     plat_memory_trim(); /* the JSON trees are gone: do not count them as the program's */
     rc = budget_plan(&m->budget, m->model, m->kv_format, options, err);
+    if (rc == 0 && options->check && m->model->source->packed != NULL)
+        rc = packed_check_dense(m->model->source, err);
     if (rc == 0)
         rc = model_load_dense(m->model, options->progress, options->progress_ctx, err);
     if (rc == 0)
-        rc = open_store(m, err);
+        rc = open_store(m, options->check, err);
     if (rc == 0)
         rc = open_compute(m, err);
     return rc;
@@ -231,9 +227,9 @@ void fm_model_info(const struct fm_model *m, struct fm_model_info *info)
     };
     for (uint32_t i = 0; i < model->n_expert_layers; i++) {
         const struct expert_layer *l = &model->expert_layers[i];
-        info->experts_bytes += l->n_experts * l->data_bytes;
-        info->expert_token_bytes += model->shape.n_experts_per_token * l->data_bytes;
-        info->expert_bytes = l->data_bytes > info->expert_bytes ? l->data_bytes
+        info->experts_bytes += l->n_experts * l->read_bytes;
+        info->expert_token_bytes += model->shape.n_experts_per_token * l->read_bytes;
+        info->expert_bytes = l->read_bytes > info->expert_bytes ? l->read_bytes
                                                                 : info->expert_bytes;
     }
 }

@@ -10,7 +10,7 @@ static int needs_tokenizer(const struct fm_model *m, struct fm_error *err)
     if (m->tokenizer != NULL)
         return 0;
     return err_set(err, FM_ERR_UNSUPPORTED, "'%s' has no tokenizer.json: text cannot be read",
-                   m->model->source->dir);
+                   m->model->source->path);
 }
 
 int fm_tokenize(const struct fm_model *m, const char *text, size_t text_bytes, int flags,
@@ -36,7 +36,7 @@ int fm_tokenize_chat(const struct fm_model *m, const char *system, const char *u
     if (!chat_is_available(m->tokenizer))
         return err_set(err, FM_ERR_UNSUPPORTED,
                        "'%s' has no <|im_start|> and <|im_end|> tokens: not a chat model",
-                       m->model->source->dir);
+                       m->model->source->path);
     return chat_encode(m->tokenizer, system, user, user_bytes, ids, n_ids, err);
 }
 

@@ -7,9 +7,13 @@
 struct expert_store {
     const struct model *model;
     struct reader *reader;
+    bool checks;
 };
 
-int expert_store_open(const struct model *model, struct reader *reader,
+/* No errno: the bytes came and are wrong. */
+#define BAD_CHECKSUM INT64_MIN
+
+int expert_store_open(const struct model *model, struct reader *reader, bool checks,
                       struct expert_store **out, struct fm_error *err)
 {
     *out = NULL;
@@ -18,7 +22,7 @@ int expert_store_open(const struct model *model, struct reader *reader,
         reader->ops->close(reader);
         return FM_ERR_NOMEM;
     }
-    *store = (struct expert_store){model, reader};
+    *store = (struct expert_store){model, reader, checks};
     *out = store;
     return 0;
 }
@@ -29,6 +33,28 @@ void expert_store_close(struct expert_store *store)
         return;
     store->reader->ops->close(store->reader);
     mem_free(store);
+}
+
+static bool has_checksum(const struct expert_read *read)
+{
+    const struct expert_store *store = read->store;
+    const struct expert_layer *layer = &store->model->expert_layers[read->expert_layer];
+    if (!store->checks || layer->sums == NULL)
+        return true;
+    struct packed_sum sum;
+    packed_sum_of(read->dst, layer->record.bytes, &sum);
+    return packed_sum_equal(&sum, &layer->sums[read->expert]);
+}
+
+static void finish(struct expert_read *read)
+{
+    bool ok = __atomic_load_n(&read->failed_extent, __ATOMIC_RELAXED) < 0;
+    if (ok && !has_checksum(read)) {
+        read->failed_result = BAD_CHECKSUM;
+        read->failed_extent = 0;
+        ok = false;
+    }
+    read->done(read, ok);
 }
 
 /* Pieces land on several threads. The decrement is acq_rel, so that the thread which reports sees
@@ -44,7 +70,7 @@ static void piece_done(struct read_op *op, int64_t result)
             read->failed_result = result;
     }
     if (__atomic_fetch_sub(&read->n_pending, 1, __ATOMIC_ACQ_REL) == 1)
-        read->done(read, __atomic_load_n(&read->failed_extent, __ATOMIC_RELAXED) < 0);
+        finish(read);
 }
 
 void expert_store_submit(struct expert_store *store, struct expert_read *read)
@@ -55,6 +81,7 @@ void expert_store_submit(struct expert_store *store, struct expert_read *read)
     unsigned n = layer->n_extents;
     while (n > 1 && extents[n - 1].bytes == 0)
         n--;
+    read->store = store;
     read->failed_extent = -1; /* published to the reader threads by submit's lock */
     read->n_pending = n;
     for (unsigned i = 0; i < n; i++)
@@ -79,6 +106,12 @@ int expert_store_explain(const struct expert_store *store, const struct expert_r
     const struct read_op *op = &read->ops[read->failed_extent];
     const struct extent *extents = layer->extents + (size_t)read->expert * layer->n_extents;
     const char *path = store->model->source->files[extents[op - read->ops].file].path;
+    if (read->failed_result == BAD_CHECKSUM)
+        return err_set(err, FM_ERR_FORMAT,
+                       "expert %u of layer %u is damaged: '%s', %llu bytes at byte %llu do not "
+                       "have the checksum of model.json",
+                       read->expert, layer->layer, path, (unsigned long long)op->bytes,
+                       (unsigned long long)op->offset);
     if (read->failed_result < 0)
         return err_set(err, FM_ERR_IO,
                        "cannot read expert %u of layer %u: '%s', %llu bytes at byte %llu: %s",

@@ -18,20 +18,22 @@ struct expert_store;
 
 struct expert_read {
     uint32_t expert_layer, expert; /* index into model->expert_layers; expert of it */
-    void *dst;                     /* [slot_bytes] */
+    void *dst;                     /* [record.bytes] */
     enum read_urgency urgency;
     void (*done)(struct expert_read *read, bool ok);
     void *ctx;
 
     /* The store's. */
+    const struct expert_store *store;
     struct read_op ops[EXPERT_MAX_EXTENTS];
     unsigned n_pending; /* atomic: the last piece to land calls done */
     int failed_extent;  /* atomic: -1, or the index of a failed piece */
     int64_t failed_result;
 };
 
-/* `reader` is owned by the store from here on, also on failure. The model must outlive it. */
-int expert_store_open(const struct model *model, struct reader *reader,
+/* `reader` is owned by the store from here on, also on failure. The model must outlive it. With
+ * `checks`, what is read is held against its checksum where the model has them. */
+int expert_store_open(const struct model *model, struct reader *reader, bool checks,
                       struct expert_store **out, struct fm_error *err);
 void expert_store_close(struct expert_store *store); /* accepts NULL; waits for all reads */
 

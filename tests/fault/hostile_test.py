@@ -197,7 +197,7 @@ class Directory(Case):
             self.refuse_path(os.path.join(folder, "new\nline\x1b[2J"), "config.json")
 
     def test_missing_files(self):
-        self.refuse(lambda c: c.remove(CONFIG), "/", "has no config.json")
+        self.refuse(lambda c: c.remove(CONFIG), "/", "neither model.json nor config.json")
         self.refuse(lambda c: c.remove(WEIGHTS), INDEX, WEIGHTS)
         self.refuse(lambda c: c.remove(TOKENIZER), "tokenizer.json")
 

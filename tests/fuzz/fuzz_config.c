@@ -38,13 +38,13 @@ static void check_experts(const struct model *model)
         const struct expert_layer *layer = &model->expert_layers[l];
         require(layer->layer < model->shape.n_layers, "an expert layer is a layer");
         require(layer->n_experts == model->shape.n_experts, "all layers have the same experts");
-        require(layer->slot_bytes <= model->expert_slot_bytes, "a slot holds any expert");
+        require(layer->record.bytes <= model->expert_slot_bytes, "a slot holds any expert");
         for (uint64_t i = 0; i < (uint64_t)layer->n_experts * layer->n_extents; i++) {
             const struct extent *e = &layer->extents[i];
             require(e->file < model->source->n_files, "an extent has a file");
             require(e->offset + e->bytes <= model->source->files[e->file].bytes,
                     "an extent lies inside its file");
-            require(e->slot_offset + e->bytes <= layer->slot_bytes,
+            require(e->slot_offset + e->bytes <= layer->record.bytes,
                     "an extent lies inside its slot");
         }
     }
@@ -104,7 +104,7 @@ static void set_up(struct model *model, struct engine *e)
     if (rc == 0 && model->n_expert_layers > 0) {
         rc = reader_pread_open(1, &e->reader, NULL);
         if (rc == 0)
-            rc = expert_store_open(model, e->reader, &e->store, NULL);
+            rc = expert_store_open(model, e->reader, false, &e->store, NULL);
         if (rc == 0)
             rc = expert_cache_open(model, e->store, 2, &e->cache, NULL);
     }

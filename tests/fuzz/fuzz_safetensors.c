@@ -29,12 +29,13 @@ static void check_tensor(const struct tensor_info *t, uint64_t file_bytes)
         n_elements *= t->dims[d];
     require(t->name != NULL && t->dtype != NULL, "a tensor has a name and a dtype");
     require(t->n_dims <= LIMIT_TENSOR_DIMS, "the number of dimensions is bounded");
-    require(t->offset <= file_bytes && t->bytes <= file_bytes - t->offset,
+    const uint64_t offset = t->parts[0].offset, bytes = t->parts[0].bytes;
+    require(offset <= file_bytes && bytes <= file_bytes - offset,
             "a tensor lies inside its file");
-    require(n_elements == 0 ? t->bytes == 0 : t->bytes % n_elements == 0,
+    require(n_elements == 0 ? t->parts[0].bytes == 0 : t->parts[0].bytes % n_elements == 0,
             "bytes are a multiple of the elements");
     if (t->quant != NULL)
-        require(t->bytes == quant_row_bytes(t->quant, n_elements), "bytes follow from the shape");
+        require(bytes == quant_row_bytes(t->quant, n_elements), "bytes follow from the shape");
     char shape[64];
     require(strlen(tensor_info_shape(t, shape, sizeof shape)) < sizeof shape, "the shape fits");
 }
@@ -53,8 +54,8 @@ static void run(const void *head, size_t head_bytes, uint64_t file_bytes)
     for (size_t i = 0; i < st.n_tensors; i++) {
         const struct tensor_info *t = &st.tensors[i];
         check_tensor(t, file_bytes);
-        require(t->bytes == 0 || t->offset >= end, "no two tensors overlap");
-        end = t->bytes > 0 ? t->offset + t->bytes : end;
+        require(t->parts[0].bytes == 0 || t->parts[0].offset >= end, "no two tensors overlap");
+        end = t->parts[0].bytes > 0 ? t->parts[0].offset + t->parts[0].bytes : end;
     }
     safetensors_clear(&st);
 }

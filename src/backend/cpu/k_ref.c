@@ -291,7 +291,9 @@ static void delta_head(const struct backend_delta_net *args, const struct backen
     const size_t key_dim = args->key_dim, value_dim = args->value_dim;
     const size_t key_width = args->n_key_heads * key_dim;
     const size_t value_width = args->n_value_heads * value_dim;
-    const size_t key_head = head / (args->n_value_heads / args->n_key_heads);
+    const size_t key_head = args->has_tiled_value_heads
+                                ? head % args->n_key_heads
+                                : head / (args->n_value_heads / args->n_key_heads);
     const float query_scale = 1.0f / sqrtf((float)key_dim);
     float *q = scratch, *k = scratch + key_dim;
     float *state = segment->delta + head * key_dim * value_dim;

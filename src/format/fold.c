@@ -1,0 +1,177 @@
+#include "format/fold.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "format/directory.h"
+
+#define NAME_BYTES 512
+#define FP8_BLOCK 128
+
+static const char weight_suffix[] = ".weight";
+
+static const char *path_of(const struct source *s, const struct tensor_info *t)
+{
+    return s->files[t->parts[0].file].path;
+}
+
+/* STEM + suffix, where the stem is the name without `cut` at its end. */
+static const struct tensor_info *find_beside(const struct source *s, const struct tensor_info *t,
+                                             const char *cut, const char *suffix)
+{
+    char name[NAME_BYTES];
+    size_t n = strlen(t->name) - strlen(cut);
+    int length = snprintf(name, sizeof name, "%.*s%s", (int)n, t->name, suffix);
+    if (length < 0 || (size_t)length >= sizeof name)
+        return NULL;
+    return source_find(s, name);
+}
+
+static int wrong_shapes(const struct source *s, const struct tensor_info *a,
+                        const struct tensor_info *b, const char *expected, struct fm_error *err)
+{
+    char first[160], second[160];
+    return err_set(err, FM_ERR_FORMAT,
+                   "%s: tensors '%.160s' %s and '%.160s' %s do not belong together: %s",
+                   path_of(s, a), a->name, tensor_info_shape(a, first, sizeof first), b->name,
+                   tensor_info_shape(b, second, sizeof second), expected);
+}
+
+/* The same dimensions but for the last `n_own`. */
+static bool has_same_outer(const struct tensor_info *a, const struct tensor_info *b,
+                           unsigned n_own)
+{
+    if (a->n_dims != b->n_dims || a->n_dims < n_own)
+        return false;
+    for (unsigned d = 0; d + n_own < a->n_dims; d++)
+        if (a->dims[d] != b->dims[d])
+            return false;
+    return true;
+}
+
+/* ---- MLX ------------------------------------------------------------------------------------ */
+
+/* The number of columns is not known here, so the width of a code is not either: what follows
+ * from the shapes alone must hold, and the binder asks tensor_info_affine. */
+static int fold_affine(struct source *s, struct tensor_info *t, const struct tensor_info *scales,
+                       const struct tensor_info *biases, struct fm_error *err)
+{
+    if (biases == NULL)
+        return err_set(err, FM_ERR_UNSUPPORTED,
+                       "%s: tensor '%.160s' has scales but no biases: of MLX's quantisation modes "
+                       "this version reads affine only",
+                       path_of(s, t), t->name);
+    const struct tensor_info *const both[] = {scales, biases};
+    for (unsigned i = 0; i < 2; i++) {
+        if (both[i]->quant != &quant_bf16 && both[i]->quant != &quant_f16)
+            return err_set(err, FM_ERR_UNSUPPORTED,
+                           "%s: tensor '%.160s' has dtype %s; scales and biases are read in BF16 "
+                           "and F16",
+                           path_of(s, both[i]), both[i]->name, both[i]->dtype);
+        if (!has_same_outer(t, both[i], 1) || t->n_dims < 2)
+            return wrong_shapes(s, t, both[i], "all but the columns must be equal", err);
+    }
+    if (scales->quant != biases->quant ||
+        scales->dims[t->n_dims - 1] != biases->dims[t->n_dims - 1])
+        return wrong_shapes(s, scales, biases, "scales and biases are alike", err);
+    t->dtype = "U32 + scales";
+    t->scale = scales->quant;
+    t->n_scale_cols = scales->dims[t->n_dims - 1];
+    t->n_parts = 3;
+    t->parts[1] = scales->parts[0];
+    t->parts[2] = biases->parts[0];
+    return 0;
+}
+
+/* ---- FP8 ------------------------------------------------------------------------------------ */
+
+static const struct quant *fp8_quant(const struct tensor_info *scales)
+{
+    if (scales->quant == &quant_f32)
+        return quant_find("fp8-b128-f32");
+    if (scales->quant == &quant_bf16)
+        return quant_find("fp8-b128-bf16");
+    return scales->quant == &quant_f16 ? quant_find("fp8-b128-f16") : NULL;
+}
+
+static int fold_fp8(struct source *s, struct tensor_info *t, const struct tensor_info *scales,
+                    struct fm_error *err)
+{
+    const struct quant *quant = fp8_quant(scales);
+    if (quant == NULL)
+        return err_set(err, FM_ERR_UNSUPPORTED,
+                       "%s: tensor '%.160s' has dtype %s; scales of FP8 are read in F32, BF16 and "
+                       "F16",
+                       path_of(s, scales), scales->name, scales->dtype);
+    const unsigned last = t->n_dims - 1;
+    bool fits = t->n_dims >= 2 && has_same_outer(t, scales, 2);
+    for (unsigned d = last - 1; fits && d <= last; d++)
+        fits = scales->dims[d] == t->dims[d] / FP8_BLOCK + (t->dims[d] % FP8_BLOCK != 0);
+    if (!fits)
+        return wrong_shapes(s, t, scales, "one scale for 128 x 128 weights is expected", err);
+    if (t->dims[last] % FP8_BLOCK != 0)
+        return err_set(err, FM_ERR_UNSUPPORTED,
+                       "%s: tensor '%.160s' has %llu columns; FP8 is read in multiples of %d",
+                       path_of(s, t), t->name, (unsigned long long)t->dims[last], FP8_BLOCK);
+    t->quant = quant;
+    t->n_parts = 2;
+    t->parts[1] = scales->parts[0];
+    return 0;
+}
+
+/* ---- both ----------------------------------------------------------------------------------- */
+
+/* Folded into another tensor, or of no use. */
+static void drop(const struct source *s, const struct tensor_info *t, bool *is_gone)
+{
+    is_gone[t - s->tensors] = true;
+}
+
+static int fold_one(struct source *s, struct tensor_info *t, bool *is_gone, struct fm_error *err)
+{
+    if (strcmp(t->dtype, "U32") == 0 && name_has_suffix(t->name, weight_suffix)) {
+        const struct tensor_info *scales = find_beside(s, t, weight_suffix, ".scales");
+        const struct tensor_info *biases = find_beside(s, t, weight_suffix, ".biases");
+        if (scales == NULL)
+            return 0;
+        int rc = fold_affine(s, t, scales, biases, err);
+        if (rc == 0) {
+            drop(s, scales, is_gone);
+            drop(s, biases, is_gone);
+        }
+        return rc;
+    }
+    if (strcmp(t->dtype, "F8_E4M3") == 0) {
+        const struct tensor_info *scales = find_beside(s, t, "", "_scale_inv");
+        if (scales == NULL)
+            return err_set(err, FM_ERR_UNSUPPORTED,
+                           "%s: tensor '%.160s' is F8_E4M3 without '%.160s_scale_inv': FP8 is "
+                           "read with one scale for 128 x 128 weights",
+                           path_of(s, t), t->name, t->name);
+        int rc = fold_fp8(s, t, scales, err);
+        if (rc == 0)
+            drop(s, scales, is_gone);
+        return rc;
+    }
+    if (name_has_suffix(t->name, ".activation_scale") || name_has_suffix(t->name, ".input_scale"))
+        drop(s, t, is_gone);
+    return 0;
+}
+
+int fold_quantised(struct source *source, struct fm_error *err)
+{
+    bool *is_gone = mem_new(source->n_tensors, sizeof *is_gone, "the tensor list", err);
+    if (is_gone == NULL)
+        return FM_ERR_NOMEM;
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < source->n_tensors; i++)
+        rc = fold_one(source, &source->tensors[i], is_gone, err);
+    size_t n_kept = 0;
+    for (size_t i = 0; i < source->n_tensors; i++)
+        if (!is_gone[i])
+            source->tensors[n_kept++] = source->tensors[i];
+    source->n_tensors = n_kept;
+    mem_free(is_gone);
+    return rc;
+}

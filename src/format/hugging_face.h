@@ -1,0 +1,20 @@
+/* A Hugging Face directory: config.json, and model.safetensors or the shards named by
+ * model.safetensors.index.json. Quantised tensors that lie in several (MLX's weight, scales and
+ * biases; FP8's weight and scales) become one. */
+#ifndef FLASHMOE_FORMAT_HUGGING_FACE_H
+#define FLASHMOE_FORMAT_HUGGING_FACE_H
+
+#include "format/source.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Fills a zeroed source whose path is set; on failure it is only fit to be closed. */
+int hugging_face_open(struct source *source, const char *dir, const char *spare_dir,
+                      struct fm_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

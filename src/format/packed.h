@@ -1,0 +1,93 @@
+/* The packed form, NAME.fmoe/: how it is laid out, and how it is read. docs/PACKED.md is the
+ * normative description; record.h is the one definition of every offset.
+ *
+ * A struct packed belongs to its source. */
+#ifndef FLASHMOE_FORMAT_PACKED_H
+#define FLASHMOE_FORMAT_PACKED_H
+
+#include "format/record.h"
+#include "format/source.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define PACKED_VERSION 1
+#define PACKED_FORMAT "flashmoe-packed"
+#define PACKED_MODEL_NAME "model.json"
+#define PACKED_DENSE_NAME "dense.bin"
+/* experts-LLL.bin, LLL the layer in at least three digits. */
+#define PACKED_EXPERTS_NAME "experts-%03u.bin"
+#define PACKED_NAME_BYTES 32
+
+/* XXH3-128 in the canonical (big-endian) byte order; 32 hexadecimal digits in JSON. */
+struct packed_sum {
+    uint8_t bytes[16];
+};
+
+/* One file of experts. */
+struct packed_layer {
+    uint32_t layer, n_experts;
+    char *prefix; /* "model.layers.3.mlp." */
+    struct record record;
+    struct packed_sum *sums; /* [n_experts] of the whole record, padding included */
+};
+
+/* A file in the directory whose bytes are known: tokenizer.json and the like. */
+struct packed_file {
+    char *name;
+    uint64_t bytes;
+    struct packed_sum sum;
+};
+
+/* A tensor of dense.bin, in the order of the directory. */
+struct packed_tensor {
+    const char *name;       /* borrowed from the source's tensor */
+    uint64_t offset, bytes; /* all parts, padding between and behind them included */
+    struct packed_sum sum;
+};
+
+struct packed {
+    struct packed_layer *layers; /* by ascending layer; file i + 1 of the source */
+    uint32_t n_layers;
+    struct packed_tensor *tensors; /* by ascending offset */
+    size_t n_tensors;
+    struct packed_file *files;
+    size_t n_files;
+    uint64_t dense_bytes;
+    struct packed_sum dense_sum; /* of all of dense.bin */
+};
+
+/* model.json ends with this, the checksum of everything before it in place of the %s. */
+#define PACKED_SEAL ",\n \"self\": \"%s\"\n}\n"
+#define PACKED_SEAL_BYTES (sizeof PACKED_SEAL - 1 - 2 + 32)
+
+/* Reads model.json and opens the files it names. */
+int packed_open(struct source *source, const char *dir, struct fm_error *err);
+/* model.json alone, from memory, without opening files or looking at their sizes: packed_open's
+ * first half. Fills source->packed, conventions, tensors and config. The second form takes the text
+ * without the seal's checksum being right, for the fuzzer. */
+int packed_parse(struct source *source, const char *label, const char *text, size_t bytes,
+                 struct fm_error *err);
+int packed_parse_unsealed(struct source *source, const char *label, const char *text, size_t bytes,
+                 struct fm_error *err);
+void packed_free(struct packed *packed); /* accepts NULL */
+
+/* Reads all of dense.bin; the error names the first tensor that does not have its checksum. */
+int packed_check_dense(const struct source *source, struct fm_error *err);
+/* The checksum of bytes [offset, offset + bytes) of a file. */
+int packed_sum_range(const struct source_file *file, uint64_t offset, uint64_t bytes,
+                     struct packed_sum *sum, struct fm_error *err);
+
+/* Holds a file beside the weights against its checksum; one the model does not list is refused. */
+int packed_check_text(const struct packed *packed, const char *name, const char *label,
+                      const char *text, size_t bytes, struct fm_error *err);
+
+void packed_sum_of(const void *data, size_t bytes, struct packed_sum *sum);
+void packed_sum_hex(const struct packed_sum *sum, char hex[33]);
+bool packed_sum_equal(const struct packed_sum *a, const struct packed_sum *b);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
