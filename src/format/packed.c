@@ -51,6 +51,31 @@ static bool sum_parse(const char *hex, struct packed_sum *sum)
     return true;
 }
 
+/* ---- layout --------------------------------------------------------------------------------- */
+
+/* All dimensions but the last; packed_tensor_layout has seen that it fits. */
+static uint64_t tensor_rows(const struct packed_tensor *t)
+{
+    uint64_t n_rows = 1;
+    for (unsigned d = 0; d + 1 < t->n_dims; d++)
+        n_rows *= t->dims[d];
+    return n_rows;
+}
+
+bool packed_tensor_layout(const struct packed_tensor *t, uint64_t *bytes,
+                          uint64_t part_offset[QUANT_MAX_PARTS])
+{
+    const uint64_t n_cols = t->dims[t->n_dims - 1];
+    uint64_t n_values = n_cols, end = t->offset, limit;
+    bool fits = n_cols % t->quant->block == 0;
+    for (unsigned d = 0; d + 1 < t->n_dims; d++)
+        fits = fits && mem_mul(n_values, t->dims[d], &n_values);
+    fits = fits && record_place(t->quant, tensor_rows(t), n_cols, &end, part_offset) &&
+           mem_add(end, RECORD_PART_ALIGN, &limit);
+    *bytes = fits ? mem_round_up(end, RECORD_PART_ALIGN) - t->offset : 0;
+    return fits;
+}
+
 /* ---- model.json ----------------------------------------------------------------------------- */
 
 struct parser {
@@ -122,32 +147,26 @@ static int read_tensor(struct parser *p, const json_t *entry, struct tensor_info
         rc = jdoc_uint(entry, p->label, "offset", 0, INT64_MAX, &offset, p->err);
     if (rc != 0)
         return rc;
-    uint64_t n_rows = 1, n_cols = t->dims[t->n_dims - 1], end = p->dense_at;
-    bool fits = n_cols % t->quant->block == 0;
-    for (unsigned d = 0; d + 1 < t->n_dims; d++)
-        fits = fits && mem_mul(n_rows, t->dims[d], &n_rows);
-    uint64_t n_values;
-    fits = fits && mem_mul(n_rows, n_cols, &n_values) &&
-           record_place(t->quant, n_rows, n_cols, &end, part_offset) &&
-           mem_add(end, RECORD_PART_ALIGN, &n_values);
-    if (!fits)
-        return wrong(p, t->name, "shape", json_object_get(entry, "shape"),
-                     "one that its format can hold");
+    out->name = t->name;
+    out->quant = t->quant;
+    out->n_dims = t->n_dims;
+    memcpy(out->dims, t->dims, sizeof out->dims);
+    out->offset = offset;
     if (offset != p->dense_at)
         return wrong(p, t->name, "offset", json_object_get(entry, "offset"),
                      "the end of the tensor before it");
+    if (!packed_tensor_layout(out, &out->bytes, part_offset))
+        return wrong(p, t->name, "shape", json_object_get(entry, "shape"),
+                     "one that its format can hold");
+    p->dense_at += out->bytes;
     t->dtype = t->quant->name;
     t->n_parts = t->quant->n_parts;
+    const uint64_t n_cols = t->dims[t->n_dims - 1], n_rows = tensor_rows(out);
     for (unsigned i = 0; i < t->n_parts; i++)
         t->parts[i] = (struct tensor_part){
             .offset = part_offset[i],
             .bytes = quant_part_bytes(t->quant, i, n_rows, n_cols),
         };
-    end = mem_round_up(end, RECORD_PART_ALIGN);
-    out->name = t->name;
-    out->offset = offset;
-    out->bytes = end - offset;
-    p->dense_at = end;
     return 0;
 }
 

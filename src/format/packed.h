@@ -42,7 +42,10 @@ struct packed_file {
 
 /* A tensor of dense.bin, in the order of the directory. */
 struct packed_tensor {
-    const char *name;       /* borrowed from the source's tensor */
+    const char *name; /* borrowed: of the source's tensor when it was read */
+    const struct quant *quant;
+    unsigned n_dims;
+    uint64_t dims[LIMIT_TENSOR_DIMS];
     uint64_t offset, bytes; /* all parts, padding between and behind them included */
     struct packed_sum sum;
 };
@@ -72,6 +75,17 @@ int packed_parse(struct source *source, const char *label, const char *text, siz
 int packed_parse_unsealed(struct source *source, const char *label, const char *text, size_t bytes,
                  struct fm_error *err);
 void packed_free(struct packed *packed); /* accepts NULL */
+
+/* The bytes a tensor takes in dense.bin from `offset` on, trailing padding included; *part_offset
+ * are absolute. False when its format cannot hold the shape. */
+bool packed_tensor_layout(const struct packed_tensor *tensor, uint64_t *bytes,
+                          uint64_t part_offset[QUANT_MAX_PARTS]);
+
+/* The text of model.json for a model whose other files are complete: packed_parse's inverse, and
+ * the same bytes for the same model. Freed with mem_free. */
+int packed_model_text(const struct packed *packed, json_t *config,
+                      const struct source_conventions *conventions, json_t *provenance,
+                      char **text, size_t *bytes, struct fm_error *err);
 
 /* Reads all of dense.bin; the error names the first tensor that does not have its checksum. */
 int packed_check_dense(const struct source *source, struct fm_error *err);
