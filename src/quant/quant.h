@@ -1,6 +1,6 @@
 /* Number formats of weights. A format is a descriptor found by name; sizes come from it and
  * nobody else knows them. A row of n columns is one byte stream per part (affine: codes, scales,
- * biases; all others: one), each a sequence of blocks of `block` columns.
+ * biases; fp8: codes, scales; all others: one), each a sequence of blocks of `block` columns.
  *
  * Descriptors are constants: any thread, nothing to free, nothing fails. */
 #ifndef FLASHMOE_QUANT_QUANT_H
@@ -22,7 +22,7 @@ enum quant_kind {
 };
 
 struct quant {
-    const char *name; /* "bf16", "affine4-g64", ... */
+    const char *name; /* "bf16", "affine4-g64", "q4_k", "fp8-b128-f32", ... */
     enum quant_kind kind;
     unsigned block;                             /* columns per block */
     unsigned n_parts;                           /* byte streams per row */
@@ -31,7 +31,7 @@ struct quant {
      * scale belongs to a rectangle of weights (fp8). */
     unsigned part_rows[QUANT_MAX_PARTS];
     unsigned bits;                              /* of one code, or of one float */
-    const struct quant *scale;                  /* format of scales and biases, affine only */
+    const struct quant *scale;                  /* format of scales and biases, if parts */
 
     /* Both take n columns, a multiple of `block`. The pointers need no alignment. A format that
      * is only read has no encode_row. */

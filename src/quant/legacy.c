@@ -1,0 +1,172 @@
+/* GGUF's first formats: 32 columns with one f16 scale d, and one f16 minimum m where zero is not
+ * in the middle. Nibbles: byte i holds column i low and column i + 16 high. Fifth bits: bit i of
+ * a little-endian word is column i's.
+ *   q8_0: d, q[32]             x = d * q
+ *   q4_0: d, nibbles           x = d * (n - 8)
+ *   q4_1: d, m, nibbles        x = d * n + m
+ *   q5_0: d, fifth, nibbles    x = d * (n - 16)
+ *   q5_1: d, m, fifth, nibbles x = d * n + m
+ * The encoders give the bits of the reference quantiser, which multiplies by the rounded
+ * reciprocal of the unrounded d. */
+#include "quant/block_internal.h"
+
+enum { COLUMNS = 32, HALF = 16 };
+
+/* Zero, as the reference has it, when there is no scale to divide by. */
+static inline float reciprocal(float d)
+{
+    return d == 0 ? 0 : 1 / d;
+}
+
+/* Towards zero and into 0..most; NaN gives 0. */
+static inline unsigned clamped(float x, float most)
+{
+    x = x > 0 ? x : 0;
+    return (unsigned)(x < most ? x : most);
+}
+
+/* The value farthest from zero with its sign, the first of equals. */
+static float farthest(const float *x)
+{
+    float best = x[0];
+    for (unsigned i = 1; i < COLUMNS; i++)
+        best = magnitude(x[i]) > magnitude(best) ? x[i] : best;
+    return best;
+}
+
+static void find_range(const float *x, float *low, float *high)
+{
+    *low = *high = x[0];
+    for (unsigned i = 1; i < COLUMNS; i++) {
+        *low = x[i] < *low ? x[i] : *low;
+        *high = x[i] > *high ? x[i] : *high;
+    }
+}
+
+static void q8_0_decode_block(const uint8_t *restrict src, float *restrict dst)
+{
+    const float d = load_f16(src);
+    for (unsigned i = 0; i < COLUMNS; i++)
+        dst[i] = d * (float)(int8_t)src[2 + i];
+}
+
+static void q8_0_encode(const struct quant *q, const float *src, void *const parts[], size_t n)
+{
+    uint8_t *dst = parts[0];
+    for (size_t b = 0; b < n / COLUMNS; b++, src += COLUMNS, dst += q->part_block_bytes[0]) {
+        const float d = magnitude(farthest(src)) / 127;
+        const float inverse = reciprocal(d);
+        store_f16(dst, d);
+        for (unsigned i = 0; i < COLUMNS; i++) {
+            const float v = src[i] * inverse;
+            const float size = magnitude(v) < 127 ? magnitude(v) : 127;
+            int code = (int)size;
+            code += size - (float)code >= 0.5f; /* halves away from zero */
+            dst[2 + i] = (uint8_t)(v < 0 ? -code : code);
+        }
+    }
+}
+
+static inline void decode_nibbles(const uint8_t *restrict src, float d, int zero,
+                                  float *restrict dst)
+{
+    for (unsigned i = 0; i < HALF; i++) {
+        dst[i] = d * (float)((src[i] & 15) - zero);
+        dst[HALF + i] = d * (float)((src[i] >> 4) - zero);
+    }
+}
+
+static inline void decode_fives(const uint8_t *restrict src, uint32_t fifth, float d, int zero,
+                                float *restrict dst)
+{
+    for (unsigned i = 0; i < HALF; i++) {
+        const unsigned low = (src[i] & 15u) | (fifth >> i & 1) << 4;
+        const unsigned high = src[i] >> 4 | (fifth >> (HALF + i) & 1) << 4;
+        dst[i] = d * (float)((int)low - zero);
+        dst[HALF + i] = d * (float)((int)high - zero);
+    }
+}
+
+static inline void add_to_all(float *dst, float m)
+{
+    for (unsigned i = 0; i < COLUMNS; i++)
+        dst[i] += m;
+}
+
+static void q4_0_decode_block(const uint8_t *src, float *dst)
+{
+    decode_nibbles(src + 2, load_f16(src), 8, dst);
+}
+
+static void q4_1_decode_block(const uint8_t *src, float *dst)
+{
+    decode_nibbles(src + 4, load_f16(src), 0, dst);
+    add_to_all(dst, load_f16(src + 2));
+}
+
+static void q5_0_decode_block(const uint8_t *src, float *dst)
+{
+    decode_fives(src + 6, load_u32(src + 2), load_f16(src), 16, dst);
+}
+
+static void q5_1_decode_block(const uint8_t *src, float *dst)
+{
+    decode_fives(src + 8, load_u32(src + 4), load_f16(src), 0, dst);
+    add_to_all(dst, load_f16(src + 2));
+}
+
+static void store_codes(uint8_t *dst, const uint8_t *codes, unsigned bits)
+{
+    if (bits == 5) {
+        for (unsigned i = 0; i < COLUMNS; i += 8) {
+            unsigned fifth = 0;
+            for (unsigned k = 0; k < 8; k++)
+                fifth |= (unsigned)(codes[i + k] >> 4) << k;
+            *dst++ = (uint8_t)fifth;
+        }
+    }
+    for (unsigned i = 0; i < HALF; i++)
+        dst[i] = (uint8_t)((codes[i] & 15) | (codes[HALF + i] & 15) << 4);
+}
+
+/* q4_0 and q5_0: the value farthest from zero becomes code 0. */
+static void encode_centred(const struct quant *q, const float *src, void *const parts[], size_t n)
+{
+    const float zero = (float)(1u << (q->bits - 1));
+    const float most = (float)((1u << q->bits) - 1);
+    uint8_t *dst = parts[0];
+    for (size_t b = 0; b < n / COLUMNS; b++, src += COLUMNS, dst += q->part_block_bytes[0]) {
+        const float d = farthest(src) / -zero;
+        const float inverse = reciprocal(d);
+        uint8_t codes[COLUMNS];
+        for (unsigned i = 0; i < COLUMNS; i++)
+            codes[i] = (uint8_t)clamped(src[i] * inverse + (zero + 0.5f), most);
+        store_f16(dst, d);
+        store_codes(dst + 2, codes, q->bits);
+    }
+}
+
+/* q4_1 and q5_1: the lowest value is code 0, the highest the last one. */
+static void encode_ranged(const struct quant *q, const float *src, void *const parts[], size_t n)
+{
+    const float most = (float)((1u << q->bits) - 1);
+    uint8_t *dst = parts[0];
+    for (size_t b = 0; b < n / COLUMNS; b++, src += COLUMNS, dst += q->part_block_bytes[0]) {
+        float low, high;
+        find_range(src, &low, &high);
+        const float d = (high - low) / most;
+        const float inverse = reciprocal(d);
+        uint8_t codes[COLUMNS];
+        for (unsigned i = 0; i < COLUMNS; i++)
+            codes[i] = (uint8_t)clamped((src[i] - low) * inverse + 0.5f, most);
+        store_f16(dst, d);
+        store_f16(dst + 2, low);
+        store_codes(dst + 4, codes, q->bits);
+    }
+}
+
+BLOCK_FORMAT(q4_0, COLUMNS, 18, 4, encode_centred)
+BLOCK_FORMAT(q4_1, COLUMNS, 20, 4, encode_ranged)
+BLOCK_FORMAT(q5_0, COLUMNS, 22, 5, encode_centred)
+BLOCK_FORMAT(q5_1, COLUMNS, 24, 5, encode_ranged)
+BLOCK_FORMAT(q8_0, COLUMNS, 34, 8, q8_0_encode)
