@@ -13,7 +13,8 @@
 #define TEXT_BYTES_MAX ((size_t)1 << 30)
 
 const char operand_model_help[] =
-    "Directory of a Hugging Face checkpoint: config.json, safetensors files, tokenizer.json";
+    "A packed model (NAME.fmoe), a GGUF file, or the directory of a Hugging Face or MLX "
+    "checkpoint: config.json, safetensors files, tokenizer.json";
 
 static const struct option engine_options[] = {
     {.name = "memory", .kind = OPTION_BYTES, .metavar = "SIZE", .min = 1 << 20,
@@ -26,6 +27,8 @@ static const struct option engine_options[] = {
      .shown = "chosen from the budget",
      .help = "Prompt tokens computed together. More of them read each expert less often and take "
              "more scratch memory"},
+    {.name = "check", .kind = OPTION_FLAG,
+     .help = "Hold everything that is read of a packed model against its checksums"},
     {.name = NULL},
 };
 
@@ -92,6 +95,7 @@ int app_model_open(const struct args *args, unsigned n_context, struct fm_model 
     options.n_sessions = 1;
     options.n_context = n_context;
     options.prefill_chunk = (unsigned)args_uint(args, "prefill-chunk");
+    options.check = args_flag(args, "check");
     options.progress = progress_bytes;
     options.progress_ctx = &progress;
     int rc = fm_model_open(args_operand(args, 0), &options, out, err);
