@@ -413,12 +413,15 @@ const struct command cmd_run = {
         "With --json one object holds the text, the token ids (the stop token included), the "
         "reason for stopping (stop, length, context, interrupted), speed, hit rate, bytes read, "
         "memory, the seed and a hash of all logits.",
-    .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help},
+    .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help,
+                                          .is_optional = true},
                                          {.name = NULL}},
     .groups = (const struct option_group *const[]){&group_prompt, &group_answer, &group_engine,
                                                    &group_context, &group_json,
                                                    &group_messages, &group_help, NULL},
     .examples = (const struct example[]){
+        {"flashmoe run -p \"Write a story about a robot who loves music.\"",
+         "The nano model that comes with the program"},
         {"flashmoe run MODEL -p \"What is the Moon?\"", "Ask one question"},
         {"flashmoe run MODEL --memory 8G -n 100 --seed 7 < question.txt",
          "Read the prompt from a file, use at most 8 GiB, and make it repeatable"},

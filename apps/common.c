@@ -2,18 +2,22 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/limits.h"
 #include "base/mem.h"
+#include "base/plat.h"
 #include "term.h"
 
 /* Text is held in memory once as bytes and once as token ids. */
 #define TEXT_BYTES_MAX ((size_t)1 << 30)
 
 const char operand_model_help[] =
-    "Directory of a Hugging Face checkpoint: config.json, safetensors files, tokenizer.json";
+    "A packed model (NAME.fmoe), a GGUF file, or the directory of a Hugging Face or MLX "
+    "checkpoint. Without it: what FLASHMOE_MODEL names, or else nano, the small model that comes with the "
+    "program";
 
 static const struct option engine_options[] = {
     {.name = "memory", .kind = OPTION_BYTES, .metavar = "SIZE", .min = 1 << 20,
@@ -78,10 +82,47 @@ static void say_plan(const struct fm_model *model)
         stats.n_threads);
 }
 
+/* Where an installed program and one in its build folder have it. */
+static bool find_nano(char path[], size_t path_bytes)
+{
+    static const char *const places[] = {"../share/flashmoe/nano.fmoe", "../models/nano.fmoe"};
+    char dir[LIMIT_PATH_BYTES];
+    if (!plat_program_dir(dir, sizeof dir))
+        return false;
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+        int n = snprintf(path, path_bytes, "%s/%s", dir, places[i]);
+        if (n > 0 && (size_t)n < path_bytes && plat_file_exists(path))
+            return true;
+    }
+    return false;
+}
+
+int app_model_path(const struct args *args, char path[], size_t path_bytes, struct fm_error *err)
+{
+    const char *given = args_operand(args, 0);
+    if (given == NULL)
+        given = getenv("FLASHMOE_MODEL");
+    if (given == NULL || (strcmp(given, "nano") == 0 && !plat_file_exists(given))) {
+        if (find_nano(path, path_bytes))
+            return 0;
+        return err_set(err, FM_ERR_ARG, "MODEL is missing, and the nano model that should lie "
+                       "beside the program is not there; see 'flashmoe help %s'",
+                       args->command->name);
+    }
+    int n = snprintf(path, path_bytes, "%s", given);
+    if (n < 0 || (size_t)n >= path_bytes)
+        return err_set(err, FM_ERR_ARG, "the path of the model is too long");
+    return 0;
+}
+
 int app_model_open(const struct args *args, unsigned n_context, struct fm_model **out,
                    struct fm_error *err)
 {
     const bool is_verbose = args_flag(args, "verbose");
+    char path[LIMIT_PATH_BYTES];
+    int rc = app_model_path(args, path, sizeof path, err);
+    if (rc != 0)
+        return rc;
     say_library_log(is_verbose);
     struct progress progress;
     progress_begin(&progress, "loading", !args_flag(args, "quiet"));
@@ -94,15 +135,19 @@ int app_model_open(const struct args *args, unsigned n_context, struct fm_model 
     options.prefill_chunk = (unsigned)args_uint(args, "prefill-chunk");
     options.progress = progress_bytes;
     options.progress_ctx = &progress;
-    int rc = fm_model_open(args_operand(args, 0), &options, out, err);
+    rc = fm_model_open(path, &options, out, err);
     progress_end(&progress);
     if (rc == 0 && is_verbose)
         say_plan(*out);
     return rc;
 }
 
-int app_model_open_metadata(const char *path, struct fm_model **out, struct fm_error *err)
+int app_model_open_metadata(const struct args *args, struct fm_model **out, struct fm_error *err)
 {
+    char path[LIMIT_PATH_BYTES];
+    int rc = app_model_path(args, path, sizeof path, err);
+    if (rc != 0)
+        return rc;
     say_library_log(false);
     struct fm_model_options options;
     fm_model_options_init(&options);
@@ -168,6 +213,6 @@ int prompt_read(const struct args *args, char **text, size_t *text_bytes, struct
     }
     if (path == NULL && isatty(STDIN_FILENO))
         return err_set(err, FM_ERR_ARG, "there is no text: give it with -p TEXT, with -f FILE, or "
-                       "on standard input (echo TEXT | flashmoe %s MODEL)", args->command->name);
+                       "on standard input (echo TEXT | flashmoe %s)", args->command->name);
     return file_read(path != NULL ? path : "-", text, text_bytes, err);
 }

@@ -90,6 +90,7 @@ FM_API int fm_model_open(const char *path, const struct fm_model_options *option
 FM_API void fm_model_close(struct fm_model *model); /* accepts NULL; close the sessions first */
 
 struct fm_model_info {
+    const char *container;    /* "packed model", "GGUF", "Hugging Face directory" */
     const char *architecture; /* model_type of the checkpoint */
     uint64_t n_parameters;
     unsigned n_layers, n_moe_layers, n_attention_layers;
@@ -116,6 +117,14 @@ struct fm_format_info {
     uint64_t n_tensors, n_bytes;
 };
 FM_API bool fm_model_format(const struct fm_model *model, unsigned i, struct fm_format_info *info);
+
+/* The i-th number format this version reads, in order of name; false when there is none. */
+struct fm_number_format {
+    const char *name;
+    double bits_per_weight;
+    bool can_be_made; /* weights can be converted to it */
+};
+FM_API bool fm_number_format(unsigned i, struct fm_number_format *format);
 
 /* How the budget is spent, and what has happened so far. */
 struct fm_stats {

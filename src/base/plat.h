@@ -34,6 +34,9 @@ int plat_read_file(const char *path, size_t max_bytes, char **text, size_t *byte
 
 bool plat_file_exists(const char *path);
 
+/* The directory of the running program; false when it is not known or does not fit. */
+bool plat_program_dir(char *buffer, size_t bytes);
+
 uint64_t plat_now_ns(void); /* monotonic */
 
 /* pthread_create for a thread of the library: no signal of the host's is ever handled on it. 0, or

@@ -207,6 +207,7 @@ void fm_model_info(const struct fm_model *m, struct fm_model_info *info)
     struct sequence_sizes sizes;
     sequence_sizes(model, m->kv_format, &sizes);
     *info = (struct fm_model_info){
+        .container = source_kind_name(model->source),
         .architecture = model->model_type,
         .n_parameters = model->n_parameters,
         .n_layers = model->shape.n_layers,
@@ -241,6 +242,18 @@ bool fm_model_format(const struct fm_model *m, unsigned i, struct fm_format_info
     const struct model_format_use *use = &m->model->formats[i];
     *info = (struct fm_format_info){use->quant->name, use->is_expert, use->n_tensors,
                                     use->n_bytes};
+    return true;
+}
+
+bool fm_number_format(unsigned i, struct fm_number_format *format)
+{
+    const struct quant *q = quant_at(i);
+    if (q == NULL)
+        return false;
+    const unsigned cols = 128 * q->block, rows = 128; /* whole blocks of every part */
+    const double bits = 8.0 * (double)quant_matrix_bytes(q, rows, cols);
+    *format = (struct fm_number_format){q->name, bits / ((double)rows * cols),
+                                        q->encode_row != NULL};
     return true;
 }
 

@@ -317,8 +317,6 @@ static void test_unsupported_settings(void **state)
         {"\"post_processor\": null", "\"post_processor\": {\"type\": \"TemplateProcessing\", "
          "\"single\": [{\"SpecialToken\": {\"id\": \"x\"}}]}",
          "field 'post_processor' is {\"type\":\"TemplateProcessing\""},
-        {"\"post_processor\": null", "\"post_processor\": {\"type\": \"TemplateProcessing\"}",
-         "field 'post_processor' is {\"type\":\"TemplateProcessing\"}"},
         {"\"decoder\": {\n  \"type\": \"ByteLevel\"", "\"decoder\": {\n  \"type\": \"WordPiece\"",
          "field 'decoder' is"},
         {"\"truncation\": null", "\"truncation\": {\"max_length\": 5}", "field 'truncation' is"},

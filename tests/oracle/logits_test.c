@@ -116,7 +116,7 @@ static int check_prompt(struct fm_model *model, const json_t *entry, double tole
         die("eval", err.text);
     fm_session_observe(session, &(struct fm_observer){0});
     size_t same = compare_greedy(session, entry, tolerance);
-    printf("  %-24s %3zu tokens: largest difference %.3g, rms %.3g of rms %.3g; greedy %zu of %zu\n",
+    printf("  %-24s %3zu tokens: largest difference %.3g, rms %.3g of %.3g; greedy %zu of %zu\n",
            json_string_value(json_object_get(entry, "label")), n, p.worst,
            sqrt(p.sum_squares / (double)p.n), sqrt(p.sum_want_squares / (double)p.n), same,
            json_array_size(json_object_get(entry, "greedy")));
