@@ -16,8 +16,8 @@
 
 const char operand_model_help[] =
     "A packed model (NAME.fmoe), a GGUF file, or the directory of a Hugging Face or MLX "
-    "checkpoint. Without it: what FLASHMOE_MODEL names, or else nano, the small model that comes with the "
-    "program";
+    "checkpoint. Without it: what FLASHMOE_MODEL names, or else nano, the small model that comes "
+    "with the program";
 
 static const struct option engine_options[] = {
     {.name = "memory", .kind = OPTION_BYTES, .metavar = "SIZE", .min = 1 << 20,
