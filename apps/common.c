@@ -40,6 +40,25 @@ static const struct option context_options[] = {
     {.name = NULL},
 };
 
+static const struct option routes_options[] = {
+    {.name = "routes", .kind = OPTION_PATH, .metavar = "SPEC|FILE",
+     .shown = "the model's own routers",
+     .help = "Replace the routers' choice of experts, to measure speed: the text becomes "
+             "meaningless. Random weights choose almost uniformly, which no trained model does. "
+             "'gen' draws experts as Qwen3-30B uses them; 'gen:KEY=VALUE,...' changes how: hot "
+             "(experts in a layer's hot set, or a percentage), alpha (how popularity falls with "
+             "rank), delta (how rare the others are), beta (how much a token keeps of the last "
+             "one), drift (changes per token), topic (tokens until everything changes; 0: never) "
+             "and seed. A FILE is a recording made with --trace, or another route_trace v1 file"},
+    {.name = NULL},
+};
+
+static const struct option trace_options[] = {
+    {.name = "trace", .kind = OPTION_PATH, .metavar = "FILE",
+     .help = "Record which experts every token uses, as CSV (route_trace v1)"},
+    {.name = NULL},
+};
+
 static const struct option json_options[] = {
     {.name = "json", .kind = OPTION_FLAG, .help = "Print one JSON object instead of text"},
     {.name = NULL},
@@ -60,6 +79,8 @@ static const struct option help_options[] = {
 
 const struct option_group group_engine = {"Memory and speed", engine_options};
 const struct option_group group_context = {"Memory and speed", context_options};
+const struct option_group group_routes = {"Routing", routes_options};
+const struct option_group group_trace = {"Routing", trace_options};
 const struct option_group group_json = {"Output", json_options};
 const struct option_group group_messages = {"Output", message_options};
 const struct option_group group_help = {"Output", help_options};
@@ -118,6 +139,12 @@ int app_model_path(const struct args *args, char path[], size_t path_bytes, stru
 int app_model_open(const struct args *args, unsigned n_context, struct fm_model **out,
                    struct fm_error *err)
 {
+    return app_model_open_routed(args, n_context, NULL, out, err);
+}
+
+int app_model_open_routed(const struct args *args, unsigned n_context, const char *routes,
+                          struct fm_model **out, struct fm_error *err)
+{
     const bool is_verbose = args_flag(args, "verbose");
     char path[LIMIT_PATH_BYTES];
     int rc = app_model_path(args, path, sizeof path, err);
@@ -133,13 +160,24 @@ int app_model_open(const struct args *args, unsigned n_context, struct fm_model 
     options.n_sessions = 1;
     options.n_context = n_context;
     options.prefill_chunk = (unsigned)args_uint(args, "prefill-chunk");
+    options.routes = routes;
     options.progress = progress_bytes;
     options.progress_ctx = &progress;
     rc = fm_model_open(path, &options, out, err);
     progress_end(&progress);
     if (rc == 0 && is_verbose)
         say_plan(*out);
+    if (rc == 0 && routes != NULL) {
+        struct fm_stats stats;
+        fm_model_stats(*out, &stats);
+        say_warning("routes: %s", stats.routes);
+    }
     return rc;
+}
+
+json_t *json_routes(const char *label)
+{
+    return label != NULL ? json_text(label, strlen(label)) : json_null();
 }
 
 int app_model_open_metadata(const struct args *args, struct fm_model **out, struct fm_error *err)
