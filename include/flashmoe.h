@@ -76,6 +76,9 @@ struct fm_model_options {
     unsigned prefill_chunk; /* tokens computed together; 0: chosen from the budget */
     bool check;             /* hold what is read of a packed model against its checksums */
     bool metadata_only;     /* headers and tokenizer only: inspect and tokenize, no sessions */
+    /* Replaces the routers' choice of experts, to measure speed with realistic reuse: "gen",
+     * "gen:KEY=VALUE,..." or the path of a routing trace. NULL: the model's own routers. */
+    const char *routes;
     fm_progress_fn *progress;
     void *progress_ctx;
 };
@@ -90,6 +93,7 @@ FM_API int fm_model_open(const char *path, const struct fm_model_options *option
 FM_API void fm_model_close(struct fm_model *model); /* accepts NULL; close the sessions first */
 
 struct fm_model_info {
+    const char *container;    /* "packed model", "GGUF", "Hugging Face directory" */
     const char *architecture; /* model_type of the checkpoint */
     uint64_t n_parameters;
     unsigned n_layers, n_moe_layers, n_attention_layers;
@@ -105,6 +109,7 @@ struct fm_model_info {
     uint64_t state_bytes;           /* recurrent state per session */
     unsigned n_ignored_tensors;     /* vision, multi-token prediction */
     bool has_tokenizer, has_tied_head;
+    const char *routes; /* as in fm_stats */
 };
 
 FM_API void fm_model_info(const struct fm_model *model, struct fm_model_info *info);
@@ -116,6 +121,14 @@ struct fm_format_info {
     uint64_t n_tensors, n_bytes;
 };
 FM_API bool fm_model_format(const struct fm_model *model, unsigned i, struct fm_format_info *info);
+
+/* The i-th number format this version reads, in order of name; false when there is none. */
+struct fm_number_format {
+    const char *name;
+    double bits_per_weight;
+    bool can_be_made; /* weights can be converted to it */
+};
+FM_API bool fm_number_format(unsigned i, struct fm_number_format *format);
 
 /* How the budget is spent, and what has happened so far. */
 struct fm_stats {
@@ -133,6 +146,9 @@ struct fm_stats {
     uint64_t n_decode_tokens, decode_ns;   /* evaluations of one further token per session */
     uint64_t n_expert_hits, n_expert_misses;
     uint64_t bytes_read; /* expert bytes read from storage */
+    /* What has taken the place of the routers and makes the text meaningless, in words that
+     * belong in every output; NULL: the model routes itself. Valid until the model is closed. */
+    const char *routes;
 };
 
 FM_API void fm_model_stats(const struct fm_model *model, struct fm_stats *stats);
@@ -214,6 +230,9 @@ struct fm_observer {
     void *ctx;
     void (*hidden)(void *ctx, unsigned layer, unsigned position, const float *x, unsigned n);
     void (*logits)(void *ctx, unsigned position, const float *logits, unsigned n);
+    /* The experts that compute, ascending, and their weights; before they do. */
+    void (*route)(void *ctx, unsigned layer, unsigned position, unsigned n, const uint32_t *ids,
+                  const float *weights);
     fm_progress_fn *progress; /* before every layer; tokens times layers */
 };
 FM_API void fm_session_observe(struct fm_session *session, const struct fm_observer *observer);
@@ -221,6 +240,30 @@ FM_API void fm_session_observe(struct fm_session *session, const struct fm_obser
 /* Makes the evaluation in progress, or the next one, fail with FM_ERR_CANCELLED. In a batch that
  * ends the evaluation for all its sessions. */
 FM_API void fm_session_cancel(struct fm_session *session);
+
+/* ---- routing --------------------------------------------------------------------------- */
+
+/* How much a routing reuses its experts, as means over all layers. What needs more tokens than
+ * there are is negative. */
+#define FM_ROUTES_POINTS 7
+struct fm_routes_stats {
+    unsigned n_layers, n_experts, n_used; /* layers with experts, experts in each, per token */
+    unsigned n_warm, n_tokens; /* tokens that only fill the caches, tokens measured */
+    double overlap[FM_ROUTES_POINTS];  /* shared with the token 1, 2, 4, ... 64 before, 0 to 1 */
+    double distinct[FM_ROUTES_POINTS]; /* experts that 2, 4, 8, ... 128 tokens use */
+    double lru_hits[FM_ROUTES_POINTS]; /* of an LRU per layer that holds fm_routes_capacity */
+};
+
+/* Experts of n_experts that the i-th LRU holds: 1/16, 3/32, 1/8, 3/16, 1/4, 3/8, 1/2 of them. */
+FM_API unsigned fm_routes_capacity(unsigned n_experts, unsigned i);
+
+/* `routes` as in fm_model_options. In `stats`, n_layers, n_experts, n_used and n_tokens are the
+ * shape wanted; one that is 0 is the trace's own. */
+FM_API int fm_routes_measure(const char *routes, struct fm_routes_stats *stats,
+                             struct fm_error *err);
+
+/* The i-th trace of a real model to compare with; false when there is none. */
+FM_API bool fm_routes_reference(unsigned i, const char **name, struct fm_routes_stats *stats);
 
 /* ---- sampling -------------------------------------------------------------------------- */
 

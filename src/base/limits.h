@@ -11,6 +11,8 @@
 #define LIMIT_CONFIG_JSON_BYTES (16u * 1024 * 1024)
 /* model.safetensors.index.json: one line per tensor. */
 #define LIMIT_INDEX_JSON_BYTES (64u * 1024 * 1024)
+/* A routing trace: 4096 tokens of 48 layers and 10 experts are about 50 MB. */
+#define LIMIT_ROUTES_BYTES (256u * 1024 * 1024)
 #define LIMIT_TENSOR_DIMS 8
 #define LIMIT_PATH_BYTES 4096
 #define LIMIT_SHARDS 4096

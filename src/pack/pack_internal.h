@@ -73,6 +73,8 @@ int pack_path(const struct pack *pack, const char *name, const char *suffix, cha
 /* ---- plan.c: which format and place everything gets ---- */
 int plan_make(struct pack *pack, struct fm_error *err);
 void plan_clear(struct pack *pack);
+/* All dimensions but the last. */
+uint64_t pack_tensor_rows(const struct packed_tensor *t);
 
 /* ---- state.c: what is on the disk ---- */
 /* A small file: written aside, synced, read back, renamed. */

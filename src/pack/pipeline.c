@@ -65,8 +65,8 @@ static int write_tensor(struct pack *pack, uint64_t index, struct stream *s, str
         slot += t->parts[p].bytes;
     }
     const struct matrix_source matrix = {
-        .source = pack->model->source, .quant = use->quant, .n_rows = use->n_rows,
-        .n_cols = use->n_cols, .part_offset = slot_offset, .extents = extents,
+        .source = pack->model->source, .quant = use->quant, .n_rows = pack_tensor_rows(out),
+        .n_cols = out->dims[out->n_dims - 1], .part_offset = slot_offset, .extents = extents,
         .n_extents = use->quant->n_parts};
     (void)packed_tensor_layout(out, &bytes, part_offset); /* the plan has seen that it fits */
     int rc = encode_matrix(s, &matrix, out->quant, part_offset, 0, err);

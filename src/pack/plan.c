@@ -135,6 +135,14 @@ static bool is_dense(const struct tensor_use *use)
            use->role == TENSOR_EMBEDDING || use->role == TENSOR_HEAD;
 }
 
+uint64_t pack_tensor_rows(const struct packed_tensor *t)
+{
+    uint64_t n_rows = 1;
+    for (unsigned d = 0; d + 1 < t->n_dims; d++)
+        n_rows *= t->dims[d]; /* cannot overflow: the bytes did not */
+    return n_rows;
+}
+
 static int plan_tensor(struct pack *pack, struct choices *choices, const struct tensor_info *t,
                        const struct tensor_use *use, struct fm_error *err)
 {
@@ -148,15 +156,16 @@ static int plan_tensor(struct pack *pack, struct choices *choices, const struct 
         out->dims[out->n_dims++] = 1;
     if (t->scale != NULL)
         out->dims[out->n_dims - 1] = use->n_cols; /* MLX's are words */
+    const uint64_t n_rows = pack_tensor_rows(out), n_cols = out->dims[out->n_dims - 1];
     for (unsigned p = 0; p < use->quant->n_parts; p++)
-        if (t->parts[p].bytes != quant_part_bytes(use->quant, p, use->n_rows, use->n_cols) ||
+        if (t->parts[p].bytes != quant_part_bytes(use->quant, p, n_rows, n_cols) ||
             t->parts[p].stride != 0)
             return err_set(err, FM_ERR_UNSUPPORTED, "tensor '%s' cannot be packed: its parts do "
                            "not lie end to end", t->name);
     if (choice != NULL)
-        out->quant = resolve(choices, choice, use->role, use->quant, use->n_cols);
+        out->quant = resolve(choices, choice, use->role, use->quant, n_cols);
     if (out->quant != use->quant)
-        encoder_needs_add(&pack->needs, use->quant, use->n_cols);
+        encoder_needs_add(&pack->needs, use->quant, n_cols);
     uint64_t part_offset[QUANT_MAX_PARTS];
     if (!packed_tensor_layout(out, &out->bytes, part_offset))
         return err_set(err, FM_ERR_UNSUPPORTED, "tensor '%s' cannot be packed as %s", t->name,

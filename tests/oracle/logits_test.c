@@ -1,0 +1,155 @@
+/* Holds the engine to what transformers computes in float64 with the very weights of a file: the
+ * logits of every prompt within TOLERANCE, and the greedy continuation identical up to the first
+ * choice that is closer than twice the largest difference seen.
+ *
+ *   logits_test TOLERANCE MODEL EXPECTED.json
+ *
+ * EXPECTED.json and EXPECTED.f32 are made by reference_logits.py. */
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "flashmoe.h"
+
+struct prompt {
+    size_t first_row;
+    double worst, sum_squares, sum_want_squares;
+    size_t n;
+};
+
+static float *expected; /* [n_rows, vocabulary] */
+static size_t n_rows, vocabulary;
+
+static void die(const char *what, const char *why)
+{
+    fprintf(stderr, "logits_test: %s: %s\n", what, why);
+    exit(1);
+}
+
+static void read_expected(const char *json_path)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%.*sf32", (int)(strlen(json_path) - 4), json_path);
+    FILE *f = fopen(path, "rb");
+    if (f == NULL || fseek(f, 0, SEEK_END) != 0)
+        die(path, "cannot be read");
+    long bytes = ftell(f);
+    rewind(f);
+    expected = malloc((size_t)bytes + 1);
+    if (expected == NULL || fread(expected, 1, (size_t)bytes, f) != (size_t)bytes)
+        die(path, "cannot be read");
+    n_rows = (size_t)bytes / sizeof(float) / vocabulary;
+    fclose(f);
+}
+
+static size_t read_ids(const json_t *list, int32_t **ids)
+{
+    size_t n = json_array_size(list);
+    *ids = malloc((n + 1) * sizeof **ids);
+    for (size_t i = 0; i < n; i++)
+        (*ids)[i] = (int32_t)json_integer_value(json_array_get(list, i));
+    return n;
+}
+
+static void compare_row(void *ctx, unsigned position, const float *logits, unsigned n)
+{
+    struct prompt *p = ctx;
+    if (p->first_row + position >= n_rows)
+        die("expected", "has too few rows");
+    const float *want = expected + (p->first_row + position) * vocabulary;
+    for (size_t i = 0; i < vocabulary && i < n; i++) {
+        double d = fabs((double)logits[i] - want[i]);
+        if (!(d <= p->worst)) /* a NaN is worse than everything */
+            p->worst = d;
+        p->sum_squares += d * d;
+        p->sum_want_squares += (double)want[i] * want[i];
+        p->n++;
+    }
+}
+
+static int32_t best_of(const float *logits)
+{
+    size_t best = 0;
+    for (size_t i = 1; i < vocabulary; i++)
+        best = logits[i] > logits[best] ? i : best;
+    return (int32_t)best;
+}
+
+/* Tokens that agree before the first legitimate difference; dies on an illegitimate one. */
+static size_t compare_greedy(struct fm_session *s, const json_t *entry, double tolerance)
+{
+    int32_t *want;
+    size_t n = read_ids(json_object_get(entry, "greedy"), &want);
+    const json_t *margins = json_object_get(entry, "greedy_margin");
+    size_t i = 0;
+    for (; i < n; i++) {
+        int32_t id = best_of(fm_session_logits(s));
+        if (id != want[i]) {
+            double margin = json_number_value(json_array_get(margins, i));
+            printf("    token %zu is %d, expected %d, margin %g\n", i, id, want[i], margin);
+            if (margin > 2 * tolerance)
+                die("greedy", "differs where the choice is clear");
+            break;
+        }
+        struct fm_error err;
+        if (fm_session_eval(s, &id, 1, &err) != 0)
+            die("eval", err.text);
+    }
+    free(want);
+    return i;
+}
+
+static int check_prompt(struct fm_model *model, const json_t *entry, double tolerance)
+{
+    struct fm_error err;
+    struct fm_session *session;
+    int32_t *ids;
+    size_t n = read_ids(json_object_get(entry, "ids"), &ids);
+    struct prompt p = {
+        .first_row = (size_t)json_integer_value(json_object_get(entry, "first_row"))};
+    if (fm_session_open(model, &session, &err) != 0)
+        die("session", err.text);
+    fm_session_observe(session, &(struct fm_observer){.ctx = &p, .logits = compare_row});
+    if (fm_session_eval(session, ids, n, &err) != 0)
+        die("eval", err.text);
+    fm_session_observe(session, &(struct fm_observer){0});
+    size_t same = compare_greedy(session, entry, tolerance);
+    printf("  %-24s %3zu tokens: largest difference %.3g, rms %.3g of %.3g; greedy %zu of %zu\n",
+           json_string_value(json_object_get(entry, "label")), n, p.worst,
+           sqrt(p.sum_squares / (double)p.n), sqrt(p.sum_want_squares / (double)p.n), same,
+           json_array_size(json_object_get(entry, "greedy")));
+    fm_session_close(session);
+    free(ids);
+    return p.n > 0 && p.worst <= tolerance ? 0 : 1;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 4)
+        die("usage", "logits_test TOLERANCE MODEL EXPECTED.json");
+    const double tolerance = strtod(argv[1], NULL);
+    json_error_t json_error;
+    json_t *doc = json_load_file(argv[3], 0, &json_error);
+    if (doc == NULL)
+        die(argv[3], json_error.text);
+    vocabulary = (size_t)json_integer_value(json_object_get(doc, "vocab"));
+    read_expected(argv[3]);
+    struct fm_error err;
+    struct fm_model *model;
+    if (fm_model_open(argv[2], NULL, &model, &err) != 0)
+        die(argv[2], err.text);
+    printf("%s\n", argv[2]);
+    int bad = 0;
+    size_t i;
+    const json_t *entry;
+    json_array_foreach(json_object_get(doc, "prompts"), i, entry)
+        bad |= check_prompt(model, entry, tolerance);
+    fm_model_close(model);
+    json_decref(doc);
+    free(expected);
+    if (bad)
+        printf("  more than %g\n", tolerance);
+    return bad;
+}
