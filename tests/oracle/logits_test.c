@@ -8,9 +8,10 @@
  *       most half the format's own error, which is the rms distance of EXPECTED from ORIGINAL, the
  *       same for the weights before they were converted
  *
- * NAME.json and NAME.f32 are made by reference_logits.py. */
+ * NAME.json and NAME.f32 are made by reference_logits.py, or are frozen files. */
 #include <jansson.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,7 @@
 
 struct prompt {
     size_t first_row;
+    bool has_rows;
     double worst, sum_squares, sum_want_squares;
     size_t n;
 };
@@ -76,6 +78,8 @@ static size_t read_ids(const json_t *list, int32_t **ids)
 static void compare_row(void *ctx, unsigned position, const float *logits, unsigned n)
 {
     struct prompt *p = ctx;
+    if (!p->has_rows)
+        return;
     if (p->first_row + position >= n_rows)
         die("expected", "has too few rows");
     const float *want = expected + (p->first_row + position) * vocabulary;
@@ -127,8 +131,9 @@ static int check_prompt(struct fm_model *model, const json_t *entry)
     struct fm_session *session;
     int32_t *ids;
     size_t n = read_ids(json_object_get(entry, "ids"), &ids);
-    struct prompt p = {
-        .first_row = (size_t)json_integer_value(json_object_get(entry, "first_row"))};
+    const json_t *first_row = json_object_get(entry, "first_row");
+    struct prompt p = {.has_rows = first_row != NULL,
+                       .first_row = (size_t)json_integer_value(first_row)};
     if (fm_session_open(model, &session, &err) != 0)
         die("session", err.text);
     fm_session_observe(session, &(struct fm_observer){.ctx = &p, .logits = compare_row});
@@ -136,16 +141,27 @@ static int check_prompt(struct fm_model *model, const json_t *entry)
         die("eval", err.text);
     fm_session_observe(session, &(struct fm_observer){0});
     size_t same = compare_greedy(session, entry);
+    const double rms = p.n > 0 ? sqrt(p.sum_squares / (double)p.n) : 0;
+    const double size = p.n > 0 ? sqrt(p.sum_want_squares / (double)p.n) : 0;
     printf("  %-24s %3zu tokens: largest difference %.3g, rms %.3g of %.3g; greedy %zu of %zu\n",
-           json_string_value(json_object_get(entry, "label")), n, p.worst,
-           sqrt(p.sum_squares / (double)p.n), sqrt(p.sum_want_squares / (double)p.n), same,
+           json_string_value(json_object_get(entry, "label")), n, p.worst, rms, size, same,
            json_array_size(json_object_get(entry, "greedy")));
     fm_session_close(session);
     free(ids);
-    return p.n > 0 && p.worst <= tolerance &&
-                   sqrt(p.sum_squares / (double)p.n) <= rms_tolerance
-               ? 0
-               : 1;
+    return (p.n > 0) == p.has_rows && p.worst <= tolerance && rms <= rms_tolerance ? 0 : 1;
+}
+
+/* Frozen files have the keys of a golden.json. */
+static json_t *prompts_of(json_t *doc)
+{
+    json_t *prompts = json_object_get(doc, "prompts");
+    if (prompts != NULL)
+        return json_incref(prompts);
+    return json_pack("[{s:s, s:O, s:i}, {s:s, s:O, s:O, s:O}]", "label", "input_ids", "ids",
+                     json_object_get(doc, "input_ids"), "first_row", 0, "label", "greedy_prompt",
+                     "ids", json_object_get(doc, "greedy_prompt"), "greedy",
+                     json_object_get(doc, "greedy_continuation"), "greedy_margin",
+                     json_object_get(doc, "greedy_margin"));
 }
 
 int main(int argc, char **argv)
@@ -174,8 +190,12 @@ int main(int argc, char **argv)
     int bad = 0;
     size_t i;
     const json_t *entry;
-    json_array_foreach(json_object_get(doc, "prompts"), i, entry)
+    json_t *prompts = prompts_of(doc);
+    if (json_array_size(prompts) == 0)
+        die(argv[3], "has no prompts");
+    json_array_foreach(prompts, i, entry)
         bad |= check_prompt(model, entry);
+    json_decref(prompts);
     fm_model_close(model);
     json_decref(doc);
     free(expected);
