@@ -1,6 +1,7 @@
 /* Files and headers to a source: split sets, tensors. */
+#include <dirent.h>
+#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -42,6 +43,41 @@ static bool is_split_name(const char *name, size_t *stem, unsigned *number, unsi
            memcmp(at + 1 + SPLIT_DIGITS, "-of-", 4) == 0 &&
            read_digits(at + 5 + SPLIT_DIGITS, count) &&
            strcmp(at + 5 + 2 * SPLIT_DIGITS, SUFFIX) == 0;
+}
+
+/* True when both names belong to one model. */
+static bool is_same_model(const char *a, const char *b)
+{
+    size_t a_stem, b_stem;
+    unsigned number, a_count, b_count;
+    return is_split_name(a, &a_stem, &number, &a_count) &&
+           is_split_name(b, &b_stem, &number, &b_count) && a_count == b_count &&
+           a_stem == b_stem && memcmp(a, b, a_stem) == 0;
+}
+
+int gguf_find_model(const char *dir, char found[DIRECTORY_NAME_BYTES], struct fm_error *err)
+{
+    char other[DIRECTORY_NAME_BYTES] = "";
+    DIR *d = opendir(dir);
+    if (d == NULL)
+        return err_set(err, FM_ERR_IO, "cannot open '%s': %s", dir, strerror(errno));
+    found[0] = '\0';
+    for (const struct dirent *e = readdir(d); e != NULL; e = readdir(d)) {
+        if (!name_has_suffix(e->d_name, SUFFIX) || strncmp(e->d_name, "mmproj", 6) == 0)
+            continue;
+        if (found[0] != '\0' && !is_same_model(found, e->d_name))
+            (void)snprintf(other, sizeof other, "%s", e->d_name);
+        if (found[0] == '\0' || strcmp(e->d_name, found) < 0)
+            (void)snprintf(found, DIRECTORY_NAME_BYTES, "%s", e->d_name);
+    }
+    (void)closedir(d); /* opened for reading: nothing can be lost */
+    if (found[0] == '\0')
+        return err_set(err, FM_ERR_FORMAT, "'%s' holds no model: %s", dir, SOURCE_EXPECTED);
+    if (other[0] != '\0')
+        return err_set(err, FM_ERR_ARG,
+                       "'%s' holds several models, '%s' is one of them: give the path of the file",
+                       dir, other);
+    return 0;
 }
 
 static int open_set(struct source *s, const char *dir, const char *spare_dir, const char *path,

@@ -3,7 +3,8 @@
 
 usage: check_frozen.py TOKENIZE_LINES qwen2|qwen35 [--gguf]
 
-With --gguf the tokenizer is read from a GGUF file made of the same vocabulary. The samples are written by compare_tokenizers.py --freeze. Python's standard library only.
+With --gguf the tokenizer is read from a GGUF file made of the same vocabulary. The samples are
+written by compare_tokenizers.py --freeze. Python's standard library only.
 """
 import json
 import pathlib

@@ -8,8 +8,8 @@
  * count and 32-bit ids; pushes them through the streaming decoder and writes for each a 32-bit
  * length and the text; a piece that is not whole UTF-8 ends the program with status 2. pieces:
  * reads texts; writes for each a 32-bit count and the 32-bit lengths of the pieces of its NFC
- * form. Integers are in machine order. speed: encodes all of stdin and reports to stderr. json: writes the
- * tokenizer.json that a GGUF file gives. */
+ * form. Integers are in machine order. speed: encodes all of stdin and reports to stderr. json:
+ * writes the tokenizer.json that a GGUF file gives. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
