@@ -135,7 +135,7 @@ static const char *take_name(struct cursor *c, uint32_t *bytes)
                         (unsigned long long)n, LIMIT_GGUF_NAME_BYTES);
         return NULL;
     }
-    bool is_fit = gguf_is_utf8(name, n);
+    bool is_fit = gguf_is_text(name, n);
     for (uint64_t i = 0; i < n; i++)
         is_fit = is_fit && name[i] >= 0x20 && name[i] != 0x7f;
     if (!is_fit) {
@@ -149,19 +149,19 @@ static const char *take_name(struct cursor *c, uint32_t *bytes)
     return (const char *)name;
 }
 
-bool gguf_is_utf8(const uint8_t *text, uint64_t bytes)
+bool gguf_is_text(const uint8_t *bytes, uint64_t n)
 {
-    for (uint64_t at = 0; at < bytes;) {
-        const uint8_t lead = text[at];
+    for (uint64_t at = 0; at < n;) {
+        const uint8_t lead = bytes[at];
         const unsigned more = lead < 0x80 ? 0 : lead < 0xe0 ? 1 : lead < 0xf0 ? 2 : 3;
         static const uint32_t lowest[] = {0, 0x80, 0x800, 0x10000};
-        if ((lead >= 0x80 && lead < 0xc2) || lead > 0xf4 || more >= bytes - at)
+        if (lead == 0 || (lead >= 0x80 && lead < 0xc2) || lead > 0xf4 || more >= n - at)
             return false;
         uint32_t c = more == 0 ? lead : lead & (0x3fu >> more);
         for (unsigned i = 1; i <= more; i++) {
-            if ((text[at + i] & 0xc0) != 0x80)
+            if ((bytes[at + i] & 0xc0) != 0x80)
                 return false;
-            c = c << 6 | (text[at + i] & 0x3f);
+            c = c << 6 | (bytes[at + i] & 0x3f);
         }
         if (c < lowest[more] || c > 0x10ffff || (c >= 0xd800 && c < 0xe000))
             return false;

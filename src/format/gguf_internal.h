@@ -14,7 +14,7 @@ extern "C" {
 
 uint64_t gguf_get_le(const uint8_t *p, unsigned bytes);
 unsigned gguf_type_bytes(uint32_t type); /* 0 for strings and arrays */
-bool gguf_is_utf8(const uint8_t *text, uint64_t bytes);
+bool gguf_is_text(const uint8_t *bytes, uint64_t n); /* UTF-8 without NUL */
 
 /* ---- values (gguf_values.c) -------------------------------------------------------------- */
 

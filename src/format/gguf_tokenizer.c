@@ -130,11 +130,6 @@ static const struct gguf_value *find_texts(const struct gguf *g, const char *key
     return NULL;
 }
 
-static bool is_text(const char *text, uint64_t bytes)
-{
-    return gguf_is_utf8((const uint8_t *)text, bytes) && memchr(text, '\0', bytes) == NULL;
-}
-
 static int check_type(const struct gguf *g, const struct gguf_value *types, uint64_t i,
                       struct token *token, struct fm_error *err)
 {
@@ -168,7 +163,7 @@ static int read_vocabulary(const struct gguf *g, struct vocabulary *v, struct fm
     for (uint64_t i = 0; rc == 0 && i < list->n; i++) {
         struct token *token = &v->tokens[i];
         at = next_string(at, &token->text, &token->bytes);
-        if (!is_text(token->text, token->bytes))
+        if (!gguf_is_text((const uint8_t *)token->text, token->bytes))
             rc = err_set(err, FM_ERR_FORMAT, "%s: key '" TOKENS_KEY "': token %llu is not UTF-8",
                          g->path, (unsigned long long)i);
         else
@@ -263,7 +258,7 @@ static int put_model(struct writer *w, const struct gguf *g, const struct vocabu
         const char *text;
         uint64_t bytes;
         at = next_string(at, &text, &bytes);
-        if (!is_text(text, bytes))
+        if (!gguf_is_text((const uint8_t *)text, bytes))
             return err_set(w->err, FM_ERR_FORMAT, "%s: key '" MERGES_KEY "': merge %llu is not "
                            "UTF-8",
                            g->path, (unsigned long long)i);

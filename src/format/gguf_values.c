@@ -74,8 +74,7 @@ static double get_real(uint32_t type, const uint8_t *data)
 static const char *show(const struct gguf_value *v, char buffer[SHOWN_BYTES])
 {
     int64_t whole = 0;
-    if (v->type == GGUF_STRING && gguf_is_utf8(v->data, v->n) && v->n <= SHOWN_TEXT &&
-        memchr(v->data, '\0', v->n) == NULL)
+    if (v->type == GGUF_STRING && v->n <= SHOWN_TEXT && gguf_is_text(v->data, v->n))
         (void)snprintf(buffer, SHOWN_BYTES, "\"%.*s\"", (int)v->n, (const char *)v->data);
     else if (v->type == GGUF_BOOL)
         (void)snprintf(buffer, SHOWN_BYTES, "%s", v->data[0] != 0 ? "true" : "false");
@@ -209,8 +208,8 @@ int gguf_text_or_null(const struct gguf *g, const char *key, const char **text, 
         return 0;
     if (v->type != GGUF_STRING)
         return wrong(g, full, v, "a text", err);
-    if (!gguf_is_utf8(v->data, v->n))
-        return err_set(err, FM_ERR_FORMAT, "%s: key '%s' is not UTF-8", g->path, full);
+    if (!gguf_is_text(v->data, v->n))
+        return err_set(err, FM_ERR_FORMAT, "%s: key '%s' is not UTF-8 text", g->path, full);
     *text = (const char *)v->data;
     *bytes = v->n;
     return 0;
