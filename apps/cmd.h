@@ -8,6 +8,8 @@ extern const struct command cmd_run;
 extern const struct command cmd_inspect;
 extern const struct command cmd_tokenize;
 extern const struct command cmd_eval_nll;
+extern const struct command cmd_pack;
+extern const struct command cmd_verify;
 extern const struct command cmd_bench_decode;
 extern const struct command cmd_bench_routes;
 extern const struct command cmd_completions;

@@ -30,6 +30,8 @@ static const struct option engine_options[] = {
      .shown = "chosen from the budget",
      .help = "Prompt tokens computed together. More of them read each expert less often and take "
              "more scratch memory"},
+    {.name = "check", .kind = OPTION_FLAG,
+     .help = "Hold everything that is read of a packed model against its checksums"},
     {.name = NULL},
 };
 
@@ -160,6 +162,7 @@ int app_model_open_routed(const struct args *args, unsigned n_context, const cha
     options.n_sessions = 1;
     options.n_context = n_context;
     options.prefill_chunk = (unsigned)args_uint(args, "prefill-chunk");
+    options.check = args_flag(args, "check");
     options.routes = routes;
     options.progress = progress_bytes;
     options.progress_ctx = &progress;

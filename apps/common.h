@@ -12,7 +12,7 @@
 extern const struct command *const command_list[];
 
 /* Groups of the same title stand together under one heading. */
-extern const struct option_group group_engine;   /* memory, threads, prefill-chunk */
+extern const struct option_group group_engine;   /* memory, threads, prefill-chunk, check */
 extern const struct option_group group_context;  /* context */
 extern const struct option_group group_routes;   /* routes */
 extern const struct option_group group_trace;    /* trace */

@@ -40,7 +40,7 @@ enum {
     FM_ERR_UNSUPPORTED = -4, /* well-formed, but nothing this version can run */
     FM_ERR_ARG = -5,         /* an argument is out of range */
     FM_ERR_BUDGET = -6,      /* it does not fit into the memory budget */
-    FM_ERR_CANCELLED = -7,   /* fm_session_cancel was called */
+    FM_ERR_CANCELLED = -7,   /* fm_session_cancel was called, or a progress function said so */
 };
 
 #define FM_ERROR_BYTES 768
@@ -285,6 +285,70 @@ FM_API void fm_sampler_close(struct fm_sampler *sampler);
 /* A token id, or FM_ERR_FORMAT when no logit is a number: the weights are damaged. Padding rows of
  * the vocabulary, which have no token, are never chosen. */
 FM_API int32_t fm_sampler_pick(struct fm_sampler *sampler, const float *logits);
+
+/* ---- packing --------------------------------------------------------------------------- */
+
+/* Called on the caller's thread about ten times a second; false ends the work in order. */
+typedef bool fm_work_fn(void *ctx, const char *what, uint64_t done_bytes, uint64_t total_bytes);
+
+struct fm_pack_options {
+    /* Formats by name, or "keep". NULL: experts become affine4-g64 when they are floats;
+     * everything else is kept bit for bit. */
+    const char *experts, *dense, *embed, *head;
+    unsigned n_threads; /* 0: one per processor */
+    bool consume;       /* remove each source file once all that is taken of it is verified */
+    bool restart;       /* throw away what an earlier run has begun */
+    bool plan_only;     /* check and compute everything, write nothing */
+    fm_work_fn *progress;
+    void *progress_ctx;
+};
+
+struct fm_pack_result {
+    uint64_t packed_bytes;          /* of the whole pack */
+    uint64_t found_bytes;           /* of them, what an earlier run had finished */
+    uint64_t need_bytes, free_bytes; /* on the disk at the worst moment; there now */
+    uint64_t removable_bytes;       /* source files that `consume` removes, or has removed */
+    unsigned n_removable;
+    unsigned n_left_out; /* tensors that are not used: vision, multi-token prediction */
+    unsigned n_too_narrow; /* matrices whose columns the chosen format cannot hold: kept */
+    char left[160];      /* a source file that `consume` leaves because nothing is taken of it */
+};
+
+FM_API void fm_pack_options_init(struct fm_pack_options *options);
+
+/* Writes the packed form of the model `src` to the directory `dst`, which must not exist. Work goes
+ * on in `dst`.partial; when it is whole it is renamed. Interrupted in any way and called again it
+ * continues and ends with the same bytes. `options` and `result` may be NULL. */
+FM_API int fm_pack(const char *src, const char *dst, const struct fm_pack_options *options,
+                   struct fm_pack_result *result, struct fm_error *err);
+
+struct fm_verify_item {
+    bool is_bad;      /* false: a file that is not part of the model */
+    const char *what; /* "expert 17 of layer 3", "tensor 'lm_head.weight'", "tokenizer.json" */
+    const char *file; /* its path */
+    uint64_t offset, bytes;
+    const char *why;
+};
+typedef void fm_verify_fn(void *ctx, const struct fm_verify_item *item);
+
+struct fm_verify_options {
+    unsigned n_threads; /* 0: one per processor */
+    fm_work_fn *progress;
+    void *progress_ctx;
+    fm_verify_fn *found; /* every bad item, in the order of the files, after all is read */
+    void *found_ctx;
+};
+
+struct fm_verify_result {
+    uint64_t n_bytes;
+    uint64_t n_experts, n_tensors, n_files; /* checked */
+    uint64_t n_bad;
+};
+
+/* Reads every byte of a packed model from the device and holds it against the checksums. 0 also
+ * when items are bad: see n_bad. FM_ERR_UNSUPPORTED for a model without checksums. */
+FM_API int fm_verify(const char *path, const struct fm_verify_options *options,
+                     struct fm_verify_result *result, struct fm_error *err);
 
 #ifdef __cplusplus
 }

@@ -21,7 +21,7 @@ import sys
 
 # A folder is a layer. A file includes headers of a lower rank or of its own folder.
 RANKS = {"base": 0, "quant": 1, "format": 2, "text": 2, "model": 3, "store": 4, "backend": 4,
-         "cache": 5, "arch": 6, "session": 7, "server": 8, "apps": 9}
+         "cache": 5, "arch": 6, "pack": 7, "session": 7, "server": 8, "apps": 9}
 APPS_MAY_INCLUDE = {"base", "apps"}
 
 LINE_CHARACTERS, FILE_LINES, HEADER_LINES = 100, 800, 250

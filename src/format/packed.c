@@ -198,7 +198,7 @@ static int read_dense(struct parser *p)
     if (rc == 0 && bytes != p->dense_at)
         rc = wrong(p, "dense", "bytes", json_object_get(dense, "bytes"),
                    "the end of the last tensor");
-    return rc != 0 ? rc : read_sum(p, dense, "dense", &p->packed->dense_sum);
+    return rc;
 }
 
 static int read_matrix(struct parser *p, const json_t *entry, unsigned m,

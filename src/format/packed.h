@@ -57,8 +57,7 @@ struct packed {
     size_t n_tensors;
     struct packed_file *files;
     size_t n_files;
-    uint64_t dense_bytes;
-    struct packed_sum dense_sum; /* of all of dense.bin */
+    uint64_t dense_bytes; /* every byte belongs to a tensor, which has the checksum */
 };
 
 /* model.json ends with this, the checksum of everything before it in place of the %s. */

@@ -32,7 +32,8 @@ static int open_directory(struct source *s, const char *spare_dir, struct fm_err
     if (directory_has(s->path, PACKED_MODEL_NAME))
         return packed_open(s, s->path, err);
     const bool has_gguf = !directory_find(s->path, safetensors, 1, found) &&
-                          directory_find(s->path, gguf, 1, found);
+                          (directory_find(s->path, gguf, 1, found) ||
+                           directory_find(spare_dir, gguf, 1, found));
     if (directory_has(s->path, "config.json") && !has_gguf)
         return hugging_face_open(s, s->path, spare_dir, err);
     if (!has_gguf)

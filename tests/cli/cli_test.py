@@ -24,11 +24,14 @@ SECONDS = 60
 
 COMMANDS = {
     "run": "prompt file system raw n-tokens greedy temp top-k top-p min-p seed memory context "
-           "threads prefill-chunk routes trace json quiet verbose help",
+           "threads prefill-chunk check routes trace json quiet verbose help",
+    "pack": "experts dense embed head consume yes restart threads json quiet verbose help",
+    "verify": "threads json quiet help",
     "inspect": "json help",
     "tokenize": "prompt file plain ids count json help",
-    "eval nll": "window windows memory threads prefill-chunk trace json quiet verbose help",
-    "bench decode": "tokens repeat routes memory threads prefill-chunk json quiet verbose help",
+    "eval nll": "window windows memory threads prefill-chunk check trace json quiet verbose help",
+    "bench decode": "tokens repeat routes memory threads prefill-chunk check json quiet verbose "
+                    "help",
     "bench routes": "experts used layers tokens json help",
     "completions": "help",
     "help": "man help",
