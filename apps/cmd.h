@@ -8,6 +8,7 @@ extern const struct command cmd_run;
 extern const struct command cmd_inspect;
 extern const struct command cmd_tokenize;
 extern const struct command cmd_eval_nll;
+extern const struct command cmd_synth;
 extern const struct command cmd_completions;
 extern const struct command cmd_help;
 

@@ -7,16 +7,16 @@
 #include "term.h"
 
 static struct fm_session *_Atomic watched; /* written by the main thread, read by the handler */
-static volatile sig_atomic_t is_seen;
+static volatile sig_atomic_t is_seen, is_held;
 
 static void on_interrupt(int signal_number)
 {
     struct fm_session *session = atomic_load(&watched);
     is_seen = 1;
-    if (session != NULL) {
+    if (session != NULL)
         fm_session_cancel(session);
+    if (session != NULL || is_held)
         return;
-    }
     progress_erase_from_signal();
     (void)raise(signal_number); /* SA_RESETHAND has restored the default, which kills */
 }
@@ -32,6 +32,11 @@ void interrupt_install(void)
 void interrupt_watch(struct fm_session *session)
 {
     atomic_store(&watched, session);
+}
+
+void interrupt_hold(bool is_wanted)
+{
+    is_held = is_wanted;
 }
 
 bool interrupt_seen(void)

@@ -10,6 +10,8 @@
 void interrupt_install(void);
 /* NULL before the session is closed. */
 void interrupt_watch(struct fm_session *session);
+/* While held the first one is only noted: for work that asks interrupt_seen. */
+void interrupt_hold(bool is_wanted);
 bool interrupt_seen(void);
 
 #endif

@@ -40,7 +40,7 @@ enum {
     FM_ERR_UNSUPPORTED = -4, /* well-formed, but nothing this version can run */
     FM_ERR_ARG = -5,         /* an argument is out of range */
     FM_ERR_BUDGET = -6,      /* it does not fit into the memory budget */
-    FM_ERR_CANCELLED = -7,   /* fm_session_cancel was called */
+    FM_ERR_CANCELLED = -7,   /* fm_session_cancel was called, or a progress function said so */
 };
 
 #define FM_ERROR_BYTES 768
@@ -242,6 +242,56 @@ FM_API void fm_sampler_close(struct fm_sampler *sampler);
 /* A token id, or FM_ERR_FORMAT when no logit is a number: the weights are damaged. Padding rows of
  * the vocabulary, which have no token, are never chosen. */
 FM_API int32_t fm_sampler_pick(struct fm_sampler *sampler, const float *logits);
+
+/* ---- packing --------------------------------------------------------------------------- */
+
+/* Called on the caller's thread about ten times a second; false ends the work in order. */
+typedef bool fm_work_fn(void *ctx, const char *what, uint64_t done_bytes, uint64_t total_bytes);
+
+/* ---- synthetic models ------------------------------------------------------------------ */
+
+enum { FM_SYNTH_PACKED, FM_SYNTH_SAFETENSORS, FM_SYNTH_GGUF };
+
+/* The numbers of a shape. */
+enum {
+    FM_SYNTH_LAYERS, FM_SYNTH_HIDDEN, FM_SYNTH_HEADS, FM_SYNTH_KV_HEADS, FM_SYNTH_HEAD_DIM,
+    FM_SYNTH_EXPERTS, FM_SYNTH_USED, FM_SYNTH_EXPERT_WIDTH, FM_SYNTH_SHARED_WIDTH,
+    FM_SYNTH_KEY_HEADS, FM_SYNTH_VALUE_HEADS, FM_SYNTH_KEY_DIM, FM_SYNTH_VALUE_DIM, FM_SYNTH_CONV,
+    FM_SYNTH_INTERVAL, FM_SYNTH_VOCAB, FM_SYNTH_CONTEXT, FM_SYNTH_NUMBERS
+};
+
+struct fm_synth_options {
+    int form;
+    uint32_t numbers[FM_SYNTH_NUMBERS]; /* 0: the shape's own */
+    /* Formats by name. NULL: what a public four-bit quantisation of that form has, bf16 for
+     * safetensors; embedding and head as the dense weights where only those are given. */
+    const char *experts, *dense, *embed, *head;
+    uint64_t seed;
+    uint64_t split_bytes; /* of one safetensors or GGUF file; 0: 4 GB, or one GGUF file */
+    unsigned n_threads;   /* 0: chosen from the processors */
+    bool plan_only;       /* check and compute everything, write nothing */
+    fm_work_fn *progress;
+    void *progress_ctx;
+};
+
+struct fm_synth_result {
+    const char *architecture;
+    uint64_t n_parameters, n_tensors, n_files;
+    uint64_t file_bytes, free_bytes; /* to be written; on the disk now, 0 when unknown */
+    uint64_t dense_bytes, experts_bytes, expert_bytes;
+    uint64_t expert_token_bytes, dense_token_bytes;
+};
+
+FM_API void fm_synth_options_init(struct fm_synth_options *options);
+/* The name of the i-th shape, NULL past the end. */
+FM_API const char *fm_synth_shape(unsigned i);
+
+/* Writes a model of random weights to `dst`, which must not exist: a directory, or a GGUF file.
+ * The bytes depend on the shape, the form, the formats and the seed alone. Work goes on beside
+ * `dst` and is renamed when whole; after a failure nothing is left. `options` and `result` may be
+ * NULL; the result is filled before anything is written. */
+FM_API int fm_synth(const char *shape, const char *dst, const struct fm_synth_options *options,
+                    struct fm_synth_result *result, struct fm_error *err);
 
 #ifdef __cplusplus
 }

@@ -34,6 +34,54 @@ int plat_read_file(const char *path, size_t max_bytes, char **text, size_t *byte
 
 bool plat_file_exists(const char *path);
 
+/* ---- writing (plat_write_posix.c) ------------------------------------------------------- */
+
+/* Creates a file, or empties one, for reading and writing. With `is_direct` writes bypass the page
+ * cache where the file system can; then *is_direct stays true, and memory, offsets and sizes must
+ * be multiples of MEM_PAGE. */
+int plat_create(const char *path, bool *is_direct, int *fd, struct fm_error *err);
+/* Opens a file to read what the device holds, not what the page cache does: past it where the file
+ * system can (*is_direct: as above), else after its pages were dropped. */
+int plat_open_device(const char *path, int *fd, uint64_t *file_bytes, bool *is_direct,
+                     struct fm_error *err);
+/* plat_read_some for such a file: `bytes` and `offset` are multiples of MEM_PAGE. */
+int64_t plat_read_device(int fd, void *dst, uint64_t bytes, uint64_t offset);
+/* Makes the file `bytes` long, its space taken from the disk where the file system can. */
+int plat_reserve(int fd, const char *path, uint64_t bytes, struct fm_error *err);
+/* All bytes or an error; a full disk is said to be one. */
+int plat_write_at(int fd, const char *path, const void *src, uint64_t bytes, uint64_t offset,
+                  struct fm_error *err);
+/* Starts to move written bytes to the device; a hint. */
+void plat_write_behind(int fd, uint64_t offset, uint64_t bytes);
+int plat_sync(int fd, const char *path, struct fm_error *err);
+/* Makes the names in a directory durable: after create, rename, remove. */
+int plat_sync_dir(const char *path, struct fm_error *err);
+int plat_rename(const char *from, const char *to, struct fm_error *err);
+int plat_make_dir(const char *path, struct fm_error *err);   /* one that exists is fine */
+int plat_remove(const char *path, struct fm_error *err);     /* a file; none there is fine */
+int plat_remove_dir(const char *path, struct fm_error *err); /* an empty one; none is fine */
+/* One process at a time: FM_ERR_ARG when another one holds it. Ends with plat_close. */
+int plat_lock_dir(const char *path, int *fd, struct fm_error *err);
+/* Every name in a directory but "." and "..", in no order; stops when fn does not return 0. */
+typedef int plat_name_fn(void *ctx, const char *name, struct fm_error *err);
+int plat_each_name(const char *path, plat_name_fn *fn, void *ctx, struct fm_error *err);
+
+struct plat_file_info {
+    uint64_t bytes, device, n_links;
+    int64_t mtime_ns;
+    bool is_link, is_dir;
+};
+/* A link is not followed. False when there is no such file. */
+bool plat_file_info(const char *path, struct plat_file_info *info);
+int plat_set_mtime(int fd, const char *path, int64_t mtime_ns, struct fm_error *err);
+/* What an ordinary user may still write to the file system of `path`; 0 when unknown. */
+uint64_t plat_free_bytes(const char *path);
+/* The path without links, "." and "..", into `out` (LIMIT_PATH_BYTES); false when it does not
+ * exist. */
+bool plat_real_path(const char *path, char out[]);
+
+/* ---- the machine ------------------------------------------------------------------------ */
+
 uint64_t plat_now_ns(void); /* monotonic */
 
 /* pthread_create for a thread of the library: no signal of the host's is ever handled on it. 0, or

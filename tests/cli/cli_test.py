@@ -28,6 +28,10 @@ COMMANDS = {
     "inspect": "json help",
     "tokenize": "prompt file plain ids count json help",
     "eval nll": "window windows memory threads prefill-chunk json quiet verbose help",
+    "synth": "layers hidden heads kv-heads head-dim experts used expert-width shared-width "
+             "key-heads value-heads key-dim value-dim conv interval vocab context form "
+             "experts-format dense-format embed-format head-format split-size seed threads dry-run "
+             "json quiet help",
     "completions": "help",
     "help": "man help",
 }

@@ -1,0 +1,257 @@
+/* The half of plat.h that writes. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "base/limits.h"
+#include "base/mem.h"
+#include "base/plat.h"
+
+#ifndef O_DIRECT
+#define O_DIRECT 0
+#endif
+
+static int failed(struct fm_error *err, const char *what, const char *path)
+{
+    return err_set(err, FM_ERR_IO, "cannot %s '%s': %s", what, path, strerror(errno));
+}
+
+int plat_create(const char *path, bool *is_direct, int *fd, struct fm_error *err)
+{
+    const int flags = O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC;
+    *fd = -1;
+    if (*is_direct && O_DIRECT != 0)
+        *fd = open(path, flags | O_DIRECT, 0666);
+    *is_direct = *fd >= 0;
+    if (*fd < 0)
+        *fd = open(path, flags, 0666);
+    return *fd >= 0 ? 0 : failed(err, "create", path);
+}
+
+int plat_open_device(const char *path, int *fd, uint64_t *file_bytes, bool *is_direct,
+                     struct fm_error *err)
+{
+    int rc = plat_open(path, fd, file_bytes, err);
+    *is_direct = false;
+    if (rc != 0)
+        return rc;
+#ifdef __linux__
+    int flags = fcntl(*fd, F_GETFL);
+    *is_direct = flags >= 0 && fcntl(*fd, F_SETFL, flags | O_DIRECT) == 0;
+    if (!*is_direct)
+        (void)posix_fadvise(*fd, 0, 0, POSIX_FADV_DONTNEED); /* a hint */
+#elif defined(__APPLE__)
+    (void)fcntl(*fd, F_NOCACHE, 1); /* a hint */
+#endif
+    return 0;
+}
+
+static int no_space(const char *path, uint64_t bytes, uint64_t offset, struct fm_error *err)
+{
+    const int why = errno;
+    if (why != ENOSPC && why != EDQUOT)
+        return err_set(err, FM_ERR_IO, "cannot write %llu bytes at byte %llu of '%s': %s",
+                       (unsigned long long)bytes, (unsigned long long)offset, path, strerror(why));
+    return err_set(err, FM_ERR_IO,
+                   "the disk is full: cannot write %llu bytes at byte %llu of '%s' (%s); make room "
+                   "and start the same command again",
+                   (unsigned long long)bytes, (unsigned long long)offset, path, strerror(why));
+}
+
+int plat_reserve(int fd, const char *path, uint64_t bytes, struct fm_error *err)
+{
+#ifdef __linux__
+    int rc;
+    do
+        rc = bytes > 0 ? fallocate(fd, 0, 0, (off_t)bytes) : 0;
+    while (rc != 0 && errno == EINTR);
+    if (rc != 0 && (errno == ENOSPC || errno == EDQUOT))
+        return no_space(path, bytes, 0, err);
+#endif
+    return ftruncate(fd, (off_t)bytes) == 0 ? 0 : no_space(path, bytes, 0, err);
+}
+
+/* From here on through the page cache: after a part of a page the rest is no multiple of one any
+ * more, and some file systems take the flag and refuse the call. False when it was so before. */
+static bool leave_direct(int fd)
+{
+#ifdef __linux__
+    int flags = fcntl(fd, F_GETFL);
+    return flags >= 0 && (flags & O_DIRECT) != 0 && fcntl(fd, F_SETFL, flags & ~O_DIRECT) == 0;
+#else
+    (void)fd;
+    return false;
+#endif
+}
+
+int64_t plat_read_device(int fd, void *dst, uint64_t bytes, uint64_t offset)
+{
+    ssize_t got;
+    do
+        got = pread(fd, dst, (size_t)bytes, (off_t)offset);
+    while (got < 0 && errno == EINTR);
+    if (got < 0 && !(errno == EINVAL && leave_direct(fd)))
+        return -(int64_t)errno;
+    uint64_t done = got < 0 ? 0 : (uint64_t)got;
+    if (done == bytes)
+        return got;
+    if (done % MEM_PAGE != 0)
+        (void)leave_direct(fd);
+    int64_t rest = plat_read_some(fd, (char *)dst + done, bytes - done, offset + done);
+    return rest < 0 ? rest : (int64_t)done + rest;
+}
+
+int plat_write_at(int fd, const char *path, const void *src, uint64_t bytes, uint64_t offset,
+                  struct fm_error *err)
+{
+    const uint64_t most_per_call = 1u << 30;
+    for (uint64_t done = 0; done < bytes;) {
+        uint64_t want = bytes - done < most_per_call ? bytes - done : most_per_call;
+        ssize_t n = pwrite(fd, (const char *)src + done, (size_t)want, (off_t)(offset + done));
+        if (n < 0 && (errno == EINTR || (errno == EINVAL && leave_direct(fd))))
+            continue;
+        if (n == 0)
+            errno = ENOSPC;
+        if (n <= 0)
+            return no_space(path, bytes - done, offset + done, err);
+        done += (uint64_t)n;
+        if (done < bytes && done % MEM_PAGE != 0)
+            (void)leave_direct(fd);
+    }
+    return 0;
+}
+
+void plat_write_behind(int fd, uint64_t offset, uint64_t bytes)
+{
+#ifdef __linux__
+    (void)sync_file_range(fd, (off_t)offset, (off_t)bytes, SYNC_FILE_RANGE_WRITE); /* a hint */
+#else
+    (void)fd, (void)offset, (void)bytes;
+#endif
+}
+
+int plat_sync(int fd, const char *path, struct fm_error *err)
+{
+#ifdef __APPLE__
+    int rc = fcntl(fd, F_FULLFSYNC);
+#else
+    int rc = fdatasync(fd);
+#endif
+    return rc == 0 ? 0 : failed(err, "sync", path);
+}
+
+int plat_sync_dir(const char *path, struct fm_error *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_DIRECTORY);
+    if (fd < 0)
+        return failed(err, "open", path);
+    int rc = fsync(fd);
+    /* Some file systems cannot sync a directory and need not. */
+    rc = rc == 0 || errno == EINVAL ? 0 : failed(err, "sync", path);
+    plat_close(fd);
+    return rc;
+}
+
+int plat_rename(const char *from, const char *to, struct fm_error *err)
+{
+    if (rename(from, to) == 0)
+        return 0;
+    return err_set(err, FM_ERR_IO, "cannot rename '%s' to '%s': %s", from, to, strerror(errno));
+}
+
+int plat_make_dir(const char *path, struct fm_error *err)
+{
+    return mkdir(path, 0777) == 0 || errno == EEXIST ? 0 : failed(err, "create", path);
+}
+
+int plat_remove(const char *path, struct fm_error *err)
+{
+    return unlink(path) == 0 || errno == ENOENT ? 0 : failed(err, "remove", path);
+}
+
+int plat_remove_dir(const char *path, struct fm_error *err)
+{
+    return rmdir(path) == 0 || errno == ENOENT ? 0 : failed(err, "remove", path);
+}
+
+int plat_lock_dir(const char *path, int *fd, struct fm_error *err)
+{
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_DIRECTORY);
+    if (*fd < 0)
+        return failed(err, "open", path);
+    if (flock(*fd, LOCK_EX | LOCK_NB) == 0)
+        return 0;
+    const bool is_held = errno == EWOULDBLOCK;
+    int rc = failed(err, "lock", path);
+    plat_close(*fd);
+    *fd = -1;
+    return is_held ? err_set(err, FM_ERR_ARG, "another process is working in '%s'", path) : rc;
+}
+
+int plat_each_name(const char *path, plat_name_fn *fn, void *ctx, struct fm_error *err)
+{
+    DIR *dir = opendir(path);
+    if (dir == NULL)
+        return failed(err, "open", path);
+    int rc = 0;
+    for (const struct dirent *e = readdir(dir); rc == 0 && e != NULL; e = readdir(dir))
+        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
+            rc = fn(ctx, e->d_name, err);
+    (void)closedir(dir); /* opened for reading: nothing can be lost */
+    return rc;
+}
+
+bool plat_file_info(const char *path, struct plat_file_info *info)
+{
+    struct stat st;
+    if (lstat(path, &st) != 0)
+        return false;
+#ifdef __APPLE__
+    const struct timespec mtime = st.st_mtimespec;
+#else
+    const struct timespec mtime = st.st_mtim;
+#endif
+    *info = (struct plat_file_info){
+        .bytes = (uint64_t)st.st_size,
+        .device = (uint64_t)st.st_dev,
+        .n_links = (uint64_t)st.st_nlink,
+        .mtime_ns = (int64_t)mtime.tv_sec * 1000000000 + mtime.tv_nsec,
+        .is_link = S_ISLNK(st.st_mode),
+        .is_dir = S_ISDIR(st.st_mode),
+    };
+    return true;
+}
+
+int plat_set_mtime(int fd, const char *path, int64_t mtime_ns, struct fm_error *err)
+{
+    const int64_t second = 1000000000;
+    int64_t whole = mtime_ns / second - (mtime_ns % second < 0);
+    const struct timespec times[2] = {
+        {.tv_nsec = UTIME_OMIT},
+        {.tv_sec = (time_t)whole, .tv_nsec = (long)(mtime_ns - whole * second)},
+    };
+    return futimens(fd, times) == 0 ? 0 : failed(err, "set the time of", path);
+}
+
+uint64_t plat_free_bytes(const char *path)
+{
+    struct statvfs fs;
+    return statvfs(path, &fs) == 0 ? (uint64_t)fs.f_bavail * fs.f_frsize : 0;
+}
+
+bool plat_real_path(const char *path, char out[])
+{
+    char resolved[PATH_MAX > LIMIT_PATH_BYTES ? PATH_MAX : LIMIT_PATH_BYTES];
+    if (realpath(path, resolved) == NULL || strlen(resolved) >= LIMIT_PATH_BYTES)
+        return false;
+    memcpy(out, resolved, strlen(resolved) + 1);
+    return true;
+}
