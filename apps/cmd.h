@@ -12,6 +12,7 @@ extern const struct command cmd_pack;
 extern const struct command cmd_verify;
 extern const struct command cmd_bench_decode;
 extern const struct command cmd_bench_routes;
+extern const struct command cmd_synth;
 extern const struct command cmd_completions;
 extern const struct command cmd_help;
 

@@ -350,6 +350,51 @@ struct fm_verify_result {
 FM_API int fm_verify(const char *path, const struct fm_verify_options *options,
                      struct fm_verify_result *result, struct fm_error *err);
 
+/* ---- synthetic models ------------------------------------------------------------------ */
+
+enum { FM_SYNTH_PACKED, FM_SYNTH_SAFETENSORS, FM_SYNTH_GGUF };
+
+/* The numbers of a shape. */
+enum {
+    FM_SYNTH_LAYERS, FM_SYNTH_HIDDEN, FM_SYNTH_HEADS, FM_SYNTH_KV_HEADS, FM_SYNTH_HEAD_DIM,
+    FM_SYNTH_EXPERTS, FM_SYNTH_USED, FM_SYNTH_EXPERT_WIDTH, FM_SYNTH_SHARED_WIDTH,
+    FM_SYNTH_KEY_HEADS, FM_SYNTH_VALUE_HEADS, FM_SYNTH_KEY_DIM, FM_SYNTH_VALUE_DIM, FM_SYNTH_CONV,
+    FM_SYNTH_INTERVAL, FM_SYNTH_VOCAB, FM_SYNTH_CONTEXT, FM_SYNTH_NUMBERS
+};
+
+struct fm_synth_options {
+    int form;
+    uint32_t numbers[FM_SYNTH_NUMBERS]; /* 0: the shape's own */
+    /* Formats by name. NULL: what a public four-bit quantisation of that form has, bf16 for
+     * safetensors; embedding and head as the dense weights where only those are given. */
+    const char *experts, *dense, *embed, *head;
+    uint64_t seed;
+    uint64_t split_bytes; /* of one safetensors or GGUF file; 0: 4 GB, or one GGUF file */
+    unsigned n_threads;   /* 0: chosen from the processors */
+    bool plan_only;       /* check and compute everything, write nothing */
+    fm_work_fn *progress;
+    void *progress_ctx;
+};
+
+struct fm_synth_result {
+    const char *architecture;
+    uint64_t n_parameters, n_tensors, n_files;
+    uint64_t file_bytes, free_bytes; /* to be written; on the disk now, 0 when unknown */
+    uint64_t dense_bytes, experts_bytes, expert_bytes;
+    uint64_t expert_token_bytes, dense_token_bytes;
+};
+
+FM_API void fm_synth_options_init(struct fm_synth_options *options);
+/* The name of the i-th shape, NULL past the end. */
+FM_API const char *fm_synth_shape(unsigned i);
+
+/* Writes a model of random weights to `dst`, which must not exist: a directory, or a GGUF file.
+ * The bytes depend on the shape, the form, the formats and the seed alone. Work goes on beside
+ * `dst` and is renamed when whole; after a failure nothing is left. `options` and `result` may be
+ * NULL; the result is filled before anything is written. */
+FM_API int fm_synth(const char *shape, const char *dst, const struct fm_synth_options *options,
+                    struct fm_synth_result *result, struct fm_error *err);
+
 #ifdef __cplusplus
 }
 #endif

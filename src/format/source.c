@@ -39,8 +39,10 @@ static int open_directory(struct source *s, const char *spare_dir, struct fm_err
     if (!has_gguf)
         return err_set(err, FM_ERR_FORMAT, "'%s' has neither model.json nor config.json: %s",
                        s->path, SOURCE_EXPECTED);
-    char *path = source_join(s->path, found, err);
-    int rc = path == NULL ? FM_ERR_NOMEM : gguf_open(s, path, spare_dir, err);
+    int rc = gguf_find_model(s->path, found, err);
+    char *path = rc == 0 ? source_join(s->path, found, err) : NULL;
+    if (rc == 0)
+        rc = path == NULL ? FM_ERR_NOMEM : gguf_open(s, path, spare_dir, err);
     mem_free(path);
     return rc;
 }

@@ -33,6 +33,10 @@ COMMANDS = {
     "bench decode": "tokens repeat routes memory threads prefill-chunk check json quiet verbose "
                     "help",
     "bench routes": "experts used layers tokens json help",
+    "synth": "layers hidden heads kv-heads head-dim experts used expert-width shared-width "
+             "key-heads value-heads key-dim value-dim conv interval vocab context form "
+             "experts-format dense-format embed-format head-format split-size seed threads dry-run "
+             "json quiet help",
     "completions": "help",
     "help": "man help",
 }

@@ -1,12 +1,17 @@
-/* Holds the engine to what transformers computes in float64 with the very weights of a file: the
- * logits of every prompt within TOLERANCE, and the greedy continuation identical up to the first
- * choice that is closer than twice the largest difference seen.
+/* Holds the engine to what transformers computes in float64 with the very weights of a file.
  *
  *   logits_test TOLERANCE MODEL EXPECTED.json
+ *       every logit of every prompt within TOLERANCE; the greedy continuation the same, except
+ *       where the choice was closer than that
+ *   logits_test ORIGINAL.json MODEL EXPECTED.json
+ *       for formats whose kernels round activations to 8 bits: the rms distance to EXPECTED at
+ *       most half the format's own error, which is the rms distance of EXPECTED from ORIGINAL, the
+ *       same for the weights before they were converted
  *
- * EXPECTED.json and EXPECTED.f32 are made by reference_logits.py. */
+ * NAME.json and NAME.f32 are made by reference_logits.py, or are frozen files. */
 #include <jansson.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,12 +20,15 @@
 
 struct prompt {
     size_t first_row;
+    bool has_rows;
     double worst, sum_squares, sum_want_squares;
     size_t n;
 };
 
 static float *expected; /* [n_rows, vocabulary] */
 static size_t n_rows, vocabulary;
+/* The largest difference allowed, or the largest rms difference. */
+static double tolerance = INFINITY, rms_tolerance = INFINITY;
 
 static void die(const char *what, const char *why)
 {
@@ -28,7 +36,7 @@ static void die(const char *what, const char *why)
     exit(1);
 }
 
-static void read_expected(const char *json_path)
+static float *read_logits(const char *json_path, size_t *n)
 {
     char path[4096];
     snprintf(path, sizeof path, "%.*sf32", (int)(strlen(json_path) - 4), json_path);
@@ -37,11 +45,25 @@ static void read_expected(const char *json_path)
         die(path, "cannot be read");
     long bytes = ftell(f);
     rewind(f);
-    expected = malloc((size_t)bytes + 1);
-    if (expected == NULL || fread(expected, 1, (size_t)bytes, f) != (size_t)bytes)
+    float *logits = malloc((size_t)bytes + 1);
+    if (logits == NULL || fread(logits, 1, (size_t)bytes, f) != (size_t)bytes)
         die(path, "cannot be read");
-    n_rows = (size_t)bytes / sizeof(float) / vocabulary;
     fclose(f);
+    *n = (size_t)bytes / sizeof(float);
+    return logits;
+}
+
+static double format_error(const char *original_path, size_t n)
+{
+    size_t n_original;
+    float *original = read_logits(original_path, &n_original);
+    double sum = 0;
+    if (n_original != n || n == 0)
+        die(original_path, "has other prompts");
+    for (size_t i = 0; i < n; i++)
+        sum += ((double)original[i] - expected[i]) * ((double)original[i] - expected[i]);
+    free(original);
+    return sqrt(sum / (double)n);
 }
 
 static size_t read_ids(const json_t *list, int32_t **ids)
@@ -56,6 +78,8 @@ static size_t read_ids(const json_t *list, int32_t **ids)
 static void compare_row(void *ctx, unsigned position, const float *logits, unsigned n)
 {
     struct prompt *p = ctx;
+    if (!p->has_rows)
+        return;
     if (p->first_row + position >= n_rows)
         die("expected", "has too few rows");
     const float *want = expected + (p->first_row + position) * vocabulary;
@@ -78,7 +102,7 @@ static int32_t best_of(const float *logits)
 }
 
 /* Tokens that agree before the first legitimate difference; dies on an illegitimate one. */
-static size_t compare_greedy(struct fm_session *s, const json_t *entry, double tolerance)
+static size_t compare_greedy(struct fm_session *s, const json_t *entry)
 {
     int32_t *want;
     size_t n = read_ids(json_object_get(entry, "greedy"), &want);
@@ -101,41 +125,63 @@ static size_t compare_greedy(struct fm_session *s, const json_t *entry, double t
     return i;
 }
 
-static int check_prompt(struct fm_model *model, const json_t *entry, double tolerance)
+static int check_prompt(struct fm_model *model, const json_t *entry)
 {
     struct fm_error err;
     struct fm_session *session;
     int32_t *ids;
     size_t n = read_ids(json_object_get(entry, "ids"), &ids);
-    struct prompt p = {
-        .first_row = (size_t)json_integer_value(json_object_get(entry, "first_row"))};
+    const json_t *first_row = json_object_get(entry, "first_row");
+    struct prompt p = {.has_rows = first_row != NULL,
+                       .first_row = (size_t)json_integer_value(first_row)};
     if (fm_session_open(model, &session, &err) != 0)
         die("session", err.text);
     fm_session_observe(session, &(struct fm_observer){.ctx = &p, .logits = compare_row});
     if (fm_session_eval(session, ids, n, &err) != 0)
         die("eval", err.text);
     fm_session_observe(session, &(struct fm_observer){0});
-    size_t same = compare_greedy(session, entry, tolerance);
+    size_t same = compare_greedy(session, entry);
+    const double rms = p.n > 0 ? sqrt(p.sum_squares / (double)p.n) : 0;
+    const double size = p.n > 0 ? sqrt(p.sum_want_squares / (double)p.n) : 0;
     printf("  %-24s %3zu tokens: largest difference %.3g, rms %.3g of %.3g; greedy %zu of %zu\n",
-           json_string_value(json_object_get(entry, "label")), n, p.worst,
-           sqrt(p.sum_squares / (double)p.n), sqrt(p.sum_want_squares / (double)p.n), same,
+           json_string_value(json_object_get(entry, "label")), n, p.worst, rms, size, same,
            json_array_size(json_object_get(entry, "greedy")));
     fm_session_close(session);
     free(ids);
-    return p.n > 0 && p.worst <= tolerance ? 0 : 1;
+    return (p.n > 0) == p.has_rows && p.worst <= tolerance && rms <= rms_tolerance ? 0 : 1;
+}
+
+/* Frozen files have the keys of a golden.json. */
+static json_t *prompts_of(json_t *doc)
+{
+    json_t *prompts = json_object_get(doc, "prompts");
+    if (prompts != NULL)
+        return json_incref(prompts);
+    return json_pack("[{s:s, s:O, s:i}, {s:s, s:O, s:O, s:O}]", "label", "input_ids", "ids",
+                     json_object_get(doc, "input_ids"), "first_row", 0, "label", "greedy_prompt",
+                     "ids", json_object_get(doc, "greedy_prompt"), "greedy",
+                     json_object_get(doc, "greedy_continuation"), "greedy_margin",
+                     json_object_get(doc, "greedy_margin"));
 }
 
 int main(int argc, char **argv)
 {
     if (argc != 4)
-        die("usage", "logits_test TOLERANCE MODEL EXPECTED.json");
-    const double tolerance = strtod(argv[1], NULL);
+        die("usage", "logits_test TOLERANCE|ORIGINAL.json MODEL EXPECTED.json");
     json_error_t json_error;
     json_t *doc = json_load_file(argv[3], 0, &json_error);
     if (doc == NULL)
         die(argv[3], json_error.text);
     vocabulary = (size_t)json_integer_value(json_object_get(doc, "vocab"));
-    read_expected(argv[3]);
+    size_t n;
+    expected = read_logits(argv[3], &n);
+    n_rows = n / vocabulary;
+    char *end;
+    double number = strtod(argv[1], &end);
+    if (*end == '\0')
+        tolerance = number;
+    else
+        rms_tolerance = format_error(argv[1], n) / 2;
     struct fm_error err;
     struct fm_model *model;
     if (fm_model_open(argv[2], NULL, &model, &err) != 0)
@@ -144,12 +190,16 @@ int main(int argc, char **argv)
     int bad = 0;
     size_t i;
     const json_t *entry;
-    json_array_foreach(json_object_get(doc, "prompts"), i, entry)
-        bad |= check_prompt(model, entry, tolerance);
+    json_t *prompts = prompts_of(doc);
+    if (json_array_size(prompts) == 0)
+        die(argv[3], "has no prompts");
+    json_array_foreach(prompts, i, entry)
+        bad |= check_prompt(model, entry);
+    json_decref(prompts);
     fm_model_close(model);
     json_decref(doc);
     free(expected);
     if (bad)
-        printf("  more than %g\n", tolerance);
+        printf("  more than allowed: largest %g, rms %g\n", tolerance, rms_tolerance);
     return bad;
 }

@@ -1,0 +1,240 @@
+#!/usr/bin/env python3
+"""synth_test.py FLASHMOE [TestClass...]: models of random weights in every form open, have the
+shape they were asked for and generate; the same command gives the same bytes."""
+import hashlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+PROGRAM = ""
+TINY = {"tiny-qwen3": "qwen3_moe", "tiny-next": "qwen3_next", "tiny-qwen3.5": "qwen3_5_moe_text"}
+AFFINE = ("--experts-format", "affine4-g64", "--dense-format", "affine4-g64")
+# Billions of parameters of the text model, as published.
+PUBLISHED = {"30b-a3b": 30.53, "235b-a22b": 235.09, "next-80b": 79.67, "coder-next": 79.67,
+             "35b-a3b": 34.66, "122b-a10b": 122.11, "397b": 396.35}
+
+
+def flashmoe(*args):
+    return subprocess.run([PROGRAM, *map(str, args)], capture_output=True, text=True, timeout=250)
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        temp = tempfile.TemporaryDirectory()
+        self.addCleanup(temp.cleanup)
+        self.dir = pathlib.Path(temp.name)
+
+    def works(self, *args):
+        done = flashmoe(*args)
+        self.assertEqual(done.returncode, 0, f"{args}: {done.stderr}")
+        return done.stdout
+
+    def json(self, *args):
+        return json.loads(self.works(*args, "--json"))
+
+    def synth(self, shape, name, *more):
+        path = self.dir / name
+        self.works("synth", shape, path, "-q", *more)
+        return path
+
+    def generate(self, path):
+        return self.json("run", path, "-p", "Tell me about the sea.", "-n", "8", "--greedy")
+
+
+class Forms(Case):
+    def check(self, path, architecture, formats):
+        found = self.json("inspect", path)
+        self.assertEqual(found["architecture"], architecture)
+        self.assertEqual((found["hidden"], found["n_experts"], found["n_experts_per_token"]),
+                         (256, 8, 2))
+        self.assertEqual(found["vocabulary"], 512)
+        self.assertTrue(found["has_tokenizer"])
+        self.assertEqual({f["name"] for f in found["formats"]}, formats)
+        said = self.generate(path)
+        self.assertGreater(len(said["tokens"]), 0)
+        return said["logits_hash"], found["n_parameters"], found["formats"]
+
+    def test_packed(self):
+        for shape, architecture in TINY.items():
+            with self.subTest(shape):
+                path = self.synth(shape, f"{shape}.fmoe")
+                self.check(path, architecture, {"affine4-g64", "affine8-g64", "bf16"})
+                verify = flashmoe("verify", path)
+                if "unknown command" not in verify.stderr:
+                    self.assertEqual(verify.returncode, 0, verify.stderr)
+
+    def test_packed_formats(self):
+        path = self.synth("tiny-next", "a.fmoe", "--experts-format", "q4_k", "--dense-format",
+                          "q8_0", "--embed-format", "f16", "--head-format", "affine6-g32")
+        self.check(path, "qwen3_next", {"q4_k", "q8_0", "f16", "f32", "affine6-g32", "bf16"})
+
+    def test_hugging_face(self):
+        for shape, architecture in TINY.items():
+            with self.subTest(shape):
+                path = self.synth(shape, f"{shape}-hf", "--split-size", "1M")
+                self.assertGreater(len(list(path.glob("model-*.safetensors"))), 2)
+                self.check(path, architecture, {"bf16"})
+
+    def test_mlx_equals_packed(self):
+        """The same formats and the same seed are the same model."""
+        for shape, architecture in TINY.items():
+            with self.subTest(shape):
+                mlx = self.synth(shape, f"{shape}-mlx", *AFFINE)
+                packed = self.synth(shape, f"{shape}.fmoe")
+                formats = {"affine4-g64", "affine8-g64", "bf16"}
+                self.assertEqual(self.check(mlx, architecture, formats),
+                                 self.check(packed, architecture, formats))
+                widths = json.loads((mlx / "config.json").read_text())["quantization"]
+                self.assertEqual((widths["bits"], widths["group_size"]), (4, 64))
+
+    def test_accounting(self):
+        for shape in TINY:
+            for name, more in ((f"{shape}.fmoe", ()), (f"{shape}-hf", ())):
+                with self.subTest(name):
+                    plan = self.json("synth", shape, self.dir / name, "--dry-run", *more)
+                    path = self.synth(shape, name, *more)
+                    files = [f for f in path.iterdir() if f.name != "model.json"]
+                    self.assertEqual(plan["file_bytes"], sum(f.stat().st_size for f in files))
+                    found = self.json("inspect", path)
+                    for field in ("n_parameters", "experts_bytes", "expert_token_bytes"):
+                        self.assertEqual(plan[field], found[field], field)
+
+
+class Shapes(Case):
+    def test_published_counts(self):
+        for shape, billions in PUBLISHED.items():
+            with self.subTest(shape):
+                found = self.json("synth", shape, self.dir / "x.fmoe", "--dry-run")
+                self.assertEqual(round(found["n_parameters"] / 1e9, 2), billions)
+        self.assertEqual(list(self.dir.iterdir()), [])
+
+    def test_published_sizes(self):
+        found = self.json("synth", "397b", self.dir / "x.fmoe", "--dry-run")
+        self.assertEqual(found["expert_bytes"], 7077888)
+        self.assertEqual(round(found["dense_bytes"] / 1e9, 3), 5.579)
+        self.assertEqual(round(found["dense_token_bytes"] / 1e9, 3), 5.007)
+        self.assertEqual(round(found["expert_token_bytes"] / 1e9, 3), 4.247)
+        self.assertEqual(round(found["file_bytes"] / 1e9, 1), 223.0)
+
+    def test_numbers(self):
+        path = self.synth("tiny-next", "x.fmoe", "--layers", "6", "--experts", "12", "--used", "3",
+                          "--interval", "3", "--vocab", "1000", "--context", "777",
+                          "--expert-width", "128", "--head-dim", "32")
+        found = self.json("inspect", path)
+        self.assertEqual((found["n_layers"], found["n_attention_layers"], found["n_experts"],
+                          found["n_experts_per_token"], found["vocabulary"], found["max_context"]),
+                         (6, 2, 12, 3, 1000, 777))
+        self.assertEqual(found["expert_bytes"], 14 * 4096) # 3 * 256 * 128 * 9 / 16 = 13.5 pages
+        self.generate(path)
+
+    def test_narrow(self):
+        """Where the usual format does not fit the columns, another is taken."""
+        path = self.synth("tiny-next", "x.fmoe", "--hidden", "96", "--expert-width", "40")
+        self.generate(path)
+
+
+class Bytes(Case):
+    def digest(self, path):
+        total = hashlib.sha256()
+        for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+            if file.suffix == ".json":
+                continue
+            total.update(file.name.encode() + b"\0" + file.read_bytes())
+        return total.hexdigest()
+
+    def test_same_bytes(self):
+        """Whatever the threads; and in every version, or recorded measurements lose their model."""
+        for name, args in FIXED.items():
+            with self.subTest(name):
+                digests = set()
+                for threads in ("1", "2", "7"):
+                    path = self.synth(*args[:1], name, *args[1:], "--threads", threads)
+                    digests.add(self.digest(path))
+                    subprocess.run(["rm", "-r", str(path)], check=True)
+                self.assertEqual(digests, {FIXED_SHA256[name]})
+
+    def test_seed(self):
+        a = self.synth("tiny-qwen3", "a.fmoe")
+        b = self.synth("tiny-qwen3", "b.fmoe", "--seed", "2")
+        self.assertNotEqual((a / "dense.bin").read_bytes(), (b / "dense.bin").read_bytes())
+        self.assertNotEqual((a / "experts-000.bin").read_bytes(),
+                            (a / "experts-001.bin").read_bytes())
+
+
+FIXED = {
+    "packed.fmoe": ("tiny-next",),
+    "hf": ("tiny-qwen3.5",),
+    "mlx": ("tiny-next", *AFFINE, "--split-size", "1M"),
+}
+FIXED_SHA256 = {
+    "packed.fmoe": "3d4cdb8e588a83c97181e54692ebd0bf561f4190bc24119d954dd4a034e9ddc3",
+    "hf": "9c6a5a555e86a34a9817fe7e1eb21a463f0600df36864425430a69d28c31ffd2",
+    "mlx": "d26f667f508b8374b37ab8ab66d4ce5ee687d83390a0cd7dd714ff4a3a40c875",
+}
+
+
+class Faults(Case):
+    def fails(self, status, words, *args):
+        before = sorted(self.dir.iterdir())
+        done = flashmoe("synth", *args)
+        self.assertEqual(done.returncode, status, done.stderr)
+        self.assertRegex(done.stderr, r"\Aflashmoe: [^\n]+\n\Z")
+        for word in words:
+            self.assertIn(word, done.stderr)
+        self.assertEqual(sorted(self.dir.iterdir()), before)
+
+    def test_refused(self):
+        x = self.dir / "x.fmoe"
+        self.fails(2, ["12b", "397b"], "12b", x)
+        self.fails(2, ["no key-heads"], "tiny-qwen3", x, "--key-heads", "2")
+        self.fails(2, ["9 of 8 experts"], "tiny-next", x, "--used", "9")
+        self.fails(2, ["heads 5", "kv-heads 2"], "tiny-next", x, "--heads", "5")
+        self.fails(2, ["vocab 100", "259"], "tiny-next", x, "--vocab", "100")
+        self.fails(2, ["int5"], "tiny-next", x, "--experts-format", "int5")
+        self.fails(2, ["experts.0.down_proj", "100 columns", "affine4-g128"], "tiny-next", x,
+                   "--experts-format", "affine4-g128", "--expert-width", "100")
+        self.fails(2, ["q4_k"], "tiny-next", self.dir / "hf", "--dense-format", "q4_k")
+        self.fails(2, ["--form"], "tiny-next", x, "--form", "zip")
+        self.fails(1, ["nowhere"], "tiny-next", self.dir / "nowhere" / "x.fmoe")
+        x.mkdir()
+        self.fails(2, ["exists already"], "tiny-next", x)
+
+    def test_no_room(self):
+        self.fails(1, ["GB free"], "397b", self.dir / "x.fmoe", "--layers", "1000")
+
+    def test_after_a_kill(self):
+        """What a killed run has left does not disturb the next one."""
+        partial = self.dir / "x.fmoe.partial"
+        partial.mkdir()
+        (partial / "dense.bin").write_bytes(b"half")
+        self.synth("tiny-next", "x.fmoe")
+        self.assertEqual([p.name for p in self.dir.iterdir()], ["x.fmoe"])
+        (self.dir / "y.fmoe.partial").mkdir()
+        (self.dir / "y.fmoe.partial" / "diary.txt").write_text("mine")
+        self.fails(2, ["in the way"], "tiny-next", self.dir / "y.fmoe")
+
+    def test_interrupt(self):
+        args = [PROGRAM, "synth", "tiny-next", str(self.dir / "x.fmoe"), "--layers", "40",
+                "--experts", "512", "--threads", "1"]
+        process = subprocess.Popen(args, stderr=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + 60
+        while not (self.dir / "x.fmoe.partial").exists() and time.monotonic() < deadline:
+            time.sleep(0.005)
+        process.send_signal(signal.SIGINT)
+        error = process.communicate(timeout=60)[1]
+        if process.returncode == 0:
+            self.skipTest("it was done before the signal came")
+        self.assertEqual(process.returncode, 130, error)
+        self.assertIn("nothing is left", error)
+        self.assertEqual(os.listdir(self.dir), [])
+
+
+if __name__ == "__main__":
+    PROGRAM = sys.argv.pop(1)
+    unittest.main()
