@@ -164,6 +164,8 @@ static int work(struct pack *pack, struct fm_error *err)
         rc = pipeline_run(pack, err);
     if (rc == 0)
         rc = write_model(pack, err);
+    if (rc != 0)
+        state_drop(pack); /* a full disk is less full then */
     return rc != 0 ? rc : rename_whole(pack, err);
 }
 
@@ -187,6 +189,8 @@ int fm_pack(const char *src, const char *dst, const struct fm_pack_options *opti
         rc = take_partial(pack, err);
     if (rc == 0)
         rc = work(pack, err);
+    if (rc != 0 && pack->lock_fd >= 0)
+        (void)plat_remove_dir(pack->partial, NULL); /* only if nothing is in it */
     plan_clear(pack);
     model_close(pack->model);
     plat_close(pack->lock_fd);

@@ -88,6 +88,8 @@ int state_find(struct pack *pack, struct fm_error *err);
 int state_finish(struct pack *pack, struct pack_file *file, struct fm_error *err);
 /* Removes all but the pack itself. */
 int state_clean(const struct pack *pack, struct fm_error *err);
+/* Removes what is half written; faults do not matter, the next run does it again. */
+void state_drop(const struct pack *pack);
 /* Removes everything. */
 int state_discard(const struct pack *pack, struct fm_error *err);
 

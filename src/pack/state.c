@@ -343,6 +343,12 @@ int state_clean(const struct pack *pack, struct fm_error *err)
     return rc != 0 ? rc : plat_sync_dir(pack->partial, err);
 }
 
+void state_drop(const struct pack *pack)
+{
+    struct leftovers tmp = {pack, TMP_SUFFIX};
+    (void)plat_each_name(pack->partial, remove_leftover, &tmp, NULL);
+}
+
 static int remove_any(void *ctx, const char *name, struct fm_error *err)
 {
     const struct pack *pack = ctx;

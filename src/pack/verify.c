@@ -127,15 +127,16 @@ static void find_bad_weights(struct finder *f, const struct verify *v)
     }
 }
 
-static void find_bad_texts(struct finder *f)
+static int find_bad_texts(struct finder *f, struct fm_error *err)
 {
     const struct packed *packed = f->source->packed;
     for (size_t i = 0; i < packed->n_files; i++) {
         char label[LIMIT_PATH_BYTES], *text = NULL;
         size_t bytes;
-        struct fm_error err = {0};
         int rc = source_read_text(f->source, packed->files[i].name, LIMIT_TOKENIZER_JSON_BYTES,
-                                  &text, &bytes, label, &err);
+                                  &text, &bytes, label, err);
+        if (rc == FM_ERR_NOMEM)
+            return rc;
         if (rc != 0 || text == NULL)
             find(f, true, packed->files[i].name, label, 0, packed->files[i].bytes,
                  rc == FM_ERR_FORMAT ? "does not have its checksum"
@@ -143,6 +144,7 @@ static void find_bad_texts(struct finder *f)
                                      : "cannot be read");
         mem_free(text);
     }
+    return 0;
 }
 
 static int find_extra(void *ctx, const char *name, struct fm_error *err)
@@ -247,8 +249,9 @@ int fm_verify(const char *path, const struct fm_verify_options *options,
                      source_kind_name(source));
     if (rc == 0)
         rc = verify_weights(&verify, &finder, err);
+    if (rc == 0)
+        rc = find_bad_texts(&finder, err);
     if (rc == 0) {
-        find_bad_texts(&finder);
         finder.result->n_files = source->packed->n_files;
         rc = plat_each_name(path, find_extra, &finder, err);
     }

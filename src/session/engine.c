@@ -175,6 +175,8 @@ static int open_into(struct fm_model *m, const char *path,
     rc = budget_plan(&m->budget, m->model, m->kv_format, options, err);
     if (rc == 0 && options->check && m->model->source->packed != NULL)
         rc = packed_check_dense(m->model->source, err);
+    if (rc == 0 && options->check && m->model->source->packed != NULL)
+        rc = packed_check_texts(m->model->source, err);
     if (rc == 0)
         rc = model_load_dense(m->model, options->progress, options->progress_ctx, err);
     if (rc == 0)
