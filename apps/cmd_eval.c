@@ -111,7 +111,10 @@ static int tokenize_file(struct nll *nll, struct fm_error *err)
     fm_model_options_init(&options);
     options.metadata_only = true;
     fm_log_to(NULL, NULL); /* the second opening says it */
-    int rc = fm_model_open(args_operand(nll->args, 0), &options, &nll->model, err);
+    char path[LIMIT_PATH_BYTES];
+    int rc = app_model_path(nll->args, path, sizeof path, err);
+    if (rc == 0)
+        rc = fm_model_open(path, &options, &nll->model, err);
     if (rc == 0)
         rc = read_tokens(nll, args_operand(nll->args, 1), err);
     fm_model_close(nll->model);

@@ -104,7 +104,7 @@ static const struct quant *resolve(struct choices *all, struct choice *c, enum t
         all->n_too_narrow++;
         return from;
     }
-    if (from->kind != QUANT_FLOAT && !c->is_warned) {
+    if (from->kind != QUANT_FLOAT && to != &quant_f32 && !c->is_warned) {
         log_warn("pack", "%s: %s is quantised already; making %s of it loses precision a second "
                  "time", c->option, from->name, to->name);
         c->is_warned = true;

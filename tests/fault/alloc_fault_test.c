@@ -125,6 +125,12 @@ static void test_with_text(void **state)
     fail_every_allocation(GOLDEN "qwen3_next", true);
 }
 
+static void test_gguf(void **state)
+{
+    (void)state;
+    fail_every_allocation(FLASHMOE_TEST_DIR "/oracle/frozen/small_qwen3_next-q8_0.gguf", true);
+}
+
 static void test_without_text(void **state)
 {
     (void)state;
@@ -146,6 +152,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_with_text),
+        cmocka_unit_test(test_gguf),
         cmocka_unit_test(test_without_text),
         cmocka_unit_test(test_with_routes),
     };

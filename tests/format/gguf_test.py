@@ -54,7 +54,7 @@ def tensors(kind=0):
     return [(name, dims, type_, None) for name, dims, type_ in out]
 
 
-class Gguf(unittest.TestCase):
+class Case(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
@@ -71,6 +71,8 @@ class Gguf(unittest.TestCase):
         self.assertIn(done.returncode, range(0, 8), done.stderr)
         return done
 
+
+class Gguf(Case):
     def opens(self, path):
         done = self.run_program("inspect", path, "--json")
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -228,6 +230,83 @@ class Gguf(unittest.TestCase):
         self.refuses(path, "'split.count' is 2", "NAME-00001-of-00002.gguf")
         self.refuses(self.write("x-00003-of-00002.gguf", b""), "part 3 of 2")
         self.refuses(self.write("x-00001-of-99999.gguf", b""), "part 1 of 99999")
+
+
+def rows(tensor):
+    """The rows of a matrix, each as bytes."""
+    dims, _, data = tensor
+    size = len(data) // dims[1]
+    return [data[i:i + size] for i in range(0, len(data), size)]
+
+
+def matrix(like, parts):
+    dims, kind, _ = like
+    return (dims[0], len(parts)), kind, b"".join(parts)
+
+
+class Variants(Case):
+    """One model in the forms that converters have given it gives one result."""
+
+    def result(self, tensors_, values, **options):
+        path = self.write("m.gguf", w.make(values, [
+            (name, dims, kind, data) for name, (dims, kind, data) in tensors_.items()], **options))
+        done = self.run_program("run", path, "-p", "the moon", "-n", "24", "--greedy", "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        text = self.write("text.jsonl", b'{"text": "the moon rose over the quiet sea, and so on"}')
+        nll = self.run_program("eval", "nll", path, text, "--window", "16", "--json")
+        self.assertEqual(nll.returncode, 0, nll.stderr)
+        return json.loads(done.stdout)["tokens"], json.loads(nll.stdout)["nats_per_token"]
+
+    def open_frozen(self, name):
+        path = HERE.parent / "oracle" / "frozen" / f"{name}.gguf"
+        return w.Reader(path.read_bytes())
+
+    def fuse_attention(self, model):
+        out = dict(model.tensors)
+        for name in model.tensors:
+            if name.endswith(".attn_q.weight"):
+                prefix = name.removesuffix("attn_q.weight")
+                q, k, v = (out.pop(f"{prefix}attn_{x}.weight") for x in "qkv")
+                out[f"{prefix}attn_qkv.weight"] = matrix(q, rows(q) + rows(k) + rows(v))
+        self.assertNotEqual(out.keys(), model.tensors.keys())
+        return out
+
+    def test_fused_attention(self):
+        for name in ("small_qwen3_moe-q8_0", "small_qwen3_next-q8_0", "small_qwen3_5_moe-q8_0"):
+            model = self.open_frozen(name)
+            want = self.result(model.tensors, model.values)
+            self.assertEqual(self.result(self.fuse_attention(model), model.values), want)
+
+    def test_fused_recurrent(self):
+        """ssm_in of early Qwen3-Next files: grouped by key head, as Hugging Face has it."""
+        model = self.open_frozen("small_qwen3_next-bf16")
+        heads, key = model.number("ssm.group_count"), model.number("ssm.state_size")
+        value = model.number("ssm.inner_size") // heads
+        out = dict(model.tensors)
+        for name in model.tensors:
+            if not name.endswith(".attn_gate.weight"):
+                continue
+            prefix = name.removesuffix("attn_gate.weight")
+            gate, fused = out.pop(name), out.pop(f"{prefix}attn_qkv.weight")
+            z, qkv, parts = rows(gate), rows(fused), []
+            for h in range(heads):
+                v = 2 * heads * key + h * value
+                parts += qkv[h * key:(h + 1) * key] + qkv[(heads + h) * key:(heads + h + 1) * key]
+                parts += qkv[v:v + value] + z[h * value:(h + 1) * value]
+            out[f"{prefix}ssm_in.weight"] = matrix(fused, parts)
+        self.assertNotEqual(out.keys(), model.tensors.keys())
+        self.assertEqual(self.result(out, model.values),
+                         self.result(model.tensors, model.values))
+
+    def test_forms_of_the_file(self):
+        model = self.open_frozen("small_qwen3_5_moe-q8_0")
+        want = self.result(model.tensors, model.values)
+        self.assertEqual(self.result(model.tensors, model.values, version=2), want)
+        aligned = {**model.values, "general.alignment": w.u32(128)}
+        self.assertEqual(self.result(model.tensors, aligned, alignment=128), want)
+        other = {name: (dims[:1], kind, data) if "gate_inp_shexp" in name else (dims, kind, data)
+                 for name, (dims, kind, data) in reversed(model.tensors.items())}
+        self.assertEqual(self.result(other, model.values), want)
 
 
 if __name__ == "__main__":

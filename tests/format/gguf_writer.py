@@ -83,3 +83,48 @@ def tokenizer_values(document, pre):
         "tokenizer.ggml.token_type": array(I32, [types.get(i, 5) for i in ids]),
         "tokenizer.ggml.merges": array(TEXT, merges),
     }
+
+
+class Reader:
+    """The values and tensors of a file, as make() takes them."""
+
+    def __init__(self, data):
+        self.data, self.at = data, 8
+        n_tensors, n_values = self.take("<QQ")
+        self.values = {}
+        for _ in range(n_values):
+            key = self.take_text().decode()
+            (kind,) = self.take("<I")
+            self.values[key] = (kind, self.take_value(kind))
+        infos = []
+        for _ in range(n_tensors):
+            name = self.take_text().decode()
+            (n_dims,) = self.take("<I")
+            infos.append((name, self.take(f"<{n_dims}Q"), *self.take("<IQ")))
+        alignment = self.values.get("general.alignment", (U32, 32))[1]
+        begin = self.at + -self.at % alignment
+        self.tensors = {
+            name: (dims, kind, data[begin + at:begin + at + tensor_bytes(dims, kind)])
+            for name, dims, kind, at in infos}
+
+    def take(self, form):
+        out = struct.unpack_from(form, self.data, self.at)
+        self.at += struct.calcsize(form)
+        return out
+
+    def take_text(self):
+        (n,) = self.take("<Q")
+        self.at += n
+        return self.data[self.at - n:self.at]
+
+    def take_value(self, kind):
+        if kind == TEXT:
+            return self.take_text()
+        if kind == LIST:
+            inner, n = self.take("<IQ")
+            return inner, [self.take_value(inner) for _ in range(n)]
+        return self.take("<" + CODES[kind])[0]
+
+    def number(self, key):
+        """A value below the architecture."""
+        return self.values[self.values["general.architecture"][1].decode() + "." + key][1]
