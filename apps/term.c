@@ -14,6 +14,7 @@
 
 #define ERASE_LINE "\r\033[K"
 #define BAR_CELLS 24
+#define BAR_CELLS_LEAST 4
 #define LINE_BYTES 256
 
 /* A progress line is on the screen. */
@@ -97,12 +98,19 @@ static bool is_due(struct progress *progress)
     return true;
 }
 
-static void draw_bar(char bar[BAR_CELLS + 1], double part)
+/* LABEL [####----] TEXT, with a bar that is shorter where the terminal is narrow. */
+static void draw_bar(const char *label, double part, const char *text)
 {
-    int n_full = (int)(part * BAR_CELLS);
-    for (int i = 0; i < BAR_CELLS; i++)
+    const int left = line_columns() - 1 - (int)strlen(label) - (int)strlen(text) - 4;
+    const int n_cells = left > BAR_CELLS ? BAR_CELLS : left < BAR_CELLS_LEAST ? BAR_CELLS_LEAST
+                                                                              : left;
+    const int n_full = (int)(part * n_cells);
+    char bar[BAR_CELLS + 1], line[2 * LINE_BYTES];
+    for (int i = 0; i < n_cells; i++)
         bar[i] = i < n_full ? '#' : '-';
-    bar[BAR_CELLS] = '\0';
+    bar[n_cells] = '\0';
+    (void)snprintf(line, sizeof line, "%s [%s] %s", label, bar, text);
+    draw_line(line);
 }
 
 void progress_begin(struct progress *progress, const char *label, bool is_wanted)
@@ -120,13 +128,12 @@ void progress_bytes(void *ctx, uint64_t done_bytes, uint64_t total_bytes)
     double seconds = (double)(plat_now_ns() - progress->start_ns) * 1e-9;
     double rate = (double)(done_bytes - progress->first_bytes) / seconds;
     double left = rate > 0 ? (double)(total_bytes - done_bytes) / rate : 0;
-    char bar[BAR_CELLS + 1], line[LINE_BYTES], done[UNIT_BYTES], total[UNIT_BYTES];
+    char text[LINE_BYTES], done[UNIT_BYTES], total[UNIT_BYTES];
     char speed[UNIT_BYTES], eta[UNIT_BYTES];
-    draw_bar(bar, part);
-    (void)snprintf(line, sizeof line, "%s [%s] %3.0f%%  %s of %s  %s  ETA %s", progress->label,
-                   bar, part * 100, human_bytes(done_bytes, done), human_bytes(total_bytes, total),
+    (void)snprintf(text, sizeof text, "%3.0f%%  %s of %s  %s  ETA %s", part * 100,
+                   human_bytes(done_bytes, done), human_bytes(total_bytes, total),
                    human_rate(rate, speed), human_seconds(left, eta));
-    draw_line(line);
+    draw_bar(progress->label, part, text);
 }
 
 void progress_steps(struct progress *progress, uint64_t done, uint64_t total, const char *note)
@@ -136,12 +143,11 @@ void progress_steps(struct progress *progress, uint64_t done, uint64_t total, co
     double part = (double)done / (double)total;
     double seconds = (double)(plat_now_ns() - progress->start_ns) * 1e-9;
     double left = part > 0 ? seconds * (1 - part) / part : 0;
-    char bar[BAR_CELLS + 1], line[LINE_BYTES], eta[UNIT_BYTES];
-    draw_bar(bar, part);
-    (void)snprintf(line, sizeof line, "%s [%s] %llu of %llu  %s%sETA %s", progress->label, bar,
-                   (unsigned long long)done, (unsigned long long)total, note,
-                   note[0] != '\0' ? "  " : "", human_seconds(left, eta));
-    draw_line(line);
+    char text[LINE_BYTES], eta[UNIT_BYTES];
+    (void)snprintf(text, sizeof text, "%llu of %llu  %s%sETA %s", (unsigned long long)done,
+                   (unsigned long long)total, note, note[0] != '\0' ? "  " : "",
+                   human_seconds(left, eta));
+    draw_bar(progress->label, part, text);
 }
 
 void progress_end(struct progress *progress)

@@ -274,7 +274,7 @@ static void show_label(void *ctx, char *text, size_t bytes)
     const struct pack *pack = p->pack;
     const uint32_t f = p->n_done < pack->n_files ? p->n_done : pack->n_files - 1;
     if (f == 0)
-        (void)snprintf(text, bytes, "dense weights");
+        (void)snprintf(text, bytes, "dense part");
     else
         (void)snprintf(text, bytes, "layer %u of %u", f, pack->n_files - 1);
 }

@@ -87,7 +87,7 @@ static void show_label(void *ctx, char *text, size_t bytes)
 {
     const struct verify *v = ctx;
     if (v->n_taken <= v->source->packed->n_tensors)
-        (void)snprintf(text, bytes, "dense weights");
+        (void)snprintf(text, bytes, "dense part");
     else
         (void)snprintf(text, bytes, "layer %u", place_of(v, v->n_taken - 1).layer->layer);
 }

@@ -37,6 +37,15 @@ static void affine_unpack(const struct quant *q, const void *codes, uint8_t *dst
 
 static void affine_pack(unsigned bits, const uint8_t *codes, uint8_t *dst, size_t n)
 {
+    if (bits == 8) {
+        memcpy(dst, codes, n);
+        return;
+    }
+    if (bits == 4) {
+        for (size_t i = 0; i < n / 2; i++)
+            dst[i] = (uint8_t)(codes[2 * i] | codes[2 * i + 1] << 4);
+        return;
+    }
     unsigned held = 0;
     unsigned n_held = 0;
     for (size_t i = 0; i < n; i++) {
@@ -76,10 +85,19 @@ static inline float round_to_even(float x)
  * and zero is a code. */
 static void choose_scale(const float *x, unsigned n, unsigned max_code, float *scale, float *bias)
 {
-    float low = x[0], high = x[0];
-    for (unsigned i = 1; i < n; i++) {
-        low = x[i] < low ? x[i] : low;
-        high = x[i] > high ? x[i] : high;
+    enum { LANES = 8 }; /* side by side: the result does not depend on the order */
+    float lows[LANES], highs[LANES];
+    memcpy(lows, x, sizeof lows);
+    memcpy(highs, x, sizeof highs);
+    for (unsigned i = LANES; i < n; i += LANES)
+        for (unsigned j = 0; j < LANES; j++) {
+            lows[j] = x[i + j] < lows[j] ? x[i + j] : lows[j];
+            highs[j] = x[i + j] > highs[j] ? x[i + j] : highs[j];
+        }
+    float low = lows[0], high = highs[0];
+    for (unsigned j = 1; j < LANES; j++) {
+        low = lows[j] < low ? lows[j] : low;
+        high = highs[j] > high ? highs[j] : high;
     }
     const float least_scale = 1e-7f;
     float s = (high - low) / (float)max_code;
@@ -105,11 +123,15 @@ static void affine_encode(const struct quant *q, const float *src, void *const p
         float scale, bias;
         choose_scale(x, q->block, max_code, &scale, &bias);
         uint8_t codes[MAX_GROUP];
+        int32_t wide[MAX_GROUP];
+        const float most = (float)max_code;
         for (unsigned i = 0; i < q->block; i++) {
             float code = round_to_even((x[i] - bias) / scale);
             code = code > 0 ? code : 0;
-            codes[i] = (uint8_t)(code < (float)max_code ? code : (float)max_code);
+            wide[i] = (int32_t)(code < most ? code : most);
         }
+        for (unsigned i = 0; i < q->block; i++)
+            codes[i] = (uint8_t)wide[i];
         affine_pack(q->bits, codes, (uint8_t *)parts[0] + g * code_bytes, q->block);
         void *scale_at = (char *)parts[1] + 2 * g;
         void *bias_at = (char *)parts[2] + 2 * g;

@@ -12,8 +12,10 @@ import hashlib
 import json
 import os
 import pathlib
+import pty
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -491,6 +493,29 @@ class Consume(Case):
                 shutil.rmtree(self.dst)
         self.assertGreater(n_spares, 0)
 
+    def test_gguf(self):
+        """One file that holds everything, the tokenizer too."""
+        frozen = TESTS / "oracle" / "frozen" / "small_qwen3_next-q8_0.gguf"
+        for in_folder in (False, True):
+            reference = self.folder / f"reference{in_folder}.fmoe"
+            folder = self.folder / "c"
+
+            def copy():
+                shutil.rmtree(folder, ignore_errors=True)
+                (folder / "m").mkdir(parents=True)
+                return pathlib.Path(shutil.copy2(frozen, folder / "m" / "model.gguf"))
+            src = copy().parent if in_folder else copy()
+            n_calls = self.count_calls(src, reference, "--consume", "--yes")
+            self.assertEqual(os.listdir(folder / "m"), [])
+            self.assertEqual(logits_hash(reference, "--check"), logits_hash(frozen))
+            for at in (n_calls // 2, n_calls - 30, n_calls - 15, n_calls - 8, n_calls - 2):
+                with self.subTest(at=at, in_folder=in_folder):
+                    copy()
+                    flashmoe("pack", src, self.dst, "--consume", "--yes", kind="kill", at=at)
+                    self.pack(src, self.dst, "--consume", "--yes")
+                    self.assertEqual(digest(self.dst), digest(reference))
+                    shutil.rmtree(self.dst)
+
     def test_a_finished_file_is_damaged(self):
         """What was taken from a removed file cannot be made again: said, not invented."""
         src = self.copy()
@@ -506,6 +531,46 @@ class Consume(Case):
         (self.partial / "experts-000.bin").unlink()
         done = flashmoe("pack", src, self.dst, "--consume", "--yes")
         self.assert_fails(done, "experts-000.bin", "must be made again", "was removed")
+
+
+class Progress(Case):
+    """What is seen while it works, and Ctrl-C. Every call is slowed down to have the time."""
+
+    def start(self, **files):
+        env = dict(os.environ, LD_PRELOAD=PRELOAD, FAULT_KIND="slow", FAULT_SPAN="0",
+                   ASAN_OPTIONS="verify_asan_link_order=0")
+        return subprocess.Popen([PROGRAM, "pack", str(self.golden), str(self.dst)], env=env,
+                                stdin=subprocess.DEVNULL, **files)
+
+    def test_the_bar(self):
+        master, slave = pty.openpty()
+        process = self.start(stdout=slave, stderr=slave)
+        os.close(slave)
+        shown = b""
+        while True:
+            try:
+                piece = os.read(master, 65536)
+            except OSError:
+                break
+            if not piece:
+                break
+            shown += piece
+        os.close(master)
+        self.assertEqual(process.wait(), 0)
+        self.assertRegex(shown.decode(), r"packing (?:dense part|layer \d of 4) \[[#-]{4,24}\] "
+                                         r"+\d+%  .* of .*  [\d.]+ [kM]?B/s  ETA \d+ s")
+        self.assertIn("verified", shown.decode())
+
+    def test_interrupt(self):
+        process = self.start(stderr=subprocess.PIPE)
+        time.sleep(0.7)
+        process.send_signal(signal.SIGINT)
+        errors = process.communicate(timeout=SECONDS)[1].decode()
+        self.assertEqual(process.returncode, 130, errors)
+        self.assertEqual(errors, "flashmoe: stopped; the same command continues\n")
+        self.assertEqual(list(self.partial.glob("*.tmp")), [])
+        self.pack(self.golden, self.dst)
+        self.assertEqual(flashmoe("verify", self.dst).returncode, 0)
 
 
 class Faults(Case):

@@ -2,12 +2,13 @@
  * stands before pwrite, fsync, rename, unlink, rmdir, mkdir, fallocate and ftruncate.
  *
  *   FAULT_KIND   kill: the process is killed instead of the call; enospc, eio: the call fails;
- *                short: writes of a few bytes only; eintr: two of three writes fail with EINTR
+ *                short: writes of a few bytes only; eintr: two of three writes fail with EINTR;
+ *                slow: the call takes 20 ms longer
  *   FAULT_AT     the first call that is faulty, counted from 1 over all threads (default 1)
  *   FAULT_SPAN   how many are, 0 for all from there on (default 1)
  *   FAULT_COUNT  a file that gets the number of calls when the process ends
  *   FAULT_FREE   what statvfs says is free, in bytes
- *   FAULT_FLIP   the nth read below a folder NAME.partial gives a wrong bit */
+ *   FAULT_FLIP   the nth read below a folder NAME.partial gives wrong bits */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -43,6 +44,8 @@ static int inject(size_t *bytes)
         return 0;
     if (strcmp(kind, "kill") == 0)
         (void)kill(getpid(), SIGKILL);
+    if (strcmp(kind, "slow") == 0)
+        (void)usleep(20000);
     if (strcmp(kind, "enospc") == 0 || strcmp(kind, "eio") == 0) {
         errno = kind[1] == 'n' ? ENOSPC : EIO;
         return 1;
@@ -85,8 +88,10 @@ static void flip(int fd, char *dst, ssize_t got)
     (void)snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t n = at > 0 && got > 0 ? readlink(link, path, sizeof path - 1) : 0;
     path[n > 0 ? n : 0] = '\0';
-    if (strstr(path, ".partial/") != NULL && atomic_fetch_add(&n_reads, 1) + 1 == at)
-        dst[got / 2] ^= 4;
+    if (strstr(path, ".partial/") == NULL || atomic_fetch_add(&n_reads, 1) + 1 != at)
+        return;
+    for (ssize_t i = 0; i < got; i += 64) /* what is looked at may be a part of it */
+        dst[i] ^= 4;
 }
 
 EXPORTED ssize_t pread(int fd, void *dst, size_t bytes, off_t offset);

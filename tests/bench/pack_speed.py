@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""How fast packing is, beside `cp` of the same bytes in the same run.
+
+usage: pack_speed.py PROGRAM CHECKPOINT SCRATCH_DIR [--repeat 3]
+
+CHECKPOINT is a Hugging Face directory with floats, say of
+    flashmoe synth qwen3-30b-a3b ckpt --layers 16
+and SCRATCH_DIR lies on the same disk with room for another one. Each round measures, with the page
+cache dropped before (when that is permitted):
+    cp      the shards to another directory; and the time until `sync` has returned too
+    keep    flashmoe pack --experts keep: the same bytes, synced and read back
+    quant   flashmoe pack: experts to affine4-g64, synced and read back
+Prints GB/s of the checkpoint's bytes, the share of cp's speed, processors busy, and peak memory;
+medians at the end.
+"""
+import argparse
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+
+
+def drop_caches():
+    os.sync()
+    try:
+        pathlib.Path("/proc/sys/vm/drop_caches").write_text("3")
+    except OSError:
+        print("note: the page cache cannot be dropped", file=sys.stderr)
+
+
+def run(command):
+    """Seconds, processors busy, peak resident MiB."""
+    begin = time.monotonic()
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    seconds = time.monotonic() - begin
+    if status != 0:
+        sys.exit(f"{' '.join(command)}: status {status}")
+    return seconds, (usage.ru_utime + usage.ru_stime) / seconds, usage.ru_maxrss / 1024
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program")
+    parser.add_argument("checkpoint", type=pathlib.Path)
+    parser.add_argument("scratch", type=pathlib.Path)
+    parser.add_argument("--repeat", type=int, default=3)
+    args = parser.parse_args()
+    shards = sorted(str(p) for p in args.checkpoint.glob("*.safetensors"))
+    gb = sum(os.path.getsize(p) for p in shards) / 1e9
+    args.scratch.mkdir(parents=True, exist_ok=True)
+    copy, packed = args.scratch / "copy", args.scratch / "packed.fmoe"
+    print(f"{len(shards)} shards, {gb:.2f} GB; load {os.getloadavg()[0]:.1f}")
+    results = {"cp": [], "cp+sync": [], "keep": [], "quant": []}
+    for _ in range(args.repeat):
+        copy.mkdir()
+        drop_caches()
+        begin = time.monotonic()
+        seconds, busy, peak = run(["cp", *shards, str(copy)])
+        os.sync()
+        results["cp"].append((gb / seconds, busy, peak))
+        results["cp+sync"].append((gb / (time.monotonic() - begin), busy, peak))
+        shutil.rmtree(copy)
+        for name, options in (("keep", ["--experts", "keep"]), ("quant", [])):
+            drop_caches()
+            seconds, busy, peak = run([args.program, "pack", str(args.checkpoint), str(packed),
+                                       "-q", *options])
+            results[name].append((gb / seconds, busy, peak))
+            shutil.rmtree(packed)
+        for name, rows in results.items():
+            speed, busy, peak = rows[-1]
+            print(f"{name:8} {speed:6.3f} GB/s  {100 * speed / results['cp'][-1][0]:5.1f}% of cp  "
+                  f"{busy:4.2f} processors  peak {peak:6.1f} MiB", flush=True)
+    cp = statistics.median(row[0] for row in results["cp"])
+    print(f"medians of {args.repeat}, load {os.getloadavg()[0]:.1f}:")
+    for name, rows in results.items():
+        speed, busy, peak = (statistics.median(column) for column in zip(*rows))
+        print(f"{name:8} {speed:6.3f} GB/s  {100 * speed / cp:5.1f}% of cp  {busy:4.2f} "
+              f"processors  peak {peak:6.1f} MiB")
+
+
+if __name__ == "__main__":
+    main()
