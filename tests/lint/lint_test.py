@@ -64,7 +64,7 @@ class Rules(unittest.TestCase):
         order = sorted(lint.RANKS.items(), key=lambda item: item[1])
         self.assertEqual(order, [
             ("base", 0), ("quant", 1), ("format", 2), ("text", 2), ("model", 3), ("store", 4),
-            ("backend", 4), ("cache", 5), ("arch", 6), ("session", 7), ("server", 8),
+            ("backend", 4), ("cache", 5), ("arch", 6), ("pack", 7), ("session", 7), ("server", 8),
             ("apps", 9)])
 
     def test_apps_include_the_public_header_base_and_their_own(self):
