@@ -31,9 +31,9 @@ struct builder {
 
 static void put(struct bytes *b, const void *data, size_t n)
 {
-    if (b->rc == 0)
+    if (b->rc == 0 && n > 0)
         b->rc = mem_grow((void **)&b->data, &b->capacity, b->n + n, 1, "a header", b->err);
-    if (b->rc != 0)
+    if (b->rc != 0 || n == 0)
         return;
     memcpy(b->data + b->n, data, n);
     b->n += n;

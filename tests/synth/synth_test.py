@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import pathlib
+import resource
 import signal
 import struct
 import subprocess
@@ -309,6 +310,20 @@ class Faults(Case):
 
     def test_no_room(self):
         self.fails(1, ["GB free"], "397b", self.dir / "x.fmoe", "--layers", "1000")
+
+    def test_full_disk(self):
+        """A file may not become longer than a limit: as on a full disk, the write fails."""
+        def limit():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (200000, 200000))
+        for name in ("x.fmoe", "hf", "x.gguf"):
+            with self.subTest(name):
+                done = subprocess.run([PROGRAM, "synth", "tiny-next", self.dir / name],
+                                      capture_output=True, text=True, preexec_fn=limit,
+                                      restore_signals=False)
+                self.assertEqual(done.returncode, 1)
+                self.assertRegex(done.stderr, r"\Aflashmoe: cannot write [^\n]+\n\Z")
+                self.assertEqual(os.listdir(self.dir), [])
 
     def test_after_a_kill(self):
         """What a killed run has left does not disturb the next one."""
