@@ -9,6 +9,7 @@
 #include "common.h"
 #include "corpus.h"
 #include "interrupt.h"
+#include "route_trace.h"
 #include "term.h"
 
 /* Tokens a window looks at beyond its length: a window of N tokens also predicts the first token
@@ -28,6 +29,7 @@ struct nll {
     double sum_nats;
     uint64_t n_predicted, n_done_windows, elapsed_ns;
     bool has_bad_target;
+    struct route_trace trace; /* every window is a turn */
 };
 
 /* ---- text to tokens -------------------------------------------------------------------- */
@@ -109,7 +111,10 @@ static int tokenize_file(struct nll *nll, struct fm_error *err)
     fm_model_options_init(&options);
     options.metadata_only = true;
     fm_log_to(NULL, NULL); /* the second opening says it */
-    int rc = fm_model_open(args_operand(nll->args, 0), &options, &nll->model, err);
+    char path[LIMIT_PATH_BYTES];
+    int rc = app_model_path(nll->args, path, sizeof path, err);
+    if (rc == 0)
+        rc = fm_model_open(path, &options, &nll->model, err);
     if (rc == 0)
         rc = read_tokens(nll, args_operand(nll->args, 1), err);
     fm_model_close(nll->model);
@@ -137,6 +142,14 @@ static void add_position(void *ctx, unsigned position, const float *logits, unsi
         sum += exp((double)logits[i] - (double)most);
     nll->sum_nats += log(sum) + (double)most - (double)logits[target];
     nll->n_predicted++;
+}
+
+static void record_route(void *ctx, unsigned layer, unsigned position, unsigned n,
+                         const uint32_t *ids, const float *weights)
+{
+    struct nll *nll = ctx;
+    nll->trace.turn = (unsigned)nll->n_done_windows;
+    route_trace_row(&nll->trace, layer, position, n, ids, weights);
 }
 
 /* Tokens of the window that begins at `at`; fewer than 2 when the text is used up. */
@@ -171,8 +184,12 @@ static int eval_window(struct nll *nll, size_t at, struct fm_error *err)
 static int eval_windows(struct nll *nll, struct fm_error *err)
 {
     const size_t n_windows = count_windows(nll);
-    const struct fm_observer observer = {.ctx = nll, .logits = add_position};
+    const struct fm_observer observer = {.ctx = nll, .logits = add_position,
+                                         .route = nll->trace.path != NULL ? record_route : NULL};
     struct progress progress;
+    struct fm_model_info info;
+    fm_model_info(nll->model, &info);
+    route_trace_head(&nll->trace, args_operand(nll->args, 0), &info);
     int rc = fm_session_open(nll->model, &nll->session, err);
     if (rc != 0)
         return rc;
@@ -237,7 +254,9 @@ static int run_nll(const struct args *args)
     struct nll nll = {.args = args, .window = args_uint(args, "window"),
                       .n_windows = args_uint(args, "windows")};
     interrupt_install();
-    int rc = tokenize_file(&nll, &err);
+    int rc = route_trace_open(&nll.trace, args_text(args, "trace"), &err);
+    if (rc == 0)
+        rc = tokenize_file(&nll, &err);
     if (rc == 0) {
         rc = app_model_open(args, (unsigned)nll.window, &nll.model, &err);
         if (rc == FM_ERR_ARG)
@@ -253,6 +272,8 @@ static int run_nll(const struct args *args)
     } else {
         status = rc == 0 ? print_nll(&nll) : say_failed(&err, STATUS_FAILED);
     }
+    if (route_trace_close(&nll.trace, rc == 0, &err) != 0)
+        status = say_failed(&err, STATUS_FAILED);
     interrupt_watch(NULL);
     fm_session_close(nll.session);
     fm_model_close(nll.model);
@@ -284,8 +305,8 @@ const struct command cmd_eval_nll = {
                                          {.name = "FILE", .help = file_help},
                                          {.name = NULL}},
     .groups = (const struct option_group *const[]){&group_windows, &group_engine,
-                                                   &group_json, &group_messages, &group_help,
-                                                   NULL},
+                                                   &group_trace, &group_json, &group_messages,
+                                                   &group_help, NULL},
     .examples = (const struct example[]){
         {"flashmoe eval nll MODEL heldout.jsonl --windows 8", "The first 8 windows of 512 tokens"},
         {NULL, NULL}},

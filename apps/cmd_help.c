@@ -1,4 +1,5 @@
 #include <stdio.h>
+#include <string.h>
 
 #include "cmd.h"
 #include "common.h"
@@ -6,6 +7,17 @@
 #include "term.h"
 
 /* ---- help ------------------------------------------------------------------------------ */
+
+/* Every number format, with what it takes and whether `pack` can make it. */
+static void print_formats(void)
+{
+    struct fm_number_format format;
+    (void)printf("Formats of weights this version reads, with the bits one weight takes. Those\n"
+                 "with a * can be made: 'flashmoe pack --experts NAME'.\n\n");
+    for (unsigned i = 0; fm_number_format(i, &format); i++)
+        (void)printf("  %-18s%c %8.4g\n", format.name, format.can_be_made ? '*' : ' ',
+                     format.bits_per_weight);
+}
 
 static int run_help(const struct args *args)
 {
@@ -15,6 +27,10 @@ static int run_help(const struct args *args)
     }
     if (args->n_operands == 0) {
         docs_overview(stdout, command_list);
+        return STATUS_OK;
+    }
+    if (args->n_operands == 1 && strcmp(args_operand(args, 0), "formats") == 0) {
+        print_formats();
         return STATUS_OK;
     }
     char *words[2] = {(char *)args_operand(args, 0), (char *)args_operand(args, 1)};
@@ -40,11 +56,13 @@ const struct command cmd_help = {
     .summary = "Explain a command",
     .operands = (const struct operand[]){{.name = "COMMAND", .is_optional = true,
                                           .is_command = true, .is_many = true,
-                                          .help = "The command to explain, of one or two words"},
+                                          .help = "The command to explain, of one or two words, or "
+                                                  "'formats'"},
                                          {.name = NULL}},
     .groups = (const struct option_group *const[]){&group_man, &group_help, NULL},
     .examples = (const struct example[]){
         {"flashmoe help run", "All options of 'flashmoe run'"},
+        {"flashmoe help formats", "The number formats of weights"},
         {"flashmoe help --man | man -l -", "Read the manual page of this program"},
         {NULL, NULL}},
     .run = run_help,

@@ -1,6 +1,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/limits.h"
 #include "cmd.h"
 #include "common.h"
 #include "term.h"
@@ -38,6 +39,7 @@ static void print_shape(const char *path, const struct fm_model_info *info)
 {
     char human[UNIT_BYTES], exact[UNIT_BYTES];
     (void)printf("Model         %s\n", path);
+    (void)printf("Form          %s\n", info->container);
     (void)printf("Architecture  %s\n", info->architecture);
     (void)printf("Parameters    %s (%s)\n", human_count(info->n_parameters, human),
                  grouped_digits(info->n_parameters, exact));
@@ -107,9 +109,10 @@ static json_t *model_json(const char *path, const struct fm_model *model,
                           const struct fm_model_info *info)
 {
     return json_pack(
-        "{s:o, s:s, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I,"
-        " s:I, s:i, s:b, s:b, s:o}",
+        "{s:o, s:s, s:s, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I,"
+        " s:I, s:I, s:i, s:b, s:b, s:o}",
         "model", json_text(path, strlen(path)),
+        "container", info->container,
         "architecture", info->architecture,
         "n_parameters", (json_int_t)info->n_parameters,
         "n_layers", (int)info->n_layers,
@@ -136,10 +139,13 @@ static json_t *model_json(const char *path, const struct fm_model *model,
 
 static int run_inspect(const struct args *args)
 {
-    const char *path = args_operand(args, 0);
+    char path[LIMIT_PATH_BYTES];
     struct fm_error err = {0};
     struct fm_model *model = NULL;
-    if (app_model_open_metadata(path, &model, &err) != 0)
+    int rc = app_model_path(args, path, sizeof path, &err);
+    if (rc == 0)
+        rc = app_model_open_metadata(args, &model, &err);
+    if (rc != 0)
         return say_failed(&err, STATUS_FAILED);
     struct fm_model_info info;
     fm_model_info(model, &info);
@@ -159,7 +165,8 @@ const struct command cmd_inspect = {
     .name = "inspect",
     .summary = "Show what a model is made of and what it needs",
     .description = "Reads headers only, so it is quick for a model of any size.",
-    .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help},
+    .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help,
+                                          .is_optional = true},
                                          {.name = NULL}},
     .groups = (const struct option_group *const[]){&group_json, &group_help, NULL},
     .examples = (const struct example[]){

@@ -9,6 +9,7 @@
 #include "cmd.h"
 #include "common.h"
 #include "interrupt.h"
+#include "route_trace.h"
 #include "term.h"
 
 /* One run from the prompt to the closing line. */
@@ -22,6 +23,7 @@ struct run {
     struct fm_sampling sampling;
     struct fm_model_info info;
     unsigned n_context;
+    struct route_trace trace;
 
     int32_t *prompt; /* [n_prompt] */
     size_t n_prompt;
@@ -108,13 +110,17 @@ static int tokenize_prompt(struct run *run, const char *text, size_t text_bytes,
 
 static int open_all(struct run *run, const char *text, size_t text_bytes, struct fm_error *err)
 {
-    int rc = app_model_open(run->args, (unsigned)args_uint(run->args, "context"), &run->model, err);
+    int rc = route_trace_open(&run->trace, args_text(run->args, "trace"), err);
+    if (rc == 0)
+        rc = app_model_open_routed(run->args, (unsigned)args_uint(run->args, "context"),
+                                   args_text(run->args, "routes"), &run->model, err);
     if (rc != 0)
         return rc;
     struct fm_stats stats;
     fm_model_stats(run->model, &stats);
     run->n_context = stats.n_context;
     fm_model_info(run->model, &run->info);
+    route_trace_head(&run->trace, args_operand(run->args, 0), &run->info);
     choose_sampling(run);
     rc = tokenize_prompt(run, text, text_bytes, err);
     if (rc == 0 && run->n_prompt == 0)
@@ -181,6 +187,7 @@ static int next_token(struct run *run, int32_t *id, struct fm_error *err)
 struct prompt_progress {
     struct progress bar;
     size_t n_tokens;
+    struct route_trace *trace;
 };
 
 static void show_prompt_progress(void *ctx, uint64_t done, uint64_t total)
@@ -189,14 +196,26 @@ static void show_prompt_progress(void *ctx, uint64_t done, uint64_t total)
     progress_steps(&p->bar, done * p->n_tokens / total, p->n_tokens, "tokens");
 }
 
+static void record_prompt(void *ctx, unsigned layer, unsigned position, unsigned n,
+                          const uint32_t *ids, const float *weights)
+{
+    const struct prompt_progress *p = ctx;
+    route_trace_row(p->trace, layer, position, n, ids, weights);
+}
+
 static int eval_prompt(struct run *run, struct fm_error *err)
 {
-    struct prompt_progress progress = {.n_tokens = run->n_prompt};
-    const struct fm_observer observer = {.ctx = &progress, .progress = show_prompt_progress};
+    const bool is_traced = run->trace.path != NULL;
+    struct prompt_progress progress = {.n_tokens = run->n_prompt, .trace = &run->trace};
+    const struct fm_observer observer = {.ctx = &progress, .progress = show_prompt_progress,
+                                         .route = is_traced ? record_prompt : NULL};
+    const struct fm_observer after = {.ctx = &run->trace,
+                                      .route = is_traced ? route_trace_row : NULL};
     progress_begin(&progress.bar, "reading the prompt", !run->is_quiet);
     fm_session_observe(run->session, &observer);
     int rc = fm_session_eval(run->session, run->prompt, run->n_prompt, err);
-    fm_session_observe(run->session, NULL);
+    fm_session_observe(run->session, &after);
+    run->trace.is_decode = true;
     progress_end(&progress.bar);
     return rc;
 }
@@ -251,7 +270,7 @@ static bool print_json(const struct run *run, const struct fm_stats *stats)
         (void)json_array_append_new(tokens, json_integer(((const int32_t *)run->tokens)[i]));
     return out_json(json_pack(
         "{s:o, s:o, s:I, s:I, s:s, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:s, s:I,"
-        " s:{s:f, s:I, s:f, s:f}, s:o, s:s}",
+        " s:{s:f, s:I, s:f, s:f}, s:o, s:s, s:o}",
         "text", json_text(run->text_bytes > 0 ? run->text : "", run->text_bytes),
         "tokens", tokens,
         "n_tokens", (json_int_t)run->n_tokens,
@@ -274,7 +293,7 @@ static bool print_json(const struct run *run, const struct fm_stats *stats)
         "top_k", (json_int_t)run->sampling.top_k, "top_p", shown(run->sampling.top_p),
         "min_p", shown(run->sampling.min_p),
         "model", json_text(args_operand(run->args, 0), strlen(args_operand(run->args, 0))),
-        "architecture", run->info.architecture));
+        "architecture", run->info.architecture, "routes", json_routes(stats->routes)));
 }
 
 static void print_closing_line(const struct run *run, const struct fm_stats *stats)
@@ -296,6 +315,8 @@ static void print_closing_line(const struct run *run, const struct fm_stats *sta
         human_bytes(stats->bytes_read, read),
         human_bytes(stats->memory_resident_peak_bytes, peak),
         human_bytes(stats->memory_budget_bytes, budget), seed);
+    if (stats->routes != NULL)
+        say("routes: %s", stats->routes);
 }
 
 static int finish(struct run *run)
@@ -356,6 +377,8 @@ static int run_run(const struct args *args)
     if (rc != 0 && run.is_line_open && isatty(STDOUT_FILENO))
         (void)out_text("\n", 1); /* the message begins on a line of its own */
     int status = rc == 0 ? finish(&run) : say_failed(&err, STATUS_FAILED);
+    if (route_trace_close(&run.trace, rc == 0, &err) != 0)
+        status = say_failed(&err, STATUS_FAILED);
     close_all(&run);
     return status;
 }
@@ -413,17 +436,22 @@ const struct command cmd_run = {
         "With --json one object holds the text, the token ids (the stop token included), the "
         "reason for stopping (stop, length, context, interrupted), speed, hit rate, bytes read, "
         "memory, the seed and a hash of all logits.",
-    .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help},
+    .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help,
+                                          .is_optional = true},
                                          {.name = NULL}},
     .groups = (const struct option_group *const[]){&group_prompt, &group_answer, &group_engine,
-                                                   &group_context, &group_json,
-                                                   &group_messages, &group_help, NULL},
+                                                   &group_context, &group_routes, &group_trace,
+                                                   &group_json, &group_messages, &group_help,
+                                                   NULL},
     .examples = (const struct example[]){
+        {"flashmoe run -p \"Write a story about a robot who loves music.\"",
+         "The nano model that comes with the program"},
         {"flashmoe run MODEL -p \"What is the Moon?\"", "Ask one question"},
         {"flashmoe run MODEL --memory 8G -n 100 --seed 7 < question.txt",
          "Read the prompt from a file, use at most 8 GiB, and make it repeatable"},
         {"flashmoe run MODEL --json --greedy -p Hello | jq -r .text",
          "Use the answer and the measurements in a script"},
+        {"flashmoe run MODEL --routes gen -p Hello", "Measure speed where the weights are random"},
         {NULL, NULL}},
     .run = run_run,
 };

@@ -56,7 +56,7 @@ static int run_tokenize(const struct args *args)
     int32_t *ids = NULL;
     size_t n_ids = 0;
     int flags = args_flag(args, "plain") ? FM_TEXT_PLAIN : FM_TEXT_WITH_SPECIAL;
-    rc = app_model_open_metadata(args_operand(args, 0), &model, &err);
+    rc = app_model_open_metadata(args, &model, &err);
     if (rc == 0)
         rc = fm_tokenize(model, text, text_bytes, flags, &ids, &n_ids, &err);
     int status = rc == 0 ? print_result(args, model, ids, n_ids, text_bytes)
@@ -93,7 +93,8 @@ const struct command cmd_tokenize = {
     .summary = "Show the tokens of a text",
     .description = "One line per token: its id and its text, escaped as in C. Special tokens are "
                    "recognised.",
-    .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help},
+    .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help,
+                                          .is_optional = true},
                                          {.name = NULL}},
     .groups = (const struct option_group *const[]){&group_text, &group_form, &group_json,
                                                    &group_help, NULL},

@@ -2,18 +2,22 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/limits.h"
 #include "base/mem.h"
+#include "base/plat.h"
 #include "term.h"
 
 /* Text is held in memory once as bytes and once as token ids. */
 #define TEXT_BYTES_MAX ((size_t)1 << 30)
 
 const char operand_model_help[] =
-    "Directory of a Hugging Face checkpoint: config.json, safetensors files, tokenizer.json";
+    "A packed model (NAME.fmoe), a GGUF file, or the directory of a Hugging Face or MLX "
+    "checkpoint. Without it: what FLASHMOE_MODEL names, or else nano, the small model that comes "
+    "with the program";
 
 static const struct option engine_options[] = {
     {.name = "memory", .kind = OPTION_BYTES, .metavar = "SIZE", .min = 1 << 20,
@@ -26,6 +30,8 @@ static const struct option engine_options[] = {
      .shown = "chosen from the budget",
      .help = "Prompt tokens computed together. More of them read each expert less often and take "
              "more scratch memory"},
+    {.name = "check", .kind = OPTION_FLAG,
+     .help = "Hold everything that is read of a packed model against its checksums"},
     {.name = NULL},
 };
 
@@ -33,6 +39,25 @@ static const struct option context_options[] = {
     {.name = "context", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_CONTEXT,
      .shown = "the model's maximum, at most 4096",
      .help = "Positions that prompt and answer share"},
+    {.name = NULL},
+};
+
+static const struct option routes_options[] = {
+    {.name = "routes", .kind = OPTION_PATH, .metavar = "SPEC|FILE",
+     .shown = "the model's own routers",
+     .help = "Replace the routers' choice of experts, to measure speed: the text becomes "
+             "meaningless. Random weights choose almost uniformly, which no trained model does. "
+             "'gen' draws experts as Qwen3-30B uses them; 'gen:KEY=VALUE,...' changes how: hot "
+             "(experts in a layer's hot set, or a percentage), alpha (how popularity falls with "
+             "rank), delta (how rare the others are), beta (how much a token keeps of the last "
+             "one), drift (changes per token), topic (tokens until everything changes; 0: never) "
+             "and seed. A FILE is a recording made with --trace, or another route_trace v1 file"},
+    {.name = NULL},
+};
+
+static const struct option trace_options[] = {
+    {.name = "trace", .kind = OPTION_PATH, .metavar = "FILE",
+     .help = "Record which experts every token uses, as CSV (route_trace v1)"},
     {.name = NULL},
 };
 
@@ -56,6 +81,8 @@ static const struct option help_options[] = {
 
 const struct option_group group_engine = {"Memory and speed", engine_options};
 const struct option_group group_context = {"Memory and speed", context_options};
+const struct option_group group_routes = {"Routing", routes_options};
+const struct option_group group_trace = {"Routing", trace_options};
 const struct option_group group_json = {"Output", json_options};
 const struct option_group group_messages = {"Output", message_options};
 const struct option_group group_help = {"Output", help_options};
@@ -78,10 +105,53 @@ static void say_plan(const struct fm_model *model)
         stats.n_threads);
 }
 
+/* Where an installed program and one in its build folder have it. */
+static bool find_nano(char path[], size_t path_bytes)
+{
+    static const char *const places[] = {"../share/flashmoe/nano.fmoe", "../models/nano.fmoe"};
+    char dir[LIMIT_PATH_BYTES];
+    if (!plat_program_dir(dir, sizeof dir))
+        return false;
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+        int n = snprintf(path, path_bytes, "%s/%s", dir, places[i]);
+        if (n > 0 && (size_t)n < path_bytes && plat_file_exists(path))
+            return true;
+    }
+    return false;
+}
+
+int app_model_path(const struct args *args, char path[], size_t path_bytes, struct fm_error *err)
+{
+    const char *given = args_operand(args, 0);
+    if (given == NULL)
+        given = getenv("FLASHMOE_MODEL");
+    if (given == NULL || (strcmp(given, "nano") == 0 && !plat_file_exists(given))) {
+        if (find_nano(path, path_bytes))
+            return 0;
+        return err_set(err, FM_ERR_ARG, "MODEL is missing, and the nano model that should lie "
+                       "beside the program is not there; see 'flashmoe help %s'",
+                       args->command->name);
+    }
+    int n = snprintf(path, path_bytes, "%s", given);
+    if (n < 0 || (size_t)n >= path_bytes)
+        return err_set(err, FM_ERR_ARG, "the path of the model is too long");
+    return 0;
+}
+
 int app_model_open(const struct args *args, unsigned n_context, struct fm_model **out,
                    struct fm_error *err)
 {
+    return app_model_open_routed(args, n_context, NULL, out, err);
+}
+
+int app_model_open_routed(const struct args *args, unsigned n_context, const char *routes,
+                          struct fm_model **out, struct fm_error *err)
+{
     const bool is_verbose = args_flag(args, "verbose");
+    char path[LIMIT_PATH_BYTES];
+    int rc = app_model_path(args, path, sizeof path, err);
+    if (rc != 0)
+        return rc;
     say_library_log(is_verbose);
     struct progress progress;
     progress_begin(&progress, "loading", !args_flag(args, "quiet"));
@@ -92,17 +162,33 @@ int app_model_open(const struct args *args, unsigned n_context, struct fm_model 
     options.n_sessions = 1;
     options.n_context = n_context;
     options.prefill_chunk = (unsigned)args_uint(args, "prefill-chunk");
+    options.check = args_flag(args, "check");
+    options.routes = routes;
     options.progress = progress_bytes;
     options.progress_ctx = &progress;
-    int rc = fm_model_open(args_operand(args, 0), &options, out, err);
+    rc = fm_model_open(path, &options, out, err);
     progress_end(&progress);
     if (rc == 0 && is_verbose)
         say_plan(*out);
+    if (rc == 0 && routes != NULL) {
+        struct fm_stats stats;
+        fm_model_stats(*out, &stats);
+        say_warning("routes: %s", stats.routes);
+    }
     return rc;
 }
 
-int app_model_open_metadata(const char *path, struct fm_model **out, struct fm_error *err)
+json_t *json_routes(const char *label)
 {
+    return label != NULL ? json_text(label, strlen(label)) : json_null();
+}
+
+int app_model_open_metadata(const struct args *args, struct fm_model **out, struct fm_error *err)
+{
+    char path[LIMIT_PATH_BYTES];
+    int rc = app_model_path(args, path, sizeof path, err);
+    if (rc != 0)
+        return rc;
     say_library_log(false);
     struct fm_model_options options;
     fm_model_options_init(&options);
@@ -168,6 +254,6 @@ int prompt_read(const struct args *args, char **text, size_t *text_bytes, struct
     }
     if (path == NULL && isatty(STDIN_FILENO))
         return err_set(err, FM_ERR_ARG, "there is no text: give it with -p TEXT, with -f FILE, or "
-                       "on standard input (echo TEXT | flashmoe %s MODEL)", args->command->name);
+                       "on standard input (echo TEXT | flashmoe %s)", args->command->name);
     return file_read(path != NULL ? path : "-", text, text_bytes, err);
 }

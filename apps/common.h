@@ -2,6 +2,7 @@
 #ifndef FLASHMOE_APPS_COMMON_H
 #define FLASHMOE_APPS_COMMON_H
 
+#include <jansson.h>
 #include <stddef.h>
 
 #include "flashmoe.h"
@@ -11,19 +12,32 @@
 extern const struct command *const command_list[];
 
 /* Groups of the same title stand together under one heading. */
-extern const struct option_group group_engine;   /* memory, threads, prefill-chunk */
+extern const struct option_group group_engine;   /* memory, threads, prefill-chunk, check */
 extern const struct option_group group_context;  /* context */
+extern const struct option_group group_routes;   /* routes */
+extern const struct option_group group_trace;    /* trace */
 extern const struct option_group group_json;     /* json */
 extern const struct option_group group_messages; /* quiet, verbose */
 extern const struct option_group group_help;     /* help; every command has it */
 
 extern const char operand_model_help[];
 
+/* The model of a command whose first operand is MODEL: what was given; without one, what
+ * FLASHMOE_MODEL names, or else the nano model that comes with the program, which "nano" means
+ * too. */
+int app_model_path(const struct args *args, char path[], size_t path_bytes, struct fm_error *err);
+
 /* Opens the model with the options of group_engine and a progress bar; n_context as in
  * fm_model_options. */
 int app_model_open(const struct args *args, unsigned n_context, struct fm_model **out,
                    struct fm_error *err);
-int app_model_open_metadata(const char *path, struct fm_model **out, struct fm_error *err);
+/* The same with fm_model_options' routes; says so when they are in use. */
+int app_model_open_routed(const struct args *args, unsigned n_context, const char *routes,
+                          struct fm_model **out, struct fm_error *err);
+int app_model_open_metadata(const struct args *args, struct fm_model **out, struct fm_error *err);
+
+/* The label of fm_stats' routes as JSON: a string or null. */
+json_t *json_routes(const char *label);
 
 /* The text of -p, -f or standard input, NUL-terminated; free with mem_free. Fails with
  * FM_ERR_ARG when there is none and standard input is a terminal. */

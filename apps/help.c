@@ -138,9 +138,11 @@ void docs_overview(FILE *out, const struct command *const *commands)
     for (size_t i = 0; commands[i] != NULL; i++)
         fprintf(out, "  %-12s %s\n", commands[i]->name, commands[i]->summary);
     fprintf(out,
-            "\nStart here, with the directory of a Hugging Face checkpoint as MODEL:\n"
+            "\nStart here, with the small model that comes with the program:\n"
+            "  flashmoe run -p \"Write a story about a robot who loves music.\"\n"
+            "then with a GGUF file, a packed model, or a Hugging Face or MLX directory as MODEL:\n"
             "  flashmoe inspect MODEL\n"
-            "  flashmoe run MODEL -p \"Write a story about a robot who loves music.\"\n"
+            "  flashmoe run MODEL -p \"What is the Moon?\"\n"
             "\n'flashmoe help COMMAND' explains a command; 'flashmoe --version' prints the "
             "version.\n");
 }

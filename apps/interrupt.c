@@ -34,9 +34,9 @@ void interrupt_watch(struct fm_session *session)
     atomic_store(&watched, session);
 }
 
-void interrupt_hold(bool is_wanted)
+void interrupt_hold(bool hold)
 {
-    is_held = is_wanted;
+    is_held = hold;
 }
 
 bool interrupt_seen(void)

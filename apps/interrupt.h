@@ -1,5 +1,6 @@
 /* Ctrl-C. The first one cancels the watched session so that the command can end in order; the
- * second one kills. While no session is watched, as when a model loads, the first one kills. */
+ * second one kills. While no session is watched, as when a model loads, the first one kills, unless
+ * it is held: then it is only noted, for work that looks at interrupt_seen. */
 #ifndef FLASHMOE_APPS_INTERRUPT_H
 #define FLASHMOE_APPS_INTERRUPT_H
 
@@ -10,8 +11,7 @@
 void interrupt_install(void);
 /* NULL before the session is closed. */
 void interrupt_watch(struct fm_session *session);
-/* While held the first one is only noted: for work that asks interrupt_seen. */
-void interrupt_hold(bool is_wanted);
+void interrupt_hold(bool hold);
 bool interrupt_seen(void);
 
 #endif

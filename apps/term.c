@@ -118,7 +118,7 @@ void progress_bytes(void *ctx, uint64_t done_bytes, uint64_t total_bytes)
         return;
     double part = (double)done_bytes / (double)total_bytes;
     double seconds = (double)(plat_now_ns() - progress->start_ns) * 1e-9;
-    double rate = (double)done_bytes / seconds;
+    double rate = (double)(done_bytes - progress->first_bytes) / seconds;
     double left = rate > 0 ? (double)(total_bytes - done_bytes) / rate : 0;
     char bar[BAR_CELLS + 1], line[LINE_BYTES], done[UNIT_BYTES], total[UNIT_BYTES];
     char speed[UNIT_BYTES], eta[UNIT_BYTES];

@@ -30,6 +30,7 @@ struct progress {
     const char *label;
     bool is_on;
     uint64_t start_ns, drawn_ns;
+    uint64_t first_bytes; /* done before it began: no part of the rate */
 };
 
 /* `is_wanted` false draws nothing, as when standard error is no terminal. */

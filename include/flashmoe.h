@@ -76,6 +76,9 @@ struct fm_model_options {
     unsigned prefill_chunk; /* tokens computed together; 0: chosen from the budget */
     bool check;             /* hold what is read of a packed model against its checksums */
     bool metadata_only;     /* headers and tokenizer only: inspect and tokenize, no sessions */
+    /* Replaces the routers' choice of experts, to measure speed with realistic reuse: "gen",
+     * "gen:KEY=VALUE,..." or the path of a routing trace. NULL: the model's own routers. */
+    const char *routes;
     fm_progress_fn *progress;
     void *progress_ctx;
 };
@@ -90,6 +93,7 @@ FM_API int fm_model_open(const char *path, const struct fm_model_options *option
 FM_API void fm_model_close(struct fm_model *model); /* accepts NULL; close the sessions first */
 
 struct fm_model_info {
+    const char *container;    /* "packed model", "GGUF", "Hugging Face directory" */
     const char *architecture; /* model_type of the checkpoint */
     uint64_t n_parameters;
     unsigned n_layers, n_moe_layers, n_attention_layers;
@@ -105,6 +109,7 @@ struct fm_model_info {
     uint64_t state_bytes;           /* recurrent state per session */
     unsigned n_ignored_tensors;     /* vision, multi-token prediction */
     bool has_tokenizer, has_tied_head;
+    const char *routes; /* as in fm_stats */
 };
 
 FM_API void fm_model_info(const struct fm_model *model, struct fm_model_info *info);
@@ -116,6 +121,14 @@ struct fm_format_info {
     uint64_t n_tensors, n_bytes;
 };
 FM_API bool fm_model_format(const struct fm_model *model, unsigned i, struct fm_format_info *info);
+
+/* The i-th number format this version reads, in order of name; false when there is none. */
+struct fm_number_format {
+    const char *name;
+    double bits_per_weight;
+    bool can_be_made; /* weights can be converted to it */
+};
+FM_API bool fm_number_format(unsigned i, struct fm_number_format *format);
 
 /* How the budget is spent, and what has happened so far. */
 struct fm_stats {
@@ -133,6 +146,9 @@ struct fm_stats {
     uint64_t n_decode_tokens, decode_ns;   /* evaluations of one further token per session */
     uint64_t n_expert_hits, n_expert_misses;
     uint64_t bytes_read; /* expert bytes read from storage */
+    /* What has taken the place of the routers and makes the text meaningless, in words that
+     * belong in every output; NULL: the model routes itself. Valid until the model is closed. */
+    const char *routes;
 };
 
 FM_API void fm_model_stats(const struct fm_model *model, struct fm_stats *stats);
@@ -214,6 +230,9 @@ struct fm_observer {
     void *ctx;
     void (*hidden)(void *ctx, unsigned layer, unsigned position, const float *x, unsigned n);
     void (*logits)(void *ctx, unsigned position, const float *logits, unsigned n);
+    /* The experts that compute, ascending, and their weights; before they do. */
+    void (*route)(void *ctx, unsigned layer, unsigned position, unsigned n, const uint32_t *ids,
+                  const float *weights);
     fm_progress_fn *progress; /* before every layer; tokens times layers */
 };
 FM_API void fm_session_observe(struct fm_session *session, const struct fm_observer *observer);
@@ -221,6 +240,30 @@ FM_API void fm_session_observe(struct fm_session *session, const struct fm_obser
 /* Makes the evaluation in progress, or the next one, fail with FM_ERR_CANCELLED. In a batch that
  * ends the evaluation for all its sessions. */
 FM_API void fm_session_cancel(struct fm_session *session);
+
+/* ---- routing --------------------------------------------------------------------------- */
+
+/* How much a routing reuses its experts, as means over all layers. What needs more tokens than
+ * there are is negative. */
+#define FM_ROUTES_POINTS 7
+struct fm_routes_stats {
+    unsigned n_layers, n_experts, n_used; /* layers with experts, experts in each, per token */
+    unsigned n_warm, n_tokens; /* tokens that only fill the caches, tokens measured */
+    double overlap[FM_ROUTES_POINTS];  /* shared with the token 1, 2, 4, ... 64 before, 0 to 1 */
+    double distinct[FM_ROUTES_POINTS]; /* experts that 2, 4, 8, ... 128 tokens use */
+    double lru_hits[FM_ROUTES_POINTS]; /* of an LRU per layer that holds fm_routes_capacity */
+};
+
+/* Experts of n_experts that the i-th LRU holds: 1/16, 3/32, 1/8, 3/16, 1/4, 3/8, 1/2 of them. */
+FM_API unsigned fm_routes_capacity(unsigned n_experts, unsigned i);
+
+/* `routes` as in fm_model_options. In `stats`, n_layers, n_experts, n_used and n_tokens are the
+ * shape wanted; one that is 0 is the trace's own. */
+FM_API int fm_routes_measure(const char *routes, struct fm_routes_stats *stats,
+                             struct fm_error *err);
+
+/* The i-th trace of a real model to compare with; false when there is none. */
+FM_API bool fm_routes_reference(unsigned i, const char **name, struct fm_routes_stats *stats);
 
 /* ---- sampling -------------------------------------------------------------------------- */
 
@@ -247,6 +290,65 @@ FM_API int32_t fm_sampler_pick(struct fm_sampler *sampler, const float *logits);
 
 /* Called on the caller's thread about ten times a second; false ends the work in order. */
 typedef bool fm_work_fn(void *ctx, const char *what, uint64_t done_bytes, uint64_t total_bytes);
+
+struct fm_pack_options {
+    /* Formats by name, or "keep". NULL: experts become affine4-g64 when they are floats;
+     * everything else is kept bit for bit. */
+    const char *experts, *dense, *embed, *head;
+    unsigned n_threads; /* 0: one per processor */
+    bool consume;       /* remove each source file once all that is taken of it is verified */
+    bool restart;       /* throw away what an earlier run has begun */
+    bool plan_only;     /* check and compute everything, write nothing */
+    fm_work_fn *progress;
+    void *progress_ctx;
+};
+
+struct fm_pack_result {
+    uint64_t packed_bytes;          /* of the whole pack */
+    uint64_t found_bytes;           /* of them, what an earlier run had finished */
+    uint64_t need_bytes, free_bytes; /* on the disk at the worst moment; there now */
+    uint64_t removable_bytes;       /* source files that `consume` removes, or has removed */
+    unsigned n_removable;
+    unsigned n_left_out; /* tensors that are not used: vision, multi-token prediction */
+    unsigned n_too_narrow; /* matrices whose columns the chosen format cannot hold: kept */
+    char left[160];      /* a source file that `consume` leaves because nothing is taken of it */
+};
+
+FM_API void fm_pack_options_init(struct fm_pack_options *options);
+
+/* Writes the packed form of the model `src` to the directory `dst`, which must not exist. Work goes
+ * on in `dst`.partial; when it is whole it is renamed. Interrupted in any way and called again it
+ * continues and ends with the same bytes. `options` and `result` may be NULL. */
+FM_API int fm_pack(const char *src, const char *dst, const struct fm_pack_options *options,
+                   struct fm_pack_result *result, struct fm_error *err);
+
+struct fm_verify_item {
+    bool is_bad;      /* false: a file that is not part of the model */
+    const char *what; /* "expert 17 of layer 3", "tensor 'lm_head.weight'", "tokenizer.json" */
+    const char *file; /* its path */
+    uint64_t offset, bytes;
+    const char *why;
+};
+typedef void fm_verify_fn(void *ctx, const struct fm_verify_item *item);
+
+struct fm_verify_options {
+    unsigned n_threads; /* 0: one per processor */
+    fm_work_fn *progress;
+    void *progress_ctx;
+    fm_verify_fn *found; /* every bad item, in the order of the files, after all is read */
+    void *found_ctx;
+};
+
+struct fm_verify_result {
+    uint64_t n_bytes;
+    uint64_t n_experts, n_tensors, n_files; /* checked */
+    uint64_t n_bad;
+};
+
+/* Reads every byte of a packed model from the device and holds it against the checksums. 0 also
+ * when items are bad: see n_bad. FM_ERR_UNSUPPORTED for a model without checksums. */
+FM_API int fm_verify(const char *path, const struct fm_verify_options *options,
+                     struct fm_verify_result *result, struct fm_error *err);
 
 /* ---- synthetic models ------------------------------------------------------------------ */
 

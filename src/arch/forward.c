@@ -176,13 +176,42 @@ static void run_expert(struct forward *f, uint32_t layer, uint32_t expert, const
                hidden * sizeof(float));
 }
 
-static int run_experts(struct forward *f, uint32_t layer, struct fm_error *err)
+/* Other experts than the router chose, with the weights of its own choice in their order: as many
+ * reads and as much arithmetic. Where both are the same experts nothing changes. */
+static void replace_ids(struct forward *f, uint32_t expert_layer)
+{
+    const struct routes *routes = f->options.routes;
+    const uint32_t k = f->model->shape.n_experts_per_token;
+    assert(routes->shape.n_used == k && routes->shape.n_experts == f->model->shape.n_experts);
+    for (uint32_t row = 0; row < f->step.n_rows; row++) {
+        const uint16_t *ids = routes_at(routes, f->positions[row], expert_layer);
+        for (uint32_t i = 0; i < k; i++)
+            f->step.ids[(size_t)row * k + i] = ids[i];
+    }
+}
+
+static void show_routes(const struct forward *f, const struct batch *batch, uint32_t layer)
+{
+    const size_t k = f->model->shape.n_experts_per_token;
+    for (uint32_t s = 0; s < batch->n_segments; s++)
+        for (uint32_t i = 0; batch->segments[s].wants_routes && i < f->segments[s].n_rows; i++) {
+            const size_t at = (f->segments[s].first_row + i) * k;
+            batch->hooks.route(batch->hooks.ctx, s, i, layer, f->step.ids + at,
+                               f->step.weights + at);
+        }
+}
+
+static int run_experts(struct forward *f, const struct batch *batch, uint32_t layer,
+                       struct fm_error *err)
 {
     struct step *step = &f->step;
+    const uint32_t expert_layer = f->arch->expert_layer(f->model->arch, layer);
     f->arch->route(step, layer);
+    if (f->options.routes != NULL)
+        replace_ids(f, expert_layer);
+    show_routes(f, batch, layer);
     group_rows(f);
-    expert_cache_begin(f->cache, f->arch->expert_layer(f->model->arch, layer), f->groups.chosen,
-                       f->groups.n_chosen);
+    expert_cache_begin(f->cache, expert_layer, f->groups.chosen, f->groups.n_chosen);
     f->arch->shared(step, layer); /* while bytes travel */
     struct expert_item item;
     int rc;
@@ -298,7 +327,7 @@ int forward_run(struct forward *f, const struct batch *batch, struct fm_error *e
         if (f->arch->expert_layer(f->model->arch, layer) == ARCH_NO_EXPERTS)
             f->arch->dense(&f->step, layer);
         else
-            rc = run_experts(f, layer, err);
+            rc = run_experts(f, batch, layer, err);
         if (rc != 0)
             return rc;
     }

@@ -6,6 +6,7 @@
 #ifndef FLASHMOE_ARCH_FORWARD_H
 #define FLASHMOE_ARCH_FORWARD_H
 
+#include "arch/routes.h"
 #include "arch/state.h"
 #include "cache/expert_cache.h"
 
@@ -20,13 +21,14 @@ struct forward_options {
     uint32_t max_segments; /* sequences in a batch */
     uint32_t n_context;
     const struct quant *kv_format;
+    const struct routes *routes; /* borrowed, of the model's shape; NULL: the routers choose */
 };
 
 struct batch_segment {
     struct sequence *sequence;
     const int32_t *tokens; /* checked by the caller: 0 <= token < vocabulary */
     uint32_t n_tokens;
-    bool wants_last_logits, wants_all_logits, wants_hidden;
+    bool wants_last_logits, wants_all_logits, wants_hidden, wants_routes;
 };
 
 /* Called during the pass. `segment` and `row` count within the batch and the segment. */
@@ -34,6 +36,8 @@ struct batch_hooks {
     void *ctx;
     bool (*before_layer)(void *ctx, uint32_t layer); /* false ends the pass */
     void (*hidden)(void *ctx, uint32_t segment, uint32_t row, uint32_t layer, const float *x);
+    void (*route)(void *ctx, uint32_t segment, uint32_t row, uint32_t layer, const uint32_t *ids,
+                  const float *weights);
     void (*logits)(void *ctx, uint32_t segment, uint32_t row, const float *logits);
 };
 

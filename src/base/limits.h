@@ -11,6 +11,15 @@
 #define LIMIT_CONFIG_JSON_BYTES (16u * 1024 * 1024)
 /* model.safetensors.index.json: one line per tensor. */
 #define LIMIT_INDEX_JSON_BYTES (64u * 1024 * 1024)
+/* A routing trace: 4096 tokens of 48 layers and 10 experts are about 50 MB. */
+#define LIMIT_ROUTES_BYTES (256u * 1024 * 1024)
+/* The metadata of 248,000 tokens with their merges is 11 MB. */
+#define LIMIT_GGUF_HEADER_BYTES (256u * 1024 * 1024)
+/* Real files have about 50 entries of metadata and 1,900 tensors. */
+#define LIMIT_GGUF_VALUES 65536
+#define LIMIT_GGUF_TENSORS (1u << 20)
+/* ggml itself stops at 63 or 127. */
+#define LIMIT_GGUF_NAME_BYTES 255
 #define LIMIT_TENSOR_DIMS 8
 #define LIMIT_PATH_BYTES 4096
 #define LIMIT_SHARDS 4096

@@ -81,6 +81,8 @@ uint64_t plat_free_bytes(const char *path);
 bool plat_real_path(const char *path, char out[]);
 
 /* ---- the machine ------------------------------------------------------------------------ */
+/* The directory of the running program; false when it is not known or does not fit. */
+bool plat_program_dir(char *buffer, size_t bytes);
 
 uint64_t plat_now_ns(void); /* monotonic */
 

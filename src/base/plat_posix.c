@@ -17,6 +17,7 @@
 #include <sys/resource.h>
 #endif
 #ifdef __APPLE__
+#include <mach-o/dyld.h>
 #include <mach/mach.h>
 #include <sys/sysctl.h>
 #endif
@@ -115,6 +116,25 @@ int plat_read_file(const char *path, size_t max_bytes, char **text, size_t *byte
 bool plat_file_exists(const char *path)
 {
     return access(path, F_OK) == 0;
+}
+
+bool plat_program_dir(char *buffer, size_t bytes)
+{
+#ifdef __APPLE__
+    uint32_t n = (uint32_t)bytes;
+    if (_NSGetExecutablePath(buffer, &n) != 0)
+        return false;
+#else
+    ssize_t n = readlink("/proc/self/exe", buffer, bytes - 1);
+    if (n <= 0 || (size_t)n >= bytes - 1)
+        return false;
+    buffer[n] = '\0';
+#endif
+    char *slash = strrchr(buffer, '/');
+    if (slash == NULL)
+        return false;
+    *slash = '\0';
+    return true;
 }
 
 uint64_t plat_now_ns(void)

@@ -143,7 +143,7 @@ int plat_sync(int fd, const char *path, struct fm_error *err)
 #ifdef __APPLE__
     int rc = fcntl(fd, F_FULLFSYNC);
 #else
-    int rc = fdatasync(fd);
+    int rc = fsync(fd);
 #endif
     return rc == 0 ? 0 : failed(err, "sync", path);
 }

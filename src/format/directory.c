@@ -17,7 +17,7 @@ bool directory_find(const char *dir, const char *const suffixes[], size_t n_suff
                     char found[DIRECTORY_NAME_BYTES])
 {
     found[0] = '\0';
-    DIR *d = opendir(dir);
+    DIR *d = dir != NULL ? opendir(dir) : NULL;
     if (d == NULL)
         return false;
     for (const struct dirent *e = readdir(d); e != NULL; e = readdir(d))

@@ -18,7 +18,7 @@ extern "C" {
 
 bool name_has_suffix(const char *name, const char *suffix);
 
-/* The first entry in name order with one of the suffixes, into `found`. */
+/* The first entry in name order with one of the suffixes, into `found`; `dir` may be NULL. */
 bool directory_find(const char *dir, const char *const suffixes[], size_t n_suffixes,
                     char found[DIRECTORY_NAME_BYTES]);
 

@@ -198,7 +198,7 @@ static int read_dense(struct parser *p)
     if (rc == 0 && bytes != p->dense_at)
         rc = wrong(p, "dense", "bytes", json_object_get(dense, "bytes"),
                    "the end of the last tensor");
-    return rc != 0 ? rc : read_sum(p, dense, "dense", &p->packed->dense_sum);
+    return rc;
 }
 
 static int read_matrix(struct parser *p, const json_t *entry, unsigned m,
@@ -571,4 +571,20 @@ int packed_check_dense(const struct source *source, struct fm_error *err)
                            (unsigned long long)t->offset);
     }
     return 0;
+}
+
+int packed_check_texts(const struct source *source, struct fm_error *err)
+{
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < source->packed->n_files; i++) {
+        const struct packed_file *file = &source->packed->files[i];
+        char label[LIMIT_PATH_BYTES], *text;
+        size_t bytes;
+        rc = source_read_text(source, file->name, LIMIT_TOKENIZER_JSON_BYTES, &text, &bytes, label,
+                              err);
+        if (rc == 0 && text == NULL)
+            rc = err_set(err, FM_ERR_IO, "'%s' is missing, but model.json names it", label);
+        mem_free(text);
+    }
+    return rc;
 }

@@ -57,8 +57,7 @@ struct packed {
     size_t n_tensors;
     struct packed_file *files;
     size_t n_files;
-    uint64_t dense_bytes;
-    struct packed_sum dense_sum; /* of all of dense.bin */
+    uint64_t dense_bytes; /* every byte belongs to a tensor, which has the checksum */
 };
 
 /* model.json ends with this, the checksum of everything before it in place of the %s. */
@@ -89,6 +88,9 @@ int packed_model_text(const struct packed *packed, json_t *config,
 
 /* Reads all of dense.bin; the error names the first tensor that does not have its checksum. */
 int packed_check_dense(const struct source *source, struct fm_error *err);
+/* Reads every file beside the weights; the error names the first that does not have its checksum
+ * or is missing. */
+int packed_check_texts(const struct source *source, struct fm_error *err);
 /* The checksum of bytes [offset, offset + bytes) of a file. */
 int packed_sum_range(const struct source_file *file, uint64_t offset, uint64_t bytes,
                      struct packed_sum *sum, struct fm_error *err);

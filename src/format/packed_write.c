@@ -32,9 +32,8 @@ static json_t *dense_json(const struct packed *packed)
     json_t *tensors = json_array();
     for (size_t i = 0; i < packed->n_tensors; i++)
         (void)json_array_append_new(tensors, tensor_json(&packed->tensors[i]));
-    return json_pack("{s:s, s:o, s:o, s:o}", "file", PACKED_DENSE_NAME, "bytes",
-                     uint_json(packed->dense_bytes), "xxh3_128", sum_json(&packed->dense_sum),
-                     "tensors", tensors);
+    return json_pack("{s:s, s:o, s:o}", "file", PACKED_DENSE_NAME, "bytes",
+                     uint_json(packed->dense_bytes), "tensors", tensors);
 }
 
 static json_t *matrix_json(const struct record_matrix *m)

@@ -32,14 +32,17 @@ static int open_directory(struct source *s, const char *spare_dir, struct fm_err
     if (directory_has(s->path, PACKED_MODEL_NAME))
         return packed_open(s, s->path, err);
     const bool has_gguf = !directory_find(s->path, safetensors, 1, found) &&
-                          directory_find(s->path, gguf, 1, found);
+                          (directory_find(s->path, gguf, 1, found) ||
+                           directory_find(spare_dir, gguf, 1, found));
     if (directory_has(s->path, "config.json") && !has_gguf)
         return hugging_face_open(s, s->path, spare_dir, err);
     if (!has_gguf)
         return err_set(err, FM_ERR_FORMAT, "'%s' has neither model.json nor config.json: %s",
                        s->path, SOURCE_EXPECTED);
-    char *path = source_join(s->path, found, err);
-    int rc = path == NULL ? FM_ERR_NOMEM : gguf_open(s, path, spare_dir, err);
+    int rc = gguf_find_model(s->path, found, err);
+    char *path = rc == 0 ? source_join(s->path, found, err) : NULL;
+    if (rc == 0)
+        rc = path == NULL ? FM_ERR_NOMEM : gguf_open(s, path, spare_dir, err);
     mem_free(path);
     return rc;
 }

@@ -248,30 +248,36 @@ static bool is_cut(const struct quant *quant, unsigned part, uint64_t first)
     return quant->part_rows[part] <= 1 || first % quant->part_rows[part] == 0;
 }
 
-/* One part of the chosen rows, one range after the other. */
-static void bind_part(struct binder *b, const struct weight *w, const struct tensor_info *t,
-                      unsigned part, const struct row_range *ranges, unsigned n_ranges,
-                      uint64_t at)
+static bool are_cut(const struct quant *quant, const struct row_range *ranges, unsigned n_ranges)
 {
-    const uint64_t row_bytes = quant_part_row_bytes(w->quant, part, w->n_cols);
+    for (unsigned p = 0; p < quant->n_parts; p++)
+        for (unsigned i = 0; i < n_ranges; i++)
+            if (!is_cut(quant, p, ranges[i].first) ||
+                (i + 1 < n_ranges && !is_cut(quant, p, ranges[i].count)))
+                return false;
+    return true;
+}
+
+/* One part of the chosen rows, one range after the other. `stored` is the file's format; where
+ * the weight's own does not share what the file shares, each row is read by itself. */
+static void bind_part(struct binder *b, const struct weight *w, const struct tensor_info *t,
+                      const struct quant *stored, unsigned part, const struct row_range *ranges,
+                      unsigned n_ranges, uint64_t at)
+{
+    const uint64_t row_bytes = quant_part_row_bytes(stored, part, w->n_cols);
+    const bool is_spread = stored->part_rows[part] > 1 && w->quant->part_rows[part] <= 1;
     for (unsigned i = 0; i < n_ranges; i++) {
-        const bool is_last = i + 1 == n_ranges;
-        if (!is_cut(w->quant, part, ranges[i].first) ||
-            (!is_last && !is_cut(w->quant, part, ranges[i].count))) {
-            b->rc = err_set(b->err, FM_ERR_UNSUPPORTED,
-                            "%s: tensor '%s' is %s, whose scales belong to %u rows: rows %u to %u "
-                            "cannot be taken out of it",
-                            file_of(b, t), t->name, w->quant->name, w->quant->part_rows[part],
-                            ranges[i].first, ranges[i].first + ranges[i].count);
-            return;
+        const uint64_t n = is_spread ? ranges[i].count : 1;
+        for (uint64_t r = 0; r < n && b->rc == 0; r++) {
+            uint64_t bytes = is_spread ? row_bytes : quant_part_bytes(stored, part,
+                                                                      ranges[i].count, w->n_cols);
+            add_read(b, (struct dense_read){
+                .file = t->parts[part].file,
+                .offset = t->parts[part].offset +
+                          quant_part_row(stored, part, ranges[i].first + r) * row_bytes,
+                .bytes = bytes, .dense_offset = at});
+            at += bytes;
         }
-        uint64_t bytes = quant_part_bytes(w->quant, part, ranges[i].count, w->n_cols);
-        add_read(b, (struct dense_read){
-            .file = t->parts[part].file,
-            .offset = t->parts[part].offset +
-                      quant_part_row(w->quant, part, ranges[i].first) * row_bytes,
-            .bytes = bytes, .dense_offset = at});
-        at += bytes;
     }
 }
 
@@ -282,14 +288,15 @@ static void bind_rows(struct binder *b, struct weight *out, const struct tensor_
     uint64_t n_rows = 0;
     for (unsigned i = 0; i < n_ranges; i++)
         n_rows += ranges[i].count;
-    *out = (struct weight){.quant = quant, .n_rows = (uint32_t)n_rows, .n_cols = n_cols};
-    for (unsigned p = 0; p < quant->n_parts && b->rc == 0; p++) {
-        uint64_t at = reserve(b, quant_part_bytes(quant, p, n_rows, n_cols));
+    const struct quant *own = are_cut(quant, ranges, n_ranges) ? quant : quant->unshared;
+    *out = (struct weight){.quant = own, .n_rows = (uint32_t)n_rows, .n_cols = n_cols};
+    for (unsigned p = 0; p < own->n_parts && b->rc == 0; p++) {
+        uint64_t at = reserve(b, quant_part_bytes(own, p, n_rows, n_cols));
         add_pointer(b, &out->parts[p], at);
-        bind_part(b, out, t, p, ranges, n_ranges, at);
+        bind_part(b, out, t, quant, p, ranges, n_ranges, at);
     }
     b->model->n_parameters += n_rows * n_cols;
-    count_format(b, quant, false, 1, weight_bytes(out));
+    count_format(b, own, false, 1, weight_bytes(out));
 }
 
 void binder_matrix(struct binder *b, struct weight *out, enum tensor_role role, uint32_t n_rows,

@@ -111,15 +111,13 @@ static int write_dense(struct writer *w, struct crew *crew, size_t f, void *buff
                        struct fm_error *err)
 {
     const struct synth_file *file = &w->plan->files[f];
-    XXH3_state_t *whole = XXH3_createState(), *one = XXH3_createState();
+    XXH3_state_t *one = XXH3_createState();
     size_t tensor = 0;
     int rc = 0;
-    if (whole == NULL || one == NULL) {
+    if (one == NULL)
         rc = err_set(err, FM_ERR_NOMEM, "out of memory: a checksum");
-    } else {
-        (void)XXH3_128bits_reset(whole); /* fail for no state only */
-        (void)XXH3_128bits_reset(one);
-    }
+    else
+        (void)XXH3_128bits_reset(one); /* fails for no state only */
     for (uint64_t at = 0; rc == 0 && at < file->bytes;) {
         uint64_t bytes;
         rc = write_piece(w, f, at, buffer, &bytes, err);
@@ -127,14 +125,10 @@ static int write_dense(struct writer *w, struct crew *crew, size_t f, void *buff
             rc = crew_advance(crew, bytes, err);
         if (rc != 0)
             break;
-        (void)XXH3_128bits_update(whole, buffer, bytes);
         sum_tensors(w->plan->packed, &tensor, one, at, buffer, bytes);
         at += bytes;
     }
-    if (rc == 0)
-        digest(whole, &w->plan->packed->dense_sum);
-    (void)XXH3_freeState(whole);
-    (void)XXH3_freeState(one);
+    (void)XXH3_freeState(one); /* accepts NULL */
     return rc;
 }
 

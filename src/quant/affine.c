@@ -9,6 +9,17 @@
 static void affine_unpack(const struct quant *q, const void *codes, uint8_t *dst, size_t n)
 {
     const uint8_t *src = codes;
+    if (q->bits == 8) {
+        memcpy(dst, src, n);
+        return;
+    }
+    if (q->bits == 4) {
+        for (size_t i = 0; i < n / 2; i++) {
+            dst[2 * i] = src[i] & 15;
+            dst[2 * i + 1] = src[i] >> 4;
+        }
+        return;
+    }
     const unsigned bits = q->bits;
     const unsigned mask = (1u << bits) - 1;
     unsigned held = 0; /* bits waiting, the next code lowest */

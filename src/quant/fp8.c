@@ -39,19 +39,26 @@ static void fp8_decode(const struct quant *q, const void *const parts[], float *
     }
 }
 
-#define FP8(format, scale_bytes)                                                                   \
-    extern const struct quant quant_fp8_b128_##format;                                             \
-    const struct quant quant_fp8_b128_##format = {                                                 \
-        .name = "fp8-b128-" #format,                                                               \
+/* b128: a scale for 128 x 128 weights, as the files have it; g128: for 128 of one row, which rows
+ * taken out of such a matrix get. */
+#define FP8_OF(format, scale_bytes, shape, rows, unshared_form)                                    \
+    extern const struct quant quant_fp8_##shape##_##format;                                        \
+    const struct quant quant_fp8_##shape##_##format = {                                            \
+        .name = "fp8-" #shape "-" #format,                                                         \
         .kind = QUANT_BLOCK,                                                                       \
         .block = COLUMNS,                                                                          \
         .n_parts = 2,                                                                              \
         .part_block_bytes = {COLUMNS, scale_bytes},                                                \
-        .part_rows = {1, 128},                                                                     \
+        .part_rows = {1, rows},                                                                    \
+        .unshared = unshared_form,                                                                 \
         .bits = 8,                                                                                 \
         .scale = &quant_##format,                                                                  \
         .decode_row = fp8_decode,                                                                  \
     };
+
+#define FP8(format, scale_bytes)                                                                   \
+    FP8_OF(format, scale_bytes, g128, 1, NULL)                                                     \
+    FP8_OF(format, scale_bytes, b128, 128, &quant_fp8_g128_##format)
 
 FP8(bf16, 2)
 FP8(f16, 2)

@@ -30,6 +30,7 @@ struct quant {
     /* Rows of the matrix that share one row of the part; 0 means 1. More than one only where a
      * scale belongs to a rectangle of weights (fp8). */
     unsigned part_rows[QUANT_MAX_PARTS];
+    const struct quant *unshared; /* the same with every row on its own; NULL where it is so */
     unsigned bits;                              /* of one code, or of one float */
     const struct quant *scale;                  /* format of scales and biases, if parts */
 

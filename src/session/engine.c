@@ -124,7 +124,8 @@ static int open_compute(struct fm_model *m, struct fm_error *err)
     const struct forward_options forward = {.max_rows = b->max_rows,
                                             .max_segments = b->n_sessions,
                                             .n_context = b->n_context,
-                                            .kv_format = m->kv_format};
+                                            .kv_format = m->kv_format,
+                                            .routes = m->routes};
     m->segments = mem_new(b->n_sessions, sizeof *m->segments, "the batch", err);
     m->segment_sessions = mem_new(b->n_sessions, sizeof *m->segment_sessions, "the batch", err);
     if (m->segments == NULL || m->segment_sessions == NULL)
@@ -133,6 +134,24 @@ static int open_compute(struct fm_model *m, struct fm_error *err)
     if (rc == 0)
         rc = forward_open(m->model, m->be, m->cache, &forward, &m->forward, err);
     return rc;
+}
+
+/* Opened before the budget is divided, so that they count as resident already. */
+static int open_routes(struct fm_model *m, const struct fm_model_options *options,
+                       struct fm_error *err)
+{
+    const struct model_shape *s = &m->model->shape;
+    if (options->routes == NULL)
+        return 0;
+    if (m->model->n_expert_layers == 0)
+        return err_set(err, FM_ERR_ARG, "routes cannot be used: the model has no routed experts");
+    const struct routes_shape shape = {
+        .n_layers = m->model->n_expert_layers,
+        .n_experts = s->n_experts,
+        .n_used = s->n_experts_per_token,
+        .n_positions = options->n_context > 0 ? options->n_context : s->max_context,
+    };
+    return routes_open(options->routes, &shape, &m->routes, err);
 }
 
 static int open_into(struct fm_model *m, const char *path,
@@ -149,10 +168,15 @@ static int open_into(struct fm_model *m, const char *path,
         rc = read_default_sampling(m, err);
     if (rc != 0 || options->metadata_only)
         return rc;
+    rc = open_routes(m, options, err);
+    if (rc != 0)
+        return rc;
     plat_memory_trim(); /* the JSON trees are gone: do not count them as the program's */
     rc = budget_plan(&m->budget, m->model, m->kv_format, options, err);
     if (rc == 0 && options->check && m->model->source->packed != NULL)
         rc = packed_check_dense(m->model->source, err);
+    if (rc == 0 && options->check && m->model->source->packed != NULL)
+        rc = packed_check_texts(m->model->source, err);
     if (rc == 0)
         rc = model_load_dense(m->model, options->progress, options->progress_ctx, err);
     if (rc == 0)
@@ -193,6 +217,7 @@ void fm_model_close(struct fm_model *m)
     expert_store_close(m->store); /* before the cache: its slots are what reads write to */
     expert_cache_close(m->cache);
     tokenizer_close(m->tokenizer);
+    routes_close(m->routes);
     model_close(m->model);
     mem_free(m->segments);
     mem_free(m->segment_sessions);
@@ -207,6 +232,7 @@ void fm_model_info(const struct fm_model *m, struct fm_model_info *info)
     struct sequence_sizes sizes;
     sequence_sizes(model, m->kv_format, &sizes);
     *info = (struct fm_model_info){
+        .container = source_kind_name(model->source),
         .architecture = model->model_type,
         .n_parameters = model->n_parameters,
         .n_layers = model->shape.n_layers,
@@ -224,6 +250,7 @@ void fm_model_info(const struct fm_model *m, struct fm_model_info *info)
         .n_ignored_tensors = model->n_ignored_tensors,
         .has_tokenizer = m->tokenizer != NULL,
         .has_tied_head = model->shape.has_tied_head,
+        .routes = m->routes != NULL ? m->routes->label : NULL,
     };
     for (uint32_t i = 0; i < model->n_expert_layers; i++) {
         const struct expert_layer *l = &model->expert_layers[i];
@@ -241,6 +268,18 @@ bool fm_model_format(const struct fm_model *m, unsigned i, struct fm_format_info
     const struct model_format_use *use = &m->model->formats[i];
     *info = (struct fm_format_info){use->quant->name, use->is_expert, use->n_tensors,
                                     use->n_bytes};
+    return true;
+}
+
+bool fm_number_format(unsigned i, struct fm_number_format *format)
+{
+    const struct quant *q = quant_at(i);
+    if (q == NULL)
+        return false;
+    const unsigned cols = 128 * q->block, rows = 128; /* whole blocks of every part */
+    const double bits = 8.0 * (double)quant_matrix_bytes(q, rows, cols);
+    *format = (struct fm_number_format){q->name, bits / ((double)rows * cols),
+                                        q->encode_row != NULL};
     return true;
 }
 
@@ -262,6 +301,7 @@ void fm_model_stats(const struct fm_model *m, struct fm_stats *stats)
         .prefill_ns = m->prefill_ns,
         .n_decode_tokens = m->n_decode_tokens,
         .decode_ns = m->decode_ns,
+        .routes = m->routes != NULL ? m->routes->label : NULL,
     };
     if (m->cache == NULL)
         return;

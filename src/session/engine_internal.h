@@ -27,6 +27,7 @@ struct fm_model {
     const struct quant *kv_format;
     struct budget budget;
     bool is_metadata_only;
+    struct routes *routes; /* NULL: the model's routers */
     struct backend *be;
     struct expert_store *store;
     struct expert_cache *cache; /* NULL without routed experts */

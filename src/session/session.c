@@ -172,6 +172,17 @@ static void show_hidden(void *ctx, uint32_t segment, uint32_t row, uint32_t laye
     e->n_foreign += mem_count() - n_before;
 }
 
+static void show_route(void *ctx, uint32_t segment, uint32_t row, uint32_t layer,
+                       const uint32_t *ids, const float *weights)
+{
+    struct evaluation *e = ctx;
+    const struct fm_session *s = session_of(e, segment);
+    const long n_before = mem_count();
+    s->observer.route(s->observer.ctx, layer, s->sequence->position + row,
+                      e->m->model->shape.n_experts_per_token, ids, weights);
+    e->n_foreign += mem_count() - n_before;
+}
+
 static void take_logits(void *ctx, uint32_t segment, uint32_t row, const float *logits)
 {
     struct evaluation *e = ctx;
@@ -206,6 +217,7 @@ static uint32_t fill_batch(struct evaluation *e)
             .wants_last_logits = n == left,
             .wants_all_logits = s->observer.logits != NULL,
             .wants_hidden = s->observer.hidden != NULL,
+            .wants_routes = s->observer.route != NULL,
         };
         m->segment_sessions[n_segments++] = i;
         s->n_done += n;
@@ -218,7 +230,8 @@ static uint32_t fill_batch(struct evaluation *e)
 static int run_batches(struct evaluation *e, struct fm_error *err)
 {
     const struct batch_hooks hooks = {.ctx = e, .before_layer = before_layer,
-                                      .hidden = show_hidden, .logits = take_logits};
+                                      .hidden = show_hidden, .route = show_route,
+                                      .logits = take_logits};
     uint32_t n_segments;
     while ((n_segments = fill_batch(e)) > 0) {
         const struct batch batch = {e->m->segments, n_segments, hooks};

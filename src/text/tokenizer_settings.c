@@ -159,6 +159,26 @@ static int check_model(const struct jdoc *doc, const json_t *model, struct fm_er
     return 0;
 }
 
+/* A template for one text that is the text and nothing else. */
+static bool adds_nothing(const json_t *template)
+{
+    const json_t *single = jdoc_find(template, "single");
+    const json_t *piece = json_array_get(single, 0);
+    return has_type(template, "TemplateProcessing") && json_array_size(single) == 1 &&
+           json_object_size(piece) == 1 && jdoc_find(piece, "Sequence") != NULL;
+}
+
+/* A ByteLevel post-processor trims offsets and leaves the ids alone. */
+static int check_post_processor(const struct jdoc *doc, const json_t *value, struct fm_error *err)
+{
+    if (value == NULL || adds_nothing(value))
+        return 0;
+    if (!has_type(value, "ByteLevel"))
+        return refuse(doc, "post_processor", value,
+                      "ByteLevel, a template that adds no token, or null", err);
+    return check_fields(doc, value, "post_processor.", byte_level_fields, err);
+}
+
 int tokenizer_check_settings(struct tokenizer *tok, const struct jdoc *doc, struct fm_error *err)
 {
     static const char *const known[] = {
@@ -184,11 +204,7 @@ int tokenizer_check_settings(struct tokenizer *tok, const struct jdoc *doc, stru
         rc = check_pre_tokenizer(tok, doc, jdoc_find(doc->root, "pre_tokenizer"), err);
     if (rc != 0)
         return rc;
-    /* A ByteLevel post-processor trims offsets and leaves the ids alone. */
-    value = jdoc_find(doc->root, "post_processor");
-    if (value != NULL && !has_type(value, "ByteLevel"))
-        return refuse(doc, "post_processor", value, "ByteLevel or null", err);
-    rc = check_fields(doc, value, "post_processor.", byte_level_fields, err);
+    rc = check_post_processor(doc, jdoc_find(doc->root, "post_processor"), err);
     value = jdoc_find(doc->root, "decoder");
     if (rc == 0 && !has_type(value, "ByteLevel"))
         return refuse(doc, "decoder", value, "ByteLevel", err);

@@ -314,8 +314,9 @@ static void test_unsupported_settings(void **state)
         {"\"add_prefix_space\": false", "\"add_prefix_space\": true",
          "pretokenizers[1].add_prefix_space' is true"},
         {"\"use_regex\": false", "\"use_regex\": true", "pretokenizers[1].use_regex' is true"},
-        {"\"post_processor\": null", "\"post_processor\": {\"type\": \"TemplateProcessing\"}",
-         "field 'post_processor' is {\"type\":\"TemplateProcessing\"}"},
+        {"\"post_processor\": null", "\"post_processor\": {\"type\": \"TemplateProcessing\", "
+         "\"single\": [{\"SpecialToken\": {\"id\": \"x\"}}]}",
+         "field 'post_processor' is {\"type\":\"TemplateProcessing\""},
         {"\"decoder\": {\n  \"type\": \"ByteLevel\"", "\"decoder\": {\n  \"type\": \"WordPiece\"",
          "field 'decoder' is"},
         {"\"truncation\": null", "\"truncation\": {\"max_length\": 5}", "field 'truncation' is"},
@@ -407,6 +408,8 @@ static void test_accepted_variants(void **state)
         {"\"dropout\": null", "\"dropout\": 0.0", ""},
         {"\"continuing_subword_prefix\": null", "\"continuing_subword_prefix\": \"\"", ""},
         {"\"type\": \"NFC\"", "\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"NFC\"}]", ""},
+        {"\"post_processor\": null", "\"post_processor\": {\"type\": \"TemplateProcessing\", "
+         "\"single\": [{\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}]}", ""},
         {"\"post_processor\": null", "\"post_processor\": {\"type\": \"ByteLevel\", "
                                      "\"add_prefix_space\": true, \"trim_offsets\": true}", ""},
         {"[\n    \"h\",\n    \"e\"\n   ]", "\"h e\"", ""},

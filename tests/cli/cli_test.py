@@ -24,10 +24,15 @@ SECONDS = 60
 
 COMMANDS = {
     "run": "prompt file system raw n-tokens greedy temp top-k top-p min-p seed memory context "
-           "threads prefill-chunk json quiet verbose help",
+           "threads prefill-chunk check routes trace json quiet verbose help",
+    "pack": "experts dense embed head consume yes restart threads json quiet verbose help",
+    "verify": "threads json quiet help",
     "inspect": "json help",
     "tokenize": "prompt file plain ids count json help",
-    "eval nll": "window windows memory threads prefill-chunk json quiet verbose help",
+    "eval nll": "window windows memory threads prefill-chunk check trace json quiet verbose help",
+    "bench decode": "tokens repeat routes memory threads prefill-chunk check json quiet verbose "
+                    "help",
+    "bench routes": "experts used layers tokens json help",
     "synth": "layers hidden heads kv-heads head-dim experts used expert-width shared-width "
              "key-heads value-heads key-dim value-dim conv interval vocab context form "
              "experts-format dense-format embed-format head-format split-size seed threads dry-run "
@@ -111,6 +116,7 @@ class Usage(Case):
         self.assert_fails(flashmoe("help", "rnu"), 2, "did you mean 'run'?")
         self.assert_fails(flashmoe("eval"), 2, "flashmoe eval nll")
         self.assert_fails(flashmoe("eval", "zzz"), 2, "flashmoe eval nll")
+        self.assert_fails(flashmoe("bench"), 2, "flashmoe bench decode", "flashmoe bench routes")
         self.assert_fails(flashmoe("completions", "tcsh"), 2, "bash, zsh, fish")
 
     def test_model_in_place_of_a_command(self):
@@ -124,9 +130,7 @@ class Usage(Case):
         self.assert_fails(flashmoe("eval", "nll", MODEL, "x", "--zzz"), 2, "flashmoe help eval nll")
 
     def test_missing_operand(self):
-        for command in ("run", "inspect", "tokenize", "eval nll"):
-            self.assert_fails(flashmoe(*command.split()), 2, "MODEL is missing",
-                              f"flashmoe help {command}")
+        self.assert_fails(flashmoe("eval", "nll"), 2, "MODEL is missing", "flashmoe help eval nll")
         self.assert_fails(flashmoe("eval", "nll", MODEL), 2, "FILE is missing")
         self.assert_fails(flashmoe("run", MODEL, "hello"), 2, "unexpected argument 'hello'")
 
@@ -287,7 +291,7 @@ class Run(Case):
              "n_expert_hits": int, "n_expert_misses": int, "bytes_read": int, "memory_bytes": int,
              "memory_budget_bytes": int, "n_context": int, "prefill_chunk": int, "n_threads": int,
              "logits_hash": str, "seed": int, "sampling": dict, "stop_reason": str, "model": str,
-             "architecture": str}
+             "architecture": str, "routes": type(None)}
 
     def test_json(self):
         result = flashmoe("run", MODEL, "--json", "-p", "Once upon a time", "-n", "8")
@@ -581,6 +585,61 @@ class Eval(Case):
                           '"response"')
         self.assert_fails(self.evaluate("[1]\n", *args), 1, "line 1")
         self.assert_fails(self.evaluate("", *args), 1, "at least 2")
+
+
+class Bench(Case):
+    def test_decode(self):
+        found = json.loads(self.assert_works(
+            flashmoe("bench", "decode", MODEL, "--tokens", "4", "--repeat", "3", "--json")).stdout)
+        self.assertEqual(len(found["stretches"]), 3)
+        self.assertTrue(0 < found["tok_per_s_min"] <= found["tok_per_s"] <= found["tok_per_s_max"])
+        self.assertTrue(0 <= found["hit_rate"] <= 1)
+        self.assertIs(found["routes"], None)
+        out = self.assert_works(flashmoe("bench", "decode", MODEL, "--tokens", "4")).stdout
+        for word in ("tok/s median", "of 5 stretches of 4 tokens", "expert hits", "per token",
+                     "the model's own"):
+            self.assertIn(word, out)
+
+    def test_routes(self):
+        out = self.assert_works(flashmoe("bench", "routes", "gen:seed=3")).stdout
+        for word in ("gen:seed=3", "Qwen3-30B-A3B", "gemma-4-26B-A4B", "gpt-oss-120b", "overlap",
+                     "distinct in 128", "LRU of 25%"):
+            self.assertIn(word, out)
+        self.assertLessEqual(max(map(len, out.splitlines())), 88)
+        found = json.loads(self.assert_works(
+            flashmoe("bench", "routes", "gen", "--experts", "512", "--used", "10", "--layers", "3",
+                     "--tokens", "64", "--json")).stdout)
+        shape = found["routes"]
+        self.assertEqual([shape[key] for key in ("n_experts", "n_used", "n_layers", "n_tokens")],
+                         [512, 10, 3, 64])
+        self.assertIs(shape["distinct"][6], None)
+        self.assertEqual(found["capacities"][4], 0.25)
+
+    def test_bad_routes(self):
+        for text, word in (("gen:zzz=1", "zzz=1"), ("gen:alpha=many", "'many'")):
+            self.assert_fails(flashmoe("bench", "routes", text), 2, word)
+            self.assert_fails(flashmoe("run", MODEL, "-p", "hi", "--routes", text, "-q"), 1, word)
+        with tempfile.TemporaryDirectory() as folder:
+            gone, bad = os.path.join(folder, "gone"), os.path.join(folder, "bad")
+            with open(bad, "w", encoding="utf-8") as file:
+                file.write("# route_trace v1\nhello\n")
+            self.assert_fails(flashmoe("bench", "routes", gone), 1, gone)
+            self.assert_fails(flashmoe("run", MODEL, "-p", "hi", "--routes", bad), 1, bad, "line 2",
+                              "hello")
+            self.assert_fails(flashmoe("bench", "routes", folder), 1, folder)
+
+    def test_trace_faults(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.assert_fails(flashmoe("run", MODEL, "-p", "hi", "--trace",
+                                       os.path.join(folder, "no", "t.csv")), 1, "--trace")
+            path = os.path.join(folder, "t.csv")
+            os.symlink("/dev/full", path + ".part")
+            result = flashmoe("run", MODEL, "-p", "hi", "-n", "8", "-q", "--trace", path)
+            self.assertEqual(result.returncode, 1)
+            self.assertIn(f"flashmoe: --trace: cannot write '{path}': ", result.stderr)
+            self.assertEqual(os.listdir(folder), [])
+            flashmoe("run", folder, "-p", "hi", "--trace", path) # not a model
+            self.assertEqual(os.listdir(folder), [])
 
 
 if __name__ == "__main__":

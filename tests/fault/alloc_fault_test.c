@@ -14,6 +14,7 @@
 #define GOLDEN FLASHMOE_TEST_DIR "/golden/"
 
 static const char prompt[] = "the moon";
+static const char *routes; /* NULL: the model's own */
 
 /* All that one use of the library holds. */
 struct use {
@@ -62,6 +63,7 @@ static int use_all(struct use *u, const char *path, bool has_text, struct fm_err
     options.n_threads = 2;
     options.n_sessions = 2;
     options.n_context = 128;
+    options.routes = routes;
     int rc = fm_model_open(path, &options, &u->model, err);
     for (int i = 0; rc == 0 && i < 2; i++)
         rc = fm_session_open(u->model, &u->sessions[i], err);
@@ -123,6 +125,12 @@ static void test_with_text(void **state)
     fail_every_allocation(GOLDEN "qwen3_next", true);
 }
 
+static void test_gguf(void **state)
+{
+    (void)state;
+    fail_every_allocation(FLASHMOE_TEST_DIR "/oracle/frozen/small_qwen3_next-q8_0.gguf", true);
+}
+
 static void test_without_text(void **state)
 {
     (void)state;
@@ -130,11 +138,23 @@ static void test_without_text(void **state)
     fail_every_allocation(GOLDEN "qwen3_5_moe_text", false);
 }
 
+static void test_with_routes(void **state)
+{
+    (void)state;
+    routes = "gen";
+    fail_every_allocation(GOLDEN "qwen3_moe", false);
+    routes = FLASHMOE_TEST_DIR "/fuzz/corpus/routes/two-turns.csv";
+    fail_every_allocation(GOLDEN "qwen3_moe", false);
+    routes = NULL;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_with_text),
+        cmocka_unit_test(test_gguf),
         cmocka_unit_test(test_without_text),
+        cmocka_unit_test(test_with_routes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Holds the engine to transformers' results for the trained nano checkpoint.
 
-usage: nano_test.py --data DIR --unpack-to DIR [--short] {greedy,nll,same-bits} PROGRAM
+usage: nano_test.py --data DIR --unpack-to DIR [--short] [--model PATH] {greedy,nll,same-bits}
+                    PROGRAM
 
 greedy     the twelve greedy answers of nano_golden.json, token by token
 nll        nats per token of the eight held-out domains, within 0.002 of transformers in bf16
@@ -9,6 +10,8 @@ same-bits  the program same_bits on nano, with the one hash that every machine m
 
 With --short, for builds with sanitizers, which are 50 times slower: one window of 64 tokens per
 domain, held to what an optimised build gives, and fewer combinations of threads and chunks.
+
+--model: the same weights in another form, such as a GGUF file in bf16.
 
 Exit status 77 (skipped) when DIR has no nano checkpoint.
 """
@@ -74,8 +77,8 @@ def run(command):
     return done.stdout
 
 
-def greedy(program, model, golden):
-    stop = set(json.load(open(model / "generation_config.json"))["eos_token_id"])
+def greedy(program, model, original, golden):
+    stop = set(json.load(open(original / "generation_config.json"))["eos_token_id"])
     n_failed = 0
     for case in golden["prompts"]:
         want = case["greedy"]
@@ -110,13 +113,15 @@ def main():
     parser.add_argument("--data", type=pathlib.Path, required=True)
     parser.add_argument("--unpack-to", type=pathlib.Path, required=True)
     parser.add_argument("--short", action="store_true")
+    parser.add_argument("--model", type=pathlib.Path)
     parser.add_argument("test", choices=["greedy", "nll", "same-bits"])
     parser.add_argument("program")
     args = parser.parse_args()
-    model = unpack(args.data, args.unpack_to)
+    original = unpack(args.data, args.unpack_to)
+    model = args.model or original
     golden = json.load(open(args.data / "nano_golden.json"))
     if args.test == "greedy":
-        sys.exit(greedy(args.program, model, golden) > 0)
+        sys.exit(greedy(args.program, model, original, golden) > 0)
     if args.test == "nll":
         if args.short:
             terms = SHORT_NLL, args.data / "heldout", ["--windows", "1", "--window", "64"]

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""bounded_test.py FLASHMOE MODEL: measured resident memory stays inside --memory, from the smallest
-budget the program accepts upwards, and the smaller budget reads more."""
+"""bounded_test.py FLASHMOE MODEL [OPTION...]: measured resident memory stays inside --memory, from
+the smallest budget the program accepts upwards, and the smaller budget reads more."""
 import json
 import subprocess
 import sys
@@ -8,17 +8,17 @@ import sys
 MIB = 1 << 20
 
 
-def run(program, model, budget):
+def run(program, model, budget, options):
     command = [program, "run", model, "-p", "Once upon a time", "-n", "48", "--greedy", "--json",
-               "--memory", str(budget)]
+               "--memory", str(budget), *options]
     done = subprocess.run(command, capture_output=True, text=True)
     return json.loads(done.stdout) if done.returncode == 0 else None
 
 
 def main():
-    program, model = sys.argv[1:]
-    smallest = next(n for n in range(2, 1 << 14) if run(program, model, n * MIB))
-    results = [run(program, model, (smallest + more) * MIB) for more in (0, 1, 8, 64)]
+    program, model, *options = sys.argv[1:]
+    smallest = next(n for n in range(2, 1 << 14) if run(program, model, n * MIB, options))
+    results = [run(program, model, (smallest + more) * MIB, options) for more in (0, 1, 8, 64)]
     for r in results:
         print(f"budget {r['memory_budget_bytes'] / MIB:.0f} MiB: resident "
               f"{r['memory_bytes'] / MIB:.1f} MiB, {r['bytes_read'] / MIB:.1f} MiB read, "

@@ -1,9 +1,9 @@
-/* same_bits MODEL [HASH [STEP]]: the logits of every position of a prompt and of a greedy
+/* same_bits MODEL [HASH [STEP [ROUTES]]]: the logits of every position of a prompt and of a greedy
  * continuation must be the same bits for 1, 2 and 4 threads, prefill chunks of 1, 7, 64 and all,
  * budgets from the smallest allowed to everything, a cold and a warm cache, beside another session
  * in one batch, and in a program that rounds upwards. With HASH, that value is required; "-"
- * requires none. With STEP, only every STEP-th combination is run. Exit status 3 when bits
- * differ. */
+ * requires none. With STEP, only every STEP-th combination is run; with ROUTES, they choose the
+ * experts in place of the routers. Exit status 3 when bits differ. */
 #include <fenv.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +17,7 @@
 
 static int32_t prompt[N_PROMPT], other[N_PROMPT];
 static char expected[33];
+static const char *routes; /* NULL: the model's own */
 static unsigned n_runs, n_different;
 static uint64_t fewest_slots = UINT64_MAX, most_slots;
 
@@ -45,6 +46,7 @@ static int try_open(const char *path, unsigned threads, unsigned chunk, uint64_t
     options.memory_bytes = memory;
     options.n_context = CONTEXT;
     options.n_sessions = 2;
+    options.routes = routes;
     return fm_model_open(path, &options, model, err);
 }
 
@@ -195,6 +197,7 @@ int main(int argc, char **argv)
         return 2;
     if (argc > 2 && strcmp(argv[2], "-") != 0)
         snprintf(expected, sizeof expected, "%s", argv[2]);
+    routes = argc > 4 ? argv[4] : NULL;
     struct fm_model *model = open_model(argv[1], 1, 1, 0);
     struct fm_model_info info;
     fm_model_info(model, &info);

@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
 """Compares tokenize_lines with frozen results of the official `tokenizers` package.
 
-usage: check_frozen.py TOKENIZE_LINES qwen2|qwen35
+usage: check_frozen.py TOKENIZE_LINES qwen2|qwen35 [--gguf]
 
-The samples are written by compare_tokenizers.py --freeze. Python's standard library only.
+With --gguf the tokenizer is read from a GGUF file made of the same vocabulary. The samples are
+written by compare_tokenizers.py --freeze. Python's standard library only.
 """
 import json
 import pathlib
 import sys
+import tempfile
 
 import lines_protocol
+
+HERE = pathlib.Path(__file__).resolve().parent
 
 
 def compare(what, inputs, want, got):
@@ -20,11 +24,17 @@ def compare(what, inputs, want, got):
     return len(bad)
 
 
-def main():
-    program, name = sys.argv[1:3]
-    here = pathlib.Path(__file__).resolve().parent
-    tokenizer = here / f"frozen_{name}_tokenizer.json"
-    samples = json.loads((here / f"frozen_{name}_samples.json").read_text(encoding="utf-8"))
+def as_gguf(tokenizer, pre, folder):
+    sys.path.insert(0, str(HERE.parent / "format"))
+    import gguf_writer
+    document = json.loads(tokenizer.read_text(encoding="utf-8"))
+    path = pathlib.Path(folder) / "tokenizer.gguf"
+    path.write_bytes(gguf_writer.make(gguf_writer.tokenizer_values(document, pre), []))
+    return path
+
+
+def check(program, name, tokenizer):
+    samples = json.loads((HERE / f"frozen_{name}_samples.json").read_text(encoding="utf-8"))
     n_bad = n_all = 0
     for mode in ("encode", "plain", "pieces"):
         chosen = samples["encode" if mode == "pieces" else mode]
@@ -38,8 +48,17 @@ def main():
     n_bad += compare("decode", lists, want, lines_protocol.decode(program, tokenizer, lists))
     n_all += len(lists)
     print(f"{name}: {n_all} samples, {n_bad} different from {samples['official']}")
-    sys.exit(1 if n_bad > 0 or n_all == 0 else 0)
+    return 1 if n_bad > 0 or n_all == 0 else 0
+
+
+def main():
+    program, name = sys.argv[1:3]
+    tokenizer = HERE / f"frozen_{name}_tokenizer.json"
+    if sys.argv[3:] != ["--gguf"]:
+        return check(program, name, tokenizer)
+    with tempfile.TemporaryDirectory() as folder:
+        return check(program, name, as_gguf(tokenizer, name, folder))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

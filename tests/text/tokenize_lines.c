@@ -1,6 +1,6 @@
 /* The C side of compare_tokenizers.py and check_frozen.py.
  *
- * usage: tokenize_lines TOKENIZER.json encode|plain|decode|speed
+ * usage: tokenize_lines TOKENIZER.json|FILE.gguf encode|plain|decode|speed|json
  *        tokenize_lines qwen2|qwen35 pieces
  *
  * encode, plain: reads texts, each a 32-bit length and its bytes; writes for each a 32-bit count
@@ -8,13 +8,15 @@
  * count and 32-bit ids; pushes them through the streaming decoder and writes for each a 32-bit
  * length and the text; a piece that is not whole UTF-8 ends the program with status 2. pieces:
  * reads texts; writes for each a 32-bit count and the 32-bit lengths of the pieces of its NFC
- * form. Integers are in machine order. speed: encodes all of stdin and reports to stderr. */
+ * form. Integers are in machine order. speed: encodes all of stdin and reports to stderr. json:
+ * writes the tokenizer.json that a GGUF file gives. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
 #include "base/plat.h"
+#include "format/gguf_internal.h"
 #include "text/nfc.h"
 #include "text/pretok.h"
 #include "text/tokenizer.h"
@@ -146,20 +148,57 @@ static void measure(const struct tokenizer *tok)
     mem_free(text);
 }
 
+/* The tokenizer of a GGUF file, whose tensors are not looked at. */
+static struct tokenizer *open_gguf(const char *path, bool prints)
+{
+    int fd;
+    uint64_t bytes;
+    struct fm_error err;
+    struct gguf g;
+    struct source source = {.path = NULL};
+    struct tokenizer *tok = NULL;
+    if (plat_open(path, &fd, &bytes, &err) != 0 || gguf_read(&g, fd, path, bytes, &err) != 0 ||
+        gguf_add_texts(&source, &g, &err) != 0)
+        fail(err.text);
+    if (source.n_texts == 0)
+        fail("the file has no tokenizer");
+    if (prints)
+        put(source.texts[0].text, source.texts[0].bytes);
+    else if (tokenizer_parse(path, source.texts[0].text, source.texts[0].bytes, &tok, &err) != 0)
+        fail(err.text);
+    for (unsigned i = 0; i < source.n_texts; i++)
+        mem_free(source.texts[i].text);
+    gguf_clear(&g);
+    plat_close(fd);
+    return tok;
+}
+
+static bool is_gguf(const char *path)
+{
+    const size_t n = strlen(path);
+    return n > 5 && strcmp(path + n - 5, ".gguf") == 0;
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 3)
-        fail("usage: tokenize_lines TOKENIZER.json|qwen2|qwen35 encode|plain|decode|speed|pieces");
+        fail("usage: tokenize_lines TOKENIZER.json|FILE.gguf|qwen2|qwen35 "
+             "encode|plain|decode|speed|pieces|json");
     if (strcmp(argv[2], "pieces") == 0) {
         split_all(strcmp(argv[1], "qwen35") == 0 ? PRETOK_QWEN35 : PRETOK_QWEN2);
         return fflush(stdout) == 0 ? 0 : 2;
     }
-    struct tokenizer *tok;
+    struct tokenizer *tok = NULL;
     struct fm_error err;
+    const bool prints = strcmp(argv[2], "json") == 0;
     const uint64_t begin = plat_now_ns();
-    if (tokenizer_open(argv[1], &tok, &err) != 0)
+    if (is_gguf(argv[1]))
+        tok = open_gguf(argv[1], prints);
+    else if (tokenizer_open(argv[1], &tok, &err) != 0)
         fail(err.text);
     const double seconds = (double)(plat_now_ns() - begin) / 1e9;
+    if (prints)
+        return fflush(stdout) == 0 ? 0 : 2;
     if (strcmp(argv[2], "encode") == 0)
         encode_all(tok, true);
     else if (strcmp(argv[2], "plain") == 0)

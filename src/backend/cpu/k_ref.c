@@ -113,17 +113,6 @@ static void matmul_float(const struct weight *w, size_t begin, size_t end, const
     }
 }
 
-static void affine_scales(const struct weight *w, size_t r, size_t g, float *scale, float *bias)
-{
-    const void *parts[QUANT_MAX_PARTS];
-    weight_row(w, r, parts);
-    const struct quant *sq = w->quant->scale;
-    const void *scale_at = (const char *)parts[1] + g * sq->part_block_bytes[0];
-    const void *bias_at = (const char *)parts[2] + g * sq->part_block_bytes[0];
-    sq->decode_row(sq, &scale_at, scale, 1);
-    sq->decode_row(sq, &bias_at, bias, 1);
-}
-
 static int32_t dot_codes(const uint8_t *codes, const int8_t *q, size_t n)
 {
     int32_t total = 0;
@@ -132,29 +121,70 @@ static int32_t dot_codes(const uint8_t *codes, const int8_t *q, size_t n)
     return total;
 }
 
+/* One weight row as it is multiplied. */
+struct affine_row {
+    const uint8_t *codes;
+    const float *scales, *biases;
+    size_t n_groups, group;
+};
+
+/* Tokens [t, t + AFFINE_TOKENS): the folds of several tokens run side by side. */
+#define AFFINE_TOKENS 4
+static void affine_dot_4(const struct affine_row *row, const struct kernel_input *in, size_t t,
+                         float acc[AFFINE_TOKENS])
+{
+    const size_t n_groups = row->n_groups, group = row->group, n_cols = n_groups * group;
+    for (size_t g = 0; g < n_groups; g++)
+        for (unsigned k = 0; k < AFFINE_TOKENS; k++) {
+            const size_t at = (t + k) * n_groups + g;
+            const int8_t *q = in->q + (t + k) * n_cols + g * group;
+            const int32_t dot = dot_codes(row->codes + g * group, q, group);
+            acc[k] = fmaf(row->scales[g] * in->scale[at], (float)dot, acc[k]);
+            acc[k] = fmaf(row->biases[g] * in->scale[at], (float)in->q_sum[at], acc[k]);
+        }
+}
+
+static float affine_dot(const struct affine_row *row, const struct kernel_input *in, size_t t)
+{
+    const size_t n_groups = row->n_groups, group = row->group;
+    const int8_t *q = in->q + t * n_groups * group;
+    const float *scale = in->scale + t * n_groups;
+    const int32_t *q_sum = in->q_sum + t * n_groups;
+    float acc = 0;
+    for (size_t g = 0; g < n_groups; g++) {
+        const int32_t dot = dot_codes(row->codes + g * group, q + g * group, group);
+        acc = fmaf(row->scales[g] * scale[g], (float)dot, acc);
+        acc = fmaf(row->biases[g] * scale[g], (float)q_sum[g], acc);
+    }
+    return acc;
+}
+
+/* The row's codes, scales and biases lie one after the other in `scratch`: at most n_cols / 4 +
+ * 2 * n_cols / 32 floats. */
 static void matmul_affine(const struct weight *w, size_t begin, size_t end,
                           const struct kernel_input *in, size_t n, float *y, size_t y_stride,
                           float *scratch)
 {
-    const size_t n_cols = w->n_cols, group = w->quant->block, n_groups = n_cols / group;
-    uint8_t *codes = (uint8_t *)scratch;
+    const size_t n_cols = w->n_cols, n_groups = n_cols / w->quant->block;
+    const struct quant *sq = w->quant->scale;
+    float *scales = scratch, *biases = scratch + n_groups;
+    uint8_t *codes = (uint8_t *)(scratch + 2 * n_groups);
+    const struct affine_row row = {codes, scales, biases, n_groups, w->quant->block};
     for (size_t r = begin; r < end; r++) {
         const void *parts[QUANT_MAX_PARTS];
         weight_row(w, r, parts);
         w->quant->unpack_row(w->quant, parts[0], codes, n_cols);
-        for (size_t t = 0; t < n; t++)
-            y[t * y_stride + r] = 0;
-        for (size_t g = 0; g < n_groups; g++) {
-            float scale, bias;
-            affine_scales(w, r, g, &scale, &bias);
-            for (size_t t = 0; t < n; t++) {
-                const int8_t *q = in->q + t * n_cols + g * group;
-                float s_x = in->scale[t * n_groups + g];
-                float *acc = &y[t * y_stride + r];
-                *acc = fmaf(scale * s_x, (float)dot_codes(codes + g * group, q, group), *acc);
-                *acc = fmaf(bias * s_x, (float)in->q_sum[t * n_groups + g], *acc);
-            }
+        sq->decode_row(sq, &parts[1], scales, n_groups);
+        sq->decode_row(sq, &parts[2], biases, n_groups);
+        size_t t = 0;
+        for (; t + AFFINE_TOKENS <= n; t += AFFINE_TOKENS) {
+            float acc[AFFINE_TOKENS] = {0};
+            affine_dot_4(&row, in, t, acc);
+            for (unsigned k = 0; k < AFFINE_TOKENS; k++)
+                y[(t + k) * y_stride + r] = acc[k];
         }
+        for (; t < n; t++)
+            y[t * y_stride + r] = affine_dot(&row, in, t);
     }
 }
 

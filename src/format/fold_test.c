@@ -1,0 +1,138 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "format/fold.h"
+
+/* A source of tensors alone; fold looks at nothing else but the path for messages. */
+struct fixture {
+    struct source source;
+    struct source_file file;
+    struct tensor_info tensors[8];
+};
+
+static struct tensor_info tensor(const char *name, const char *dtype, const struct quant *quant,
+                                 uint64_t rows, uint64_t cols)
+{
+    return (struct tensor_info){.name = name, .dtype = dtype, .quant = quant, .n_dims = 2,
+                                .dims = {rows, cols}, .n_parts = 1,
+                                .parts = {{.offset = strlen(name), .bytes = rows * cols}}};
+}
+
+static struct fixture *fixture_of(const struct tensor_info *tensors, size_t n)
+{
+    static struct fixture f;
+    f = (struct fixture){.file = {.path = (char *)"m"}};
+    memcpy(f.tensors, tensors, n * sizeof *tensors);
+    f.source.files = &f.file;
+    f.source.n_files = 1;
+    f.source.tensors = f.tensors;
+    f.source.n_tensors = n;
+    return &f;
+}
+
+static void check_refused(const struct tensor_info *tensors, size_t n, int code, const char *words)
+{
+    struct fixture *f = fixture_of(tensors, n);
+    struct fm_error err = {0};
+    assert_int_equal(fold_quantised(&f->source, &err), code);
+    if (strstr(err.text, words) == NULL)
+        fail_msg("'%s' is not in '%s'", words, err.text);
+}
+
+static void test_affine(void **state)
+{
+    (void)state;
+    const struct tensor_info tensors[] = {
+        tensor("a.biases", "BF16", &quant_bf16, 4, 2),
+        tensor("a.scales", "BF16", &quant_bf16, 4, 2),
+        tensor("a.weight", "U32", NULL, 4, 16), tensor("b.weight", "U32", NULL, 4, 16)};
+    struct fixture *f = fixture_of(tensors, 4);
+    struct fm_error err = {0};
+    assert_int_equal(fold_quantised(&f->source, &err), 0);
+    assert_int_equal(f->source.n_tensors, 2);
+    const struct tensor_info *t = source_find(&f->source, "a.weight");
+    assert_int_equal(t->n_parts, 3);
+    assert_ptr_equal(t->scale, &quant_bf16);
+    assert_int_equal(t->parts[1].offset, strlen("a.scales"));
+    assert_int_equal(t->parts[2].offset, strlen("a.biases"));
+    /* 16 words and 2 scales a row: 128 columns of 4 bits, 64 of 8, 256 of 2; nothing else. */
+    assert_string_equal(tensor_info_affine(t, 128)->name, "affine4-g64");
+    assert_string_equal(tensor_info_affine(t, 64)->name, "affine8-g32");
+    assert_string_equal(tensor_info_affine(t, 256)->name, "affine2-g128");
+    assert_null(tensor_info_affine(t, 512));
+    assert_null(tensor_info_affine(t, 127));
+    assert_null(tensor_info_affine(t, 0));
+    assert_null(tensor_info_affine(source_find(&f->source, "b.weight"), 128));
+}
+
+static void test_affine_refused(void **state)
+{
+    (void)state;
+    const struct tensor_info codes = tensor("a.weight", "U32", NULL, 4, 16);
+    const struct tensor_info scales = tensor("a.scales", "BF16", &quant_bf16, 4, 2);
+    const struct tensor_info biases = tensor("a.biases", "BF16", &quant_bf16, 4, 2);
+    const struct tensor_info no_biases[] = {scales, codes};
+    check_refused(no_biases, 2, FM_ERR_UNSUPPORTED,
+                  "m: tensor 'a.weight' has scales but no biases");
+    struct tensor_info set[] = {biases, scales, codes};
+    set[1].dims[0] = 5;
+    check_refused(set, 3, FM_ERR_FORMAT, "'a.weight' [4, 16] and 'a.scales' [5, 2]");
+    set[1] = scales;
+    set[0].dims[1] = 1;
+    check_refused(set, 3, FM_ERR_FORMAT, "'a.scales' [4, 2] and 'a.biases' [4, 1]");
+    set[0] = tensor("a.biases", "F16", &quant_f16, 4, 2);
+    check_refused(set, 3, FM_ERR_FORMAT, "scales and biases are alike");
+    set[0] = tensor("a.biases", "F32", &quant_f32, 4, 2);
+    check_refused(set, 3, FM_ERR_UNSUPPORTED, "'a.biases' has dtype F32");
+}
+
+static void test_fp8(void **state)
+{
+    (void)state;
+    const struct tensor_info tensors[] = {
+        tensor("x.input_scale", "F32", &quant_f32, 1, 1),
+        tensor("x.weight", "F8_E4M3", NULL, 130, 256),
+        tensor("x.weight_scale_inv", "F32", &quant_f32, 2, 2)};
+    struct fixture *f = fixture_of(tensors, 3);
+    struct fm_error err = {0};
+    assert_int_equal(fold_quantised(&f->source, &err), 0);
+    assert_int_equal(f->source.n_tensors, 1);
+    const struct tensor_info *t = source_find(&f->source, "x.weight");
+    assert_string_equal(t->quant->name, "fp8-b128-f32");
+    assert_int_equal(t->n_parts, 2);
+    /* A part that 128 rows share has 2 rows for 130. */
+    assert_int_equal(quant_part_bytes(t->quant, 1, 130, 256), 2 * 2 * sizeof(float));
+    assert_int_equal(quant_matrix_bytes(t->quant, 130, 256), 130 * 256 + 16);
+}
+
+static void test_fp8_refused(void **state)
+{
+    (void)state;
+    const struct tensor_info codes = tensor("x.weight", "F8_E4M3", NULL, 128, 256);
+    const struct tensor_info scales = tensor("x.weight_scale_inv", "F32", &quant_f32, 1, 2);
+    check_refused(&codes, 1, FM_ERR_UNSUPPORTED, "without 'x.weight_scale_inv'");
+    struct tensor_info set[] = {codes, scales};
+    set[1].dims[0] = 2;
+    check_refused(set, 2, FM_ERR_FORMAT, "one scale for 128 x 128");
+    set[1] = tensor("x.weight_scale_inv", "I32", NULL, 1, 2);
+    check_refused(set, 2, FM_ERR_UNSUPPORTED, "has dtype I32");
+    set[1] = scales;
+    set[0].dims[1] = 250;
+    check_refused(set, 2, FM_ERR_UNSUPPORTED, "has 250 columns");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_affine),
+        cmocka_unit_test(test_affine_refused),
+        cmocka_unit_test(test_fp8),
+        cmocka_unit_test(test_fp8_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,426 @@
+/* tokenizer.ggml.* as the files that lie beside a Hugging Face checkpoint. The vocabulary is that
+ * of a byte-level BPE; what GGUF does not say is the same for every model this reads: NFC, the
+ * regular expression that goes with tokenizer.ggml.pre, no prefix, no unknown token. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "format/gguf_internal.h"
+
+enum token_type { TOKEN_NORMAL = 1, TOKEN_CONTROL = 3, TOKEN_USER_DEFINED = 4, TOKEN_UNUSED = 5 };
+
+#define TOKENS_KEY "tokenizer.ggml.tokens"
+#define TYPES_KEY "tokenizer.ggml.token_type"
+#define MERGES_KEY "tokenizer.ggml.merges"
+
+struct token {
+    const char *text;
+    uint64_t bytes;
+    int64_t type;
+};
+
+struct vocabulary {
+    struct token *tokens;
+    uint64_t n;
+};
+
+/* The expressions are those of the tokenizer.json of these models, to the letter: src/text knows
+ * them by their text. */
+#define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)|"
+#define SPACES "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+
+static const struct {
+    const char *pre, *regex;
+} expressions[] = {
+    {"qwen2", CONTRACTIONS "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}"
+                           "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" SPACES},
+    {"deepseek-r1-qwen", CONTRACTIONS "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}"
+                                      "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" SPACES},
+    {"qwen35", CONTRACTIONS "[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}"
+                            "| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" SPACES},
+};
+
+/* ---- a growing text ---------------------------------------------------------------------- */
+
+/* The first failure sticks. */
+struct writer {
+    const char *path;
+    char *text;
+    size_t n, capacity;
+    int rc;
+    struct fm_error *err;
+};
+
+static void put_bytes(struct writer *w, const char *bytes, size_t n)
+{
+    if (w->rc == 0 && n > LIMIT_TOKENIZER_JSON_BYTES - w->n)
+        w->rc = err_set(w->err, FM_ERR_FORMAT,
+                        "%s: the tokenizer has more than %u bytes as JSON", w->path,
+                        LIMIT_TOKENIZER_JSON_BYTES);
+    if (w->rc == 0)
+        w->rc = mem_grow((void **)&w->text, &w->capacity, w->n + n + 1, 1, "the tokenizer",
+                         w->err);
+    if (w->rc != 0)
+        return;
+    memcpy(w->text + w->n, bytes, n);
+    w->n += n;
+    w->text[w->n] = '\0';
+}
+
+static void put(struct writer *w, const char *text)
+{
+    put_bytes(w, text, strlen(text));
+}
+
+static void put_uint(struct writer *w, uint64_t n)
+{
+    char text[24];
+    (void)snprintf(text, sizeof text, "%llu", (unsigned long long)n);
+    put(w, text);
+}
+
+/* A JSON string; the text is UTF-8. */
+static void put_quoted(struct writer *w, const char *text, uint64_t bytes)
+{
+    put(w, "\"");
+    uint64_t done = 0;
+    for (uint64_t i = 0; i < bytes; i++) {
+        const unsigned char c = (unsigned char)text[i];
+        if (c >= 0x20 && c != '"' && c != '\\')
+            continue;
+        char escape[8];
+        (void)snprintf(escape, sizeof escape, "\\u%04x", c);
+        put_bytes(w, text + done, (size_t)(i - done));
+        put(w, escape);
+        done = i + 1;
+    }
+    put_bytes(w, text + done, (size_t)(bytes - done));
+    put(w, "\"");
+}
+
+/* Hands the text to the source, or frees it. */
+static int finish(struct writer *w, struct source *source, const char *name)
+{
+    if (w->rc == 0)
+        return source_add_text(source, name, w->text, w->n, w->err);
+    mem_free(w->text);
+    return w->rc;
+}
+
+/* ---- the vocabulary ---------------------------------------------------------------------- */
+
+/* The next string of an array; the bounds were checked when the header was read. */
+static const uint8_t *next_string(const uint8_t *at, const char **text, uint64_t *bytes)
+{
+    *bytes = gguf_get_le(at, 8);
+    *text = (const char *)at + 8;
+    return at + 8 + *bytes;
+}
+
+/* A list of strings; NULL and an error when it is none. */
+static const struct gguf_value *find_texts(const struct gguf *g, const char *key,
+                                           struct fm_error *err)
+{
+    const struct gguf_value *v = gguf_find(g, key);
+    if (v != NULL && v->type == GGUF_ARRAY && v->element_type == GGUF_STRING &&
+        v->n < LIMIT_VOCAB)
+        return v;
+    (void)err_set(err, FM_ERR_FORMAT, "%s: key '%s' is %s, expected a list of fewer than %u texts",
+                  g->path, key, v == NULL ? "missing" : "something else", LIMIT_VOCAB);
+    return NULL;
+}
+
+static int check_type(const struct gguf *g, const struct gguf_value *types, uint64_t i,
+                      struct token *token, struct fm_error *err)
+{
+    if (!gguf_element(types, i, &token->type))
+        return err_set(err, FM_ERR_FORMAT,
+                       "%s: key '" TYPES_KEY "' is not a list with a number for each of the tokens",
+                       g->path);
+    if (token->type != TOKEN_NORMAL && token->type != TOKEN_CONTROL &&
+        token->type != TOKEN_USER_DEFINED && token->type != TOKEN_UNUSED)
+        return err_set(err, FM_ERR_UNSUPPORTED,
+                       "%s: key '" TYPES_KEY "': token %llu has type %lld; this version reads "
+                       "1 (normal), 3 (control), 4 (user-defined) and 5 (unused) only",
+                       g->path, (unsigned long long)i, (long long)token->type);
+    return 0;
+}
+
+static int read_vocabulary(const struct gguf *g, struct vocabulary *v, struct fm_error *err)
+{
+    const struct gguf_value *list = find_texts(g, TOKENS_KEY, err);
+    const struct gguf_value *types = gguf_find(g, TYPES_KEY);
+    if (list == NULL)
+        return FM_ERR_FORMAT;
+    if (types == NULL)
+        return err_set(err, FM_ERR_FORMAT, "%s: key '" TYPES_KEY "' is missing", g->path);
+    v->tokens = mem_new(list->n, sizeof *v->tokens, "the vocabulary", err);
+    if (v->tokens == NULL)
+        return FM_ERR_NOMEM;
+    v->n = list->n;
+    const uint8_t *at = list->data;
+    int rc = 0;
+    for (uint64_t i = 0; rc == 0 && i < list->n; i++) {
+        struct token *token = &v->tokens[i];
+        at = next_string(at, &token->text, &token->bytes);
+        if (!gguf_is_text((const uint8_t *)token->text, token->bytes))
+            rc = err_set(err, FM_ERR_FORMAT, "%s: key '" TOKENS_KEY "': token %llu is not UTF-8",
+                         g->path, (unsigned long long)i);
+        else
+            rc = check_type(g, types, i, token, err);
+    }
+    return rc;
+}
+
+static bool is_added(const struct token *token)
+{
+    return token->type == TOKEN_CONTROL || token->type == TOKEN_USER_DEFINED;
+}
+
+/* ---- tokenizer.json ---------------------------------------------------------------------- */
+
+static int find_expression(const struct gguf *g, const char **regex, struct fm_error *err)
+{
+    const char *key = "tokenizer.ggml.pre", *text;
+    uint64_t bytes;
+    int rc = gguf_text_or_null(g, key, &text, &bytes, err);
+    if (rc != 0)
+        return rc;
+    for (size_t i = 0; i < sizeof expressions / sizeof expressions[0]; i++) {
+        if (gguf_text_is(text, bytes, expressions[i].pre)) {
+            *regex = expressions[i].regex;
+            return 0;
+        }
+    }
+    if (text == NULL)
+        return err_set(err, FM_ERR_FORMAT, "%s: key '%s' is missing", g->path, key);
+    return gguf_refuse(g, key, gguf_find(g, key), "\"qwen2\", \"qwen35\" and \"deepseek-r1-qwen\"",
+                       err);
+}
+
+static void put_added(struct writer *w, const struct vocabulary *v)
+{
+    const char *comma = "";
+    put(w, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":[");
+    for (uint64_t i = 0; i < v->n; i++) {
+        const struct token *t = &v->tokens[i];
+        if (!is_added(t))
+            continue;
+        put(w, comma);
+        put(w, "{\"id\":");
+        put_uint(w, i);
+        put(w, ",\"content\":");
+        put_quoted(w, t->text, t->bytes);
+        put(w, ",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,"
+               "\"special\":");
+        put(w, t->type == TOKEN_CONTROL ? "true}" : "false}");
+        comma = ",";
+    }
+    put(w, "],");
+}
+
+static void put_settings(struct writer *w, const char *regex)
+{
+    static const char byte_level[] = "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
+                                     "\"trim_offsets\":false,\"use_regex\":false}";
+    put(w, "\"normalizer\":{\"type\":\"NFC\"},\"pre_tokenizer\":{\"type\":\"Sequence\","
+           "\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":");
+    put_quoted(w, regex, strlen(regex));
+    put(w, "},\"behavior\":\"Isolated\",\"invert\":false},");
+    put(w, byte_level);
+    put(w, "]},\"post_processor\":null,\"decoder\":");
+    put(w, byte_level);
+    put(w, ",");
+}
+
+static int put_model(struct writer *w, const struct gguf *g, const struct vocabulary *v)
+{
+    const struct gguf_value *merges = find_texts(g, MERGES_KEY, w->err);
+    if (merges == NULL)
+        return FM_ERR_FORMAT;
+    put(w, "\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,"
+           "\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,\"fuse_unk\":false,"
+           "\"byte_fallback\":false,\"ignore_merges\":false,\"vocab\":{");
+    const char *comma = "";
+    for (uint64_t i = 0; i < v->n; i++) {
+        const struct token *t = &v->tokens[i];
+        if (t->type != TOKEN_NORMAL)
+            continue;
+        put(w, comma);
+        put_quoted(w, t->text, t->bytes);
+        put(w, ":");
+        put_uint(w, i);
+        comma = ",";
+    }
+    put(w, "},\"merges\":[");
+    const uint8_t *at = merges->data;
+    for (uint64_t i = 0; i < merges->n; i++) {
+        const char *text;
+        uint64_t bytes;
+        at = next_string(at, &text, &bytes);
+        if (!gguf_is_text((const uint8_t *)text, bytes))
+            return err_set(w->err, FM_ERR_FORMAT, "%s: key '" MERGES_KEY "': merge %llu is not "
+                           "UTF-8",
+                           g->path, (unsigned long long)i);
+        put(w, i > 0 ? "," : "");
+        put_quoted(w, text, bytes);
+    }
+    put(w, "]}}");
+    return 0;
+}
+
+static int add_tokenizer(struct source *source, const struct gguf *g, const struct vocabulary *v,
+                         struct fm_error *err)
+{
+    struct writer w = {.path = g->path, .err = err};
+    const char *regex = NULL;
+    w.rc = find_expression(g, &regex, err);
+    if (w.rc == 0) {
+        put_added(&w, v);
+        put_settings(&w, regex);
+        const int rc = put_model(&w, g, v);
+        if (w.rc == 0)
+            w.rc = rc;
+    }
+    return finish(&w, source, "tokenizer.json");
+}
+
+/* ---- stop tokens, sampling, chat template ------------------------------------------------ */
+
+/* An id under a key; UINT64_MAX when there is none, or none with a token. */
+static int find_id(const struct gguf *g, const struct vocabulary *v, const char *key,
+                   uint64_t *id, struct fm_error *err)
+{
+    int rc = gguf_uint_or(g, key, 0, UINT32_MAX, UINT64_MAX, id, err);
+    if (rc == 0 && *id >= v->n)
+        *id = UINT64_MAX;
+    return rc;
+}
+
+/* A control token by its text. */
+static uint64_t find_control(const struct vocabulary *v, const char *text)
+{
+    for (uint64_t i = 0; i < v->n; i++)
+        if (v->tokens[i].type == TOKEN_CONTROL &&
+            gguf_text_is(v->tokens[i].text, v->tokens[i].bytes, text))
+            return i;
+    return UINT64_MAX;
+}
+
+/* Every id that ends an answer. GGUF has room for one; the original files of chat models name
+ * both the end of a turn and the end of the text. */
+static int put_stop_tokens(struct writer *w, const struct gguf *g, const struct vocabulary *v)
+{
+    uint64_t ids[5];
+    int rc = find_id(g, v, "tokenizer.ggml.eos_token_id", &ids[0], w->err);
+    if (rc == 0)
+        rc = find_id(g, v, "tokenizer.ggml.eot_token_id", &ids[1], w->err);
+    if (rc == 0)
+        rc = find_id(g, v, "tokenizer.ggml.eom_token_id", &ids[2], w->err);
+    if (rc != 0)
+        return rc;
+    ids[3] = find_control(v, "<|im_end|>");
+    ids[4] = find_control(v, "<|endoftext|>");
+    const char *comma = "";
+    put(w, "{\"eos_token_id\":[");
+    for (unsigned i = 0; i < 5; i++) {
+        bool is_known = ids[i] == UINT64_MAX;
+        for (unsigned k = 0; k < i; k++)
+            is_known = is_known || ids[k] == ids[i];
+        if (is_known)
+            continue;
+        put(w, comma);
+        put_uint(w, ids[i]);
+        comma = ",";
+    }
+    put(w, "]");
+    return 0;
+}
+
+static int put_sampling(struct writer *w, const struct gguf *g)
+{
+    static const struct {
+        const char *key, *field;
+        double max;
+    } settings[] = {
+        {"general.sampling.temp", "temperature", 100},
+        {"general.sampling.top_k", "top_k", LIMIT_VOCAB},
+        {"general.sampling.top_p", "top_p", 1},
+        {"general.sampling.min_p", "min_p", 1},
+    };
+    for (unsigned i = 0; i < sizeof settings / sizeof settings[0]; i++) {
+        double x;
+        int rc = gguf_number_or(g, settings[i].key, -1e9, settings[i].max, -1, &x, w->err);
+        if (rc != 0)
+            return rc;
+        if (x < 0) /* absent or switched off */
+            continue;
+        char text[64];
+        (void)snprintf(text, sizeof text, ",\"%s\":%.9g", settings[i].field, x);
+        put(w, i == 0 && x > 0 ? ",\"do_sample\":true" : "");
+        put(w, text);
+    }
+    return 0;
+}
+
+static int add_generation_config(struct source *source, const struct gguf *g,
+                                 const struct vocabulary *v, struct fm_error *err)
+{
+    struct writer w = {.path = g->path, .err = err};
+    int rc = put_stop_tokens(&w, g, v);
+    if (rc == 0)
+        rc = put_sampling(&w, g);
+    put(&w, "}");
+    if (w.rc == 0)
+        w.rc = rc;
+    return finish(&w, source, "generation_config.json");
+}
+
+static int add_tokenizer_config(struct source *source, const struct gguf *g,
+                                const struct vocabulary *v, struct fm_error *err)
+{
+    struct writer w = {.path = g->path, .err = err};
+    uint64_t eos = UINT64_MAX, template_bytes = 0;
+    const char *template = NULL;
+    bool adds_bos = false;
+    int rc = find_id(g, v, "tokenizer.ggml.eos_token_id", &eos, err);
+    if (rc == 0)
+        rc = gguf_bool_or(g, "tokenizer.ggml.add_bos_token", false, &adds_bos, err);
+    if (rc == 0)
+        rc = gguf_text_or_null(g, "tokenizer.chat_template", &template, &template_bytes, err);
+    w.rc = rc;
+    put(&w, "{\"add_bos_token\":");
+    put(&w, adds_bos ? "true" : "false");
+    if (eos != UINT64_MAX) {
+        put(&w, ",\"eos_token\":");
+        put_quoted(&w, v->tokens[eos].text, v->tokens[eos].bytes);
+    }
+    if (template != NULL) {
+        put(&w, ",\"chat_template\":");
+        put_quoted(&w, template, template_bytes);
+    }
+    put(&w, "}");
+    return finish(&w, source, "tokenizer_config.json");
+}
+
+int gguf_add_texts(struct source *source, const struct gguf *g, struct fm_error *err)
+{
+    const char *key = "tokenizer.ggml.model", *text;
+    uint64_t bytes;
+    int rc = gguf_text_or_null(g, key, &text, &bytes, err);
+    if (rc != 0 || text == NULL || gguf_text_is(text, bytes, "none") ||
+        gguf_text_is(text, bytes, "no_vocab"))
+        return rc;
+    if (!gguf_text_is(text, bytes, "gpt2"))
+        return gguf_refuse(g, key, gguf_find(g, key), "\"gpt2\"", err);
+    struct vocabulary v = {0};
+    rc = read_vocabulary(g, &v, err);
+    if (rc == 0)
+        rc = add_tokenizer(source, g, &v, err);
+    if (rc == 0)
+        rc = add_generation_config(source, g, &v, err);
+    if (rc == 0)
+        rc = add_tokenizer_config(source, g, &v, err);
+    mem_free(v.tokens);
+    return rc;
+}

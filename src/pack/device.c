@@ -1,0 +1,69 @@
+#include "pack/device.h"
+
+#include <string.h>
+#include <xxhash.h>
+
+#include "base/mem.h"
+#include "base/plat.h"
+
+int device_open(struct device_file *file, const char *path, struct fm_error *err)
+{
+    bool is_direct;
+    file->path = path;
+    return plat_open_device(path, &file->fd, &file->bytes, &is_direct, err);
+}
+
+void device_close(struct device_file *file)
+{
+    plat_close(file->fd);
+    file->fd = -1;
+}
+
+static int ends_early(const struct device_file *file, uint64_t at, struct fm_error *err)
+{
+    return err_set(err, FM_ERR_IO, "'%s' ends early: nothing at byte %llu", file->path,
+                   (unsigned long long)at);
+}
+
+static int sum_pieces(const struct device_file *file, uint64_t offset, uint64_t bytes,
+                      char *buffer, uint64_t buffer_bytes, struct crew *crew,
+                      XXH3_state_t *state, struct fm_error *err)
+{
+    const uint64_t end = offset + bytes;
+    for (uint64_t at = offset; at < end;) {
+        const uint64_t begin = at - at % MEM_PAGE; /* whole pages are read */
+        uint64_t n = mem_round_up(end, MEM_PAGE) - begin;
+        n = n < buffer_bytes ? n : buffer_bytes;
+        int64_t got = plat_read_device(file->fd, buffer, n, begin);
+        if (got < 0)
+            return err_set(err, FM_ERR_IO, "cannot read '%s' at byte %llu: %s", file->path,
+                           (unsigned long long)begin, strerror((int)-got));
+        uint64_t here = begin + n < end ? begin + n : end;
+        if (begin + (uint64_t)got < here)
+            return ends_early(file, begin + (uint64_t)got, err);
+        (void)XXH3_128bits_update(state, buffer + (at - begin), here - at);
+        int rc = crew_advance(crew, here - at, err);
+        if (rc != 0)
+            return rc;
+        at = here;
+    }
+    return 0;
+}
+
+int device_sum(const struct device_file *file, uint64_t offset, uint64_t bytes, void *buffer,
+               uint64_t buffer_bytes, struct crew *crew, struct packed_sum *sum,
+               struct fm_error *err)
+{
+    XXH3_state_t *state = XXH3_createState();
+    if (state == NULL)
+        return err_set(err, FM_ERR_NOMEM, "out of memory: a checksum");
+    (void)XXH3_128bits_reset(state); /* fails for no state only */
+    int rc = sum_pieces(file, offset, bytes, buffer, buffer_bytes, crew, state, err);
+    if (rc == 0) {
+        XXH128_canonical_t canonical;
+        XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(state));
+        memcpy(sum->bytes, canonical.digest, sizeof sum->bytes);
+    }
+    (void)XXH3_freeState(state); /* never fails */
+    return rc;
+}

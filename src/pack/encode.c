@@ -1,0 +1,297 @@
+#include "pack/encode.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/plat.h"
+
+/* Rows of the source are decoded in pieces of about this size. */
+#define RAW_BYTES (2u << 20)
+/* What is kept as it is is read and written in pieces of at most this size. */
+#define COPY_BYTES (4u << 20)
+
+/* ---- memory --------------------------------------------------------------------------------- */
+
+/* Rows that share a row of some part are decoded together. */
+static uint64_t rows_together(const struct quant *quant)
+{
+    uint64_t most = 1;
+    for (unsigned p = 0; p < quant->n_parts; p++)
+        most = quant->part_rows[p] > most ? quant->part_rows[p] : most;
+    return most;
+}
+
+/* Parts begin at multiples of a cache line. */
+static uint64_t raw_bytes_of(const struct quant *quant, uint64_t n_rows, uint64_t n_cols)
+{
+    return quant_matrix_bytes(quant, n_rows, n_cols) + (uint64_t)QUANT_MAX_PARTS * MEM_CACHE_LINE;
+}
+
+static uint64_t rows_per_piece(const struct quant *quant, uint64_t n_cols)
+{
+    const uint64_t group = rows_together(quant);
+    uint64_t n = RAW_BYTES / (raw_bytes_of(quant, group, n_cols) + 1) * group;
+    return n > group ? n : group;
+}
+
+void encoder_needs_add(struct encoder_needs *needs, const struct quant *from, uint64_t n_cols)
+{
+    uint64_t raw = raw_bytes_of(from, rows_per_piece(from, n_cols), n_cols);
+    needs->raw_bytes = raw > needs->raw_bytes ? raw : needs->raw_bytes;
+    needs->max_cols = n_cols > needs->max_cols ? n_cols : needs->max_cols;
+}
+
+uint64_t encoder_bytes(const struct encoder_needs *needs)
+{
+    return needs->out_bytes + needs->raw_bytes + needs->max_cols * 2 * sizeof(float);
+}
+
+int encoder_init(struct encoder *e, const struct encoder_needs *needs, struct fm_error *err)
+{
+    *e = (struct encoder){.out_bytes = needs->out_bytes};
+    e->out = mem_new_aligned(MEM_PAGE, needs->out_bytes, "a write buffer", err);
+    e->raw = mem_new_aligned(MEM_CACHE_LINE, needs->raw_bytes, "a read buffer", err);
+    e->row = mem_new_aligned(MEM_CACHE_LINE, needs->max_cols * sizeof(float), "a row", err);
+    e->spare = mem_new_aligned(MEM_CACHE_LINE, needs->max_cols * sizeof(float), "a row", err);
+    e->hash = XXH3_createState();
+    if (e->hash == NULL)
+        return err_set(err, FM_ERR_NOMEM, "out of memory: a checksum");
+    return e->out == NULL || e->raw == NULL || e->row == NULL || e->spare == NULL ? FM_ERR_NOMEM
+                                                                                   : 0;
+}
+
+void encoder_clear(struct encoder *e)
+{
+    mem_free(e->out);
+    mem_free(e->raw);
+    mem_free(e->row);
+    mem_free(e->spare);
+    (void)XXH3_freeState(e->hash); /* accepts NULL */
+    *e = (struct encoder){0};
+}
+
+/* ---- the stream ----------------------------------------------------------------------------- */
+
+void stream_begin(struct stream *s, struct encoder *e, struct crew *crew, int fd,
+                  const char *path, bool is_direct, uint64_t at)
+{
+    *s = (struct stream){.encoder = e, .crew = crew, .fd = fd, .path = path, .at = at,
+                         .is_direct = is_direct};
+    (void)XXH3_128bits_reset(e->hash); /* fails for no state only */
+}
+
+static void hash_up(struct stream *s)
+{
+    (void)XXH3_128bits_update(s->encoder->hash, s->encoder->out + s->hashed, s->used - s->hashed);
+    s->hashed = s->used;
+}
+
+static int flush(struct stream *s, struct fm_error *err)
+{
+    hash_up(s);
+    const uint64_t n = s->is_direct ? s->used - s->used % MEM_PAGE : s->used;
+    int rc = plat_write_at(s->fd, s->path, s->encoder->out, n, s->at, err);
+    if (rc != 0)
+        return rc;
+    if (!s->is_direct)
+        plat_write_behind(s->fd, s->at, n);
+    memmove(s->encoder->out, s->encoder->out + n, s->used - n);
+    s->at += n;
+    s->used -= n;
+    s->hashed -= n;
+    return crew_advance(s->crew, n, err);
+}
+
+/* Room for n bytes, at most out_bytes - MEM_PAGE; they count once `used` has grown. */
+static int make_room(struct stream *s, uint64_t n, char **at, struct fm_error *err)
+{
+    const bool is_due = s->used >= COPY_BYTES || s->encoder->out_bytes - s->used < n;
+    int rc = is_due ? flush(s, err) : 0;
+    *at = s->encoder->out + s->used;
+    return rc;
+}
+
+static uint64_t most_at_once(const struct stream *s)
+{
+    const uint64_t most = s->encoder->out_bytes - MEM_PAGE;
+    return most < COPY_BYTES ? most : COPY_BYTES;
+}
+
+int stream_pad(struct stream *s, uint64_t to, struct fm_error *err)
+{
+    while (s->at + s->used < to) {
+        uint64_t n = to - s->at - s->used;
+        char *at;
+        n = n < most_at_once(s) ? n : most_at_once(s);
+        int rc = make_room(s, n, &at, err);
+        if (rc != 0)
+            return rc;
+        memset(at, 0, n);
+        s->used += n;
+    }
+    return 0;
+}
+
+void stream_sum(struct stream *s, struct packed_sum *sum)
+{
+    hash_up(s);
+    XXH128_canonical_t canonical;
+    XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(s->encoder->hash));
+    memcpy(sum->bytes, canonical.digest, sizeof sum->bytes);
+    (void)XXH3_128bits_reset(s->encoder->hash); /* fails for no state only */
+}
+
+int stream_end(struct stream *s, struct fm_error *err)
+{
+    return flush(s, err);
+}
+
+/* ---- matrices ------------------------------------------------------------------------------- */
+
+/* Bytes [at, at + bytes) of the slot. */
+static int read_slot(const struct matrix_source *from, uint64_t at, uint64_t bytes, char *dst,
+                     struct fm_error *err)
+{
+    for (unsigned i = 0; i < from->n_extents; i++) {
+        const struct extent *x = &from->extents[i];
+        const uint64_t end = x->slot_offset + x->bytes;
+        const uint64_t first = at > x->slot_offset ? at : x->slot_offset;
+        const uint64_t last = at + bytes < end ? at + bytes : end;
+        if (first >= last)
+            continue;
+        const struct source_file *file = &from->source->files[x->file];
+        int rc = plat_read_at(file->fd, file->path, dst + (first - at), last - first,
+                              x->offset + (first - x->slot_offset), err);
+        if (rc != 0)
+            return rc;
+    }
+    return 0;
+}
+
+static int copy_part(struct stream *s, const struct matrix_source *from, unsigned part,
+                     struct fm_error *err)
+{
+    const uint64_t bytes = quant_part_bytes(from->quant, part, from->n_rows, from->n_cols);
+    for (uint64_t done = 0; done < bytes;) {
+        uint64_t n = bytes - done < most_at_once(s) ? bytes - done : most_at_once(s);
+        char *at;
+        int rc = make_room(s, n, &at, err);
+        if (rc == 0)
+            rc = read_slot(from, from->part_offset[part] + done, n, at, err);
+        if (rc != 0)
+            return rc;
+        s->used += n;
+        done += n;
+    }
+    return 0;
+}
+
+/* Rows [first, first + n), of which the first begins a group. Row i of part p goes to
+ * out[p] + i * step[p]. */
+static int encode_rows(struct encoder *e, const struct matrix_source *from, uint64_t first,
+                       uint64_t n, const struct quant *to, char *const out[],
+                       const uint64_t step[], struct fm_error *err)
+{
+    const char *raw[QUANT_MAX_PARTS] = {0};
+    uint64_t used = 0;
+    for (unsigned p = 0; p < from->quant->n_parts; p++) {
+        const uint64_t at = quant_part_row(from->quant, p, first) *
+                            quant_part_row_bytes(from->quant, p, from->n_cols);
+        const uint64_t bytes = quant_part_bytes(from->quant, p, n, from->n_cols);
+        raw[p] = e->raw + used;
+        int rc = read_slot(from, from->part_offset[p] + at, bytes, e->raw + used, err);
+        if (rc != 0)
+            return rc;
+        used = mem_round_up(used + bytes, MEM_CACHE_LINE);
+    }
+    for (uint64_t i = 0; i < n; i++) {
+        const void *src[QUANT_MAX_PARTS] = {0};
+        void *dst[QUANT_MAX_PARTS] = {0};
+        for (unsigned p = 0; p < from->quant->n_parts; p++)
+            src[p] = raw[p] + quant_part_row(from->quant, p, i) *
+                                  quant_part_row_bytes(from->quant, p, from->n_cols);
+        for (unsigned p = 0; p < to->n_parts; p++)
+            dst[p] = out[p] + i * step[p];
+        from->quant->decode_row(from->quant, src, e->row, from->n_cols);
+        to->encode_row(to, e->row, dst, from->n_cols);
+    }
+    return 0;
+}
+
+/* All parts in one pass: they fit into the buffer together. */
+static int encode_at_once(struct stream *s, const struct matrix_source *from,
+                          const struct quant *to, const uint64_t part_offset[], uint64_t span,
+                          struct fm_error *err)
+{
+    const uint64_t n_rows = rows_per_piece(from->quant, from->n_cols);
+    char *at, *out[QUANT_MAX_PARTS] = {0};
+    uint64_t step[QUANT_MAX_PARTS] = {0};
+    int rc = make_room(s, span, &at, err);
+    if (rc != 0)
+        return rc;
+    for (unsigned p = 0; p < to->n_parts; p++) {
+        const uint64_t bytes = quant_part_bytes(to, p, from->n_rows, from->n_cols);
+        step[p] = quant_part_row_bytes(to, p, from->n_cols);
+        out[p] = at + (part_offset[p] - part_offset[0]);
+        if (p + 1 < to->n_parts)
+            memset(out[p] + bytes, 0, part_offset[p + 1] - part_offset[p] - bytes);
+    }
+    for (uint64_t r = 0; rc == 0 && r < from->n_rows; r += n_rows) {
+        const uint64_t n = from->n_rows - r < n_rows ? from->n_rows - r : n_rows;
+        rc = encode_rows(s->encoder, from, r, n, to, out, step, err);
+        for (unsigned p = 0; p < to->n_parts; p++)
+            out[p] += n * step[p];
+        if (rc == 0)
+            rc = crew_advance(s->crew, 0, err);
+    }
+    s->used += span;
+    return rc;
+}
+
+/* One part of a matrix that is too large to be held; the others are computed and dropped. */
+static int encode_part(struct stream *s, const struct matrix_source *from, const struct quant *to,
+                       unsigned part, struct fm_error *err)
+{
+    const uint64_t row_bytes = quant_part_row_bytes(to, part, from->n_cols);
+    const uint64_t group = rows_together(from->quant);
+    uint64_t n_rows = rows_per_piece(from->quant, from->n_cols), room = most_at_once(s) / row_bytes;
+    n_rows = room < n_rows ? room - room % group : n_rows;
+    if (n_rows == 0)
+        return err_set(err, FM_ERR_UNSUPPORTED, "rows of %llu columns are too long to be encoded",
+                       (unsigned long long)from->n_cols);
+    for (uint64_t r = 0; r < from->n_rows; r += n_rows) {
+        const uint64_t n = from->n_rows - r < n_rows ? from->n_rows - r : n_rows;
+        char *at, *out[QUANT_MAX_PARTS];
+        uint64_t step[QUANT_MAX_PARTS] = {0};
+        int rc = make_room(s, n * row_bytes, &at, err);
+        for (unsigned p = 0; p < to->n_parts; p++)
+            out[p] = p == part ? at : s->encoder->spare;
+        step[part] = row_bytes;
+        if (rc == 0)
+            rc = encode_rows(s->encoder, from, r, n, to, out, step, err);
+        if (rc != 0)
+            return rc;
+        s->used += n * row_bytes;
+    }
+    return 0;
+}
+
+int encode_matrix(struct stream *s, const struct matrix_source *from, const struct quant *to,
+                  const uint64_t part_offset[], uint64_t base, struct fm_error *err)
+{
+    const unsigned last = to->n_parts - 1;
+    const uint64_t span = part_offset[last] - part_offset[0] +
+                          quant_part_bytes(to, last, from->n_rows, from->n_cols);
+    int rc = 0;
+    if (from->quant != to && span <= s->encoder->out_bytes - MEM_PAGE) {
+        rc = stream_pad(s, base + part_offset[0], err);
+        return rc != 0 ? rc : encode_at_once(s, from, to, part_offset, span, err);
+    }
+    for (unsigned p = 0; rc == 0 && p < to->n_parts; p++) {
+        rc = stream_pad(s, base + part_offset[p], err);
+        if (rc == 0)
+            rc = from->quant == to ? copy_part(s, from, p, err)
+                                   : encode_part(s, from, to, p, err);
+    }
+    return rc;
+}

@@ -1,0 +1,313 @@
+/* Writes the files: each one's items by all workers, then sync, then all of it read back by all
+ * workers, then its name. While one file is synced and read back the next one is written, so that
+ * the disk reads and writes at the same time; never more than two are on the way. */
+#include <stdio.h>
+
+#include "base/mem.h"
+#include "base/plat.h"
+#include "pack/pack_internal.h"
+
+#define WINDOW 2
+
+enum work_kind { WORK_OPEN, WORK_WRITE, WORK_SYNC, WORK_READ, WORK_NAME };
+
+struct pipeline {
+    struct pack *pack;
+    uint32_t n_done;              /* files from the front that are finished */
+    unsigned n_writing, n_reading; /* workers at it */
+};
+
+/* ---- work ----------------------------------------------------------------------------------- */
+
+static int open_file(struct pack *pack, struct pack_file *file, struct fm_error *err)
+{
+    int rc = pack_path(pack, file->name, ".tmp", file->tmp_path, err);
+    file->is_direct = file->from != NULL; /* records are whole pages, tensors are not */
+    if (rc == 0)
+        rc = plat_create(file->tmp_path, &file->is_direct, &file->fd, err);
+    return rc != 0 ? rc : plat_reserve(file->fd, file->tmp_path, file->bytes, err);
+}
+
+static int write_record(struct pack *pack, const struct pack_file *file, uint32_t expert,
+                        struct stream *s, struct fm_error *err)
+{
+    const struct expert_layer *from = file->from;
+    const uint64_t base = expert * file->to->record.bytes;
+    int rc = 0;
+    for (unsigned m = 0; rc == 0 && m < EXPERT_MATRICES; m++) {
+        const struct record_matrix *a = &from->record.matrices[m];
+        const struct record_matrix *b = &file->to->record.matrices[m];
+        const struct matrix_source matrix = {
+            .source = pack->model->source, .quant = a->quant, .n_rows = a->n_rows,
+            .n_cols = a->n_cols, .part_offset = a->part_offset,
+            .extents = from->extents + (size_t)expert * from->n_extents,
+            .n_extents = from->n_extents};
+        rc = encode_matrix(s, &matrix, b->quant, b->part_offset, base, err);
+    }
+    if (rc == 0)
+        rc = stream_pad(s, base + file->to->record.bytes, err);
+    if (rc == 0)
+        stream_sum(s, &file->to->sums[expert]);
+    return rc != 0 ? err_wrap(err, rc, "expert %u of layer %u", expert, from->layer) : 0;
+}
+
+static int write_tensor(struct pack *pack, uint64_t index, struct stream *s, struct fm_error *err)
+{
+    const struct tensor_info *t = pack->tensors[index];
+    const struct tensor_use *use = &pack->model->uses[t - pack->model->source->tensors];
+    struct packed_tensor *out = &pack->packed.tensors[index];
+    struct extent extents[QUANT_MAX_PARTS];
+    uint64_t slot_offset[QUANT_MAX_PARTS], part_offset[QUANT_MAX_PARTS], slot = 0, bytes;
+    for (unsigned p = 0; p < use->quant->n_parts; p++) {
+        slot_offset[p] = slot;
+        extents[p] = (struct extent){.file = t->parts[p].file, .offset = t->parts[p].offset,
+                                     .bytes = t->parts[p].bytes, .slot_offset = slot};
+        slot += t->parts[p].bytes;
+    }
+    const struct matrix_source matrix = {
+        .source = pack->model->source, .quant = use->quant, .n_rows = pack_tensor_rows(out),
+        .n_cols = out->dims[out->n_dims - 1], .part_offset = slot_offset, .extents = extents,
+        .n_extents = use->quant->n_parts};
+    (void)packed_tensor_layout(out, &bytes, part_offset); /* the plan has seen that it fits */
+    int rc = encode_matrix(s, &matrix, out->quant, part_offset, 0, err);
+    if (rc == 0)
+        rc = stream_pad(s, out->offset + out->bytes, err);
+    if (rc == 0)
+        stream_sum(s, &out->sum);
+    return rc != 0 ? err_wrap(err, rc, "tensor '%s'", t->name) : 0;
+}
+
+/* Experts [*first, *last) of an item. */
+static void run_of(const struct pack_file *file, uint64_t item, uint32_t *first, uint32_t *last)
+{
+    *first = (uint32_t)(item * file->run);
+    *last = file->to->n_experts - *first < file->run ? file->to->n_experts : *first + file->run;
+}
+
+static int write_item(struct pack *pack, struct crew *crew, struct encoder *encoder,
+                      struct pack_file *file, uint64_t item, struct fm_error *err)
+{
+    struct stream s;
+    uint32_t first = 0, last = 0;
+    int rc = 0;
+    if (file->from == NULL) {
+        stream_begin(&s, encoder, crew, file->fd, file->tmp_path, false,
+                     pack->packed.tensors[item].offset);
+        rc = write_tensor(pack, item, &s, err);
+    } else {
+        run_of(file, item, &first, &last);
+        stream_begin(&s, encoder, crew, file->fd, file->tmp_path, file->is_direct,
+                     first * file->to->record.bytes);
+    }
+    for (uint32_t e = first; rc == 0 && e < last; e++)
+        rc = write_record(pack, file, e, &s, err);
+    return rc != 0 ? rc : stream_end(&s, err);
+}
+
+static int sync_file(struct pack_file *file, struct fm_error *err)
+{
+    int rc = plat_sync(file->fd, file->tmp_path, err);
+    plat_close(file->fd);
+    file->fd = -1;
+    return rc != 0 ? rc : device_open(&file->device, file->tmp_path, err);
+}
+
+static int check_sum(const struct pack_file *file, uint64_t offset, uint64_t bytes,
+                     const struct packed_sum *expected, struct encoder *encoder,
+                     struct crew *crew, struct fm_error *err)
+{
+    struct packed_sum sum;
+    int rc = device_sum(&file->device, offset, bytes, encoder->out, encoder->out_bytes, crew, &sum,
+                        err);
+    if (rc == 0 && !packed_sum_equal(&sum, expected))
+        rc = err_set(err, FM_ERR_IO, "'%s': %llu bytes at byte %llu are not what was written: the "
+                     "disk or the memory is faulty", file->tmp_path, (unsigned long long)bytes,
+                     (unsigned long long)offset);
+    return rc;
+}
+
+static int read_item(struct pack *pack, struct crew *crew, struct encoder *encoder,
+                     const struct pack_file *file, uint64_t item, struct fm_error *err)
+{
+    if (file->from == NULL) {
+        const struct packed_tensor *t = &pack->packed.tensors[item];
+        return check_sum(file, t->offset, t->bytes, &t->sum, encoder, crew, err);
+    }
+    const uint64_t record_bytes = file->to->record.bytes;
+    uint32_t first, last;
+    int rc = 0;
+    run_of(file, item, &first, &last);
+    for (uint32_t e = first; rc == 0 && e < last; e++)
+        rc = check_sum(file, e * record_bytes, record_bytes, &file->to->sums[e], encoder, crew,
+                       err);
+    return rc;
+}
+
+static int name_file(struct pack *pack, struct pack_file *file, struct fm_error *err)
+{
+    const uint32_t index = (uint32_t)(file - pack->files);
+    device_close(&file->device);
+    int rc = state_finish(pack, file, err);
+    /* Files are named in order, so all before this one are done too. */
+    return rc != 0 || !pack->options->consume ? rc : space_consume(pack, index + 1, err);
+}
+
+static int run_work(void *ctx, struct crew *crew, unsigned worker, const struct crew_work *work,
+                    struct fm_error *err)
+{
+    struct pack *pack = ((struct pipeline *)ctx)->pack;
+    struct pack_file *file = &pack->files[work->first];
+    struct encoder *encoder = &pack->encoders[worker];
+    switch ((enum work_kind)work->kind) {
+    case WORK_OPEN:
+        return open_file(pack, file, err);
+    case WORK_WRITE:
+        return write_item(pack, crew, encoder, file, work->second, err);
+    case WORK_SYNC:
+        return sync_file(file, err);
+    case WORK_READ:
+        return read_item(pack, crew, encoder, file, work->second, err);
+    case WORK_NAME:
+        break;
+    }
+    return name_file(pack, file, err);
+}
+
+/* ---- order ---------------------------------------------------------------------------------- */
+
+static bool take_item(struct pack_file *file, enum pack_step step, struct crew_work *work)
+{
+    if (file->step != step || file->n_taken == file->n_items)
+        return false;
+    work->second = file->n_taken++;
+    return true;
+}
+
+/* One step of the whole file by one worker. */
+static bool take_whole(struct pack_file *file, enum pack_step from, enum pack_step to)
+{
+    if (file->step != from)
+        return false;
+    file->step = to;
+    return true;
+}
+
+static bool take(struct pipeline *p, uint32_t index, bool prefers_writing, struct crew_work *work)
+{
+    struct pack_file *file = &p->pack->files[index];
+    work->first = index;
+    if (take_whole(file, PACK_WRITTEN, PACK_SYNCING)) {
+        work->kind = WORK_SYNC;
+    } else if (index == p->n_done && take_whole(file, PACK_READ, PACK_NAMING)) {
+        work->kind = WORK_NAME;
+    } else if (!prefers_writing && take_item(file, PACK_READING, work)) {
+        work->kind = WORK_READ;
+        p->n_reading++;
+    } else if (prefers_writing && take_whole(file, PACK_WAITING, PACK_WRITING)) {
+        work->kind = WORK_OPEN;
+        file->n_taken = file->n_items; /* nothing to write before it is open */
+    } else if (prefers_writing && take_item(file, PACK_WRITING, work)) {
+        work->kind = WORK_WRITE;
+        p->n_writing++;
+    } else {
+        return false;
+    }
+    return true;
+}
+
+static enum crew_next next_work(void *ctx, struct crew_work *work)
+{
+    struct pipeline *p = ctx;
+    const struct pack *pack = p->pack;
+    while (p->n_done < pack->n_files && pack->files[p->n_done].step == PACK_DONE)
+        p->n_done++;
+    if (p->n_done == pack->n_files)
+        return CREW_END;
+    uint32_t end = p->n_done;
+    for (unsigned n_open = 0; end < pack->n_files && n_open < WINDOW; end++)
+        n_open += pack->files[end].step != PACK_DONE;
+    /* Both at the same time, as evenly as the workers allow. */
+    const bool prefers_writing = p->n_writing <= p->n_reading;
+    for (unsigned i = 0; i < 2; i++)
+        for (uint32_t f = p->n_done; f < end; f++)
+            if (take(p, f, i == 0 ? prefers_writing : !prefers_writing, work))
+                return CREW_WORK;
+    return CREW_WAIT;
+}
+
+static void begin_step(struct pack_file *file, enum pack_step step)
+{
+    file->step = step;
+    file->n_taken = file->n_done = 0;
+}
+
+static void work_done(void *ctx, const struct crew_work *work)
+{
+    struct pipeline *p = ctx;
+    struct pack_file *file = &p->pack->files[work->first];
+    switch ((enum work_kind)work->kind) {
+    case WORK_OPEN:
+        begin_step(file, file->n_items > 0 ? PACK_WRITING : PACK_WRITTEN);
+        break;
+    case WORK_WRITE:
+        p->n_writing--;
+        if (++file->n_done == file->n_items)
+            begin_step(file, PACK_WRITTEN);
+        break;
+    case WORK_SYNC:
+        begin_step(file, file->n_items > 0 ? PACK_READING : PACK_READ);
+        break;
+    case WORK_READ:
+        p->n_reading--;
+        if (++file->n_done == file->n_items)
+            begin_step(file, PACK_READ);
+        break;
+    case WORK_NAME:
+        file->step = PACK_DONE;
+        break;
+    }
+}
+
+static void show_label(void *ctx, char *text, size_t bytes)
+{
+    const struct pipeline *p = ctx;
+    const struct pack *pack = p->pack;
+    const uint32_t f = p->n_done < pack->n_files ? p->n_done : pack->n_files - 1;
+    if (f == 0)
+        (void)snprintf(text, bytes, "dense weights");
+    else
+        (void)snprintf(text, bytes, "layer %u of %u", f, pack->n_files - 1);
+}
+
+/* Each byte is written and read back: half of what is counted. */
+static bool show_progress(void *ctx, const char *what, uint64_t done, uint64_t total)
+{
+    const struct fm_pack_options *options = ctx;
+    return options->progress(options->progress_ctx, what, done / 2, total / 2);
+}
+
+int pipeline_run(struct pack *pack, struct fm_error *err)
+{
+    pack->encoders = mem_new(pack->n_workers, sizeof *pack->encoders, "the workers", err);
+    int rc = pack->encoders == NULL ? FM_ERR_NOMEM : 0;
+    for (unsigned i = 0; rc == 0 && i < pack->n_workers; i++)
+        rc = encoder_init(&pack->encoders[i], &pack->needs, err);
+    struct pipeline pipeline = {.pack = pack};
+    const struct crew_plan plan = {.ctx = &pipeline, .next = next_work, .run = run_work,
+                                   .done = work_done, .label = show_label};
+    const struct crew_options options = {
+        .n_threads = pack->n_workers,
+        .progress = pack->options->progress != NULL ? show_progress : NULL,
+        .progress_ctx = (void *)(uintptr_t)pack->options,
+        .done_bytes = pack->done_bytes, .total_bytes = pack->total_bytes};
+    if (rc == 0)
+        rc = crew_run(&plan, &options, err);
+    for (unsigned i = 0; pack->encoders != NULL && i < pack->n_workers; i++)
+        encoder_clear(&pack->encoders[i]);
+    for (uint32_t i = 0; i < pack->n_files; i++) {
+        plat_close(pack->files[i].fd);
+        device_close(&pack->files[i].device);
+    }
+    mem_free(pack->encoders);
+    return rc;
+}

@@ -1,0 +1,371 @@
+/* Which format and place everything gets. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/plat.h"
+#include "pack/pack_internal.h"
+
+#define DEFAULT_EXPERTS "affine4-g64"
+#define KEEP "keep"
+/* All workers together; the program itself and the tables of a large model are about 200 MB. */
+#define WORKERS_BYTES (512u << 20)
+#define MOST_WORKERS 64
+#define MOST_OUT_BYTES (48u << 20)
+/* Small experts are taken several at a time, so that reads and writes are of about this size. */
+#define RUN_BYTES (4u << 20)
+/* Reading and writing need more threads than there are processors. */
+#define IO_WORKERS 4
+
+/* ---- formats -------------------------------------------------------------------------------- */
+
+struct choice {
+    const char *option;       /* "experts" */
+    const struct quant *to;   /* NULL: as it is */
+    bool is_default;          /* only floats are changed */
+    bool is_warned;
+};
+
+struct choices {
+    struct choice experts, dense, embed, head;
+    unsigned n_too_narrow;
+};
+
+static bool is_encodable(const struct quant *quant)
+{
+    for (unsigned p = 0; p < quant->n_parts; p++)
+        if (quant->part_rows[p] > 1)
+            return false;
+    return quant->encode_row != NULL;
+}
+
+static int unknown_format(const char *option, const char *name, struct fm_error *err)
+{
+    char list[FM_ERROR_BYTES / 2] = KEEP;
+    for (unsigned i = 0; quant_at(i) != NULL; i++)
+        if (is_encodable(quant_at(i)) && strstr(quant_at(i)->name, "-f16") == NULL) {
+            size_t used = strlen(list);
+            (void)snprintf(list + used, sizeof list - used, ", %s", quant_at(i)->name);
+        }
+    return err_set(err, FM_ERR_ARG, "%s '%.60s': %s; these can be written: %s", option, name,
+                   quant_find(name) == NULL ? "there is no such format"
+                                            : "this version reads that format only",
+                   list);
+}
+
+static int choose(struct choice *c, const char *option, const char *name, const char *fallback,
+                  struct fm_error *err)
+{
+    *c = (struct choice){.option = option, .is_default = name == NULL};
+    name = name != NULL ? name : fallback;
+    if (strcmp(name, KEEP) == 0)
+        return 0;
+    c->to = quant_find(name);
+    return c->to != NULL && is_encodable(c->to) ? 0 : unknown_format(option, name, err);
+}
+
+static int choose_all(const struct pack *pack, struct choices *c, struct fm_error *err)
+{
+    const struct fm_pack_options *o = pack->options;
+    int rc = choose(&c->experts, "experts", o->experts, DEFAULT_EXPERTS, err);
+    if (rc == 0)
+        rc = choose(&c->dense, "dense", o->dense, KEEP, err);
+    if (rc == 0)
+        rc = choose(&c->embed, "embed", o->embed, KEEP, err);
+    if (rc == 0)
+        rc = choose(&c->head, "head", o->head, KEEP, err);
+    /* A tied head is one tensor under both names. */
+    if (pack->model->shape.has_tied_head && c->head.is_default)
+        c->head = c->embed;
+    return rc;
+}
+
+/* Routers keep 8 bits: wrong choices are costly, and they are small. */
+static const struct quant *gate_format(const struct quant *to)
+{
+    if (to->kind == QUANT_FLOAT || to->bits >= 8)
+        return to;
+    char name[64];
+    const bool has_f16 = to->kind == QUANT_AFFINE && to->scale == &quant_f16;
+    (void)snprintf(name, sizeof name, "affine8-g%u%s", to->block, has_f16 ? "-f16" : "");
+    return quant_find(name);
+}
+
+static const struct quant *resolve(struct choices *all, struct choice *c, enum tensor_role role,
+                                   const struct quant *from, uint64_t n_cols)
+{
+    const struct quant *to = c->to;
+    if (to != NULL && role == TENSOR_GATE)
+        to = gate_format(to);
+    if (to == NULL || to == from || (c->is_default && from->kind != QUANT_FLOAT))
+        return from;
+    if (n_cols % to->block != 0) {
+        all->n_too_narrow++;
+        return from;
+    }
+    if (from->kind != QUANT_FLOAT && to != &quant_f32 && !c->is_warned) {
+        log_warn("pack", "%s: %s is quantised already; making %s of it loses precision a second "
+                 "time", c->option, from->name, to->name);
+        c->is_warned = true;
+    }
+    return to;
+}
+
+static struct choice *choice_of(struct choices *c, enum tensor_role role)
+{
+    switch (role) {
+    case TENSOR_MATRIX:
+    case TENSOR_GATE:
+        return &c->dense;
+    case TENSOR_EMBEDDING:
+        return &c->embed;
+    case TENSOR_HEAD:
+        return &c->head;
+    default:
+        return NULL;
+    }
+}
+
+/* ---- dense.bin ------------------------------------------------------------------------------ */
+
+static bool is_dense(const struct tensor_use *use)
+{
+    return use->role == TENSOR_VECTOR || use->role == TENSOR_MATRIX || use->role == TENSOR_GATE ||
+           use->role == TENSOR_EMBEDDING || use->role == TENSOR_HEAD;
+}
+
+uint64_t pack_tensor_rows(const struct packed_tensor *t)
+{
+    uint64_t n_rows = 1;
+    for (unsigned d = 0; d + 1 < t->n_dims; d++)
+        n_rows *= t->dims[d]; /* cannot overflow: the bytes did not */
+    return n_rows;
+}
+
+static int plan_tensor(struct pack *pack, struct choices *choices, const struct tensor_info *t,
+                       const struct tensor_use *use, struct fm_error *err)
+{
+    struct packed *packed = &pack->packed;
+    struct packed_tensor *out = &packed->tensors[packed->n_tensors];
+    struct choice *choice = choice_of(choices, use->role);
+    *out = (struct packed_tensor){.name = t->name, .quant = use->quant, .n_dims = t->n_dims,
+                                  .offset = packed->dense_bytes};
+    memcpy(out->dims, t->dims, sizeof out->dims);
+    if (t->n_dims == 0)
+        out->dims[out->n_dims++] = 1;
+    if (t->scale != NULL)
+        out->dims[out->n_dims - 1] = use->n_cols; /* MLX's are words */
+    const uint64_t n_rows = pack_tensor_rows(out), n_cols = out->dims[out->n_dims - 1];
+    for (unsigned p = 0; p < use->quant->n_parts; p++)
+        if (t->parts[p].bytes != quant_part_bytes(use->quant, p, n_rows, n_cols) ||
+            t->parts[p].stride != 0)
+            return err_set(err, FM_ERR_UNSUPPORTED, "tensor '%s' cannot be packed: its parts do "
+                           "not lie end to end", t->name);
+    if (choice != NULL)
+        out->quant = resolve(choices, choice, use->role, use->quant, n_cols);
+    if (out->quant != use->quant)
+        encoder_needs_add(&pack->needs, use->quant, n_cols);
+    uint64_t part_offset[QUANT_MAX_PARTS];
+    if (!packed_tensor_layout(out, &out->bytes, part_offset))
+        return err_set(err, FM_ERR_UNSUPPORTED, "tensor '%s' cannot be packed as %s", t->name,
+                       out->quant->name);
+    pack->tensors[packed->n_tensors++] = t;
+    packed->dense_bytes += out->bytes;
+    return 0;
+}
+
+static int plan_dense(struct pack *pack, struct choices *choices, struct fm_error *err)
+{
+    const struct source *source = pack->model->source;
+    pack->packed.tensors =
+        mem_new(source->n_tensors, sizeof *pack->packed.tensors, "the tensor list", err);
+    pack->tensors = mem_new(source->n_tensors, sizeof *pack->tensors, "the tensor list", err);
+    if (pack->packed.tensors == NULL || pack->tensors == NULL)
+        return FM_ERR_NOMEM;
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < source->n_tensors; i++)
+        if (is_dense(&pack->model->uses[i]))
+            rc = plan_tensor(pack, choices, &source->tensors[i], &pack->model->uses[i], err);
+    return rc;
+}
+
+/* ---- experts -------------------------------------------------------------------------------- */
+
+static int plan_layer(struct pack *pack, struct choices *choices, uint32_t index,
+                      struct fm_error *err)
+{
+    const struct expert_layer *from = &pack->model->expert_layers[index];
+    struct packed_layer *to = &pack->packed.layers[index];
+    struct pack_file *file = &pack->files[index + 1];
+    to->layer = from->layer;
+    to->n_experts = from->n_experts;
+    to->prefix = mem_strdup(from->prefix, err);
+    to->sums = mem_new(from->n_experts, sizeof *to->sums, "checksums", err);
+    if (to->prefix == NULL || to->sums == NULL)
+        return FM_ERR_NOMEM;
+    if (index > 0 && to[-1].layer >= to->layer)
+        return err_set(err, FM_ERR_UNSUPPORTED, "layer %u comes after layer %u: this cannot be "
+                       "packed", to->layer, to[-1].layer);
+    to->record = from->record;
+    for (unsigned m = 0; m < EXPERT_MATRICES; m++) {
+        struct record_matrix *matrix = &to->record.matrices[m];
+        const struct quant *quant = matrix->quant;
+        matrix->quant = resolve(choices, &choices->experts, TENSOR_EXPERT, quant, matrix->n_cols);
+        if (matrix->quant != quant)
+            encoder_needs_add(&pack->needs, quant, matrix->n_cols);
+    }
+    uint64_t all;
+    if (!record_layout(&to->record) || !mem_mul(to->record.bytes, to->n_experts, &all))
+        return err_set(err, FM_ERR_UNSUPPORTED, "the experts of layer %u overflow 64 bits",
+                       to->layer);
+    *file = (struct pack_file){.bytes = all, .from = from, .to = to, .fd = -1, .device.fd = -1};
+    (void)snprintf(file->name, sizeof file->name, PACKED_EXPERTS_NAME, to->layer);
+    file->run = (uint32_t)(RUN_BYTES / to->record.bytes);
+    file->run = file->run > 0 ? file->run : 1;
+    file->n_items = (to->n_experts + (uint64_t)file->run - 1) / file->run;
+    return 0;
+}
+
+static int plan_layers(struct pack *pack, struct choices *choices, struct fm_error *err)
+{
+    const uint32_t n = pack->model->n_expert_layers;
+    pack->packed.layers = mem_new(n, sizeof *pack->packed.layers, "layers", err);
+    pack->files = mem_new((uint64_t)n + 1, sizeof *pack->files, "the files", err);
+    if (pack->packed.layers == NULL || pack->files == NULL)
+        return FM_ERR_NOMEM;
+    pack->files[0] = (struct pack_file){
+        .name = PACKED_DENSE_NAME, .bytes = pack->packed.dense_bytes,
+        .n_items = pack->packed.n_tensors, .fd = -1, .device.fd = -1};
+    pack->n_files = n + 1;
+    pack->packed.n_layers = n;
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < n; i++)
+        rc = plan_layer(pack, choices, i, err);
+    return rc;
+}
+
+/* ---- what is taken of each source file ------------------------------------------------------ */
+
+static int plan_uses(struct pack *pack, struct fm_error *err)
+{
+    const struct source *source = pack->model->source;
+    pack->last_use = mem_new(source->n_files, sizeof *pack->last_use, "the files", err);
+    pack->is_spare = mem_new(source->n_files, sizeof *pack->is_spare, "the files", err);
+    if (pack->last_use == NULL || pack->is_spare == NULL)
+        return FM_ERR_NOMEM;
+    for (unsigned f = 0; f < source->n_files; f++) {
+        pack->last_use[f] = -1;
+        pack->is_spare[f] = strncmp(source->files[f].path, pack->spares,
+                                    strlen(pack->spares)) == 0;
+    }
+    for (size_t i = 0; i < pack->packed.n_tensors; i++)
+        for (unsigned p = 0; p < pack->tensors[i]->n_parts; p++)
+            pack->last_use[pack->tensors[i]->parts[p].file] = 0;
+    for (uint32_t i = 1; i < pack->n_files; i++) {
+        const struct expert_layer *from = pack->files[i].from;
+        for (size_t x = 0; x < (size_t)from->n_experts * from->n_extents; x++)
+            if (from->extents[x].bytes > 0)
+                pack->last_use[from->extents[x].file] = i;
+    }
+    return 0;
+}
+
+/* ---- memory --------------------------------------------------------------------------------- */
+
+/* The largest matrix that is encoded wants to fit, so that one pass does. */
+static void plan_memory(struct pack *pack)
+{
+    const unsigned n_threads = pack->options->n_threads > 0 ? pack->options->n_threads
+                                                            : plat_n_cpus();
+    struct encoder_needs *needs = &pack->needs;
+    unsigned n = n_threads + IO_WORKERS;
+    n = n < MOST_WORKERS ? n : MOST_WORKERS;
+    needs->max_cols = needs->max_cols > 0 ? needs->max_cols : 1;
+    uint64_t out = WORKERS_BYTES / n;
+    out = out < MOST_OUT_BYTES ? out : MOST_OUT_BYTES;
+    uint64_t rest = needs->raw_bytes + needs->max_cols * 2 * sizeof(float);
+    out = out > rest + RUN_BYTES + 2 * MEM_PAGE ? out - rest : RUN_BYTES + 2 * MEM_PAGE;
+    needs->out_bytes = out - out % MEM_PAGE;
+    while (n > 1 && n * encoder_bytes(needs) > WORKERS_BYTES)
+        n--;
+    pack->n_workers = n;
+}
+
+/* ---- files beside the weights --------------------------------------------------------------- */
+
+/* In the order of strcmp. */
+static const char *const beside[] = {
+    "LICENSE", "LICENSE.md", "LICENSE.txt", "NOTICE", "README.md", "chat_template.jinja",
+    "chat_template.json", "generation_config.json", "special_tokens_map.json", "tokenizer.json",
+    "tokenizer_config.json",
+};
+_Static_assert(sizeof beside / sizeof beside[0] <= PACK_MAX_FILES, "room for every file");
+
+static int plan_texts(struct pack *pack, struct fm_error *err)
+{
+    struct packed *packed = &pack->packed;
+    packed->files = mem_new(PACK_MAX_FILES, sizeof *packed->files, "the files", err);
+    if (packed->files == NULL)
+        return FM_ERR_NOMEM;
+    for (size_t i = 0; i < sizeof beside / sizeof beside[0]; i++) {
+        char label[LIMIT_PATH_BYTES], *text;
+        size_t bytes;
+        int rc = source_read_text(pack->model->source, beside[i], LIMIT_TOKENIZER_JSON_BYTES,
+                                  &text, &bytes, label, err);
+        if (rc != 0)
+            return rc;
+        if (text == NULL)
+            continue;
+        struct packed_file *file = &packed->files[packed->n_files];
+        pack->texts[packed->n_files++] = text;
+        file->bytes = bytes;
+        packed_sum_of(text, bytes, &file->sum);
+        file->name = mem_strdup(beside[i], err);
+        if (file->name == NULL)
+            return FM_ERR_NOMEM;
+        pack->result->packed_bytes += bytes;
+    }
+    return 0;
+}
+
+int plan_make(struct pack *pack, struct fm_error *err)
+{
+    struct choices choices = {0};
+    int rc = choose_all(pack, &choices, err);
+    if (rc == 0)
+        rc = plan_dense(pack, &choices, err);
+    if (rc == 0)
+        rc = plan_layers(pack, &choices, err);
+    if (rc == 0)
+        rc = plan_uses(pack, err);
+    if (rc == 0)
+        rc = plan_texts(pack, err);
+    if (rc != 0)
+        return rc;
+    plan_memory(pack);
+    pack->result->n_too_narrow = choices.n_too_narrow;
+    pack->result->n_left_out = pack->model->n_ignored_tensors;
+    for (uint32_t i = 0; i < pack->n_files; i++)
+        pack->result->packed_bytes += pack->files[i].bytes;
+    return 0;
+}
+
+void plan_clear(struct pack *pack)
+{
+    for (uint32_t i = 0; pack->packed.layers != NULL && i < pack->packed.n_layers; i++) {
+        mem_free(pack->packed.layers[i].prefix);
+        mem_free(pack->packed.layers[i].sums);
+    }
+    for (size_t i = 0; i < pack->packed.n_files; i++) {
+        mem_free(pack->packed.files[i].name);
+        mem_free(pack->texts[i]);
+    }
+    mem_free(pack->packed.files);
+    mem_free(pack->packed.layers);
+    mem_free(pack->packed.tensors);
+    mem_free(pack->tensors);
+    mem_free(pack->files);
+    mem_free(pack->last_use);
+    mem_free(pack->is_spare);
+}

@@ -1,0 +1,260 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "base/limits.h"
+#include "base/mem.h"
+#include "base/plat.h"
+#include "pack/device.h"
+
+#define BUFFER_BYTES (4u << 20)
+#define MOST_WORKERS 64
+#define IO_WORKERS 4 /* reading needs more threads than there are processors */
+
+enum verdict { VERDICT_GOOD, VERDICT_WRONG, VERDICT_UNREADABLE };
+
+/* Items: the tensors of dense.bin, then the experts layer by layer. */
+struct verify {
+    const struct source *source;
+    struct device_file *files; /* [source->n_files] */
+    void **buffers;            /* [n_workers] */
+    unsigned n_workers;
+    uint64_t n_items, n_taken;
+    uint64_t *layer_first; /* [n_layers] the first item of each */
+    uint8_t *verdicts;     /* [n_items] */
+    uint64_t total_bytes;
+};
+
+/* What an item is. */
+struct place {
+    const struct packed_tensor *tensor; /* or: */
+    const struct packed_layer *layer;
+    uint32_t expert;
+    unsigned file;
+    uint64_t offset, bytes;
+    const struct packed_sum *sum;
+};
+
+static struct place place_of(const struct verify *v, uint64_t item)
+{
+    const struct packed *packed = v->source->packed;
+    if (item < packed->n_tensors) {
+        const struct packed_tensor *t = &packed->tensors[item];
+        return (struct place){.tensor = t, .offset = t->offset, .bytes = t->bytes, .sum = &t->sum};
+    }
+    uint32_t l = packed->n_layers - 1;
+    while (v->layer_first[l] > item)
+        l--;
+    const struct packed_layer *layer = &packed->layers[l];
+    const uint32_t expert = (uint32_t)(item - v->layer_first[l]);
+    return (struct place){.layer = layer, .expert = expert, .file = l + 1,
+                          .offset = expert * layer->record.bytes, .bytes = layer->record.bytes,
+                          .sum = &layer->sums[expert]};
+}
+
+/* ---- the crew's plan ------------------------------------------------------------------------ */
+
+static enum crew_next next_item(void *ctx, struct crew_work *work)
+{
+    struct verify *v = ctx;
+    if (v->n_taken == v->n_items)
+        return CREW_END;
+    work->first = v->n_taken++;
+    return CREW_WORK;
+}
+
+static int run_item(void *ctx, struct crew *crew, unsigned worker, const struct crew_work *work,
+                    struct fm_error *err)
+{
+    struct verify *v = ctx;
+    const struct place place = place_of(v, work->first);
+    struct packed_sum sum;
+    int rc = device_sum(&v->files[place.file], place.offset, place.bytes, v->buffers[worker],
+                        BUFFER_BYTES, crew, &sum, err);
+    if (rc == FM_ERR_CANCELLED || rc == FM_ERR_NOMEM)
+        return rc;
+    v->verdicts[work->first] = rc != 0                                ? VERDICT_UNREADABLE
+                               : packed_sum_equal(&sum, place.sum) ? VERDICT_GOOD
+                                                                      : VERDICT_WRONG;
+    return 0;
+}
+
+static void item_done(void *ctx, const struct crew_work *work)
+{
+    (void)ctx, (void)work;
+}
+
+static void show_label(void *ctx, char *text, size_t bytes)
+{
+    const struct verify *v = ctx;
+    if (v->n_taken <= v->source->packed->n_tensors)
+        (void)snprintf(text, bytes, "dense weights");
+    else
+        (void)snprintf(text, bytes, "layer %u", place_of(v, v->n_taken - 1).layer->layer);
+}
+
+/* ---- findings ------------------------------------------------------------------------------- */
+
+struct finder {
+    const struct fm_verify_options *options;
+    struct fm_verify_result *result;
+    const struct source *source;
+};
+
+static void find(struct finder *f, bool is_bad, const char *what, const char *file,
+                 uint64_t offset, uint64_t bytes, const char *why)
+{
+    const struct fm_verify_item item = {.is_bad = is_bad, .what = what, .file = file,
+                                        .offset = offset, .bytes = bytes, .why = why};
+    f->result->n_bad += is_bad;
+    if (f->options->found != NULL)
+        f->options->found(f->options->found_ctx, &item);
+}
+
+static void find_bad_weights(struct finder *f, const struct verify *v)
+{
+    for (uint64_t i = 0; i < v->n_items; i++) {
+        if (v->verdicts[i] == VERDICT_GOOD)
+            continue;
+        const struct place place = place_of(v, i);
+        char what[FM_ERROR_BYTES];
+        if (place.tensor != NULL)
+            (void)snprintf(what, sizeof what, "tensor '%.600s'", place.tensor->name);
+        else
+            (void)snprintf(what, sizeof what, "expert %u of layer %u", place.expert,
+                           place.layer->layer);
+        find(f, true, what, v->files[place.file].path, place.offset, place.bytes,
+             v->verdicts[i] == VERDICT_WRONG ? "does not have its checksum" : "cannot be read");
+    }
+}
+
+static int find_bad_texts(struct finder *f, struct fm_error *err)
+{
+    const struct packed *packed = f->source->packed;
+    for (size_t i = 0; i < packed->n_files; i++) {
+        char label[LIMIT_PATH_BYTES], *text = NULL;
+        size_t bytes;
+        int rc = source_read_text(f->source, packed->files[i].name, LIMIT_TOKENIZER_JSON_BYTES,
+                                  &text, &bytes, label, err);
+        if (rc == FM_ERR_NOMEM)
+            return rc;
+        if (rc != 0 || text == NULL)
+            find(f, true, packed->files[i].name, label, 0, packed->files[i].bytes,
+                 rc == FM_ERR_FORMAT ? "does not have its checksum"
+                 : rc == 0           ? "is missing"
+                                     : "cannot be read");
+        mem_free(text);
+    }
+    return 0;
+}
+
+static int find_extra(void *ctx, const char *name, struct fm_error *err)
+{
+    struct finder *f = ctx;
+    const struct packed *packed = f->source->packed;
+    bool is_known = strcmp(name, PACKED_MODEL_NAME) == 0;
+    for (size_t i = 0; i < packed->n_files; i++)
+        is_known = is_known || strcmp(name, packed->files[i].name) == 0;
+    for (unsigned i = 0; i < f->source->n_files; i++) {
+        const char *slash = strrchr(f->source->files[i].path, '/');
+        is_known = is_known || strcmp(name, slash + 1) == 0;
+    }
+    (void)err;
+    if (!is_known)
+        find(f, false, name, f->source->path, 0, 0, "is not part of the model");
+    return 0;
+}
+
+/* ---- all of it ------------------------------------------------------------------------------ */
+
+static int make_tables(struct verify *v, struct fm_error *err)
+{
+    const struct packed *packed = v->source->packed;
+    v->n_items = packed->n_tensors;
+    v->total_bytes = packed->dense_bytes;
+    v->layer_first = mem_new(packed->n_layers, sizeof *v->layer_first, "the layers", err);
+    v->files = mem_new(v->source->n_files, sizeof *v->files, "the files", err);
+    v->buffers = mem_new(v->n_workers, sizeof *v->buffers, "read buffers", err);
+    if (v->layer_first == NULL || v->files == NULL || v->buffers == NULL)
+        return FM_ERR_NOMEM;
+    for (uint32_t i = 0; i < packed->n_layers; i++) {
+        v->layer_first[i] = v->n_items;
+        v->n_items += packed->layers[i].n_experts;
+        v->total_bytes += packed->layers[i].n_experts * packed->layers[i].record.bytes;
+    }
+    for (unsigned i = 0; i < v->source->n_files; i++)
+        v->files[i].fd = -1;
+    for (unsigned i = 0; i < v->n_workers; i++) {
+        v->buffers[i] = mem_new_aligned(MEM_PAGE, BUFFER_BYTES, "a read buffer", err);
+        if (v->buffers[i] == NULL)
+            return FM_ERR_NOMEM;
+    }
+    v->verdicts = mem_new(v->n_items, 1, "the verdicts", err);
+    return v->verdicts == NULL ? FM_ERR_NOMEM : 0;
+}
+
+static void clear_tables(struct verify *v)
+{
+    for (unsigned i = 0; v->files != NULL && i < v->source->n_files; i++)
+        device_close(&v->files[i]);
+    for (unsigned i = 0; v->buffers != NULL && i < v->n_workers; i++)
+        mem_free(v->buffers[i]);
+    mem_free(v->layer_first);
+    mem_free(v->files);
+    mem_free(v->buffers);
+    mem_free(v->verdicts);
+}
+
+static int verify_weights(struct verify *v, struct finder *finder, struct fm_error *err)
+{
+    const struct fm_verify_options *o = finder->options;
+    int rc = make_tables(v, err);
+    for (unsigned i = 0; rc == 0 && i < v->source->n_files; i++)
+        rc = device_open(&v->files[i], v->source->files[i].path, err);
+    const struct crew_plan plan = {.ctx = v, .next = next_item, .run = run_item,
+                                   .done = item_done, .label = show_label};
+    const struct crew_options options = {.n_threads = v->n_workers, .progress = o->progress,
+                                         .progress_ctx = o->progress_ctx,
+                                         .total_bytes = v->total_bytes};
+    if (rc == 0)
+        rc = crew_run(&plan, &options, err);
+    if (rc == 0) {
+        find_bad_weights(finder, v);
+        finder->result->n_tensors = v->source->packed->n_tensors;
+        finder->result->n_experts = v->n_items - v->source->packed->n_tensors;
+        finder->result->n_bytes = v->total_bytes;
+    }
+    clear_tables(v);
+    return rc;
+}
+
+int fm_verify(const char *path, const struct fm_verify_options *options,
+              struct fm_verify_result *result, struct fm_error *err)
+{
+    const struct fm_verify_options defaults = {0};
+    struct fm_verify_result ignored;
+    struct finder finder = {.options = options != NULL ? options : &defaults,
+                            .result = result != NULL ? result : &ignored};
+    *finder.result = (struct fm_verify_result){0};
+    struct source *source;
+    int rc = source_open(path, &source, err);
+    if (rc != 0)
+        return rc;
+    finder.source = source;
+    unsigned n = finder.options->n_threads > 0 ? finder.options->n_threads : plat_n_cpus();
+    n += IO_WORKERS;
+    struct verify verify = {.source = source, .n_workers = n < MOST_WORKERS ? n : MOST_WORKERS};
+    if (source->packed == NULL)
+        rc = err_set(err, FM_ERR_UNSUPPORTED, "'%s' is a %s, which has no checksums: only packed "
+                     "models can be verified (flashmoe pack makes one)", path,
+                     source_kind_name(source));
+    if (rc == 0)
+        rc = verify_weights(&verify, &finder, err);
+    if (rc == 0)
+        rc = find_bad_texts(&finder, err);
+    if (rc == 0) {
+        finder.result->n_files = source->packed->n_files;
+        rc = plat_each_name(path, find_extra, &finder, err);
+    }
+    source_close(source);
+    return rc;
+}

@@ -1,0 +1,39 @@
+#!/usr/bin/env python3
+"""Holds the frozen files to transformers' logits for exactly their weights.
+
+usage: frozen_test.py LOGITS_TEST FLASHMOE
+
+Block formats are decoded to float32, so every logit of every GGUF file is within 1e-4 and every
+greedy continuation is the same. MLX directories are packed to f32 first, since affine kernels round
+activations (docs/decisions/0004). Standard library only.
+"""
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+FROZEN = pathlib.Path(__file__).resolve().parent / "frozen"
+TOLERANCE = "1e-4"
+AS_F32 = ["--experts", "f32", "--dense", "f32", "--embed", "f32", "--head", "f32"]
+
+
+def agrees(logits_test, flashmoe, expected):
+    model = expected.with_suffix(".gguf")
+    if model.exists():
+        return subprocess.run([logits_test, TOLERANCE, model, expected]).returncode == 0
+    with tempfile.TemporaryDirectory() as folder:
+        packed = pathlib.Path(folder) / f"{expected.stem}.fmoe"
+        source = expected.parent / expected.stem
+        subprocess.run([flashmoe, "pack", "--quiet", source, packed, *AS_F32], check=True)
+        return subprocess.run([logits_test, TOLERANCE, packed, expected]).returncode == 0
+
+
+def main():
+    frozen = sorted(FROZEN.glob("*.json"))
+    failed = [f.stem for f in frozen if not agrees(sys.argv[1], sys.argv[2], f)]
+    print(f"{len(frozen) - len(failed)} passed, {len(failed)} failed", *failed)
+    return bool(failed) or not frozen
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,580 @@
+"""Packs models, breaks off, breaks files, and looks at what is left.
+
+Usage: pack_test.py PROGRAM PRELOAD TESTS [--kills N] [TestClass...]
+
+PRELOAD is the shared object made of preload.c, TESTS the folder tests/. With --kills N the tests
+Kill and Consume end N packings, not a handful, and half of them at a random time:
+
+    tests/pack/pack_test.py build/flashmoe build/tests/pack/libpack_preload.so tests \\
+        --kills 50 Kill Consume
+"""
+import hashlib
+import json
+import os
+import pathlib
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import read_packed
+
+PROGRAM = PRELOAD = ""
+TESTS = pathlib.Path()
+N_KILLS = 6
+SECONDS = 120
+FAMILIES = ["qwen3_moe", "qwen3_next", "qwen3_5_moe_text"]
+
+
+def flashmoe(*args, text=None, **faults):
+    env = dict(os.environ)
+    if faults:
+        env["LD_PRELOAD"] = PRELOAD
+        # The sanitizer's runtime is not the first library then, which it would refuse.
+        env["ASAN_OPTIONS"] = ":".join(filter(None, [env.get("ASAN_OPTIONS"),
+                                                     "verify_asan_link_order=0"]))
+        env.update({f"FAULT_{name.upper()}": str(value) for name, value in faults.items()})
+    given = {"stdin": subprocess.DEVNULL} if text is None else {"input": text}
+    return subprocess.run([PROGRAM, *map(str, args)], env=env, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, encoding="utf-8", timeout=SECONDS, **given)
+
+
+def logits_hash(model, *args):
+    done = flashmoe("run", model, "--raw", "-p", "The cat sat on the mat.", "-n", "6", "--greedy",
+                    "--json", *args)
+    if done.returncode != 0:
+        raise AssertionError(f"{model}: {done.stderr}")
+    return json.loads(done.stdout)["logits_hash"]
+
+
+def digest(folder):
+    """The names and contents of all files below a folder."""
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def shard_by_layer(src, dst):
+    """One file per layer, and one for the rest, as large checkpoints come."""
+    sys.path.insert(0, str(TESTS / "golden"))
+    import variants
+    config, tensors = variants.read_checkpoint(src)
+    dst.mkdir(parents=True)
+    weight_map = {}
+    for name in tensors:
+        words = name.split(".")
+        layer = words[words.index("layers") + 1] if "layers" in words else "none"
+        weight_map[name] = f"model-{layer}.safetensors"
+    for shard in sorted(set(weight_map.values())):
+        variants.write_file(dst / shard, {n: tensors[n] for n in tensors if weight_map[n] == shard},
+                            random.Random(0), [])
+    (dst / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    (dst / "config.json").write_text(json.dumps(config))
+    for name in ("tokenizer.json", "generation_config.json"):
+        if (src / name).exists():
+            shutil.copyfile(src / name, dst / name)
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        temp = tempfile.TemporaryDirectory(prefix="pack-test-")
+        self.addCleanup(temp.cleanup)
+        self.folder = pathlib.Path(temp.name)
+        self.dst = self.folder / "model.fmoe"
+        self.partial = self.folder / "model.fmoe.partial"
+        self.golden = TESTS / "golden" / "qwen3_next"
+
+    def pack(self, src, dst, *args, **faults):
+        done = flashmoe("pack", src, dst, *args, **faults)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done
+
+    def assert_fails(self, done, *words, status=1):
+        """One line on standard error that holds the words."""
+        self.assertEqual(done.returncode, status, done.stderr)
+        self.assertRegex(done.stderr, r"\A(?:flashmoe: [^\n]+\n)+\Z")
+        for word in words:
+            self.assertIn(word, done.stderr)
+
+    def count_calls(self, src, dst, *args):
+        path = self.folder / "count"
+        self.pack(src, dst, *args, count=path)
+        return int(path.read_text())
+
+
+class Formats(Case):
+    def formats(self, model):
+        found = json.loads(flashmoe("inspect", model, "--json").stdout)["formats"]
+        return {(f["name"], f["is_expert"]) for f in found}
+
+    def test_kept_bit_for_bit(self):
+        for family in FAMILIES:
+            with self.subTest(family):
+                src = TESTS / "golden" / family
+                self.pack(src, self.folder / family, "--experts", "keep")
+                self.assertEqual(logits_hash(self.folder / family, "--check"), logits_hash(src))
+
+    def test_default(self):
+        """bf16 experts become affine4-g64; what is quantised is kept, also when packed again."""
+        for family in FAMILIES:
+            with self.subTest(family):
+                self.pack(TESTS / "golden" / family, self.folder / family)
+                self.assertEqual(self.formats(self.folder / family),
+                                 {("bf16", False), ("affine4-g64", True)})
+                again = self.folder / (family + ".again")
+                self.pack(self.folder / family, again)
+                self.assertEqual(logits_hash(again, "--check"), logits_hash(self.folder / family))
+                first, second = digest(self.folder / family), digest(again)
+                del first["model.json"], second["model.json"]
+                self.assertEqual(first, second)
+
+    def test_threads_change_nothing(self):
+        packed = []
+        for threads in (1, 2, 7):
+            dst = self.folder / f"t{threads}"
+            self.pack(self.golden, dst, "--threads", threads, "--dense", "affine8-g32")
+            packed.append(digest(dst))
+        self.assertEqual(packed[0], packed[1])
+        self.assertEqual(packed[0], packed[2])
+
+    def test_every_option(self):
+        self.pack(self.golden, self.dst, "--experts", "q8_0", "--dense", "affine4-g32", "--embed",
+                  "affine6-g64", "--head", "f16")
+        self.assertEqual(self.formats(self.dst), {
+            ("q8_0", True), ("affine4-g32", False), ("affine8-g32", False),
+            ("affine6-g64", False), ("f16", False), ("bf16", False)})
+        logits_hash(self.dst, "--check")
+
+    def test_lossy_twice(self):
+        self.pack(self.golden, self.dst)
+        again = self.folder / "again"
+        done = self.pack(self.dst, again, "--experts", "affine2-g64")
+        self.assertIn("loses precision a second time", done.stderr)
+        self.assertIn(("affine2-g64", True), self.formats(again))
+
+    def test_narrow_matrices_are_kept(self):
+        done = self.pack(self.golden, self.dst, "--experts", "affine4-g128")
+        self.assertIn("matrices keep their format", done.stderr)
+        self.assertEqual(self.formats(self.dst), {("bf16", False), ("bf16", True),
+                                                  ("affine4-g128", True)})
+        logits_hash(self.dst, "--check")
+
+    def test_unknown(self):
+        for name, words in (("affine7-g64", "there is no such format"),
+                            ("q4_k", "this version reads that format only")):
+            done = flashmoe("pack", self.golden, self.dst, "--experts", name)
+            self.assert_fails(done, name, words, "affine4-g64", "keep")
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_converted_models(self):
+        """Files that mlx-lm and llama.cpp wrote: the same bits of logits from the pack."""
+        frozen = TESTS / "oracle" / "frozen"
+        models = sorted([*frozen.glob("**/config.json"), *frozen.glob("**/*.gguf")])
+        for path in models:
+            model = path.parent if path.name == "config.json" else path
+            with self.subTest(str(model)):
+                dst = self.folder / model.name
+                self.pack(model, dst, "--experts", "keep")
+                self.assertEqual(logits_hash(dst, "--check"), logits_hash(model))
+                shutil.rmtree(dst)
+
+
+class Layout(Case):
+    """The pack is what docs/PACKED.md says."""
+
+    def test_by_the_document(self):
+        self.pack(self.golden, self.dst, "--dense", "affine8-g32", "--head", "q8_0")
+        model = read_packed.read(self.dst)
+        self.assertEqual(model["provenance"],
+                         {"source": "qwen3_next", "kind": "Hugging Face directory"})
+
+    def test_an_expert(self):
+        sys.path.insert(0, str(TESTS / "golden"))
+        import variants
+        _, tensors = variants.read_checkpoint(self.golden)
+        name = "model.layers.1.mlp.experts.5.up_proj.weight"
+        for args in (["--experts", "keep"], []):
+            dst = self.folder / f"m{len(args)}"
+            self.pack(self.golden, dst, *args)
+            layer = read_packed.read(dst)["experts"][1]
+            got = read_packed.matrix(dst, layer, 5, "up")
+            want = variants.to_f32(tensors[name])
+            want = memoryview(getattr(want, "data", want)).cast("f").tolist()
+            self.assertEqual(len(got), len(want))
+            for i in range(0, len(want), 64):
+                step = 0 if args else (max(want[i:i + 64]) - min(want[i:i + 64])) / 15
+                for a, b in zip(got[i:i + 64], want[i:i + 64]):
+                    self.assertLessEqual(abs(a - b), step)
+
+
+class Verify(Case):
+    def setUp(self):
+        super().setUp()
+        self.pack(self.golden, self.dst)
+
+    def verify(self):
+        return flashmoe("verify", self.dst, "--json")
+
+    def flip(self, path, at, bit=1):
+        with open(path, "r+b") as f:
+            f.seek(at)
+            byte = f.read(1)[0]
+            f.seek(at)
+            f.write(bytes([byte ^ bit]))
+
+    def test_good(self):
+        done = self.verify()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        report = json.loads(done.stdout)
+        self.assertEqual((report["n_bad"], report["is_good"], report["n_experts"]), (0, True, 64))
+        self.assertEqual(flashmoe("verify", self.dst).returncode, 0)
+
+    def test_a_flipped_bit(self):
+        """Anywhere: named by verify and by a run with --check, or not read by it."""
+        model = json.loads((self.dst / "model.json").read_text())
+        record = model["experts"][0]["record_bytes"]
+        tensors = model["dense"]["tensors"]
+        good, rng, n_refused = logits_hash(self.dst), random.Random(7), 0
+        for path in sorted(self.dst.iterdir()):
+            size = path.stat().st_size
+            for at in {0, size - 1, *(rng.randrange(size) for _ in range(6))}:
+                with self.subTest(path.name, at=at):
+                    bit = 1 << rng.randrange(8)
+                    self.flip(path, at, bit)
+                    done = self.verify()
+                    run = flashmoe("run", self.dst, "--check", "--raw", "-p",
+                                   "The cat sat on the mat.", "-n", "6", "--greedy", "--json")
+                    self.flip(path, at, bit)
+                    self.assertEqual(done.returncode, 1)
+                    if path.name == "model.json":
+                        self.assertIn("model.json: the checksum", done.stderr)
+                        what = "model.json"
+                    else:
+                        bad = json.loads(done.stdout)["bad"]
+                        self.assertEqual(len(bad), 1)
+                        what = bad[0]["what"]
+                    if path.name.startswith("experts-"):
+                        self.assertEqual(what, f"expert {at // record} of layer "
+                                               f"{int(path.stem[8:])}")
+                    elif path.name == "dense.bin":
+                        name = [t["name"] for t in tensors if t["offset"] <= at][-1]
+                        self.assertEqual(what, f"tensor '{name}'")
+                    if path.name.startswith("experts-") and run.returncode == 0:
+                        self.assertEqual(json.loads(run.stdout)["logits_hash"], good)
+                        continue
+                    self.assertEqual(run.returncode, 1)
+                    self.assertIn(what, run.stderr)
+                    n_refused += 1
+        self.assertGreater(n_refused, 20)
+
+    def test_all_are_listed(self):
+        record = json.loads((self.dst / "model.json").read_text())["experts"][0]["record_bytes"]
+        for layer, expert in ((3, 15), (0, 2), (0, 0)):
+            self.flip(self.dst / f"experts-{layer:03}.bin", expert * record + 77)
+        done = flashmoe("verify", self.dst)
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual([line.split(" does")[0] for line in done.stdout.splitlines()[:3]],
+                         ["BAD  expert 0 of layer 0", "BAD  expert 2 of layer 0",
+                          "BAD  expert 15 of layer 3"])
+        self.assertIn("3 bad", done.stdout)
+
+    def test_sizes_and_names(self):
+        path = self.dst / "experts-002.bin"
+        with open(path, "ab") as f:
+            f.write(b"x")
+        self.assert_fails(self.verify(), "experts-002.bin", "bytes, model.json says")
+        path.unlink()
+        self.assert_fails(self.verify(), "experts-002.bin", "is missing")
+
+    def test_other_files(self):
+        (self.dst / "notes.txt").write_text("mine")
+        report = json.loads(self.verify().stdout)
+        self.assertEqual((report["extra"], report["n_bad"]), (["notes.txt"], 0))
+        (self.dst / "tokenizer.json").unlink()
+        done = self.verify()
+        self.assertEqual(json.loads(done.stdout)["bad"][0]["what"], "tokenizer.json")
+        self.assertEqual(done.returncode, 1)
+        self.assert_fails(flashmoe("run", self.dst, "--check", "-p", "x"), "tokenizer.json")
+
+    def test_not_packed(self):
+        self.assert_fails(flashmoe("verify", self.golden), "has no checksums", status=2)
+        self.assert_fails(flashmoe("verify", self.folder / "none"), "No such file")
+
+
+class Refusals(Case):
+    def break_off(self, *args):
+        """Leaves a DST.partial with some files done."""
+        done = flashmoe("pack", self.golden, self.dst, *args, kind="kill", at=25)
+        self.assertEqual(done.returncode, -9)
+        self.assertTrue(self.partial.exists())
+
+    def test_destination_exists(self):
+        self.dst.mkdir()
+        self.assert_fails(flashmoe("pack", self.golden, self.dst), "exists already")
+
+    def test_no_such_folder(self):
+        self.assert_fails(flashmoe("pack", self.golden, self.folder / "no" / "m.fmoe"), "no")
+
+    def test_other_formats(self):
+        self.break_off("--experts", "keep")
+        before = digest(self.partial)
+        self.assert_fails(flashmoe("pack", self.golden, self.dst), "--experts", '"keep"',
+                          "--restart")
+        self.assertEqual(digest(self.partial), before)
+        self.pack(self.golden, self.dst, "--restart")
+        other = self.folder / "other.fmoe"
+        self.pack(self.golden, other)
+        self.assertEqual(digest(self.dst), digest(other))
+
+    def test_other_source(self):
+        self.break_off()
+        done = flashmoe("pack", TESTS / "golden" / "qwen3_moe", self.dst)
+        self.assert_fails(done, "model.safetensors", "--restart")
+
+    def test_changed_source(self):
+        src = self.folder / "src"
+        shutil.copytree(self.golden, src)
+        done = flashmoe("pack", src, self.dst, kind="kill", at=25)
+        self.assertEqual(done.returncode, -9)
+        os.utime(src / "model.safetensors")
+        self.assert_fails(flashmoe("pack", src, self.dst), "model.safetensors", "changed since")
+
+    def test_space(self):
+        done = flashmoe("pack", self.golden, self.dst, free=1 << 20)
+        self.assert_fails(done, "not enough space", "--consume", "GB are free")
+        self.assertFalse(self.dst.exists())
+        self.pack(self.golden, self.dst, free=1 << 30)
+
+    def test_consume_must_be_confirmed(self):
+        src = self.folder / "src"
+        shutil.copytree(self.golden, src)
+        before = digest(src)
+        self.assert_fails(flashmoe("pack", src, self.dst, "--consume"), "--yes", status=2)
+        inside = flashmoe("pack", src, src / "m.fmoe", "--consume", "--yes")
+        self.assert_fails(inside, "lies inside the source")
+        self.pack(src, self.dst)
+        packed = flashmoe("pack", self.dst, self.folder / "again", "--consume", "--yes")
+        self.assert_fails(packed, "is packed already")
+        shutil.rmtree(src / "m.fmoe.partial", ignore_errors=True)
+        self.assertEqual(digest(src), before)
+
+    def test_consume_refuses_links(self):
+        src = self.folder / "src"
+        shutil.copytree(self.golden, src)
+        (src / "model.safetensors").rename(self.folder / "blob")
+        (src / "model.safetensors").symlink_to("../blob")
+        self.assert_fails(flashmoe("pack", src, self.dst, "--consume", "--yes"), "is a link")
+        self.pack(src, self.dst)
+
+    def test_two_at_a_time(self):
+        self.partial.mkdir()
+        lock = subprocess.Popen(["flock", str(self.partial), "cat"], stdin=subprocess.PIPE)
+        try:
+            for _ in range(100):
+                done = flashmoe("pack", self.golden, self.dst)
+                if done.returncode != 0:
+                    break
+                shutil.rmtree(self.dst)  # flock was not there yet
+                self.partial.mkdir(exist_ok=True)
+            self.assert_fails(done, "another process")
+        finally:
+            lock.stdin.close()
+            lock.wait()
+
+
+class Kill(Case):
+    """Killed at any moment and started again: the same bytes."""
+
+    def finish(self, src, *args):
+        """Starts again until it is done."""
+        done = flashmoe("pack", src, self.dst, *args)
+        if done.returncode != 0:
+            self.assertIn("exists already", done.stderr)  # it was killed after the rename
+        self.assertFalse(self.partial.exists())
+
+    def test_at_every_kind_of_call(self):
+        reference = self.folder / "reference.fmoe"
+        n_calls = self.count_calls(self.golden, reference)
+        expected = digest(reference)
+        self.assertGreater(n_calls, 60)
+        step = max(1, n_calls // N_KILLS)
+        n_killed = 0
+        for at in range(1 + random.Random(3).randrange(step), n_calls + 1, step):
+            with self.subTest(at=at):
+                done = flashmoe("pack", self.golden, self.dst, kind="kill", at=at)
+                n_killed += done.returncode == -9
+                self.assertTrue(self.dst.exists() or
+                                flashmoe("inspect", self.dst).returncode == 1)
+                # And once more on the way.
+                flashmoe("pack", self.golden, self.dst, kind="kill", at=at // 2 + 1)
+                self.finish(self.golden)
+                self.assertEqual(digest(self.dst), expected)
+                shutil.rmtree(self.dst)
+        self.assertGreater(n_killed, N_KILLS // 2)
+        print(f"{n_killed} kills at calls, {n_calls} calls in a whole packing")
+
+    def test_at_random_times(self):
+        reference = self.folder / "reference.fmoe"
+        begin = time.monotonic()
+        self.pack(self.golden, reference)
+        seconds = time.monotonic() - begin
+        expected, rng, n_killed = digest(reference), random.Random(), 0
+        for _ in range(N_KILLS // 2):
+            for _ in range(3):
+                process = subprocess.Popen([PROGRAM, "pack", self.golden, self.dst, "-q"],
+                                           stderr=subprocess.DEVNULL)
+                time.sleep(rng.random() * seconds)
+                process.kill()
+                n_killed += process.wait() == -9
+            self.finish(self.golden)
+            self.assertEqual(digest(self.dst), expected)
+            shutil.rmtree(self.dst)
+        print(f"{n_killed} kills at random times")
+
+
+class Consume(Case):
+    def setUp(self):
+        super().setUp()
+        shard_by_layer(self.golden, self.folder / "a" / "src")
+        self.src = self.folder / "a" / "src"
+        self.reference = self.folder / "reference.fmoe"
+        self.pack(self.src, self.reference)
+
+    def copy(self):
+        src = self.folder / "b" / "src"
+        shutil.rmtree(src.parent, ignore_errors=True)
+        shutil.copytree(self.src, src)
+        return src
+
+    def test_whole(self):
+        src = self.copy()
+        done = self.pack(src, self.dst, "--consume", "--yes")
+        self.assertIn("source files removed", done.stderr)
+        self.assertEqual(digest(self.dst), digest(self.reference))
+        self.assertEqual(sorted(os.listdir(src)),
+                         ["config.json", "generation_config.json", "model.safetensors.index.json",
+                          "tokenizer.json"])
+
+    def test_needs_little_space(self):
+        """Less than the pack is long, and the figure is what decides."""
+        src = self.copy()
+        size = sum(path.stat().st_size for path in self.reference.iterdir())
+        done = flashmoe("pack", src, self.dst, "--experts", "keep", free=8 << 20)
+        plain = json.loads(self.pack(src, self.folder / "x", "--experts", "keep", "--json").stdout)
+        mine = json.loads(self.pack(src, self.dst, "--experts", "keep", "--consume", "--yes",
+                                    "--json").stdout)
+        self.assertGreater(plain["need_bytes"], size)
+        self.assertLess(mine["need_bytes"], plain["need_bytes"] - (1 << 20))
+        self.assertEqual(digest(self.dst), digest(self.folder / "x"))
+        del done
+
+    def test_killed(self):
+        n_calls = self.count_calls(self.copy(), self.folder / "c.fmoe", "--consume", "--yes")
+        step = max(1, n_calls // N_KILLS)
+        n_spares = 0
+        for at in range(1 + random.Random(5).randrange(step), n_calls + 1, step):
+            with self.subTest(at=at):
+                src = self.copy()
+                flashmoe("pack", src, self.dst, "--consume", "--yes", kind="kill", at=at)
+                spares = self.partial / "source"
+                if spares.exists():
+                    n_spares += 1
+                    refused = flashmoe("pack", src, self.dst, "--restart")
+                    self.assert_fails(refused, "not begun again")
+                done = flashmoe("pack", src, self.dst, "--consume", "--yes")
+                if done.returncode != 0:
+                    self.assertIn("exists already", done.stderr)
+                self.assertEqual(digest(self.dst), digest(self.reference))
+                self.assertEqual(list(src.glob("*.safetensors")), [])
+                shutil.rmtree(self.dst)
+        self.assertGreater(n_spares, 0)
+
+    def test_a_finished_file_is_damaged(self):
+        """What was taken from a removed file cannot be made again: said, not invented."""
+        src = self.copy()
+        n_calls = self.count_calls(self.copy(), self.folder / "c.fmoe", "--consume", "--yes")
+        src = self.copy()
+        for at in range(n_calls // 2, n_calls):
+            flashmoe("pack", src, self.dst, "--consume", "--yes", kind="kill", at=at)
+            gone = {"model-0.safetensors", "model-1.safetensors"} - set(os.listdir(src))
+            if gone:
+                break
+            shutil.rmtree(self.partial)
+            src = self.copy()
+        (self.partial / "experts-000.bin").unlink()
+        done = flashmoe("pack", src, self.dst, "--consume", "--yes")
+        self.assert_fails(done, "experts-000.bin", "must be made again", "was removed")
+
+
+class Faults(Case):
+    def test_every_write(self):
+        """The Nth call fails: a sentence, nothing that looks like a model, and it continues."""
+        reference = self.folder / "reference.fmoe"
+        n_calls = self.count_calls(self.golden, reference)
+        expected = digest(reference)
+        for kind, why in (("enospc", "disk is full|No space left"), ("eio", "Input/output error")):
+            n_failed = 0
+            for at in range(1, n_calls + 1, max(1, n_calls // 40)):
+                with self.subTest(kind=kind, at=at):
+                    done = flashmoe("pack", self.golden, self.dst, kind=kind, at=at)
+                    if done.returncode != 0:
+                        self.assertRegex(done.stderr, rf"\Aflashmoe: [^\n]*(?:{why})[^\n]*\n\Z")
+                        n_failed += 1
+                        if not self.dst.exists():
+                            self.pack(self.golden, self.dst)
+                    self.assertEqual(digest(self.dst), expected)
+                    shutil.rmtree(self.dst)
+            self.assertGreater(n_failed, 20)
+
+    def test_interrupted_and_short_writes(self):
+        reference = self.folder / "reference.fmoe"
+        self.pack(self.golden, reference)
+        for kind in ("short", "eintr"):
+            with self.subTest(kind):
+                self.pack(self.golden, self.dst, kind=kind, span=0)
+                self.assertEqual(digest(self.dst), digest(reference))
+                shutil.rmtree(self.dst)
+
+    def test_what_is_read_back_differs(self):
+        for at in (1, 9, 20):
+            with self.subTest(at=at):
+                done = flashmoe("pack", self.golden, self.dst, flip=at)
+                self.assert_fails(done, "not what was written")
+                self.assertFalse(self.dst.exists())
+        self.pack(self.golden, self.dst)
+        self.assertEqual(flashmoe("verify", self.dst).returncode, 0)
+
+
+class FullDisk(Case):
+    def test_a_small_disk(self):
+        disk = self.folder / "disk"
+        disk.mkdir()
+        mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3M", "tmpfs", str(disk)],
+                               capture_output=True)
+        if mount.returncode != 0:
+            print("skipped: no file system can be mounted here")
+            os._exit(77)
+        self.addCleanup(subprocess.run, ["umount", str(disk)])
+        dst = disk / "m.fmoe"
+        args = ["pack", self.golden, dst, "--experts", "keep"]
+        self.assert_fails(flashmoe(*args), "not enough space")
+        # Somebody else takes the space after it was looked at.
+        self.assert_fails(flashmoe(*args, free=1 << 30), "the disk is full", "m.fmoe.partial",
+                          "start the same command again")
+        self.assertFalse(dst.exists())
+        self.assert_fails(flashmoe("inspect", disk / "m.fmoe.partial"), "neither")
+        subprocess.run(["mount", "-o", "remount,size=30M", str(disk)], check=True)
+        self.pack(self.golden, dst, "--experts", "keep")
+        self.pack(self.golden, self.dst, "--experts", "keep")
+        self.assertEqual(digest(dst), digest(self.dst))
+
+
+if __name__ == "__main__":
+    PROGRAM, PRELOAD = map(os.path.abspath, sys.argv[1:3])
+    TESTS = pathlib.Path(sys.argv[3]).resolve()
+    rest = sys.argv[4:]
+    if rest[:1] == ["--kills"]:
+        N_KILLS, rest = int(rest[1]), rest[2:]
+    unittest.main(argv=[sys.argv[0], *rest])

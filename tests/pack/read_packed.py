@@ -1,0 +1,123 @@
+"""Reads a packed model as docs/PACKED.md describes it, without any code of the project.
+
+usage: read_packed.py MODEL.fmoe
+
+Holds every offset and size to the rules of the document, and every checksum too when the PyPI
+package `xxhash` is there. `matrix(...)` shows how a reader gets at one expert's weights.
+"""
+import json
+import pathlib
+import re
+import struct
+import sys
+
+try:
+    import xxhash
+except ImportError:
+    xxhash = None
+
+
+def parts_of(format_name, rows, cols):
+    """Bytes of each part of a matrix, section "Formats" of PACKED.md."""
+    plain = {"f32": 4, "f16": 2, "bf16": 2}
+    blocks = {"q4_0": (32, 18), "q4_1": (32, 20), "q5_0": (32, 22), "q5_1": (32, 24),
+              "q8_0": (32, 34), "q2_k": (256, 84), "q3_k": (256, 110), "q4_k": (256, 144),
+              "q5_k": (256, 176), "q6_k": (256, 210), "iq4_nl": (32, 18), "iq4_xs": (256, 136),
+              "mxfp4": (32, 17)}
+    affine = re.fullmatch(r"affine(\d)-g(\d+)(-f16)?", format_name)
+    if affine:
+        bits, group = int(affine[1]), int(affine[2])
+        scales = rows * (cols // group) * 2
+        return [rows * cols * bits // 8, scales, scales]
+    if format_name in blocks:
+        block, size = blocks[format_name]
+        return [rows * (cols // block) * size]
+    return [rows * cols * plain[format_name]]
+
+
+def place(format_name, rows, cols, at):
+    """Offset and bytes of each part from `at` on, and the end."""
+    placed = []
+    for size in parts_of(format_name, rows, cols):
+        at = -(-at // 64) * 64
+        placed.append((at, size))
+        at += size
+    return placed, at
+
+
+def check(what, data, expected):
+    if xxhash and xxhash.xxh3_128(data).hexdigest() != expected:
+        raise ValueError(f"{what} does not have its checksum")
+
+
+def read_layer(folder, layer):
+    at, matrices = 0, {}
+    for name in ("gate", "up", "down"):
+        m = layer[name]
+        matrices[name], at = place(m["format"], m["rows"], m["cols"], at)
+    record = -(-at // 4096) * 4096
+    if record != layer["record_bytes"]:
+        raise ValueError(f"layer {layer['layer']}: a record has {record} bytes")
+    data = (folder / layer["file"]).read_bytes()
+    if len(data) != record * layer["n_experts"]:
+        raise ValueError(f"{layer['file']}: {len(data)} bytes")
+    for e, expected in enumerate(layer["xxh3_128"]):
+        check(f"expert {e} of layer {layer['layer']}", data[e * record:(e + 1) * record], expected)
+    return matrices, record
+
+
+def matrix(folder, layer, expert, name):
+    """The floats of one matrix of one expert; bf16 and affine with bf16 scales."""
+    placed, record = read_layer(folder, layer)
+    m = layer[name]
+    with open(folder / layer["file"], "rb") as f:
+        f.seek(expert * record)
+        data = f.read(record)
+    part = [data[at:at + size] for at, size in placed[name]]
+    bf16 = lambda raw: [struct.unpack("<f", b"\0\0" + raw[i:i + 2])[0]
+                        for i in range(0, len(raw), 2)]
+    if m["format"] == "bf16":
+        return bf16(part[0])
+    bits, group = map(int, re.fullmatch(r"affine(\d)-g(\d+)", m["format"]).groups())
+    codes = int.from_bytes(part[0], "little")
+    scales, biases = bf16(part[1]), bf16(part[2])
+    return [scales[i // group] * (codes >> bits * i & (1 << bits) - 1) + biases[i // group]
+            for i in range(m["rows"] * m["cols"])]
+
+
+def read(folder):
+    folder = pathlib.Path(folder)
+    text = (folder / "model.json").read_bytes()
+    model = json.loads(text)
+    seal = b',\n "self": "%s"\n}\n' % model["self"].encode()
+    if not text.endswith(seal):
+        raise ValueError("model.json does not end with its seal")
+    check("model.json", text[:-len(seal)], model["self"])
+    if (model["format"], model["version"]) != ("flashmoe-packed", 1):
+        raise ValueError("not a pack of version 1")
+    dense, at = (folder / "dense.bin").read_bytes(), 0
+    for t in model["dense"]["tensors"]:
+        rows = 1
+        for dim in t["shape"][:-1]:
+            rows *= dim
+        end = place(t["format"], rows, t["shape"][-1], at)[1]
+        end = -(-end // 64) * 64
+        if t["offset"] != at:
+            raise ValueError(f"{t['name']}: offset {t['offset']}, not {at}")
+        check(t["name"], dense[at:end], t["xxh3_128"])
+        at = end
+    if at != len(dense) or at != model["dense"]["bytes"]:
+        raise ValueError(f"dense.bin has {len(dense)} bytes, not {at}")
+    for layer in model["experts"]:
+        read_layer(folder, layer)
+    for file in model["files"]:
+        data = (folder / file["name"]).read_bytes()
+        check(file["name"], data, file["xxh3_128"])
+        if len(data) != file["bytes"]:
+            raise ValueError(f"{file['name']}: {len(data)} bytes")
+    return model
+
+
+if __name__ == "__main__":
+    read(sys.argv[1])
+    print("good" if xxhash else "good; without the package xxhash no checksum was looked at")
