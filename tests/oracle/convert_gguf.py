@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+"""Converts the goldens and nano to GGUF with llama.cpp's own convert_hf_to_gguf.py.
+
+The converter knows a pre-tokenizer by the hash of what it does to a text; the tiny vocabularies
+give hashes it has never seen, so this driver answers for it. The tensor code is left as it is.
+
+usage: convert_gguf.py LLAMA_CPP OUT [--nano DATA] [--only NAME]
+LLAMA_CPP  a llama.cpp source tree
+OUT        gets hf/NAME (the staged checkpoints) and gguf/NAME-TYPE.gguf
+DATA       a folder with nano-hf.tar.xz.* and nano_golden.json
+"""
+import argparse
+import json
+import pathlib
+import runpy
+import sys
+
+import sources
+
+TYPES = ("f32", "bf16", "q8_0", "f16")
+
+
+def convert(llama_cpp, folder, outfile, options):
+    """Runs the converter's main in this process."""
+    if outfile.exists() or outfile.with_name(f"{outfile.stem}-00001-of-00002.gguf").exists():
+        return
+    outfile.parent.mkdir(parents=True, exist_ok=True)
+    sys.path.insert(0, str(llama_cpp / "gguf-py"))
+    sys.path.insert(0, str(llama_cpp))
+    import conversion.base
+    import conversion.qwen
+
+    model_type = json.load(open(folder / "config.json"))["model_type"]
+    pre = "qwen35" if model_type == "qwen3_5_moe_text" else "qwen2"
+    conversion.base.TextModel.get_vocab_base_pre = lambda self, tokenizer: pre
+    # The switch --no-mtp sets this on the class and nothing unsets it.
+    for cls in vars(conversion.qwen).values():
+        if isinstance(cls, type) and "no_mtp" in vars(cls) and vars(cls)["no_mtp"] is True:
+            del cls.no_mtp
+    sys.argv = ["convert_hf_to_gguf.py", str(folder), "--outfile", str(outfile), *options]
+    runpy.run_path(str(llama_cpp / "convert_hf_to_gguf.py"), run_name="__main__")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("llama_cpp", type=pathlib.Path)
+    parser.add_argument("out", type=pathlib.Path)
+    parser.add_argument("--nano", type=pathlib.Path)
+    parser.add_argument("--only")
+    args = parser.parse_args()
+    for name in sources.GOLDENS + (["nano"] if args.nano else []):
+        # GGUF has no names for the dense layer of qwen3_moe: the converter refuses it.
+        if name == "qwen3_moe" or args.only not in (None, name):
+            continue
+        folder = sources.stage(name, args.out, args.nano)
+        # A checkpoint of these families without MTP tensors must be said to have none.
+        no_mtp = [] if name == "nano" or name.endswith(("3_moe", "sparse")) else ["--no-mtp"]
+        gguf = args.out / "gguf"
+        for kind in TYPES:
+            options = ["--outtype", kind, *no_mtp]
+            convert(args.llama_cpp, folder, gguf / f"{name}-{kind}.gguf", options)
+        if name == "nano":
+            options = ["--outtype", "bf16", "--split-max-size", "50M"]
+            convert(args.llama_cpp, folder, gguf / "nano-split-bf16" / "nano.gguf", options)
+            options = ["--outtype", "q8_0", "--split-max-tensors", "40", "--no-tensor-first-split"]
+            convert(args.llama_cpp, folder, gguf / "nano-split-q8_0" / "nano.gguf", options)
+        elif name == "qwen3_5_moe_text":
+            options = ["--outtype", "q8_0", "--fuse-gate-up-exps", *no_mtp]
+            convert(args.llama_cpp, folder, gguf / f"{name}-fused-q8_0.gguf", options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""A converted model's weights, back under their Hugging Face names in float32.
+
+The value a quantised weight stands for is formed in float32 from the file's own bits, by gguf's
+and MLX's own decoders, and the converters' transforms are undone: what is left is a checkpoint
+that gives what an exact engine must give for the converted file.
+"""
+import json
+import pathlib
+
+import numpy as np
+
+
+class Renamed(dict):
+    """name -> float32 array; every converted tensor must be taken exactly once."""
+
+    def __init__(self, tensors):
+        self.source = dict(tensors)
+
+    def take(self, source, name, change=lambda x: x):
+        self[name] = np.ascontiguousarray(change(self.source.pop(source)))
+
+    def done(self):
+        assert not self.source, f"left over: {sorted(self.source)[:8]}"
+        return dict(self)
+
+
+def unstack(tensors):
+    """Splits expert tensors [E, out, in] into one tensor per expert."""
+    result = {}
+    for name, value in tensors.items():
+        if ".mlp.experts." in name:
+            head, kind = name.split(".mlp.experts.")
+            for e in range(value.shape[0]):
+                result[f"{head}.mlp.experts.{e}.{kind}"] = value[e]
+        else:
+            result[name] = value
+    return result
+
+
+def gguf_tensors(path):
+    import gguf
+
+    path = pathlib.Path(path)
+    paths = sorted(path.glob("*.gguf")) if path.is_dir() else [path]
+    tensors = {}
+    for part in paths:
+        for t in gguf.GGUFReader(part).tensors:
+            # The data already has the row-major shape; for blocks gguf restores the columns.
+            value = gguf.quants.dequantize(t.data, t.tensor_type).astype(np.float32)
+            tensors[t.name] = value.reshape([int(n) for n in reversed(t.shape)])
+    return tensors
+
+
+def from_gguf(path, config):
+    arch = config["model_type"]
+    n_layers = config["num_hidden_layers"]
+    out = Renamed(gguf_tensors(path))
+    plus_1 = arch != "qwen3_moe"
+    norm = (lambda x: x - 1) if plus_1 else (lambda x: x)
+    out.take("token_embd.weight", "model.embed_tokens.weight")
+    out.take("output_norm.weight", "model.norm.weight", norm)
+    if "output.weight" in out.source:
+        out.take("output.weight", "lm_head.weight")
+    for i in range(n_layers):
+        b, h = f"blk.{i}.", f"model.layers.{i}."
+        second = "post_attention_norm" if plus_1 else "ffn_norm"
+        out.take(b + "attn_norm.weight", h + "input_layernorm.weight", norm)
+        out.take(b + second + ".weight", h + "post_attention_layernorm.weight", norm)
+        if b + "ssm_a" in out.source:
+            gguf_linear_attention(out, b, h, config)
+        else:
+            for ours, theirs in (("q", "q"), ("k", "k"), ("v", "v"), ("output", "o")):
+                out.take(f"{b}attn_{ours}.weight", f"{h}self_attn.{theirs}_proj.weight")
+            for x in ("q_norm", "k_norm"):
+                out.take(f"{b}attn_{x}.weight", f"{h}self_attn.{x}.weight", norm)
+        gguf_mlp(out, b, h)
+    # An MTP block lies behind the trunk; the logits do not depend on it.
+    for name in [n for n in out.source if n.startswith(f"blk.{n_layers}.")]:
+        del out.source[name]
+    return unstack(out.done())
+
+
+def gguf_mlp(out, b, h):
+    if b + "ffn_gate_inp.weight" not in out.source:
+        for x in ("gate", "up", "down"):
+            out.take(f"{b}ffn_{x}.weight", f"{h}mlp.{x}_proj.weight")
+        return
+    out.take(b + "ffn_gate_inp.weight", h + "mlp.gate.weight")
+    fused = out.source.pop(b + "ffn_gate_up_exps.weight", None)
+    if fused is not None:
+        n = fused.shape[1] // 2
+        out.source[b + "ffn_gate_exps.weight"] = fused[:, :n]
+        out.source[b + "ffn_up_exps.weight"] = fused[:, n:]
+    for x in ("gate", "up", "down"):
+        out.take(f"{b}ffn_{x}_exps.weight", f"{h}mlp.experts.{x}_proj.weight")
+        if f"{b}ffn_{x}_shexp.weight" in out.source:
+            out.take(f"{b}ffn_{x}_shexp.weight", f"{h}mlp.shared_expert.{x}_proj.weight")
+    if b + "ffn_gate_inp_shexp.weight" in out.source:
+        name = h + "mlp.shared_expert_gate.weight"
+        out.take(b + "ffn_gate_inp_shexp.weight", name, lambda x: x.reshape(1, -1))
+
+
+def gguf_linear_attention(out, b, h, config):
+    nk, nv = config["linear_num_key_heads"], config["linear_num_value_heads"]
+    dk, dv = config["linear_key_head_dim"], config["linear_value_head_dim"]
+    r = nv // nk
+    a = h + "linear_attn."
+    tiled = config["model_type"] != "qwen3_next"
+
+    def heads(x, axis, width):
+        """Value heads along one axis, from tiled (j * nk + kh) to grouped (kh * r + j) order."""
+        if not tiled or nk == nv:
+            return x
+        shape = x.shape
+        x = x.reshape(*shape[:axis], r, nk, width, *shape[axis + 1 :])
+        return np.swapaxes(x, axis, axis + 1).reshape(shape)
+
+    def value_rows(x):
+        return np.concatenate([x[: 2 * nk * dk], heads(x[2 * nk * dk :], 0, dv)])
+
+    # -exp(A_log) was rounded to float32; float64 keeps its logarithm from being rounded again.
+    out.take(b + "ssm_a", a + "A_log", lambda x: np.log(-heads(x.astype(np.float64), 0, 1)))
+    out.take(b + "ssm_dt.bias", a + "dt_bias", lambda x: heads(x, 0, 1))
+    out.take(b + "ssm_norm.weight", a + "norm.weight")
+    out.take(b + "ssm_conv1d.weight", a + "conv1d.weight", lambda x: value_rows(x)[:, None])
+    out.take(b + "ssm_out.weight", a + "out_proj.weight", lambda x: heads(x, 1, dv))
+    if tiled:
+        out.take(b + "attn_qkv.weight", a + "in_proj_qkv.weight", value_rows)
+        out.take(b + "attn_gate.weight", a + "in_proj_z.weight", lambda x: heads(x, 0, dv))
+        out.take(b + "ssm_beta.weight", a + "in_proj_b.weight", lambda x: heads(x, 0, 1))
+        out.take(b + "ssm_alpha.weight", a + "in_proj_a.weight", lambda x: heads(x, 0, 1))
+        return
+    out.take(b + "ssm_ba.weight", a + "in_proj_ba.weight")
+    qkv, z = out.source.pop(b + "attn_qkv.weight"), out.source.pop(b + "attn_gate.weight")
+    width = qkv.shape[1]
+    q, k, v = np.split(qkv, [nk * dk, 2 * nk * dk])
+    parts = [x.reshape(nk, -1, width) for x in (q, k, v, z)]
+    out[a + "in_proj_qkvz.weight"] = np.concatenate(parts, axis=1).reshape(-1, width)
+
+
+def mlx_tensors(folder):
+    import mlx.core as mx
+
+    quantization = json.load(open(pathlib.Path(folder) / "config.json")).get("quantization", {})
+    loaded = {}
+    for part in sorted(pathlib.Path(folder).glob("model*.safetensors")):
+        loaded.update(mx.load(str(part)))
+    tensors = {}
+    with mx.stream(mx.cpu):
+        for name, value in loaded.items():
+            module, _, suffix = name.rpartition(".")
+            if suffix in ("scales", "biases") and module + ".weight" in loaded:
+                continue
+            if module + ".scales" in loaded:
+                own = quantization.get(module, quantization)
+                # In float32: MLX's own result would be rounded to the scales' bfloat16.
+                value = mx.dequantize(
+                    value,
+                    loaded[module + ".scales"].astype(mx.float32),
+                    loaded[module + ".biases"].astype(mx.float32),
+                    group_size=own["group_size"],
+                    bits=own["bits"],
+                )
+            tensors[name] = np.array(value.astype(mx.float32))
+    return tensors
+
+
+def from_mlx(folder, config):
+    plus_1 = config["model_type"] != "qwen3_moe"
+    result = {}
+    for name, value in mlx_tensors(folder).items():
+        name = name.removeprefix("language_model.")
+        if plus_1 and name.endswith("norm.weight") and "linear_attn" not in name:
+            value = value - 1
+        if name.endswith("conv1d.weight"):
+            value = value.reshape(value.shape[0], 1, -1)
+        result[name.replace(".switch_mlp.", ".experts.")] = value
+    return unstack(result)
+
+
+def from_fp8(folder, config):
+    import torch
+    from safetensors.torch import load_file
+
+    block = config["quantization_config"]["weight_block_size"]
+    loaded = load_file(pathlib.Path(folder) / "model.safetensors")
+    result = {}
+    for name, value in loaded.items():
+        if name.endswith("_scale_inv") or name.startswith("mtp."):
+            continue
+        value = value.to(torch.float32)
+        scale = loaded.get(name + "_scale_inv")
+        if scale is not None:
+            rows, cols = value.shape
+            scale = scale.float().repeat_interleave(block[0], 0).repeat_interleave(block[1], 1)
+            value = value * scale[:rows, :cols]
+        result[name] = value.numpy()
+    return result
+
+
+def load(path, config):
+    path = pathlib.Path(path)
+    if path.suffix == ".gguf" or any(path.glob("*.gguf")):
+        return from_gguf(path, config)
+    own = json.load(open(path / "config.json"))
+    if own.get("quantization_config", {}).get("quant_method") == "fp8":
+        return from_fp8(path, own)
+    return from_mlx(path, config)

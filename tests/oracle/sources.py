@@ -1,0 +1,161 @@
+"""The checkpoints that the oracles convert, staged as complete Hugging Face directories.
+
+A golden has no tokenizer_config.json and its tokenizer.json is a link; converters want both as
+files. qwen3_moe_sparse is the qwen3_moe golden without its dense layer 1, because llama.cpp's
+converter and loader know no qwen3moe with dense layers. wide is made here, of random weights: all
+its widths are 256, so that every tensor can take every GGUF format (nano's 384 and 128 columns fit
+no block of 256). small_* are a few layers and experts of the goldens, for the frozen files.
+"""
+import json
+import pathlib
+import shutil
+import tarfile
+
+
+HERE = pathlib.Path(__file__).resolve().parent
+GOLDEN = HERE.parent / "golden"
+GOLDENS = ["qwen3_moe", "qwen3_moe_sparse", "qwen3_next", "qwen3_5_moe_text", "wide"]
+GOLDENS += ["small_qwen3_moe", "small_qwen3_next", "small_qwen3_5_moe"]
+BASE = {
+    "qwen3_moe_sparse": "qwen3_moe",
+    "small_qwen3_moe": "qwen3_moe",
+    "small_qwen3_next": "qwen3_next",
+    "small_qwen3_5_moe": "qwen3_5_moe_text",
+    "wide": "qwen3_5_moe_text",
+}
+CUTS = {  # layers, experts
+    "qwen3_moe_sparse": ([0, 2, 3], 16),
+    "small_qwen3_moe": ([0, 2, 3], 4),
+    "small_qwen3_next": ([2, 3], 4),
+    "small_qwen3_5_moe": ([2, 3], 4),
+}
+TOKENIZER_CONFIG = {
+    "tokenizer_class": "Qwen2TokenizerFast",
+    "eos_token": "<|im_end|>",
+    "pad_token": "<|endoftext|>",
+    "bos_token": None,
+    "unk_token": None,
+    "add_bos_token": False,
+    "add_prefix_space": False,
+    "model_max_length": 2048,
+    "clean_up_tokenization_spaces": False,
+    "chat_template": "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\\n' + "
+    "message.content + '<|im_end|>' + '\\n' }}{%- endfor %}{%- if add_generation_prompt %}"
+    "{{- '<|im_start|>assistant\\n' }}{%- endif %}",
+}
+
+
+class Joined:
+    """The parts of a split file as one stream."""
+
+    def __init__(self, paths):
+        self.files = [open(path, "rb") for path in paths]
+
+    def read(self, n):
+        while self.files:
+            data = self.files[0].read(n)
+            if data:
+                return data
+            self.files.pop(0).close()
+        return b""
+
+
+def make_wide(folder):
+    """A random Qwen3.5 of 2 layers, linear and full attention, whose matrices have 256 columns."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoConfig
+
+    config = json.load(open(folder / "config.json"))
+    config.update(
+        hidden_size=256,
+        num_hidden_layers=2,
+        layer_types=["linear_attention", "full_attention"],
+        full_attention_interval=2,
+        linear_num_key_heads=4,
+        linear_num_value_heads=8,
+        moe_intermediate_size=256,
+        shared_expert_intermediate_size=256,
+        num_experts=8,
+        num_experts_per_tok=2,
+        initializer_range=0.06,
+    )
+    json.dump(config, open(folder / "config.json", "w"), indent=2)
+    torch.manual_seed(7)
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.ndim == 1 and "A_log" not in name:
+                weight += 0.2 * torch.randn_like(weight)
+    model.to(torch.bfloat16).save_pretrained(folder)
+
+
+def cut(folder, layers, n_experts):
+    """Keeps only these layers and the first experts, of which half are used."""
+    from safetensors.torch import load_file, save_file  # numpy has no bfloat16
+
+    kept = {}
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        parts = name.split(".")
+        if parts[1] == "layers":
+            if int(parts[2]) not in layers:
+                continue
+            parts[2] = str(layers.index(int(parts[2])))
+        if "experts" in parts and int(parts[5]) >= n_experts:
+            continue
+        if name.endswith("mlp.gate.weight"):
+            tensor = tensor[:n_experts].clone()
+        kept[".".join(parts)] = tensor
+    save_file(kept, folder / "model.safetensors", {"format": "pt"})
+    config = json.load(open(folder / "config.json"))
+    config["num_hidden_layers"] = len(layers)
+    if "layer_types" in config:
+        config["layer_types"] = [config["layer_types"][i] for i in layers]
+        config["full_attention_interval"] = config["layer_types"].index("full_attention") + 1
+    if "mlp_only_layers" in config:
+        dense = set(config["mlp_only_layers"])
+        config["mlp_only_layers"] = [i for i, old in enumerate(layers) if old in dense]
+    if n_experts < 16:
+        config["num_experts_per_tok"] = n_experts // 2
+        config["num_local_experts" if "num_local_experts" in config else "num_experts"] = n_experts
+    json.dump(config, open(folder / "config.json", "w"), indent=2)
+
+
+def stage(name, out, nano_data=None):
+    """Returns the folder of the complete checkpoint `name` under `out`, made when missing."""
+    folder = pathlib.Path(out) / "hf" / name
+    if folder.exists():
+        return folder
+    part = folder.with_suffix(".part")
+    shutil.rmtree(part, ignore_errors=True)
+    if name == "nano":
+        parts = sorted(pathlib.Path(nano_data).glob("nano-hf.tar.xz.*"))
+        with tarfile.open(fileobj=Joined(parts), mode="r|xz") as archive:
+            archive.extractall(part)
+        (part / "hf").rename(folder)
+        part.rmdir()
+        return folder
+    part.mkdir(parents=True)
+    source = GOLDEN / BASE.get(name, name)
+    for file in ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json"):
+        shutil.copyfile(source / file, part / file)
+    json.dump(TOKENIZER_CONFIG, open(part / "tokenizer_config.json", "w"), indent=1)
+    if name in CUTS:
+        cut(part, *CUTS[name])
+    if name == "wide":
+        make_wide(part)
+    part.rename(folder)
+    return folder
+
+
+def prompts(name, nano_data=None):
+    """The prompts whose logits are compared: [(label, ids, number of tokens to continue with)]."""
+    if name == "nano":
+        golden = json.load(open(pathlib.Path(nano_data) / "nano_golden.json"))
+        chosen = ("English: story", "Code: C", "Math: word problem", "Chinese: poem")
+        return [
+            (case["name"], case["ids"], len(case["greedy"]))
+            for case in golden["prompts"]
+            if case["name"] in chosen
+        ]
+    golden = json.load(open(GOLDEN / BASE.get(name, name) / "golden.json"))
+    return [("input_ids", golden["input_ids"], 0), ("greedy_prompt", golden["greedy_prompt"], 40)]
