@@ -298,7 +298,7 @@ struct fm_pack_options {
     unsigned n_threads; /* 0: one per processor */
     bool consume;       /* remove each source file once all that is taken of it is verified */
     bool restart;       /* throw away what an earlier run has begun */
-    bool plan_only;     /* check and compute everything, write nothing */
+    bool plan_only;     /* check and compute everything, pack nothing */
     fm_work_fn *progress;
     void *progress_ctx;
 };

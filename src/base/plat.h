@@ -74,7 +74,7 @@ struct plat_file_info {
 /* A link is not followed. False when there is no such file. */
 bool plat_file_info(const char *path, struct plat_file_info *info);
 int plat_set_mtime(int fd, const char *path, int64_t mtime_ns, struct fm_error *err);
-/* What an ordinary user may still write to the file system of `path`; 0 when unknown. */
+/* What an ordinary user may still write to the file system of `path`; UINT64_MAX when unknown. */
 uint64_t plat_free_bytes(const char *path);
 /* The path without links, "." and "..", into `out` (LIMIT_PATH_BYTES); false when it does not
  * exist. */

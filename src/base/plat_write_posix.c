@@ -187,13 +187,11 @@ int plat_lock_dir(const char *path, int *fd, struct fm_error *err)
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_DIRECTORY);
     if (*fd < 0)
         return failed(err, "open", path);
-    if (flock(*fd, LOCK_EX | LOCK_NB) == 0)
-        return 0;
-    const bool is_held = errno == EWOULDBLOCK;
-    int rc = failed(err, "lock", path);
+    if (flock(*fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
+        return 0; /* a file system without locks is used without them */
     plat_close(*fd);
     *fd = -1;
-    return is_held ? err_set(err, FM_ERR_ARG, "another process is working in '%s'", path) : rc;
+    return err_set(err, FM_ERR_ARG, "another process is working in '%s'", path);
 }
 
 int plat_each_name(const char *path, plat_name_fn *fn, void *ctx, struct fm_error *err)
@@ -244,7 +242,7 @@ int plat_set_mtime(int fd, const char *path, int64_t mtime_ns, struct fm_error *
 uint64_t plat_free_bytes(const char *path)
 {
     struct statvfs fs;
-    return statvfs(path, &fs) == 0 ? (uint64_t)fs.f_bavail * fs.f_frsize : 0;
+    return statvfs(path, &fs) == 0 ? (uint64_t)fs.f_bavail * fs.f_frsize : UINT64_MAX;
 }
 
 bool plat_real_path(const char *path, char out[])

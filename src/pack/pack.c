@@ -108,6 +108,11 @@ static int rename_whole(struct pack *pack, struct fm_error *err)
     struct source *source;
     int rc = source_open(pack->partial, &source, err);
     if (rc == 0) {
+        if (pack->result->packed_bytes == 0) /* all of it was found */
+            for (unsigned f = 0; f < source->n_files; f++)
+                pack->result->found_bytes += source->files[f].bytes;
+        pack->result->packed_bytes += pack->result->packed_bytes == 0 ? pack->result->found_bytes
+                                                                      : 0;
         source_close(source);
         rc = state_clean(pack, err);
     }
@@ -154,9 +159,12 @@ static int prepare(struct pack *pack, struct fm_error *err)
 
 static int work(struct pack *pack, struct fm_error *err)
 {
-    if (directory_has(pack->partial, PACKED_MODEL_NAME))
-        return pack->options->plan_only ? 0 : rename_whole(pack, err);
-    int rc = prepare(pack, err);
+    int rc;
+    if (directory_has(pack->partial, PACKED_MODEL_NAME)) {
+        rc = state_check_formats(pack, err);
+        return rc != 0 || pack->options->plan_only ? rc : rename_whole(pack, err);
+    }
+    rc = prepare(pack, err);
     if (rc != 0 || pack->options->plan_only)
         return rc;
     rc = write_texts(pack, err);

@@ -82,6 +82,8 @@ int state_write(const struct pack *pack, const char *name, const void *data, siz
                 struct fm_error *err);
 /* Writes plan.json, or holds the one that is there against this plan. */
 int state_begin(const struct pack *pack, struct fm_error *err);
+/* The formats alone, for a pack that is whole but for its name: the source may be gone. */
+int state_check_formats(const struct pack *pack, struct fm_error *err);
 /* Finds the files an earlier run has finished and removes what it has not. */
 int state_find(struct pack *pack, struct fm_error *err);
 /* The checksums of a file that is complete, then its name. */

@@ -99,15 +99,18 @@ static json_t *files_json(const struct pack *pack)
     return files;
 }
 
-static json_t *plan_json(const struct pack *pack)
+static json_t *formats_json(const struct fm_pack_options *o)
 {
-    const struct fm_pack_options *o = pack->options;
-    return json_pack("{s:s, s:i, s:{s:s, s:s, s:s, s:s}, s:o}", "flashmoe", fm_version(),
-                     "version", PACKED_VERSION, "formats",
-                     "experts", o->experts != NULL ? o->experts : "default",
+    return json_pack("{s:s, s:s, s:s, s:s}", "experts", o->experts != NULL ? o->experts : "default",
                      "dense", o->dense != NULL ? o->dense : "keep",
                      "embed", o->embed != NULL ? o->embed : "default",
-                     "head", o->head != NULL ? o->head : "default", "files", files_json(pack));
+                     "head", o->head != NULL ? o->head : "default");
+}
+
+static json_t *plan_json(const struct pack *pack)
+{
+    return json_pack("{s:s, s:i, s:o, s:o}", "flashmoe", fm_version(), "version", PACKED_VERSION,
+                     "formats", formats_json(pack->options), "files", files_json(pack));
 }
 
 static int compare_formats(const struct pack *pack, const json_t *was, const json_t *is,
@@ -116,7 +119,7 @@ static int compare_formats(const struct pack *pack, const json_t *was, const jso
     static const char *const names[] = {"experts", "dense", "embed", "head"};
     for (unsigned i = 0; i < 4; i++) {
         const json_t *a = json_object_get(json_object_get(was, "formats"), names[i]);
-        const json_t *b = json_object_get(json_object_get(is, "formats"), names[i]);
+        const json_t *b = json_object_get(is, names[i]);
         if (json_equal(a, b))
             continue;
         char first[80], second[80];
@@ -166,10 +169,27 @@ static int compare_plans(const struct pack *pack, const char *path, const json_t
         rc = err_set(err, FM_ERR_ARG, "'%s' was begun with flashmoe %.40s, and this is %s: "
                      START_AFRESH, pack->partial, version, fm_version());
     if (rc == 0)
-        rc = compare_formats(pack, was.root, is, err);
+        rc = compare_formats(pack, was.root, json_object_get(is, "formats"), err);
     if (rc == 0)
         rc = compare_files(pack, was.root, is, err);
     jdoc_clear(&was);
+    return rc;
+}
+
+int state_check_formats(const struct pack *pack, struct fm_error *err)
+{
+    char path[LIMIT_PATH_BYTES];
+    struct jdoc was = {0};
+    int rc = pack_path(pack, PLAN_NAME, "", path, err);
+    if (rc != 0 || !plat_file_exists(path))
+        return rc;
+    json_t *formats = formats_json(pack->options);
+    rc = formats == NULL ? err_set(err, FM_ERR_NOMEM, "out of memory: the plan")
+                         : jdoc_load(&was, path, LIMIT_INDEX_JSON_BYTES, err);
+    if (rc == 0)
+        rc = compare_formats(pack, was.root, formats, err);
+    jdoc_clear(&was);
+    json_decref(formats);
     return rc;
 }
 

@@ -4,14 +4,15 @@
 usage: pack_speed.py PROGRAM CHECKPOINT SCRATCH_DIR [--repeat 3]
 
 CHECKPOINT is a Hugging Face directory with floats, say of
-    flashmoe synth qwen3-30b-a3b ckpt --layers 16
+    flashmoe synth 30b-a3b CHECKPOINT --layers 15
 and SCRATCH_DIR lies on the same disk with room for another one. Each round measures, with the page
 cache dropped before (when that is permitted):
     cp      the shards to another directory; and the time until `sync` has returned too
     keep    flashmoe pack --experts keep: the same bytes, synced and read back
     quant   flashmoe pack: experts to affine4-g64, synced and read back
-Prints GB/s of the checkpoint's bytes, the share of cp's speed, processors busy, and peak memory;
-medians at the end.
+Prints GB/s of the checkpoint's bytes, the share of cp's speed, the processors it had and those it
+wanted (threads that ran or were ready to: on a machine with other work the second tells whether it
+is compute-bound), and peak memory; medians at the end.
 """
 import argparse
 import os
@@ -31,15 +32,36 @@ def drop_caches():
         print("note: the page cache cannot be dropped", file=sys.stderr)
 
 
+def ready_ns(pid, seen):
+    """Adds up what each thread has run and has waited for a processor."""
+    for path in pathlib.Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        try:
+            ran, waited = path.read_text().split()[:2]
+            seen[path.parent.name] = int(ran) + int(waited)
+        except (OSError, ValueError):
+            pass
+
+
 def run(command):
-    """Seconds, processors busy, peak resident MiB."""
-    begin = time.monotonic()
+    """Seconds, processors it had and wanted, peak resident MiB."""
+    begin, seen = time.monotonic(), {}
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
+    pid = 0
+    while pid == 0:
+        ready_ns(process.pid, seen)
+        time.sleep(0.05)
+        pid, status, usage = os.wait4(process.pid, os.WNOHANG)
     seconds = time.monotonic() - begin
     if status != 0:
         sys.exit(f"{' '.join(command)}: status {status}")
-    return seconds, (usage.ru_utime + usage.ru_stime) / seconds, usage.ru_maxrss / 1024
+    had = (usage.ru_utime + usage.ru_stime) / seconds
+    return seconds, had, sum(seen.values()) * 1e-9 / seconds, usage.ru_maxrss / 1024
+
+
+def show(name, row, cp):
+    speed, had, wanted, peak = row
+    print(f"{name:8} {speed:6.3f} GB/s  {100 * speed / cp:5.1f}% of cp  processors: {had:4.2f} had, "
+          f"{wanted:4.2f} wanted  peak {peak:6.1f} MiB", flush=True)
 
 
 def main():
@@ -59,27 +81,23 @@ def main():
         copy.mkdir()
         drop_caches()
         begin = time.monotonic()
-        seconds, busy, peak = run(["cp", *shards, str(copy)])
+        seconds, *more = run(["cp", *shards, str(copy)])
         os.sync()
-        results["cp"].append((gb / seconds, busy, peak))
-        results["cp+sync"].append((gb / (time.monotonic() - begin), busy, peak))
+        results["cp"].append((gb / seconds, *more))
+        results["cp+sync"].append((gb / (time.monotonic() - begin), *more))
         shutil.rmtree(copy)
         for name, options in (("keep", ["--experts", "keep"]), ("quant", [])):
             drop_caches()
-            seconds, busy, peak = run([args.program, "pack", str(args.checkpoint), str(packed),
-                                       "-q", *options])
-            results[name].append((gb / seconds, busy, peak))
+            seconds, *more = run([args.program, "pack", str(args.checkpoint), str(packed), "-q",
+                                  *options])
+            results[name].append((gb / seconds, *more))
             shutil.rmtree(packed)
         for name, rows in results.items():
-            speed, busy, peak = rows[-1]
-            print(f"{name:8} {speed:6.3f} GB/s  {100 * speed / results['cp'][-1][0]:5.1f}% of cp  "
-                  f"{busy:4.2f} processors  peak {peak:6.1f} MiB", flush=True)
+            show(name, rows[-1], results["cp"][-1][0])
     cp = statistics.median(row[0] for row in results["cp"])
     print(f"medians of {args.repeat}, load {os.getloadavg()[0]:.1f}:")
     for name, rows in results.items():
-        speed, busy, peak = (statistics.median(column) for column in zip(*rows))
-        print(f"{name:8} {speed:6.3f} GB/s  {100 * speed / cp:5.1f}% of cp  {busy:4.2f} "
-              f"processors  peak {peak:6.1f} MiB")
+        show(name, [statistics.median(column) for column in zip(*rows)], cp)
 
 
 if __name__ == "__main__":

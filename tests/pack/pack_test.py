@@ -417,6 +417,23 @@ class Kill(Case):
         self.assertGreater(n_killed, N_KILLS // 2)
         print(f"{n_killed} kills at calls, {n_calls} calls in a whole packing")
 
+    def test_whole_but_for_its_name(self):
+        """Even the source is not needed any more; other formats are refused."""
+        src = self.folder / "src"
+        shutil.copytree(self.golden, src)
+        n_calls = self.count_calls(src, self.folder / "reference.fmoe")
+        at = n_calls
+        while not (self.partial / "plan.json").exists() or \
+                not (self.partial / "model.json").exists():
+            shutil.rmtree(self.partial, ignore_errors=True)
+            shutil.rmtree(self.dst, ignore_errors=True)
+            flashmoe("pack", src, self.dst, kind="kill", at=at)
+            at -= 1
+        shutil.rmtree(src)
+        self.assert_fails(flashmoe("pack", src, self.dst, "--experts", "keep"), "--experts")
+        self.finish(src)
+        self.assertEqual(digest(self.dst), digest(self.folder / "reference.fmoe"))
+
     def test_at_random_times(self):
         reference = self.folder / "reference.fmoe"
         begin = time.monotonic()
