@@ -60,7 +60,7 @@ def run(command):
 
 def show(name, row, cp):
     speed, had, wanted, peak = row
-    print(f"{name:8} {speed:6.3f} GB/s  {100 * speed / cp:5.1f}% of cp  processors: {had:4.2f} had, "
+    print(f"{name:8} {speed:6.3f} GB/s  {100 * speed / cp:5.1f}% of cp  processors: {had:4.2f}, "
           f"{wanted:4.2f} wanted  peak {peak:6.1f} MiB", flush=True)
 
 
