@@ -5,8 +5,8 @@ PREFIX  ?= /usr/local
 DESTDIR ?=
 SECONDS ?= 600
 JOBS    ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
-MODEL   ?= tests/golden/qwen3_next
-PROMPT  ?= The moon rose over the quiet sea
+MODEL   ?= models/nano.fmoe
+PROMPT  ?= Write a story about a robot who loves music.
 
 export JOBS
 
@@ -26,8 +26,6 @@ test-deps:
 	@sh tools/deps.sh test
 
 run: all
-	@echo "$(MODEL) is a tiny checkpoint with random weights: it shows that the engine runs;"
-	@echo "the text is gibberish until the embedded nano model takes its place."
 	build/flashmoe run $(MODEL) -p "$(PROMPT)"
 
 test: test-deps
@@ -56,7 +54,7 @@ clean:
 
 help:
 	@echo "make             build/flashmoe and the libraries, optimised"
-	@echo "make run         build, then run a small model: MODEL=DIR PROMPT='...'"
+	@echo "make run         build, then let the nano model tell a story: MODEL=PATH PROMPT='...'"
 	@echo "make test        build, then run every test: ARGS='-R NAME' selects some"
 	@echo "make debug       the tests without optimisation"
 	@echo "make asan        the tests under AddressSanitizer and UndefinedBehaviorSanitizer"

@@ -85,7 +85,7 @@ static int run_stretch(struct bench *bench, struct stretch *stretch, struct fm_e
     for (unsigned i = 0; rc == 0 && i < bench->n_tokens; i++) {
         int32_t id = fm_sampler_pick(bench->sampler, fm_session_logits(bench->session));
         rc = id < 0 ? err_set(err, FM_ERR_FORMAT, "'%s' gives logits that are not numbers (NaN)",
-                              args_operand(bench->args, 0))
+                              app_model_path(bench->args))
                     : fm_session_eval(bench->session, &id, 1, err);
     }
     const uint64_t elapsed_ns = plat_now_ns() - start_ns;
@@ -122,7 +122,7 @@ static int compare_doubles(const void *a, const void *b)
 
 static int print_json(const struct bench *bench, const double *sorted, double median)
 {
-    const char *path = args_operand(bench->args, 0);
+    const char *path = app_model_path(bench->args);
     const struct fm_stats *s = &bench->after;
     const double n = (double)bench->n_tokens * bench->n_repeat;
     struct fm_model_info info;

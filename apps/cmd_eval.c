@@ -111,10 +111,7 @@ static int tokenize_file(struct nll *nll, struct fm_error *err)
     fm_model_options_init(&options);
     options.metadata_only = true;
     fm_log_to(NULL, NULL); /* the second opening says it */
-    char path[LIMIT_PATH_BYTES];
-    int rc = app_model_path(nll->args, path, sizeof path, err);
-    if (rc == 0)
-        rc = fm_model_open(path, &options, &nll->model, err);
+    int rc = fm_model_open(app_model_path(nll->args), &options, &nll->model, err);
     if (rc == 0)
         rc = read_tokens(nll, args_operand(nll->args, 1), err);
     fm_model_close(nll->model);
@@ -189,7 +186,7 @@ static int eval_windows(struct nll *nll, struct fm_error *err)
     struct progress progress;
     struct fm_model_info info;
     fm_model_info(nll->model, &info);
-    route_trace_head(&nll->trace, args_operand(nll->args, 0), &info);
+    route_trace_head(&nll->trace, app_model_path(nll->args), &info);
     int rc = fm_session_open(nll->model, &nll->session, err);
     if (rc != 0)
         return rc;
@@ -220,7 +217,7 @@ static int print_nll(const struct nll *nll)
 {
     const double nats = nll->sum_nats / (double)nll->n_predicted;
     const double tok_per_s = per_second(nll->n_predicted, nll->elapsed_ns);
-    const char *path = args_operand(nll->args, 0), *file = args_operand(nll->args, 1);
+    const char *path = app_model_path(nll->args), *file = args_operand(nll->args, 1);
     struct fm_model_info info;
     struct fm_stats stats;
     fm_model_info(nll->model, &info);

@@ -1,7 +1,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/limits.h"
 #include "cmd.h"
 #include "common.h"
 #include "term.h"
@@ -139,13 +138,10 @@ static json_t *model_json(const char *path, const struct fm_model *model,
 
 static int run_inspect(const struct args *args)
 {
-    char path[LIMIT_PATH_BYTES];
+    const char *path = app_model_path(args);
     struct fm_error err = {0};
     struct fm_model *model = NULL;
-    int rc = app_model_path(args, path, sizeof path, &err);
-    if (rc == 0)
-        rc = app_model_open_metadata(args, &model, &err);
-    if (rc != 0)
+    if (app_model_open_metadata(args, &model, &err) != 0)
         return say_failed(&err, STATUS_FAILED);
     struct fm_model_info info;
     fm_model_info(model, &info);

@@ -120,7 +120,7 @@ static int open_all(struct run *run, const char *text, size_t text_bytes, struct
     fm_model_stats(run->model, &stats);
     run->n_context = stats.n_context;
     fm_model_info(run->model, &run->info);
-    route_trace_head(&run->trace, args_operand(run->args, 0), &run->info);
+    route_trace_head(&run->trace, app_model_path(run->args), &run->info);
     choose_sampling(run);
     rc = tokenize_prompt(run, text, text_bytes, err);
     if (rc == 0 && run->n_prompt == 0)
@@ -166,7 +166,7 @@ static int next_token(struct run *run, int32_t *id, struct fm_error *err)
     *id = fm_sampler_pick(run->sampler, fm_session_logits(run->session));
     if (*id < 0)
         return err_set(err, FM_ERR_FORMAT, "'%s' gives logits that are not numbers (NaN): its "
-                       "weights are damaged", args_operand(run->args, 0));
+                       "weights are damaged", app_model_path(run->args));
     ((int32_t *)run->tokens)[run->n_tokens++] = *id;
     if (fm_model_is_stop_token(run->model, *id)) {
         run->stop_reason = "stop";
@@ -292,7 +292,7 @@ static bool print_json(const struct run *run, const struct fm_stats *stats)
         "sampling", "temperature", shown(run->sampling.temperature),
         "top_k", (json_int_t)run->sampling.top_k, "top_p", shown(run->sampling.top_p),
         "min_p", shown(run->sampling.min_p),
-        "model", json_text(args_operand(run->args, 0), strlen(args_operand(run->args, 0))),
+        "model", json_text(app_model_path(run->args), strlen(app_model_path(run->args))),
         "architecture", run->info.architecture, "routes", json_routes(stats->routes)));
 }
 

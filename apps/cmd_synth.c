@@ -2,11 +2,9 @@
 #include <string.h>
 
 #include "base/limits.h"
-#include "base/plat.h"
 #include "cmd.h"
 #include "common.h"
-#include "interrupt.h"
-#include "term.h"
+#include "work.h"
 
 #define NUMBER(option_name, option_max, option_help)                                               \
     {.name = option_name, .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = option_max,        \
@@ -94,13 +92,6 @@ static int choose_form(const struct args *args, int *form, struct fm_error *err)
     return err_set(err, FM_ERR_ARG, "--form: '%s' is none of packed, safetensors and gguf", name);
 }
 
-static bool show_progress(void *progress, const char *what, uint64_t done, uint64_t total)
-{
-    (void)what;
-    progress_bytes(progress, done, total);
-    return !interrupt_seen();
-}
-
 /* ---- output ---------------------------------------------------------------------------- */
 
 static void print_size(const char *what, uint64_t bytes)
@@ -170,20 +161,17 @@ static int run_synth(const struct args *args)
     struct fm_error err = {0};
     struct fm_synth_options options;
     struct fm_synth_result result;
-    struct progress progress;
+    struct work work;
     fm_synth_options_init(&options);
     if (choose_form(args, &options.form, &err) != 0)
         return say_failed(&err, STATUS_USAGE);
     fill_options(args, &options);
-    options.progress = show_progress;
-    options.progress_ctx = &progress;
-    interrupt_install();
-    interrupt_hold(true);
-    progress_begin(&progress, "writing", !is_quiet);
-    const uint64_t start_ns = plat_now_ns();
+    options.progress = work_show;
+    options.progress_ctx = &work;
+    work_begin(&work, "writing", is_quiet);
     int rc = fm_synth(args_operand(args, 0), dst, &options, &result, &err);
-    const uint64_t ns = plat_now_ns() - start_ns;
-    progress_end(&progress);
+    const double seconds = work_seconds(&work);
+    work_end(&work);
     if (rc == FM_ERR_CANCELLED)
         say("stopped; nothing is left of '%s'", dst);
     if (rc != 0)
@@ -191,15 +179,14 @@ static int run_synth(const struct args *args)
                                       : say_failed(&err, rc == FM_ERR_ARG ? STATUS_USAGE
                                                                           : STATUS_FAILED);
     if (is_json)
-        return print_json(dst, options.form, &result, (double)ns * 1e-9) ? STATUS_OK
-                                                                         : STATUS_FAILED;
+        return print_json(dst, options.form, &result, seconds) ? STATUS_OK : STATUS_FAILED;
     if (options.plan_only)
         print_result(dst, options.form, &result);
     else if (!is_quiet) {
         char bytes[UNIT_BYTES], rate[UNIT_BYTES], time[UNIT_BYTES];
         say("%s in %s, %s", human_bytes(result.file_bytes, bytes),
-            human_seconds((double)ns * 1e-9, time),
-            human_rate(per_second(result.file_bytes, ns), rate));
+            human_seconds(seconds, time),
+            human_rate((double)result.file_bytes / seconds, rate));
     }
     return STATUS_OK;
 }

@@ -60,7 +60,7 @@ static void print_result(const struct fm_verify_result *r, double seconds)
 
 static int run_verify(const struct args *args)
 {
-    const char *path = args_operand(args, 0);
+    const char *path = app_model_path(args);
     struct fm_error err = {0};
     struct work work;
     struct findings findings = {.is_json = args_flag(args, "json"), .bad = json_array(),

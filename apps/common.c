@@ -106,36 +106,30 @@ static void say_plan(const struct fm_model *model)
 }
 
 /* Where an installed program and one in its build folder have it. */
-static bool find_nano(char path[], size_t path_bytes)
+static const char *find_nano(void)
 {
     static const char *const places[] = {"../share/flashmoe/nano.fmoe", "../models/nano.fmoe"};
-    char dir[LIMIT_PATH_BYTES];
+    static char path[LIMIT_PATH_BYTES];
+    char dir[LIMIT_PATH_BYTES / 2];
     if (!plat_program_dir(dir, sizeof dir))
-        return false;
+        return NULL;
     for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
-        int n = snprintf(path, path_bytes, "%s/%s", dir, places[i]);
-        if (n > 0 && (size_t)n < path_bytes && plat_file_exists(path))
-            return true;
+        (void)snprintf(path, sizeof path, "%s/%s", dir, places[i]);
+        if (plat_file_exists(path))
+            return path;
     }
-    return false;
+    return NULL;
 }
 
-int app_model_path(const struct args *args, char path[], size_t path_bytes, struct fm_error *err)
+const char *app_model_path(const struct args *args)
 {
     const char *given = args_operand(args, 0);
     if (given == NULL)
         given = getenv("FLASHMOE_MODEL");
-    if (given == NULL || (strcmp(given, "nano") == 0 && !plat_file_exists(given))) {
-        if (find_nano(path, path_bytes))
-            return 0;
-        return err_set(err, FM_ERR_ARG, "MODEL is missing, and the nano model that should lie "
-                       "beside the program is not there; see 'flashmoe help %s'",
-                       args->command->name);
-    }
-    int n = snprintf(path, path_bytes, "%s", given);
-    if (n < 0 || (size_t)n >= path_bytes)
-        return err_set(err, FM_ERR_ARG, "the path of the model is too long");
-    return 0;
+    if (given == NULL)
+        given = "nano";
+    const char *nano = strcmp(given, "nano") == 0 && !plat_file_exists(given) ? find_nano() : NULL;
+    return nano != NULL ? nano : given;
 }
 
 int app_model_open(const struct args *args, unsigned n_context, struct fm_model **out,
@@ -148,10 +142,6 @@ int app_model_open_routed(const struct args *args, unsigned n_context, const cha
                           struct fm_model **out, struct fm_error *err)
 {
     const bool is_verbose = args_flag(args, "verbose");
-    char path[LIMIT_PATH_BYTES];
-    int rc = app_model_path(args, path, sizeof path, err);
-    if (rc != 0)
-        return rc;
     say_library_log(is_verbose);
     struct progress progress;
     progress_begin(&progress, "loading", !args_flag(args, "quiet"));
@@ -166,7 +156,7 @@ int app_model_open_routed(const struct args *args, unsigned n_context, const cha
     options.routes = routes;
     options.progress = progress_bytes;
     options.progress_ctx = &progress;
-    rc = fm_model_open(path, &options, out, err);
+    int rc = fm_model_open(app_model_path(args), &options, out, err);
     progress_end(&progress);
     if (rc == 0 && is_verbose)
         say_plan(*out);
@@ -185,15 +175,11 @@ json_t *json_routes(const char *label)
 
 int app_model_open_metadata(const struct args *args, struct fm_model **out, struct fm_error *err)
 {
-    char path[LIMIT_PATH_BYTES];
-    int rc = app_model_path(args, path, sizeof path, err);
-    if (rc != 0)
-        return rc;
     say_library_log(false);
     struct fm_model_options options;
     fm_model_options_init(&options);
     options.metadata_only = true;
-    return fm_model_open(path, &options, out, err);
+    return fm_model_open(app_model_path(args), &options, out, err);
 }
 
 /* ---- text ------------------------------------------------------------------------------ */

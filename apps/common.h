@@ -24,8 +24,8 @@ extern const char operand_model_help[];
 
 /* The model of a command whose first operand is MODEL: what was given; without one, what
  * FLASHMOE_MODEL names, or else the nano model that comes with the program, which "nano" means
- * too. */
-int app_model_path(const struct args *args, char path[], size_t path_bytes, struct fm_error *err);
+ * too: "nano" itself when that is not there. Lives as long as the program. */
+const char *app_model_path(const struct args *args);
 
 /* Opens the model with the options of group_engine and a progress bar; n_context as in
  * fm_model_options. */

@@ -1,11 +1,12 @@
-# What `make install` puts where: the program, both libraries, the one public header, the
-# pkg-config file, and what the program prints about itself: man page and shell completions.
+# What `make install` puts where: the program, both libraries, the one public header, the nano
+# model, the pkg-config file, and what the program prints about itself: man page and completions.
 
 install(TARGETS flashmoe flashmoe_static flashmoe_shared
         RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR}
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(FILES include/flashmoe.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(DIRECTORY models/nano.fmoe DESTINATION ${CMAKE_INSTALL_DATADIR}/flashmoe)
 
 # Requires.private follows from what the library is linked to.
 set(FLASHMOE_PC_REQUIRES)

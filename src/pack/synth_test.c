@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "base/mem.h"
 #include "pack/synth_internal.h"
 #include "pack/synth_rng.h"
 
@@ -169,6 +170,30 @@ static void vectors_follow_the_conventions(void **state)
     }
 }
 
+/* Every allocation that can fail while a plan is made: an error, and nothing leaks. */
+static void no_memory_is_an_error(void **state)
+{
+    (void)state;
+    for (int form = FM_SYNTH_PACKED; form <= FM_SYNTH_GGUF; form++) {
+        struct fm_synth_options options;
+        fm_synth_options_init(&options);
+        options.form = form;
+        options.plan_only = true;
+        options.split_bytes = 1 << 20;
+        int rc = FM_ERR_NOMEM;
+        long n = 0;
+        while (rc != 0) {
+            struct fm_error err = {0};
+            mem_fail_at(++n);
+            rc = fm_synth("tiny-next", "nowhere", &options, NULL, &err);
+            mem_fail_at(0);
+            assert_true(rc == 0 || (rc == FM_ERR_NOMEM && err.text[0] != '\0'));
+            assert_true(n < 5000);
+        }
+        assert_true(n > 10);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -178,6 +203,7 @@ int main(void)
         cmocka_unit_test(every_format_has_the_spread),
         cmocka_unit_test(pieces_fit_together),
         cmocka_unit_test(vectors_follow_the_conventions),
+        cmocka_unit_test(no_memory_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

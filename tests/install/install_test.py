@@ -55,6 +55,11 @@ class Install(unittest.TestCase):
         return run("pkg-config", *options, "flashmoe",
                    PKG_CONFIG_PATH=os.path.join(self.libdir, "pkgconfig")).split()
 
+    def test_default_model(self):
+        program = os.path.join(self.prefix, "bin", "flashmoe")
+        self.assertIn(os.path.join("share", "flashmoe", "nano.fmoe"), run(program, "inspect"))
+        self.assertTrue(run(program, "run", "-q", "--greedy", "-n", "5", "-p", "Hello").strip())
+
     def build_and_run(self, compiler, suffix, *options, libs=None):
         source = os.path.join(self.folder.name, "user" + suffix)
         program = os.path.join(self.folder.name, "user")

@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""A table of the distances in OUT/results, and of the formats' own error from OUT/expected.
+"""A table of the distances between the logits in OUT/results and OUT/expected: largest, mean.
+
+format  transformers with the dequantised weights from transformers with the checkpoint's
+others  that engine from transformers with the dequantised weights
 
 usage: summary.py OUT     also writes OUT/results/summary.json
 """
@@ -9,35 +12,39 @@ import sys
 
 import numpy as np
 
+ENGINES = ("llama", "mlx", "mlx32")
 
-def format_errors(out):
-    """How far the dequantised weights move transformers' logits from the checkpoint's."""
-    for path in sorted((out / "expected").glob("*.json")):
-        name = json.load(open(path))["checkpoint"]
-        original = out / "expected" / f"{name}-hf.f32"
-        if path.stem.endswith("-hf") or not original.exists():
-            continue
-        ours, theirs = (np.fromfile(p, "<f4") for p in (path.with_suffix(".f32"), original))
-        d = np.abs(ours.astype(float) - theirs)
-        yield path.stem, {"max": float(d.max()), "mean": float(d.mean())}
+
+def distance(ours, theirs):
+    if not ours.exists() or not theirs.exists():
+        return None
+    d = np.abs(np.fromfile(ours, "<f4").astype(float) - np.fromfile(theirs, "<f4"))
+    return {"max": float(d.max()), "mean": float(d.mean())}
 
 
 def main():
     out = pathlib.Path(sys.argv[1])
-    table = {label: {"format": error} for label, error in format_errors(out)}
-    for path in sorted((out / "results").glob("*-*.json")):
+    table = {}
+    for path in sorted((out / "expected").glob("*.json")):
         about = json.load(open(path))
-        label = about["model"].replace("/", "-").removesuffix(".gguf")
-        row = table.setdefault(label, {})
-        row[about["engine"]] = about["from_dequantised"]
-        row[about["engine"] + "_from_original"] = about["from_original"]
-        row[about["engine"] + "_greedy"] = about["greedy_like_dequantised"]
+        if about["model"] == "hf":
+            continue
+        ours = path.with_suffix(".f32")
+        row = {"format": distance(ours, out / "expected" / f"{about['checkpoint']}-hf.f32")}
+        label = path.stem.partition("-")[2]
+        for engine in ENGINES:
+            if engine[:3] == "mlx" and not path.stem.startswith("mlx-"):
+                continue
+            if engine == "llama" and not path.stem.startswith("gguf-"):
+                continue
+            row[engine] = distance(out / "results" / f"{engine}-{label}.f32", ours)
+        table[path.stem] = row
     json.dump(table, open(out / "results" / "summary.json", "w"), indent=1)
-    columns = ("format", "llama", "mlx", "mlx32", "llama_from_original", "mlx_from_original")
-    print("| model |", " | ".join(f"{c}: max, mean" for c in columns), "|")
+    columns = ("format", *ENGINES)
+    print("| model |", " | ".join(columns), "|")
     print("|---" * (len(columns) + 1) + "|")
     for label, row in table.items():
-        cells = [row.get(c) for c in columns]
+        cells = [row.get(column) for column in columns]
         text = [f"{c['max']:.2g}, {c['mean']:.2g}" if c else "" for c in cells]
         print("|", " | ".join([label, *text]), "|")
 

@@ -5,7 +5,9 @@ import hashlib
 import json
 import os
 import pathlib
+import resource
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -18,6 +20,53 @@ AFFINE = ("--experts-format", "affine4-g64", "--dense-format", "affine4-g64")
 # Billions of parameters of the text model, as published.
 PUBLISHED = {"30b-a3b": 30.53, "235b-a22b": 235.09, "next-80b": 79.67, "coder-next": 79.67,
              "35b-a3b": 34.66, "122b-a10b": 122.11, "397b": 396.35}
+
+
+GGML = {"F32": (0, 1, 4), "Q4_0": (2, 32, 18), "Q8_0": (8, 32, 34), "Q4_K": (12, 256, 144),
+        "Q6_K": (14, 256, 210)}
+
+
+def read_gguf(path):
+    """Metadata and {name: (type, dims)} of one file, whose size must follow from them."""
+    data, at = path.read_bytes(), 0
+
+    def take(form):
+        nonlocal at
+        found = struct.unpack_from("<" + form, data, at)
+        at += struct.calcsize("<" + form)
+        return found[0]
+
+    def text():
+        nonlocal at
+        n = take("Q")
+        at += n
+        return data[at - n:at].decode()
+
+    def value(kind):
+        if kind == 8:
+            return text()
+        if kind == 9:
+            inner, n = take("I"), take("Q")
+            return [value(inner) for _ in range(n)]
+        return take({2: "H", 4: "I", 5: "i", 6: "f", 7: "?"}[kind])
+
+    assert data[:4] == b"GGUF" and struct.unpack_from("<I", data, 4) == (3,)
+    at = 8
+    n_tensors, n_values = take("Q"), take("Q")
+    metadata = {text(): value(take("I")) for _ in range(n_values)}
+    infos = [(text(), [take("Q") for _ in range(take("I"))], take("I"), take("Q"))
+             for _ in range(n_tensors)]
+    end, tensors, names = 0, {}, {v[0]: (k, *v[1:]) for k, v in GGML.items()}
+    for name, dims, kind, offset in infos:
+        label, block, size = names[kind]
+        n = 1
+        for d in dims:
+            n *= d
+        assert offset == end and dims[0] % block == 0
+        end = (offset + n // block * size + 31) // 32 * 32
+        tensors[name] = (label, dims)
+    assert (at + 31) // 32 * 32 + end == len(data)
+    return metadata, tensors
 
 
 def flashmoe(*args):
@@ -60,6 +109,10 @@ class Forms(Case):
         self.assertGreater(len(said["tokens"]), 0)
         return said["logits_hash"], found["n_parameters"], found["formats"]
 
+    def needs_gguf(self, path):
+        if flashmoe("inspect", path).stderr.endswith("' is a GGUF file\n"):
+            self.skipTest("this version reads no GGUF")
+
     def test_packed(self):
         for shape, architecture in TINY.items():
             with self.subTest(shape):
@@ -92,6 +145,52 @@ class Forms(Case):
                                  self.check(packed, architecture, formats))
                 widths = json.loads((mlx / "config.json").read_text())["quantization"]
                 self.assertEqual((widths["bits"], widths["group_size"]), (4, 64))
+
+    def test_gguf(self):
+        """The container; tests/oracle/synth_in_llama.py shows that llama.cpp runs it."""
+        gguf = {"tiny-qwen3": "qwen3moe", "tiny-next": "qwen3next", "tiny-qwen3.5": "qwen35moe"}
+        for shape, architecture in TINY.items():
+            with self.subTest(shape):
+                path = self.synth(shape, f"{shape}.gguf")
+                metadata, tensors = read_gguf(path)
+                self.assertEqual(metadata["general.architecture"], gguf[shape])
+                self.assertEqual(len(metadata["tokenizer.ggml.tokens"]), 512)
+                self.assertEqual(metadata["tokenizer.ggml.tokens"][258], "<|im_end|>")
+                self.assertEqual(tensors["output.weight"], ("Q6_K", [256, 512]))
+                self.assertEqual(tensors["blk.1.ffn_down_exps.weight"], ("Q4_K", [256, 256, 8]))
+                self.assertEqual(tensors["blk.1.ffn_gate_inp.weight"], ("F32", [256, 8]))
+                if shape != "tiny-qwen3":
+                    self.assertEqual(tensors["blk.0.ssm_conv1d.weight"], ("F32", [4, 512]))
+                    self.assertEqual(tensors["blk.0.ffn_gate_inp_shexp.weight"], ("F32", [256]))
+                self.assertFalse([n for n in tensors if "proj" in n or "model." in n])
+                self.needs_gguf(path)
+                self.check(path, architecture, {"q4_k", "q6_k", "f32"})
+
+    def test_gguf_equals_packed(self):
+        """Without conventions that differ, the same formats are the same model."""
+        path = self.synth("tiny-qwen3", "a.gguf")
+        self.needs_gguf(path)
+        packed = self.synth("tiny-qwen3", "a.fmoe", "--experts-format", "q4_k", "--dense-format",
+                            "q4_k", "--head-format", "q6_k")
+        self.assertEqual(self.generate(path)["logits_hash"],
+                         self.generate(packed)["logits_hash"])
+
+    def test_gguf_split(self):
+        self.works("synth", "tiny-next", self.dir / "a.gguf", "-q", "--split-size", "1M")
+        whole = read_gguf(self.synth("tiny-next", "whole.gguf"))[1]
+        parts = sorted(self.dir.glob("a-*.gguf"))
+        self.assertEqual([p.name for p in parts],
+                         [f"a-{i + 1:05}-of-{len(parts):05}.gguf" for i in range(len(parts))])
+        found = {}
+        for i, part in enumerate(parts):
+            metadata, tensors = read_gguf(part)
+            self.assertEqual((metadata["split.no"], metadata["split.count"]), (i, len(parts)))
+            self.assertEqual(metadata["split.tensors.count"], len(whole))
+            found.update(tensors)
+        self.assertEqual(found, whole)
+        self.needs_gguf(parts[0])
+        self.assertEqual(self.generate(parts[0])["logits_hash"],
+                         self.generate(self.dir / "whole.gguf")["logits_hash"])
 
     def test_accounting(self):
         for shape in TINY:
@@ -171,8 +270,10 @@ FIXED = {
     "packed.fmoe": ("tiny-next",),
     "hf": ("tiny-qwen3.5",),
     "mlx": ("tiny-next", *AFFINE, "--split-size", "1M"),
+    "a.gguf": ("tiny-qwen3.5",),
 }
 FIXED_SHA256 = {
+    "a.gguf": "cf45f4eac83b6f71a30c96b406908d8c1bfe99b4b994d3cc9cbee735b4181e81",
     "packed.fmoe": "3d4cdb8e588a83c97181e54692ebd0bf561f4190bc24119d954dd4a034e9ddc3",
     "hf": "9c6a5a555e86a34a9817fe7e1eb21a463f0600df36864425430a69d28c31ffd2",
     "mlx": "d26f667f508b8374b37ab8ab66d4ce5ee687d83390a0cd7dd714ff4a3a40c875",
@@ -200,6 +301,8 @@ class Faults(Case):
         self.fails(2, ["experts.0.down_proj", "100 columns", "affine4-g128"], "tiny-next", x,
                    "--experts-format", "affine4-g128", "--expert-width", "100")
         self.fails(2, ["q4_k"], "tiny-next", self.dir / "hf", "--dense-format", "q4_k")
+        self.fails(2, ["GGUF", "affine4-g64"], "tiny-next", self.dir / "x.gguf", "--dense-format",
+                   "affine4-g64")
         self.fails(2, ["--form"], "tiny-next", x, "--form", "zip")
         self.fails(1, ["nowhere"], "tiny-next", self.dir / "nowhere" / "x.fmoe")
         x.mkdir()
@@ -207,6 +310,20 @@ class Faults(Case):
 
     def test_no_room(self):
         self.fails(1, ["GB free"], "397b", self.dir / "x.fmoe", "--layers", "1000")
+
+    def test_full_disk(self):
+        """A file may not become longer than a limit: as on a full disk, the write fails."""
+        def limit():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (200000, 200000))
+        for name in ("x.fmoe", "hf", "x.gguf"):
+            with self.subTest(name):
+                done = subprocess.run([PROGRAM, "synth", "tiny-next", self.dir / name],
+                                      capture_output=True, text=True, preexec_fn=limit,
+                                      restore_signals=False)
+                self.assertEqual(done.returncode, 1)
+                self.assertRegex(done.stderr, r"\Aflashmoe: cannot write [^\n]+\n\Z")
+                self.assertEqual(os.listdir(self.dir), [])
 
     def test_after_a_kill(self):
         """What a killed run has left does not disturb the next one."""

@@ -1,0 +1,56 @@
+#!/usr/bin/env python3
+"""The nano model of the repository: whole, small enough, and what `flashmoe run` uses by default.
+
+usage: bundled_test.py FLASHMOE NANO
+"""
+import json
+import pathlib
+import subprocess
+import sys
+import unittest
+
+FLASHMOE, NANO = sys.argv[1], pathlib.Path(sys.argv[2])
+MOST_BYTES = 62_000_000
+PROMPT = "Write a story about a robot who loves music."
+# Greedy; the same on every machine.
+STORY = (
+    "This is the story of Chip, a funny robot who lived in a quiet village. In the "
+    "middle of the village stood an old stone well. What Chip loved most of all was "
+    "music. She practiced the same little tune every morning. She was made of old "
+    "cans and shiny screws.\n\nOne day")
+
+
+def run(*words):
+    done = subprocess.run([FLASHMOE, *words], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise AssertionError(done.stderr)
+    return done.stdout
+
+
+class Bundled(unittest.TestCase):
+    def test_is_small_enough(self):
+        self.assertLessEqual(sum(f.stat().st_size for f in NANO.iterdir()), MOST_BYTES)
+
+    def test_every_checksum_holds(self):
+        run("verify", "--quiet", str(NANO))
+
+    def test_formats(self):
+        model = json.loads(run("inspect", "--json"))
+        formats = {(f["is_expert"], f["name"]) for f in model["formats"]}
+        self.assertEqual(model["container"], "packed model")
+        self.assertIn((True, "affine4-g64"), formats)
+        self.assertIn((False, "affine8-g64"), formats)
+        self.assertEqual({name for is_expert, name in formats if is_expert}, {"affine4-g64"})
+
+    def test_card_names_licences(self):
+        card = (NANO / "README.md").read_text()
+        for word in ("CC-BY-SA", "Project Gutenberg", "Aozora", "MDN", "WordNet", "GSM8K"):
+            self.assertIn(word.lower(), card.lower())
+
+    def test_tells_a_story(self):
+        answer = json.loads(run("run", "-p", PROMPT, "--greedy", "-n", "60", "--json"))
+        self.assertEqual(answer["text"], STORY)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
