@@ -362,6 +362,23 @@ class Refusals(Case):
         shutil.rmtree(src / "m.fmoe.partial", ignore_errors=True)
         self.assertEqual(digest(src), before)
 
+    def test_consume_asks(self):
+        src = self.folder / "src"
+        shutil.copytree(self.golden, src)
+        for answer, status in ((b"\n", 1), (b"n\n", 1), (b"y\n", 0)):
+            master, slave = pty.openpty()
+            process = subprocess.Popen([PROGRAM, "pack", src, self.dst, "--consume"], stdin=slave,
+                                       stderr=subprocess.PIPE, start_new_session=True)
+            os.close(slave)
+            os.write(master, answer)
+            errors = process.communicate(timeout=SECONDS)[1].decode()
+            os.close(master)
+            self.assertEqual(process.returncode, status, errors)
+            self.assertIn("--consume removes 1 file (", errors)
+            self.assertEqual((src / "model.safetensors").exists(), status == 1)
+            self.assertFalse(self.partial.exists())
+        self.assertEqual(flashmoe("verify", self.dst).returncode, 0)
+
     def test_consume_refuses_links(self):
         src = self.folder / "src"
         shutil.copytree(self.golden, src)
@@ -609,6 +626,23 @@ class Faults(Case):
                     self.assertEqual(digest(self.dst), expected)
                     shutil.rmtree(self.dst)
             self.assertGreater(n_failed, 20)
+
+    def test_reads(self):
+        """Of the source and of what was written: tensor or expert, file and byte are named."""
+        reference = self.folder / "reference.fmoe"
+        self.pack(self.golden, reference)
+        n_failed = 0
+        for at in range(8, 400, 17):
+            with self.subTest(at=at):
+                done = flashmoe("pack", self.golden, self.dst, read=at)
+                if done.returncode != 0:
+                    n_failed += 1
+                    self.assertRegex(done.stderr, r"\Aflashmoe: [^\n]*'[^\n]*/[a-z0-9_.-]+'[^\n]* "
+                                                  r"at byte \d+: Input/output error\n\Z")
+                    self.pack(self.golden, self.dst)
+                self.assertEqual(digest(self.dst), digest(reference))
+                shutil.rmtree(self.dst)
+        self.assertGreater(n_failed, 8)
 
     def test_interrupted_and_short_writes(self):
         reference = self.folder / "reference.fmoe"

@@ -8,6 +8,7 @@
  *   FAULT_SPAN   how many are, 0 for all from there on (default 1)
  *   FAULT_COUNT  a file that gets the number of calls when the process ends
  *   FAULT_FREE   what statvfs says is free, in bytes
+ *   FAULT_READ   the nth read fails with EIO
  *   FAULT_FLIP   the nth read below a folder NAME.partial gives wrong bits */
 #include <dlfcn.h>
 #include <errno.h>
@@ -26,7 +27,7 @@
 
 #define EXPORTED __attribute__((visibility("default")))
 
-static atomic_long n_calls, n_reads;
+static atomic_long n_calls, n_reads, n_read_backs;
 
 static long env_number(const char *name, long fallback)
 {
@@ -88,7 +89,7 @@ static void flip(int fd, char *dst, ssize_t got)
     (void)snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t n = at > 0 && got > 0 ? readlink(link, path, sizeof path - 1) : 0;
     path[n > 0 ? n : 0] = '\0';
-    if (strstr(path, ".partial/") == NULL || atomic_fetch_add(&n_reads, 1) + 1 != at)
+    if (strstr(path, ".partial/") == NULL || atomic_fetch_add(&n_read_backs, 1) + 1 != at)
         return;
     for (ssize_t i = 0; i < got; i += 64) /* what is looked at may be a part of it */
         dst[i] ^= 4;
@@ -98,6 +99,10 @@ EXPORTED ssize_t pread(int fd, void *dst, size_t bytes, off_t offset);
 ssize_t pread(int fd, void *dst, size_t bytes, off_t offset)
 {
     ssize_t (*next)(int, void *, size_t, off_t);
+    if (atomic_fetch_add(&n_reads, 1) + 1 == env_number("FAULT_READ", 0)) {
+        errno = EIO;
+        return -1;
+    }
     *(void **)&next = dlsym(RTLD_NEXT, "pread");
     ssize_t got = next(fd, dst, bytes, offset);
     flip(fd, dst, got);
