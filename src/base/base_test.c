@@ -69,6 +69,26 @@ static void test_nth_allocation_fails(void **state)
     mem_free(third);
 }
 
+/* What transformers writes for "no limit" does not fit into an integer; the rest still is one. */
+static void test_jdoc_numbers_beyond_integers(void **state)
+{
+    (void)state;
+    const char *text = "{\"most\": 1000000000000000019884624838656, "
+                       "\"ids\": [7, 0.5, {\"n\": -3}]}";
+    struct jdoc doc;
+    struct fm_error err = {0};
+    double most;
+    assert_int_equal(jdoc_parse(&doc, "c.json", text, strlen(text), &err), 0);
+    assert_int_equal(jdoc_number_or(doc.root, doc.file, "most", 0, 1e31, 0, &most, &err), 0);
+    assert_true(most > 0.9e30);
+    const json_t *ids = jdoc_find(doc.root, "ids");
+    assert_true(json_is_integer(json_array_get(ids, 0)));
+    assert_int_equal(json_integer_value(json_array_get(ids, 0)), 7);
+    assert_true(json_is_real(json_array_get(ids, 1)));
+    assert_int_equal(json_integer_value(json_object_get(json_array_get(ids, 2), "n")), -3);
+    jdoc_clear(&doc);
+}
+
 static void test_jdoc_messages_name_file_field_value(void **state)
 {
     (void)state;
@@ -201,6 +221,7 @@ int main(void)
         cmocka_unit_test(test_checked_sizes),
         cmocka_unit_test(test_nth_allocation_fails),
         cmocka_unit_test(test_jdoc_messages_name_file_field_value),
+        cmocka_unit_test(test_jdoc_numbers_beyond_integers),
         cmocka_unit_test(test_pool_covers_every_item_once),
         cmocka_unit_test(test_plat_reads_and_knows_the_machine),
         cmocka_unit_test(test_cgroup_limits),

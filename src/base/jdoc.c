@@ -7,12 +7,51 @@
 #include "base/mem.h"
 #include "base/plat.h"
 
+/* The integer a real stands for, or NULL when it is none that a double holds exactly. */
+static json_t *integer_of(const json_t *value)
+{
+    const double most = 9007199254740992.0; /* 2^53 */
+    const double x = json_is_real(value) ? json_real_value(value) : most;
+    if (!(x > -most && x < most) || x != (double)(json_int_t)x)
+        return NULL;
+    return json_integer((json_int_t)x);
+}
+
+static void restore_integers(json_t *value)
+{
+    json_t *integer;
+    for (void *at = json_object_iter(value); at != NULL; at = json_object_iter_next(value, at)) {
+        if ((integer = integer_of(json_object_iter_value(at))) != NULL)
+            (void)json_object_iter_set_new(value, at, integer);
+        else
+            restore_integers(json_object_iter_value(at));
+    }
+    for (size_t i = 0; i < json_array_size(value); i++) {
+        if ((integer = integer_of(json_array_get(value, i))) != NULL)
+            (void)json_array_set_new(value, i, integer);
+        else
+            restore_integers(json_array_get(value, i));
+    }
+}
+
+/* transformers writes 1000000000000000019884624838656 for "no limit", which no 64-bit integer
+ * holds: such a document is read with numbers as doubles. */
+static json_t *load_text(const char *text, size_t bytes, json_error_t *why)
+{
+    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, why);
+    if (root != NULL || json_error_code(why) != json_error_numeric_overflow)
+        return root;
+    root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, why);
+    restore_integers(root);
+    return root;
+}
+
 int jdoc_parse(struct jdoc *doc, const char *file, const char *text, size_t bytes,
                struct fm_error *err)
 {
     *doc = (struct jdoc){0};
     json_error_t why;
-    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &why);
+    json_t *root = load_text(text, bytes, &why);
     if (root == NULL)
         return err_set(err, FM_ERR_FORMAT, "%s: not valid JSON at byte %d (line %d): %s", file,
                        why.position, why.line, why.text);

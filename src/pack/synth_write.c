@@ -13,7 +13,8 @@
 #define THREADS_PER_CPU 2
 #define LEAST_THREADS 4
 #define MOST_THREADS 64
-#define PARTIAL ".partial"
+/* Not the packer's suffix: what lies there may be all that is left of a source. */
+#define PARTIAL ".synth-partial"
 
 enum { WORK_PIECE, WORK_SYNC };
 
@@ -321,7 +322,7 @@ static int check_free(const struct writer *w, uint64_t total, struct fm_error *e
     char holder[LIMIT_PATH_BYTES];
     synth_folder_of(w->dst, holder);
     const uint64_t room = plat_free_bytes(holder);
-    if (room == 0 || room >= total)
+    if (room >= total) /* also when it is not known */
         return 0;
     return err_set(err, FM_ERR_IO, "'%s' takes %.1f GB, but '%s' has %.1f GB free", w->dst,
                    (double)total * 1e-9, holder, (double)room * 1e-9);

@@ -162,6 +162,11 @@ static int open_into(struct fm_model *m, const char *path,
     m->is_metadata_only = options->metadata_only;
     m->kv_format = &quant_f32;
     int rc = model_open(path, &model_options, &m->model, err);
+    if (rc == 0 && options->check && m->model->source->packed == NULL)
+        rc = err_set(err, FM_ERR_ARG,
+                     "'%s' is a %s and has no checksums to check; a packed model has them: "
+                     "flashmoe pack",
+                     path, source_kind_name(m->model->source));
     if (rc == 0)
         rc = open_tokenizer(m, err);
     if (rc == 0)
@@ -173,7 +178,7 @@ static int open_into(struct fm_model *m, const char *path,
         return rc;
     plat_memory_trim(); /* the JSON trees are gone: do not count them as the program's */
     rc = budget_plan(&m->budget, m->model, m->kv_format, options, err);
-    if (rc == 0 && options->check && m->model->source->packed != NULL)
+    if (rc == 0 && options->check)
         rc = packed_check_dense(m->model->source, err);
     if (rc == 0 && options->check && m->model->source->packed != NULL)
         rc = packed_check_texts(m->model->source, err);

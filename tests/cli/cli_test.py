@@ -138,6 +138,9 @@ class Usage(Case):
         for size in ("8", "8Q", "-1G", "inf", "", "0%", "101%", "1e9", "99999999T"):
             self.assert_fails(flashmoe("run", MODEL, "-p", "hi", f"--memory={size}"), 2, "--memory")
 
+    def test_nothing_to_check(self):
+        self.assert_fails(flashmoe("run", MODEL, "-p", "hi", "--check"), 1, "has no checksums")
+
     def test_values(self):
         for option, value in (("temp", "x"), ("temp", "11"), ("top-p", "1.5"), ("min-p", "-1"),
                               ("n-tokens", "-1"), ("threads", "0"), ("context", "0"),

@@ -327,13 +327,13 @@ class Faults(Case):
 
     def test_after_a_kill(self):
         """What a killed run has left does not disturb the next one."""
-        partial = self.dir / "x.fmoe.partial"
+        partial = self.dir / "x.fmoe.synth-partial"
         partial.mkdir()
         (partial / "dense.bin").write_bytes(b"half")
         self.synth("tiny-next", "x.fmoe")
         self.assertEqual([p.name for p in self.dir.iterdir()], ["x.fmoe"])
-        (self.dir / "y.fmoe.partial").mkdir()
-        (self.dir / "y.fmoe.partial" / "diary.txt").write_text("mine")
+        (self.dir / "y.fmoe.synth-partial").mkdir()
+        (self.dir / "y.fmoe.synth-partial" / "diary.txt").write_text("mine")
         self.fails(2, ["in the way"], "tiny-next", self.dir / "y.fmoe")
 
     def test_interrupt(self):
@@ -341,7 +341,7 @@ class Faults(Case):
                 "--experts", "512", "--threads", "1"]
         process = subprocess.Popen(args, stderr=subprocess.PIPE, text=True)
         deadline = time.monotonic() + 60
-        while not (self.dir / "x.fmoe.partial").exists() and time.monotonic() < deadline:
+        while not (self.dir / "x.fmoe.synth-partial").exists() and time.monotonic() < deadline:
             time.sleep(0.005)
         process.send_signal(signal.SIGINT)
         error = process.communicate(timeout=60)[1]
