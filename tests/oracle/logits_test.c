@@ -6,7 +6,8 @@
  *   logits_test ORIGINAL.json MODEL EXPECTED.json
  *       for formats whose kernels round activations to 8 bits: the rms distance to EXPECTED at
  *       most half the format's own error, which is the rms distance of EXPECTED from ORIGINAL, the
- *       same for the weights before they were converted
+ *       same for the weights before they were converted; or a twentieth of the logits' rms, since
+ *       at 6 and 8 bits the format does less than the rounding (docs/decisions/0004)
  *
  * NAME.json and NAME.f32 are made by reference_logits.py, or are frozen files. */
 #include <jansson.h>
@@ -148,7 +149,8 @@ static int check_prompt(struct fm_model *model, const json_t *entry)
            json_array_size(json_object_get(entry, "greedy")));
     fm_session_close(session);
     free(ids);
-    return (p.n > 0) == p.has_rows && p.worst <= tolerance && rms <= rms_tolerance ? 0 : 1;
+    const double rms_allowed = size / 20 > rms_tolerance ? size / 20 : rms_tolerance;
+    return (p.n > 0) == p.has_rows && p.worst <= tolerance && rms <= rms_allowed ? 0 : 1;
 }
 
 /* Frozen files have the keys of a golden.json. */
