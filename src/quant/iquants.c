@@ -1,70 +1,40 @@
-/* GGUF's "IQ" formats. iq4_nl and iq4_xs take a nibble through a table of 16 levels. iq2_xxs and
- * iq3_xxs take an index through a grid of 256 vectors of magnitudes, eight or four columns each;
- * the signs of eight columns are seven bits and their parity.
+/* GGUF's "IQ" formats. iq4_nl and iq4_xs take a nibble through a table of 16 levels. The others
+ * take an index through a grid of vectors (iq_grids_internal.h), eight columns each, of iq3_* four.
+ * iq2_* and iq3_* add a sign per column, eight bits or seven and their parity; iq1_* add or
+ * subtract delta = 1/8. A scale s is that of 16 columns in iq2_xs, iq2_s and iq1_m, of 32 in the
+ * rest; where scales are nibbles, the lower one of a byte is first.
  *   iq4_nl,   32 columns: d, nibbles[16] (byte i: columns i and i + 16)    x = d * level
  *   iq4_xs,  256 columns: d, scale pairs u16, scale nibbles[4], then 16 bytes of nibbles per 32
  *                                                                         x = d * s * level
  *   iq2_xxs, 256 columns: d, per 32 columns: index[4], u32 signs and scale
+ *   iq2_xs,  256 columns: d, u16[32] index and signs, scales[8]
+ *   iq2_s,   256 columns: d, index[32], signs[32], index high pairs[8], scales[8]
+ *                                              x = +-magnitude * (d * (0.5 + s) * 0.25)
  *   iq3_xxs, 256 columns: d, index[64], per 32 columns: u32 signs and scale
- *            x = +-magnitude * (d * (0.5 + s) * 0.25, or 0.5 for iq3_xxs) */
+ *                                              x = +-magnitude * (d * (0.5 + s) * 0.5)
+ *   iq3_s,   256 columns: d, index[64], index high bits[8], signs[32], scales[4]
+ *                                              x = +-magnitude * (d * (1 + 2 * s))
+ *   iq1_s,   256 columns: d, index[32], per 32 columns: u16 index high, scale, sign of delta
+ *   iq1_m,   256 columns: index[32], nibbles[16] of index high and sign of delta, u16[4] scales
+ *            and, in their upper nibbles, d    x = d * (1 + 2 * s) * (step +- delta) */
+#include <stdbool.h>
+
 #include "quant/block_internal.h"
+#include "quant/iq_grids_internal.h"
 
 static const int8_t levels[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                   1,    13,   25,  38,  53,  69,  89,  113};
 
-/* Of iq2_xxs: eight columns of two bits, the first lowest, each a place in magnitudes2. */
-static const uint16_t grid2[256] = {
-    0x0000, 0x0002, 0x0005, 0x0008, 0x000a, 0x0011, 0x0014, 0x0020, 0x0022, 0x0028, 0x002a, 0x0041,
-    0x0044, 0x0050, 0x0058, 0x0061, 0x0064, 0x0080, 0x0082, 0x008a, 0x00a2, 0x0101, 0x0104, 0x0110,
-    0x0115, 0x0140, 0x0184, 0x0198, 0x0200, 0x0202, 0x0222, 0x0282, 0x0401, 0x0404, 0x0410, 0x0421,
-    0x0424, 0x0440, 0x0442, 0x0448, 0x0460, 0x0481, 0x0484, 0x0490, 0x04a4, 0x0500, 0x0502, 0x0508,
-    0x0520, 0x0546, 0x0569, 0x0580, 0x0591, 0x0609, 0x0610, 0x0640, 0x0684, 0x06a4, 0x0800, 0x0805,
-    0x0808, 0x0814, 0x0828, 0x0841, 0x0844, 0x0850, 0x0852, 0x0888, 0x0904, 0x0940, 0x0a02, 0x0a14,
-    0x1001, 0x1004, 0x1010, 0x1021, 0x1040, 0x1060, 0x1084, 0x1090, 0x1095, 0x1100, 0x1108, 0x1120,
-    0x1150, 0x115a, 0x1180, 0x1224, 0x1245, 0x1400, 0x1408, 0x1420, 0x1425, 0x1449, 0x1480, 0x1518,
-    0x1562, 0x1600, 0x1616, 0x1801, 0x1804, 0x1810, 0x1840, 0x1881, 0x1900, 0x1905, 0x19a0, 0x1a51,
-    0x2000, 0x2002, 0x200a, 0x2044, 0x2061, 0x2080, 0x2082, 0x2129, 0x2148, 0x2200, 0x2202, 0x2401,
-    0x2404, 0x2410, 0x2440, 0x2456, 0x2500, 0x2541, 0x2564, 0x2690, 0x2808, 0x2820, 0x2894, 0x2a44,
-    0x4001, 0x4004, 0x4010, 0x4018, 0x4021, 0x4024, 0x4040, 0x4048, 0x4056, 0x4060, 0x4081, 0x4084,
-    0x4090, 0x4100, 0x4120, 0x4161, 0x4180, 0x4185, 0x4201, 0x4210, 0x4248, 0x4256, 0x4268, 0x4400,
-    0x4408, 0x4420, 0x4480, 0x4499, 0x4512, 0x4524, 0x4600, 0x4801, 0x4804, 0x4810, 0x4840, 0x4845,
-    0x4900, 0x4958, 0x4961, 0x4982, 0x4a45, 0x4a90, 0x5000, 0x5008, 0x5011, 0x5019, 0x5020, 0x5080,
-    0x5088, 0x5104, 0x5142, 0x51a4, 0x5291, 0x5490, 0x5492, 0x550a, 0x5601, 0x5654, 0x5800, 0x5811,
-    0x5819, 0x5864, 0x5940, 0x5a08, 0x6004, 0x6010, 0x6040, 0x6068, 0x6100, 0x6155, 0x6218, 0x6260,
-    0x6400, 0x6405, 0x6510, 0x6512, 0x6584, 0x6842, 0x8000, 0x8002, 0x800a, 0x8041, 0x8082, 0x8104,
-    0x8118, 0x8140, 0x8211, 0x8401, 0x8404, 0x8410, 0x8415, 0x8440, 0x8460, 0x8500, 0x8546, 0x8594,
-    0x8609, 0x8640, 0x8660, 0x8802, 0x8904, 0x8a11, 0x9004, 0x9010, 0x9024, 0x9040, 0x90a1, 0x9116,
-    0x9180, 0x9245, 0x9400, 0x9422, 0x9444, 0x9551, 0x9881, 0x9920, 0xa002, 0xa050, 0xa085, 0xa109,
-    0xa200, 0xa418, 0xa850, 0xa904,
-};
-static const uint8_t magnitudes2[4] = {8, 25, 43, 0}; /* the last is in no vector */
+/* By the grid's code. The last of iq2_* and iq1_* is in no vector. */
+static const uint8_t iq2_magnitudes[4] = {8, 25, 43, 0};
+static const uint8_t iq3_xxs_magnitudes[8] = {4, 12, 20, 28, 36, 44, 52, 62};
+static const uint8_t iq3_s_magnitudes[8] = {1, 3, 5, 7, 9, 11, 13, 15};
+static const float iq1_steps[4] = {-1.0f, 0.0f, 1.0f, 0.0f};
 
-/* Of iq3_xxs: four columns of three bits, the first lowest, each a place in magnitudes3. */
-static const uint16_t grid3[256] = {
-    0x000, 0x002, 0x004, 0x009, 0x00b, 0x00f, 0x010, 0x012, 0x019, 0x022, 0x03b, 0x03d,
-    0x041, 0x043, 0x048, 0x04a, 0x051, 0x055, 0x058, 0x05a, 0x061, 0x06c, 0x078, 0x080,
-    0x082, 0x084, 0x089, 0x090, 0x092, 0x099, 0x09b, 0x09f, 0x0a9, 0x0af, 0x0bd, 0x0c1,
-    0x0c7, 0x0c8, 0x0ca, 0x0d5, 0x0f8, 0x10b, 0x11f, 0x124, 0x12f, 0x13b, 0x13d, 0x141,
-    0x147, 0x15a, 0x16a, 0x19d, 0x1b4, 0x1c8, 0x1cc, 0x1ce, 0x1e3, 0x1f1, 0x201, 0x203,
-    0x208, 0x20a, 0x211, 0x213, 0x218, 0x21a, 0x21c, 0x227, 0x228, 0x240, 0x242, 0x249,
-    0x250, 0x252, 0x281, 0x283, 0x288, 0x28a, 0x291, 0x298, 0x2ba, 0x2c0, 0x2c2, 0x2d0,
-    0x2d9, 0x2e6, 0x2f6, 0x301, 0x305, 0x328, 0x350, 0x354, 0x366, 0x379, 0x385, 0x3d2,
-    0x3e0, 0x400, 0x402, 0x409, 0x40b, 0x410, 0x412, 0x416, 0x419, 0x422, 0x441, 0x443,
-    0x445, 0x448, 0x44a, 0x451, 0x458, 0x473, 0x477, 0x478, 0x480, 0x482, 0x489, 0x48f,
-    0x490, 0x492, 0x49f, 0x4a0, 0x4ad, 0x4c1, 0x4c8, 0x4cc, 0x4f8, 0x4fc, 0x51d, 0x52b,
-    0x543, 0x557, 0x561, 0x57c, 0x5c1, 0x5c3, 0x5ce, 0x5e5, 0x601, 0x608, 0x60a, 0x611,
-    0x613, 0x628, 0x635, 0x63a, 0x640, 0x642, 0x650, 0x659, 0x664, 0x666, 0x681, 0x683,
-    0x688, 0x695, 0x6aa, 0x6ba, 0x6c9, 0x6db, 0x718, 0x727, 0x73a, 0x740, 0x746, 0x752,
-    0x76d, 0x78c, 0x79e, 0x7b3, 0x7db, 0x7f0, 0x804, 0x80f, 0x81d, 0x81f, 0x82b, 0x82f,
-    0x87c, 0x890, 0x89f, 0x8a0, 0x8b0, 0x8b6, 0x8c7, 0x8e5, 0x904, 0x929, 0x934, 0x955,
-    0x963, 0x978, 0x9c5, 0x9c8, 0x9ca, 0x9d8, 0xa0a, 0xa21, 0xa38, 0xa40, 0xa46, 0xa56,
-    0xa6d, 0xa8c, 0xa9a, 0xaba, 0xac2, 0xaeb, 0xb08, 0xb13, 0xb17, 0xb3a, 0xb42, 0xb59,
-    0xba8, 0xbd4, 0xbe2, 0xc14, 0xc24, 0xc26, 0xc34, 0xc51, 0xc71, 0xc8f, 0xcb4, 0xcd8,
-    0xcde, 0xd24, 0xd45, 0xd6a, 0xd9b, 0xdc3, 0xdd1, 0xe03, 0xe05, 0xe07, 0xe08, 0xe1a,
-    0xe2a, 0xe56, 0xe60, 0xe8a, 0xea5, 0xeaa, 0xec0, 0xecd, 0xedb, 0xef0, 0xf11, 0xf21,
-    0xf40, 0xf42, 0xf54, 0xf98,
-};
-static const uint8_t magnitudes3[8] = {4, 12, 20, 28, 36, 44, 52, 62};
+static inline unsigned nibble(const uint8_t *at, unsigned i)
+{
+    return (unsigned)at[i / 2] >> i % 2 * 4 & 15;
+}
 
 static inline void decode_levels(const uint8_t *restrict src, float scale, float *restrict dst)
 {
@@ -84,16 +54,14 @@ static void iq4_xs_decode_block(const uint8_t *src, float *dst)
     const float d = load_f16(src);
     const uint32_t pairs = load_u16(src + 2);
     for (unsigned g = 0; g < 8; g++) {
-        const unsigned low = (unsigned)src[4 + g / 2] >> g % 2 * 4 & 15;
-        const int scale = (int)(low | (pairs >> 2 * g & 3) << 4) - 32;
+        const int scale = (int)(nibble(src + 4, g) | (pairs >> 2 * g & 3) << 4) - 32;
         decode_levels(src + 8 + 16 * g, d * (float)scale, dst + 32 * g);
     }
 }
 
-/* Bit e set: column e of the o-th eight is negative. */
-static inline unsigned sign_bits(uint32_t signs_and_scale, unsigned o)
+/* Eight signs, bit e set where column e is negative, from the seven that are stored. */
+static inline unsigned with_parity(unsigned seven)
 {
-    const unsigned seven = signs_and_scale >> 7 * o & 127;
     unsigned parity = seven ^ seven >> 4;
     parity ^= parity >> 2;
     parity ^= parity >> 1;
@@ -107,6 +75,28 @@ static inline float with_sign(int size, unsigned signs, unsigned e)
     return (float)((size ^ -negative) + negative);
 }
 
+static inline void decode_iq2(unsigned vector, unsigned signs, float scale, float *restrict dst)
+{
+    for (unsigned e = 0; e < 8; e++)
+        dst[e] = scale * with_sign(iq2_magnitudes[vector >> 2 * e & 3], signs, e);
+}
+
+/* Of two vectors, the second twelve bits above the first. */
+static inline void decode_iq3(unsigned vectors, const uint8_t magnitudes[8], unsigned signs,
+                              float scale, float *restrict dst)
+{
+    for (unsigned e = 0; e < 8; e++)
+        dst[e] = scale * with_sign(magnitudes[vectors >> 3 * e & 7], signs, e);
+}
+
+static inline void decode_iq1(unsigned index, bool is_below, float scale, float *restrict dst)
+{
+    const unsigned vector = iq1_grid[index];
+    const float delta = is_below ? -0.125f : 0.125f;
+    for (unsigned e = 0; e < 8; e++)
+        dst[e] = scale * (iq1_steps[vector >> 2 * e & 3] + delta);
+}
+
 static void iq2_xxs_decode_block(const uint8_t *restrict src, float *restrict dst)
 {
     const float d = load_f16(src);
@@ -114,12 +104,30 @@ static void iq2_xxs_decode_block(const uint8_t *restrict src, float *restrict ds
         const uint8_t *index = src + 2 + 8 * g;
         const uint32_t packed = load_u32(index + 4);
         const float scale = d * (0.5f + (float)(packed >> 28)) * 0.25f;
-        for (unsigned o = 0; o < 4; o++) {
-            const unsigned vector = grid2[index[o]], signs = sign_bits(packed, o);
-            for (unsigned e = 0; e < 8; e++)
-                dst[32 * g + 8 * o + e] =
-                    scale * with_sign(magnitudes2[vector >> 2 * e & 3], signs, e);
-        }
+        for (unsigned o = 0; o < 4; o++)
+            decode_iq2(iq2_xxs_grid[index[o]], with_parity(packed >> 7 * o & 127), scale,
+                       dst + 32 * g + 8 * o);
+    }
+}
+
+static void iq2_xs_decode_block(const uint8_t *restrict src, float *restrict dst)
+{
+    const float d = load_f16(src);
+    for (unsigned o = 0; o < 32; o++) {
+        const unsigned packed = load_u16(src + 2 + 2 * o);
+        const float scale = d * (0.5f + (float)nibble(src + 66, o / 2)) * 0.25f;
+        decode_iq2(iq2_xs_grid[packed & 511], with_parity(packed >> 9), scale, dst + 8 * o);
+    }
+}
+
+static void iq2_s_decode_block(const uint8_t *restrict src, float *restrict dst)
+{
+    const uint8_t *index = src + 2, *signs = src + 34, *high = src + 66, *scales = src + 74;
+    const float d = load_f16(src);
+    for (unsigned o = 0; o < 32; o++) {
+        const unsigned i = index[o] | ((unsigned)high[o / 4] >> o % 4 * 2 & 3) << 8;
+        const float scale = d * (0.5f + (float)nibble(scales, o / 2)) * 0.25f;
+        decode_iq2(iq2_s_grid[i], signs[o], scale, dst + 8 * o);
     }
 }
 
@@ -130,17 +138,59 @@ static void iq3_xxs_decode_block(const uint8_t *restrict src, float *restrict ds
         const uint8_t *index = src + 2 + 8 * g;
         const uint32_t packed = load_u32(src + 66 + 4 * g);
         const float scale = d * (0.5f + (float)(packed >> 28)) * 0.5f;
-        for (unsigned o = 0; o < 4; o++) {
-            const unsigned signs = sign_bits(packed, o);
-            const unsigned vector = grid3[index[2 * o]] | (unsigned)grid3[index[2 * o + 1]] << 12;
-            for (unsigned e = 0; e < 8; e++)
-                dst[32 * g + 8 * o + e] =
-                    scale * with_sign(magnitudes3[vector >> 3 * e & 7], signs, e);
-        }
+        for (unsigned o = 0; o < 4; o++)
+            decode_iq3(iq3_xxs_grid[index[2 * o]] | (unsigned)iq3_xxs_grid[index[2 * o + 1]] << 12,
+                       iq3_xxs_magnitudes, with_parity(packed >> 7 * o & 127), scale,
+                       dst + 32 * g + 8 * o);
     }
 }
 
+static void iq3_s_decode_block(const uint8_t *restrict src, float *restrict dst)
+{
+    const uint8_t *index = src + 2, *high = src + 66, *signs = src + 74, *scales = src + 106;
+    const float d = load_f16(src);
+    for (unsigned o = 0; o < 32; o++) {
+        const unsigned bits = (unsigned)high[o / 4] >> o % 4 * 2;
+        const unsigned first = iq3_s_grid[index[2 * o] | (bits & 1) << 8];
+        const unsigned second = iq3_s_grid[index[2 * o + 1] | (bits & 2) << 7];
+        const float scale = d * (float)(1 + 2 * nibble(scales, o / 4));
+        decode_iq3(first | second << 12, iq3_s_magnitudes, signs[o], scale, dst + 8 * o);
+    }
+}
+
+static void iq1_s_decode_block(const uint8_t *restrict src, float *restrict dst)
+{
+    const float d = load_f16(src);
+    for (unsigned g = 0; g < 8; g++) {
+        const uint8_t *index = src + 2 + 4 * g;
+        const unsigned packed = load_u16(src + 34 + 2 * g);
+        const float scale = d * (float)(1 + 2 * (packed >> 12 & 7));
+        for (unsigned o = 0; o < 4; o++)
+            decode_iq1(index[o] | (packed >> 3 * o & 7) << 8, packed >> 15, scale,
+                       dst + 32 * g + 8 * o);
+    }
+}
+
+static void iq1_m_decode_block(const uint8_t *restrict src, float *restrict dst)
+{
+    const uint8_t *index = src, *high = src + 32, *scales = src + 48;
+    unsigned half = 0;
+    for (unsigned k = 0; k < 4; k++)
+        half |= load_u16(scales + 2 * k) >> 12 << 4 * k;
+    const float d = quant_f16_to_f32((uint16_t)half);
+    for (unsigned o = 0; o < 32; o++) {
+        const unsigned s = load_u16(scales + o / 8 * 2) >> o / 2 % 4 * 3 & 7;
+        const unsigned more = nibble(high, o);
+        decode_iq1(index[o] | (more & 7) << 8, more >> 3, d * (float)(1 + 2 * s), dst + 8 * o);
+    }
+}
+
+BLOCK_FORMAT(iq1_m, 256, 56, 1, NULL)
+BLOCK_FORMAT(iq1_s, 256, 50, 1, NULL)
+BLOCK_FORMAT(iq2_s, 256, 82, 2, NULL)
+BLOCK_FORMAT(iq2_xs, 256, 74, 2, NULL)
 BLOCK_FORMAT(iq2_xxs, 256, 66, 2, NULL)
+BLOCK_FORMAT(iq3_s, 256, 110, 3, NULL)
 BLOCK_FORMAT(iq3_xxs, 256, 98, 3, NULL)
 BLOCK_FORMAT(iq4_nl, 32, 18, 4, NULL)
 BLOCK_FORMAT(iq4_xs, 256, 136, 4, NULL)

@@ -15,6 +15,7 @@
 
 enum { TAG_DECODE = 1, TAG_ENCODE = 2, TAG_FP8 = 3 };
 enum { NAME_BYTES = 16, MAX_BLOCK = 256, ROW_COLUMNS = 32, N_CODES = 256 };
+#define SCATTERED (UINT32_C(1) << 31)
 
 static uint64_t finalise(uint64_t z)
 {
@@ -48,11 +49,30 @@ static float power_of_two(int exponent)
     return x;
 }
 
+static unsigned get_half(const uint8_t *block, uint32_t at)
+{
+    const uint8_t *from = block + (at & ~SCATTERED);
+    if (at < SCATTERED)
+        return from[0] | (unsigned)from[1] << 8;
+    return from[1] >> 4 | (from[3] & 0xf0u) | (from[5] & 0xf0u) << 4 | (from[7] & 0xf0u) << 8;
+}
+
+static void set_half(uint8_t *block, uint32_t at, unsigned half)
+{
+    uint8_t *to = block + (at & ~SCATTERED);
+    if (at < SCATTERED) {
+        to[0] = (uint8_t)half;
+        to[1] = (uint8_t)(half >> 8);
+        return;
+    }
+    for (unsigned k = 0; k < 4; k++)
+        to[2 * k + 1] = (uint8_t)((to[2 * k + 1] & 15) | (half >> 4 * k & 15) << 4);
+}
+
 static void tame_halves(uint8_t *block, uint32_t b, uint32_t n_halves, const uint32_t *half_at)
 {
     for (uint32_t k = 0; k < n_halves; k++) {
-        uint8_t *at = block + half_at[k];
-        unsigned half = at[0] | (unsigned)at[1] << 8;
+        unsigned half = get_half(block, half_at[k]);
         if ((half & 0x7c00) == 0x7c00)
             half &= 0xbfff;
         const uint32_t kind = (b >> 3 * k) % 8;
@@ -60,8 +80,7 @@ static void tame_halves(uint8_t *block, uint32_t b, uint32_t n_halves, const uin
             half &= 0x8000;
         else if (kind == 1)
             half &= 0x83ff;
-        at[0] = (uint8_t)half;
-        at[1] = (uint8_t)(half >> 8);
+        set_half(block, half_at[k], half);
     }
 }
 
@@ -264,7 +283,7 @@ static void test_block_formats_equal_their_oracles(void **state)
         n_records[tag]++;
     }
     (void)fclose(f);
-    assert_int_equal(n_records[TAG_DECODE], 15);
+    assert_int_equal(n_records[TAG_DECODE], 22);
     assert_int_equal(n_records[TAG_ENCODE], 6);
     assert_int_equal(n_records[TAG_FP8], 3);
 }

@@ -23,7 +23,9 @@ def parts_of(format_name, rows, cols):
     blocks = {"q4_0": (32, 18), "q4_1": (32, 20), "q5_0": (32, 22), "q5_1": (32, 24),
               "q8_0": (32, 34), "q2_k": (256, 84), "q3_k": (256, 110), "q4_k": (256, 144),
               "q5_k": (256, 176), "q6_k": (256, 210), "iq4_nl": (32, 18), "iq4_xs": (256, 136),
-              "mxfp4": (32, 17)}
+              "iq1_m": (256, 56), "iq1_s": (256, 50), "iq2_s": (256, 82), "iq2_xs": (256, 74),
+              "iq2_xxs": (256, 66), "iq3_s": (256, 110), "iq3_xxs": (256, 98),
+              "tq1_0": (256, 54), "tq2_0": (256, 66), "mxfp4": (32, 17)}
     affine = re.fullmatch(r"affine(\d)-g(\d+)(-f16)?", format_name)
     if affine:
         bits, group = int(affine[1]), int(affine[2])

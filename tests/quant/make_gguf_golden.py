@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Writes gguf_blocks.bin: blocks decoded and rows encoded by the `gguf` package, and FP8 codes
-decoded by `ml_dtypes`; the oracles for legacy.c, kquants.c, iquants.c, mxfp4.c and fp8.c.
+decoded by `ml_dtypes`; the oracles for legacy.c, kquants.c, iquants.c, ternary.c, mxfp4.c and
+fp8.c.
 
 Run by hand: pip install gguf numpy ml_dtypes; tests/quant/make_gguf_golden.py [FILE]
 
@@ -11,6 +12,8 @@ Layout, little-endian, records until the end of the file. Each starts with u32 t
     f32 rows[n_shown * block]; u8 blocks[n_shown * block_bytes]
   tag 3, fp8: u32 scale_bytes, n_scales; u8 scales[n_scales * scale_bytes];
     f32 decoded[n_scales * 256], codes 0..255 for each scale
+half_at is where an f16 scale stands; with SCATTERED, where the first of four u16 stands whose upper
+nibbles are its nibbles, the lowest first.
 The shown blocks are there to be looked at. The checksum is that of n_many blocks or rows made from
 the seed by random_blocks and random_rows, which the C test repeats.
 """
@@ -22,13 +25,15 @@ import gguf
 import numpy as np
 
 GOLDEN_RATIO = np.uint64(0x9E3779B97F4A7C15)
-N_SHOWN, N_MANY = 24, 4096
+N_SHOWN, N_MANY = 16, 4096
+SCATTERED = 1 << 31
 
 # name: where in the block the f16 scales stand
 HALVES = {
-    "iq2_xxs": [0], "iq3_xxs": [0], "iq4_nl": [0], "iq4_xs": [0], "mxfp4": [], "q2_k": [80, 82],
+    "iq1_m": [SCATTERED | 48], "iq1_s": [0], "iq2_s": [0], "iq2_xs": [0], "iq2_xxs": [0],
+    "iq3_s": [0], "iq3_xxs": [0], "iq4_nl": [0], "iq4_xs": [0], "mxfp4": [], "q2_k": [80, 82],
     "q3_k": [108], "q4_0": [0], "q4_1": [0, 2], "q4_k": [0, 2], "q5_0": [0], "q5_1": [0, 2],
-    "q5_k": [0, 2], "q6_k": [208], "q8_0": [0],
+    "q5_k": [0, 2], "q6_k": [208], "q8_0": [0], "tq1_0": [52], "tq2_0": [64],
 }
 ENCODED = ("mxfp4", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0")
 
@@ -65,15 +70,31 @@ def random_words(seed, n):
     return finalise(np.uint64(seed) + np.arange(1, n + 1, dtype=np.uint64) * GOLDEN_RATIO)
 
 
+def get_half(blocks, at):
+    if at < SCATTERED:
+        return blocks[:, at].astype(np.uint16) | blocks[:, at + 1].astype(np.uint16) << 8
+    upper = at - SCATTERED + 1
+    return sum((blocks[:, upper + 2 * k] >> 4).astype(np.uint16) << 4 * k for k in range(4))
+
+
+def set_half(blocks, at, half):
+    if at < SCATTERED:
+        blocks[:, at], blocks[:, at + 1] = half & 255, half >> 8
+        return
+    upper = at - SCATTERED + 1
+    for k in range(4):
+        blocks[:, upper + 2 * k] = blocks[:, upper + 2 * k] & 15 | (half >> 4 * k & 15) << 4
+
+
 def tame_halves(name, blocks):
     """Half k of block b: by (b >> 3k) % 8 a signed zero, a denormal, or anything finite."""
     b = np.arange(len(blocks))
     for k, at in enumerate(HALVES[name]):
-        half = blocks[:, at].astype(np.uint16) | blocks[:, at + 1].astype(np.uint16) << 8
+        half = get_half(blocks, at)
         half = np.where((half & 0x7C00) == 0x7C00, half & 0xBFFF, half)
         case = (b >> 3 * k) % 8
         half = np.where(case == 0, half & 0x8000, np.where(case == 1, half & 0x83FF, half))
-        blocks[:, at], blocks[:, at + 1] = half & 255, half >> 8
+        set_half(blocks, at, half)
 
 
 def random_blocks(name, seed, n):
