@@ -249,7 +249,8 @@ class Config(Case):
                               (text.replace(b"{", b'{"vocab_size": 1,', 1), "duplicate"),
                               (b"[" * 100000, "not valid JSON"), (b'{"a":' * 9999, "not valid"),
                               (text.replace(b": 320", b": 1e999", 1), "not valid JSON"),
-                              (text.replace(b": 320", b": 9" + b"9" * 30, 1), "not valid JSON")):
+                              (text.replace(b": 320", b": 9" + b"9" * 30, 1),
+                               "field 'vocab_size' is 9.9")):
             self.refuse(lambda c, t=content: c.write(CONFIG, t), f"/{CONFIG}", word)
         self.refuse(lambda c: c.write(CONFIG, b" " * (17 << 20)), f"/{CONFIG}", "limit")
 

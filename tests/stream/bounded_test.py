@@ -17,8 +17,14 @@ def run(program, model, budget, options):
 
 def main():
     program, model, *options = sys.argv[1:]
-    smallest = next(n for n in range(2, 1 << 14) if run(program, model, n * MIB, options))
-    results = [run(program, model, (smallest + more) * MIB, options) for more in (0, 1, 8, 64)]
+    # What a program takes before it opens a model varies by some pages from run to run: the run
+    # with the smallest budget is the one that found it.
+    for smallest in range(2, 1 << 14):
+        first = run(program, model, smallest * MIB, options)
+        if first:
+            break
+    results = [first] + [run(program, model, (smallest + more) * MIB, options)
+                         for more in (1, 8, 64)]
     for r in results:
         print(f"budget {r['memory_budget_bytes'] / MIB:.0f} MiB: resident "
               f"{r['memory_bytes'] / MIB:.1f} MiB, {r['bytes_read'] / MIB:.1f} MiB read, "
