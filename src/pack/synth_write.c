@@ -123,7 +123,7 @@ static int finish_file(struct writer *w, size_t f, struct fm_error *err)
     return rc != 0 ? rc : plat_sync(out->fd, out->path, err);
 }
 
-static int run_work(void *ctx, struct crew *crew, unsigned worker, const struct crew_work *work,
+static int run_work(void *ctx, struct crew *crew, unsigned worker, struct crew_work *work,
                     struct fm_error *err)
 {
     struct writer *w = ctx;
