@@ -9,6 +9,8 @@
 #include "interrupt.h"
 #include "work.h"
 
+#define LEFT_OUT "vision, multi-token prediction and the like, which this version does not use"
+
 /* ---- before ---------------------------------------------------------------------------- */
 
 static void read_options(const struct args *args, struct fm_pack_options *o)
@@ -28,8 +30,14 @@ static bool ask(const char *src, const struct fm_pack_result *plan)
 {
     char size[UNIT_BYTES], answer[16];
     (void)fprintf(stderr, "flashmoe: --consume removes %u file%s (%s) of '%s' for good, each once "
-                  "it is packed and verified.\nGo on? [y/N] ", plan->n_removable,
+                  "it is packed and verified.\n", plan->n_removable,
                   plan->n_removable == 1 ? "" : "s", human_bytes(plan->removable_bytes, size), src);
+    if (plan->changes[0] != '\0')
+        (void)fprintf(stderr, "Formats are changed (%s).\n", plan->changes);
+    if (plan->n_left_out > 0)
+        (void)fprintf(stderr, "%u tensor%s will not be in the pack: " LEFT_OUT ".\n",
+                      plan->n_left_out, plan->n_left_out == 1 ? "" : "s");
+    (void)fprintf(stderr, "Go on? [y/N] ");
     (void)fflush(stderr);
     return fgets(answer, sizeof answer, stdin) != NULL && (answer[0] == 'y' || answer[0] == 'Y');
 }
@@ -49,7 +57,7 @@ static int confirm(const struct args *args, const struct fm_pack_options *option
     }
     if (fm_pack(args_operand(args, 0), args_operand(args, 1), &plan_options, &plan, &err) != 0)
         return say_failed(&err, STATUS_FAILED);
-    if (ask(args_operand(args, 0), &plan))
+    if (plan.n_removable == 0 || ask(args_operand(args, 0), &plan))
         return STATUS_OK;
     say("nothing was done");
     return STATUS_FAILED;
@@ -61,13 +69,20 @@ static void say_result(const struct args *args, const struct fm_pack_result *r, 
 {
     char size[UNIT_BYTES], rate[UNIT_BYTES], time[UNIT_BYTES], gone[UNIT_BYTES];
     const uint64_t made = r->packed_bytes - r->found_bytes;
+    if (r->was_whole) {
+        say("'%s': %s, completed: an earlier run had packed and verified it",
+            args_operand(args, 1), human_bytes(r->packed_bytes, size));
+        if (args_flag(args, "consume"))
+            say("this run has removed no source file");
+        return;
+    }
     say("'%s': %s in %s, %s, verified", args_operand(args, 1), human_bytes(r->packed_bytes, size),
         human_seconds(seconds, time), human_rate(seconds > 0 ? (double)made / seconds : 0, rate));
     if (r->found_bytes > 0)
         say("continued: %s had been packed before", human_bytes(r->found_bytes, size));
     if (r->n_left_out > 0)
-        say("%u tensors that this version does not use are not in the pack (vision, multi-token "
-            "prediction)", r->n_left_out);
+        say("%u tensor%s not in the pack: " LEFT_OUT, r->n_left_out,
+            r->n_left_out == 1 ? " is" : "s are");
     if (r->n_too_narrow > 0)
         say("%u matrices keep their format: their columns are no multiple of the chosen one's "
             "block", r->n_too_narrow);
@@ -145,7 +160,8 @@ static const struct option file_options[] = {
              "that little free space is needed. Asks first"},
     {.name = "yes", .kind = OPTION_FLAG, .help = "Do not ask"},
     {.name = "restart", .kind = OPTION_FLAG,
-     .help = "Throw away what an interrupted packing has left and begin again"},
+     .help = "Throw away what an interrupted packing has left and begin again; refused where that "
+             "is the only copy"},
     {.name = "threads", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_THREADS,
      .shown = "one per processor", .help = "Threads that compute"},
     {.name = NULL},
@@ -162,8 +178,9 @@ const struct command cmd_pack = {
         "aligned record that a miss reads at once; everything has a checksum. Quantised weights "
         "keep every bit unless a format is named.\n"
         "The work is done in DST.partial: each file is written, synced and read back before it "
-        "gets its name. Interrupted by anything, even by a power cut, the same command continues "
-        "and ends with the same bytes. Memory stays below 1 GiB whatever the size of the model.",
+        "gets its name. Interrupted by anything, even by a power cut, the same command continues, "
+        "reads again what was finished and ends with the same bytes. Memory stays below 1 GiB "
+        "whatever the size of the model.",
     .operands = (const struct operand[]){
         {.name = "SRC", .help = "A Hugging Face or MLX directory, a GGUF file or a packed model"},
         {.name = "DST", .help = "The directory to make"},

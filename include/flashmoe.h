@@ -312,6 +312,8 @@ struct fm_pack_result {
     unsigned n_left_out; /* tensors that are not used: vision, multi-token prediction */
     unsigned n_too_narrow; /* matrices whose columns the chosen format cannot hold: kept */
     char left[160];      /* a source file that `consume` leaves because nothing is taken of it */
+    char changes[256];   /* formats: "experts: bf16 becomes affine4-g64; ..."; empty: none */
+    bool was_whole;      /* an earlier run had made and verified all of it but its name */
 };
 
 FM_API void fm_pack_options_init(struct fm_pack_options *options);

@@ -67,13 +67,15 @@ typedef int plat_name_fn(void *ctx, const char *name, struct fm_error *err);
 int plat_each_name(const char *path, plat_name_fn *fn, void *ctx, struct fm_error *err);
 
 struct plat_file_info {
-    uint64_t bytes, device, n_links;
+    uint64_t bytes, device, inode, n_links;
     int64_t mtime_ns;
     bool is_link, is_dir;
 };
 /* A link is not followed. False when there is no such file. */
 bool plat_file_info(const char *path, struct plat_file_info *info);
-int plat_set_mtime(int fd, const char *path, int64_t mtime_ns, struct fm_error *err);
+bool plat_open_file_info(int fd, struct plat_file_info *info);
+/* Whether names in a directory can be made and removed by this process. */
+bool plat_may_change_dir(const char *path);
 /* What an ordinary user may still write to the file system of `path`; UINT64_MAX when unknown. */
 uint64_t plat_free_bytes(const char *path);
 /* The path without links, "." and "..", into `out` (LIMIT_PATH_BYTES); false when it does not

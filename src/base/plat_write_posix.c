@@ -207,36 +207,45 @@ int plat_each_name(const char *path, plat_name_fn *fn, void *ctx, struct fm_erro
     return rc;
 }
 
+static void fill_info(const struct stat *st, struct plat_file_info *info)
+{
+#ifdef __APPLE__
+    const struct timespec mtime = st->st_mtimespec;
+#else
+    const struct timespec mtime = st->st_mtim;
+#endif
+    *info = (struct plat_file_info){
+        .bytes = (uint64_t)st->st_size,
+        .device = (uint64_t)st->st_dev,
+        .inode = (uint64_t)st->st_ino,
+        .n_links = (uint64_t)st->st_nlink,
+        .mtime_ns = (int64_t)mtime.tv_sec * 1000000000 + mtime.tv_nsec,
+        .is_link = S_ISLNK(st->st_mode),
+        .is_dir = S_ISDIR(st->st_mode),
+    };
+}
+
 bool plat_file_info(const char *path, struct plat_file_info *info)
 {
     struct stat st;
     if (lstat(path, &st) != 0)
         return false;
-#ifdef __APPLE__
-    const struct timespec mtime = st.st_mtimespec;
-#else
-    const struct timespec mtime = st.st_mtim;
-#endif
-    *info = (struct plat_file_info){
-        .bytes = (uint64_t)st.st_size,
-        .device = (uint64_t)st.st_dev,
-        .n_links = (uint64_t)st.st_nlink,
-        .mtime_ns = (int64_t)mtime.tv_sec * 1000000000 + mtime.tv_nsec,
-        .is_link = S_ISLNK(st.st_mode),
-        .is_dir = S_ISDIR(st.st_mode),
-    };
+    fill_info(&st, info);
     return true;
 }
 
-int plat_set_mtime(int fd, const char *path, int64_t mtime_ns, struct fm_error *err)
+bool plat_open_file_info(int fd, struct plat_file_info *info)
 {
-    const int64_t second = 1000000000;
-    int64_t whole = mtime_ns / second - (mtime_ns % second < 0);
-    const struct timespec times[2] = {
-        {.tv_nsec = UTIME_OMIT},
-        {.tv_sec = (time_t)whole, .tv_nsec = (long)(mtime_ns - whole * second)},
-    };
-    return futimens(fd, times) == 0 ? 0 : failed(err, "set the time of", path);
+    struct stat st;
+    if (fstat(fd, &st) != 0)
+        return false;
+    fill_info(&st, info);
+    return true;
+}
+
+bool plat_may_change_dir(const char *path)
+{
+    return access(path, W_OK | X_OK) == 0;
 }
 
 uint64_t plat_free_bytes(const char *path)

@@ -553,6 +553,22 @@ int gguf_parse(struct gguf *out, const char *path, const void *head, size_t head
     return rc;
 }
 
+/* Goes on from *have to `want` bytes, or to the end of the file: of a spare there is only the
+ * header. */
+static int read_more(int fd, const char *path, void *bytes, uint64_t *have, uint64_t want,
+                     struct fm_error *err)
+{
+    const int64_t got = plat_read_some(fd, (uint8_t *)bytes + *have, want - *have, *have);
+    if (got < 0)
+        return err_set(err, FM_ERR_IO, "cannot read '%s' at byte %llu: %s", path,
+                       (unsigned long long)*have, strerror((int)-got));
+    if (got == 0 && want > *have)
+        return err_set(err, FM_ERR_IO, "'%s' ends early: nothing at byte %llu", path,
+                       (unsigned long long)*have);
+    *have += (uint64_t)got;
+    return 0;
+}
+
 /* How long the header is shows only on the way, so it is read in growing steps. */
 int gguf_read(struct gguf *out, int fd, const char *path, uint64_t file_bytes,
               struct fm_error *err)
@@ -567,10 +583,9 @@ int gguf_read(struct gguf *out, int fd, const char *path, uint64_t file_bytes,
             want = file_bytes;
         rc = mem_grow(&bytes, &capacity, (size_t)want + 1, 1, "a GGUF header", err);
         if (rc == 0)
-            rc = plat_read_at(fd, path, (uint8_t *)bytes + have, want - have, have, err);
+            rc = read_more(fd, path, bytes, &have, want, err);
         if (rc != 0)
             break;
-        have = want;
         struct cursor c = {.path = path, .bytes = bytes, .n = have, .file_bytes = file_bytes,
                            .err = err};
         rc = parse(out, &c);

@@ -90,9 +90,11 @@ const struct gguf_tensor *gguf_find_tensor(const struct gguf *g, const char *nam
 const struct gguf_format *gguf_format_find(uint32_t id);
 const struct gguf_format *gguf_format_at(unsigned i);
 
-/* The first file of the one model in a directory that has .gguf files; projectors for images
- * (mmproj-*.gguf) do not count. Fails when there are several models or none. */
-int gguf_find_model(const char *dir, char found[DIRECTORY_NAME_BYTES], struct fm_error *err);
+/* The first file of the one model in a directory that has .gguf files, or in the one with its
+ * spares (may be NULL); projectors for images (mmproj-*.gguf) do not count. Fails when there are
+ * several models or none. */
+int gguf_find_model(const char *dir, const char *spare_dir, char found[DIRECTORY_NAME_BYTES],
+                    struct fm_error *err);
 /* Opens one file or the split set it belongs to: fills kind, files, tensors, config, conventions
  * and texts of a source whose path is set. source_close frees what a failure leaves behind. */
 int gguf_open(struct source *source, const char *path, const char *spare_dir,

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/plat.h"
 #include "format/gguf_internal.h"
 
 #define SUFFIX ".gguf"
@@ -55,22 +56,35 @@ static bool is_same_model(const char *a, const char *b)
            a_stem == b_stem && memcmp(a, b, a_stem) == 0;
 }
 
-int gguf_find_model(const char *dir, char found[DIRECTORY_NAME_BYTES], struct fm_error *err)
+/* The first name of a model into `found`, one that does not belong to it into `other`. */
+static int look_for_models(const char *dir, char found[DIRECTORY_NAME_BYTES],
+                           char other[DIRECTORY_NAME_BYTES], struct fm_error *err)
 {
-    char other[DIRECTORY_NAME_BYTES] = "";
     DIR *d = opendir(dir);
     if (d == NULL)
         return err_set(err, FM_ERR_IO, "cannot open '%s': %s", dir, strerror(errno));
-    found[0] = '\0';
     for (const struct dirent *e = readdir(d); e != NULL; e = readdir(d)) {
         if (!name_has_suffix(e->d_name, SUFFIX) || strncmp(e->d_name, "mmproj", 6) == 0)
             continue;
-        if (found[0] != '\0' && !is_same_model(found, e->d_name))
-            (void)snprintf(other, sizeof other, "%s", e->d_name);
+        if (found[0] != '\0' && strcmp(e->d_name, found) != 0 && !is_same_model(found, e->d_name))
+            (void)snprintf(other, DIRECTORY_NAME_BYTES, "%s", e->d_name);
         if (found[0] == '\0' || strcmp(e->d_name, found) < 0)
             (void)snprintf(found, DIRECTORY_NAME_BYTES, "%s", e->d_name);
     }
     (void)closedir(d); /* opened for reading: nothing can be lost */
+    return 0;
+}
+
+int gguf_find_model(const char *dir, const char *spare_dir, char found[DIRECTORY_NAME_BYTES],
+                    struct fm_error *err)
+{
+    char other[DIRECTORY_NAME_BYTES] = "";
+    found[0] = '\0';
+    int rc = look_for_models(dir, found, other, err);
+    if (rc == 0 && spare_dir != NULL && plat_file_exists(spare_dir))
+        rc = look_for_models(spare_dir, found, other, err);
+    if (rc != 0)
+        return rc;
     if (found[0] == '\0')
         return err_set(err, FM_ERR_FORMAT, "'%s' holds no model: %s", dir, SOURCE_EXPECTED);
     if (other[0] != '\0')

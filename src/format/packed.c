@@ -2,7 +2,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <xxhash.h>
 
 #include "base/mem.h"
 #include "base/plat.h"
@@ -13,11 +12,21 @@ static const char *const matrix_fields[EXPERT_MATRICES] = {"gate", "up", "down"}
 
 /* ---- checksums ------------------------------------------------------------------------------ */
 
-void packed_sum_of(const void *data, size_t bytes, struct packed_sum *sum)
+static void set_sum(struct packed_sum *sum, XXH128_hash_t hash)
 {
     XXH128_canonical_t canonical;
-    XXH128_canonicalFromHash(&canonical, XXH3_128bits(data, bytes));
+    XXH128_canonicalFromHash(&canonical, hash);
     memcpy(sum->bytes, canonical.digest, sizeof sum->bytes);
+}
+
+void packed_sum_of(const void *data, size_t bytes, struct packed_sum *sum)
+{
+    set_sum(sum, XXH3_128bits(data, bytes));
+}
+
+void packed_sum_of_hash(const XXH3_state_t *hash, struct packed_sum *sum)
+{
+    set_sum(sum, XXH3_128bits_digest(hash));
 }
 
 void packed_sum_hex(const struct packed_sum *sum, char hex[33])
@@ -53,8 +62,7 @@ static bool sum_parse(const char *hex, struct packed_sum *sum)
 
 /* ---- layout --------------------------------------------------------------------------------- */
 
-/* All dimensions but the last; packed_tensor_layout has seen that it fits. */
-static uint64_t tensor_rows(const struct packed_tensor *t)
+uint64_t packed_tensor_rows(const struct packed_tensor *t)
 {
     uint64_t n_rows = 1;
     for (unsigned d = 0; d + 1 < t->n_dims; d++)
@@ -70,7 +78,7 @@ bool packed_tensor_layout(const struct packed_tensor *t, uint64_t *bytes,
     bool fits = n_cols % t->quant->block == 0;
     for (unsigned d = 0; d + 1 < t->n_dims; d++)
         fits = fits && mem_mul(n_values, t->dims[d], &n_values);
-    fits = fits && record_place(t->quant, tensor_rows(t), n_cols, &end, part_offset) &&
+    fits = fits && record_place(t->quant, packed_tensor_rows(t), n_cols, &end, part_offset) &&
            mem_add(end, RECORD_PART_ALIGN, &limit);
     *bytes = fits ? mem_round_up(end, RECORD_PART_ALIGN) - t->offset : 0;
     return fits;
@@ -161,7 +169,7 @@ static int read_tensor(struct parser *p, const json_t *entry, struct tensor_info
     p->dense_at += out->bytes;
     t->dtype = t->quant->name;
     t->n_parts = t->quant->n_parts;
-    const uint64_t n_cols = t->dims[t->n_dims - 1], n_rows = tensor_rows(out);
+    const uint64_t n_cols = t->dims[t->n_dims - 1], n_rows = packed_tensor_rows(out);
     for (unsigned i = 0; i < t->n_parts; i++)
         t->parts[i] = (struct tensor_part){
             .offset = part_offset[i],
@@ -544,33 +552,56 @@ int packed_sum_range(const struct source_file *file, uint64_t offset, uint64_t b
             (void)XXH3_128bits_update(state, buffer, n);
         done += n;
     }
-    if (rc == 0) {
-        XXH128_canonical_t canonical;
-        XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(state));
-        memcpy(sum->bytes, canonical.digest, sizeof sum->bytes);
-    }
+    if (rc == 0)
+        packed_sum_of_hash(state, sum);
     (void)XXH3_freeState(state); /* accepts NULL */
     mem_free(buffer);
     return rc;
 }
 
-int packed_check_dense(const struct source *source, struct fm_error *err)
+int packed_check_record(const struct source_file *file, uint64_t offset, uint64_t bytes,
+                        const struct packed_sum *expected, struct fm_error *err)
+{
+    struct packed_sum sum;
+    int rc = packed_sum_range(file, offset, bytes, &sum, err);
+    if (rc == 0 && !packed_sum_equal(&sum, expected))
+        rc = err_set(err, FM_ERR_FORMAT, "damaged: '%s', %llu bytes at byte %llu do not have the "
+                     "checksum of model.json", file->path, (unsigned long long)bytes,
+                     (unsigned long long)offset);
+    return rc;
+}
+
+static int check_tensor(const struct source *source, const struct packed_tensor *t,
+                        struct fm_error *err)
 {
     const struct source_file *file = &source->files[0];
-    for (size_t i = 0; i < source->packed->n_tensors; i++) {
-        const struct packed_tensor *t = &source->packed->tensors[i];
-        struct packed_sum sum;
-        int rc = packed_sum_range(file, t->offset, t->bytes, &sum, err);
-        if (rc != 0)
-            return rc;
-        if (!packed_sum_equal(&sum, &t->sum))
-            return err_set(err, FM_ERR_FORMAT,
-                           "tensor '%s' is damaged: '%s', %llu bytes at byte %llu do not have the "
-                           "checksum of model.json",
-                           t->name, file->path, (unsigned long long)t->bytes,
-                           (unsigned long long)t->offset);
-    }
-    return 0;
+    struct packed_sum sum;
+    int rc = packed_sum_range(file, t->offset, t->bytes, &sum, err);
+    if (rc == 0 && !packed_sum_equal(&sum, &t->sum))
+        rc = err_set(err, FM_ERR_FORMAT,
+                     "tensor '%s' is damaged: '%s', %llu bytes at byte %llu do not have the "
+                     "checksum of model.json",
+                     t->name, file->path, (unsigned long long)t->bytes,
+                     (unsigned long long)t->offset);
+    return rc;
+}
+
+int packed_check_dense(const struct source *source, struct fm_error *err)
+{
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < source->packed->n_tensors; i++)
+        rc = check_tensor(source, &source->packed->tensors[i], err);
+    return rc;
+}
+
+int packed_check_tensor(const struct source *source, const struct tensor_info *tensor,
+                        struct fm_error *err)
+{
+    const struct packed *packed = source->packed;
+    size_t i = 0;
+    while (i + 1 < packed->n_tensors && packed->tensors[i].offset != tensor->parts[0].offset)
+        i++;
+    return check_tensor(source, &packed->tensors[i], err);
 }
 
 int packed_check_texts(const struct source *source, struct fm_error *err)

@@ -5,6 +5,8 @@
 #ifndef FLASHMOE_FORMAT_PACKED_H
 #define FLASHMOE_FORMAT_PACKED_H
 
+#include <xxhash.h>
+
 #include "format/record.h"
 #include "format/source.h"
 
@@ -75,6 +77,8 @@ int packed_parse_unsealed(struct source *source, const char *label, const char *
                  struct fm_error *err);
 void packed_free(struct packed *packed); /* accepts NULL */
 
+/* All dimensions but the last; packed_tensor_layout sees that it fits. */
+uint64_t packed_tensor_rows(const struct packed_tensor *tensor);
 /* The bytes a tensor takes in dense.bin from `offset` on, trailing padding included; *part_offset
  * are absolute. False when its format cannot hold the shape. */
 bool packed_tensor_layout(const struct packed_tensor *tensor, uint64_t *bytes,
@@ -88,6 +92,12 @@ int packed_model_text(const struct packed *packed, json_t *config,
 
 /* Reads all of dense.bin; the error names the first tensor that does not have its checksum. */
 int packed_check_dense(const struct source *source, struct fm_error *err);
+/* The same for one tensor of the source that lies in dense.bin. */
+int packed_check_tensor(const struct source *source, const struct tensor_info *tensor,
+                        struct fm_error *err);
+/* The same for one expert's record, which begins at `offset` of `file`. */
+int packed_check_record(const struct source_file *file, uint64_t offset, uint64_t bytes,
+                        const struct packed_sum *expected, struct fm_error *err);
 /* Reads every file beside the weights; the error names the first that does not have its checksum
  * or is missing. */
 int packed_check_texts(const struct source *source, struct fm_error *err);
@@ -100,6 +110,8 @@ int packed_check_text(const struct packed *packed, const char *name, const char 
                       const char *text, size_t bytes, struct fm_error *err);
 
 void packed_sum_of(const void *data, size_t bytes, struct packed_sum *sum);
+/* Of what a hash has taken so far. */
+void packed_sum_of_hash(const XXH3_state_t *hash, struct packed_sum *sum);
 void packed_sum_hex(const struct packed_sum *sum, char hex[33]);
 bool packed_sum_equal(const struct packed_sum *a, const struct packed_sum *b);
 

@@ -32,6 +32,7 @@ static int open_directory(struct source *s, const char *spare_dir, struct fm_err
     if (directory_has(s->path, PACKED_MODEL_NAME))
         return packed_open(s, s->path, err);
     const bool has_gguf = !directory_find(s->path, safetensors, 1, found) &&
+                          !directory_find(spare_dir, safetensors, 1, found) &&
                           (directory_find(s->path, gguf, 1, found) ||
                            directory_find(spare_dir, gguf, 1, found));
     if (directory_has(s->path, "config.json") && !has_gguf)
@@ -39,7 +40,7 @@ static int open_directory(struct source *s, const char *spare_dir, struct fm_err
     if (!has_gguf)
         return err_set(err, FM_ERR_FORMAT, "'%s' has neither model.json nor config.json: %s",
                        s->path, SOURCE_EXPECTED);
-    int rc = gguf_find_model(s->path, found, err);
+    int rc = gguf_find_model(s->path, spare_dir, found, err);
     char *path = rc == 0 ? source_join(s->path, found, err) : NULL;
     if (rc == 0)
         rc = path == NULL ? FM_ERR_NOMEM : gguf_open(s, path, spare_dir, err);
@@ -103,6 +104,23 @@ void source_close(struct source *source)
     mem_free(source);
 }
 
+/* A spare is as long as the file it stands for. */
+static int read_spare_bytes(struct source_file *file, struct fm_error *err)
+{
+    uint8_t end[SOURCE_SPARE_BYTES] = {0};
+    const size_t magic_bytes = sizeof SOURCE_SPARE_MAGIC - 1;
+    int rc = file->bytes < sizeof end ? 0
+                                      : plat_read_at(file->fd, file->path, end, sizeof end,
+                                                     file->bytes - sizeof end, err);
+    if (rc == 0 && memcmp(end, SOURCE_SPARE_MAGIC, magic_bytes) != 0)
+        rc = err_set(err, FM_ERR_FORMAT, "'%s' is not the header of a removed file, or damaged",
+                     file->path);
+    file->bytes = 0;
+    for (unsigned i = 0; i < sizeof end - magic_bytes; i++)
+        file->bytes |= (uint64_t)end[magic_bytes + i] << (8 * i);
+    return rc;
+}
+
 int source_open_files(struct source *s, const char *dir, const char *spare_dir,
                       const char *const names[], size_t n, const char *named_by,
                       struct fm_error *err)
@@ -122,6 +140,8 @@ int source_open_files(struct source *s, const char *dir, const char *spare_dir,
             return err_set(err, FM_ERR_IO, "'%s' is missing, but '%s' names it", names[i],
                            named_by);
         int rc = plat_open(file->path, &file->fd, &file->bytes, err);
+        if (rc == 0 && is_spare)
+            rc = read_spare_bytes(file, err);
         if (rc != 0)
             return rc;
     }

@@ -94,7 +94,10 @@ struct source {
  * Errors name the file, the tensor or field, and the value, and say what is expected. */
 int source_open(const char *path, struct source **out, struct fm_error *err);
 /* The same; a file of the source that is not there is looked for, under its own name, in
- * `spare_dir`: packing keeps the headers of files it has removed there. */
+ * `spare_dir`: packing keeps the headers of files it has removed there. A spare is the header,
+ * SOURCE_SPARE_MAGIC and the length of the file it stands for, 8 bytes, little-endian. */
+#define SOURCE_SPARE_MAGIC "FMSPARE1"
+#define SOURCE_SPARE_BYTES 16 /* behind the header */
 int source_open_with_spares(const char *path, const char *spare_dir, struct source **out,
                             struct fm_error *err);
 void source_close(struct source *source); /* accepts NULL */

@@ -51,7 +51,7 @@ static void *worker_main(void *arg)
     (void)fesetenv(FE_DFL_ENV); /* a thread inherits its maker's rounding: not with us */
     pthread_mutex_lock(&crew->lock);
     while (!crew->is_stopping) {
-        struct crew_work work;
+        struct crew_work work = {0};
         enum crew_next next = plan->next(plan->ctx, &work);
         if (next == CREW_END)
             break;

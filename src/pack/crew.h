@@ -20,6 +20,7 @@ struct crew;
 struct crew_work {
     unsigned kind;
     uint64_t first, second;
+    bool is_bad; /* false at first: what `run` has to say to `done` */
 };
 
 enum crew_next { CREW_WORK, CREW_WAIT, CREW_END };
@@ -29,7 +30,7 @@ struct crew_plan {
     /* Under the lock: the next piece. CREW_WAIT only while a piece is at work. */
     enum crew_next (*next)(void *ctx, struct crew_work *work);
     /* Without it, on the thread of worker `worker` (from 0). */
-    int (*run)(void *ctx, struct crew *crew, unsigned worker, const struct crew_work *work,
+    int (*run)(void *ctx, struct crew *crew, unsigned worker, struct crew_work *work,
                struct fm_error *err);
     /* Under the lock, after a run that succeeded. */
     void (*done)(void *ctx, const struct crew_work *work);

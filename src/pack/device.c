@@ -1,7 +1,6 @@
 #include "pack/device.h"
 
 #include <string.h>
-#include <xxhash.h>
 
 #include "base/mem.h"
 #include "base/plat.h"
@@ -59,11 +58,8 @@ int device_sum(const struct device_file *file, uint64_t offset, uint64_t bytes, 
         return err_set(err, FM_ERR_NOMEM, "out of memory: a checksum");
     (void)XXH3_128bits_reset(state); /* fails for no state only */
     int rc = sum_pieces(file, offset, bytes, buffer, buffer_bytes, crew, state, err);
-    if (rc == 0) {
-        XXH128_canonical_t canonical;
-        XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(state));
-        memcpy(sum->bytes, canonical.digest, sizeof sum->bytes);
-    }
+    if (rc == 0)
+        packed_sum_of_hash(state, sum);
     (void)XXH3_freeState(state); /* never fails */
     return rc;
 }

@@ -135,9 +135,7 @@ int stream_pad(struct stream *s, uint64_t to, struct fm_error *err)
 void stream_sum(struct stream *s, struct packed_sum *sum)
 {
     hash_up(s);
-    XXH128_canonical_t canonical;
-    XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(s->encoder->hash));
-    memcpy(sum->bytes, canonical.digest, sizeof sum->bytes);
+    packed_sum_of_hash(s->encoder->hash, sum);
     (void)XXH3_128bits_reset(s->encoder->hash); /* fails for no state only */
 }
 

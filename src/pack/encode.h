@@ -5,8 +5,6 @@
 #ifndef FLASHMOE_PACK_ENCODE_H
 #define FLASHMOE_PACK_ENCODE_H
 
-#include <xxhash.h>
-
 #include "model/model.h"
 #include "pack/crew.h"
 

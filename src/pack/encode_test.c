@@ -37,7 +37,7 @@ static enum crew_next next_work(void *ctx, struct crew_work *work)
     return was_taken ? CREW_END : CREW_WORK;
 }
 
-static int run_work(void *ctx, struct crew *crew, unsigned worker, const struct crew_work *work,
+static int run_work(void *ctx, struct crew *crew, unsigned worker, struct crew_work *work,
                     struct fm_error *err)
 {
     struct job *job = ctx;

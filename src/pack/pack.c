@@ -3,6 +3,7 @@
 
 #include "arch/arch.h"
 #include "base/mem.h"
+#include "base/path.h"
 #include "base/plat.h"
 #include "format/directory.h"
 #include "pack/pack_internal.h"
@@ -17,35 +18,51 @@ void fm_pack_options_init(struct fm_pack_options *options)
 
 /* ---- before --------------------------------------------------------------------------------- */
 
+static int exists_already(const struct pack *pack, struct fm_error *err)
+{
+    return err_set(err, FM_ERR_ARG, "'%s' exists already; remove it or choose another name",
+                   pack->dst);
+}
+
 static int set_paths(struct pack *pack, struct fm_error *err)
 {
+    struct plat_file_info info;
     size_t n = strlen(pack->dst);
     while (n > 1 && pack->dst[n - 1] == '/')
         n--;
     if (n == 0 || pack->dst[n - 1] == '/')
         return err_set(err, FM_ERR_ARG, "'%s' cannot be the destination", pack->dst);
-    int length = snprintf(pack->partial, sizeof pack->partial, "%.*s" PARTIAL_SUFFIX, (int)n,
-                          pack->dst);
+    /* Renamed by an earlier run, but not tidied up: the work goes on there. */
+    pack->is_renamed = directory_has(pack->dst, PLAN_NAME) &&
+                       directory_has(pack->dst, PACKED_MODEL_NAME) && !pack->options->restart;
+    int length = snprintf(pack->partial, sizeof pack->partial, "%.*s%s", (int)n, pack->dst,
+                          pack->is_renamed ? "" : PARTIAL_SUFFIX);
     if (length < 0 || (size_t)length >= sizeof pack->partial - 300)
         return err_set(err, FM_ERR_ARG, "the path of the destination is too long");
     (void)snprintf(pack->spares, sizeof pack->spares, "%.*s/" SPARES_NAME,
                    (int)(sizeof pack->spares - 16), pack->partial);
-    if (plat_file_exists(pack->dst))
-        return err_set(err, FM_ERR_ARG, "'%s' exists already; remove it or choose another name",
-                       pack->dst);
-    return 0;
+    /* A link that leads nowhere is something too. */
+    return !pack->is_renamed && plat_file_info(pack->dst, &info) ? exists_already(pack, err) : 0;
 }
 
 /* Makes DST.partial, or takes the one that is there. A plan takes it only if it is there. */
 static int take_partial(struct pack *pack, struct fm_error *err)
 {
-    if (pack->options->plan_only && !plat_file_exists(pack->partial))
+    const struct fm_pack_options *o = pack->options;
+    char folder[LIMIT_PATH_BYTES];
+    if (o->plan_only && !plat_file_exists(pack->partial))
         return 0;
+    path_folder(pack->partial, folder);
     int rc = plat_make_dir(pack->partial, err);
     if (rc == 0)
         rc = plat_lock_dir(pack->partial, &pack->lock_fd, err);
-    if (rc == 0 && pack->options->restart && !pack->options->plan_only)
-        rc = state_discard(pack, err);
+    if (rc == 0)
+        rc = plat_sync_dir(folder, err);
+    if (rc == 0)
+        rc = state_check_own(pack, err);
+    if (rc == 0 && o->restart)
+        rc = o->plan_only ? state_check_discard(pack, err) : state_discard(pack, err);
+    pack->is_afresh = o->restart;
     return rc;
 }
 
@@ -68,20 +85,21 @@ static int write_texts(struct pack *pack, struct fm_error *err)
     return rc;
 }
 
-/* The name of the source, without the folders it lies in. */
+void pack_source_name(const struct pack *pack, char out[])
+{
+    char path[LIMIT_PATH_BYTES];
+    (void)snprintf(path, sizeof path, "%s", pack->src);
+    (void)plat_real_path(pack->src, path);
+    for (size_t n = strlen(path); n > 1 && path[n - 1] == '/'; n--)
+        path[n - 1] = '\0';
+    (void)snprintf(out, LIMIT_PATH_BYTES, "%s", path_base(path));
+}
+
 static json_t *provenance_json(const struct pack *pack)
 {
     char path[LIMIT_PATH_BYTES];
-    const char *given = pack->src;
-    if (plat_real_path(pack->src, path))
-        given = path;
-    size_t n = strlen(given);
-    while (n > 1 && given[n - 1] == '/')
-        n--;
-    size_t begin = n;
-    while (begin > 0 && given[begin - 1] != '/')
-        begin--;
-    json_t *name = json_stringn(given + begin, n - begin);
+    pack_source_name(pack, path);
+    json_t *name = json_string(path);
     return json_pack("{s:o, s:s}", "source", name != NULL ? name : json_string(""), "kind",
                      source_kind_name(pack->model->source));
 }
@@ -102,39 +120,61 @@ static int write_model(struct pack *pack, struct fm_error *err)
 }
 
 /* DST.partial is whole: it opens as a model. */
+static int check_whole(struct pack *pack, struct fm_error *err)
+{
+    const struct model_options options = {.families = arch_families(), .metadata_only = true};
+    struct fm_pack_result *result = pack->result;
+    struct model *model;
+    int rc = model_open(pack->partial, &options, &model, err);
+    if (rc != 0)
+        return rc;
+    const struct source *source = model->source;
+    if (result->was_whole) {
+        for (unsigned f = 0; f < source->n_files; f++)
+            result->packed_bytes += source->files[f].bytes;
+        for (size_t i = 0; i < source->packed->n_files; i++)
+            result->packed_bytes += source->packed->files[i].bytes;
+        result->found_bytes = result->packed_bytes;
+    }
+    model_close(model);
+    return 0;
+}
+
+/* The name is the last thing that is missing. What packing kept for itself goes afterwards: until
+ * then it says which source files are gone. */
 static int rename_whole(struct pack *pack, struct fm_error *err)
 {
     char folder[LIMIT_PATH_BYTES];
-    struct source *source;
-    int rc = source_open(pack->partial, &source, err);
-    if (rc == 0) {
-        if (pack->result->packed_bytes == 0) /* all of it was found */
-            for (unsigned f = 0; f < source->n_files; f++)
-                pack->result->found_bytes += source->files[f].bytes;
-        pack->result->packed_bytes += pack->result->packed_bytes == 0 ? pack->result->found_bytes
-                                                                      : 0;
-        source_close(source);
-        rc = state_clean(pack, err);
-    }
-    if (rc == 0)
-        rc = plat_rename(pack->partial, pack->dst, err);
-    (void)snprintf(folder, sizeof folder, "%s", pack->partial);
-    char *slash = strrchr(folder, '/');
-    if (slash != NULL)
-        slash[slash == folder] = '\0';
-    return rc != 0 ? rc : plat_sync_dir(slash != NULL ? folder : ".", err);
+    int rc = plat_rename(pack->partial, pack->dst, err);
+    if (rc != 0)
+        return rc;
+    path_folder(pack->partial, folder);
+    pack->partial[strlen(pack->partial) - strlen(PARTIAL_SUFFIX)] = '\0';
+    (void)snprintf(pack->spares, sizeof pack->spares, "%.*s/" SPARES_NAME,
+                   (int)(sizeof pack->spares - 16), pack->partial);
+    pack->is_renamed = true;
+    return plat_sync_dir(folder, err);
+}
+
+static int finish(struct pack *pack, struct fm_error *err)
+{
+    int rc = check_whole(pack, err);
+    if (rc == 0 && !pack->is_renamed)
+        rc = rename_whole(pack, err);
+    return rc != 0 ? rc : state_clean(pack, err);
+}
+
+/* An earlier run has made all of it. */
+static int finish_earlier(struct pack *pack, struct fm_error *err)
+{
+    pack->result->was_whole = true;
+    int rc = state_check_whole(pack, err);
+    if (rc == FM_ERR_ARG && pack->is_renamed)
+        rc = exists_already(pack, err);
+    return rc != 0 || pack->options->plan_only ? rc : finish(pack, err);
 }
 
 /* ---- all of it ------------------------------------------------------------------------------ */
-
-/* Files from the front that an earlier run has finished. */
-static uint32_t n_found(const struct pack *pack)
-{
-    uint32_t n = 0;
-    while (n < pack->n_files && pack->files[n].was_found)
-        n++;
-    return n;
-}
 
 static int prepare(struct pack *pack, struct fm_error *err)
 {
@@ -147,24 +187,19 @@ static int prepare(struct pack *pack, struct fm_error *err)
         rc = state_begin(pack, err);
     if (rc == 0)
         rc = state_find(pack, err);
-    if (rc == 0 && pack->options->consume && !pack->options->plan_only)
-        rc = space_consume(pack, n_found(pack), err);
     if (rc == 0)
         rc = space_check(pack, err);
     for (uint32_t i = 0; i < pack->n_files; i++)
         pack->total_bytes += 2 * pack->files[i].bytes;
-    pack->done_bytes = 2 * pack->result->found_bytes;
+    pack->done_bytes = pack->result->found_bytes; /* and will be read back */
     return rc;
 }
 
 static int work(struct pack *pack, struct fm_error *err)
 {
-    int rc;
-    if (directory_has(pack->partial, PACKED_MODEL_NAME)) {
-        rc = state_check_formats(pack, err);
-        return rc != 0 || pack->options->plan_only ? rc : rename_whole(pack, err);
-    }
-    rc = prepare(pack, err);
+    if (!pack->is_afresh && directory_has(pack->partial, PACKED_MODEL_NAME))
+        return finish_earlier(pack, err);
+    int rc = prepare(pack, err);
     if (rc != 0 || pack->options->plan_only)
         return rc;
     rc = write_texts(pack, err);
@@ -174,7 +209,7 @@ static int work(struct pack *pack, struct fm_error *err)
         rc = write_model(pack, err);
     if (rc != 0)
         state_drop(pack); /* a full disk is less full then */
-    return rc != 0 ? rc : rename_whole(pack, err);
+    return rc != 0 ? rc : finish(pack, err);
 }
 
 int fm_pack(const char *src, const char *dst, const struct fm_pack_options *options,
@@ -197,7 +232,7 @@ int fm_pack(const char *src, const char *dst, const struct fm_pack_options *opti
         rc = take_partial(pack, err);
     if (rc == 0)
         rc = work(pack, err);
-    if (rc != 0 && pack->lock_fd >= 0)
+    if (rc != 0 && pack->lock_fd >= 0 && !pack->is_renamed)
         (void)plat_remove_dir(pack->partial, NULL); /* only if nothing is in it */
     plan_clear(pack);
     model_close(pack->model);

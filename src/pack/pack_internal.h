@@ -3,6 +3,7 @@
 #define FLASHMOE_PACK_PACK_INTERNAL_H
 
 #include "base/limits.h"
+#include "base/plat.h"
 #include "pack/device.h"
 #include "pack/encode.h"
 
@@ -10,7 +11,12 @@
 extern "C" {
 #endif
 
+#define PLAN_NAME "plan.json"
 #define PACK_MAX_FILES 16 /* beside the weights */
+#define PACK_WINDOW 2     /* files on the way at the same time */
+/* Grows when the same source and formats would give other bytes than before: what an earlier
+ * number has begun is then not continued. */
+#define PACK_ENCODER 1
 
 /* An output file goes through these in order. */
 enum pack_step {
@@ -32,12 +38,13 @@ struct pack_file {
     struct packed_layer *to;
     uint32_t run;     /* experts of one item */
     uint64_t n_items;
-    bool was_found;   /* finished by an earlier run */
+    bool was_found;   /* finished by an earlier run: begins with being read back */
 
     /* The crew's. */
     enum pack_step step;
     uint64_t n_taken, n_done; /* items of this step */
-    char tmp_path[LIMIT_PATH_BYTES];
+    bool is_damaged;          /* it was found, and is not what had been written */
+    char path[LIMIT_PATH_BYTES]; /* NAME.tmp, or NAME when it was found */
     int fd;
     bool is_direct;
     struct device_file device;
@@ -47,7 +54,10 @@ struct pack {
     const char *src, *dst;
     const struct fm_pack_options *options;
     struct fm_pack_result *result;
+    /* DST.partial; or DST, when an earlier run has renamed it but not tidied up. */
     char partial[LIMIT_PATH_BYTES], spares[LIMIT_PATH_BYTES];
+    bool is_renamed;
+    bool is_afresh; /* what is in DST.partial does not count: a plan for --restart */
     int lock_fd;
 
     struct model *model;
@@ -59,6 +69,7 @@ struct pack {
     /* Source file f is of no use once files[last_use[f]] is done; -1: nothing is taken of it. */
     int64_t *last_use;
     bool *is_spare; /* of each source file: only its header is left */
+    struct plat_file_info *opened; /* of each source file, when it was opened */
 
     struct encoder_needs needs;
     struct encoder *encoders; /* [n_workers] */
@@ -70,11 +81,12 @@ struct pack {
 int pack_path(const struct pack *pack, const char *name, const char *suffix, char out[],
               struct fm_error *err);
 
+/* The name of SRC without the folders it lies in, into out (LIMIT_PATH_BYTES). */
+void pack_source_name(const struct pack *pack, char out[]);
+
 /* ---- plan.c: which format and place everything gets ---- */
 int plan_make(struct pack *pack, struct fm_error *err);
 void plan_clear(struct pack *pack);
-/* All dimensions but the last. */
-uint64_t pack_tensor_rows(const struct packed_tensor *t);
 
 /* ---- state.c: what is on the disk ---- */
 /* A small file: written aside, synced, read back, renamed. */
@@ -82,17 +94,24 @@ int state_write(const struct pack *pack, const char *name, const void *data, siz
                 struct fm_error *err);
 /* Writes plan.json, or holds the one that is there against this plan. */
 int state_begin(const struct pack *pack, struct fm_error *err);
-/* The formats alone, for a pack that is whole but for its name: the source may be gone. */
-int state_check_formats(const struct pack *pack, struct fm_error *err);
+/* Refuses a DST.partial that no packing has made. */
+int state_check_own(const struct pack *pack, struct fm_error *err);
+/* Refuses a whole pack that was made with other formats or of something else than what there is
+ * of SRC: most of that may be gone. */
+int state_check_whole(const struct pack *pack, struct fm_error *err);
 /* Finds the files an earlier run has finished and removes what it has not. */
 int state_find(struct pack *pack, struct fm_error *err);
+/* Fails when a file must be made again and its source is gone. */
+int state_check_source(const struct pack *pack, const struct pack_file *file,
+                       struct fm_error *err);
 /* The checksums of a file that is complete, then its name. */
 int state_finish(struct pack *pack, struct pack_file *file, struct fm_error *err);
-/* Removes all but the pack itself. */
+/* Removes all but the pack itself from DST. */
 int state_clean(const struct pack *pack, struct fm_error *err);
 /* Removes what is half written; faults do not matter, the next run does it again. */
 void state_drop(const struct pack *pack);
-/* Removes everything. */
+/* Removes everything; refused where that would be the only copy. */
+int state_check_discard(const struct pack *pack, struct fm_error *err);
 int state_discard(const struct pack *pack, struct fm_error *err);
 
 /* ---- space.c: the disk, and what may be removed of the source ---- */

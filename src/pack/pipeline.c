@@ -1,13 +1,13 @@
 /* Writes the files: each one's items by all workers, then sync, then all of it read back by all
  * workers, then its name. While one file is synced and read back the next one is written, so that
- * the disk reads and writes at the same time; never more than two are on the way. */
+ * the disk reads and writes at the same time; never more than two are on the way. What an earlier
+ * run has finished is only read back; where it has suffered since, it is made again. */
 #include <stdio.h>
 
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/plat.h"
 #include "pack/pack_internal.h"
-
-#define WINDOW 2
 
 enum work_kind { WORK_OPEN, WORK_WRITE, WORK_SYNC, WORK_READ, WORK_NAME };
 
@@ -21,11 +21,19 @@ struct pipeline {
 
 static int open_file(struct pack *pack, struct pack_file *file, struct fm_error *err)
 {
-    int rc = pack_path(pack, file->name, ".tmp", file->tmp_path, err);
+    int rc = 0;
+    if (file->is_damaged) {
+        log_warn("pack", "'%s' is not what an earlier run has written: it is made again",
+                 file->path);
+        device_close(&file->device);
+        rc = plat_remove(file->path, err);
+    }
+    if (rc == 0)
+        rc = pack_path(pack, file->name, ".tmp", file->path, err);
     file->is_direct = file->from != NULL; /* records are whole pages, tensors are not */
     if (rc == 0)
-        rc = plat_create(file->tmp_path, &file->is_direct, &file->fd, err);
-    return rc != 0 ? rc : plat_reserve(file->fd, file->tmp_path, file->bytes, err);
+        rc = plat_create(file->path, &file->is_direct, &file->fd, err);
+    return rc != 0 ? rc : plat_reserve(file->fd, file->path, file->bytes, err);
 }
 
 static int write_record(struct pack *pack, const struct pack_file *file, uint32_t expert,
@@ -33,15 +41,18 @@ static int write_record(struct pack *pack, const struct pack_file *file, uint32_
 {
     const struct expert_layer *from = file->from;
     const uint64_t base = expert * file->to->record.bytes;
-    int rc = 0;
+    const struct source_file *files = pack->model->source->files;
+    const struct extent *first = from->extents + (size_t)expert * from->n_extents;
+    int rc = from->sums == NULL ? 0
+                                : packed_check_record(&files[first->file], first->offset,
+                                                      first->bytes, &from->sums[expert], err);
     for (unsigned m = 0; rc == 0 && m < EXPERT_MATRICES; m++) {
         const struct record_matrix *a = &from->record.matrices[m];
         const struct record_matrix *b = &file->to->record.matrices[m];
         const struct matrix_source matrix = {
             .source = pack->model->source, .quant = a->quant, .n_rows = a->n_rows,
             .n_cols = a->n_cols, .part_offset = a->part_offset,
-            .extents = from->extents + (size_t)expert * from->n_extents,
-            .n_extents = from->n_extents};
+            .extents = first, .n_extents = from->n_extents};
         rc = encode_matrix(s, &matrix, b->quant, b->part_offset, base, err);
     }
     if (rc == 0)
@@ -65,10 +76,15 @@ static int write_tensor(struct pack *pack, uint64_t index, struct stream *s, str
         slot += t->parts[p].bytes;
     }
     const struct matrix_source matrix = {
-        .source = pack->model->source, .quant = use->quant, .n_rows = pack_tensor_rows(out),
+        .source = pack->model->source, .quant = use->quant, .n_rows = packed_tensor_rows(out),
         .n_cols = out->dims[out->n_dims - 1], .part_offset = slot_offset, .extents = extents,
         .n_extents = use->quant->n_parts};
     (void)packed_tensor_layout(out, &bytes, part_offset); /* the plan has seen that it fits */
+    if (pack->model->source->packed != NULL) {
+        int bad = packed_check_tensor(pack->model->source, t, err);
+        if (bad != 0)
+            return bad;
+    }
     int rc = encode_matrix(s, &matrix, out->quant, part_offset, 0, err);
     if (rc == 0)
         rc = stream_pad(s, out->offset + out->bytes, err);
@@ -91,12 +107,12 @@ static int write_item(struct pack *pack, struct crew *crew, struct encoder *enco
     uint32_t first = 0, last = 0;
     int rc = 0;
     if (file->from == NULL) {
-        stream_begin(&s, encoder, crew, file->fd, file->tmp_path, false,
+        stream_begin(&s, encoder, crew, file->fd, file->path, false,
                      pack->packed.tensors[item].offset);
         rc = write_tensor(pack, item, &s, err);
     } else {
         run_of(file, item, &first, &last);
-        stream_begin(&s, encoder, crew, file->fd, file->tmp_path, file->is_direct,
+        stream_begin(&s, encoder, crew, file->fd, file->path, file->is_direct,
                      first * file->to->record.bytes);
     }
     for (uint32_t e = first; rc == 0 && e < last; e++)
@@ -106,10 +122,10 @@ static int write_item(struct pack *pack, struct crew *crew, struct encoder *enco
 
 static int sync_file(struct pack_file *file, struct fm_error *err)
 {
-    int rc = plat_sync(file->fd, file->tmp_path, err);
+    int rc = file->was_found ? 0 : plat_sync(file->fd, file->path, err);
     plat_close(file->fd);
     file->fd = -1;
-    return rc != 0 ? rc : device_open(&file->device, file->tmp_path, err);
+    return rc != 0 ? rc : device_open(&file->device, file->path, err);
 }
 
 static int check_sum(const struct pack_file *file, uint64_t offset, uint64_t bytes,
@@ -121,7 +137,7 @@ static int check_sum(const struct pack_file *file, uint64_t offset, uint64_t byt
                         err);
     if (rc == 0 && !packed_sum_equal(&sum, expected))
         rc = err_set(err, FM_ERR_IO, "'%s': %llu bytes at byte %llu are not what was written: the "
-                     "disk or the memory is faulty", file->tmp_path, (unsigned long long)bytes,
+                     "disk or the memory is faulty", file->path, (unsigned long long)bytes,
                      (unsigned long long)offset);
     return rc;
 }
@@ -143,16 +159,28 @@ static int read_item(struct pack *pack, struct crew *crew, struct encoder *encod
     return rc;
 }
 
+/* True in *is_bad for what was found and must be made again, which can still be done. */
+static int read_back(struct pack *pack, struct crew *crew, struct encoder *encoder,
+                     const struct pack_file *file, uint64_t item, bool *is_bad,
+                     struct fm_error *err)
+{
+    int rc = read_item(pack, crew, encoder, file, item, err);
+    if (rc != FM_ERR_IO || !file->was_found)
+        return rc;
+    *is_bad = true;
+    return state_check_source(pack, file, err);
+}
+
 static int name_file(struct pack *pack, struct pack_file *file, struct fm_error *err)
 {
     const uint32_t index = (uint32_t)(file - pack->files);
     device_close(&file->device);
-    int rc = state_finish(pack, file, err);
+    int rc = file->was_found ? 0 : state_finish(pack, file, err);
     /* Files are named in order, so all before this one are done too. */
     return rc != 0 || !pack->options->consume ? rc : space_consume(pack, index + 1, err);
 }
 
-static int run_work(void *ctx, struct crew *crew, unsigned worker, const struct crew_work *work,
+static int run_work(void *ctx, struct crew *crew, unsigned worker, struct crew_work *work,
                     struct fm_error *err)
 {
     struct pack *pack = ((struct pipeline *)ctx)->pack;
@@ -166,7 +194,7 @@ static int run_work(void *ctx, struct crew *crew, unsigned worker, const struct 
     case WORK_SYNC:
         return sync_file(file, err);
     case WORK_READ:
-        return read_item(pack, crew, encoder, file, work->second, err);
+        return read_back(pack, crew, encoder, file, work->second, &work->is_bad, err);
     case WORK_NAME:
         break;
     }
@@ -224,7 +252,7 @@ static enum crew_next next_work(void *ctx, struct crew_work *work)
     if (p->n_done == pack->n_files)
         return CREW_END;
     uint32_t end = p->n_done;
-    for (unsigned n_open = 0; end < pack->n_files && n_open < WINDOW; end++)
+    for (unsigned n_open = 0; end < pack->n_files && n_open < PACK_WINDOW; end++)
         n_open += pack->files[end].step != PACK_DONE;
     /* Both at the same time, as evenly as the workers allow. */
     const bool prefers_writing = p->n_writing <= p->n_reading;
@@ -239,6 +267,16 @@ static void begin_step(struct pack_file *file, enum pack_step step)
 {
     file->step = step;
     file->n_taken = file->n_done = 0;
+}
+
+static void all_is_read(struct pack *pack, struct pack_file *file)
+{
+    const bool again = file->was_found && file->is_damaged;
+    begin_step(file, again ? PACK_WAITING : PACK_READ);
+    if (again) {
+        file->was_found = false;
+        pack->result->found_bytes -= file->bytes;
+    }
 }
 
 static void work_done(void *ctx, const struct crew_work *work)
@@ -259,8 +297,9 @@ static void work_done(void *ctx, const struct crew_work *work)
         break;
     case WORK_READ:
         p->n_reading--;
+        file->is_damaged = file->is_damaged || work->is_bad;
         if (++file->n_done == file->n_items)
-            begin_step(file, PACK_READ);
+            all_is_read(p->pack, file);
         break;
     case WORK_NAME:
         file->step = PACK_DONE;
@@ -279,10 +318,11 @@ static void show_label(void *ctx, char *text, size_t bytes)
         (void)snprintf(text, bytes, "layer %u of %u", f, pack->n_files - 1);
 }
 
-/* Each byte is written and read back: half of what is counted. */
+/* Each byte is written and read back: half of what is counted. What is made again counts twice. */
 static bool show_progress(void *ctx, const char *what, uint64_t done, uint64_t total)
 {
     const struct fm_pack_options *options = ctx;
+    done = done < total ? done : total;
     return options->progress(options->progress_ctx, what, done / 2, total / 2);
 }
 

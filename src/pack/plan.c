@@ -25,6 +25,7 @@ struct choice {
     const struct quant *to;   /* NULL: as it is */
     bool is_default;          /* only floats are changed */
     bool is_warned;
+    const struct quant *from, *made; /* what becomes of the first, routers aside */
 };
 
 struct choices {
@@ -75,10 +76,15 @@ static int choose_all(const struct pack *pack, struct choices *c, struct fm_erro
         rc = choose(&c->embed, "embed", o->embed, KEEP, err);
     if (rc == 0)
         rc = choose(&c->head, "head", o->head, KEEP, err);
-    /* A tied head is one tensor under both names. */
-    if (pack->model->shape.has_tied_head && c->head.is_default)
+    if (rc != 0 || !pack->model->shape.has_tied_head)
+        return rc;
+    /* One tensor under both names. */
+    if (!c->head.is_default && !c->embed.is_default && c->head.to != c->embed.to)
+        return err_set(err, FM_ERR_ARG, "embed '%s' and head '%s' differ, but the head of this "
+                       "model is tied to the embedding: they are one tensor", o->embed, o->head);
+    if (c->head.is_default)
         c->head = c->embed;
-    return rc;
+    return 0;
 }
 
 /* Routers keep 8 bits: wrong choices are costly, and they are small. */
@@ -109,6 +115,10 @@ static const struct quant *resolve(struct choices *all, struct choice *c, enum t
                  "time", c->option, from->name, to->name);
         c->is_warned = true;
     }
+    if (c->made == NULL && role != TENSOR_GATE) {
+        c->from = from;
+        c->made = to;
+    }
     return to;
 }
 
@@ -135,14 +145,6 @@ static bool is_dense(const struct tensor_use *use)
            use->role == TENSOR_EMBEDDING || use->role == TENSOR_HEAD;
 }
 
-uint64_t pack_tensor_rows(const struct packed_tensor *t)
-{
-    uint64_t n_rows = 1;
-    for (unsigned d = 0; d + 1 < t->n_dims; d++)
-        n_rows *= t->dims[d]; /* cannot overflow: the bytes did not */
-    return n_rows;
-}
-
 static int plan_tensor(struct pack *pack, struct choices *choices, const struct tensor_info *t,
                        const struct tensor_use *use, struct fm_error *err)
 {
@@ -156,7 +158,7 @@ static int plan_tensor(struct pack *pack, struct choices *choices, const struct 
         out->dims[out->n_dims++] = 1;
     if (t->scale != NULL)
         out->dims[out->n_dims - 1] = use->n_cols; /* MLX's are words */
-    const uint64_t n_rows = pack_tensor_rows(out), n_cols = out->dims[out->n_dims - 1];
+    const uint64_t n_rows = packed_tensor_rows(out), n_cols = out->dims[out->n_dims - 1];
     for (unsigned p = 0; p < use->quant->n_parts; p++)
         if (t->parts[p].bytes != quant_part_bytes(use->quant, p, n_rows, n_cols) ||
             t->parts[p].stride != 0)
@@ -252,10 +254,13 @@ static int plan_uses(struct pack *pack, struct fm_error *err)
     const struct source *source = pack->model->source;
     pack->last_use = mem_new(source->n_files, sizeof *pack->last_use, "the files", err);
     pack->is_spare = mem_new(source->n_files, sizeof *pack->is_spare, "the files", err);
-    if (pack->last_use == NULL || pack->is_spare == NULL)
+    pack->opened = mem_new(source->n_files, sizeof *pack->opened, "the files", err);
+    if (pack->last_use == NULL || pack->is_spare == NULL || pack->opened == NULL)
         return FM_ERR_NOMEM;
     for (unsigned f = 0; f < source->n_files; f++) {
         pack->last_use[f] = -1;
+        if (!plat_open_file_info(source->files[f].fd, &pack->opened[f]))
+            return err_set(err, FM_ERR_IO, "cannot stat '%s'", source->files[f].path);
         pack->is_spare[f] = strncmp(source->files[f].path, pack->spares,
                                     strlen(pack->spares)) == 0;
     }
@@ -329,6 +334,19 @@ static int plan_texts(struct pack *pack, struct fm_error *err)
     return 0;
 }
 
+/* "experts: bf16 becomes affine4-g64; head: ..." */
+static void list_changes(const struct choices *c, struct fm_pack_result *result)
+{
+    const struct choice *const all[] = {&c->experts, &c->dense, &c->embed, &c->head};
+    for (unsigned i = 0; i < sizeof all / sizeof all[0]; i++) {
+        const size_t used = strlen(result->changes);
+        if (all[i]->made != NULL)
+            (void)snprintf(result->changes + used, sizeof result->changes - used,
+                           "%s%s: %s becomes %s", used > 0 ? "; " : "", all[i]->option,
+                           all[i]->from->name, all[i]->made->name);
+    }
+}
+
 int plan_make(struct pack *pack, struct fm_error *err)
 {
     struct choices choices = {0};
@@ -344,6 +362,7 @@ int plan_make(struct pack *pack, struct fm_error *err)
     if (rc != 0)
         return rc;
     plan_memory(pack);
+    list_changes(&choices, pack->result);
     pack->result->n_too_narrow = choices.n_too_narrow;
     pack->result->n_left_out = pack->model->n_ignored_tensors;
     for (uint32_t i = 0; i < pack->n_files; i++)
@@ -368,4 +387,5 @@ void plan_clear(struct pack *pack)
     mem_free(pack->files);
     mem_free(pack->last_use);
     mem_free(pack->is_spare);
+    mem_free(pack->opened);
 }

@@ -2,29 +2,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/mem.h"
+#include "base/path.h"
 #include "base/plat.h"
 #include "pack/pack_internal.h"
 
-/* Files that are on the way at the same time: see pipeline.c. */
-#define WINDOW 2
-
-static const char *base_name(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash != NULL ? slash + 1 : path;
-}
-
-/* The directory a path lies in. */
-static void folder_of(const char *path, char out[LIMIT_PATH_BYTES])
-{
-    (void)snprintf(out, LIMIT_PATH_BYTES, "%s", path);
-    char *slash = strrchr(out, '/');
-    if (slash == NULL)
-        (void)snprintf(out, LIMIT_PATH_BYTES, ".");
-    else
-        slash[slash == out] = '\0';
-}
+#define CHANGED "'%s' was changed while it was packed: left in place"
 
 /* ---- what may be removed -------------------------------------------------------------------- */
 
@@ -36,11 +20,16 @@ static bool is_inside(const char *inner, const char *outer)
 
 static int check_file(const char *path, struct fm_error *err)
 {
+    char folder[LIMIT_PATH_BYTES];
     struct plat_file_info info;
-    if (plat_file_info(path, &info) && !info.is_link)
-        return 0;
-    return err_set(err, FM_ERR_ARG, "--consume: '%s' is a link; give the directory that holds the "
-                   "files themselves, so that removing them frees space", path);
+    path_folder(path, folder);
+    if (!plat_file_info(path, &info) || info.is_link)
+        return err_set(err, FM_ERR_ARG, "--consume: '%s' is a link; give the directory that holds "
+                       "the files themselves, so that removing them frees space", path);
+    if (!plat_may_change_dir(folder))
+        return err_set(err, FM_ERR_ARG, "--consume: nothing can be removed from '%s', which is "
+                       "read-only: go on without --consume", folder);
+    return 0;
 }
 
 int space_check_consume(struct pack *pack, struct fm_error *err)
@@ -48,7 +37,7 @@ int space_check_consume(struct pack *pack, struct fm_error *err)
     const struct source *source = pack->model->source;
     char src[LIMIT_PATH_BYTES], dst[LIMIT_PATH_BYTES], folder[LIMIT_PATH_BYTES];
     struct fm_pack_result *result = pack->result;
-    folder_of(pack->partial, folder);
+    path_folder(pack->partial, folder);
     if (pack->options->consume && source->kind == SOURCE_PACKED)
         return err_set(err, FM_ERR_ARG, "--consume: '%s' is packed already", pack->src);
     if (pack->options->consume && plat_real_path(pack->src, src) && plat_real_path(folder, dst) &&
@@ -58,7 +47,7 @@ int space_check_consume(struct pack *pack, struct fm_error *err)
     for (unsigned f = 0; f < source->n_files; f++) {
         const struct source_file *file = &source->files[f];
         if (pack->last_use[f] < 0) {
-            (void)snprintf(result->left, sizeof result->left, "%.159s", base_name(file->path));
+            (void)snprintf(result->left, sizeof result->left, "%.159s", path_base(file->path));
         } else if (!pack->is_spare[f]) {
             int rc = pack->options->consume ? check_file(file->path, err) : 0;
             if (rc != 0)
@@ -103,19 +92,24 @@ int space_check(struct pack *pack, struct fm_error *err)
 {
     char folder[LIMIT_PATH_BYTES];
     struct plat_file_info info = {0};
-    folder_of(pack->partial, folder);
+    path_folder(pack->partial, folder);
     (void)plat_file_info(folder, &info);
-    uint64_t used = small_files(pack), need = used, freed[WINDOW] = {0};
+    /* Negative: more than that was freed. */
+    int64_t used = (int64_t)small_files(pack), need = used;
+    uint64_t freed[PACK_WINDOW] = {0};
     for (uint32_t i = 0; i < pack->n_files; i++) {
-        if (pack->options->consume && i >= WINDOW)
-            used -= used < freed[i % WINDOW] ? used : freed[i % WINDOW];
-        used += pack->files[i].was_found ? 0 : mem_round_up(pack->files[i].bytes, MEM_PAGE);
+        if (pack->options->consume && i >= PACK_WINDOW)
+            used -= (int64_t)freed[i % PACK_WINDOW];
+        if (!pack->files[i].was_found)
+            used += (int64_t)mem_round_up(pack->files[i].bytes, MEM_PAGE);
         need = used > need ? used : need;
-        freed[i % WINDOW] = freed_by(pack, i, info.device);
+        freed[i % PACK_WINDOW] = freed_by(pack, i, info.device);
     }
-    pack->result->need_bytes = need;
+    pack->result->need_bytes = (uint64_t)need;
     pack->result->free_bytes = plat_free_bytes(folder);
-    if (need <= pack->result->free_bytes)
+    /* What a plan for --restart would throw away is still there. */
+    if (pack->result->need_bytes <= pack->result->free_bytes ||
+        (pack->is_afresh && pack->options->plan_only))
         return 0;
     const double gb = 1e-9;
     return err_set(err, FM_ERR_IO, "not enough space on the disk of '%s': the pack has %.2f GB, of "
@@ -159,35 +153,39 @@ static int copy_header(const struct source_file *from, uint64_t bytes, int fd, c
     return rc;
 }
 
-/* The header alone in a file of the same size and time, which takes almost no space: with it the
- * source can still be opened. */
+/* The header and the length: with them the source can still be opened. */
+static int write_spare(const struct source *source, unsigned f, int fd, const char *path,
+                       struct fm_error *err)
+{
+    const struct source_file *file = &source->files[f];
+    const uint64_t head = header_bytes(source, f);
+    uint8_t end[SOURCE_SPARE_BYTES] = SOURCE_SPARE_MAGIC;
+    for (unsigned i = 0; i < 8; i++)
+        end[8 + i] = (uint8_t)(file->bytes >> (8 * i));
+    int rc = copy_header(file, head, fd, path, err);
+    if (rc == 0)
+        rc = plat_write_at(fd, path, end, sizeof end, head, err);
+    return rc != 0 ? rc : plat_sync(fd, path, err);
+}
+
 static int make_spare(struct pack *pack, unsigned f, struct fm_error *err)
 {
     const struct source *source = pack->model->source;
-    const struct source_file *file = &source->files[f];
-    char path[LIMIT_PATH_BYTES], tmp[LIMIT_PATH_BYTES + 8];
-    struct plat_file_info info;
+    const char *name = path_base(source->files[f].path);
+    char path[LIMIT_PATH_BYTES], tmp[LIMIT_PATH_BYTES];
     int fd = -1;
     bool is_direct = false;
-    if (!plat_file_info(file->path, &info))
-        return err_set(err, FM_ERR_IO, "'%s' is gone", file->path);
-    int n = snprintf(path, sizeof path, "%s/%s", pack->spares, base_name(file->path));
+    int n = snprintf(path, sizeof path, "%s/%s", pack->spares, name);
     if (n < 0 || n >= LIMIT_PATH_BYTES)
         return err_set(err, FM_ERR_ARG, "the path of '%s' is too long", pack->spares);
     /* In PARTIAL itself, where leftovers are cleared away. */
-    (void)snprintf(tmp, sizeof tmp, "%s/%s.tmp", pack->partial, base_name(file->path));
-    int rc = plat_make_dir(pack->spares, err);
+    int rc = pack_path(pack, name, ".tmp", tmp, err);
+    if (rc == 0)
+        rc = plat_make_dir(pack->spares, err);
     if (rc == 0)
         rc = plat_create(tmp, &is_direct, &fd, err);
     if (rc == 0)
-        rc = copy_header(file, header_bytes(source, f), fd, tmp, err);
-    /* The last byte makes it as long as it was. */
-    if (rc == 0 && file->bytes > header_bytes(source, f))
-        rc = plat_write_at(fd, tmp, "", 1, file->bytes - 1, err);
-    if (rc == 0)
-        rc = plat_set_mtime(fd, tmp, info.mtime_ns, err);
-    if (rc == 0)
-        rc = plat_sync(fd, tmp, err);
+        rc = write_spare(source, f, fd, tmp, err);
     plat_close(fd);
     if (rc == 0)
         rc = plat_rename(tmp, path, err);
@@ -196,25 +194,52 @@ static int make_spare(struct pack *pack, unsigned f, struct fm_error *err)
     return rc != 0 ? rc : plat_sync_dir(pack->partial, err);
 }
 
+static bool is_same(const struct plat_file_info *a, const struct plat_file_info *b)
+{
+    return a->device == b->device && a->inode == b->inode && a->bytes == b->bytes &&
+           a->mtime_ns == b->mtime_ns;
+}
+
+static int remove_file(struct pack *pack, unsigned f, struct fm_error *err)
+{
+    const char *path = pack->model->source->files[f].path;
+    char folder[LIMIT_PATH_BYTES];
+    int rc = make_spare(pack, f, err);
+    if (rc != 0)
+        return rc;
+    rc = plat_remove(path, err);
+    if (rc != 0)
+        return err_wrap(err, rc, "--consume fails, go on without it");
+    path_folder(path, folder);
+    return plat_sync_dir(folder, err);
+}
+
+/* Removes a file of which everything is packed. What has taken its name meanwhile is not it. */
+static int consume_file(struct pack *pack, unsigned f, struct fm_error *err)
+{
+    struct source_file *file = &pack->model->source->files[f];
+    struct plat_file_info is, named;
+    int rc = 0;
+    if (!plat_open_file_info(file->fd, &is) || !is_same(&is, &pack->opened[f]))
+        return err_set(err, FM_ERR_IO, CHANGED, file->path);
+    if (plat_file_info(file->path, &named) && !is_same(&named, &is)) {
+        log_warn("pack", CHANGED, file->path);
+        pack->result->n_removable--;
+        pack->result->removable_bytes -= file->bytes;
+    } else {
+        rc = remove_file(pack, f, err);
+    }
+    pack->is_spare[f] = rc == 0;
+    plat_close(file->fd); /* nobody reads it any more; now its space is free */
+    file->fd = -1;
+    return rc;
+}
+
 int space_consume(struct pack *pack, uint32_t n_done, struct fm_error *err)
 {
-    struct source *source = pack->model->source;
-    char folder[LIMIT_PATH_BYTES];
-    for (unsigned f = 0; f < source->n_files; f++) {
-        if (pack->is_spare[f] || pack->last_use[f] < 0 || pack->last_use[f] >= n_done)
-            continue;
-        int rc = make_spare(pack, f, err);
-        if (rc == 0)
-            rc = plat_remove(source->files[f].path, err);
-        if (rc != 0)
-            return rc;
-        pack->is_spare[f] = true;
-        plat_close(source->files[f].fd); /* nobody reads it any more; now its space is free */
-        source->files[f].fd = -1;
-        folder_of(source->files[f].path, folder);
-        rc = plat_sync_dir(folder, err);
-        if (rc != 0)
-            return rc;
-    }
-    return 0;
+    int rc = 0;
+    for (unsigned f = 0; rc == 0 && f < pack->model->source->n_files; f++)
+        if (pack->last_use[f] >= 0 && pack->last_use[f] < n_done && !pack->is_spare[f])
+            rc = consume_file(pack, f, err);
+    return rc;
 }

@@ -2,23 +2,26 @@
  *   plan.json        what is packed into what: continuing with something else is refused
  *   NAME.tmp         being written
  *   NAME             finished: written, synced, read back
- *   NAME.sums        its checksums, so that continuing need not read it again
+ *   NAME.sums        its checksums, so that continuing need not make it again
  *   source/NAME      the header of a source file that was removed
- *   model.json       last of all; with it the pack is whole */
+ *   model.json       last of all; with it the pack is whole
+ * Then it gets its name, and only then all but the pack itself is removed from it, plan.json last:
+ * with that the next run knows that there is something to tidy up. */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/path.h"
 #include "base/plat.h"
 #include "format/directory.h"
 #include "pack/pack_internal.h"
 
-#define PLAN_NAME "plan.json"
 #define SUMS_SUFFIX ".sums"
 #define TMP_SUFFIX ".tmp"
 #define SUMS_MAGIC "FMSUMS1\n"
 #define SUMS_MAGIC_BYTES (sizeof SUMS_MAGIC - 1)
-#define START_AFRESH "finish it with the command it was begun with, or begin again with --restart"
+#define FINISH_IT "finish it with the command it was begun with"
+#define START_AFRESH FINISH_IT ", or begin again with --restart"
 
 int pack_path(const struct pack *pack, const char *name, const char *suffix, char out[],
               struct fm_error *err)
@@ -75,12 +78,6 @@ int state_write(const struct pack *pack, const char *name, const void *data, siz
 
 /* ---- the plan ------------------------------------------------------------------------------- */
 
-static const char *base_name(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash != NULL ? slash + 1 : path;
-}
-
 static json_t *files_json(const struct pack *pack)
 {
     const struct source *source = pack->model->source;
@@ -92,7 +89,7 @@ static json_t *files_json(const struct pack *pack)
         if (!plat_real_path(source->files[f].path, path) || !plat_file_info(path, &info))
             info.mtime_ns = 0;
         (void)json_array_append_new(
-            files, json_pack("{s:s, s:I, s:I}", "name", base_name(source->files[f].path), "bytes",
+            files, json_pack("{s:s, s:I, s:I}", "name", path_base(source->files[f].path), "bytes",
                              (json_int_t)source->files[f].bytes, "mtime_ns",
                              (json_int_t)info.mtime_ns));
     }
@@ -109,12 +106,12 @@ static json_t *formats_json(const struct fm_pack_options *o)
 
 static json_t *plan_json(const struct pack *pack)
 {
-    return json_pack("{s:s, s:i, s:o, s:o}", "flashmoe", fm_version(), "version", PACKED_VERSION,
+    return json_pack("{s:i, s:i, s:o, s:o}", "encoder", PACK_ENCODER, "version", PACKED_VERSION,
                      "formats", formats_json(pack->options), "files", files_json(pack));
 }
 
 static int compare_formats(const struct pack *pack, const json_t *was, const json_t *is,
-                           struct fm_error *err)
+                           const char *advice, struct fm_error *err)
 {
     static const char *const names[] = {"experts", "dense", "embed", "head"};
     for (unsigned i = 0; i < 4; i++) {
@@ -123,11 +120,32 @@ static int compare_formats(const struct pack *pack, const json_t *was, const jso
         if (json_equal(a, b))
             continue;
         char first[80], second[80];
-        return err_set(err, FM_ERR_ARG, "'%s' was begun with --%s %s, and this is %s: "
-                       START_AFRESH, pack->partial, names[i], jdoc_show(a, first, sizeof first),
-                       jdoc_show(b, second, sizeof second));
+        return err_set(err, FM_ERR_ARG, "'%s' was begun with --%s %s, and this is %s: %s",
+                       pack->partial, names[i], jdoc_show(a, first, sizeof first),
+                       jdoc_show(b, second, sizeof second), advice);
     }
     return 0;
+}
+
+static bool has_equal(const json_t *a, const json_t *b, const char *field)
+{
+    return json_equal(json_object_get(a, field), json_object_get(b, field));
+}
+
+static int changed_file(const struct pack *pack, const json_t *was, const json_t *is,
+                        struct fm_error *err)
+{
+    const char *name = json_string_value(json_object_get(is, "name"));
+    if (!has_equal(was, is, "name"))
+        return err_set(err, FM_ERR_ARG, "'%s' was begun with another source, in which there is "
+                       "no '%s': " START_AFRESH, pack->partial, name);
+    if (has_equal(was, is, "bytes"))
+        return err_set(err, FM_ERR_ARG, "'%s' was begun with an older '%s', which was changed "
+                       "since: " START_AFRESH, pack->partial, name);
+    return err_set(err, FM_ERR_ARG, "'%s' was begun when '%s' had %lld bytes; it has %lld now and "
+                   "was changed since: " START_AFRESH, pack->partial, name,
+                   (long long)json_integer_value(json_object_get(was, "bytes")),
+                   (long long)json_integer_value(json_object_get(is, "bytes")));
 }
 
 static int compare_files(const struct pack *pack, const json_t *was, const json_t *is,
@@ -137,17 +155,10 @@ static int compare_files(const struct pack *pack, const json_t *was, const json_
     const size_t n = json_array_size(b);
     for (size_t i = 0; i < n; i++) {
         const json_t *x = json_array_get(a, i), *y = json_array_get(b, i);
-        if (x != NULL && json_equal(x, y))
-            continue;
-        const char *name = json_string_value(json_object_get(y, "name"));
-        const json_t *old_name = json_object_get(x, "name");
-        if (!json_equal(old_name, json_object_get(y, "name")))
-            return err_set(err, FM_ERR_ARG, "'%s' was begun with another source, in which there is "
-                           "no '%s': " START_AFRESH, pack->partial, name);
-        return err_set(err, FM_ERR_ARG, "'%s' was begun when '%s' had %lld bytes; it has %lld now "
-                       "and was changed since: " START_AFRESH, pack->partial, name,
-                       (long long)json_integer_value(json_object_get(x, "bytes")),
-                       (long long)json_integer_value(json_object_get(y, "bytes")));
+        /* The time of a spare is its own. */
+        if (!has_equal(x, y, "name") || !has_equal(x, y, "bytes") ||
+            (!pack->is_spare[i] && !has_equal(x, y, "mtime_ns")))
+            return changed_file(pack, x, y, err);
     }
     if (json_array_size(a) != n)
         return err_set(err, FM_ERR_ARG, "'%s' was begun with another source, of %zu files, not "
@@ -163,22 +174,70 @@ static int compare_plans(const struct pack *pack, const char *path, const json_t
     if (rc != 0)
         return err_wrap(err, rc, "'%s' cannot be continued; begin again with --restart",
                         pack->partial);
-    const char *version = NULL;
-    rc = jdoc_string(was.root, path, "flashmoe", &version, err);
-    if (rc == 0 && strcmp(version, fm_version()) != 0)
-        rc = err_set(err, FM_ERR_ARG, "'%s' was begun with flashmoe %.40s, and this is %s: "
-                     START_AFRESH, pack->partial, version, fm_version());
+    if (!has_equal(was.root, is, "encoder") || !has_equal(was.root, is, "version"))
+        rc = err_set(err, FM_ERR_ARG, "'%s' was begun with a version of flashmoe that packs other "
+                     "bytes than this one: " START_AFRESH, pack->partial);
     if (rc == 0)
-        rc = compare_formats(pack, was.root, json_object_get(is, "formats"), err);
+        rc = compare_formats(pack, was.root, json_object_get(is, "formats"), START_AFRESH, err);
     if (rc == 0)
         rc = compare_files(pack, was.root, is, err);
     jdoc_clear(&was);
     return rc;
 }
 
-int state_check_formats(const struct pack *pack, struct fm_error *err)
+static int find_foreign(void *ctx, const char *name, struct fm_error *err)
+{
+    char *found = ctx;
+    (void)err;
+    if (strcmp(name, PLAN_NAME TMP_SUFFIX) != 0)
+        (void)snprintf(found, DIRECTORY_NAME_BYTES, "%s", name);
+    return 0;
+}
+
+int state_check_own(const struct pack *pack, struct fm_error *err)
+{
+    char found[DIRECTORY_NAME_BYTES] = "";
+    if (directory_has(pack->partial, PLAN_NAME) || directory_has(pack->partial, PACKED_MODEL_NAME))
+        return 0;
+    int rc = plat_each_name(pack->partial, find_foreign, found, err);
+    if (rc == 0 && found[0] != '\0')
+        rc = err_set(err, FM_ERR_ARG, "'%s' holds '%.200s' and no " PLAN_NAME ": no packing has "
+                     "made it; move it away or choose another destination", pack->partial, found);
+    return rc;
+}
+
+/* ---- what is whole -------------------------------------------------------------------------- */
+
+/* Where the files of SRC lie, or have lain. */
+static void source_folder(const struct pack *pack, char folder[LIMIT_PATH_BYTES])
 {
     char path[LIMIT_PATH_BYTES];
+    struct plat_file_info info;
+    const bool is_dir = plat_real_path(pack->src, path) && plat_file_info(path, &info) &&
+                        info.is_dir;
+    if (!is_dir && name_has_suffix(pack->src, ".gguf"))
+        path_folder(pack->src, folder);
+    else
+        (void)snprintf(folder, LIMIT_PATH_BYTES, "%s", pack->src);
+}
+
+/* True when the file of the plan is in the folder as it was; *is_there when any of its name is. */
+static bool is_original(const json_t *entry, const char *folder, bool *is_there)
+{
+    const char *name = json_string_value(json_object_get(entry, "name"));
+    char path[LIMIT_PATH_BYTES], real[LIMIT_PATH_BYTES];
+    struct plat_file_info info;
+    int n = name != NULL ? snprintf(path, sizeof path, "%s/%s", folder, name) : -1;
+    *is_there = n > 0 && n < LIMIT_PATH_BYTES && plat_real_path(path, real) &&
+                plat_file_info(real, &info);
+    return *is_there &&
+           json_integer_value(json_object_get(entry, "bytes")) == (json_int_t)info.bytes &&
+           json_integer_value(json_object_get(entry, "mtime_ns")) == (json_int_t)info.mtime_ns;
+}
+
+static int check_whole_plan(const struct pack *pack, struct fm_error *err)
+{
+    char path[LIMIT_PATH_BYTES], folder[LIMIT_PATH_BYTES];
     struct jdoc was = {0};
     int rc = pack_path(pack, PLAN_NAME, "", path, err);
     if (rc != 0 || !plat_file_exists(path))
@@ -187,11 +246,51 @@ int state_check_formats(const struct pack *pack, struct fm_error *err)
     rc = formats == NULL ? err_set(err, FM_ERR_NOMEM, "out of memory: the plan")
                          : jdoc_load(&was, path, LIMIT_INDEX_JSON_BYTES, err);
     if (rc == 0)
-        rc = compare_formats(pack, was.root, formats, err);
+        rc = compare_formats(pack, was.root, formats, FINISH_IT, err);
+    source_folder(pack, folder);
+    const json_t *files = json_object_get(was.root, "files");
+    for (size_t i = 0; rc == 0 && i < json_array_size(files); i++) {
+        const json_t *entry = json_array_get(files, i);
+        bool is_there;
+        if (!is_original(entry, folder, &is_there) && is_there)
+            rc = err_set(err, FM_ERR_ARG, "'%s' is whole, and made of another '%s' than there is "
+                         "in '%s': " FINISH_IT, pack->partial,
+                         json_string_value(json_object_get(entry, "name")), folder);
+    }
     jdoc_clear(&was);
     json_decref(formats);
     return rc;
 }
+
+int state_check_whole(const struct pack *pack, struct fm_error *err)
+{
+    char path[LIMIT_PATH_BYTES], name[LIMIT_PATH_BYTES];
+    struct jdoc model = {0};
+    struct source *source = NULL;
+    int rc = pack_path(pack, PACKED_MODEL_NAME, "", path, err);
+    if (rc == 0)
+        rc = jdoc_load(&model, path, LIMIT_INDEX_JSON_BYTES, err);
+    const json_t *of = json_object_get(model.root, "provenance");
+    const char *was = json_string_value(json_object_get(of, "source"));
+    const char *kind = json_string_value(json_object_get(of, "kind"));
+    pack_source_name(pack, name);
+    /* Nothing is taken of it any more: it need not open. Without its spares it may look like
+     * something else. */
+    if (!pack->is_renamed)
+        (void)source_open_with_spares(pack->src, pack->spares, &source, NULL);
+    const bool is_other = was == NULL || (was[0] != '\0' && strcmp(was, name) != 0) ||
+                          (source != NULL && kind != NULL &&
+                           strcmp(kind, source_kind_name(source)) != 0);
+    if (rc == 0 && is_other)
+        rc = err_set(err, FM_ERR_ARG, "'%s' is whole, and made of '%.200s' (%.40s), not of '%s': "
+                     FINISH_IT, pack->partial, was != NULL ? was : "?", kind != NULL ? kind : "?",
+                     pack->src);
+    source_close(source);
+    jdoc_clear(&model);
+    return rc != 0 ? rc : check_whole_plan(pack, err);
+}
+
+/* ---- beginning ------------------------------------------------------------------------------ */
 
 int state_begin(const struct pack *pack, struct fm_error *err)
 {
@@ -200,7 +299,7 @@ int state_begin(const struct pack *pack, struct fm_error *err)
     json_t *plan = plan_json(pack);
     if (rc == 0 && plan == NULL)
         rc = err_set(err, FM_ERR_NOMEM, "out of memory: the plan");
-    if (rc == 0 && plat_file_exists(path)) {
+    if (rc == 0 && !pack->is_afresh && plat_file_exists(path)) {
         rc = compare_plans(pack, path, plan, err);
     } else if (rc == 0 && !pack->options->plan_only) {
         const size_t n = json_dumpb(plan, NULL, 0, JSON_INDENT(1));
@@ -248,7 +347,7 @@ int state_finish(struct pack *pack, struct pack_file *file, struct fm_error *err
     if (rc == 0)
         rc = pack_path(pack, file->name, "", path, err);
     if (rc == 0)
-        rc = plat_rename(file->tmp_path, path, err);
+        rc = plat_rename(file->path, path, err);
     return rc != 0 ? rc : plat_sync_dir(pack->partial, err);
 }
 
@@ -272,32 +371,30 @@ static bool read_sums(struct pack *pack, struct pack_file *file, struct fm_error
     return ok;
 }
 
-/* A file whose source is gone must have been finished. */
-static int check_source(const struct pack *pack, const struct pack_file *file,
-                        struct fm_error *err)
+int state_check_source(const struct pack *pack, const struct pack_file *file,
+                       struct fm_error *err)
 {
     const struct source *source = pack->model->source;
     const int64_t index = file - pack->files;
     for (unsigned f = 0; f < source->n_files; f++)
-        if (pack->is_spare[f] && pack->last_use[f] >= index)
+        if (pack->last_use[f] >= index && pack->is_spare[f])
             return err_set(err, FM_ERR_FORMAT, "'%s/%s' must be made again, but '%s' was removed "
                            "from the source after it had been packed", pack->partial, file->name,
-                           base_name(source->files[f].path));
+                           path_base(source->files[f].path));
     return 0;
 }
 
 static int find_file(struct pack *pack, struct pack_file *file, struct fm_error *err)
 {
-    char path[LIMIT_PATH_BYTES];
     struct plat_file_info info;
-    int rc = pack_path(pack, file->name, "", path, err);
+    int rc = pack_path(pack, file->name, "", file->path, err);
     if (rc != 0)
         return rc;
-    file->was_found = plat_file_info(path, &info) && info.bytes == file->bytes && !info.is_link &&
-                      read_sums(pack, file, NULL);
+    file->was_found = plat_file_info(file->path, &info) && info.bytes == file->bytes &&
+                      !info.is_link && read_sums(pack, file, NULL);
     if (!file->was_found)
-        return check_source(pack, file, err);
-    file->step = PACK_DONE;
+        return state_check_source(pack, file, err);
+    file->step = PACK_WRITTEN;
     pack->result->found_bytes += file->bytes;
     return 0;
 }
@@ -320,9 +417,9 @@ static int remove_leftover(void *ctx, const char *name, struct fm_error *err)
 int state_find(struct pack *pack, struct fm_error *err)
 {
     struct leftovers leftovers = {pack, TMP_SUFFIX};
-    int rc = pack->options->plan_only && !plat_file_exists(pack->partial)
+    int rc = pack->options->plan_only
                  ? 0 : plat_each_name(pack->partial, remove_leftover, &leftovers, err);
-    for (uint32_t i = 0; rc == 0 && i < pack->n_files; i++)
+    for (uint32_t i = 0; rc == 0 && !pack->is_afresh && i < pack->n_files; i++)
         rc = find_file(pack, &pack->files[i], err);
     return rc;
 }
@@ -373,16 +470,65 @@ static int remove_any(void *ctx, const char *name, struct fm_error *err)
 {
     const struct pack *pack = ctx;
     char path[LIMIT_PATH_BYTES];
+    if (strcmp(name, PLAN_NAME) == 0)
+        return 0;
     int rc = pack_path(pack, name, "", path, err);
     return rc != 0 ? rc : plat_remove(path, err);
 }
 
+struct spares {
+    const json_t *files; /* of the plan */
+    char folder[LIMIT_PATH_BYTES];
+};
+
+/* Fails for a spare that stands for a file which is not there any more. */
+static int check_spare(void *ctx, const char *name, struct fm_error *err)
+{
+    const struct spares *s = ctx;
+    bool is_there;
+    for (size_t i = 0; i < json_array_size(s->files); i++) {
+        const json_t *entry = json_array_get(s->files, i);
+        const char *of = json_string_value(json_object_get(entry, "name"));
+        if (of != NULL && strcmp(of, name) == 0 && is_original(entry, s->folder, &is_there))
+            return 0;
+    }
+    return err_set(err, FM_ERR_ARG, "'%.200s' is gone", name);
+}
+
+int state_check_discard(const struct pack *pack, struct fm_error *err)
+{
+    char path[LIMIT_PATH_BYTES];
+    struct jdoc plan = {0};
+    if (directory_has(pack->partial, PACKED_MODEL_NAME))
+        return err_set(err, FM_ERR_ARG, "'%s' is whole: the same command without --restart "
+                       "finishes it", pack->partial);
+    if (!plat_file_exists(pack->spares))
+        return 0;
+    /* Headers of removed source files: what was packed of them exists nowhere else. */
+    struct spares spares;
+    source_folder(pack, spares.folder);
+    int rc = pack_path(pack, PLAN_NAME, "", path, err);
+    if (rc == 0)
+        rc = jdoc_load(&plan, path, LIMIT_INDEX_JSON_BYTES, err);
+    spares.files = json_object_get(plan.root, "files");
+    if (rc == 0)
+        rc = plat_each_name(pack->spares, check_spare, &spares, err);
+    jdoc_clear(&plan);
+    if (rc == 0 || rc == FM_ERR_NOMEM)
+        return rc;
+    return err_set(err, FM_ERR_ARG, "'%s' holds what was taken from source files that are removed "
+                   "already: it can be continued, but not begun again", pack->partial);
+}
+
 int state_discard(const struct pack *pack, struct fm_error *err)
 {
-    /* Headers of removed source files: what was packed of them exists nowhere else. */
-    if (plat_file_exists(pack->spares))
-        return err_set(err, FM_ERR_ARG, "'%s' holds what was taken from source files that are "
-                       "removed already: it can be continued, but not begun again",
-                       pack->partial);
-    return plat_each_name(pack->partial, remove_any, (void *)(uintptr_t)pack, err);
+    char plan[LIMIT_PATH_BYTES];
+    int rc = state_check_discard(pack, err);
+    if (rc == 0)
+        rc = remove_spares(pack, err);
+    if (rc == 0)
+        rc = plat_each_name(pack->partial, remove_any, (void *)(uintptr_t)pack, err);
+    if (rc == 0)
+        rc = pack_path(pack, PLAN_NAME, "", plan, err);
+    return rc != 0 ? rc : plat_remove(plan, err); /* last: without it nothing here is ours */
 }

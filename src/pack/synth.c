@@ -2,6 +2,7 @@
 
 #include "base/limits.h"
 #include "base/mem.h"
+#include "base/path.h"
 #include "base/plat.h"
 #include "pack/synth_internal.h"
 
@@ -15,7 +16,7 @@ static void fill_result(const struct synth_plan *plan, const char *dst,
 {
     const uint32_t *n = plan->shape.n;
     char folder[LIMIT_PATH_BYTES];
-    synth_folder_of(dst, folder);
+    path_folder(dst, folder);
     *result = (struct fm_synth_result){
         .architecture = synth_model_type(&plan->shape),
         .n_files = plan->n_files + plan->n_texts + (plan->packed != NULL),

@@ -188,8 +188,6 @@ int synth_plan_gguf(struct synth_plan *plan, const char *path, uint64_t split_by
 /* Everything beside `dst`, then renamed; nothing is left after a failure. */
 int synth_write(struct synth_plan *plan, const char *dst, const struct fm_synth_options *options,
                 struct fm_error *err);
-/* The directory that holds `dst`. */
-void synth_folder_of(const char *dst, char folder[]); /* LIMIT_PATH_BYTES */
 
 #ifdef __cplusplus
 }

@@ -5,6 +5,7 @@
 
 #include "base/limits.h"
 #include "base/mem.h"
+#include "base/path.h"
 #include "base/plat.h"
 #include "pack/crew.h"
 #include "pack/synth_internal.h"
@@ -39,16 +40,6 @@ struct writer {
 
 /* ---- paths ----------------------------------------------------------------------------------- */
 
-void synth_folder_of(const char *dst, char folder[])
-{
-    (void)snprintf(folder, LIMIT_PATH_BYTES, "%s", dst);
-    char *slash = strrchr(folder, '/');
-    if (slash == NULL)
-        (void)snprintf(folder, LIMIT_PATH_BYTES, ".");
-    else
-        slash[slash == folder ? 1 : 0] = '\0';
-}
-
 static int join(char path[], const char *folder, const char *name, const char *suffix,
                 struct fm_error *err)
 {
@@ -81,13 +72,6 @@ static int write_piece(struct writer *w, size_t f, uint64_t offset, void *buffer
     return plat_write_at(out->fd, out->path, buffer, n, offset, err);
 }
 
-static void digest(XXH3_state_t *state, struct packed_sum *sum)
-{
-    XXH128_canonical_t canonical;
-    XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(state));
-    memcpy(sum->bytes, canonical.digest, sizeof sum->bytes);
-}
-
 /* Hashes bytes [at, at + bytes) of dense.bin into the tensors they belong to. */
 static void sum_tensors(struct packed *packed, size_t *tensor, XXH3_state_t *state, uint64_t at,
                         const char *data, uint64_t bytes)
@@ -101,7 +85,7 @@ static void sum_tensors(struct packed *packed, size_t *tensor, XXH3_state_t *sta
         data += n;
         bytes -= n;
         if (n == left) {
-            digest(state, &t->sum);
+            packed_sum_of_hash(state, &t->sum);
             (void)XXH3_128bits_reset(state);
             ++*tensor;
         }
@@ -140,7 +124,7 @@ static int finish_file(struct writer *w, size_t f, struct fm_error *err)
     return rc != 0 ? rc : plat_sync(out->fd, out->path, err);
 }
 
-static int run_work(void *ctx, struct crew *crew, unsigned worker, const struct crew_work *work,
+static int run_work(void *ctx, struct crew *crew, unsigned worker, struct crew_work *work,
                     struct fm_error *err)
 {
     struct writer *w = ctx;
@@ -281,7 +265,7 @@ static int rename_all(struct writer *w, struct fm_error *err)
 {
     char holder[LIMIT_PATH_BYTES];
     int rc = 0;
-    synth_folder_of(w->dst, holder);
+    path_folder(w->dst, holder);
     if (w->plan->is_directory) {
         rc = plat_sync_dir(w->folder, err);
         if (rc == 0)
@@ -320,7 +304,7 @@ static int make_buffers(struct writer *w, unsigned n_threads, struct fm_error *e
 static int check_free(const struct writer *w, uint64_t total, struct fm_error *err)
 {
     char holder[LIMIT_PATH_BYTES];
-    synth_folder_of(w->dst, holder);
+    path_folder(w->dst, holder);
     const uint64_t room = plat_free_bytes(holder);
     if (room >= total) /* also when it is not known */
         return 0;
@@ -358,7 +342,7 @@ static int set_paths(struct writer *w, const char *dst, struct fm_error *err)
     if (w->plan->is_directory)
         (void)snprintf(w->folder, sizeof w->folder, "%.*s" PARTIAL, (int)n, dst);
     else
-        synth_folder_of(w->dst, w->folder);
+        path_folder(w->dst, w->folder);
     return 0;
 }
 

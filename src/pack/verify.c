@@ -3,6 +3,7 @@
 
 #include "base/limits.h"
 #include "base/mem.h"
+#include "base/path.h"
 #include "base/plat.h"
 #include "pack/device.h"
 
@@ -62,7 +63,7 @@ static enum crew_next next_item(void *ctx, struct crew_work *work)
     return CREW_WORK;
 }
 
-static int run_item(void *ctx, struct crew *crew, unsigned worker, const struct crew_work *work,
+static int run_item(void *ctx, struct crew *crew, unsigned worker, struct crew_work *work,
                     struct fm_error *err)
 {
     struct verify *v = ctx;
@@ -154,10 +155,8 @@ static int find_extra(void *ctx, const char *name, struct fm_error *err)
     bool is_known = strcmp(name, PACKED_MODEL_NAME) == 0;
     for (size_t i = 0; i < packed->n_files; i++)
         is_known = is_known || strcmp(name, packed->files[i].name) == 0;
-    for (unsigned i = 0; i < f->source->n_files; i++) {
-        const char *slash = strrchr(f->source->files[i].path, '/');
-        is_known = is_known || strcmp(name, slash + 1) == 0;
-    }
+    for (unsigned i = 0; i < f->source->n_files; i++)
+        is_known = is_known || strcmp(name, path_base(f->source->files[i].path)) == 0;
     (void)err;
     if (!is_known)
         find(f, false, name, f->source->path, 0, 0, "is not part of the model");

@@ -3,107 +3,24 @@
 Usage: pack_test.py PROGRAM PRELOAD TESTS [--kills N] [TestClass...]
 
 PRELOAD is the shared object made of preload.c, TESTS the folder tests/. With --kills N the tests
-Kill and Consume end N packings, not a handful, and half of them at a random time:
+Kill, Consume and Restart end about N packings, not a handful, some at a random time:
 
     tests/pack/pack_test.py build/flashmoe build/tests/pack/libpack_preload.so tests \\
-        --kills 50 Kill Consume
+        --kills 50 Kill
 """
-import hashlib
 import json
 import os
-import pathlib
 import pty
 import random
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-import unittest
 
 import read_packed
-
-PROGRAM = PRELOAD = ""
-TESTS = pathlib.Path()
-N_KILLS = 6
-SECONDS = 120
-FAMILIES = ["qwen3_moe", "qwen3_next", "qwen3_5_moe_text"]
-
-
-def flashmoe(*args, text=None, **faults):
-    env = dict(os.environ)
-    if faults:
-        env["LD_PRELOAD"] = PRELOAD
-        # The sanitizer's runtime is not the first library then, which it would refuse.
-        env["ASAN_OPTIONS"] = ":".join(filter(None, [env.get("ASAN_OPTIONS"),
-                                                     "verify_asan_link_order=0"]))
-        env.update({f"FAULT_{name.upper()}": str(value) for name, value in faults.items()})
-    given = {"stdin": subprocess.DEVNULL} if text is None else {"input": text}
-    return subprocess.run([PROGRAM, *map(str, args)], env=env, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, encoding="utf-8", timeout=SECONDS, **given)
-
-
-def logits_hash(model, *args):
-    done = flashmoe("run", model, "--raw", "-p", "The cat sat on the mat.", "-n", "6", "--greedy",
-                    "--json", *args)
-    if done.returncode != 0:
-        raise AssertionError(f"{model}: {done.stderr}")
-    return json.loads(done.stdout)["logits_hash"]
-
-
-def digest(folder):
-    """The names and contents of all files below a folder."""
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-            for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
-def shard_by_layer(src, dst):
-    """One file per layer, and one for the rest, as large checkpoints come."""
-    sys.path.insert(0, str(TESTS / "golden"))
-    import variants
-    config, tensors = variants.read_checkpoint(src)
-    dst.mkdir(parents=True)
-    weight_map = {}
-    for name in tensors:
-        words = name.split(".")
-        layer = words[words.index("layers") + 1] if "layers" in words else "none"
-        weight_map[name] = f"model-{layer}.safetensors"
-    for shard in sorted(set(weight_map.values())):
-        variants.write_file(dst / shard, {n: tensors[n] for n in tensors if weight_map[n] == shard},
-                            random.Random(0), [])
-    (dst / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
-    (dst / "config.json").write_text(json.dumps(config))
-    for name in ("tokenizer.json", "generation_config.json"):
-        if (src / name).exists():
-            shutil.copyfile(src / name, dst / name)
-
-
-class Case(unittest.TestCase):
-    def setUp(self):
-        temp = tempfile.TemporaryDirectory(prefix="pack-test-")
-        self.addCleanup(temp.cleanup)
-        self.folder = pathlib.Path(temp.name)
-        self.dst = self.folder / "model.fmoe"
-        self.partial = self.folder / "model.fmoe.partial"
-        self.golden = TESTS / "golden" / "qwen3_next"
-
-    def pack(self, src, dst, *args, **faults):
-        done = flashmoe("pack", src, dst, *args, **faults)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return done
-
-    def assert_fails(self, done, *words, status=1):
-        """One line on standard error that holds the words."""
-        self.assertEqual(done.returncode, status, done.stderr)
-        self.assertRegex(done.stderr, r"\A(?:flashmoe: [^\n]+\n)+\Z")
-        for word in words:
-            self.assertIn(word, done.stderr)
-
-    def count_calls(self, src, dst, *args):
-        path = self.folder / "count"
-        self.pack(src, dst, *args, count=path)
-        return int(path.read_text())
+from pack_case import (FAMILIES, N_KILLS, PRELOAD, PROGRAM, SECONDS, TESTS, Case, add_tensor,
+                       digest, flashmoe, logits_hash, main)
 
 
 class Formats(Case):
@@ -218,13 +135,6 @@ class Verify(Case):
 
     def verify(self):
         return flashmoe("verify", self.dst, "--json")
-
-    def flip(self, path, at, bit=1):
-        with open(path, "r+b") as f:
-            f.seek(at)
-            byte = f.read(1)[0]
-            f.seek(at)
-            f.write(bytes([byte ^ bit]))
 
     def test_good(self):
         done = self.verify()
@@ -341,7 +251,70 @@ class Refusals(Case):
         done = flashmoe("pack", src, self.dst, kind="kill", at=25)
         self.assertEqual(done.returncode, -9)
         os.utime(src / "model.safetensors")
-        self.assert_fails(flashmoe("pack", src, self.dst), "model.safetensors", "changed since")
+        done = flashmoe("pack", src, self.dst)
+        self.assert_fails(done, "model.safetensors", "changed since")
+        self.assertNotIn(" bytes", done.stderr)
+        add_tensor(src, "mtp.fc.weight")
+        self.assert_fails(flashmoe("pack", src, self.dst), "bytes; it has", "changed since")
+
+    def test_other_encoder(self):
+        """A version that packs the same bytes may continue."""
+        self.break_off()
+        path = self.partial / "plan.json"
+        plan = json.loads(path.read_text())
+        self.assertEqual(sorted(plan), ["encoder", "files", "formats", "version"])
+        path.write_text(json.dumps(dict(plan, encoder=plan["encoder"] + 1)))
+        self.assert_fails(flashmoe("pack", self.golden, self.dst), "other bytes", "--restart")
+        path.write_text(json.dumps(plan))
+        self.pack(self.golden, self.dst)
+
+    def test_not_ours(self):
+        """A directory that only has the name of one is left alone."""
+        self.partial.mkdir()
+        for name in ("notes.txt", "experts-000.bin.tmp"):
+            (self.partial / name).write_text("mine")
+            for args in ([], ["--restart"]):
+                self.assert_fails(flashmoe("pack", self.golden, self.dst, *args), name,
+                                  "no packing has made it")
+            self.assertEqual(os.listdir(self.partial), [name])
+            (self.partial / name).unlink()
+        (self.partial / "plan.json.tmp").write_text("{")
+        self.pack(self.golden, self.dst)
+
+    def test_a_link_to_nowhere(self):
+        self.dst.symlink_to("nowhere")
+        self.assert_fails(flashmoe("pack", self.golden, self.dst), "exists already")
+        self.assertEqual(os.listdir(self.folder), [self.dst.name])
+
+    def test_one_tensor_two_formats(self):
+        """A tied head is the embedding."""
+        src = self.folder / "src"
+        shutil.copytree(self.golden, src)
+        config = json.loads((src / "config.json").read_text())
+        (src / "config.json").write_text(json.dumps(dict(config, tie_word_embeddings=True)))
+        done = flashmoe("pack", src, self.dst, "--embed", "q8_0", "--head", "f16")
+        self.assert_fails(done, "'q8_0'", "'f16'", "tied")
+        self.pack(src, self.dst, "--embed", "q8_0", "--head", "q8_0")
+
+    def test_a_damaged_pack(self):
+        """Is not given good checksums by packing it again."""
+        good = self.folder / "good.fmoe"
+        self.pack(self.golden, good)
+        model = json.loads((good / "model.json").read_text())
+        record = model["experts"][2]["record_bytes"]
+        tensor = model["dense"]["tensors"][3]
+        for name, at, what in (("experts-002.bin", 3 * record + 5, "expert 3 of layer 2"),
+                               ("experts-002.bin", 4 * record - 1, "expert 3 of layer 2"),
+                               ("dense.bin", tensor["offset"], f"tensor '{tensor['name']}'")):
+            for args in ([], ["--experts", "f16", "--dense", "f32"]):
+                with self.subTest(what, args=args):
+                    self.flip(good / name, at)
+                    done = flashmoe("pack", good, self.dst, *args)
+                    self.flip(good / name, at)
+                    self.assert_fails(done, what, "damaged", name)
+                    self.assertFalse(self.dst.exists())
+                    shutil.rmtree(self.partial)
+        self.pack(good, self.dst)
 
     def test_space(self):
         done = flashmoe("pack", self.golden, self.dst, free=1 << 20)
@@ -365,16 +338,13 @@ class Refusals(Case):
     def test_consume_asks(self):
         src = self.folder / "src"
         shutil.copytree(self.golden, src)
+        add_tensor(src, "mtp.fc.weight")
         for answer, status in ((b"\n", 1), (b"n\n", 1), (b"y\n", 0)):
-            master, slave = pty.openpty()
-            process = subprocess.Popen([PROGRAM, "pack", src, self.dst, "--consume"], stdin=slave,
-                                       stderr=subprocess.PIPE, start_new_session=True)
-            os.close(slave)
-            os.write(master, answer)
-            errors = process.communicate(timeout=SECONDS)[1].decode()
-            os.close(master)
-            self.assertEqual(process.returncode, status, errors)
-            self.assertIn("--consume removes 1 file (", errors)
+            done = self.ask("pack", src, self.dst, "--consume", answer=answer)
+            self.assertEqual(done.returncode, status, done.stderr)
+            self.assertIn("--consume removes 1 file (", done.stderr)
+            self.assertIn("experts: bf16 becomes affine4-g64", done.stderr.split("[y/N]")[0])
+            self.assertIn("1 tensor will not be in the pack", done.stderr.split("[y/N]")[0])
             self.assertEqual((src / "model.safetensors").exists(), status == 1)
             self.assertFalse(self.partial.exists())
         self.assertEqual(flashmoe("verify", self.dst).returncode, 0)
@@ -434,6 +404,24 @@ class Kill(Case):
         self.assertGreater(n_killed, N_KILLS // 2)
         print(f"{n_killed} kills at calls, {n_calls} calls in a whole packing")
 
+    def test_damaged_meanwhile(self):
+        """What an earlier run has finished is read again, and made again where it has suffered."""
+        reference = self.folder / "reference.fmoe"
+        n_calls = self.count_calls(self.golden, reference)
+        for name, args in (("experts-000.bin", ["--consume", "--yes"]), ("dense.bin", [])):
+            with self.subTest(name):
+                src = self.folder / "copy" / self.golden.name
+                shutil.copytree(self.golden, src)
+                flashmoe("pack", src, self.dst, kind="kill", at=n_calls * 3 // 4)
+                for at in (100, 5000, 9000):
+                    self.flip(self.partial / name, at)
+                done = self.pack(src, self.dst, *args)
+                self.assertIn(f"{name}' is not what an earlier run has written", done.stderr)
+                self.assertEqual(flashmoe("verify", self.dst).returncode, 0)
+                self.assertEqual(digest(self.dst), digest(reference))
+                shutil.rmtree(self.dst)
+                shutil.rmtree(src)
+
     def test_whole_but_for_its_name(self):
         """Even the source is not needed any more; other formats are refused."""
         src = self.folder / "src"
@@ -468,103 +456,6 @@ class Kill(Case):
             self.assertEqual(digest(self.dst), expected)
             shutil.rmtree(self.dst)
         print(f"{n_killed} kills at random times")
-
-
-class Consume(Case):
-    def setUp(self):
-        super().setUp()
-        shard_by_layer(self.golden, self.folder / "a" / "src")
-        self.src = self.folder / "a" / "src"
-        self.reference = self.folder / "reference.fmoe"
-        self.pack(self.src, self.reference)
-
-    def copy(self):
-        src = self.folder / "b" / "src"
-        shutil.rmtree(src.parent, ignore_errors=True)
-        shutil.copytree(self.src, src)
-        return src
-
-    def test_whole(self):
-        src = self.copy()
-        done = self.pack(src, self.dst, "--consume", "--yes")
-        self.assertIn("source files removed", done.stderr)
-        self.assertEqual(digest(self.dst), digest(self.reference))
-        self.assertEqual(sorted(os.listdir(src)),
-                         ["config.json", "generation_config.json", "model.safetensors.index.json",
-                          "tokenizer.json"])
-
-    def test_needs_little_space(self):
-        """Less than the pack is long, and the figure is what decides."""
-        src = self.copy()
-        size = sum(path.stat().st_size for path in self.reference.iterdir())
-        done = flashmoe("pack", src, self.dst, "--experts", "keep", free=8 << 20)
-        plain = json.loads(self.pack(src, self.folder / "x", "--experts", "keep", "--json").stdout)
-        mine = json.loads(self.pack(src, self.dst, "--experts", "keep", "--consume", "--yes",
-                                    "--json").stdout)
-        self.assertGreater(plain["need_bytes"], size)
-        self.assertLess(mine["need_bytes"], plain["need_bytes"] - (1 << 20))
-        self.assertEqual(digest(self.dst), digest(self.folder / "x"))
-        del done
-
-    def test_killed(self):
-        n_calls = self.count_calls(self.copy(), self.folder / "c.fmoe", "--consume", "--yes")
-        step = max(1, n_calls // N_KILLS)
-        n_spares = 0
-        for at in range(1 + random.Random(5).randrange(step), n_calls + 1, step):
-            with self.subTest(at=at):
-                src = self.copy()
-                flashmoe("pack", src, self.dst, "--consume", "--yes", kind="kill", at=at)
-                spares = self.partial / "source"
-                if spares.exists():
-                    n_spares += 1
-                    refused = flashmoe("pack", src, self.dst, "--restart")
-                    self.assert_fails(refused, "not begun again")
-                done = flashmoe("pack", src, self.dst, "--consume", "--yes")
-                if done.returncode != 0:
-                    self.assertIn("exists already", done.stderr)
-                self.assertEqual(digest(self.dst), digest(self.reference))
-                self.assertEqual(list(src.glob("*.safetensors")), [])
-                shutil.rmtree(self.dst)
-        self.assertGreater(n_spares, 0)
-
-    def test_gguf(self):
-        """One file that holds everything, the tokenizer too."""
-        frozen = TESTS / "oracle" / "frozen" / "small_qwen3_next-q8_0.gguf"
-        for in_folder in (False, True):
-            reference = self.folder / f"reference{in_folder}.fmoe"
-            folder = self.folder / "c"
-
-            def copy():
-                shutil.rmtree(folder, ignore_errors=True)
-                (folder / "m").mkdir(parents=True)
-                return pathlib.Path(shutil.copy2(frozen, folder / "m" / "model.gguf"))
-            src = copy().parent if in_folder else copy()
-            n_calls = self.count_calls(src, reference, "--consume", "--yes")
-            self.assertEqual(os.listdir(folder / "m"), [])
-            self.assertEqual(logits_hash(reference, "--check"), logits_hash(frozen))
-            for at in (n_calls // 2, n_calls - 30, n_calls - 15, n_calls - 8, n_calls - 2):
-                with self.subTest(at=at, in_folder=in_folder):
-                    copy()
-                    flashmoe("pack", src, self.dst, "--consume", "--yes", kind="kill", at=at)
-                    self.pack(src, self.dst, "--consume", "--yes")
-                    self.assertEqual(digest(self.dst), digest(reference))
-                    shutil.rmtree(self.dst)
-
-    def test_a_finished_file_is_damaged(self):
-        """What was taken from a removed file cannot be made again: said, not invented."""
-        src = self.copy()
-        n_calls = self.count_calls(self.copy(), self.folder / "c.fmoe", "--consume", "--yes")
-        src = self.copy()
-        for at in range(n_calls // 2, n_calls):
-            flashmoe("pack", src, self.dst, "--consume", "--yes", kind="kill", at=at)
-            gone = {"model-0.safetensors", "model-1.safetensors"} - set(os.listdir(src))
-            if gone:
-                break
-            shutil.rmtree(self.partial)
-            src = self.copy()
-        (self.partial / "experts-000.bin").unlink()
-        done = flashmoe("pack", src, self.dst, "--consume", "--yes")
-        self.assert_fails(done, "experts-000.bin", "must be made again", "was removed")
 
 
 class Progress(Case):
@@ -621,7 +512,7 @@ class Faults(Case):
                     if done.returncode != 0:
                         self.assertRegex(done.stderr, rf"\Aflashmoe: [^\n]*(?:{why})[^\n]*\n\Z")
                         n_failed += 1
-                        if not self.dst.exists():
+                        if not self.dst.exists() or (self.dst / "plan.json").exists():
                             self.pack(self.golden, self.dst)
                     self.assertEqual(digest(self.dst), expected)
                     shutil.rmtree(self.dst)
@@ -643,6 +534,11 @@ class Faults(Case):
                 self.assertEqual(digest(self.dst), digest(reference))
                 shutil.rmtree(self.dst)
         self.assertGreater(n_failed, 8)
+
+    def test_the_folder_is_synced(self):
+        """That DST.partial is there at all must outlive a power cut."""
+        done = flashmoe("pack", self.golden, self.dst, kind="eio", at=2)
+        self.assert_fails(done, f"cannot sync '{self.folder}'")
 
     def test_interrupted_and_short_writes(self):
         reference = self.folder / "reference.fmoe"
@@ -688,9 +584,4 @@ class FullDisk(Case):
 
 
 if __name__ == "__main__":
-    PROGRAM, PRELOAD = map(os.path.abspath, sys.argv[1:3])
-    TESTS = pathlib.Path(sys.argv[3]).resolve()
-    rest = sys.argv[4:]
-    if rest[:1] == ["--kills"]:
-        N_KILLS, rest = int(rest[1]), rest[2:]
-    unittest.main(argv=[sys.argv[0], *rest])
+    main()

@@ -1,0 +1,312 @@
+"""Packs with --consume, breaks off, begins again: no source is removed before its pack is safe.
+
+Usage: consume_test.py PROGRAM PRELOAD TESTS [--kills N] [TestClass...], as pack_test.py
+"""
+import json
+import os
+import random
+import shutil
+import subprocess
+import time
+
+from pack_case import (N_KILLS, PRELOAD, PROGRAM, SECONDS, TESTS, Case, digest, flashmoe,
+                       logits_hash, main, shard_by_layer)
+
+
+class Shards(Case):
+    def setUp(self):
+        super().setUp()
+        shard_by_layer(self.golden, self.folder / "a" / "src")
+        self.src = self.folder / "a" / "src"
+        self.reference = self.folder / "reference.fmoe"
+        self.pack(self.src, self.reference)
+
+    def copy(self):
+        src = self.folder / "b" / "src"
+        shutil.rmtree(src.parent, ignore_errors=True)
+        shutil.copytree(self.src, src)
+        return src
+
+
+class Consume(Shards):
+    def test_whole(self):
+        src = self.copy()
+        done = self.pack(src, self.dst, "--consume", "--yes")
+        self.assertIn("source files removed", done.stderr)
+        self.assertEqual(digest(self.dst), digest(self.reference))
+        self.assertEqual(sorted(os.listdir(src)),
+                         ["config.json", "generation_config.json", "model.safetensors.index.json",
+                          "tokenizer.json"])
+
+    def test_needs_little_space(self):
+        """Less than the pack is long, and the figure is what decides."""
+        src = self.copy()
+        size = sum(path.stat().st_size for path in self.reference.iterdir())
+        keep = ["--experts", "keep"]
+        plain = json.loads(self.pack(src, self.folder / "x", *keep, "--json").stdout)
+        self.assertGreater(plain["need_bytes"], size)
+        done = flashmoe("pack", src, self.dst, *keep, free=plain["need_bytes"] - 4096)
+        self.assert_fails(done, "not enough space")
+        mine = json.loads(self.pack(src, self.dst, *keep, "--consume", "--yes", "--json",
+                                    free=plain["need_bytes"] - 4096).stdout)
+        self.assertLess(mine["need_bytes"], plain["need_bytes"] - (1 << 20))
+        self.assertEqual(digest(self.dst), digest(self.folder / "x"))
+
+    def test_killed(self):
+        n_calls = self.count_calls(self.copy(), self.folder / "c.fmoe", "--consume", "--yes")
+        step = max(1, n_calls // N_KILLS)
+        n_spares = 0
+        for at in range(1 + random.Random(5).randrange(step), n_calls + 1, step):
+            with self.subTest(at=at):
+                src = self.copy()
+                flashmoe("pack", src, self.dst, "--consume", "--yes", kind="kill", at=at)
+                n_spares += (self.partial / "source").exists()
+                done = flashmoe("pack", src, self.dst, "--consume", "--yes")
+                if done.returncode != 0:
+                    self.assertIn("exists already", done.stderr)
+                self.assertEqual(digest(self.dst), digest(self.reference))
+                self.assertEqual(list(src.glob("*.safetensors")), [])
+                shutil.rmtree(self.dst)
+        self.assertGreater(n_spares, 0)
+
+    def test_gguf(self):
+        """One file that holds everything, the tokenizer too, alone or in a folder; and a folder
+        in which it is not what is packed. Every moment near the end: the file is gone by then."""
+        frozen = TESTS / "oracle" / "frozen" / "small_qwen3_next-q8_0.gguf"
+        folder = self.folder / "c" / "m"
+        for kind in ("file", "folder", "beside"):
+            reference = self.folder / f"{kind}.fmoe"
+
+            def copy(kind=kind):
+                shutil.rmtree(folder, ignore_errors=True)
+                shutil.rmtree(self.dst, ignore_errors=True)
+                if kind == "beside":
+                    shutil.copytree(self.golden, folder)
+                else:
+                    folder.mkdir(parents=True)
+                shutil.copy2(frozen, folder / "model.gguf")
+                return folder / "model.gguf" if kind == "file" else folder
+            src = copy()
+            of = logits_hash(frozen) if kind != "beside" else None
+            n_calls = self.count_calls(src, reference, "--consume", "--yes")
+            self.assertEqual((folder / "model.gguf").exists(), kind == "beside")
+            self.assertFalse((folder / "model.safetensors").exists())
+            self.assertEqual(logits_hash(reference, "--check"), of or logits_hash(reference))
+            last = 25 if kind != "file" else 5
+            for at in [n_calls // 2, *range(n_calls - last, n_calls + 1)]:
+                with self.subTest(at=at, kind=kind):
+                    copy()
+                    flashmoe("pack", src, self.dst, "--consume", "--yes", kind="kill", at=at)
+                    done = flashmoe("pack", src, self.dst, "--consume", "--yes")
+                    if done.returncode != 0:
+                        self.assertIn("exists already", done.stderr)
+                    self.assertEqual(digest(self.dst), digest(reference))
+
+    def stop_with_spares(self, *names):
+        """Kills a packing when these source files are gone, and not all of them yet."""
+        n_calls = self.count_calls(self.copy(), self.folder / "c.fmoe", "--consume", "--yes")
+        shutil.rmtree(self.folder / "c.fmoe")
+        for at in range(n_calls // 3, n_calls):
+            src = self.copy()
+            shutil.rmtree(self.partial, ignore_errors=True)
+            flashmoe("pack", src, self.dst, "--consume", "--yes", kind="kill", at=at)
+            if not any((src / name).exists() for name in names):
+                return src
+        raise AssertionError("they are never gone")
+
+    def test_a_finished_file_is_damaged(self):
+        """What was taken from a removed file cannot be made again: said, not invented."""
+        for kind in ("gone", "flipped"):
+            src = self.stop_with_spares("model-0.safetensors")
+            before = digest(src)
+            if kind == "gone":
+                (self.partial / "experts-000.bin").unlink()
+            else:
+                self.flip(self.partial / "experts-000.bin", 4321)
+            done = flashmoe("pack", src, self.dst, "--consume", "--yes")
+            self.assert_fails(done, "experts-000.bin", "must be made again", "was removed")
+            self.assertEqual(digest(src), before)
+
+    def test_coarse_times(self):
+        """The time of a spare is of no account, and it is no longer than its header."""
+        src = self.stop_with_spares("model-0.safetensors", "model-1.safetensors")
+        for spare in (self.partial / "source").iterdir():
+            os.utime(spare, (1, 1))
+            self.assertLess(spare.stat().st_size,
+                            (self.src / spare.name).stat().st_size // 4)
+        self.pack(src, self.dst, "--consume", "--yes")
+        self.assertEqual(digest(self.dst), digest(self.reference))
+
+    def start_slow(self, src):
+        """A packing that has begun and takes its time."""
+        env = dict(os.environ, LD_PRELOAD=PRELOAD, FAULT_KIND="slow", FAULT_SPAN="0",
+                   ASAN_OPTIONS="verify_asan_link_order=0")
+        process = subprocess.Popen([PROGRAM, "pack", src, self.dst, "--consume", "--yes"], env=env,
+                                   stderr=subprocess.PIPE, encoding="utf-8")
+        while not (self.partial / "dense.bin.tmp").exists():
+            time.sleep(0.01)
+        return process
+
+    def test_replaced_meanwhile(self):
+        """What took the name of a source file while it was packed is not what was packed."""
+        src = self.copy()
+        (self.folder / "new").write_text("mine")
+        process = self.start_slow(src)
+        os.replace(self.folder / "new", src / "model-3.safetensors")
+        errors = process.communicate(timeout=SECONDS)[1]
+        self.assertEqual(process.returncode, 0, errors)
+        self.assertIn("model-3.safetensors' was changed while it was packed: left in place", errors)
+        self.assertEqual((src / "model-3.safetensors").read_text(), "mine")
+        self.assertIn("4 source files removed", errors)
+        self.assertEqual(digest(self.dst), digest(self.reference))
+
+    def test_changed_meanwhile(self):
+        src = self.copy()
+        process = self.start_slow(src)
+        with open(src / "model-3.safetensors", "ab") as f:
+            f.write(b"more")
+        errors = process.communicate(timeout=SECONDS)[1]
+        self.assertEqual(process.returncode, 1, errors)
+        self.assertIn("model-3.safetensors' was changed while it was packed: left in place", errors)
+        self.assertTrue((src / "model-3.safetensors").exists())
+        self.assertFalse(self.dst.exists())
+
+    def test_cannot_be_removed(self):
+        """Spares of files that are still there bind nobody."""
+        for args in (["--restart"], []):
+            for at in range(20, 200):
+                src = self.copy()
+                shutil.rmtree(self.partial, ignore_errors=True)
+                done = flashmoe("pack", src, self.dst, "--consume", "--yes", kind="eio", at=at)
+                if "cannot remove" in done.stderr:
+                    break
+                shutil.rmtree(self.dst, ignore_errors=True)
+            self.assert_fails(done, "model-", "go on without it")
+            self.assertTrue(any((self.partial / "source").iterdir()))
+            self.assertEqual(digest(src), digest(self.src))
+            self.pack(src, self.dst, *args)
+            self.assertEqual(digest(self.dst), digest(self.reference))
+            shutil.rmtree(self.dst)
+
+
+class Restart(Shards):
+    def test_at_every_moment(self):
+        """--restart leaves the source or a pack, whenever it was killed before."""
+        n_calls = self.count_calls(self.copy(), self.folder / "c.fmoe", "--consume", "--yes")
+        step = max(1, n_calls // 4 // N_KILLS)
+        moments = {*range(1, n_calls + 1, step), *range(n_calls - 30, n_calls + 1, min(step, 2))}
+        n_refused = 0
+        for at in sorted(moments):
+            with self.subTest(at=at):
+                src = self.copy()
+                shutil.rmtree(self.dst, ignore_errors=True)
+                shutil.rmtree(self.partial, ignore_errors=True)
+                flashmoe("pack", src, self.dst, "--consume", "--yes", kind="kill", at=at)
+                done = flashmoe("pack", src, self.dst, "--restart")
+                if done.returncode != 0:
+                    n_refused += 1
+                    self.assertRegex(done.stderr, "not begun again|is whole|exists already")
+                    flashmoe("pack", src, self.dst)
+                self.assertEqual(digest(self.dst), digest(self.reference))
+        self.assertGreater(n_refused, len(moments) // 8)
+        print(f"{len(moments)} moments of {n_calls}, {n_refused} refused")
+
+    def test_killed_while_it_discards(self):
+        """What is half thrown away is still known as ours."""
+        for at in range(1, 12):
+            with self.subTest(at=at):
+                shutil.rmtree(self.partial, ignore_errors=True)
+                flashmoe("pack", self.src, self.dst, kind="kill", at=60)
+                flashmoe("pack", self.src, self.dst, "--restart", kind="kill", at=at)
+                self.pack(self.src, self.dst)
+                self.assertEqual(digest(self.dst), digest(self.reference))
+                shutil.rmtree(self.dst)
+
+    def test_asks(self):
+        """The question is asked even where only --restart can go on."""
+        src = self.copy()
+        flashmoe("pack", src, self.dst, "--experts", "keep", kind="kill", at=40)
+        done = self.ask("pack", src, self.dst, "--consume", "--restart", answer=b"n\n")
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("--consume removes 5 files", done.stderr)
+        self.assertTrue((self.partial / "plan.json").exists())
+        done = self.ask("pack", src, self.dst, "--consume", "--restart", answer=b"y\n")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(digest(self.dst), digest(self.reference))
+
+    def test_asks_for_nothing_that_is_refused(self):
+        n_calls = self.count_calls(self.copy(), self.folder / "c.fmoe", "--consume", "--yes")
+        src = self.copy()
+        flashmoe("pack", src, self.dst, "--consume", "--yes", kind="kill", at=n_calls * 3 // 4)
+        done = self.ask("pack", src, self.dst, "--consume", "--restart", answer=b"y\n")
+        self.assert_fails(done, "not begun again")
+
+
+class Whole(Shards):
+    """All of it is there but its name, or what packing kept for itself is there too."""
+
+    def setUp(self):
+        super().setUp()
+        self.n_calls = self.count_calls(self.copy(), self.folder / "c.fmoe")
+
+    def stop(self, src, named=False):
+        """Kills a packing between model.json and the name, or right after that."""
+        at = self.n_calls + 1
+        where = self.dst if named else self.partial
+        while not (where / "model.json").exists() or not (where / "plan.json").exists():
+            at -= 1
+            shutil.rmtree(self.dst, ignore_errors=True)
+            shutil.rmtree(self.partial, ignore_errors=True)
+            flashmoe("pack", src, self.dst, kind="kill", at=at)
+
+    def test_another_source(self):
+        """Whatever it is called."""
+        other = self.folder / "other" / "src"
+        shutil.copytree(TESTS / "golden" / "qwen3_moe", self.folder / "qwen3_moe")
+        shard_by_layer(TESTS / "golden" / "qwen3_moe", other)
+        for named in (False, True):
+            src = self.copy()
+            self.stop(src, named=named)
+            for wrong in (self.folder / "qwen3_moe", other):
+                done = flashmoe("pack", wrong, self.dst)
+                self.assert_fails(done, "exists already" if named else "finish it with")
+                self.assertEqual((self.dst.exists(), self.partial.exists()), (named, not named))
+            done = self.pack(src, self.dst)
+            self.assertIn("completed", done.stderr)
+            self.assertNotIn(", verified", done.stderr)
+            self.assertEqual(digest(self.dst), digest(self.reference))
+
+    def test_restart_is_refused(self):
+        src = self.copy()
+        self.stop(src)
+        self.assert_fails(flashmoe("pack", src, self.dst, "--restart"), "is whole",
+                          "without --restart")
+        self.stop(src, named=True)
+        self.assert_fails(flashmoe("pack", src, self.dst, "--restart"), "exists already")
+
+    def test_how_long(self):
+        src = self.copy()
+        size = sum(path.stat().st_size for path in self.reference.iterdir() if
+                   path.name != "model.json")
+        self.stop(src)
+        done = json.loads(self.pack(src, self.dst, "--json").stdout)
+        self.assertEqual((done["packed_bytes"], done["found_bytes"]), (size, size))
+
+
+class ReadOnly(Shards):
+    def test_source(self):
+        src = self.copy()
+        mount = subprocess.run(["mount", "--bind", "-o", "ro", str(src), str(src)],
+                               capture_output=True)
+        if mount.returncode != 0:
+            print("skipped: no file system can be mounted here")
+            os._exit(77)
+        self.addCleanup(subprocess.run, ["umount", str(src)])
+        done = flashmoe("pack", src, self.dst, "--consume", "--yes")
+        self.assert_fails(done, "read-only", "go on without --consume")
+        self.assertFalse((self.partial / "source").exists())
+        self.pack(src, self.dst)
+
+
+if __name__ == "__main__":
+    main()
