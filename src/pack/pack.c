@@ -184,11 +184,13 @@ static int prepare(struct pack *pack, struct fm_error *err)
     if (rc == 0)
         rc = space_check_consume(pack, err);
     if (rc == 0)
-        rc = state_begin(pack, err);
+        rc = state_check_plan(pack, err);
     if (rc == 0)
         rc = state_find(pack, err);
     if (rc == 0)
         rc = space_check(pack, err);
+    if (rc == 0)
+        rc = state_begin(pack, err);
     for (uint32_t i = 0; i < pack->n_files; i++)
         pack->total_bytes += 2 * pack->files[i].bytes;
     pack->done_bytes = pack->result->found_bytes; /* and will be read back */

@@ -92,7 +92,9 @@ void plan_clear(struct pack *pack);
 /* A small file: written aside, synced, read back, renamed. */
 int state_write(const struct pack *pack, const char *name, const void *data, size_t bytes,
                 struct fm_error *err);
-/* Writes plan.json, or holds the one that is there against this plan. */
+/* Holds plan.json, if there is one, against this plan. */
+int state_check_plan(const struct pack *pack, struct fm_error *err);
+/* Writes plan.json unless it is there: from here on PARTIAL is ours. */
 int state_begin(const struct pack *pack, struct fm_error *err);
 /* Refuses a DST.partial that no packing has made. */
 int state_check_own(const struct pack *pack, struct fm_error *err);

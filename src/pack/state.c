@@ -292,25 +292,32 @@ int state_check_whole(const struct pack *pack, struct fm_error *err)
 
 /* ---- beginning ------------------------------------------------------------------------------ */
 
-int state_begin(const struct pack *pack, struct fm_error *err)
+int state_check_plan(const struct pack *pack, struct fm_error *err)
 {
     char path[LIMIT_PATH_BYTES];
     int rc = pack_path(pack, PLAN_NAME, "", path, err);
+    if (rc != 0 || pack->is_afresh || !plat_file_exists(path))
+        return rc;
     json_t *plan = plan_json(pack);
-    if (rc == 0 && plan == NULL)
-        rc = err_set(err, FM_ERR_NOMEM, "out of memory: the plan");
-    if (rc == 0 && !pack->is_afresh && plat_file_exists(path)) {
-        rc = compare_plans(pack, path, plan, err);
-    } else if (rc == 0 && !pack->options->plan_only) {
-        const size_t n = json_dumpb(plan, NULL, 0, JSON_INDENT(1));
-        char *text = mem_new(n + 1, 1, "the plan", err);
-        rc = text == NULL ? FM_ERR_NOMEM : 0;
-        if (rc == 0) {
-            (void)json_dumpb(plan, text, n, JSON_INDENT(1));
-            rc = state_write(pack, PLAN_NAME, text, n, err);
-        }
-        mem_free(text);
+    rc = plan == NULL ? err_set(err, FM_ERR_NOMEM, "out of memory: the plan")
+                      : compare_plans(pack, path, plan, err);
+    json_decref(plan);
+    return rc;
+}
+
+int state_begin(const struct pack *pack, struct fm_error *err)
+{
+    if (pack->options->plan_only || (!pack->is_afresh && directory_has(pack->partial, PLAN_NAME)))
+        return 0;
+    json_t *plan = plan_json(pack);
+    const size_t n = plan != NULL ? json_dumpb(plan, NULL, 0, JSON_INDENT(1)) : 0;
+    char *text = n > 0 ? mem_new(n + 1, 1, "the plan", err) : NULL;
+    int rc = text == NULL ? err_set(err, FM_ERR_NOMEM, "out of memory: the plan") : 0;
+    if (rc == 0) {
+        (void)json_dumpb(plan, text, n, JSON_INDENT(1));
+        rc = state_write(pack, PLAN_NAME, text, n, err);
     }
+    mem_free(text);
     json_decref(plan);
     return rc;
 }

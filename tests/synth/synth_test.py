@@ -336,6 +336,16 @@ class Faults(Case):
         (self.dir / "y.fmoe.synth-partial" / "diary.txt").write_text("mine")
         self.fails(2, ["in the way"], "tiny-next", self.dir / "y.fmoe")
 
+    def test_leaves_an_unfinished_pack_alone(self):
+        """It may be all that is left of a source that was consumed."""
+        packing = self.dir / "x.fmoe.partial"
+        packing.mkdir()
+        kept = {"dense.bin": b"dense", "experts-000.bin": b"experts", "plan.json": b"{}"}
+        for name, content in kept.items():
+            (packing / name).write_bytes(content)
+        self.synth("tiny-next", "x.fmoe")
+        self.assertEqual({p.name: p.read_bytes() for p in packing.iterdir()}, kept)
+
     def test_interrupt(self):
         args = [PROGRAM, "synth", "tiny-next", str(self.dir / "x.fmoe"), "--layers", "40",
                 "--experts", "512", "--threads", "1"]
