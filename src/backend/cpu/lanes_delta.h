@@ -93,7 +93,9 @@ INLINE vf delta_write(float *state, size_t key_dim, vf alpha, const float *k, co
                 const vf old = vf_mul(LOAD(state + r * key_dim + i), alpha);
                 const vf now = vf_fma(key, vf_set1(delta[r]), old);
                 STORE(state + r * key_dim + i, now);
-                acc[r] = vf_fma(now, query, acc[r]);
+                /* Read back, what is missing at the end is zero even if delta is infinite. */
+                acc[r] = vf_fma(count == LANES ? now : LOAD(state + r * key_dim + i), query,
+                                acc[r]);
             }
         });
     }
