@@ -221,7 +221,7 @@ static const char help[] =
     "  --seed N       other random cases (1)\n"
     "  --rounds N     how many of them (64)\n"
     "  --case N       only this case\n"
-    "  --no-pages     no buffer ends where memory does: for emulators whose masked loads read it all\n"
+    "  --no-pages     no buffer ends where memory does (for emulators with sloppy masked loads)\n"
     "  --list         the levels, kernels and formats there are\n"
     "  --hash         one number for all results of the reference\n"
     "  --bench        how fast each level is, beside what the machine can do\n"
