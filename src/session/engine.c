@@ -118,14 +118,13 @@ static int open_store(struct fm_model *m, bool checks, struct fm_error *err)
 static int open_compute(struct fm_model *m, struct fm_error *err)
 {
     const struct budget *b = &m->budget;
-    const struct backend_options backend = {.n_threads = b->n_threads,
-                                            .max_cols = forward_max_cols(m->model),
-                                            .max_rows = b->max_rows};
     const struct forward_options forward = {.max_rows = b->max_rows,
                                             .max_segments = b->n_sessions,
                                             .n_context = b->n_context,
                                             .kv_format = m->kv_format,
                                             .routes = m->routes};
+    struct backend_options backend = {.n_threads = b->n_threads};
+    forward_backend_options(m->model, &forward, &backend);
     m->segments = mem_new(b->n_sessions, sizeof *m->segments, "the batch", err);
     m->segment_sessions = mem_new(b->n_sessions, sizeof *m->segment_sessions, "the batch", err);
     if (m->segments == NULL || m->segment_sessions == NULL)
