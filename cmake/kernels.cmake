@@ -1,10 +1,11 @@
 # The kernel files of this architecture and their flags. Those of the other one are not compiled.
 set(FLASHMOE_FLAGS_ref -O3)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-    set(FLASHMOE_LEVELS ref avx2 avx512)
+    set(FLASHMOE_LEVELS ref avx2 avx512 amx)
     set(FLASHMOE_FLAGS_avx2 -O3 -mavx2 -mfma -mf16c)
     set(FLASHMOE_FLAGS_avx512 -O3 -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl
                               -mavx512vnni)
+    set(FLASHMOE_FLAGS_amx ${FLASHMOE_FLAGS_avx512} -mamx-tile -mamx-int8)
 else()
     set(FLASHMOE_LEVELS ref dotprod i8mm)
     set(FLASHMOE_FLAGS_dotprod -O3 -march=armv8.2-a+dotprod)
