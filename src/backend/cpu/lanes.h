@@ -5,8 +5,9 @@
  * The vocabulary: vf is 16 floats, vi 16 int32, vc 16 rows of four codes, each in as many
  * registers as the level needs; vf_* and vi_* work lane by lane. Sums over lanes follow the tree
  * of kernels.h. vi_dots_* and vi_dot4 are exact integers, so how they are found is the level's
- * own affair. TILE_BLOCKS and TILE_TOKENS are how many row blocks and tokens of a product the
- * level keeps in registers. */
+ * own affair; but vi_dot4 may take WIDE_CODES_SHIFT off every wide code, and the caller makes up for
+ * it. TILE_BLOCKS and TILE_TOKENS are how many row blocks and tokens of a product the level keeps
+ * in registers, FLOAT_SIDE how many rows and tokens of a product of floats. */
 #ifndef FLASHMOE_BACKEND_CPU_LANES_H
 #define FLASHMOE_BACKEND_CPU_LANES_H
 
@@ -20,6 +21,8 @@
 #include "quant/codes.h"
 
 #define LANES 16
+/* For templates whose arguments are constants where they are used. */
+#define INLINE static inline __attribute__((always_inline))
 
 #include "backend/cpu/lanes_math.h"
 #include "backend/cpu/lanes_float.h"

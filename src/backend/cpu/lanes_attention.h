@@ -59,8 +59,8 @@ static void shares_of(float *score, size_t n, float *most_out, float *total)
     *total = vf_sum(acc);
 }
 
-#define VALUE_VECTORS 4
 #define VALUE_HEADS 4
+#define VALUE_VECTORS (FLOAT_SIDE * FLOAT_SIDE / VALUE_HEADS)
 
 /* VALUE_VECTORS vectors of dimensions from d on, for n_heads heads (a constant). */
 INLINE void value_tile(const struct kernel_attention *a, enum float_kind kind, size_t row_bytes,

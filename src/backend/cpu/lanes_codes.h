@@ -8,7 +8,6 @@
 #define SPAN 128      /* columns whose dots are found together */
 #define CHUNK 256     /* columns unpacked at a time: whole blocks of every format */
 #define PANEL_TOKENS 3 /* from this many on, a panel pays */
-#define INLINE static inline __attribute__((always_inline))
 
 /* Sixteen rows from `first` on; past the end of the caller's rows the last one is repeated. */
 struct row_block {
@@ -360,7 +359,8 @@ INLINE void tile_group(const struct panel *p, const struct tile *tile, unsigned 
 {
     vi dots[TILE_BLOCKS][TILE_TOKENS];
     for (unsigned t = 0; t < n_tokens; t++) {
-        const vi start = vi_set1(has_bias ? 0 : -tile->f[t].zero * tile->f[t].x_sum[g]);
+        const int32_t zero = (has_bias ? 0 : tile->f[t].zero) - (is_wide ? WIDE_CODES_SHIFT : 0);
+        const vi start = vi_set1(zero == 0 ? 0 : -zero * tile->f[t].x_sum[g]);
         for (unsigned b = 0; b < n_blocks; b++)
             dots[b][t] = start;
     }

@@ -20,27 +20,53 @@ static inline vf load_float(const char *row, size_t i, enum float_kind kind, siz
 #define FLOAT_ROWS 4
 #define FLOAT_TOKENS 4
 #define FLOAT_AHEAD 1024 /* bytes a row is fetched ahead of its use */
+#ifndef FLOAT_SIDE
+#define FLOAT_SIDE 4
+#endif
+
+/* Rows [r0, r0 + n_rows) against tokens [t0, t0 + n_tokens), all constants where this is inlined;
+ * acc[4 * row + token]. */
+INLINE void float_products(const char *const rows[FLOAT_ROWS], enum float_kind kind,
+                           const float *const x[FLOAT_TOKENS], unsigned r0, unsigned n_rows,
+                           unsigned t0, unsigned n_tokens, size_t n, vf out[LANES])
+{
+    vf acc[FLOAT_ROWS][FLOAT_TOKENS];
+    for (unsigned r = 0; r < n_rows; r++)
+        for (unsigned t = 0; t < n_tokens; t++)
+            acc[r][t] = vf_zero();
+    EACH_VECTOR(n, {
+        vf in[FLOAT_TOKENS];
+        for (unsigned t = 0; t < n_tokens; t++)
+            in[t] = LOAD(x[t0 + t] + i);
+        for (unsigned r = 0; r < n_rows; r++) {
+            const char *row = rows[r0 + r];
+            const vf w = load_float(row, i, kind, count);
+            if (t0 == 0 && (kind != FLOAT_F32 || i % 32 == 0))
+                __builtin_prefetch(row + i * (kind == FLOAT_F32 ? 4 : 2) + FLOAT_AHEAD);
+            for (unsigned t = 0; t < n_tokens; t++)
+                acc[r][t] = vf_fma(w, in[t], acc[r][t]);
+        }
+    });
+    for (unsigned r = 0; r < n_rows; r++)
+        for (unsigned t = 0; t < n_tokens; t++)
+            out[4 * (r0 + r) + t0 + t] = acc[r][t];
+}
 
 /* n_tokens is a constant where this is inlined. result[4 * row + token]. */
-static inline __attribute__((always_inline)) void
-float_tile(const char *const rows[FLOAT_ROWS], enum float_kind kind,
-           const float *const x[FLOAT_TOKENS], unsigned n_tokens, size_t n, float result[LANES])
+INLINE void float_tile(const char *const rows[FLOAT_ROWS], enum float_kind kind,
+                       const float *const x[FLOAT_TOKENS], unsigned n_tokens, size_t n,
+                       float result[LANES])
 {
     vf acc[LANES];
     for (unsigned k = 0; k < LANES; k++)
         acc[k] = vf_zero();
-    EACH_VECTOR(n, {
-        vf in[FLOAT_TOKENS];
-        for (unsigned t = 0; t < n_tokens; t++)
-            in[t] = LOAD(x[t] + i);
-        for (unsigned r = 0; r < FLOAT_ROWS; r++) {
-            const vf w = load_float(rows[r], i, kind, count);
-            if (kind != FLOAT_F32 || i % 32 == 0)
-                __builtin_prefetch(rows[r] + i * (kind == FLOAT_F32 ? 4 : 2) + FLOAT_AHEAD);
-            for (unsigned t = 0; t < n_tokens; t++)
-                acc[4 * r + t] = vf_fma(w, in[t], acc[4 * r + t]);
-        }
-    });
+    if (n_tokens == 1) {
+        float_products(rows, kind, x, 0, FLOAT_ROWS, 0, 1, n, acc);
+    } else {
+        for (unsigned r = 0; r < FLOAT_ROWS; r += FLOAT_SIDE)
+            for (unsigned t = 0; t < n_tokens; t += FLOAT_SIDE)
+                float_products(rows, kind, x, r, FLOAT_SIDE, t, FLOAT_SIDE, n, acc);
+    }
     vf_store(result, vf_sum16(acc));
 }
 
@@ -64,8 +90,7 @@ static void float_tokens(const struct kernel_matmul *m, const char *const rows[F
     }
 }
 
-static inline __attribute__((always_inline)) void
-float_rows(const struct kernel_matmul *m, enum float_kind kind, size_t row_bytes)
+INLINE void float_rows(const struct kernel_matmul *m, enum float_kind kind, size_t row_bytes)
 {
     for (size_t r = m->begin; r < m->end; r += FLOAT_ROWS) {
         const size_t n = m->end - r < FLOAT_ROWS ? m->end - r : FLOAT_ROWS;
