@@ -21,6 +21,8 @@
 
 #define LANES 16
 #define INLINE static inline __attribute__((always_inline))
+/* Before a loop whose counter picks registers: its turns are constants, and all are written out. */
+#define UNROLL _Pragma("GCC unroll 16")
 
 #ifndef PART_LANES /* a vf is one register, or is to be taken as one */
 #define PART_LANES LANES

@@ -67,35 +67,34 @@ INLINE void value_tile(const struct kernel_attention *a, enum float_kind kind, s
                        size_t d, size_t n_dims, unsigned head, unsigned n_heads)
 {
     vp acc[VALUE_HEADS][VALUE_PARTS];
-    const unsigned n_parts = (unsigned)((n_dims + PART_LANES - 1) / PART_LANES);
     const float *share = a->scratch + head * KERNEL_ATTENTION_BLOCK;
-    for (unsigned h = 0; h < n_heads; h++)
-        for (unsigned k = 0; k < VALUE_PARTS; k++)
+    UNROLL for (unsigned h = 0; h < n_heads; h++)
+        UNROLL for (unsigned k = 0; k < VALUE_PARTS; k++)
             acc[h][k] = vp_zero();
     for (size_t i = 0; i < a->n_positions; i++) {
         const char *row = a->values + i * row_bytes;
         vp v[VALUE_PARTS];
-        for (unsigned k = 0; k < VALUE_PARTS; k++) {
+        UNROLL for (unsigned k = 0; k < VALUE_PARTS; k++) {
             const size_t at = k * PART_LANES;
             const size_t left = at < n_dims ? n_dims - at : 0;
             v[k] = left == 0 ? vp_zero()
                              : load_float_part(row, d + at, kind,
                                                left < PART_LANES ? left : PART_LANES);
         }
-        for (unsigned h = 0; h < n_heads; h++) {
+        UNROLL for (unsigned h = 0; h < n_heads; h++) {
             const vp s = vp_set1(share[h * KERNEL_ATTENTION_BLOCK + i]);
-            for (unsigned k = 0; k < VALUE_PARTS; k++)
+            UNROLL for (unsigned k = 0; k < VALUE_PARTS; k++)
                 acc[h][k] = vp_fma(s, v[k], acc[h][k]);
         }
     }
-    for (unsigned h = 0; h < n_heads; h++)
-        for (unsigned k = 0; k < n_parts; k++) {
-            const size_t left = n_dims - k * PART_LANES;
-            float *to = a->out + (head + h) * (size_t)a->head_dim + d + k * PART_LANES;
-            if (left >= PART_LANES)
+    UNROLL for (unsigned h = 0; h < n_heads; h++)
+        UNROLL for (unsigned k = 0; k < VALUE_PARTS; k++) {
+            const size_t at = k * PART_LANES;
+            float *to = a->out + (head + h) * (size_t)a->head_dim + d + at;
+            if (n_dims >= at + PART_LANES)
                 vp_store(to, acc[h][k]);
-            else
-                vp_store_part(to, acc[h][k], left);
+            else if (n_dims > at)
+                vp_store_part(to, acc[h][k], n_dims - at);
         }
 }
 

@@ -385,27 +385,27 @@ INLINE void tile_group(const struct panel *p, const struct tile *tile, unsigned 
                        vf acc[TILE_BLOCKS][TILE_TOKENS])
 {
     vi dots[TILE_BLOCKS][TILE_TOKENS];
-    for (unsigned t = 0; t < n_tokens; t++) {
+    UNROLL for (unsigned t = 0; t < n_tokens; t++) {
         const struct fold_inputs *f = &tile->f[t];
         const vi start = vi_set1(-surplus(f, has_bias, is_wide) * f->x_sum[g]);
-        for (unsigned b = 0; b < n_blocks; b++)
+        UNROLL for (unsigned b = 0; b < n_blocks; b++)
             dots[b][t] = start;
     }
     for (size_t i = g * group; i < (g + 1) * group; i += KERNEL_SMALLEST_GROUP) {
         vx x[TILE_TOKENS];
-        for (unsigned t = 0; t < n_tokens; t++)
+        UNROLL for (unsigned t = 0; t < n_tokens; t++)
             x[t] = vx_load(tile->q[t] + i);
-        for (unsigned k = 0; k < KERNEL_SMALLEST_GROUP / 4; k++) {
+        UNROLL for (unsigned k = 0; k < KERNEL_SMALLEST_GROUP / 4; k++) {
             vc codes[TILE_BLOCKS];
-            for (unsigned b = 0; b < n_blocks; b++)
+            UNROLL for (unsigned b = 0; b < n_blocks; b++)
                 codes[b] = vc_load(p->codes[b] + (i + 4 * k) * LANES);
-            for (unsigned t = 0; t < n_tokens; t++)
-                for (unsigned b = 0; b < n_blocks; b++)
+            UNROLL for (unsigned t = 0; t < n_tokens; t++)
+                UNROLL for (unsigned b = 0; b < n_blocks; b++)
                     dots[b][t] = vi_dot4_of(dots[b][t], codes[b], x[t], k, is_wide);
         }
     }
-    for (unsigned t = 0; t < n_tokens; t++)
-        for (unsigned b = 0; b < n_blocks; b++)
+    UNROLL for (unsigned t = 0; t < n_tokens; t++)
+        UNROLL for (unsigned b = 0; b < n_blocks; b++)
             acc[b][t] = fold(acc[b][t], dots[b][t], p->scales[b] + g * LANES,
                              p->biases[b] + g * LANES, has_bias, tile->f[t].x_scale[g],
                              tile->f[t].x_offset[g]);
@@ -444,8 +444,8 @@ INLINE void panel_tokens(const struct kernel_matmul *m, const struct panel *p, u
 }
 
 #define PANEL(has_bias, is_wide)                                                                   \
-    (p->n_blocks == 1 ? panel_tokens(m, p, 1, has_bias, is_wide)                                   \
-                      : panel_tokens(m, p, TILE_BLOCKS, has_bias, is_wide))
+    (TILE_BLOCKS > 1 && p->n_blocks == 1 ? panel_tokens(m, p, 1, has_bias, is_wide)                \
+                                         : panel_tokens(m, p, TILE_BLOCKS, has_bias, is_wide))
 
 #ifdef LEVEL_HAS_PANEL_MULTIPLY
 static void panel_multiply(const struct kernel_matmul *m, const struct panel *p);

@@ -40,7 +40,7 @@ INLINE void float_line(const char *const rows[FLOAT_ROWS], enum float_kind kind,
 {
     EACH_VECTOR(n, {
         const vf in = LOAD(x + i);
-        for (unsigned r = 0; r < FLOAT_ROWS; r++) {
+        UNROLL for (unsigned r = 0; r < FLOAT_ROWS; r++) {
             const vf w = load_float(rows[r], i, kind, count);
             if (kind != FLOAT_F32 || i % 32 == 0)
                 __builtin_prefetch(rows[r] + i * (kind == FLOAT_F32 ? 4 : 2) + FLOAT_AHEAD);
@@ -55,23 +55,23 @@ INLINE void float_part(const char *const rows[FLOAT_ROWS], enum float_kind kind,
                        const float *const x[FLOAT_TOKENS], unsigned part, size_t n, vf acc[LANES])
 {
     vp sums[LANES];
-    for (unsigned k = 0; k < LANES; k++)
+    UNROLL for (unsigned k = 0; k < LANES; k++)
         sums[k] = vp_zero();
     EACH_VECTOR(n, {
         const size_t left = count > part ? count - part : 0;
         const size_t lanes = count == LANES || left > PART_LANES ? PART_LANES : left;
         vp in[FLOAT_TOKENS];
-        for (unsigned t = 0; t < FLOAT_TOKENS; t++)
+        UNROLL for (unsigned t = 0; t < FLOAT_TOKENS; t++)
             in[t] = load_float_part((const char *)x[t], i + part, FLOAT_F32, lanes);
-        for (unsigned r = 0; r < FLOAT_ROWS; r++) {
+        UNROLL for (unsigned r = 0; r < FLOAT_ROWS; r++) {
             const vp w = load_float_part(rows[r], i + part, kind, lanes);
             if (part == 0 && (kind != FLOAT_F32 || i % 32 == 0))
                 __builtin_prefetch(rows[r] + i * (kind == FLOAT_F32 ? 4 : 2) + FLOAT_AHEAD);
-            for (unsigned t = 0; t < FLOAT_TOKENS; t++)
+            UNROLL for (unsigned t = 0; t < FLOAT_TOKENS; t++)
                 sums[4 * r + t] = vp_fma(w, in[t], sums[4 * r + t]);
         }
     });
-    for (unsigned k = 0; k < LANES; k++)
+    UNROLL for (unsigned k = 0; k < LANES; k++)
         vf_put_part(&acc[k], part, sums[k]);
 }
 
@@ -82,7 +82,7 @@ INLINE void float_tile(const char *const rows[FLOAT_ROWS], enum float_kind kind,
 {
     vf acc[LANES];
     if (n_tokens == 1) {
-        for (unsigned k = 0; k < LANES; k++)
+        UNROLL for (unsigned k = 0; k < LANES; k++)
             acc[k] = vf_zero();
         float_line(rows, kind, x[0], n, acc);
     } else {
