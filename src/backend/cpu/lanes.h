@@ -5,9 +5,8 @@
  * The vocabulary: vf is 16 floats, vi 16 int32, vc 16 rows of four codes, each in as many
  * registers as the level needs; vf_* and vi_* work lane by lane. Sums over lanes follow the tree
  * of kernels.h. vi_dots_* and vi_dot4 are exact integers, so how they are found is the level's
- * own affair; but vi_dot4 may take WIDE_CODES_SHIFT off every wide code, and the caller makes up for
- * it. TILE_BLOCKS and TILE_TOKENS are how many row blocks and tokens of a product the level keeps
- * in registers, FLOAT_SIDE how many rows and tokens of a product of floats. */
+ * own affair. TILE_BLOCKS and TILE_TOKENS are how many row blocks and tokens of a product the
+ * level keeps in registers. */
 #ifndef FLASHMOE_BACKEND_CPU_LANES_H
 #define FLASHMOE_BACKEND_CPU_LANES_H
 
@@ -21,8 +20,26 @@
 #include "quant/codes.h"
 
 #define LANES 16
-/* For templates whose arguments are constants where they are used. */
 #define INLINE static inline __attribute__((always_inline))
+/* Before a loop whose counter picks registers: its turns are constants, and all are written out. */
+#define UNROLL _Pragma("GCC unroll 16")
+
+#ifndef PART_LANES /* a vf is one register, or is to be taken as one */
+#define PART_LANES LANES
+typedef vf vp;
+#define vp_zero vf_zero
+#define vp_set1 vf_set1
+#define vp_load vf_load
+#define vp_load_part vf_load_part
+#define vp_load_f16 vf_load_f16
+#define vp_load_f16_part vf_load_f16_part
+#define vp_load_bf16 vf_load_bf16
+#define vp_load_bf16_part vf_load_bf16_part
+#define vp_store vf_store
+#define vp_store_part vf_store_part
+#define vp_fma vf_fma
+#define vf_put_part(to, part, x) (*(to) = (x))
+#endif
 
 #include "backend/cpu/lanes_math.h"
 #include "backend/cpu/lanes_float.h"

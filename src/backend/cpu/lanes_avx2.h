@@ -21,7 +21,8 @@ typedef vi vc;
  * wait in memory meanwhile. */
 #define TILE_BLOCKS 1
 #define TILE_TOKENS 4
-#define FLOAT_SIDE 2
+#define FLOAT_PART_ROWS 2
+#define VALUE_PARTS 2
 
 #define VF_EACH(f, a, b) ((vf){f((a).lo, (b).lo), f((a).hi, (b).hi)})
 #define VI_EACH(f, a, b) ((vi){f((a).lo, (b).lo), f((a).hi, (b).hi)})
@@ -83,6 +84,40 @@ static inline vf vf_load_f16_part(const void *p, size_t n)
     memcpy(halves, p, n * sizeof halves[0]);
     return vf_load_f16(halves);
 }
+/* One register: eight lanes. */
+typedef __m256 vp;
+#define PART_LANES 8
+static inline vp vp_zero(void) { return _mm256_setzero_ps(); }
+static inline vp vp_set1(float x) { return _mm256_set1_ps(x); }
+static inline vp vp_load(const float *p) { return _mm256_loadu_ps(p); }
+static inline vp vp_load_part(const float *p, size_t n)
+{
+    return _mm256_maskload_ps(p, first_lanes(n).lo);
+}
+static inline vp vp_load_f16(const void *p)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+}
+static inline vp vp_load_f16_part(const void *p, size_t n) { return vf_load_f16_part(p, n).lo; }
+static inline vp vp_load_bf16(const void *p)
+{
+    return f32_of_bf16(_mm_loadu_si128((const __m128i *)p));
+}
+static inline vp vp_load_bf16_part(const void *p, size_t n) { return vf_load_bf16_part(p, n).lo; }
+static inline void vp_store(float *p, vp x) { _mm256_storeu_ps(p, x); }
+static inline void vp_store_part(float *p, vp x, size_t n)
+{
+    _mm256_maskstore_ps(p, first_lanes(n).lo, x);
+}
+static inline vp vp_fma(vp a, vp b, vp c) { return _mm256_fmadd_ps(a, b, c); }
+static inline void vf_put_part(vf *to, unsigned part, vp x)
+{
+    if (part == 0)
+        to->lo = x;
+    else
+        to->hi = x;
+}
+
 static inline void vf_store_f16(void *p, vf x)
 {
     _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(x.lo, _MM_FROUND_TO_NEAREST_INT));
@@ -252,6 +287,7 @@ static inline void vi_transpose(vi x[16])
  * 128 * 127 a product; or as a 16-bit number. */
 
 #define WIDE_CODES_SHIFT 128 /* vi_dot4 takes that much less than a wide code */
+#define WIDE_DOTS_SHIFT 0
 
 static inline vc vc_load(const uint8_t *p)
 {
