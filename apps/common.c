@@ -30,6 +30,8 @@ static const struct option engine_options[] = {
      .shown = "chosen from the budget",
      .help = "Prompt tokens computed together. More of them read each expert less often and take "
              "more scratch memory"},
+    {.name = "kv", .kind = OPTION_STRING, .metavar = "FORMAT", .value = "f16",
+     .help = "Format of keys and values, f16 or f32. f32 takes twice the memory and rounds nothing"},
     {.name = "check", .kind = OPTION_FLAG,
      .help = "Hold everything that is read of a packed model against its checksums"},
     {.name = NULL},
@@ -154,6 +156,7 @@ int app_model_open_routed(const struct args *args, unsigned n_context, const cha
     options.prefill_chunk = (unsigned)args_uint(args, "prefill-chunk");
     options.check = args_flag(args, "check");
     options.routes = routes;
+    options.kv = args_text(args, "kv");
     options.progress = progress_bytes;
     options.progress_ctx = &progress;
     int rc = fm_model_open(app_model_path(args), &options, out, err);

@@ -79,6 +79,7 @@ struct fm_model_options {
     /* Replaces the routers' choice of experts, to measure speed with realistic reuse: "gen",
      * "gen:KEY=VALUE,..." or the path of a routing trace. NULL: the model's own routers. */
     const char *routes;
+    const char *kv; /* format of keys and values: "f16" or "f32"; NULL: f16 */
     fm_progress_fn *progress;
     void *progress_ctx;
 };

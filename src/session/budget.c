@@ -26,8 +26,8 @@ static uint64_t scratch_bytes(const struct budget *b, const struct model *model,
 {
     const struct forward_options forward = {.max_rows = rows, .max_segments = b->n_sessions,
                                             .n_context = b->n_context, .kv_format = kv_format};
-    const struct backend_options backend = {.n_threads = b->n_threads,
-                                            .max_cols = forward_max_cols(model), .max_rows = rows};
+    struct backend_options backend = {.n_threads = b->n_threads};
+    forward_backend_options(model, &forward, &backend);
     return forward_bytes(model, &forward) + backend_scratch_bytes(NULL, &backend);
 }
 

@@ -118,14 +118,13 @@ static int open_store(struct fm_model *m, bool checks, struct fm_error *err)
 static int open_compute(struct fm_model *m, struct fm_error *err)
 {
     const struct budget *b = &m->budget;
-    const struct backend_options backend = {.n_threads = b->n_threads,
-                                            .max_cols = forward_max_cols(m->model),
-                                            .max_rows = b->max_rows};
     const struct forward_options forward = {.max_rows = b->max_rows,
                                             .max_segments = b->n_sessions,
                                             .n_context = b->n_context,
                                             .kv_format = m->kv_format,
                                             .routes = m->routes};
+    struct backend_options backend = {.n_threads = b->n_threads};
+    forward_backend_options(m->model, &forward, &backend);
     m->segments = mem_new(b->n_sessions, sizeof *m->segments, "the batch", err);
     m->segment_sessions = mem_new(b->n_sessions, sizeof *m->segment_sessions, "the batch", err);
     if (m->segments == NULL || m->segment_sessions == NULL)
@@ -154,14 +153,23 @@ static int open_routes(struct fm_model *m, const struct fm_model_options *option
     return routes_open(options->routes, &shape, &m->routes, err);
 }
 
+static int choose_kv_format(struct fm_model *m, const char *name, struct fm_error *err)
+{
+    m->kv_format = name == NULL ? &quant_f16 : quant_find(name);
+    if (m->kv_format == &quant_f16 || m->kv_format == &quant_f32)
+        return 0;
+    return err_set(err, FM_ERR_ARG, "keys and values cannot be kept as '%s'; f16 and f32 can", name);
+}
+
 static int open_into(struct fm_model *m, const char *path,
                      const struct fm_model_options *options, struct fm_error *err)
 {
     const struct model_options model_options = {.families = arch_families(),
                                                 .metadata_only = options->metadata_only};
     m->is_metadata_only = options->metadata_only;
-    m->kv_format = &quant_f32;
-    int rc = model_open(path, &model_options, &m->model, err);
+    int rc = choose_kv_format(m, options->kv, err);
+    if (rc == 0)
+        rc = model_open(path, &model_options, &m->model, err);
     if (rc == 0 && options->check && m->model->source->packed == NULL)
         rc = err_set(err, FM_ERR_ARG,
                      "'%s' is a %s and has no checksums to check; a packed model has them: "

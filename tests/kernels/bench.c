@@ -92,7 +92,7 @@ static void machine_open(struct machine *m)
     m->scale = random_floats((size_t)LONG_TOKENS * N_COLS / KERNEL_SMALLEST_GROUP);
     m->offset = random_floats((size_t)LONG_TOKENS * N_COLS / KERNEL_SMALLEST_GROUP);
     m->sum = allocate((size_t)LONG_TOKENS * N_COLS / KERNEL_SMALLEST_GROUP * sizeof *m->sum);
-    m->scratch = allocate(KERNEL_MATMUL_SCRATCH(N_COLS) * sizeof(float));
+    m->scratch = allocate(KERNEL_MATMUL_SCRATCH(N_COLS, LONG_TOKENS) * sizeof(float));
     m->y = allocate((m->bytes / N_COLS * 8 + LONG_TOKENS * PANEL_ROWS) * sizeof(float));
 }
 

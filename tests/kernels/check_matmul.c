@@ -206,7 +206,7 @@ void check_matmul(struct check *c)
         m.place = take_list(c, "place", s.n, s.y_rows, true);
     const unsigned y = take_output(c, "y", FLOAT32,
                                    (s.y_rows - 1) * s.y_stride + s.end - s.y_first, 4);
-    const unsigned scratch = take_scratch(c, KERNEL_MATMUL_SCRATCH(s.n_cols), 64);
+    const unsigned scratch = take_scratch(c, KERNEL_MATMUL_SCRATCH(s.n_cols, s.n), 64);
     describe(c, "rows %zu..%zu of %zu, %zu columns, %zu tokens%s%s, y from row %zu by %zu",
              s.begin, s.end, s.n_rows, s.n_cols, s.n, s.has_pick ? ", pick" : "",
              s.has_place ? ", place" : "", s.y_first, s.y_stride);

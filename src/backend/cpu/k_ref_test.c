@@ -53,7 +53,7 @@ struct fixture {
     int8_t q[MAX_TOKENS * MAX_COLS];
     float scale[MAX_TOKENS * MAX_GROUPS], offset[MAX_TOKENS * MAX_GROUPS];
     int32_t sum[MAX_TOKENS * MAX_GROUPS];
-    _Alignas(64) float scratch[KERNEL_MATMUL_SCRATCH(MAX_COLS)];
+    _Alignas(64) float scratch[KERNEL_MATMUL_SCRATCH(MAX_COLS, MAX_TOKENS)];
     struct weight w;
     struct kernel_matmul m; /* all rows, all tokens, into y */
     float y[MAX_TOKENS * MAX_ROWS];

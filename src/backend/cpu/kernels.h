@@ -30,8 +30,10 @@ extern "C" {
 #define KERNEL_SMALLEST_GROUP 16
 /* A magnitude below this counts as zero when a group of activations is rounded. */
 #define KERNEL_LEAST_SCALED 0x1p-100f
-/* Floats of scratch for a matmul with n_cols columns. */
-#define KERNEL_MATMUL_SCRATCH(n_cols) (12 * (size_t)(n_cols) + 2048)
+/* Floats of scratch for a matmul with n_cols columns and n inputs: panels of the weight's rows, and
+ * the inputs in an order of the kernel's own, rounded up to 16 of them. */
+#define KERNEL_MATMUL_SCRATCH(n_cols, n)                                                           \
+    (12 * (size_t)(n_cols) + ((size_t)(n) + 15) / 16 * 7 * (n_cols) + 2048)
 
 /* Activation rows as the weight's format wants them; x where it is not codes, the rest where it
  * is. All arrays begin at a multiple of 64 bytes. */

@@ -20,6 +20,26 @@
 #include "quant/codes.h"
 
 #define LANES 16
+#define INLINE static inline __attribute__((always_inline))
+/* Before a loop whose counter picks registers: its turns are constants, and all are written out. */
+#define UNROLL _Pragma("GCC unroll 16")
+
+#ifndef PART_LANES /* a vf is one register, or is to be taken as one */
+#define PART_LANES LANES
+typedef vf vp;
+#define vp_zero vf_zero
+#define vp_set1 vf_set1
+#define vp_load vf_load
+#define vp_load_part vf_load_part
+#define vp_load_f16 vf_load_f16
+#define vp_load_f16_part vf_load_f16_part
+#define vp_load_bf16 vf_load_bf16
+#define vp_load_bf16_part vf_load_bf16_part
+#define vp_store vf_store
+#define vp_store_part vf_store_part
+#define vp_fma vf_fma
+#define vf_put_part(to, part, x) (*(to) = (x))
+#endif
 
 #include "backend/cpu/lanes_math.h"
 #include "backend/cpu/lanes_float.h"

@@ -59,56 +59,60 @@ static void shares_of(float *score, size_t n, float *most_out, float *total)
     *total = vf_sum(acc);
 }
 
-#define VALUE_VECTORS 4
+#ifndef VALUE_PARTS
+#define VALUE_PARTS 4
+#endif
 #define VALUE_HEADS 4
 
-/* VALUE_VECTORS vectors of dimensions from d on, for n_heads heads (a constant). */
+/* VALUE_PARTS registers of dimensions from d on, for n_heads heads (a constant). */
 INLINE void value_tile(const struct kernel_attention *a, enum float_kind kind, size_t row_bytes,
                        size_t d, size_t n_dims, unsigned head, unsigned n_heads)
 {
-    vf acc[VALUE_HEADS][VALUE_VECTORS];
-    const unsigned n_vectors = (unsigned)((n_dims + LANES - 1) / LANES);
+    vp acc[VALUE_HEADS][VALUE_PARTS];
     const float *share = a->scratch + head * KERNEL_ATTENTION_BLOCK;
-    for (unsigned h = 0; h < n_heads; h++)
-        for (unsigned k = 0; k < VALUE_VECTORS; k++)
-            acc[h][k] = vf_zero();
+    UNROLL for (unsigned h = 0; h < n_heads; h++)
+        UNROLL for (unsigned k = 0; k < VALUE_PARTS; k++)
+            acc[h][k] = vp_zero();
     for (size_t i = 0; i < a->n_positions; i++) {
         const char *row = a->values + i * row_bytes;
-        vf v[VALUE_VECTORS];
-        for (unsigned k = 0; k < VALUE_VECTORS; k++) {
-            const size_t at = k * LANES;
+        vp v[VALUE_PARTS];
+        UNROLL for (unsigned k = 0; k < VALUE_PARTS; k++) {
+            const size_t at = k * PART_LANES;
             const size_t left = at < n_dims ? n_dims - at : 0;
-            v[k] = left == 0 ? vf_zero()
-                             : load_float(row, d + at, kind, left < LANES ? left : LANES);
+            v[k] = left == 0 ? vp_zero()
+                             : load_float_part(row, d + at, kind,
+                                               left < PART_LANES ? left : PART_LANES);
         }
-        for (unsigned h = 0; h < n_heads; h++) {
-            const vf s = vf_set1(share[h * KERNEL_ATTENTION_BLOCK + i]);
-            for (unsigned k = 0; k < VALUE_VECTORS; k++)
-                acc[h][k] = vf_fma(s, v[k], acc[h][k]);
+        UNROLL for (unsigned h = 0; h < n_heads; h++) {
+            const vp s = vp_set1(share[h * KERNEL_ATTENTION_BLOCK + i]);
+            UNROLL for (unsigned k = 0; k < VALUE_PARTS; k++)
+                acc[h][k] = vp_fma(s, v[k], acc[h][k]);
         }
     }
-    for (unsigned h = 0; h < n_heads; h++)
-        for (unsigned k = 0; k < n_vectors; k++) {
-            const size_t left = n_dims - k * LANES;
-            float *to = a->out + (head + h) * (size_t)a->head_dim + d + k * LANES;
-            if (left >= LANES)
-                vf_store(to, acc[h][k]);
-            else
-                vf_store_part(to, acc[h][k], left);
+    UNROLL for (unsigned h = 0; h < n_heads; h++)
+        UNROLL for (unsigned k = 0; k < VALUE_PARTS; k++) {
+            const size_t at = k * PART_LANES;
+            float *to = a->out + (head + h) * (size_t)a->head_dim + d + at;
+            if (n_dims >= at + PART_LANES)
+                vp_store(to, acc[h][k]);
+            else if (n_dims > at)
+                vp_store_part(to, acc[h][k], n_dims - at);
         }
 }
 
 INLINE void values_of(const struct kernel_attention *a, enum float_kind kind, size_t row_bytes)
 {
-    const size_t step = VALUE_VECTORS * LANES;
+    const size_t step = VALUE_PARTS * PART_LANES;
     for (unsigned head = 0; head < a->n_heads;) {
         const unsigned n = a->n_heads - head >= VALUE_HEADS ? VALUE_HEADS : 1;
         for (size_t d = 0; d < a->head_dim; d += step) {
             const size_t dims = a->head_dim - d;
-            if (n == 1)
-                value_tile(a, kind, row_bytes, d, dims < step ? dims : step, head, 1);
+            if (dims >= step && n == 1)
+                value_tile(a, kind, row_bytes, d, step, head, 1);
             else if (dims >= step)
                 value_tile(a, kind, row_bytes, d, step, head, VALUE_HEADS);
+            else if (n == 1)
+                value_tile(a, kind, row_bytes, d, dims, head, 1);
             else
                 value_tile(a, kind, row_bytes, d, dims, head, VALUE_HEADS);
         }

@@ -8,7 +8,9 @@
 #define SPAN 128      /* columns whose dots are found together */
 #define CHUNK 256     /* columns unpacked at a time: whole blocks of every format */
 #define PANEL_TOKENS 3 /* from this many on, a panel pays */
-#define INLINE static inline __attribute__((always_inline))
+#ifndef WIDE_DOTS_SHIFT /* what vi_dots_bytes takes off wide codes; vi_dot4 WIDE_CODES_SHIFT */
+#define WIDE_DOTS_SHIFT WIDE_CODES_SHIFT
+#endif
 
 /* Sixteen rows from `first` on; past the end of the caller's rows the last one is repeated. */
 struct row_block {
@@ -31,6 +33,7 @@ static void row_block_at(const struct kernel_matmul *m, size_t first, struct row
 }
 
 /* One value of each row for each group: out[g * 16 + row]. */
+#ifndef LEVEL_HAS_TRANSPOSE_HALVES
 static void transpose_halves(const uint8_t *const rows[LANES], size_t n_groups, bool is_f16,
                              float *out)
 {
@@ -48,6 +51,7 @@ static void transpose_halves(const uint8_t *const rows[LANES], size_t n_groups, 
             vf_store(out + (g + i) * LANES, vf_of_bits(x[i]));
     }
 }
+#endif
 
 /* Unpacks columns [begin, end) of sixteen rows: codes[row * CHUNK], and scales and biases by
  * group and row as above. */
@@ -106,11 +110,20 @@ struct fold_inputs {
     int32_t zero;
 };
 
-INLINE vf fold_span(vf acc, const vi *dots, const struct fold_inputs *f, size_t g, unsigned n,
-                    bool has_bias)
+/* What the level's integers have too much, per unit of the group's sum: the zero, less what it
+ * takes off wide codes itself. */
+INLINE int32_t surplus(const struct fold_inputs *f, bool has_bias, int32_t shift)
 {
+    return (has_bias ? 0 : f->zero) - shift;
+}
+
+INLINE vf fold_span(vf acc, const vi *dots, const struct fold_inputs *f, size_t g, unsigned n,
+                    bool has_bias, bool is_wide)
+{
+    const int32_t shift = is_wide ? WIDE_DOTS_SHIFT : 0, zero = surplus(f, has_bias, shift);
+    const bool is_centred = has_bias && shift == 0;
     for (unsigned i = 0; i < n; i++) {
-        const vi centred = has_bias ? dots[i] : vi_sub(dots[i], vi_set1(f->zero * f->x_sum[g + i]));
+        const vi centred = is_centred ? dots[i] : vi_sub(dots[i], vi_set1(zero * f->x_sum[g + i]));
         acc = fold(acc, centred, f->scales + (g + i) * LANES, f->biases + (g + i) * LANES,
                    has_bias, f->x_scale[g + i], f->x_offset[g + i]);
     }
@@ -171,7 +184,7 @@ INLINE vf direct_row_block(const struct row_block *block, const struct fold_inpu
             vi_dots_nibbles(rows, q + at, SPAN, group, dots);
         else
             vi_dots_bytes(rows, q + at, SPAN, group, true, dots);
-        acc = fold_span(acc, dots, f, at / group, SPAN / group, true);
+        acc = fold_span(acc, dots, f, at / group, SPAN / group, true, bits == 8);
     }
     if (at < n_cols) {
         const unsigned rest = (unsigned)(n_cols - at);
@@ -181,7 +194,7 @@ INLINE vf direct_row_block(const struct row_block *block, const struct fold_inpu
             vi_dots_nibbles(rows, q + at, rest, group, dots);
         else
             vi_dots_bytes(rows, q + at, rest, group, true, dots);
-        acc = fold_span(acc, dots, f, at / group, rest / group, true);
+        acc = fold_span(acc, dots, f, at / group, rest / group, true, bits == 8);
     }
     return acc;
 }
@@ -237,7 +250,7 @@ INLINE vf unpacked_span(vf acc, const uint8_t *codes, const int8_t *q, unsigned 
     for (unsigned r = 0; r < LANES; r++)
         rows[r] = codes + r * CHUNK;
     vi_dots_bytes(rows, q, cols, group, is_wide, dots);
-    return fold_span(acc, dots, f, g, cols / group, has_bias);
+    return fold_span(acc, dots, f, g, cols / group, has_bias, is_wide);
 }
 
 INLINE vf unpacked_chunk(vf acc, const uint8_t *codes, const int8_t *q, size_t cols,
@@ -317,8 +330,12 @@ struct panel {
 };
 
 /* Sixteen rows of `cols` unpacked codes into the panel, four columns at a time side by side. */
-static void panel_interleave(const uint8_t *codes, size_t cols, uint8_t *to)
+#ifdef LEVEL_HAS_PANEL_INTERLEAVE
+static void panel_interleave(const uint8_t *codes, size_t cols, bool is_wide, uint8_t *to);
+#else
+static void panel_interleave(const uint8_t *codes, size_t cols, bool is_wide, uint8_t *to)
 {
+    (void)is_wide;
     for (size_t at = 0; at < cols; at += 64, to += 64 * LANES) {
         const size_t n = cols - at < 64 ? cols - at : 64;
         vi x[LANES];
@@ -329,6 +346,7 @@ static void panel_interleave(const uint8_t *codes, size_t cols, uint8_t *to)
             vc_store(to + i * 64, x[i]);
     }
 }
+#endif
 
 static void panel_fill(const struct kernel_matmul *m, struct panel *p, unsigned b, uint8_t *codes)
 {
@@ -344,7 +362,8 @@ static void panel_fill(const struct kernel_matmul *m, struct panel *p, unsigned 
         const size_t end = begin + CHUNK < n_cols ? begin + CHUNK : n_cols;
         const size_t at = is_affine ? 0 : begin / group * LANES;
         unpack_chunk(quant, block, begin, end, codes, p->scales[b] + at, p->biases[b] + at);
-        panel_interleave(codes, end - begin, p->codes[b] + begin * LANES);
+        panel_interleave(codes, end - begin, quant->has_wide_codes,
+                         p->codes[b] + begin * LANES);
     }
 }
 
@@ -353,27 +372,43 @@ struct tile {
     struct fold_inputs f[TILE_TOKENS]; /* scales and biases unused */
 };
 
+#ifndef LEVEL_HAS_DOT4_OF
+/* Sixteen columns of a token, and vi_dot4 with the k-th four of them. */
+typedef const int8_t *vx;
+INLINE vx vx_load(const int8_t *p) { return p; }
+INLINE vi vi_dot4_of(vi acc, vc codes, vx x, unsigned k, bool is_wide)
+{
+    return vi_dot4(acc, codes, x + 4 * k, is_wide);
+}
+#endif
+
 /* One group of a tile: n_blocks and n_tokens are constants where this is inlined. */
 INLINE void tile_group(const struct panel *p, const struct tile *tile, unsigned n_blocks,
                        unsigned n_tokens, size_t g, unsigned group, bool has_bias, bool is_wide,
                        vf acc[TILE_BLOCKS][TILE_TOKENS])
 {
     vi dots[TILE_BLOCKS][TILE_TOKENS];
-    for (unsigned t = 0; t < n_tokens; t++) {
-        const vi start = vi_set1(has_bias ? 0 : -tile->f[t].zero * tile->f[t].x_sum[g]);
-        for (unsigned b = 0; b < n_blocks; b++)
+    UNROLL for (unsigned t = 0; t < n_tokens; t++) {
+        const struct fold_inputs *f = &tile->f[t];
+        const vi start = vi_set1(-surplus(f, has_bias, is_wide ? WIDE_CODES_SHIFT : 0) * f->x_sum[g]);
+        UNROLL for (unsigned b = 0; b < n_blocks; b++)
             dots[b][t] = start;
     }
-    for (size_t i = g * group; i < (g + 1) * group; i += 4) {
-        vc codes[TILE_BLOCKS];
-        for (unsigned b = 0; b < n_blocks; b++)
-            codes[b] = vc_load(p->codes[b] + i * LANES);
-        for (unsigned t = 0; t < n_tokens; t++)
-            for (unsigned b = 0; b < n_blocks; b++)
-                dots[b][t] = vi_dot4(dots[b][t], codes[b], tile->q[t] + i, is_wide);
+    for (size_t i = g * group; i < (g + 1) * group; i += KERNEL_SMALLEST_GROUP) {
+        vx x[TILE_TOKENS];
+        UNROLL for (unsigned t = 0; t < n_tokens; t++)
+            x[t] = vx_load(tile->q[t] + i);
+        UNROLL for (unsigned k = 0; k < KERNEL_SMALLEST_GROUP / 4; k++) {
+            vc codes[TILE_BLOCKS];
+            UNROLL for (unsigned b = 0; b < n_blocks; b++)
+                codes[b] = vc_load(p->codes[b] + (i + 4 * k) * LANES);
+            UNROLL for (unsigned t = 0; t < n_tokens; t++)
+                UNROLL for (unsigned b = 0; b < n_blocks; b++)
+                    dots[b][t] = vi_dot4_of(dots[b][t], codes[b], x[t], k, is_wide);
+        }
     }
-    for (unsigned t = 0; t < n_tokens; t++)
-        for (unsigned b = 0; b < n_blocks; b++)
+    UNROLL for (unsigned t = 0; t < n_tokens; t++)
+        UNROLL for (unsigned b = 0; b < n_blocks; b++)
             acc[b][t] = fold(acc[b][t], dots[b][t], p->scales[b] + g * LANES,
                              p->biases[b] + g * LANES, has_bias, tile->f[t].x_scale[g],
                              tile->f[t].x_offset[g]);
@@ -412,10 +447,12 @@ INLINE void panel_tokens(const struct kernel_matmul *m, const struct panel *p, u
 }
 
 #define PANEL(has_bias, is_wide)                                                                   \
-    (p->n_blocks == 1 ? panel_tokens(m, p, 1, has_bias, is_wide)                                   \
-                      : panel_tokens(m, p, TILE_BLOCKS, has_bias, is_wide))
+    (TILE_BLOCKS > 1 && p->n_blocks == 1 ? panel_tokens(m, p, 1, has_bias, is_wide)                \
+                                         : panel_tokens(m, p, TILE_BLOCKS, has_bias, is_wide))
 
-#ifndef LEVEL_HAS_PANEL_MULTIPLY
+#ifdef LEVEL_HAS_PANEL_MULTIPLY
+static void panel_multiply(const struct kernel_matmul *m, const struct panel *p);
+#else
 static void panel_multiply(const struct kernel_matmul *m, const struct panel *p)
 {
     const struct quant *quant = m->w->quant;

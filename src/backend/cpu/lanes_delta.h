@@ -64,18 +64,22 @@ static void delta_inputs_of(const struct backend_delta_net *args, unsigned head,
     }
 }
 
+#define DELTA_ROWS 4 /* of the state that share the loads of keys and queries */
+
 /* Decay, and what the decayed rows read with k: lane j of the result is row j. The decayed rows
  * are not stored; delta_write finds them again. */
 INLINE vf delta_read(const float *state, size_t key_dim, vf alpha, const float *k)
 {
     vf acc[LANES];
-    for (unsigned j = 0; j < LANES; j += 4) {
-        acc[j] = acc[j + 1] = acc[j + 2] = acc[j + 3] = vf_zero();
+    for (unsigned j = 0; j < LANES; j += DELTA_ROWS, state += DELTA_ROWS * key_dim) {
+        vf sums[DELTA_ROWS] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
         EACH_VECTOR(key_dim, {
             const vf key = LOAD(k + i);
-            for (unsigned r = j; r < j + 4; r++)
-                acc[r] = vf_fma(vf_mul(LOAD(state + r * key_dim + i), alpha), key, acc[r]);
+            UNROLL for (unsigned r = 0; r < DELTA_ROWS; r++)
+                sums[r] = vf_fma(vf_mul(LOAD(state + r * key_dim + i), alpha), key, sums[r]);
         });
+        UNROLL for (unsigned r = 0; r < DELTA_ROWS; r++)
+            acc[j + r] = sums[r];
     }
     return vf_sum16(acc);
 }
@@ -85,19 +89,22 @@ INLINE vf delta_write(float *state, size_t key_dim, vf alpha, const float *k, co
                       const float *delta)
 {
     vf acc[LANES];
-    for (unsigned j = 0; j < LANES; j += 4) {
-        acc[j] = acc[j + 1] = acc[j + 2] = acc[j + 3] = vf_zero();
+    for (unsigned j = 0; j < LANES; j += DELTA_ROWS, state += DELTA_ROWS * key_dim) {
+        vf sums[DELTA_ROWS] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
         EACH_VECTOR(key_dim, {
-            const vf key = LOAD(k + i), query = LOAD(q + i);
-            for (unsigned r = j; r < j + 4; r++) {
+            const vf key = LOAD(k + i);
+            const vf query = LOAD(q + i);
+            UNROLL for (unsigned r = 0; r < DELTA_ROWS; r++) {
                 const vf old = vf_mul(LOAD(state + r * key_dim + i), alpha);
-                const vf now = vf_fma(key, vf_set1(delta[r]), old);
+                const vf now = vf_fma(key, vf_set1(delta[j + r]), old);
                 STORE(state + r * key_dim + i, now);
                 /* Read back, what is missing at the end is zero even if delta is infinite. */
-                acc[r] = vf_fma(count == LANES ? now : LOAD(state + r * key_dim + i), query,
-                                acc[r]);
+                sums[r] = vf_fma(count == LANES ? now : LOAD(state + r * key_dim + i), query,
+                                 sums[r]);
             }
         });
+        UNROLL for (unsigned r = 0; r < DELTA_ROWS; r++)
+            acc[j + r] = sums[r];
     }
     return vf_sum16(acc);
 }

@@ -10,6 +10,9 @@
 #if defined(__aarch64__) && defined(__APPLE__)
 #include <sys/sysctl.h>
 #endif
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #if defined(__x86_64__) && defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -31,6 +34,19 @@ static bool has_avx512(void)
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
            __builtin_cpu_supports("avx512vnni");
+}
+#endif
+
+#if defined(__x86_64__) && defined(__linux__)
+/* Tiles are state that the system must be asked to keep for this process. */
+static bool has_amx(void)
+{
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
+    const unsigned amx_tile = 1u << 24, amx_int8 = 1u << 25;
+    unsigned a, b, c, d;
+    return has_avx512() && __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 &&
+           (d & amx_tile) != 0 && (d & amx_int8) != 0 &&
+           syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 }
 #endif
 
@@ -64,6 +80,9 @@ static const struct level levels[] = {
 #if defined(__x86_64__)
     {"avx2", "AVX2, FMA, F16C", has_avx2, k_avx2_init},
     {"avx512", "AVX-512 F, BW, DQ, VL, VNNI", has_avx512, k_avx512_init},
+#if defined(__linux__)
+    {"amx", "AMX int8 tiles, and AVX-512 as above", has_amx, k_amx_init},
+#endif
 #elif defined(__aarch64__)
     {"dotprod", "Advanced SIMD with dot products", has_dotprod, k_dotprod_init},
     {"i8mm", "Advanced SIMD with int8 matrix products", has_i8mm, k_i8mm_init},
