@@ -87,16 +87,19 @@ static size_t choose_tokens(struct rng *rng)
     }
 }
 
+#define MAX_INPUTS (128 << 10) /* floats in all rows of the input */
+
 static struct shape choose_shape(struct check *c)
 {
     struct rng *rng = &c->rng;
-    const size_t block = c->format->block, most = block < 128 ? 900 : 1300;
+    const size_t block = c->format->block;
+    const size_t most = rng_chance(rng, 16) ? 6000 : block < 128 ? 900 : 1300;
     struct shape s = {.n = choose_tokens(rng)};
-    s.n_cols = block == 1 ? rng_length(rng, 500) : block * rng_between(rng, 1, most / block);
+    s.n_cols = block == 1 ? rng_length(rng, most) : block * rng_between(rng, 1, most / block);
     size_t n = rng_chance(rng, 40) ? 0 : rng_length(rng, 72);
     while (n * s.n_cols * s.n > 200000 && n > 20)
         n -= 16;
-    while (n * s.n_cols * s.n > 600000 && s.n_cols > block)
+    while ((n * s.n_cols * s.n > 600000 || (s.n + 6) * s.n_cols > MAX_INPUTS) && s.n_cols > block)
         s.n_cols = (s.n_cols / block + 1) / 2 * block;
     s.begin = rng_chance(rng, 3) ? 0 : rng_below(rng, rng_chance(rng, 4) ? 200 : 40);
     while (s.begin * s.n_cols > 40000)
@@ -147,7 +150,7 @@ static void make_codes(struct check *c, const struct shape *s, struct kernel_inp
     const size_t n = s->in_rows * s->n_cols;
     const enum values values = rng_values(&c->rng);
     const bool is_extreme = rng_chance(&c->rng, 6);
-    static float x[100 * 1300];
+    static float x[MAX_INPUTS];
     rng_floats(&c->rng, values, x, n);
     int8_t *q = take_input(c, "q", n, 64);
     float *scale = take_input(c, "scale", s->in_rows * n_groups * sizeof *scale, 64);

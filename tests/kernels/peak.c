@@ -86,11 +86,40 @@ READ_LOOP(read_plain, "sse2", 16)
 READ_LOOP(read_avx2, "avx2", 32)
 READ_LOOP(read_avx512, "avx512f", 64)
 
+#if defined(__linux__)
+/* Four tiles of sums, as many as leave room for the operands: 16 x 16 x 64 products a step. */
+__attribute__((target("amx-tile,amx-int8"))) static double int8_amx(void)
+{
+    struct {
+        uint8_t palette, start_row, reserved[14];
+        uint16_t row_bytes[16];
+        uint8_t rows[16];
+    } config = {.palette = 1};
+    for (unsigned i = 0; i < 8; i++) {
+        config.row_bytes[i] = 64;
+        config.rows[i] = 16;
+    }
+    _tile_loadconfig(&config);
+    const double begin = seconds_now();
+    for (unsigned step = 0; step < N_STEPS; step++) {
+        _tile_dpbusd(0, 4, 6);
+        _tile_dpbusd(1, 5, 6);
+        _tile_dpbusd(2, 4, 7);
+        _tile_dpbusd(3, 5, 7);
+    }
+    const double seconds = seconds_now() - begin;
+    _tile_release();
+    return 4 * 2 * 16 * 16 * 64.0 * N_STEPS / seconds;
+}
+#else
+#define int8_amx NULL
+#endif
+
 static const struct peak peaks[] = {
     {"reference", NULL, NULL, read_plain},
     {"avx2", int8_avx2, float_avx2, read_avx2},
     {"avx512", int8_avx512, float_avx512, read_avx512},
-    {"amx", NULL, float_avx512, read_avx512},
+    {"amx", int8_amx, float_avx512, read_avx512},
 };
 
 #elif defined(__aarch64__)
