@@ -98,7 +98,9 @@ INLINE vf delta_write(float *state, size_t key_dim, vf alpha, const float *k, co
                 const vf old = vf_mul(LOAD(state + r * key_dim + i), alpha);
                 const vf now = vf_fma(key, vf_set1(delta[j + r]), old);
                 STORE(state + r * key_dim + i, now);
-                sums[r] = vf_fma(now, query, sums[r]);
+                /* Read back, what is missing at the end is zero even if delta is infinite. */
+                sums[r] = vf_fma(count == LANES ? now : LOAD(state + r * key_dim + i), query,
+                                 sums[r]);
             }
         });
         UNROLL for (unsigned r = 0; r < DELTA_ROWS; r++)
