@@ -118,7 +118,7 @@ static inline void vf_store_part(float *p, vf x, size_t n)
     vf_store(lanes, x);
     memcpy(p, lanes, n * sizeof *lanes);
 }
-/* Eight halves at a time: `f` widens the lower four, `f_high` the upper four. */
+/* Eight halves at a time, of which neon_high_* take the upper four. */
 INLINE uint16x8_t neon_load_8_halves(const void *p)
 {
     return vreinterpretq_u16_u8(vld1q_u8(p));
@@ -169,7 +169,7 @@ INLINE vf vf_mul(vf a, vf b) { return NEON_2(vf, vmulq_f32, a, b); }
 INLINE vf vf_div(vf a, vf b) { return NEON_2(vf, vdivq_f32, a, b); }
 INLINE vf vf_fma(vf a, vf b, vf c) { return NEON_3(vf, vfmaq_f32, c, a, b); }
 INLINE vf vf_nmadd(vf a, vf b, vf c) { return NEON_3(vf, vfmsq_f32, c, a, b); }
-/* Where either is NaN so is the result; it is only asked for NaN in the second operand. */
+/* Where either is NaN so is the result: the templates only meet it in the second operand. */
 INLINE vf vf_max(vf a, vf b) { return NEON_2(vf, vmaxq_f32, a, b); }
 INLINE vf vf_min(vf a, vf b) { return NEON_2(vf, vminq_f32, a, b); }
 INLINE bool vf_any_greater(vf a, vf b)
@@ -289,11 +289,12 @@ INLINE int32x4_t neon_sum_rows(const int32x4_t x[4])
  * even columns' activations, then from 64 on the odd ones'. Four rows at a time, whose sums then
  * share a register. */
 INLINE void vi_dots_nibbles(const uint8_t *const rows[16], const int8_t *split, unsigned cols,
-                                 unsigned group, vi *dots)
+                            unsigned group, vi *dots)
 {
     const uint8x16_t low = vdupq_n_u8(15);
+    const unsigned most_groups = 128 / group;
     for (unsigned r = 0; r < 16; r += 4)
-        UNROLL for (unsigned g = 0; g < 128 / group; g++) {
+        UNROLL for (unsigned g = 0; g < most_groups; g++) {
             if (g * group >= cols)
                 break;
             const int8_t *even = split + g * group / 2, *odd = even + 64;
@@ -314,10 +315,11 @@ INLINE void vi_dots_nibbles(const uint8_t *const rows[16], const int8_t *split, 
 
 /* The same of whole bytes. */
 INLINE void vi_dots_bytes(const uint8_t *const rows[16], const int8_t *q, unsigned cols,
-                               unsigned group, bool is_wide, vi *dots)
+                          unsigned group, bool is_wide, vi *dots)
 {
+    const unsigned most_groups = 128 / group;
     for (unsigned r = 0; r < 16; r += 4)
-        UNROLL for (unsigned g = 0; g < 128 / group; g++) {
+        UNROLL for (unsigned g = 0; g < most_groups; g++) {
             if (g * group >= cols)
                 break;
             int32x4_t x[4];
@@ -386,7 +388,7 @@ INLINE void neon_transpose_4_by_8(const uint16x8_t x[4], bool is_f16, size_t n, 
 }
 
 INLINE void neon_transpose_halves(const uint8_t *const rows[16], size_t n_groups, bool is_f16,
-                                       float *out)
+                                  float *out)
 {
     for (unsigned r = 0; r < 16; r += 4) {
         uint16x8_t x[4];
