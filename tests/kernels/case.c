@@ -78,7 +78,7 @@ static size_t canary_behind(const struct slot *s)
 static unsigned slot_take(struct check *c, const char *name, unsigned side, size_t bytes,
                           size_t alignment)
 {
-    if (n_slots == MAX_SLOTS || bytes + 2 * CANARY_BYTES > SLOT_BYTES) {
+    if (n_slots == MAX_SLOTS || bytes + 2 * CANARY_BYTES + 64 * alignment > SLOT_BYTES) {
         fprintf(stderr, "checkkernel: no room for %zu bytes of %s\n", bytes, name);
         exit(2);
     }
@@ -88,12 +88,12 @@ static unsigned slot_take(struct check *c, const char *name, unsigned side, size
     s->name = name;
     s->bytes = bytes;
     struct rng rng = {hash_text(hash_text(c->seed, name), c->names[side])};
-    const size_t place = rng_below(&rng, 4), steps = rng_below(&rng, 64);
+    const size_t place = c->has_no_pages ? 3 : rng_below(&rng, 4), steps = rng_below(&rng, 64);
     s->at = s->end - bytes;
     s->at -= (uintptr_t)s->at % alignment;
     if (place == 2)
         s->at = s->begin;
-    if (place == 3 && bytes + CANARY_BYTES + 64 * alignment <= SLOT_BYTES)
+    if (place == 3)
         s->at = s->begin + CANARY_BYTES + steps * alignment;
     memset(s->at - canary_before(s), CANARY, canary_before(s));
     memset(s->at + s->bytes, CANARY, canary_behind(s));

@@ -70,6 +70,7 @@ struct check {
     const struct kernels *tables[MAX_SIDES];
     const char *names[MAX_SIDES];
     unsigned n_sides, side;
+    bool has_no_pages;          /* no buffer touches a forbidden page */
     bool is_skipped[MAX_SIDES]; /* this kernel is the same as in a lower level */
     const struct quant *format; /* of the weights, or of keys and values */
     const struct pool *pool;

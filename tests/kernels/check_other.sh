@@ -27,13 +27,15 @@ cmake -S "$here" -B "$build" -G Ninja -DCMAKE_SYSTEM_NAME=Linux \
     -DCMAKE_EXE_LINKER_FLAGS=-static
 cmake --build "$build" --parallel "${JOBS:-2}"
 
-# All levels that the emulator has; the one named must be among them.
+# All levels that the emulator has; the one named must be among them. qemu 7.2 reads even what an
+# x86 masked load leaves out, so there the buffers may not end where memory does; and it is slow.
 case $other in
-aarch64) best=i8mm ;;
-x86_64) best=avx2 ;;
+aarch64) best=i8mm rounds=16 options= ;;
+x86_64) best=avx2 rounds=4 options=--no-pages ;;
 esac
 check() {
-    "$emulator" -cpu max "$build/checkkernel" "$@"
+    # shellcheck disable=SC2086
+    "$emulator" -cpu max "$build/checkkernel" $options "$@"
 }
 check --level $best --kernel matmul --format q8_0 --rounds 4
-check --rounds 8
+check --rounds $rounds

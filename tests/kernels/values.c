@@ -125,6 +125,13 @@ static bool is_wanted(const struct quant *format, enum blocks blocks, uint8_t *c
     return blocks != BLOCKS_ORDINARY || (most >= 0x1p-7f && most <= 0x1p7f);
 }
 
+/* A float that is neither large nor small, in the format of a part of scales or biases. */
+static void make_scale(const struct quant *format, struct rng *rng, void *to)
+{
+    const float x = of_exponents(rng, 127 - 5, 127 - 1);
+    format->encode_row(format, &x, &to, 1);
+}
+
 /* Where a block keeps its scales is the format's own affair: among the finite blocks, two zero
  * bytes stand in every place once. */
 static void make_block(const struct quant *format, enum blocks blocks, size_t i, struct rng *rng,
@@ -135,6 +142,8 @@ static void make_block(const struct quant *format, enum blocks blocks, size_t i,
             const size_t bytes = format->part_block_bytes[p];
             const size_t hole = 2 * (i % (bytes > 16 ? bytes / 2 : 8));
             rng_bytes(rng, parts[p], bytes);
+            if (blocks == BLOCKS_ORDINARY && p > 0)
+                make_scale(format->scale, rng, parts[p]);
             if (blocks == BLOCKS_FINITE && hole + 2 <= bytes)
                 memset(parts[p] + hole, 0, 2);
         }

@@ -46,6 +46,7 @@ typedef vf vp;
 #include "backend/cpu/lanes_codes.h"
 #include "backend/cpu/lanes_attention.h"
 #include "backend/cpu/lanes_delta.h"
+#include "backend/cpu/lanes_peak.h"
 
 static void lanes_init(struct kernels *table)
 {
@@ -64,6 +65,7 @@ static void lanes_init(struct kernels *table)
     table->weighted_sum = weighted_sum;
     table->add_scaled_sigmoid = add_scaled_sigmoid;
     table->add = add;
+    table->int8_peak = int8_peak;
 }
 
 #endif

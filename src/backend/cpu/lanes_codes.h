@@ -155,7 +155,7 @@ static struct fold_inputs fold_inputs_of(const struct kernel_matmul *m, size_t t
                                 .x_sum = m->in.sum + from, .zero = (int32_t)m->w->quant->zero};
 }
 
-/* ---- a few tokens: the rows as they lie -------------------------------------------------------- */
+/* ---- a few tokens: the rows as they lie ------------------------------------------------------ */
 
 /* Even columns, then odd ones, of every span. */
 static void split_nibble_columns(const int8_t *q, size_t n, int8_t *split)
@@ -325,7 +325,7 @@ static void matmul_unpacked(const struct kernel_matmul *m)
     }
 }
 
-/* ---- many tokens: a panel ---------------------------------------------------------------------- */
+/* ---- many tokens: a panel -------------------------------------------------------------------- */
 
 /* TILE_BLOCKS row blocks: codes [n_cols / 4][16][4] each, scales and biases [n_groups, 16]. */
 struct panel {
