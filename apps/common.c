@@ -31,7 +31,8 @@ static const struct option engine_options[] = {
      .help = "Prompt tokens computed together. More of them read each expert less often and take "
              "more scratch memory"},
     {.name = "kv", .kind = OPTION_STRING, .metavar = "FORMAT", .value = "f16",
-     .help = "Format of keys and values, f16 or f32. f32 takes twice the memory and rounds nothing"},
+     .help = "Format of keys and values, f16 or f32, which rounds nothing and takes twice the "
+             "memory"},
     {.name = "check", .kind = OPTION_FLAG,
      .help = "Hold everything that is read of a packed model against its checksums"},
     {.name = NULL},

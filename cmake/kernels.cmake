@@ -14,6 +14,13 @@ else()
     set(FLASHMOE_FLAGS_i8mm ${FLASHMOE_NEON_FLAGS} -march=armv8.2-a+dotprod+i8mm)
 endif()
 
+# A sanitizer makes the optimisation of these files take minutes and gigabytes.
+if(FLASHMOE_SANITIZE)
+    foreach(level ${FLASHMOE_LEVELS})
+        list(TRANSFORM FLASHMOE_FLAGS_${level} REPLACE "^-O3$" "-O1")
+    endforeach()
+endif()
+
 set(FLASHMOE_LEVEL_FILES)
 foreach(level ${FLASHMOE_LEVELS})
     set(file ${CMAKE_CURRENT_SOURCE_DIR}/src/backend/cpu/k_${level}.c)

@@ -288,8 +288,8 @@ static inline void codes_affine_eight(const uint8_t *src, unsigned bits, uint8_t
         codes[i] = (uint8_t)(word >> bits * i & mask);
 }
 
-static inline void codes_affine(const uint8_t *__restrict src, unsigned bits, uint8_t *__restrict codes,
-                                size_t n)
+static inline void codes_affine(const uint8_t *__restrict src, unsigned bits,
+                                uint8_t *__restrict codes, size_t n)
 {
     if (bits == 8) {
         memcpy(codes, src, n);

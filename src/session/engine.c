@@ -158,7 +158,8 @@ static int choose_kv_format(struct fm_model *m, const char *name, struct fm_erro
     m->kv_format = name == NULL ? &quant_f16 : quant_find(name);
     if (m->kv_format == &quant_f16 || m->kv_format == &quant_f32)
         return 0;
-    return err_set(err, FM_ERR_ARG, "keys and values cannot be kept as '%s'; f16 and f32 can", name);
+    return err_set(err, FM_ERR_ARG, "keys and values cannot be kept as '%s', only as f16 or f32",
+                   name);
 }
 
 static int open_into(struct fm_model *m, const char *path,

@@ -4,7 +4,7 @@
 
 #include "backend/cpu/backend_cpu_internal.h"
 
-/* ---- attention --------------------------------------------------------------------------------- */
+/* ---- attention ------------------------------------------------------------------------------- */
 
 struct attention_job {
     struct backend_cpu *cpu;
@@ -161,7 +161,7 @@ void cpu_attention(struct backend *be, const struct backend_attention *args)
     }
 }
 
-/* ---- the gated delta rule ---------------------------------------------------------------------- */
+/* ---- the gated delta rule -------------------------------------------------------------------- */
 
 struct delta_job {
     struct backend_cpu *cpu;

@@ -8,7 +8,7 @@
 /* Rows of a unit: two blocks of the kernels, so that tiles are whole. */
 #define UNIT_ROWS (2 * KERNEL_ROWS)
 
-/* ---- shares ------------------------------------------------------------------------------------ */
+/* ---- shares ---------------------------------------------------------------------------------- */
 
 /* What one weight row costs: its bytes when few rows are multiplied with it, else the arithmetic,
  * which for floats is dearer than for bytes. Only the balance depends on it. */
@@ -55,7 +55,7 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* ---- the input --------------------------------------------------------------------------------- */
+/* ---- the input ------------------------------------------------------------------------------- */
 
 void cpu_input(struct backend *be, const float *x, size_t n, size_t n_cols)
 {
@@ -117,7 +117,7 @@ static struct kernel_input input_for(struct backend_cpu *cpu, const struct weigh
                                  .sum = from->sum};
 }
 
-/* ---- matmul ------------------------------------------------------------------------------------ */
+/* ---- matmul ---------------------------------------------------------------------------------- */
 
 struct matmul_job {
     struct backend_cpu *cpu;
@@ -162,7 +162,7 @@ void cpu_matmul(struct backend *be, const struct backend_product *products, size
     cpu_run(job.cpu, matmul_part, &job, work);
 }
 
-/* ---- feed-forward blocks ----------------------------------------------------------------------- */
+/* ---- feed-forward blocks --------------------------------------------------------------------- */
 
 struct ffn_job {
     struct backend_cpu *cpu;

@@ -248,9 +248,23 @@ static void matmul_amx(const struct kernel_matmul *m)
         matmul(m);
 }
 
+static uint64_t tile_peak(uint64_t n_rounds)
+{
+    configure_tiles(TILE_BYTES);
+    for (uint64_t i = 0; i < n_rounds; i++) {
+        _tile_dpbsud(0, 4, 5);
+        _tile_dpbsud(1, 4, 5);
+        _tile_dpbsud(2, 4, 5);
+        _tile_dpbsud(3, 4, 5);
+    }
+    _tile_release();
+    return n_rounds * 4 * TILE_ROWS * LANES * TILE_BYTES * 2;
+}
+
 void k_amx_init(struct kernels *table)
 {
     lanes_init(table);
     table->name = "amx";
     table->matmul = matmul_amx;
+    table->int8_peak = tile_peak;
 }

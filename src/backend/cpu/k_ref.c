@@ -385,6 +385,24 @@ static void add(float *y, const float *x, size_t n)
         y[i] += x[i];
 }
 
+static uint64_t int8_peak(uint64_t n_rounds)
+{
+    uint8_t codes[64];
+    int8_t x[64];
+    for (unsigned i = 0; i < sizeof codes; i++) {
+        codes[i] = (uint8_t)(i + n_rounds % 3);
+        x[i] = (int8_t)(i + n_rounds % 5);
+    }
+    int32_t total = 0;
+    for (uint64_t i = 0; i < n_rounds; i++) {
+        total += dot_codes(codes, x, sizeof codes);
+        codes[i % sizeof codes] ^= 1;
+    }
+    volatile int32_t keep = total;
+    (void)keep;
+    return n_rounds * sizeof codes * 2;
+}
+
 void k_ref_init(struct kernels *table)
 {
     *table = (struct kernels){
@@ -405,5 +423,6 @@ void k_ref_init(struct kernels *table)
         .weighted_sum = weighted_sum,
         .add_scaled_sigmoid = add_scaled_sigmoid,
         .add = add,
+        .int8_peak = int8_peak,
     };
 }

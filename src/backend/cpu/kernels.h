@@ -105,6 +105,9 @@ struct kernels {
                          float *out);
     void (*add_scaled_sigmoid)(float *y, const float *x, float gate, size_t n);
     void (*add)(float *y, const float *x, size_t n);
+    /* Multiplies bytes that stay in registers, the best this level can do, and returns how many
+     * operations that were; a multiply-add is two. */
+    uint64_t (*int8_peak)(uint64_t n_rounds);
 };
 
 /* Floats of scratch for delta_head: keys, queries and two factors of the rows taken together. */

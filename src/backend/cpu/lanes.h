@@ -5,8 +5,12 @@
  * The vocabulary: vf is 16 floats, vi 16 int32, vc 16 rows of four codes, each in as many
  * registers as the level needs; vf_* and vi_* work lane by lane. Sums over lanes follow the tree
  * of kernels.h. vi_dots_* and vi_dot4 are exact integers, so how they are found is the level's
- * own affair. TILE_BLOCKS and TILE_TOKENS are how many row blocks and tokens of a product the
- * level keeps in registers. */
+ * own affair; but they may take a constant off every wide code, WIDE_DOTS_SHIFT and
+ * WIDE_CODES_SHIFT, and the caller makes up for it. vp is one register of a vf. TILE_BLOCKS and
+ * TILE_TOKENS are how many row blocks and tokens of a product the level keeps in registers.
+ *
+ * Where a level has something better than a template's function it defines LEVEL_HAS_<NAME>
+ * before it includes this, and the function itself before or after. */
 #ifndef FLASHMOE_BACKEND_CPU_LANES_H
 #define FLASHMOE_BACKEND_CPU_LANES_H
 
@@ -14,15 +18,11 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "backend/cpu/lanes_macros.h"
 #include "backend/cpu/levels.h"
 #include "base/fmath.h"
 #include "base/limits.h"
 #include "quant/codes.h"
-
-#define LANES 16
-#define INLINE static inline __attribute__((always_inline))
-/* Before a loop whose counter picks registers: its turns are constants, and all are written out. */
-#define UNROLL _Pragma("GCC unroll 16")
 
 #ifndef PART_LANES /* a vf is one register, or is to be taken as one */
 #define PART_LANES LANES
@@ -46,6 +46,7 @@ typedef vf vp;
 #include "backend/cpu/lanes_codes.h"
 #include "backend/cpu/lanes_attention.h"
 #include "backend/cpu/lanes_delta.h"
+#include "backend/cpu/lanes_peak.h"
 
 static void lanes_init(struct kernels *table)
 {
@@ -64,6 +65,7 @@ static void lanes_init(struct kernels *table)
     table->weighted_sum = weighted_sum;
     table->add_scaled_sigmoid = add_scaled_sigmoid;
     table->add = add;
+    table->int8_peak = int8_peak;
 }
 
 #endif

@@ -32,7 +32,8 @@ static void score_tile(const struct kernel_attention *a, enum float_kind kind, s
         float_tile(rows, FLOAT_F32, x, FLOAT_TOKENS, a->head_dim, result);
     for (unsigned h = 0; h < n_heads; h++)
         for (size_t i = 0; i < n_positions; i++)
-            a->scratch[(head + h) * KERNEL_ATTENTION_BLOCK + first + i] = result[4 * i + h] * a->scale;
+            a->scratch[(head + h) * KERNEL_ATTENTION_BLOCK + first + i] =
+                result[4 * i + h] * a->scale;
 }
 
 /* Scores become shares; the largest score and the sum of the shares are kept. */

@@ -32,6 +32,12 @@ static void row_block_at(const struct kernel_matmul *m, size_t first, struct row
     }
 }
 
+/* Codes that lie there as bytes or nibble pairs. */
+static inline bool has_whole_codes(const struct quant *quant)
+{
+    return quant->codes == QUANT_CODES_AFFINE && (quant->bits == 4 || quant->bits == 8);
+}
+
 /* One value of each row for each group: out[g * 16 + row]. */
 #ifndef LEVEL_HAS_TRANSPOSE_HALVES
 static void transpose_halves(const uint8_t *const rows[LANES], size_t n_groups, bool is_f16,
@@ -149,7 +155,7 @@ static struct fold_inputs fold_inputs_of(const struct kernel_matmul *m, size_t t
                                 .x_sum = m->in.sum + from, .zero = (int32_t)m->w->quant->zero};
 }
 
-/* ---- a few tokens: the rows as they lie -------------------------------------------------------- */
+/* ---- a few tokens: the rows as they lie ------------------------------------------------------ */
 
 /* Even columns, then odd ones, of every span. */
 static void split_nibble_columns(const int8_t *q, size_t n, int8_t *split)
@@ -319,7 +325,7 @@ static void matmul_unpacked(const struct kernel_matmul *m)
     }
 }
 
-/* ---- many tokens: a panel ---------------------------------------------------------------------- */
+/* ---- many tokens: a panel -------------------------------------------------------------------- */
 
 /* TILE_BLOCKS row blocks: codes [n_cols / 4][16][4] each, scales and biases [n_groups, 16]. */
 struct panel {
@@ -327,7 +333,30 @@ struct panel {
     float *scales[TILE_BLOCKS], *biases[TILE_BLOCKS];
     struct row_block blocks[TILE_BLOCKS];
     unsigned n_blocks;
+    const int8_t *tokens; /* from panel_tokens_of */
 };
+
+/* A level may keep the columns of a panel in another order than the weight's, if the groups stay
+ * whole, and the tokens in the same. panel_codes_of fills a panel's codes in one go, or returns
+ * false where it cannot; panel_tokens_of puts the inputs of a product into `to`, or returns NULL
+ * where they are good as they are. */
+#ifdef LEVEL_HAS_PANEL_ORDER
+static bool panel_codes_of(const struct quant *quant, const struct row_block *block, size_t n_cols,
+                           uint8_t *to);
+static const int8_t *panel_tokens_of(const struct kernel_matmul *m, int8_t *to);
+#else
+static bool panel_codes_of(const struct quant *quant, const struct row_block *block, size_t n_cols,
+                           uint8_t *to)
+{
+    (void)quant, (void)block, (void)n_cols, (void)to;
+    return false;
+}
+static const int8_t *panel_tokens_of(const struct kernel_matmul *m, int8_t *to)
+{
+    (void)m, (void)to;
+    return NULL;
+}
+#endif
 
 /* Sixteen rows of `cols` unpacked codes into the panel, four columns at a time side by side. */
 #ifdef LEVEL_HAS_PANEL_INTERLEAVE
@@ -358,6 +387,8 @@ static void panel_fill(const struct kernel_matmul *m, struct panel *p, unsigned 
         transpose_halves(block->scales, n_groups, quant->scale == &quant_f16, p->scales[b]);
         transpose_halves(block->biases, n_groups, quant->scale == &quant_f16, p->biases[b]);
     }
+    if (panel_codes_of(quant, block, n_cols, p->codes[b]))
+        return;
     for (size_t begin = 0; begin < n_cols; begin += CHUNK) {
         const size_t end = begin + CHUNK < n_cols ? begin + CHUNK : n_cols;
         const size_t at = is_affine ? 0 : begin / group * LANES;
@@ -390,7 +421,8 @@ INLINE void tile_group(const struct panel *p, const struct tile *tile, unsigned 
     vi dots[TILE_BLOCKS][TILE_TOKENS];
     UNROLL for (unsigned t = 0; t < n_tokens; t++) {
         const struct fold_inputs *f = &tile->f[t];
-        const vi start = vi_set1(-surplus(f, has_bias, is_wide ? WIDE_CODES_SHIFT : 0) * f->x_sum[g]);
+        const int32_t shift = is_wide ? WIDE_CODES_SHIFT : 0;
+        const vi start = vi_set1(-surplus(f, has_bias, shift) * f->x_sum[g]);
         UNROLL for (unsigned b = 0; b < n_blocks; b++)
             dots[b][t] = start;
     }
@@ -422,7 +454,8 @@ INLINE void tile_run(const struct kernel_matmul *m, const struct panel *p, size_
     struct tile tile;
     vf acc[TILE_BLOCKS][TILE_TOKENS];
     for (unsigned t = 0; t < n_tokens; t++) {
-        tile.q[t] = m->in.q + kernel_pick(m, t0 + t) * n_cols;
+        tile.q[t] = p->tokens != NULL ? p->tokens + (t0 + t) * n_cols
+                                      : m->in.q + kernel_pick(m, t0 + t) * n_cols;
         tile.f[t] = fold_inputs_of(m, t0 + t, n_groups, NULL, NULL);
         for (unsigned b = 0; b < n_blocks; b++)
             acc[b][t] = vf_zero();
@@ -464,7 +497,7 @@ static void panel_multiply(const struct kernel_matmul *m, const struct panel *p)
 #endif
 
 /* scratch, all at multiples of 64 bytes: one chunk of codes, then per block the panel's codes,
- * scales and biases: at most 4 * n_cols + 2 * n_cols floats a block. */
+ * scales and biases: at most 4 * n_cols + 2 * n_cols floats a block; then the inputs. */
 static void matmul_panel(const struct kernel_matmul *m)
 {
     const size_t n_cols = m->w->n_cols, n_groups = n_cols / m->w->quant->group;
@@ -477,6 +510,7 @@ static void matmul_panel(const struct kernel_matmul *m)
         p.biases[b] = p.scales[b] + n_groups * LANES;
         at = p.biases[b] + n_groups * LANES;
     }
+    p.tokens = panel_tokens_of(m, (int8_t *)at);
     for (size_t r = m->begin; r < m->end;) {
         for (p.n_blocks = 0; p.n_blocks < TILE_BLOCKS && r < m->end; p.n_blocks++, r += LANES) {
             row_block_at(m, r, &p.blocks[p.n_blocks]);
@@ -493,7 +527,7 @@ static void matmul(const struct kernel_matmul *m)
         matmul_float(m);
     else if (m->n >= PANEL_TOKENS)
         matmul_panel(m);
-    else if (quant->codes == QUANT_CODES_AFFINE && (quant->bits == 4 || quant->bits == 8))
+    else if (has_whole_codes(quant))
         matmul_direct(m);
     else
         matmul_unpacked(m);

@@ -97,7 +97,7 @@ INLINE void float_tile(const char *const rows[FLOAT_ROWS], enum float_kind kind,
     vf_store(result, vf_sum16(acc));
 }
 
-static void float_tokens(const struct kernel_matmul *m, const char *const rows[FLOAT_ROWS],
+INLINE void float_tokens(const struct kernel_matmul *m, const char *const rows[FLOAT_ROWS],
                          enum float_kind kind, size_t r, size_t n_rows)
 {
     const size_t n_cols = m->w->n_cols;

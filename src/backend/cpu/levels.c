@@ -50,29 +50,35 @@ static bool has_amx(void)
 }
 #endif
 
-#if defined(__aarch64__)
+#if defined(__aarch64__) && defined(__linux__)
 static bool has_dotprod(void)
 {
-#if defined(__linux__)
     return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
-#else
-    int has = 0;
-    size_t bytes = sizeof has;
-    return sysctlbyname("hw.optional.arm.FEAT_DotProd", &has, &bytes, NULL, 0) == 0 && has != 0;
-#endif
 }
 
 static bool has_i8mm(void)
 {
-#if defined(__linux__)
     return has_dotprod() && (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0;
-#else
+}
+#elif defined(__aarch64__) && defined(__APPLE__)
+static bool has_feature(const char *name)
+{
     int has = 0;
     size_t bytes = sizeof has;
-    return has_dotprod() &&
-           sysctlbyname("hw.optional.arm.FEAT_I8MM", &has, &bytes, NULL, 0) == 0 && has != 0;
-#endif
+    return sysctlbyname(name, &has, &bytes, NULL, 0) == 0 && has != 0;
 }
+
+static bool has_dotprod(void)
+{
+    return has_feature("hw.optional.arm.FEAT_DotProd");
+}
+
+static bool has_i8mm(void)
+{
+    return has_dotprod() && has_feature("hw.optional.arm.FEAT_I8MM");
+}
+#elif defined(__aarch64__)
+#error "how does this system tell what its processor can do?"
 #endif
 
 static const struct level levels[] = {
