@@ -114,6 +114,7 @@ struct backend_options {
     unsigned n_threads;
     size_t max_cols; /* of any weight */
     size_t max_rows; /* tokens in any batch */
+    bool pin_threads;
 };
 
 /* A backend of the list by name; NULL takes the first. */

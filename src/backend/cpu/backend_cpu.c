@@ -436,7 +436,9 @@ int backend_cpu_open(const struct backend_options *options, struct backend **out
     cpu->thread_floats = thread_floats_for(options);
     cpu->scratch_block = mem_new_aligned(MEM_CACHE_LINE, backend_cpu_scratch_bytes(options),
                                          "the CPU backend's scratch", err);
-    rc = cpu->scratch_block == NULL ? FM_ERR_NOMEM : pool_open(options->n_threads, &cpu->pool, err);
+    rc = cpu->scratch_block == NULL
+             ? FM_ERR_NOMEM
+             : pool_open(options->n_threads, options->pin_threads, &cpu->pool, err);
     if (rc != 0) {
         cpu_close(&cpu->base);
         return rc;
