@@ -108,12 +108,14 @@ struct backend_ops {
 
 struct backend {
     const struct backend_ops *ops;
+    const char *level; /* of the processor's instructions in use */
 };
 
 struct backend_options {
     unsigned n_threads;
     size_t max_cols; /* of any weight */
     size_t max_rows; /* tokens in any batch */
+    const char *cpu; /* level of the processor's instructions by name; NULL: the best */
     bool pin_threads;
 };
 

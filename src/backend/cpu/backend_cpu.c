@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "backend/cpu/kernels.h"
+#include "backend/machine.h"
 #include "base/mem.h"
 #include "base/pool.h"
 
@@ -423,13 +424,17 @@ int backend_cpu_open(const struct backend_options *options, struct backend **out
                      struct fm_error *err)
 {
     *out = NULL;
+    struct machine_level level;
     int rc = check_processor(err);
+    if (rc == 0)
+        rc = machine_level_find(options->cpu, &level, err);
     if (rc != 0)
         return rc;
     struct backend_cpu *cpu = mem_new(1, sizeof *cpu, "the CPU backend", err);
     if (cpu == NULL)
         return FM_ERR_NOMEM;
     cpu->base.ops = &cpu_ops;
+    cpu->base.level = level.name;
     cpu->kernels = &kernels_ref;
     cpu->max_cols = options->max_cols;
     cpu->max_rows = options->max_rows;
