@@ -23,6 +23,8 @@
 #define LANES 16
 /* For templates whose arguments are constants where they are used. */
 #define INLINE static inline __attribute__((always_inline))
+/* Before a loop whose counter picks registers: its turns are constants, and all are written out. */
+#define UNROLL _Pragma("GCC unroll 16")
 
 #include "backend/cpu/lanes_math.h"
 #include "backend/cpu/lanes_float.h"

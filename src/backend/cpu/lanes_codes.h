@@ -9,16 +9,34 @@
 #define CHUNK 256     /* columns unpacked at a time: whole blocks of every format */
 #define PANEL_TOKENS 3 /* from this many on, a panel pays */
 
-/* Sixteen rows from `first` on; past the end of the caller's rows the last one is repeated. */
+#ifdef LEVEL_HAS_COLUMNS
+/* The rows [first, first + n) among sixteen neighbours from `base` on: n is 16 but at the end. A
+ * matrix of fewer rows is taken row by row, each repeated sixteen times. */
 struct row_block {
-    const uint8_t *codes[LANES]; /* part 0 of each row */
-    const uint8_t *scales[LANES], *biases[LANES]; /* affine only */
-    size_t first, n;
+    size_t first, n, base;
+    bool is_repeated;
 };
 
 static void row_block_at(const struct kernel_matmul *m, size_t first, struct row_block *b)
 {
-    b->first = first;
+    const size_t n_rows = m->w->n_rows, left = m->end - first;
+    b->first = b->base = first;
+    b->is_repeated = n_rows < LANES;
+    b->n = b->is_repeated ? 1 : left < LANES ? left : LANES;
+    if (!b->is_repeated && first + LANES > n_rows)
+        b->base = n_rows - LANES;
+}
+#else
+/* Sixteen rows from `first` on; past the end of the caller's rows the last one is repeated. */
+struct row_block {
+    const uint8_t *codes[LANES]; /* part 0 of each row */
+    const uint8_t *scales[LANES], *biases[LANES]; /* affine only */
+    size_t first, n, base; /* base: the row of lane 0 */
+};
+
+static void row_block_at(const struct kernel_matmul *m, size_t first, struct row_block *b)
+{
+    b->first = b->base = first;
     b->n = m->end - first < LANES ? m->end - first : LANES;
     for (size_t i = 0; i < LANES; i++) {
         const void *parts[QUANT_MAX_PARTS] = {NULL};
@@ -85,6 +103,7 @@ static void unpack_chunk(const struct quant *quant, const struct row_block *bloc
     case QUANT_NO_CODES: break;
     }
 }
+#endif
 
 /* acc after one more group, sixteen rows of it. */
 INLINE vf fold(vf acc, vi dots, const float *scales, const float *biases, bool has_bias,
@@ -105,11 +124,20 @@ struct fold_inputs {
     int32_t zero;
 };
 
-INLINE vf fold_span(vf acc, const vi *dots, const struct fold_inputs *f, size_t g, unsigned n,
-                    bool has_bias)
+/* What the level's integers have too much, per unit of the group's sum: the zero, less what it
+ * takes off wide codes itself. */
+INLINE int32_t surplus(const struct fold_inputs *f, bool has_bias, bool is_wide)
 {
+    return (has_bias ? 0 : f->zero) - (is_wide ? WIDE_CODES_SHIFT : 0);
+}
+
+INLINE vf fold_span(vf acc, const vi *dots, const struct fold_inputs *f, size_t g, unsigned n,
+                    bool has_bias, bool is_wide)
+{
+    const int32_t zero = surplus(f, has_bias, is_wide);
+    const bool is_centred = has_bias && (!is_wide || WIDE_CODES_SHIFT == 0);
     for (unsigned i = 0; i < n; i++) {
-        const vi centred = has_bias ? dots[i] : vi_sub(dots[i], vi_set1(f->zero * f->x_sum[g + i]));
+        const vi centred = is_centred ? dots[i] : vi_sub(dots[i], vi_set1(zero * f->x_sum[g + i]));
         acc = fold(acc, centred, f->scales + (g + i) * LANES, f->biases + (g + i) * LANES,
                    has_bias, f->x_scale[g + i], f->x_offset[g + i]);
     }
@@ -120,10 +148,13 @@ static void store_block(const struct kernel_matmul *m, const struct row_block *b
                         vf result)
 {
     float *to = kernel_out(m, t, block->first);
-    if (block->n == LANES)
+    if (block->n == LANES) {
         vf_store(to, result);
-    else
-        vf_store_part(to, result, block->n);
+    } else {
+        float lanes[LANES];
+        vf_store(lanes, result);
+        memcpy(to, lanes + (block->first - block->base), block->n * sizeof *to);
+    }
 }
 
 static struct fold_inputs fold_inputs_of(const struct kernel_matmul *m, size_t t, size_t n_groups,
@@ -135,6 +166,7 @@ static struct fold_inputs fold_inputs_of(const struct kernel_matmul *m, size_t t
                                 .x_sum = m->in.sum + from, .zero = (int32_t)m->w->quant->zero};
 }
 
+#ifndef LEVEL_HAS_COLUMNS
 /* ---- a few tokens: the rows as they lie -------------------------------------------------------- */
 
 /* Even columns, then odd ones, of every span. */
@@ -170,7 +202,7 @@ INLINE vf direct_row_block(const struct row_block *block, const struct fold_inpu
             vi_dots_nibbles(rows, q + at, SPAN, group, dots);
         else
             vi_dots_bytes(rows, q + at, SPAN, group, true, dots);
-        acc = fold_span(acc, dots, f, at / group, SPAN / group, true);
+        acc = fold_span(acc, dots, f, at / group, SPAN / group, true, bits == 8);
     }
     if (at < n_cols) {
         const unsigned rest = (unsigned)(n_cols - at);
@@ -180,7 +212,7 @@ INLINE vf direct_row_block(const struct row_block *block, const struct fold_inpu
             vi_dots_nibbles(rows, q + at, rest, group, dots);
         else
             vi_dots_bytes(rows, q + at, rest, group, true, dots);
-        acc = fold_span(acc, dots, f, at / group, rest / group, true);
+        acc = fold_span(acc, dots, f, at / group, rest / group, true, bits == 8);
     }
     return acc;
 }
@@ -236,7 +268,7 @@ INLINE vf unpacked_span(vf acc, const uint8_t *codes, const int8_t *q, unsigned 
     for (unsigned r = 0; r < LANES; r++)
         rows[r] = codes + r * CHUNK;
     vi_dots_bytes(rows, q, cols, group, is_wide, dots);
-    return fold_span(acc, dots, f, g, cols / group, has_bias);
+    return fold_span(acc, dots, f, g, cols / group, has_bias, is_wide);
 }
 
 INLINE vf unpacked_chunk(vf acc, const uint8_t *codes, const int8_t *q, size_t cols,
@@ -304,6 +336,7 @@ static void matmul_unpacked(const struct kernel_matmul *m)
         unpacked_block(m, &block);
     }
 }
+#endif
 
 /* ---- many tokens: a panel ---------------------------------------------------------------------- */
 
@@ -313,7 +346,12 @@ struct panel {
     float *scales[TILE_BLOCKS], *biases[TILE_BLOCKS];
     struct row_block blocks[TILE_BLOCKS];
     unsigned n_blocks;
+    const int8_t *tokens; /* [n, n_cols], in the order of the codes; NULL where that is their own */
 };
+
+#ifdef LEVEL_HAS_COLUMNS
+#include "backend/cpu/lanes_columns.h"
+#else
 
 /* Sixteen rows of `cols` unpacked codes into the panel, four columns at a time side by side. */
 static void panel_interleave(const uint8_t *codes, size_t cols, uint8_t *to)
@@ -346,11 +384,22 @@ static void panel_fill(const struct kernel_matmul *m, struct panel *p, unsigned 
         panel_interleave(codes, end - begin, p->codes[b] + begin * LANES);
     }
 }
+#endif
 
 struct tile {
     const int8_t *q[TILE_TOKENS];
     struct fold_inputs f[TILE_TOKENS]; /* scales and biases unused */
 };
+
+#ifndef LEVEL_HAS_DOT4_OF
+/* Sixteen columns of a token, and vi_dot4 with the k-th four of them. */
+typedef const int8_t *vx;
+INLINE vx vx_load(const int8_t *p) { return p; }
+INLINE vi vi_dot4_of(vi acc, vc codes, vx x, unsigned k, bool is_wide)
+{
+    return vi_dot4(acc, codes, x + 4 * k, is_wide);
+}
+#endif
 
 /* One group of a tile: n_blocks and n_tokens are constants where this is inlined. */
 INLINE void tile_group(const struct panel *p, const struct tile *tile, unsigned n_blocks,
@@ -358,22 +407,27 @@ INLINE void tile_group(const struct panel *p, const struct tile *tile, unsigned 
                        vf acc[TILE_BLOCKS][TILE_TOKENS])
 {
     vi dots[TILE_BLOCKS][TILE_TOKENS];
-    for (unsigned t = 0; t < n_tokens; t++) {
-        const int32_t zero = (has_bias ? 0 : tile->f[t].zero) - (is_wide ? WIDE_CODES_SHIFT : 0);
-        const vi start = vi_set1(zero == 0 ? 0 : -zero * tile->f[t].x_sum[g]);
-        for (unsigned b = 0; b < n_blocks; b++)
+    UNROLL for (unsigned t = 0; t < n_tokens; t++) {
+        const struct fold_inputs *f = &tile->f[t];
+        const vi start = vi_set1(-surplus(f, has_bias, is_wide) * f->x_sum[g]);
+        UNROLL for (unsigned b = 0; b < n_blocks; b++)
             dots[b][t] = start;
     }
-    for (size_t i = g * group; i < (g + 1) * group; i += 4) {
-        vc codes[TILE_BLOCKS];
-        for (unsigned b = 0; b < n_blocks; b++)
-            codes[b] = vc_load(p->codes[b] + i * LANES);
-        for (unsigned t = 0; t < n_tokens; t++)
-            for (unsigned b = 0; b < n_blocks; b++)
-                dots[b][t] = vi_dot4(dots[b][t], codes[b], tile->q[t] + i, is_wide);
+    for (size_t i = g * group; i < (g + 1) * group; i += KERNEL_SMALLEST_GROUP) {
+        vx x[TILE_TOKENS];
+        UNROLL for (unsigned t = 0; t < n_tokens; t++)
+            x[t] = vx_load(tile->q[t] + i);
+        UNROLL for (unsigned k = 0; k < KERNEL_SMALLEST_GROUP / 4; k++) {
+            vc codes[TILE_BLOCKS];
+            UNROLL for (unsigned b = 0; b < n_blocks; b++)
+                codes[b] = vc_load(p->codes[b] + (i + 4 * k) * LANES);
+            UNROLL for (unsigned t = 0; t < n_tokens; t++)
+                UNROLL for (unsigned b = 0; b < n_blocks; b++)
+                    dots[b][t] = vi_dot4_of(dots[b][t], codes[b], x[t], k, is_wide);
+        }
     }
-    for (unsigned t = 0; t < n_tokens; t++)
-        for (unsigned b = 0; b < n_blocks; b++)
+    UNROLL for (unsigned t = 0; t < n_tokens; t++)
+        UNROLL for (unsigned b = 0; b < n_blocks; b++)
             acc[b][t] = fold(acc[b][t], dots[b][t], p->scales[b] + g * LANES,
                              p->biases[b] + g * LANES, has_bias, tile->f[t].x_scale[g],
                              tile->f[t].x_offset[g]);
@@ -387,7 +441,8 @@ INLINE void tile_run(const struct kernel_matmul *m, const struct panel *p, size_
     struct tile tile;
     vf acc[TILE_BLOCKS][TILE_TOKENS];
     for (unsigned t = 0; t < n_tokens; t++) {
-        tile.q[t] = m->in.q + kernel_pick(m, t0 + t) * n_cols;
+        tile.q[t] = p->tokens != NULL ? p->tokens + (t0 + t) * n_cols
+                                      : m->in.q + kernel_pick(m, t0 + t) * n_cols;
         tile.f[t] = fold_inputs_of(m, t0 + t, n_groups, NULL, NULL);
         for (unsigned b = 0; b < n_blocks; b++)
             acc[b][t] = vf_zero();
@@ -412,8 +467,8 @@ INLINE void panel_tokens(const struct kernel_matmul *m, const struct panel *p, u
 }
 
 #define PANEL(has_bias, is_wide)                                                                   \
-    (p->n_blocks == 1 ? panel_tokens(m, p, 1, has_bias, is_wide)                                   \
-                      : panel_tokens(m, p, TILE_BLOCKS, has_bias, is_wide))
+    (TILE_BLOCKS > 1 && p->n_blocks == 1 ? panel_tokens(m, p, 1, has_bias, is_wide)                \
+                                         : panel_tokens(m, p, TILE_BLOCKS, has_bias, is_wide))
 
 #ifndef LEVEL_HAS_PANEL_MULTIPLY
 static void panel_multiply(const struct kernel_matmul *m, const struct panel *p)
@@ -427,23 +482,32 @@ static void panel_multiply(const struct kernel_matmul *m, const struct panel *p)
 #endif
 
 /* scratch, all at multiples of 64 bytes: one chunk of codes, then per block the panel's codes,
- * scales and biases: at most 4 * n_cols + 2 * n_cols floats a block. */
+ * scales and biases: at most 4 * n_cols + 2 * n_cols floats a block; then tokens in order. */
 static void matmul_panel(const struct kernel_matmul *m)
 {
     const size_t n_cols = m->w->n_cols, n_groups = n_cols / m->w->quant->group;
     uint8_t *chunk = (uint8_t *)m->scratch;
     float *at = m->scratch + LANES * CHUNK / sizeof(float);
-    struct panel p;
+    struct panel p = {.tokens = NULL};
     for (unsigned b = 0; b < TILE_BLOCKS; b++) {
         p.codes[b] = (uint8_t *)at;
         p.scales[b] = at + n_cols * LANES / sizeof(float);
         p.biases[b] = p.scales[b] + n_groups * LANES;
         at = p.biases[b] + n_groups * LANES;
     }
+#ifdef LEVEL_HAS_COLUMNS
+    if (has_order(m->w->quant)) {
+        for (size_t t = 0; t < m->n; t++)
+            order_columns(m->w->quant, m->in.q + kernel_pick(m, t) * n_cols, n_cols,
+                          (int8_t *)at + t * n_cols);
+        p.tokens = (const int8_t *)at;
+    }
+#endif
     for (size_t r = m->begin; r < m->end;) {
-        for (p.n_blocks = 0; p.n_blocks < TILE_BLOCKS && r < m->end; p.n_blocks++, r += LANES) {
+        for (p.n_blocks = 0; p.n_blocks < TILE_BLOCKS && r < m->end; p.n_blocks++) {
             row_block_at(m, r, &p.blocks[p.n_blocks]);
             panel_fill(m, &p, p.n_blocks, chunk);
+            r += p.blocks[p.n_blocks].n;
         }
         panel_multiply(m, &p);
     }
@@ -456,10 +520,15 @@ static void matmul(const struct kernel_matmul *m)
         matmul_float(m);
     else if (m->n >= PANEL_TOKENS)
         matmul_panel(m);
+#ifdef LEVEL_HAS_COLUMNS
+    else
+        matmul_few(m);
+#else
     else if (quant->codes == QUANT_CODES_AFFINE && (quant->bits == 4 || quant->bits == 8))
         matmul_direct(m);
     else
         matmul_unpacked(m);
+#endif
 }
 
 #endif
