@@ -151,7 +151,7 @@ INLINE void tile_block(const struct kernel_matmul *m, const struct panel *p,
             pair_store(pair + 1, sums);
     }
     for (unsigned t = 0; t < n; t++)
-        store_rows(m, p->blocks[0].first, p->blocks[0].n, t0 + t, acc[t]);
+        store_rows(m, p->blocks[0].first, p->blocks[0].n, p->blocks[0].lane, t0 + t, acc[t]);
 }
 
 static void tile_tokens(const struct kernel_matmul *m, const struct panel *p,

@@ -19,6 +19,7 @@
  * matrix of fewer rows is taken row by row, each repeated sixteen times. */
 struct row_block {
     size_t first, n, base;
+    size_t lane; /* of the first */
     bool is_repeated;
 };
 
@@ -30,6 +31,7 @@ static void row_block_at(const struct kernel_matmul *m, size_t first, struct row
     b->n = b->is_repeated ? 1 : left < LANES ? left : LANES;
     if (!b->is_repeated && first + LANES > n_rows)
         b->base = n_rows - LANES;
+    b->lane = b->first - b->base;
 }
 #define COLUMN_TOKENS 4 /* that are multiplied with codes as these come */
 
@@ -855,7 +857,7 @@ static void matmul_few(const struct kernel_matmul *m)
             }
             functions->few(&few, (unsigned)n, out);
             for (unsigned i = 0; i < n; i++)
-                store_rows(m, block.first, block.n, t + i, out[i]);
+                store_rows(m, block.first, block.n, block.lane, t + i, out[i]);
         }
     }
 }
