@@ -5,6 +5,8 @@
 
 #include "backend/cpu/lanes_avx512.h"
 
+/* Only panels are used of what is here. */
+#pragma GCC diagnostic ignored "-Wunused-function"
 #include "backend/cpu/lanes.h"
 
 #define TILE_ROWS 16
@@ -197,7 +199,7 @@ static void matmul_amx(const struct kernel_matmul *m)
     if (m->w->quant->codes != QUANT_NO_CODES && m->n >= PANEL_TOKENS)
         matmul_tiles(m);
     else
-        matmul(m);
+        k_avx512_matmul(m);
 }
 
 static uint64_t tile_peak(uint64_t n_rounds)
@@ -215,7 +217,6 @@ static uint64_t tile_peak(uint64_t n_rounds)
 
 void k_amx_init(struct kernels *table)
 {
-    lanes_init(table);
     table->name = "amx";
     table->matmul = matmul_amx;
     table->int8_peak = tile_peak;
