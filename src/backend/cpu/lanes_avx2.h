@@ -335,7 +335,7 @@ INLINE vi vi_dot4(vi acc, vc codes, const int8_t *x, bool is_wide)
                             pairs_added(_mm256_maddubs_epi16(codes.hi, all))});
 }
 
-/* ---- columns: see lanes_columns.h ------------------------------------------------------------- */
+/* ---- columns: see lanes_formats.h ------------------------------------------------------------ */
 
 #define LEVEL_HAS_COLUMNS
 

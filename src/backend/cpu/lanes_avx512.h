@@ -182,7 +182,7 @@ INLINE vi vi_dot4(vi acc, vc codes, const int8_t *x, bool is_wide)
     return _mm512_dpbusd_epi32(acc, codes, _mm512_set1_epi32(four));
 }
 
-/* ---- columns: see lanes_columns.h ------------------------------------------------------------- */
+/* ---- columns: see lanes_formats.h ------------------------------------------------------------ */
 
 #define LEVEL_HAS_COLUMNS
 

@@ -8,12 +8,14 @@
 struct row_block {
     const uint8_t *codes[LANES]; /* part 0 of each row */
     const uint8_t *scales[LANES], *biases[LANES]; /* affine only */
-    size_t first, n, base; /* base: the row of lane 0 */
+    size_t first, n;
+    size_t lane; /* of the first: 0 */
 };
 
 static void row_block_at(const struct kernel_matmul *m, size_t first, struct row_block *b)
 {
-    b->first = b->base = first;
+    b->first = first;
+    b->lane = 0;
     b->n = m->end - first < LANES ? m->end - first : LANES;
     for (size_t i = 0; i < LANES; i++) {
         const void *parts[QUANT_MAX_PARTS] = {NULL};
