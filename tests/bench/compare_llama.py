@@ -31,11 +31,13 @@ To build the peer: its source lies in the PyPI sdist of llama-cpp-python (0.3.36
         -DGGML_NATIVE=ON -DGGML_CPU_REPACK=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF \\
         -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_APP=OFF
     ninja -C peer llama-bench
-What is fastest differs, so try it: without GGML_CPU_REPACK a prompt's q4_k experts are multiplied
-in tiles, which is 1.7 times as fast as its repacked form, and AMX takes the q4_0 of the rest, which
-makes decode 1.4 times as fast. On a processor with AMX, what gcc 12 makes of it dies of an illegal
-instruction at the first `tilezero`: that compiler's _tile_loadconfig() names 8 of the 64 bytes it
-reads, so the stores of the others are dropped. Write
+Its best form may differ between the tests: without GGML_CPU_REPACK a prompt's q4_k experts are
+multiplied in tiles, 1.7 times as fast as in its repacked form; in decode the two are within noise
+on one thread. So compare decode (--tests decode) with a build that leaves the option out too,
+and with q4_0 experts. AMX takes the q4_0 of the rest and makes decode 1.4 times as fast.
+On a processor with AMX, what gcc 12 makes of it dies of an illegal instruction at the first
+`tilezero`: that compiler's _tile_loadconfig() names 8 of the 64 bytes it reads, so the stores of
+the others are dropped. Write
     __asm__ volatile("" : : "r"(&tc) : "memory");
 before the call in ggml/src/ggml-cpu/amx/mmq.cpp, or use clang.
 """
