@@ -28,6 +28,7 @@ static void configure_tiles(unsigned step)
     }
     c.row_bytes[4] = c.row_bytes[6] = (uint16_t)step;
     c.rows[5] = c.rows[7] = (uint8_t)(step / 4);
+    __asm__ volatile("" : : "m"(c)); /* GCC 12 thinks that only its first bytes are read */
     _tile_loadconfig(&c);
 }
 
