@@ -36,9 +36,12 @@ static const struct family families[] = {
     FAMILY(weighted_sum, 16, NO_FORMAT),
     FAMILY(add_scaled_sigmoid, 16, NO_FORMAT),
     FAMILY(add, 16, NO_FORMAT),
+    FAMILY(int8_peak, 1, NO_FORMAT),
 };
 
 #define N_FAMILIES (sizeof families / sizeof families[0])
+_Static_assert(sizeof(struct kernels) == sizeof(char *) + N_FAMILIES * sizeof(void (*)(void)),
+               "every kernel of the table is checked");
 
 struct options {
     const char *level, *kernel, *format;
