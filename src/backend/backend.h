@@ -90,8 +90,6 @@ struct backend_ffn {
 struct backend_ops {
     const char *name;
     void (*close)(struct backend *be);
-    /* The level of the kernels in use, for people. */
-    const char *(*level)(const struct backend *be);
 
     /* x[t] = row tokens[t] of w */
     void (*embed)(struct backend *be, const struct weight *w, const int32_t *tokens, size_t n,
@@ -128,6 +126,7 @@ struct backend_ops {
 
 struct backend {
     const struct backend_ops *ops;
+    const char *level; /* of the processor's instructions in use */
 };
 
 struct backend_options {

@@ -60,7 +60,7 @@ static int read_options(struct budget *b, const struct model *model,
                         const struct fm_model_options *options, struct fm_error *err)
 {
     const uint32_t longest = model->shape.max_context;
-    b->n_threads = options->n_threads > 0 ? options->n_threads : plat_n_cpus();
+    b->n_threads = options->n_threads > 0 ? options->n_threads : plat_n_cores();
     b->n_threads = b->n_threads < LIMIT_THREADS ? b->n_threads : LIMIT_THREADS;
     b->n_sessions = options->n_sessions > 0 ? options->n_sessions : 1;
     b->n_context = options->n_context;

@@ -115,7 +115,8 @@ static int open_store(struct fm_model *m, bool checks, struct fm_error *err)
     return rc;
 }
 
-static int open_compute(struct fm_model *m, struct fm_error *err)
+static int open_compute(struct fm_model *m, const struct fm_model_options *options,
+                        struct fm_error *err)
 {
     const struct budget *b = &m->budget;
     const struct forward_options forward = {.max_rows = b->max_rows,
@@ -123,7 +124,8 @@ static int open_compute(struct fm_model *m, struct fm_error *err)
                                             .n_context = b->n_context,
                                             .kv_format = m->kv_format,
                                             .routes = m->routes};
-    struct backend_options backend = {.n_threads = b->n_threads};
+    struct backend_options backend = {.n_threads = b->n_threads, .cpu = options->cpu,
+                                      .pin_threads = options->pin_threads};
     forward_backend_options(m->model, &forward, &backend);
     m->segments = mem_new(b->n_sessions, sizeof *m->segments, "the batch", err);
     m->segment_sessions = mem_new(b->n_sessions, sizeof *m->segment_sessions, "the batch", err);
@@ -196,7 +198,7 @@ static int open_into(struct fm_model *m, const char *path,
     if (rc == 0)
         rc = open_store(m, options->check, err);
     if (rc == 0)
-        rc = open_compute(m, err);
+        rc = open_compute(m, options, err);
     return rc;
 }
 
@@ -240,6 +242,25 @@ void fm_model_close(struct fm_model *m)
 
 /* ---- knowing -------------------------------------------------------------------------------- */
 
+/* One per weight that a token meets: every matrix, the chosen experts' share of all experts. */
+static void count_mul_adds(const struct model *model, struct fm_model_info *info)
+{
+    uint64_t experts = 0;
+    for (size_t i = 0; i < model->source->n_tensors; i++) {
+        const struct tensor_use *use = &model->uses[i];
+        const uint64_t n = use->n_rows * use->n_cols;
+        if (use->role == TENSOR_MATRIX || use->role == TENSOR_GATE)
+            info->mul_adds_per_token += n;
+        else if (use->role == TENSOR_EXPERT)
+            experts += n;
+        else if (use->role == TENSOR_HEAD) /* a tied embedding too */
+            info->mul_adds_per_head += n;
+    }
+    if (model->shape.n_experts > 0)
+        info->mul_adds_per_token +=
+            experts / model->shape.n_experts * model->shape.n_experts_per_token;
+}
+
 void fm_model_info(const struct fm_model *m, struct fm_model_info *info)
 {
     const struct model *model = m->model;
@@ -266,6 +287,7 @@ void fm_model_info(const struct fm_model *m, struct fm_model_info *info)
         .has_tied_head = model->shape.has_tied_head,
         .routes = m->routes != NULL ? m->routes->label : NULL,
     };
+    count_mul_adds(model, info);
     for (uint32_t i = 0; i < model->n_expert_layers; i++) {
         const struct expert_layer *l = &model->expert_layers[i];
         info->experts_bytes += l->n_experts * l->read_bytes;
@@ -311,6 +333,7 @@ void fm_model_stats(const struct fm_model *m, struct fm_stats *stats)
         .prefill_chunk = b->max_rows,
         .n_context = b->n_context,
         .n_threads = b->n_threads,
+        .cpu_level = m->be != NULL ? m->be->level : NULL,
         .n_prefill_tokens = m->n_prefill_tokens,
         .prefill_ns = m->prefill_ns,
         .n_decode_tokens = m->n_decode_tokens,

@@ -272,15 +272,9 @@ static void cpu_close(struct backend *be)
     mem_free(cpu);
 }
 
-static const char *cpu_level(const struct backend *be)
-{
-    return ((const struct backend_cpu *)be)->kernels.name;
-}
-
 static const struct backend_ops cpu_ops = {
     .name = "cpu",
     .close = cpu_close,
-    .level = cpu_level,
     .embed = cpu_embed,
     .input = cpu_input,
     .matmul = cpu_matmul,
@@ -308,12 +302,14 @@ int backend_cpu_open(const struct backend_options *options, struct backend **out
     if (cpu == NULL)
         return FM_ERR_NOMEM;
     cpu->base.ops = &cpu_ops;
+    cpu->base.level = level->name;
     cpu->limits = *options;
     level_kernels(level, &cpu->kernels);
     struct carver c = {.at = mem_new_aligned(MEM_CACHE_LINE, backend_cpu_scratch_bytes(options),
                                              "the CPU backend's scratch", err)};
     cpu->block = c.at;
-    rc = c.at == NULL ? FM_ERR_NOMEM : pool_open(options->n_threads, &cpu->pool, err);
+    rc = c.at == NULL ? FM_ERR_NOMEM
+                      : pool_open(options->n_threads, options->pin_threads, &cpu->pool, err);
     if (rc != 0) {
         cpu_close(&cpu->base);
         return rc;

@@ -193,8 +193,28 @@ static void panel_multiply(const struct kernel_matmul *m, const struct panel *p)
         squares(m, p, false);
 }
 
+#define PEAK_SQUARES 16
+
+static uint64_t squares_peak(uint64_t n_rounds)
+{
+    const uint8x16_t rows = vdupq_n_u8((uint8_t)n_rounds);
+    const int8x16_t tokens = vdupq_n_s8((int8_t)n_rounds);
+    int32x4_t sums[PEAK_SQUARES];
+    UNROLL for (unsigned k = 0; k < PEAK_SQUARES; k++)
+        sums[k] = vdupq_n_s32((int32_t)k);
+    for (uint64_t i = 0; i < n_rounds; i++)
+        UNROLL for (unsigned k = 0; k < PEAK_SQUARES; k++)
+            sums[k] = vusmmlaq_s32(sums[k], rows, tokens);
+    UNROLL for (unsigned k = 1; k < PEAK_SQUARES; k++)
+        sums[0] = vaddq_s32(sums[0], sums[k]);
+    volatile int32_t keep = vaddvq_s32(sums[0]);
+    (void)keep;
+    return n_rounds * PEAK_SQUARES * 2 * 2 * 8 * 2;
+}
+
 void k_i8mm_init(struct kernels *table)
 {
     lanes_init(table);
     table->name = "i8mm";
+    table->int8_peak = squares_peak;
 }

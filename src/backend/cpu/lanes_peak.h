@@ -1,4 +1,4 @@
-/* Part of lanes.h: how fast the level can multiply at most, its operands never leaving registers. */
+/* Part of lanes.h: how fast the level can multiply at most, its operands staying in registers. */
 #ifndef FLASHMOE_BACKEND_CPU_LANES_PEAK_H
 #define FLASHMOE_BACKEND_CPU_LANES_PEAK_H
 
@@ -9,23 +9,22 @@
 static uint64_t int8_peak(uint64_t n_rounds)
 {
     uint8_t codes[64];
-    int8_t x[4 * PEAK_CHAINS];
-    int32_t result[LANES];
+    int8_t x[16];
     for (unsigned i = 0; i < sizeof codes; i++)
         codes[i] = (uint8_t)(i + n_rounds % 3);
     for (unsigned i = 0; i < sizeof x; i++)
         x[i] = (int8_t)(i + n_rounds % 5);
     const vc rows = vc_load(codes);
+    const vx token = vx_load(x);
     vi acc[PEAK_CHAINS];
-    for (unsigned k = 0; k < PEAK_CHAINS; k++)
-        acc[k] = vi_set1(0);
+    UNROLL for (unsigned k = 0; k < PEAK_CHAINS; k++)
+        acc[k] = vi_set1((int32_t)k); /* each its own, or the compiler makes them one */
     for (uint64_t i = 0; i < n_rounds; i++)
         UNROLL for (unsigned k = 0; k < PEAK_CHAINS; k++)
-            acc[k] = vi_dot4(acc[k], rows, x + 4 * k, false);
-    for (unsigned k = 1; k < PEAK_CHAINS; k++)
+            acc[k] = vi_dot4_of(acc[k], rows, token, k % 4, false);
+    UNROLL for (unsigned k = 1; k < PEAK_CHAINS; k++)
         acc[0] = vi_add(acc[0], acc[k]);
-    vf_store((float *)(void *)result, vf_of_bits(acc[0]));
-    volatile int32_t keep = result[0];
+    volatile int32_t keep = vi_reduce_add(acc[0]); /* every lane, or some are not computed */
     (void)keep;
     return n_rounds * PEAK_CHAINS * LANES * 4 * 2;
 }
