@@ -28,13 +28,12 @@ static void configure_tiles(unsigned step)
     }
     c.row_bytes[4] = c.row_bytes[6] = (uint16_t)step;
     c.rows[5] = c.rows[7] = (uint8_t)(step / 4);
-    __asm__ volatile("" : : "m"(c)); /* GCC 12 thinks that only its first bytes are read */
+    /* gcc 12 believes that the instruction reads eight bytes and drops stores to the others. */
+    __asm__ volatile("" : : "r"(&c) : "memory");
     _tile_loadconfig(&c);
 }
 
-/* The tokens of one product, sixteen at a time. A tile of codes holds four columns of each row in
- * a row of its own; nibbles come out of their bytes as the even four of eight columns and then the
- * odd four, so tokens are put into the same order. */
+/* The tokens of one product, sixteen at a time, their columns in the order of the panel's codes. */
 struct tokens {
     int8_t *codes;   /* [n / 16][n_cols / step][16][step] */
     float *scale;    /* [n / 16][n_groups][16] */
@@ -43,37 +42,21 @@ struct tokens {
     unsigned step;   /* columns that one instruction takes: a group, or 64 of a longer one */
 };
 
-static bool has_nibbles(const struct quant *quant)
-{
-    return quant->codes == QUANT_CODES_AFFINE && quant->bits == 4;
-}
-
-static void copy_in_order(int8_t *to, const int8_t *from, unsigned n, bool is_split)
-{
-    if (!is_split) {
-        memcpy(to, from, n);
-        return;
-    }
-    const __m256i order = _mm256_broadcastsi128_si256(
-        _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15));
-    for (unsigned i = 0; i < n; i += 32)
-        _mm256_storeu_si256((__m256i *)(to + i),
-                            _mm256_shuffle_epi8(
-                                _mm256_loadu_si256((const __m256i *)(from + i)), order));
-}
-
 static void gather_tokens(const struct kernel_matmul *m, const struct tokens *to)
 {
     const struct quant *quant = m->w->quant;
     const size_t n_cols = m->w->n_cols, n_groups = n_cols / quant->group, step = to->step;
-    const bool is_split = has_nibbles(quant);
+    const bool is_split = has_order(quant);
     for (size_t t = 0; t < m->n; t++) {
         const size_t row = kernel_pick(m, t), in_tile = t % TILE_ROWS;
         const size_t block = t / TILE_ROWS * TILE_ROWS;
         const int8_t *from = m->in.q + row * n_cols;
         int8_t *codes = to->codes + block * n_cols + in_tile * step;
         for (size_t at = 0; at < n_cols; at += step)
-            copy_in_order(codes + at * TILE_ROWS, from + at, (unsigned)step, is_split);
+            if (is_split)
+                order_columns(quant, from + at, step, codes + at * TILE_ROWS);
+            else
+                memcpy(codes + at * TILE_ROWS, from + at, step);
         for (size_t g = 0; g < n_groups; g++) {
             const size_t at = block * n_groups + g * TILE_ROWS + in_tile;
             to->scale[at] = m->in.scale[row * n_groups + g];
@@ -81,37 +64,6 @@ static void gather_tokens(const struct kernel_matmul *m, const struct tokens *to
             to->start[at] = -(int32_t)quant->zero * m->in.sum[row * n_groups + g];
         }
     }
-}
-
-/* Sixteen rows of nibble pairs into the panel: turned first, taken apart afterwards. */
-static void fill_nibbles(const struct row_block *block, size_t n_cols, uint8_t *to)
-{
-    const vi low = _mm512_set1_epi8(15);
-    for (size_t at = 0; at < n_cols; at += 2 * TILE_BYTES) {
-        const size_t n = n_cols - at < 2 * TILE_BYTES ? n_cols - at : 2 * TILE_BYTES;
-        vi x[LANES];
-        for (unsigned r = 0; r < LANES; r++)
-            x[r] = vi_load_bytes_part(block->codes[r] + at / 2, n / 2);
-        vi_transpose(x);
-        for (unsigned i = 0; i < n / 8; i++, to += 2 * TILE_BYTES) {
-            vc_store(to, _mm512_and_si512(x[i], low));
-            vc_store(to + TILE_BYTES, _mm512_and_si512(_mm512_srli_epi16(x[i], 4), low));
-        }
-    }
-}
-
-static void fill_block(const struct kernel_matmul *m, struct panel *p, uint8_t *chunk)
-{
-    const struct quant *quant = m->w->quant;
-    const struct row_block *block = &p->blocks[0];
-    if (!has_nibbles(quant)) {
-        panel_fill(m, p, 0, chunk);
-        return;
-    }
-    const size_t n_groups = m->w->n_cols / quant->group;
-    transpose_halves(block->scales, n_groups, quant->scale == &quant_f16, p->scales[0]);
-    transpose_halves(block->biases, n_groups, quant->scale == &quant_f16, p->biases[0]);
-    fill_nibbles(block, m->w->n_cols, p->codes[0]);
 }
 
 /* The sums of group g: an instruction for each `step` columns. */
@@ -199,7 +151,7 @@ INLINE void tile_block(const struct kernel_matmul *m, const struct panel *p,
             pair_store(pair + 1, sums);
     }
     for (unsigned t = 0; t < n; t++)
-        store_block(m, &p->blocks[0], t0 + t, acc[t]);
+        store_rows(m, p->blocks[0].first, p->blocks[0].n, t0 + t, acc[t]);
 }
 
 static void tile_tokens(const struct kernel_matmul *m, const struct panel *p,
@@ -214,16 +166,15 @@ static void tile_tokens(const struct kernel_matmul *m, const struct panel *p,
         tile_block(m, p, tokens, t, (unsigned)(m->n - t), has_bias);
 }
 
-/* scratch: a chunk of codes, one block of the panel, then the tokens: for 16 of them at most 16
+/* scratch: one block of the panel, then the tokens: for 16 of them at most 16
  * bytes of codes and 12 of factors a column. */
 static void matmul_tiles(const struct kernel_matmul *m)
 {
     const struct quant *quant = m->w->quant;
     const size_t n_cols = m->w->n_cols, n_groups = n_cols / quant->group;
     const size_t n = (m->n + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
-    uint8_t *chunk = (uint8_t *)m->scratch;
     struct panel p = {.n_blocks = 1};
-    p.codes[0] = (uint8_t *)(m->scratch + LANES * CHUNK / sizeof(float));
+    p.codes[0] = (uint8_t *)m->scratch;
     p.scales[0] = (float *)(void *)p.codes[0] + n_cols * LANES / sizeof(float);
     p.biases[0] = p.scales[0] + n_groups * LANES;
     struct tokens tokens = {.step = quant->group < TILE_BYTES ? quant->group : TILE_BYTES};
@@ -233,9 +184,9 @@ static void matmul_tiles(const struct kernel_matmul *m)
     tokens.codes = (int8_t *)(tokens.start + n * n_groups);
     gather_tokens(m, &tokens);
     configure_tiles(tokens.step);
-    for (size_t r = m->begin; r < m->end; r += LANES) {
+    for (size_t r = m->begin; r < m->end; r += p.blocks[0].n) {
         row_block_at(m, r, &p.blocks[0]);
-        fill_block(m, &p, chunk);
+        panel_fill(m, &p.blocks[0], NULL, p.codes[0], p.scales[0], p.biases[0]);
         tile_tokens(m, &p, &tokens);
     }
     _tile_release();

@@ -7,7 +7,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "backend/cpu/lanes_macros.h"
+
 #define CODES_F16(half) _cvtsh_ss(half)
+/* Keeps the compiler from working out beforehand, and then moving to and fro, what is cheaper
+ * found from p where it is needed. */
+#define OPAQUE(p) __asm__("" : "+r"(p))
 
 typedef struct {
     __m256 lo, hi;
@@ -28,7 +33,7 @@ typedef vi vc;
 #define VI_EACH(f, a, b) ((vi){f((a).lo, (b).lo), f((a).hi, (b).hi)})
 
 /* All ones in the first n lanes. */
-static inline vi first_lanes(size_t n)
+INLINE vi first_lanes(size_t n)
 {
     const __m256i count = _mm256_set1_epi32((int)n);
     const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
@@ -36,49 +41,49 @@ static inline vi first_lanes(size_t n)
                 _mm256_cmpgt_epi32(count, _mm256_add_epi32(lane, _mm256_set1_epi32(8)))};
 }
 
-static inline vf vf_zero(void) { return (vf){_mm256_setzero_ps(), _mm256_setzero_ps()}; }
-static inline vf vf_set1(float x) { return (vf){_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
-static inline vf vf_load(const float *p)
+INLINE vf vf_zero(void) { return (vf){_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+INLINE vf vf_set1(float x) { return (vf){_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+INLINE vf vf_load(const float *p)
 {
     return (vf){_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)};
 }
-static inline void vf_store(float *p, vf x)
+INLINE void vf_store(float *p, vf x)
 {
     _mm256_storeu_ps(p, x.lo);
     _mm256_storeu_ps(p + 8, x.hi);
 }
-static inline vf vf_load_part(const float *p, size_t n)
+INLINE vf vf_load_part(const float *p, size_t n)
 {
     const vi mask = first_lanes(n);
     return (vf){_mm256_maskload_ps(p, mask.lo), _mm256_maskload_ps(p + 8, mask.hi)};
 }
-static inline void vf_store_part(float *p, vf x, size_t n)
+INLINE void vf_store_part(float *p, vf x, size_t n)
 {
     const vi mask = first_lanes(n);
     _mm256_maskstore_ps(p, mask.lo, x.lo);
     _mm256_maskstore_ps(p + 8, mask.hi, x.hi);
 }
-static inline __m256 f32_of_bf16(__m128i h)
+INLINE __m256 f32_of_bf16(__m128i h)
 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
 }
-static inline vf vf_load_bf16(const void *p)
+INLINE vf vf_load_bf16(const void *p)
 {
     return (vf){f32_of_bf16(_mm_loadu_si128((const __m128i *)p)),
                 f32_of_bf16(_mm_loadu_si128((const __m128i *)p + 1))};
 }
-static inline vf vf_load_bf16_part(const void *p, size_t n)
+INLINE vf vf_load_bf16_part(const void *p, size_t n)
 {
     uint16_t halves[16] = {0};
     memcpy(halves, p, n * sizeof halves[0]);
     return vf_load_bf16(halves);
 }
-static inline vf vf_load_f16(const void *p)
+INLINE vf vf_load_f16(const void *p)
 {
     return (vf){_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)),
                 _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p + 1))};
 }
-static inline vf vf_load_f16_part(const void *p, size_t n)
+INLINE vf vf_load_f16_part(const void *p, size_t n)
 {
     uint16_t halves[16] = {0};
     memcpy(halves, p, n * sizeof halves[0]);
@@ -124,82 +129,82 @@ static inline void vf_store_f16(void *p, vf x)
     _mm_storeu_si128((__m128i *)p + 1, _mm256_cvtps_ph(x.hi, _MM_FROUND_TO_NEAREST_INT));
 }
 
-static inline vf vf_add(vf a, vf b) { return VF_EACH(_mm256_add_ps, a, b); }
-static inline vf vf_sub(vf a, vf b) { return VF_EACH(_mm256_sub_ps, a, b); }
-static inline vf vf_mul(vf a, vf b) { return VF_EACH(_mm256_mul_ps, a, b); }
-static inline vf vf_div(vf a, vf b) { return VF_EACH(_mm256_div_ps, a, b); }
-static inline vf vf_fma(vf a, vf b, vf c)
+INLINE vf vf_add(vf a, vf b) { return VF_EACH(_mm256_add_ps, a, b); }
+INLINE vf vf_sub(vf a, vf b) { return VF_EACH(_mm256_sub_ps, a, b); }
+INLINE vf vf_mul(vf a, vf b) { return VF_EACH(_mm256_mul_ps, a, b); }
+INLINE vf vf_div(vf a, vf b) { return VF_EACH(_mm256_div_ps, a, b); }
+INLINE vf vf_fma(vf a, vf b, vf c)
 {
     return (vf){_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
 }
-static inline vf vf_nmadd(vf a, vf b, vf c)
+INLINE vf vf_nmadd(vf a, vf b, vf c)
 {
     return (vf){_mm256_fnmadd_ps(a.lo, b.lo, c.lo), _mm256_fnmadd_ps(a.hi, b.hi, c.hi)};
 }
 /* a > b ? a : b, and the same the other way: where either is NaN the second operand. */
-static inline vf vf_max(vf a, vf b) { return VF_EACH(_mm256_max_ps, a, b); }
-static inline vf vf_min(vf a, vf b) { return VF_EACH(_mm256_min_ps, a, b); }
-static inline bool vf_any_greater(vf a, vf b)
+INLINE vf vf_max(vf a, vf b) { return VF_EACH(_mm256_max_ps, a, b); }
+INLINE vf vf_min(vf a, vf b) { return VF_EACH(_mm256_min_ps, a, b); }
+INLINE bool vf_any_greater(vf a, vf b)
 {
     const __m256 lo = _mm256_cmp_ps(a.lo, b.lo, _CMP_GT_OQ);
     const __m256 hi = _mm256_cmp_ps(a.hi, b.hi, _CMP_GT_OQ);
     return _mm256_movemask_ps(_mm256_or_ps(lo, hi)) != 0;
 }
 
-static inline vi vi_set1(int32_t x) { return (vi){_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
-static inline vi vi_add(vi a, vi b) { return VI_EACH(_mm256_add_epi32, a, b); }
-static inline vi vi_sub(vi a, vi b) { return VI_EACH(_mm256_sub_epi32, a, b); }
-static inline vi vi_half(vi a)
+INLINE vi vi_set1(int32_t x) { return (vi){_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+INLINE vi vi_add(vi a, vi b) { return VI_EACH(_mm256_add_epi32, a, b); }
+INLINE vi vi_sub(vi a, vi b) { return VI_EACH(_mm256_sub_epi32, a, b); }
+INLINE vi vi_half(vi a)
 {
     return (vi){_mm256_srai_epi32(a.lo, 1), _mm256_srai_epi32(a.hi, 1)};
 }
-static inline vi vi_shift_to_exponent(vi a)
+INLINE vi vi_shift_to_exponent(vi a)
 {
     return (vi){_mm256_slli_epi32(a.lo, 23), _mm256_slli_epi32(a.hi, 23)};
 }
-static inline vi vi_max(vi a, vi b) { return VI_EACH(_mm256_max_epi32, a, b); }
-static inline vi vi_magnitude_bits(vf x)
+INLINE vi vi_max(vi a, vi b) { return VI_EACH(_mm256_max_epi32, a, b); }
+INLINE vi vi_magnitude_bits(vf x)
 {
     const __m256i mask = _mm256_set1_epi32(0x7fffffff);
     return (vi){_mm256_and_si256(_mm256_castps_si256(x.lo), mask),
                 _mm256_and_si256(_mm256_castps_si256(x.hi), mask)};
 }
-static inline int32_t vi_reduce_max(vi a)
+INLINE int32_t vi_reduce_max(vi a)
 {
     const __m256i m = _mm256_max_epi32(a.lo, a.hi);
     __m128i x = _mm_max_epi32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
     x = _mm_max_epi32(x, _mm_shuffle_epi32(x, 0x4e));
     return _mm_cvtsi128_si32(_mm_max_epi32(x, _mm_shuffle_epi32(x, 0xb1)));
 }
-static inline int32_t vi_reduce_add(vi a)
+INLINE int32_t vi_reduce_add(vi a)
 {
     const __m256i m = _mm256_add_epi32(a.lo, a.hi);
     __m128i x = _mm_add_epi32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
     x = _mm_add_epi32(x, _mm_shuffle_epi32(x, 0x4e));
     return _mm_cvtsi128_si32(_mm_add_epi32(x, _mm_shuffle_epi32(x, 0xb1)));
 }
-static inline vf vf_of_vi(vi a)
+INLINE vf vf_of_vi(vi a)
 {
     return (vf){_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)};
 }
-static inline vi vi_of_vf(vf a)
+INLINE vi vi_of_vf(vf a)
 {
     return (vi){_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi)};
 }
-static inline vf vf_of_bits(vi a)
+INLINE vf vf_of_bits(vi a)
 {
     return (vf){_mm256_castsi256_ps(a.lo), _mm256_castsi256_ps(a.hi)};
 }
-static inline vi vi_bits_of(vf a)
+INLINE vi vi_bits_of(vf a)
 {
     return (vi){_mm256_castps_si256(a.lo), _mm256_castps_si256(a.hi)};
 }
-static inline __m256i low_byte_extended(__m256i x)
+INLINE __m256i low_byte_extended(__m256i x)
 {
     return _mm256_srai_epi32(_mm256_slli_epi32(x, 24), 24);
 }
 /* The low byte of each lane, sign-extended lanes returned. */
-static inline vi vi_store_low_bytes(int8_t *p, vi a)
+INLINE vi vi_store_low_bytes(int8_t *p, vi a)
 {
     const vi wide = {low_byte_extended(a.lo), low_byte_extended(a.hi)};
     const __m128i first = _mm_packs_epi32(_mm256_castsi256_si128(wide.lo),
@@ -213,7 +218,7 @@ static inline vi vi_store_low_bytes(int8_t *p, vi a)
 /* ---- reductions -------------------------------------------------------------------------------
  * The tree is j += j+8, j+4, j+2, j+1. */
 
-static inline float vf_sum(vf x)
+INLINE float vf_sum(vf x)
 {
     const __m256 a = _mm256_add_ps(x.lo, x.hi);
     __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
@@ -223,7 +228,7 @@ static inline float vf_sum(vf x)
 
 /* Lane i of the result is the sum of x[i]. Each step adds one level of the tree and packs two
  * vectors into one. */
-static inline __m256 sum8(const vf x[8])
+INLINE __m256 sum8(const vf x[8])
 {
     __m256 a[8], b[4], c[2];
     for (unsigned i = 0; i < 8; i++)
@@ -239,12 +244,12 @@ static inline __m256 sum8(const vf x[8])
     return _mm256_permute_ps(d, 0xd8); /* each half held vectors 0, 2, 1, 3 */
 }
 
-static inline vf vf_sum16(const vf x[16])
+INLINE vf vf_sum16(const vf x[16])
 {
     return (vf){sum8(x), sum8(x + 8)};
 }
 
-static inline void transpose8(__m256i x[8])
+INLINE void transpose8(__m256i x[8])
 {
     __m256i a[8], b[8];
     for (unsigned i = 0; i < 4; i++) {
@@ -264,7 +269,7 @@ static inline void transpose8(__m256i x[8])
 }
 
 /* x[i][j] becomes x[j][i]. */
-static inline void vi_transpose(vi x[16])
+INLINE void vi_transpose(vi x[16])
 {
     __m256i corner[4][8];
     for (unsigned i = 0; i < 8; i++) {
@@ -287,18 +292,17 @@ static inline void vi_transpose(vi x[16])
  * 128 * 127 a product; or as a 16-bit number. */
 
 #define WIDE_CODES_SHIFT 128 /* vi_dot4 takes that much less than a wide code */
-#define WIDE_DOTS_SHIFT 0
 
-static inline vc vc_load(const uint8_t *p)
+INLINE vc vc_load(const uint8_t *p)
 {
     return (vi){_mm256_loadu_si256((const __m256i *)p), _mm256_loadu_si256((const __m256i *)p + 1)};
 }
-static inline void vc_store(uint8_t *p, vi x)
+INLINE void vc_store(uint8_t *p, vi x)
 {
     _mm256_storeu_si256((__m256i *)p, x.lo);
     _mm256_storeu_si256((__m256i *)p + 1, x.hi);
 }
-static inline vi vi_load_bytes_part(const uint8_t *p, size_t n)
+INLINE vi vi_load_bytes_part(const uint8_t *p, size_t n)
 {
     if (n >= 64)
         return vc_load(p);
@@ -307,12 +311,12 @@ static inline vi vi_load_bytes_part(const uint8_t *p, size_t n)
     return vc_load(bytes);
 }
 
-static inline __m256i pairs_added(__m256i words)
+INLINE __m256i pairs_added(__m256i words)
 {
     return _mm256_madd_epi16(words, _mm256_set1_epi16(1));
 }
 
-static inline __m256i dot4_wide(__m256i codes, __m256i x)
+INLINE __m256i dot4_wide(__m256i codes, __m256i x)
 {
     const __m256i centred = _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
     return pairs_added(_mm256_maddubs_epi16(_mm256_abs_epi8(centred),
@@ -320,7 +324,7 @@ static inline __m256i dot4_wide(__m256i codes, __m256i x)
 }
 
 /* acc += the dot product of each row's four codes with x[0..3]. */
-static inline vi vi_dot4(vi acc, vc codes, const int8_t *x, bool is_wide)
+INLINE vi vi_dot4(vi acc, vc codes, const int8_t *x, bool is_wide)
 {
     int32_t four;
     memcpy(&four, x, sizeof four);
@@ -331,120 +335,82 @@ static inline vi vi_dot4(vi acc, vc codes, const int8_t *x, bool is_wide)
                             pairs_added(_mm256_maddubs_epi16(codes.hi, all))});
 }
 
-/* Rows 4k..4k+3 of each half of x, four lanes each, become the lanes of the same half of y[k]. */
-static inline void add_quads(const __m256i x[16], __m256i y[4])
+/* ---- columns: see lanes_columns.h ------------------------------------------------------------- */
+
+#define LEVEL_HAS_COLUMNS
+
+INLINE __m256i two_rows(const uint8_t *a, const uint8_t *b)
 {
-    __m256i a[8];
-    for (unsigned i = 0; i < 8; i++)
-        a[i] = _mm256_add_epi32(_mm256_unpacklo_epi32(x[2 * i], x[2 * i + 1]),
-                                _mm256_unpackhi_epi32(x[2 * i], x[2 * i + 1]));
-    for (unsigned k = 0; k < 4; k++)
-        y[k] = _mm256_add_epi32(_mm256_unpacklo_epi64(a[2 * k], a[2 * k + 1]),
-                                _mm256_unpackhi_epi64(a[2 * k], a[2 * k + 1]));
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)a)),
+                                   _mm_loadu_si128((const __m128i *)b), 1);
 }
 
-/* The same for lanes that are pairs of 16-bit numbers below 2^13: four of each still fit. */
-static inline void add_quads_of_words(const __m256i x[16], __m256i y[4])
+INLINE void eight_columns(const uint8_t *p, size_t stride, __m256i out[4])
 {
-    __m256i a[8];
-    for (unsigned i = 0; i < 8; i++)
-        a[i] = _mm256_add_epi16(_mm256_unpacklo_epi32(x[2 * i], x[2 * i + 1]),
-                                _mm256_unpackhi_epi32(x[2 * i], x[2 * i + 1]));
-    for (unsigned k = 0; k < 4; k++)
-        y[k] = pairs_added(_mm256_add_epi16(_mm256_unpacklo_epi64(a[2 * k], a[2 * k + 1]),
-                                            _mm256_unpackhi_epi64(a[2 * k], a[2 * k + 1])));
+    const uint8_t *p4 = p + 4 * stride;
+    OPAQUE(p);
+    OPAQUE(p4);
+    const size_t two = 2 * stride, three = 3 * stride;
+    const __m256i a = two_rows(p, p4), b = two_rows(p + stride, p4 + stride);
+    const __m256i c = two_rows(p + two, p4 + two), d = two_rows(p + three, p4 + three);
+    const __m256i ab = _mm256_unpacklo_epi32(a, b), cd = _mm256_unpacklo_epi32(c, d);
+    const __m256i ab_high = _mm256_unpackhi_epi32(a, b), cd_high = _mm256_unpackhi_epi32(c, d);
+    out[0] = _mm256_unpacklo_epi64(ab, cd);
+    out[1] = _mm256_unpackhi_epi64(ab, cd);
+    out[2] = _mm256_unpacklo_epi64(ab_high, cd_high);
+    out[3] = _mm256_unpackhi_epi64(ab_high, cd_high);
 }
 
-static inline vi first_halves(const __m256i y[4])
+INLINE void vi_columns(const uint8_t *p, size_t stride, vi out[4])
 {
-    return (vi){_mm256_permute2x128_si256(y[0], y[1], 0x20),
-                _mm256_permute2x128_si256(y[2], y[3], 0x20)};
+    __m256i lo[4], hi[4];
+    eight_columns(p, stride, lo);
+    eight_columns(p + 8 * stride, stride, hi);
+    UNROLL for (unsigned k = 0; k < 4; k++)
+        out[k] = (vi){lo[k], hi[k]};
 }
 
-static inline vi second_halves(const __m256i y[4])
+INLINE vi vi_load(const int32_t *p)
 {
-    return (vi){_mm256_permute2x128_si256(y[0], y[1], 0x31),
-                _mm256_permute2x128_si256(y[2], y[3], 0x31)};
+    return (vi){_mm256_loadu_si256((const __m256i *)p),
+                _mm256_loadu_si256((const __m256i *)(p + 8))};
 }
-
-/* 64 columns of nibble pairs, or 32 (`is_short`) with nothing in the second halves. */
-static inline void dots_nibbles_64(const uint8_t *const rows[16], size_t at, const int8_t *split,
-                                   bool is_short, __m256i y[4])
+INLINE vi vi_and(vi a, vi b) { return VI_EACH(_mm256_and_si256, a, b); }
+INLINE vi vi_or(vi a, vi b) { return VI_EACH(_mm256_or_si256, a, b); }
+INLINE vi vi_xor(vi a, vi b) { return VI_EACH(_mm256_xor_si256, a, b); }
+INLINE vi vi_select(uint32_t mask, vi a, vi b)
 {
-    const __m256i low = _mm256_set1_epi8(15);
-    __m256i even = _mm256_loadu_si256((const __m256i *)split);
-    __m256i odd = _mm256_loadu_si256((const __m256i *)(split + 64));
-    __m256i x[16];
-    for (unsigned r = 0; r < 16; r++) {
-        const void *p = rows[r] + at;
-        const __m256i pairs = is_short ? _mm256_zextsi128_si256(_mm_loadu_si128(p))
-                                       : _mm256_loadu_si256(p);
-        const __m256i high = _mm256_and_si256(_mm256_srli_epi16(pairs, 4), low);
-        x[r] = _mm256_add_epi16(_mm256_maddubs_epi16(_mm256_and_si256(pairs, low), even),
-                                _mm256_maddubs_epi16(high, odd));
-    }
-    add_quads_of_words(x, y);
+    const __m256i m = _mm256_set1_epi32((int)mask);
+    return vi_or(vi_and((vi){m, m}, a), VI_EACH(_mm256_andnot_si256, ((vi){m, m}), b));
 }
-
-/* The group dots of 16 rows over `cols` columns, at most 128, of nibble pairs; `split` holds the
- * even columns' activations, then from 64 on the odd ones'. */
-static inline void vi_dots_nibbles(const uint8_t *const rows[16], const int8_t *split,
-                                   unsigned cols, unsigned group, vi *dots)
+#define vi_srl(a, n) ((vi){_mm256_srli_epi32((a).lo, n), _mm256_srli_epi32((a).hi, n)})
+#define vi_sll(a, n) ((vi){_mm256_slli_epi32((a).lo, n), _mm256_slli_epi32((a).hi, n)})
+/* n is a number of bytes here. */
+INLINE __m256i rotated(__m256i x, unsigned n)
 {
-    __m256i y[4];
-    for (unsigned at = 0; at < cols; at += 64) {
-        dots_nibbles_64(rows, at / 2, split + at / 2, cols - at < 64, y);
-        vi *to = dots + at / group;
-        if (group == 32) {
-            to[0] = first_halves(y);
-            if (cols - at >= 64)
-                to[1] = second_halves(y);
-        } else {
-            const vi both = vi_add(first_halves(y), second_halves(y));
-            *to = at % group == 0 ? both : vi_add(*to, both);
-        }
-    }
+    const __m256i first = _mm256_set1_epi32(0x03020100), lane = _mm256_setr_epi32(
+        0x00000000, 0x04040404, 0x08080808, 0x0c0c0c0c, 0x00000000, 0x04040404, 0x08080808,
+        0x0c0c0c0c);
+    const __m256i in_lane = _mm256_and_si256(
+        _mm256_sub_epi8(first, _mm256_set1_epi8((char)n)), _mm256_set1_epi8(3));
+    return _mm256_shuffle_epi8(x, _mm256_or_si256(lane, in_lane));
 }
-
-/* 32 columns of bytes: x[r] gets eight partial sums of row r. */
-static inline void dots_bytes_32(const uint8_t *const rows[16], size_t at, const int8_t *q,
-                                 bool is_wide, bool is_first, __m256i x[16])
+#define vi_rol(a, n) ((vi){rotated((a).lo, (n) / 8), rotated((a).hi, (n) / 8)})
+INLINE vi vi_lookup(const uint8_t table[16], vi a)
 {
-    const __m256i in = _mm256_loadu_si256((const __m256i *)(q + at));
-    const __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(in, 8), 8);
-    const __m256i odd = _mm256_srai_epi16(in, 8);
-    for (unsigned r = 0; r < 16; r++) {
-        const __m256i codes = _mm256_loadu_si256((const __m256i *)(rows[r] + at));
-        __m256i sums;
-        if (is_wide) {
-            const __m256i low = _mm256_and_si256(codes, _mm256_set1_epi16(255));
-            sums = _mm256_add_epi32(_mm256_madd_epi16(low, even),
-                                    _mm256_madd_epi16(_mm256_srli_epi16(codes, 8), odd));
-        } else {
-            sums = pairs_added(_mm256_maddubs_epi16(codes, in));
-        }
-        x[r] = is_first ? sums : _mm256_add_epi32(x[r], sums);
-    }
+    const __m256i all = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)table));
+    return (vi){_mm256_shuffle_epi8(all, a.lo), _mm256_shuffle_epi8(all, a.hi)};
 }
-
-/* The same of whole bytes. */
-static inline void vi_dots_bytes(const uint8_t *const rows[16], const int8_t *q, unsigned cols,
-                                 unsigned group, bool is_wide, vi *dots)
+/* The low halves of eight lanes each. */
+INLINE __m256 f32_of_low_halves(__m256i x)
 {
-    const unsigned step = group < 32 ? 32 : group;
-    __m256i x[16], y[4];
-    for (unsigned at = 0; at < cols; at += step) {
-        for (unsigned k = 0; k < step; k += 32)
-            dots_bytes_32(rows, at + k, q, is_wide, k == 0, x);
-        add_quads(x, y);
-        vi *to = dots + at / group;
-        if (group == 16) {
-            to[0] = first_halves(y);
-            to[1] = second_halves(y);
-        } else {
-            *to = vi_add(first_halves(y), second_halves(y));
-        }
-    }
+    const __m256i words = _mm256_and_si256(x, _mm256_set1_epi32(0xffff));
+    return _mm256_cvtph_ps(_mm_packus_epi32(_mm256_castsi256_si128(words),
+                                            _mm256_extracti128_si256(words, 1)));
+}
+INLINE vf vf_of_halves(vi a)
+{
+    return (vf){f32_of_low_halves(a.lo), f32_of_low_halves(a.hi)};
 }
 
 #endif

@@ -6,7 +6,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "backend/cpu/lanes_macros.h"
+
 #define CODES_F16(half) _cvtsh_ss(half)
+/* Keeps the compiler from working out beforehand, and then moving to and fro, what is cheaper
+ * found from p where it is needed. */
+#define OPAQUE(p) __asm__("" : "+r"(p))
 
 typedef __m512 vf;
 typedef __m512i vi;
@@ -17,80 +22,80 @@ typedef __m512i vc;
 #define TILE_TOKENS 6
 #define PEAK_CHAINS 12
 
-static inline __mmask16 first_lanes(size_t n)
+INLINE __mmask16 first_lanes(size_t n)
 {
     return n >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << n) - 1);
 }
 
-static inline vf vf_zero(void) { return _mm512_setzero_ps(); }
-static inline vf vf_set1(float x) { return _mm512_set1_ps(x); }
-static inline vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
-static inline void vf_store(float *p, vf x) { _mm512_storeu_ps(p, x); }
-static inline vf vf_load_part(const float *p, size_t n)
+INLINE vf vf_zero(void) { return _mm512_setzero_ps(); }
+INLINE vf vf_set1(float x) { return _mm512_set1_ps(x); }
+INLINE vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
+INLINE void vf_store(float *p, vf x) { _mm512_storeu_ps(p, x); }
+INLINE vf vf_load_part(const float *p, size_t n)
 {
     return _mm512_maskz_loadu_ps(first_lanes(n), p);
 }
-static inline void vf_store_part(float *p, vf x, size_t n)
+INLINE void vf_store_part(float *p, vf x, size_t n)
 {
     _mm512_mask_storeu_ps(p, first_lanes(n), x);
 }
-static inline vf vf_of_bf16(__m256i h)
+INLINE vf vf_of_bf16(__m256i h)
 {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
 }
-static inline vf vf_load_bf16(const void *p)
+INLINE vf vf_load_bf16(const void *p)
 {
     return vf_of_bf16(_mm256_loadu_si256((const __m256i *)p));
 }
-static inline vf vf_load_bf16_part(const void *p, size_t n)
+INLINE vf vf_load_bf16_part(const void *p, size_t n)
 {
     return vf_of_bf16(_mm256_maskz_loadu_epi16(first_lanes(n), p));
 }
-static inline vf vf_load_f16(const void *p)
+INLINE vf vf_load_f16(const void *p)
 {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
 }
-static inline vf vf_load_f16_part(const void *p, size_t n)
+INLINE vf vf_load_f16_part(const void *p, size_t n)
 {
     return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first_lanes(n), p));
 }
-static inline void vf_store_f16(void *p, vf x)
+INLINE void vf_store_f16(void *p, vf x)
 {
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
 }
 
-static inline vf vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }
-static inline vf vf_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
-static inline vf vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
-static inline vf vf_div(vf a, vf b) { return _mm512_div_ps(a, b); }
-static inline vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
-static inline vf vf_nmadd(vf a, vf b, vf c) { return _mm512_fnmadd_ps(a, b, c); }
+INLINE vf vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }
+INLINE vf vf_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
+INLINE vf vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+INLINE vf vf_div(vf a, vf b) { return _mm512_div_ps(a, b); }
+INLINE vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+INLINE vf vf_nmadd(vf a, vf b, vf c) { return _mm512_fnmadd_ps(a, b, c); }
 /* a > b ? a : b, and the same the other way: where either is NaN the second operand. */
-static inline vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
-static inline vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
-static inline bool vf_any_greater(vf a, vf b)
+INLINE vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
+INLINE vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
+INLINE bool vf_any_greater(vf a, vf b)
 {
     return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) != 0;
 }
 
-static inline vi vi_set1(int32_t x) { return _mm512_set1_epi32(x); }
-static inline vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
-static inline vi vi_sub(vi a, vi b) { return _mm512_sub_epi32(a, b); }
-static inline vi vi_half(vi a) { return _mm512_srai_epi32(a, 1); }
-static inline vi vi_shift_to_exponent(vi a) { return _mm512_slli_epi32(a, 23); }
-static inline vi vi_max(vi a, vi b) { return _mm512_max_epi32(a, b); }
-static inline vi vi_magnitude_bits(vf x)
+INLINE vi vi_set1(int32_t x) { return _mm512_set1_epi32(x); }
+INLINE vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
+INLINE vi vi_sub(vi a, vi b) { return _mm512_sub_epi32(a, b); }
+INLINE vi vi_half(vi a) { return _mm512_srai_epi32(a, 1); }
+INLINE vi vi_shift_to_exponent(vi a) { return _mm512_slli_epi32(a, 23); }
+INLINE vi vi_max(vi a, vi b) { return _mm512_max_epi32(a, b); }
+INLINE vi vi_magnitude_bits(vf x)
 {
     return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff));
 }
-static inline int32_t vi_reduce_max(vi a) { return _mm512_reduce_max_epi32(a); }
-static inline int32_t vi_reduce_add(vi a) { return _mm512_reduce_add_epi32(a); }
-static inline vf vf_of_vi(vi a) { return _mm512_cvtepi32_ps(a); }
-static inline vi vi_of_vf(vf a) { return _mm512_cvtps_epi32(a); }
-static inline vf vf_of_bits(vi a) { return _mm512_castsi512_ps(a); }
-static inline vi vi_bits_of(vf a) { return _mm512_castps_si512(a); }
+INLINE int32_t vi_reduce_max(vi a) { return _mm512_reduce_max_epi32(a); }
+INLINE int32_t vi_reduce_add(vi a) { return _mm512_reduce_add_epi32(a); }
+INLINE vf vf_of_vi(vi a) { return _mm512_cvtepi32_ps(a); }
+INLINE vi vi_of_vf(vf a) { return _mm512_cvtps_epi32(a); }
+INLINE vf vf_of_bits(vi a) { return _mm512_castsi512_ps(a); }
+INLINE vi vi_bits_of(vf a) { return _mm512_castps_si512(a); }
 /* The low byte of each lane, sign-extended lanes returned. */
-static inline vi vi_store_low_bytes(int8_t *p, vi a)
+INLINE vi vi_store_low_bytes(int8_t *p, vi a)
 {
     const __m128i bytes = _mm512_cvtepi32_epi8(a);
     _mm_storeu_si128((__m128i *)p, bytes);
@@ -100,7 +105,7 @@ static inline vi vi_store_low_bytes(int8_t *p, vi a)
 /* ---- reductions -------------------------------------------------------------------------------
  * The tree is j += j+8, j+4, j+2, j+1. */
 
-static inline float vf_sum(vf x)
+INLINE float vf_sum(vf x)
 {
     __m256 a = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
     __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
@@ -110,7 +115,7 @@ static inline float vf_sum(vf x)
 
 /* Lane i of the result is vf_sum(x[i]). Each step adds one level of the tree and packs two
  * vectors into one. */
-static inline vf vf_sum16(const vf x[16])
+INLINE vf vf_sum16(const vf x[16])
 {
     vf a[8], b[4], c[2];
     for (unsigned i = 0; i < 8; i++)
@@ -130,7 +135,7 @@ static inline vf vf_sum16(const vf x[16])
 }
 
 /* x[i][j] becomes x[j][i]. */
-static inline void vi_transpose(vi x[16])
+INLINE void vi_transpose(vi x[16])
 {
     vi a[16], b[16];
     for (unsigned i = 0; i < 8; i++) {
@@ -160,16 +165,16 @@ static inline void vi_transpose(vi x[16])
 
 #define WIDE_CODES_SHIFT 0 /* codes are multiplied as they are */
 
-static inline vc vc_load(const uint8_t *p) { return _mm512_loadu_si512(p); }
-static inline void vc_store(uint8_t *p, vi x) { _mm512_storeu_si512(p, x); }
-static inline vi vi_load_bytes_part(const uint8_t *p, size_t n)
+INLINE vc vc_load(const uint8_t *p) { return _mm512_loadu_si512(p); }
+INLINE void vc_store(uint8_t *p, vi x) { _mm512_storeu_si512(p, x); }
+INLINE vi vi_load_bytes_part(const uint8_t *p, size_t n)
 {
     return n >= 64 ? _mm512_loadu_si512(p)
                    : _mm512_maskz_loadu_epi8(((__mmask64)1 << n) - 1, p);
 }
 
 /* acc += the dot product of each row's four codes with x[0..3]. */
-static inline vi vi_dot4(vi acc, vc codes, const int8_t *x, bool is_wide)
+INLINE vi vi_dot4(vi acc, vc codes, const int8_t *x, bool is_wide)
 {
     (void)is_wide;
     int32_t four;
@@ -177,80 +182,55 @@ static inline vi vi_dot4(vi acc, vc codes, const int8_t *x, bool is_wide)
     return _mm512_dpbusd_epi32(acc, codes, _mm512_set1_epi32(four));
 }
 
-/* Sums over `lanes` neighbouring lanes (4, 8 or 16) of each of 16 vectors: lane r of out[k] is the
- * k-th such sum of x[r]. */
-static inline void reduce_rows(const vi x[16], unsigned lanes, vi *out)
+/* ---- columns: see lanes_columns.h ------------------------------------------------------------- */
+
+#define LEVEL_HAS_COLUMNS
+
+/* Sixteen bytes each at four places. */
+INLINE vi four_rows(const uint8_t *a, const uint8_t *b, const uint8_t *c, const uint8_t *d)
 {
-    vi a[8], b[4];
-    for (unsigned i = 0; i < 8; i++)
-        a[i] = _mm512_add_epi32(_mm512_unpacklo_epi32(x[2 * i], x[2 * i + 1]),
-                                _mm512_unpackhi_epi32(x[2 * i], x[2 * i + 1]));
-    for (unsigned i = 0; i < 4; i++)
-        b[i] = _mm512_add_epi32(_mm512_unpacklo_epi64(a[2 * i], a[2 * i + 1]),
-                                _mm512_unpackhi_epi64(a[2 * i], a[2 * i + 1]));
-    /* Quarter c of b[k]: the sums of lanes 4c..4c+3 of rows 4k..4k+3. */
-    if (lanes == 4) {
-        const vi l0 = _mm512_shuffle_i32x4(b[0], b[1], 0x88);
-        const vi h0 = _mm512_shuffle_i32x4(b[0], b[1], 0xdd);
-        const vi l1 = _mm512_shuffle_i32x4(b[2], b[3], 0x88);
-        const vi h1 = _mm512_shuffle_i32x4(b[2], b[3], 0xdd);
-        out[0] = _mm512_shuffle_i32x4(l0, l1, 0x88);
-        out[1] = _mm512_shuffle_i32x4(h0, h1, 0x88);
-        out[2] = _mm512_shuffle_i32x4(l0, l1, 0xdd);
-        out[3] = _mm512_shuffle_i32x4(h0, h1, 0xdd);
-        return;
-    }
-    const vi c0 = _mm512_add_epi32(_mm512_shuffle_i32x4(b[0], b[1], 0x88),
-                                   _mm512_shuffle_i32x4(b[0], b[1], 0xdd));
-    const vi c1 = _mm512_add_epi32(_mm512_shuffle_i32x4(b[2], b[3], 0x88),
-                                   _mm512_shuffle_i32x4(b[2], b[3], 0xdd));
-    out[0] = _mm512_shuffle_i32x4(c0, c1, 0x88);
-    out[1] = _mm512_shuffle_i32x4(c0, c1, 0xdd);
-    if (lanes == 16)
-        out[0] = _mm512_add_epi32(out[0], out[1]);
+    vi x = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)a));
+    x = _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)b), 1);
+    x = _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)c), 2);
+    return _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)d), 3);
 }
 
-/* The group dots of 16 rows over `cols` columns, at most 128, of nibble pairs; `split` holds the
- * even columns' activations, then from 64 on the odd ones'. */
-static inline void vi_dots_nibbles(const uint8_t *const rows[16], const int8_t *split,
-                                   unsigned cols, unsigned group, vi *dots)
+INLINE void vi_columns(const uint8_t *p, size_t stride, vi out[4])
 {
-    const vi low = _mm512_set1_epi8(15);
-    const vi even = vi_load_bytes_part((const uint8_t *)split, cols / 2);
-    const vi odd = vi_load_bytes_part((const uint8_t *)split + 64, cols / 2);
-    vi x[16];
-    for (unsigned r = 0; r < 16; r++) {
-        const vi pairs = vi_load_bytes_part(rows[r], cols / 2);
-        x[r] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_and_si512(pairs, low), even);
-        x[r] = _mm512_dpbusd_epi32(x[r], _mm512_and_si512(_mm512_srli_epi16(pairs, 4), low), odd);
-    }
-    reduce_rows(x, group / 8, dots);
+    const uint8_t *p4 = p + 4 * stride, *p8 = p + 8 * stride, *p12 = p4 + 8 * stride;
+    OPAQUE(p);
+    OPAQUE(p4);
+    OPAQUE(p8);
+    OPAQUE(p12);
+    const size_t two = 2 * stride, three = 3 * stride;
+    const vi a = four_rows(p, p4, p8, p12);
+    const vi b = four_rows(p + stride, p4 + stride, p8 + stride, p12 + stride);
+    const vi c = four_rows(p + two, p4 + two, p8 + two, p12 + two);
+    const vi d = four_rows(p + three, p4 + three, p8 + three, p12 + three);
+    const vi ab = _mm512_unpacklo_epi32(a, b), cd = _mm512_unpacklo_epi32(c, d);
+    const vi ab_high = _mm512_unpackhi_epi32(a, b), cd_high = _mm512_unpackhi_epi32(c, d);
+    out[0] = _mm512_unpacklo_epi64(ab, cd);
+    out[1] = _mm512_unpackhi_epi64(ab, cd);
+    out[2] = _mm512_unpacklo_epi64(ab_high, cd_high);
+    out[3] = _mm512_unpackhi_epi64(ab_high, cd_high);
 }
 
-/* The same of whole bytes. */
-static inline void vi_dots_bytes(const uint8_t *const rows[16], const int8_t *q, unsigned cols,
-                                 unsigned group, bool is_wide, vi *dots)
+INLINE vi vi_load(const int32_t *p) { return _mm512_loadu_si512(p); }
+INLINE vi vi_and(vi a, vi b) { return _mm512_and_si512(a, b); }
+INLINE vi vi_or(vi a, vi b) { return _mm512_or_si512(a, b); }
+INLINE vi vi_xor(vi a, vi b) { return _mm512_xor_si512(a, b); }
+INLINE vi vi_select(uint32_t mask, vi a, vi b)
 {
-    (void)is_wide;
-    const unsigned first = cols < 64 ? cols : 64, second = cols - first;
-    const vi q0 = vi_load_bytes_part((const uint8_t *)q, first);
-    const vi q1 = vi_load_bytes_part((const uint8_t *)q + 64, second);
-    vi x[16];
-    for (unsigned r = 0; r < 16; r++)
-        x[r] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), vi_load_bytes_part(rows[r], first), q0);
-    if (group == 128) {
-        for (unsigned r = 0; r < 16; r++)
-            x[r] = _mm512_dpbusd_epi32(x[r], vi_load_bytes_part(rows[r] + 64, second), q1);
-        reduce_rows(x, 16, dots);
-        return;
-    }
-    reduce_rows(x, group / 4, dots);
-    if (second == 0)
-        return;
-    for (unsigned r = 0; r < 16; r++)
-        x[r] = _mm512_dpbusd_epi32(_mm512_setzero_si512(),
-                                   vi_load_bytes_part(rows[r] + 64, second), q1);
-    reduce_rows(x, group / 4, dots + 64 / group);
+    return _mm512_ternarylogic_epi32(_mm512_set1_epi32((int)mask), a, b, 0xca);
 }
+#define vi_srl(a, n) _mm512_srli_epi32(a, n)
+#define vi_sll(a, n) _mm512_slli_epi32(a, n)
+#define vi_rol(a, n) _mm512_rol_epi32(a, n)
+INLINE vi vi_lookup(const uint8_t table[16], vi a)
+{
+    const vi all = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)table));
+    return _mm512_shuffle_epi8(all, a);
+}
+INLINE vf vf_of_halves(vi a) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(a)); }
 
 #endif
