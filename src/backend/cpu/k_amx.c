@@ -5,6 +5,8 @@
 
 #include "backend/cpu/lanes_avx512.h"
 
+/* Only panels are used of what is here. */
+#pragma GCC diagnostic ignored "-Wunused-function"
 #include "backend/cpu/lanes.h"
 
 #define TILE_ROWS 16
@@ -151,7 +153,7 @@ INLINE void tile_block(const struct kernel_matmul *m, const struct panel *p,
             pair_store(pair + 1, sums);
     }
     for (unsigned t = 0; t < n; t++)
-        store_rows(m, p->blocks[0].first, p->blocks[0].n, t0 + t, acc[t]);
+        store_rows(m, p->blocks[0].first, p->blocks[0].n, p->blocks[0].lane, t0 + t, acc[t]);
 }
 
 static void tile_tokens(const struct kernel_matmul *m, const struct panel *p,
@@ -197,7 +199,7 @@ static void matmul_amx(const struct kernel_matmul *m)
     if (m->w->quant->codes != QUANT_NO_CODES && m->n >= PANEL_TOKENS)
         matmul_tiles(m);
     else
-        matmul(m);
+        k_avx512_matmul(m);
 }
 
 static uint64_t tile_peak(uint64_t n_rounds)
@@ -215,7 +217,6 @@ static uint64_t tile_peak(uint64_t n_rounds)
 
 void k_amx_init(struct kernels *table)
 {
-    lanes_init(table);
     table->name = "amx";
     table->matmul = matmul_amx;
     table->int8_peak = tile_peak;

@@ -6,6 +6,11 @@
 
 #include "backend/cpu/lanes.h"
 
+void k_avx512_matmul(const struct kernel_matmul *m)
+{
+    matmul(m);
+}
+
 void k_avx512_init(struct kernels *table)
 {
     lanes_init(table);

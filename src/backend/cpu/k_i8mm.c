@@ -173,7 +173,7 @@ INLINE void squares_run(const struct kernel_matmul *m, const struct panel *p, si
     }
     UNROLL for (unsigned t = 0; t < 2 * n_pairs; t++)
         if (t0 + t < m->n)
-            store_rows(m, p->blocks[0].first, p->blocks[0].n, t0 + t, acc[t]);
+            store_rows(m, p->blocks[0].first, p->blocks[0].n, p->blocks[0].lane, t0 + t, acc[t]);
 }
 
 INLINE void squares(const struct kernel_matmul *m, const struct panel *p, bool has_bias)

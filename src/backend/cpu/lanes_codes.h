@@ -92,7 +92,8 @@ INLINE void tile_run(const struct kernel_matmul *m, const struct panel *p, size_
         tile_group(p, &tile, n_blocks, n_tokens, g, group, has_bias, is_wide, acc);
     for (unsigned t = 0; t < n_tokens; t++)
         for (unsigned b = 0; b < n_blocks; b++)
-            store_rows(m, p->blocks[b].first, p->blocks[b].n, t0 + t, acc[b][t]);
+            store_rows(m, p->blocks[b].first, p->blocks[b].n, p->blocks[b].lane, t0 + t,
+                       acc[b][t]);
 }
 
 INLINE void panel_tokens(const struct kernel_matmul *m, const struct panel *p, unsigned n_blocks,

@@ -19,6 +19,7 @@
  * matrix of fewer rows is taken row by row, each repeated sixteen times. */
 struct row_block {
     size_t first, n, base;
+    size_t lane; /* of the first */
     bool is_repeated;
 };
 
@@ -30,6 +31,7 @@ static void row_block_at(const struct kernel_matmul *m, size_t first, struct row
     b->n = b->is_repeated ? 1 : left < LANES ? left : LANES;
     if (!b->is_repeated && first + LANES > n_rows)
         b->base = n_rows - LANES;
+    b->lane = b->first - b->base;
 }
 #define COLUMN_TOKENS 4 /* that are multiplied with codes as these come */
 
@@ -304,42 +306,40 @@ INLINE void put_affine(struct rows rows, size_t at, unsigned bits, unsigned colu
 
 /* The tokens' columns in the order in which affine codes come: 32 at a time. */
 typedef int8_t order_vector __attribute__((vector_size(32)));
+#define ORDER_2                                                                                    \
+    0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15, 16, 20, 24, 28, 17, 21, 25, 29, 18, 22,  \
+        26, 30, 19, 23, 27, 31
+#define ORDER_3                                                                                    \
+    0, 24, 16, 8, 1, 25, 17, 9, 2, 26, 18, 10, 3, 27, 19, 11, 4, 28, 20, 12, 5, 29, 21, 13, 6, 30, \
+        22, 14, 7, 31, 23, 15
+#define ORDER_4                                                                                    \
+    0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15, 16, 18, 20, 22, 17, 19, 21, 23, 24, 26,  \
+        28, 30, 25, 27, 29, 31
+#define ORDER_5                                                                                    \
+    0, 8, 16, 24, 1, 9, 17, 25, 2, 10, 18, 26, 3, 11, 19, 27, 4, 12, 20, 28, 5, 13, 21, 29, 6, 14, \
+        22, 30, 7, 15, 23, 31
+#define ORDER_6                                                                                    \
+    0, 12, 8, 4, 1, 13, 9, 5, 2, 14, 10, 6, 3, 15, 11, 7, 16, 28, 24, 20, 17, 29, 25, 21, 18, 30,  \
+        26, 22, 19, 31, 27, 23
+#define ORDER(...)                                                                                 \
+    for (size_t i = 0; i < n; i += sizeof(order_vector)) {                                         \
+        order_vector x;                                                                            \
+        memcpy(&x, from + i, sizeof x);                                                            \
+        x = __builtin_shufflevector(x, x, __VA_ARGS__);                                            \
+        memcpy(to + i, &x, sizeof x);                                                              \
+    }                                                                                              \
+    break
 
-static inline order_vector ordered(order_vector x, unsigned bits)
-{
-    switch (bits) {
-    case 2:
-        return __builtin_shufflevector(x, x, 0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15,
-                                       16, 20, 24, 28, 17, 21, 25, 29, 18, 22, 26, 30, 19, 23, 27,
-                                       31);
-    case 3:
-        return __builtin_shufflevector(x, x, 0, 24, 16, 8, 1, 25, 17, 9, 2, 26, 18, 10, 3, 27, 19,
-                                       11, 4, 28, 20, 12, 5, 29, 21, 13, 6, 30, 22, 14, 7, 31, 23,
-                                       15);
-    case 4:
-        return __builtin_shufflevector(x, x, 0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15,
-                                       16, 18, 20, 22, 17, 19, 21, 23, 24, 26, 28, 30, 25, 27, 29,
-                                       31);
-    case 5:
-        return __builtin_shufflevector(x, x, 0, 8, 16, 24, 1, 9, 17, 25, 2, 10, 18, 26, 3, 11, 19,
-                                       27, 4, 12, 20, 28, 5, 13, 21, 29, 6, 14, 22, 30, 7, 15, 23,
-                                       31);
-    case 6:
-        return __builtin_shufflevector(x, x, 0, 12, 8, 4, 1, 13, 9, 5, 2, 14, 10, 6, 3, 15, 11, 7,
-                                       16, 28, 24, 20, 17, 29, 25, 21, 18, 30, 26, 22, 19, 31, 27,
-                                       23);
-    default: return x;
-    }
-}
-
-/* n columns, a multiple of 32. */
+/* n columns, a multiple of 32, of an affine format. */
 static void order_columns(const struct quant *quant, const int8_t *from, size_t n, int8_t *to)
 {
-    for (size_t i = 0; i < n; i += 32) {
-        order_vector x;
-        memcpy(&x, from + i, sizeof x);
-        x = ordered(x, quant->bits);
-        memcpy(to + i, &x, sizeof x);
+    switch (quant->bits) {
+    case 2: ORDER(ORDER_2);
+    case 3: ORDER(ORDER_3);
+    case 4: ORDER(ORDER_4);
+    case 5: ORDER(ORDER_5);
+    case 6: ORDER(ORDER_6);
+    default: memcpy(to, from, n); break;
     }
 }
 
@@ -615,13 +615,14 @@ static struct rows row_ends(struct rows rows, size_t at, size_t n, uint8_t to[LA
     return (struct rows){to, SPAN};
 }
 
-/* Fetches the same place of the next sixteen rows. */
+/* Fetches the same place of the next sixteen rows into the second-level cache: into the first one
+ * is a tenth slower (its buffers for misses are few), as is line after line. */
 INLINE void prefetch_rows(struct rows rows, size_t at)
 {
     const uint8_t *p = rows.p + at + LANES * rows.stride;
     UNROLL for (unsigned r = 0; r < LANES; r++, p += rows.stride) {
         OPAQUE(p);
-        __builtin_prefetch(p);
+        __builtin_prefetch(p, 0, 2);
     }
 }
 
@@ -855,7 +856,7 @@ static void matmul_few(const struct kernel_matmul *m)
             }
             functions->few(&few, (unsigned)n, out);
             for (unsigned i = 0; i < n; i++)
-                store_rows(m, block.first, block.n, t + i, out[i]);
+                store_rows(m, block.first, block.n, block.lane, t + i, out[i]);
         }
     }
 }

@@ -51,14 +51,18 @@ static struct fold_inputs fold_inputs_of(const struct kernel_matmul *m, size_t t
                                 .x_sum = m->in.sum + from, .zero = (int32_t)m->w->quant->zero};
 }
 
-/* Results of rows [first, first + n), at most 16, for one token. */
-static void store_rows(const struct kernel_matmul *m, size_t first, size_t n, size_t t, vf result)
+/* Results of rows [first, first + n) for one token; lane `lane` is the first of them. */
+static void store_rows(const struct kernel_matmul *m, size_t first, size_t n, size_t lane,
+                       size_t t, vf result)
 {
     float *to = kernel_out(m, t, first);
-    if (n == LANES)
+    if (n == LANES) {
         vf_store(to, result);
-    else
-        vf_store_part(to, result, n);
+    } else {
+        float lanes[LANES];
+        vf_store(lanes, result);
+        memcpy(to, lanes + lane, n * sizeof *to);
+    }
 }
 
 #endif

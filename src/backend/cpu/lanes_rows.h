@@ -158,7 +158,7 @@ static void direct_block(const struct kernel_matmul *m, const struct row_block *
         const struct fold_inputs f = fold_inputs_of(m, t, n_groups, scales, biases);
         const int8_t *q = ordered != NULL ? ordered + t * padded
                                           : m->in.q + kernel_pick(m, t) * n_cols;
-        store_rows(m, block->first, block->n, t, quant->bits == 4 ? DIRECT(4) : DIRECT(8));
+        store_rows(m, block->first, block->n, 0, t, quant->bits == 4 ? DIRECT(4) : DIRECT(8));
     }
 }
 
@@ -246,7 +246,7 @@ static void unpacked_block(const struct kernel_matmul *m, const struct row_block
         }
     }
     for (size_t t = 0; t < m->n; t++)
-        store_rows(m, block->first, block->n, t, acc[t]);
+        store_rows(m, block->first, block->n, 0, t, acc[t]);
 }
 
 static void matmul_unpacked(const struct kernel_matmul *m)

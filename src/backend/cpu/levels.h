@@ -30,6 +30,7 @@ void k_ref_init(struct kernels *table);
 void k_avx2_init(struct kernels *table);
 void k_avx512_init(struct kernels *table);
 void k_amx_init(struct kernels *table);
+void k_avx512_matmul(const struct kernel_matmul *m); /* for AMX, which takes many tokens alone */
 void k_dotprod_init(struct kernels *table);
 void k_i8mm_init(struct kernels *table);
 
