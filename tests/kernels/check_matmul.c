@@ -1,4 +1,5 @@
 /* Products with weights of every format, and the rounding of activations before them. */
+#include <math.h>
 #include <string.h>
 
 #include "check.h"
@@ -39,11 +40,20 @@ static void shrink_groups(struct check *c, float *x, size_t n_groups, size_t gro
         }
 }
 
-/* Halves between two codes: the largest magnitude is 127, so codes are the values rounded. */
+/* Between two codes, and a few units of the last place beside: what is rounded twice, or away from
+ * zero, shows here. */
 static void make_halves(struct check *c, float *x, size_t n, size_t group)
 {
-    for (size_t i = 0; i < n; i++)
-        x[i] = i % group == 0 ? 127.0f : (float)(int)rng_between(&c->rng, 0, 506) * 0.5f - 126.5f;
+    float most = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (i % group == 0) {
+            x[i] = most = rng_chance(&c->rng, 4) ? 127.0f : rng_float(&c->rng, ORDINARY) + 2.0f;
+            continue;
+        }
+        x[i] = ((float)(int)rng_below(&c->rng, 253) - 126.5f) * (most / 127.0f);
+        for (size_t steps = rng_below(&c->rng, 3); steps > 0; steps--)
+            x[i] = nextafterf(x[i], rng_chance(&c->rng, 2) ? 127.0f : -127.0f);
+    }
 }
 
 void check_quantize_row(struct check *c)

@@ -136,3 +136,13 @@ void check_route_row(struct check *c)
         k->route_row(logits, (unsigned)n_experts, (unsigned)k_chosen, renormalise, out(c, ids),
                      out(c, weights));
 }
+
+/* How much it did is the level's own affair; it must only come back. */
+void check_int8_peak(struct check *c)
+{
+    const uint64_t n_rounds = rng_below(&c->rng, 20);
+    describe(c, "%u rounds", (unsigned)n_rounds);
+    EACH_SIDE(c, k)
+        if ((k->int8_peak(n_rounds) > 0) != (n_rounds > 0))
+            side_fail(c, c->side, "counts what it did not do, or does not count");
+}

@@ -10,7 +10,7 @@
 
 /* What --hash gives on every machine: the bits of the reference. It changes when the reference,
  * or what is tried here, changes. */
-#define REFERENCE_HASH 0x16110f7ba84deb65u
+#define REFERENCE_HASH 0x3bd17d7a9bfeb6fbu
 #define HASH_SEED 1
 #define HASH_ROUNDS 4
 
@@ -36,9 +36,12 @@ static const struct family families[] = {
     FAMILY(weighted_sum, 16, NO_FORMAT),
     FAMILY(add_scaled_sigmoid, 16, NO_FORMAT),
     FAMILY(add, 16, NO_FORMAT),
+    FAMILY(int8_peak, 1, NO_FORMAT),
 };
 
 #define N_FAMILIES (sizeof families / sizeof families[0])
+_Static_assert(sizeof(struct kernels) == sizeof(char *) + N_FAMILIES * sizeof(void (*)(void)),
+               "every kernel of the table is checked");
 
 struct options {
     const char *level, *kernel, *format;

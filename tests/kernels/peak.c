@@ -99,6 +99,7 @@ __attribute__((target("amx-tile,amx-int8"))) static double int8_amx(void)
         config.row_bytes[i] = 64;
         config.rows[i] = 16;
     }
+    __asm__ volatile("" : : "m"(config)); /* GCC 12 thinks that only its first bytes are read */
     _tile_loadconfig(&config);
     const double begin = seconds_now();
     for (unsigned step = 0; step < N_STEPS; step++) {
