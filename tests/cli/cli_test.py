@@ -24,16 +24,17 @@ SECONDS = 60
 
 COMMANDS = {
     "run": "prompt file system raw n-tokens greedy temp top-k top-p min-p seed memory context "
-           "threads pin cpu prefill-chunk check routes trace json quiet verbose help",
+           "threads pin cpu prefill-chunk kv check routes trace json quiet verbose help",
     "pack": "experts dense embed head consume yes restart threads json quiet verbose help",
     "verify": "threads json quiet help",
     "inspect": "json help",
     "tokenize": "prompt file plain ids count json help",
-    "eval nll": "window windows memory threads pin cpu prefill-chunk check trace json quiet "
+    "eval nll": "window windows memory threads pin cpu prefill-chunk kv check trace json quiet "
                 "verbose help",
-    "bench decode": "tokens repeat routes memory threads pin cpu prefill-chunk check json quiet "
+    "bench decode": "tokens repeat routes memory threads pin cpu prefill-chunk kv check json quiet "
                     "verbose help",
-    "bench prefill": "tokens repeat routes memory threads pin cpu prefill-chunk check json quiet "
+    "bench prefill": "tokens repeat routes memory threads pin cpu prefill-chunk kv check json "
+                     "quiet "
                      "verbose help",
     "bench routes": "experts used layers tokens json help",
     "doctor": "quick threads pin cpu json quiet help",

@@ -19,6 +19,7 @@ static int32_t prompt[N_PROMPT], other[N_PROMPT];
 static char expected[33];
 static const char *routes; /* NULL: the model's own */
 static const char *level;  /* of the kernels; NULL: the best */
+static bool is_small;
 static unsigned n_runs, n_different;
 static uint64_t fewest_slots = UINT64_MAX, most_slots;
 
@@ -147,14 +148,15 @@ static struct fm_model *open_smallest(const char *path, unsigned threads, unsign
             return model;
 }
 
-/* Every level of kernels that this machine has, in turn. */
+/* Every level of kernels that this machine has, in turn; the reference, whose fused multiply-adds
+ * may be library calls, only for small models. */
 static const char *level_of(unsigned i)
 {
     static const char *usable[16];
     static unsigned n;
     struct fm_level_info info;
     for (unsigned k = 0; n == 0 && fm_machine_level(k, &info); k++)
-        if (info.is_usable)
+        if (info.is_usable && (k > 0 || is_small))
             usable[n++] = info.name;
     return usable[i % n];
 }
@@ -218,6 +220,8 @@ int main(int argc, char **argv)
     struct fm_model_info info;
     fm_model_info(model, &info);
     fm_model_close(model);
+    struct fm_level_info second;
+    is_small = info.n_parameters < 20000000 || !fm_machine_level(1, &second) || !second.is_usable;
     make_prompts(info.vocabulary);
     const int step = argc > 3 ? atoi(argv[3]) : 1;
     run_all(argv[1], info.vocabulary, step > 0 ? (unsigned)step : 1);
