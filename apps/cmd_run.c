@@ -269,8 +269,8 @@ static bool print_json(const struct run *run, const struct fm_stats *stats)
     for (size_t i = 0; i < run->n_tokens; i++)
         (void)json_array_append_new(tokens, json_integer(((const int32_t *)run->tokens)[i]));
     return out_json(json_pack(
-        "{s:o, s:o, s:I, s:I, s:s, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:s, s:I,"
-        " s:{s:f, s:I, s:f, s:f}, s:o, s:s, s:o}",
+        "{s:o, s:o, s:I, s:I, s:s, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:s, s:s,"
+        " s:I, s:{s:f, s:I, s:f, s:f}, s:o, s:s, s:o}",
         "text", json_text(run->text_bytes > 0 ? run->text : "", run->text_bytes),
         "tokens", tokens,
         "n_tokens", (json_int_t)run->n_tokens,
@@ -287,6 +287,7 @@ static bool print_json(const struct run *run, const struct fm_stats *stats)
         "n_context", (int)stats->n_context,
         "prefill_chunk", (int)stats->prefill_chunk,
         "n_threads", (int)stats->n_threads,
+        "cpu_level", stats->cpu_level,
         "logits_hash", hash,
         "seed", (json_int_t)run->sampling.seed,
         "sampling", "temperature", shown(run->sampling.temperature),

@@ -19,17 +19,31 @@ const char operand_model_help[] =
     "checkpoint. Without it: what FLASHMOE_MODEL names, or else nano, the small model that comes "
     "with the program";
 
+const char option_pin_help[] =
+    "Keep every computing thread but the first on a core of its own. Helps beside programs that "
+    "want the same cores, and harms beside one that pins its threads too";
+
+const char option_cpu_help[] =
+    "Instructions to compute with: a LEVEL that 'flashmoe doctor' lists. The results are the same "
+    "bits at every level";
+
 static const struct option engine_options[] = {
     {.name = "memory", .kind = OPTION_BYTES, .metavar = "SIZE", .min = 1 << 20,
      .shown = "what the machine has free",
      .help = "Budget for everything: dense weights, expert cache, KV and scratch. A larger one "
              "caches more experts"},
     {.name = "threads", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_THREADS,
-     .shown = "one per processor", .help = "Threads that compute"},
+     .shown = "one per physical core", .help = "Threads that compute"},
+    {.name = "pin", .kind = OPTION_FLAG, .help = option_pin_help},
+    {.name = "cpu", .kind = OPTION_STRING, .metavar = "LEVEL",
+     .shown = "the best of this processor", .help = option_cpu_help},
     {.name = "prefill-chunk", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_CONTEXT,
      .shown = "chosen from the budget",
      .help = "Prompt tokens computed together. More of them read each expert less often and take "
              "more scratch memory"},
+    {.name = "kv", .kind = OPTION_STRING, .metavar = "FORMAT", .value = "f16",
+     .help = "Format of keys and values, f16 or f32, which rounds nothing and takes twice the "
+             "memory"},
     {.name = "check", .kind = OPTION_FLAG,
      .help = "Hold everything that is read of a packed model against its checksums"},
     {.name = NULL},
@@ -101,8 +115,8 @@ static void say_plan(const struct fm_model *model)
         human_bytes(stats.memory_dense_bytes, dense), human_bytes(stats.memory_cache_bytes, cache),
         (unsigned long long)stats.n_cache_slots, human_bytes(stats.memory_kv_bytes, kv),
         human_bytes(stats.memory_scratch_bytes, scratch));
-    say("context %u, prefill chunk %u, threads %u", stats.n_context, stats.prefill_chunk,
-        stats.n_threads);
+    say("context %u, prefill chunk %u, threads %u, level %s", stats.n_context,
+        stats.prefill_chunk, stats.n_threads, stats.cpu_level);
 }
 
 /* Where an installed program and one in its build folder have it. */
@@ -149,11 +163,14 @@ int app_model_open_routed(const struct args *args, unsigned n_context, const cha
     fm_model_options_init(&options);
     options.memory_bytes = args_uint(args, "memory");
     options.n_threads = (unsigned)args_uint(args, "threads");
+    options.pin_threads = args_flag(args, "pin");
+    options.cpu = args_text(args, "cpu");
     options.n_sessions = 1;
     options.n_context = n_context;
     options.prefill_chunk = (unsigned)args_uint(args, "prefill-chunk");
     options.check = args_flag(args, "check");
     options.routes = routes;
+    options.kv = args_text(args, "kv");
     options.progress = progress_bytes;
     options.progress_ctx = &progress;
     int rc = fm_model_open(app_model_path(args), &options, out, err);

@@ -12,7 +12,7 @@
 extern const struct command *const command_list[];
 
 /* Groups of the same title stand together under one heading. */
-extern const struct option_group group_engine;   /* memory, threads, prefill-chunk, check */
+extern const struct option_group group_engine;   /* memory, threads, pin, cpu, ... */
 extern const struct option_group group_context;  /* context */
 extern const struct option_group group_routes;   /* routes */
 extern const struct option_group group_trace;    /* trace */
@@ -21,6 +21,7 @@ extern const struct option_group group_messages; /* quiet, verbose */
 extern const struct option_group group_help;     /* help; every command has it */
 
 extern const char operand_model_help[];
+extern const char option_pin_help[], option_cpu_help[];
 
 /* The model of a command whose first operand is MODEL: what was given; without one, what
  * FLASHMOE_MODEL names, or else the nano model that comes with the program, which "nano" means

@@ -70,7 +70,9 @@ typedef void fm_progress_fn(void *ctx, uint64_t done, uint64_t total);
 
 struct fm_model_options {
     uint64_t memory_bytes;  /* budget for everything; 0: what the machine has free */
-    unsigned n_threads;     /* 0: one per processor */
+    unsigned n_threads;     /* 0: one per physical core this process may use */
+    bool pin_threads;       /* keep each on a core of its own, except the caller's */
+    const char *cpu;        /* level of the kernels (fm_machine_level); NULL: the best one here */
     unsigned n_sessions;    /* sessions that may be open at a time; the budget holds them all */
     unsigned n_context;     /* positions per session; 0: the model's maximum, at most 4096 */
     unsigned prefill_chunk; /* tokens computed together; 0: chosen from the budget */
@@ -79,6 +81,7 @@ struct fm_model_options {
     /* Replaces the routers' choice of experts, to measure speed with realistic reuse: "gen",
      * "gen:KEY=VALUE,..." or the path of a routing trace. NULL: the model's own routers. */
     const char *routes;
+    const char *kv; /* format of keys and values: "f16" or "f32"; NULL: f16 */
     fm_progress_fn *progress;
     void *progress_ctx;
 };
@@ -107,6 +110,8 @@ struct fm_model_info {
     uint64_t dense_token_bytes;     /* dense bytes one token reads */
     uint64_t kv_position_bytes;     /* KV bytes per position */
     uint64_t state_bytes;           /* recurrent state per session */
+    uint64_t mul_adds_per_token;    /* in matrices: dense ones, chosen experts; not the head */
+    uint64_t mul_adds_per_head;     /* for each token whose logits are wanted */
     unsigned n_ignored_tensors;     /* vision, multi-token prediction */
     bool has_tokenizer, has_tied_head;
     const char *routes; /* as in fm_stats */
@@ -141,6 +146,7 @@ struct fm_stats {
     uint64_t memory_resident_peak_bytes; /* measured */
     uint64_t n_cache_slots;
     unsigned prefill_chunk, n_context, n_threads;
+    const char *cpu_level; /* of the kernels in use; NULL without sessions */
 
     uint64_t n_prefill_tokens, prefill_ns; /* prompts */
     uint64_t n_decode_tokens, decode_ns;   /* evaluations of one further token per session */
@@ -152,6 +158,66 @@ struct fm_stats {
 };
 
 FM_API void fm_model_stats(const struct fm_model *model, struct fm_stats *stats);
+
+/* ---- machine --------------------------------------------------------------------------- */
+
+struct fm_machine_info {
+    const char *architecture;       /* "x86-64", "aarch64" */
+    char processor[128];            /* its name; empty when unknown */
+    unsigned n_cpus;                /* processors this process may run on */
+    unsigned n_cpus_of_machine;
+    unsigned n_cores;               /* what fm_model_options.n_threads 0 means */
+    double cpu_quota;               /* processors whose time the cgroup grants; 0: no limit */
+    uint64_t cache_bytes;           /* the largest cache; 0: unknown */
+    uint64_t memory_bytes;          /* 0: unknown */
+    uint64_t memory_available_bytes;
+    char huge_pages[16];            /* "always", "madvise", "never"; empty when unknown */
+};
+
+FM_API void fm_machine_info(struct fm_machine_info *info);
+
+/* The i-th level of kernels for this architecture, lowest first; false when there is none. All of
+ * them give the same bits. */
+struct fm_level_info {
+    const char *name;  /* "reference", "avx2", ... */
+    const char *needs; /* the instructions it uses */
+    bool is_usable;    /* on this machine */
+    bool is_default;
+};
+FM_API bool fm_machine_level(unsigned i, struct fm_level_info *info);
+
+enum {
+    FM_MEASURE_READ = 1,      /* memory */
+    FM_MEASURE_INT8 = 2,      /* multiplication */
+    FM_MEASURE_ONE_THREAD = 4 /* each of these with one thread too */
+};
+
+struct fm_machine_options {
+    unsigned what;      /* 0: everything */
+    unsigned n_threads; /* 0, pin_threads and cpu as in fm_model_options */
+    bool pin_threads;
+    const char *cpu;
+    bool quick;               /* fewer passes over less memory */
+    fm_progress_fn *progress; /* passes */
+    void *progress_ctx;
+};
+
+/* Per second: the median of all passes, the slowest and the fastest. All 0: not measured. */
+struct fm_speed {
+    double median, least, most;
+};
+
+struct fm_machine_speeds {
+    unsigned n_threads;
+    const char *cpu_level;
+    uint64_t read_buffer_bytes;
+    struct fm_speed read, read_one; /* bytes: all threads together, one thread */
+    struct fm_speed int8, int8_one; /* operations; a multiply-add is two */
+};
+
+/* Measures now, with memory and threads of its own, which are given back. `options` may be NULL. */
+FM_API int fm_machine_measure(const struct fm_machine_options *options,
+                              struct fm_machine_speeds *speeds, struct fm_error *err);
 
 /* ---- text ------------------------------------------------------------------------------ */
 

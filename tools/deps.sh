@@ -13,8 +13,12 @@
 #   test   unit tests                             cmocka.pc              libcmocka-dev     cmocka
 #   test   lint and test scripts                  python3                python3           python3
 #   test   headers must be usable from C++        g++, c++ or clang++    g++               (Xcode)
+#   test   kernels of the other architecture (Linux; named here for an x86-64 machine):
+#          its compiler                           aarch64-linux-gnu-gcc  gcc-aarch64-linux-gnu
+#          its C library                          its stdio.h            libc6-dev-arm64-cross
+#          runs them                              qemu-aarch64           qemu-user
 #
-# Left to the user: clang (make fuzz), mandoc (checks the man page), qemu-user (other processors).
+# Left to the user: clang (make fuzz), mandoc (checks the man page).
 set -eu
 
 group=${1:-build}
@@ -42,10 +46,22 @@ has_header() {
     if [ "$system" != Linux ] || [ -e "/usr/include/$1" ]; then echo 0; else echo 1; fi
 }
 
+# has_headers_of COMPILER: the C library that it compiles for is there.
+has_headers_of() {
+    if echo '#include <stdio.h>' | "$1" -E - >/dev/null 2>&1; then echo 0; else echo 1; fi
+}
+
 # has_library PKG-CONFIG-NAME DEBIAN-NAME
 has_library() {
     if pkg-config --exists "$1" 2>/dev/null; then echo 0; return; fi
     if dpkg -s "$2" 2>/dev/null | grep -q '^Status: .* installed$'; then echo 0; else echo 1; fi
+}
+
+# need_other MACHINE NAME-IN-PACKAGES DEBIAN-ARCHITECTURE: to build for it and to run that here.
+need_other() {
+    need "$(has_command "$1-linux-gnu-gcc")" "gcc-$2-linux-gnu" - "compiles the $1 kernels"
+    need "$(has_headers_of "$1-linux-gnu-gcc")" "libc6-dev-$3-cross" - "links them"
+    need "$(has_command "qemu-$1")" qemu-user - "runs them"
 }
 
 need "$(has_command cc gcc clang)" gcc "(xcode-select --install)" "the C compiler"
@@ -59,6 +75,12 @@ if [ "$group" = test ]; then
     need "$(has_command python3)" python3 python3 "lint and test scripts"
     need "$(has_library cmocka libcmocka-dev)" libcmocka-dev cmocka "unit tests"
     need "$(has_command g++ c++ clang++)" g++ "(xcode-select --install)" "C++ use of the headers"
+    if [ "$system" = Linux ]; then
+        case $(uname -m) in
+        x86_64) need_other aarch64 aarch64 arm64 ;;
+        aarch64) need_other x86_64 x86-64 amd64 ;;
+        esac
+    fi
 fi
 [ -z "$missing" ] && exit 0
 

@@ -26,6 +26,7 @@ struct arch_sizes {
     uint32_t max_cols;           /* of any weight, and of any head */
     uint32_t max_intermediate;   /* of any feed-forward block */
     uint64_t mix_floats_per_row; /* the mixer's own scratch, batch-wide data included */
+    unsigned n_heads, head_dim, key_dim; /* of attention, and of the delta rule; 0: none */
 };
 
 #define ARCH_NO_EXPERTS UINT32_MAX
@@ -51,11 +52,22 @@ struct step {
     float *router; /* [n_rows, n_experts] */
     uint32_t *ids; /* [n_rows, k] ascending */
     float *weights;      /* [n_rows, k] */
-    float *gate, *up;    /* [n_rows, max_intermediate] */
+    float *shared_gate;  /* [n_rows] */
     float *shared;       /* [n_rows, hidden] */
     float *expert_parts; /* [n_rows, k, hidden] */
     float *ffn;          /* [n_rows, hidden] */
 };
+
+/* An expert that is ready, and the rows it works on: row rows[i] of `normed` gives row places[i] of
+ * `expert_parts`. */
+struct step_expert {
+    const void *slot;
+    const uint32_t *rows, *places; /* [n] */
+    uint32_t n;
+};
+
+/* Experts given to one call at most. */
+#define ARCH_EXPERTS_TOGETHER 64
 
 struct arch {
     struct model_family family; /* first: forward.c goes from the family to its arch */
@@ -69,10 +81,9 @@ struct arch {
     void (*mix)(struct step *step, uint32_t layer);   /* x += mixer(norm(x)) */
     void (*route)(struct step *step, uint32_t layer); /* normed, ids, weights */
     void (*dense)(struct step *step, uint32_t layer); /* the whole block when not routed */
-    void (*shared)(struct step *step, uint32_t layer);
-    /* One expert on n of the rows: in and out are [n, hidden]. */
-    void (*expert)(struct step *step, uint32_t layer, const void *slot, const float *in,
-                   uint32_t n, float *out);
+    /* Experts on their rows; `shared` along with the first, of which there may be none. */
+    void (*experts)(struct step *step, uint32_t layer, const struct step_expert *experts,
+                    uint32_t n, bool with_shared);
     void (*close)(struct step *step, uint32_t layer); /* x += all parts */
     /* `x` is [n, hidden]; the final norm goes to `normed`, logits to [n, vocabulary]. */
     void (*final_norm)(struct step *step, const float *x, uint32_t n, float *normed);

@@ -83,6 +83,9 @@ void blocks_sizes(const void *arch, struct arch_sizes *sizes)
     uint64_t wide = larger(t->expert_intermediate, t->shared_intermediate);
     wide = larger(wide, t->has_dense_layers ? t->dense_intermediate : 0);
     sizes->max_cols = (uint32_t)larger(cols, wide);
+    sizes->n_heads = t->n_heads;
+    sizes->head_dim = t->head_dim;
+    sizes->key_dim = t->key_dim;
     sizes->max_intermediate = (uint32_t)wide;
     sizes->mix_floats_per_row = t->rotary_dim + t->hidden +
                                 larger(attention_floats(t), delta_floats(t)) +
@@ -123,9 +126,9 @@ static void attention(struct step *step, const struct attention_weights *w,
     const struct transformer *t = transformer_of(step);
     struct backend *be = step->be;
     const size_t n = step->n_rows, dim = t->head_dim;
-    be->ops->matmul(be, &w->q, step->normed, n, m->q);
-    be->ops->matmul(be, &w->k, step->normed, n, m->k);
-    be->ops->matmul(be, &w->v, step->normed, n, m->v);
+    const struct backend_product products[] = {{&w->q, m->q}, {&w->k, m->k}, {&w->v, m->v}};
+    be->ops->input(be, step->normed, n, t->hidden);
+    be->ops->matmul(be, products, 3);
     struct backend_heads heads = {
         .x = m->q, .row_stride = (size_t)t->n_heads * query_stride(t),
         .head_stride = query_stride(t), .n_heads = t->n_heads, .head_dim = t->head_dim,
@@ -146,7 +149,8 @@ static void attention(struct step *step, const struct attention_weights *w,
         .q_row_stride = (size_t)t->n_heads * query_stride(t), .q_head_stride = query_stride(t),
         .k = m->k, .v = m->v, .scale = 1.0f / sqrtf((float)t->head_dim), .out = m->heads,
     });
-    be->ops->matmul(be, &w->o, m->heads, n, m->out);
+    be->ops->input(be, m->heads, n, w->o.n_cols);
+    be->ops->matmul(be, &(struct backend_product){&w->o, m->out}, 1);
 }
 
 static void delta_net(struct step *step, const struct delta_net_weights *w,
@@ -155,10 +159,10 @@ static void delta_net(struct step *step, const struct delta_net_weights *w,
     const struct transformer *t = transformer_of(step);
     struct backend *be = step->be;
     const size_t n = step->n_rows;
-    be->ops->matmul(be, &w->qkv, step->normed, n, m->qkv);
-    be->ops->matmul(be, &w->z, step->normed, n, m->z);
-    be->ops->matmul(be, &w->b, step->normed, n, m->b);
-    be->ops->matmul(be, &w->a, step->normed, n, m->a);
+    const struct backend_product products[] = {
+        {&w->qkv, m->qkv}, {&w->z, m->z}, {&w->b, m->b}, {&w->a, m->a}};
+    be->ops->input(be, step->normed, n, t->hidden);
+    be->ops->matmul(be, products, 4);
     be->ops->delta_net(be, &(struct backend_delta_net){
         .segments = step->segments, .n_segments = step->n_segments,
         .n_key_heads = t->n_key_heads, .n_value_heads = t->n_value_heads,
@@ -168,7 +172,8 @@ static void delta_net(struct step *step, const struct delta_net_weights *w,
         .decay = w->decay, .dt_bias = w->dt_bias, .norm = w->norm, .eps = t->eps,
         .mixed = m->convolved, .out = m->heads,
     });
-    be->ops->matmul(be, &w->out, m->heads, n, m->out);
+    be->ops->input(be, m->heads, n, w->out.n_cols);
+    be->ops->matmul(be, &(struct backend_product){&w->out, m->out}, 1);
 }
 
 void blocks_mix(struct step *step, uint32_t layer)
@@ -191,19 +196,12 @@ void blocks_route(struct step *step, uint32_t layer)
     const struct transformer_layer *l = &t->layers[layer];
     struct backend *be = step->be;
     be->ops->rms_norm(be, step->x, l->ffn_norm, t->eps, step->n_rows, t->hidden, step->normed);
-    be->ops->matmul(be, &l->router, step->normed, step->n_rows, step->router);
+    const struct backend_product products[] = {{&l->router, step->router},
+                                               {&l->shared_gate, step->shared_gate}};
+    be->ops->input(be, step->normed, step->n_rows, t->hidden);
+    be->ops->matmul(be, products, t->shared_intermediate > 0 ? 2 : 1);
     be->ops->route(be, step->router, step->n_rows, t->n_experts, t->n_experts_per_token,
                    t->renormalises, step->ids, step->weights);
-}
-
-static void swiglu(struct step *step, const struct weight *gate, const struct weight *up,
-                   const struct weight *down, const float *in, size_t n, float *out)
-{
-    struct backend *be = step->be;
-    be->ops->matmul(be, gate, in, n, step->gate);
-    be->ops->matmul(be, up, in, n, step->up);
-    be->ops->silu_mul(be, step->gate, step->up, n * gate->n_rows);
-    be->ops->matmul(be, down, step->gate, n, out);
 }
 
 void blocks_dense(struct step *step, uint32_t layer)
@@ -212,43 +210,47 @@ void blocks_dense(struct step *step, uint32_t layer)
     const struct transformer_layer *l = &t->layers[layer];
     struct backend *be = step->be;
     be->ops->rms_norm(be, step->x, l->ffn_norm, t->eps, step->n_rows, t->hidden, step->normed);
-    swiglu(step, &l->dense.gate, &l->dense.up, &l->dense.down, step->normed, step->n_rows,
-           step->ffn);
+    be->ops->input(be, step->normed, step->n_rows, t->hidden);
+    be->ops->ffn(be, &(struct backend_ffn){.gate = l->dense.gate, .up = l->dense.up,
+                                           .down = l->dense.down, .n = step->n_rows,
+                                           .out = step->ffn}, 1);
     be->ops->add(be, step->x, step->ffn, (size_t)step->n_rows * t->hidden);
 }
 
-void blocks_shared(struct step *step, uint32_t layer)
+/* `normed` is the input since the router. */
+void blocks_experts(struct step *step, uint32_t layer, const struct step_expert *experts,
+                    uint32_t n, bool with_shared)
 {
     const struct transformer *t = transformer_of(step);
     const struct transformer_layer *l = &t->layers[layer];
-    if (t->shared_intermediate > 0)
-        swiglu(step, &l->shared.gate, &l->shared.up, &l->shared.down, step->normed, step->n_rows,
-               step->shared);
-}
-
-void blocks_expert(struct step *step, uint32_t layer, const void *slot, const float *in,
-                   uint32_t n, float *out)
-{
-    const struct transformer *t = transformer_of(step);
-    const struct expert_layer *experts =
-        &step->model->expert_layers[t->layers[layer].expert_layer];
-    const struct weight gate = expert_layer_weight(experts, EXPERT_GATE, slot);
-    const struct weight up = expert_layer_weight(experts, EXPERT_UP, slot);
-    const struct weight down = expert_layer_weight(experts, EXPERT_DOWN, slot);
-    swiglu(step, &gate, &up, &down, in, n, out);
+    const struct expert_layer *e = &step->model->expert_layers[l->expert_layer];
+    struct backend_ffn blocks[ARCH_EXPERTS_TOGETHER + 1];
+    uint32_t n_blocks = 0;
+    if (with_shared && t->shared_intermediate > 0)
+        blocks[n_blocks++] = (struct backend_ffn){
+            .gate = l->shared.gate, .up = l->shared.up, .down = l->shared.down,
+            .n = step->n_rows, .out = step->shared};
+    for (uint32_t i = 0; i < n; i++)
+        blocks[n_blocks++] = (struct backend_ffn){
+            .gate = expert_layer_weight(e, EXPERT_GATE, experts[i].slot),
+            .up = expert_layer_weight(e, EXPERT_UP, experts[i].slot),
+            .down = expert_layer_weight(e, EXPERT_DOWN, experts[i].slot),
+            .rows = experts[i].rows, .places = experts[i].places, .n = experts[i].n,
+            .out = step->expert_parts};
+    if (n_blocks > 0)
+        step->be->ops->ffn(step->be, blocks, n_blocks);
 }
 
 void blocks_close(struct step *step, uint32_t layer)
 {
     const struct transformer *t = transformer_of(step);
-    const struct transformer_layer *l = &t->layers[layer];
+    (void)layer;
     struct backend *be = step->be;
     const size_t n = step->n_rows;
     be->ops->expert_sum(be, step->expert_parts, step->weights, n, t->n_experts_per_token,
                         t->hidden, step->ffn);
     if (t->shared_intermediate > 0) {
-        be->ops->matmul(be, &l->shared_gate, step->normed, n, step->gate);
-        be->ops->add_gated(be, step->ffn, step->shared, step->gate, n, t->hidden);
+        be->ops->add_gated(be, step->ffn, step->shared, step->shared_gate, n, t->hidden);
     }
     be->ops->add(be, step->x, step->ffn, n * t->hidden);
 }
@@ -263,5 +265,6 @@ void blocks_head(struct step *step, const float *normed, uint32_t n, float *logi
 {
     const struct transformer *t = transformer_of(step);
     const struct weight *head = t->has_tied_head ? &t->embedding : &t->head;
-    step->be->ops->matmul(step->be, head, normed, n, logits);
+    step->be->ops->input(step->be, normed, n, t->hidden);
+    step->be->ops->matmul(step->be, &(struct backend_product){head, logits}, 1);
 }

@@ -67,9 +67,8 @@ void blocks_embed(struct step *step);
 void blocks_mix(struct step *step, uint32_t layer);
 void blocks_route(struct step *step, uint32_t layer);
 void blocks_dense(struct step *step, uint32_t layer);
-void blocks_shared(struct step *step, uint32_t layer);
-void blocks_expert(struct step *step, uint32_t layer, const void *slot, const float *in,
-                   uint32_t n, float *out);
+void blocks_experts(struct step *step, uint32_t layer, const struct step_expert *experts,
+                    uint32_t n, bool with_shared);
 void blocks_close(struct step *step, uint32_t layer);
 void blocks_final_norm(struct step *step, const float *x, uint32_t n, float *normed);
 void blocks_head(struct step *step, const float *normed, uint32_t n, float *logits);
@@ -78,8 +77,8 @@ void blocks_head(struct step *step, const float *normed, uint32_t n, float *logi
 #define BLOCKS_FUNCTIONS                                                                           \
     .sizes = blocks_sizes, .state = blocks_state, .expert_layer = blocks_expert_layer,             \
     .embed = blocks_embed, .mix = blocks_mix, .route = blocks_route, .dense = blocks_dense,        \
-    .shared = blocks_shared, .expert = blocks_expert, .close = blocks_close,                       \
-    .final_norm = blocks_final_norm, .head = blocks_head
+    .experts = blocks_experts, .close = blocks_close, .final_norm = blocks_final_norm,             \
+    .head = blocks_head
 
 /* ---- opening (blocks_open.c) ----------------------------------------------------------------- */
 

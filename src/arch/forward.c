@@ -13,6 +13,7 @@
 struct expert_groups {
     uint32_t *start;  /* [n_experts + 1] into pairs */
     uint32_t *pairs;  /* [max_rows * k] grouped by expert, rows ascending */
+    uint32_t *rows;   /* [max_rows * k] the row of each pair */
     uint32_t *chosen; /* experts with at least one row, ascending */
     uint32_t n_chosen;
 };
@@ -28,7 +29,6 @@ struct forward {
     struct backend_segment *segments; /* [max_segments] */
     int32_t *tokens;                  /* [max_rows] */
     uint32_t *positions;              /* [max_rows] */
-    float *gathered, *expert_out;     /* [max_rows, hidden] */
     float *head_in, *logits;          /* [HEAD_ROWS, hidden], [HEAD_ROWS, vocabulary] */
     void *block;
 };
@@ -61,18 +61,16 @@ static void carve_all(struct carver *c, struct forward *f, const struct model *m
     f->step.router = carve(c, rows * n_experts, sizeof(float));
     f->step.ids = carve(c, rows * k, sizeof(uint32_t));
     f->step.weights = carve(c, rows * k, sizeof(float));
-    f->step.gate = carve(c, rows * sizes.max_intermediate, sizeof(float));
-    f->step.up = carve(c, rows * sizes.max_intermediate, sizeof(float));
+    f->step.shared_gate = carve(c, rows, sizeof(float));
     f->step.shared = carve(c, rows * hidden, sizeof(float));
     f->step.expert_parts = carve(c, rows * k * hidden, sizeof(float));
     f->step.ffn = carve(c, rows * hidden, sizeof(float));
-    f->gathered = carve(c, rows * hidden, sizeof(float));
-    f->expert_out = carve(c, rows * hidden, sizeof(float));
     f->head_in = carve(c, 2 * HEAD_ROWS * hidden, sizeof(float));
     f->logits = carve(c, (uint64_t)HEAD_ROWS * model->shape.vocabulary, sizeof(float));
     f->groups.start = carve(c, n_experts + 1, sizeof(uint32_t));
     f->groups.chosen = carve(c, n_experts, sizeof(uint32_t));
     f->groups.pairs = carve(c, rows * k, sizeof(uint32_t));
+    f->groups.rows = carve(c, rows * k, sizeof(uint32_t));
     f->tokens = carve(c, rows, sizeof(int32_t));
     f->positions = carve(c, rows, sizeof(uint32_t));
     f->segments = carve(c, options->max_segments, sizeof(struct backend_segment));
@@ -86,11 +84,25 @@ uint64_t forward_bytes(const struct model *model, const struct forward_options *
     return c.bytes + sizeof(struct forward);
 }
 
-uint32_t forward_max_cols(const struct model *model)
+/* The experts of one row; of many rows, what one expert may get and the shared expert beside. */
+static uint64_t max_ffn_rows(const struct model *model, uint64_t max_rows)
+{
+    return 2 * max_rows + model->shape.n_experts_per_token;
+}
+
+void forward_backend_options(const struct model *model, const struct forward_options *options,
+                             struct backend_options *backend)
 {
     struct arch_sizes sizes;
     arch_of(model)->sizes(model->arch, &sizes);
-    return sizes.max_cols;
+    backend->max_cols = sizes.max_cols;
+    backend->max_rows = options->max_rows > HEAD_ROWS ? options->max_rows : HEAD_ROWS;
+    backend->max_ffn_rows = max_ffn_rows(model, options->max_rows);
+    backend->max_intermediate = sizes.max_intermediate;
+    backend->n_heads = sizes.n_heads;
+    backend->head_dim = sizes.head_dim;
+    backend->key_dim = sizes.key_dim;
+    backend->n_context = options->n_context;
 }
 
 int forward_open(const struct model *model, struct backend *be, struct expert_cache *cache,
@@ -149,31 +161,10 @@ static void group_rows(struct forward *f)
     /* Filling moves each start to the next expert's; the shift back follows. */
     for (uint32_t p = 0; p < n_pairs; p++)
         g->pairs[g->start[f->step.ids[p]]++] = p;
+    for (uint32_t p = 0; p < n_pairs; p++)
+        g->rows[p] = g->pairs[p] / f->model->shape.n_experts_per_token;
     memmove(g->start + 1, g->start, n_experts * sizeof *g->start);
     g->start[0] = 0;
-}
-
-/* One expert on all its rows. Its outputs go to their own places in expert_parts, so the order in
- * which experts arrive does not matter. */
-static void run_expert(struct forward *f, uint32_t layer, uint32_t expert, const void *slot)
-{
-    struct step *step = &f->step;
-    const uint32_t *pairs = f->groups.pairs + f->groups.start[expert];
-    const uint32_t n = f->groups.start[expert + 1] - f->groups.start[expert];
-    const uint32_t k = f->model->shape.n_experts_per_token;
-    const size_t hidden = f->model->shape.hidden;
-    if (n == 1) {
-        f->arch->expert(step, layer, slot, step->normed + pairs[0] / k * hidden, 1,
-                        step->expert_parts + pairs[0] * hidden);
-        return;
-    }
-    for (uint32_t i = 0; i < n; i++)
-        memcpy(f->gathered + i * hidden, step->normed + pairs[i] / k * hidden,
-               hidden * sizeof(float));
-    f->arch->expert(step, layer, slot, f->gathered, n, f->expert_out);
-    for (uint32_t i = 0; i < n; i++)
-        memcpy(step->expert_parts + pairs[i] * hidden, f->expert_out + i * hidden,
-               hidden * sizeof(float));
 }
 
 /* Other experts than the router chose, with the weights of its own choice in their order: as many
@@ -201,6 +192,39 @@ static void show_routes(const struct forward *f, const struct batch *batch, uint
         }
 }
 
+/* Experts that are ready, on all their rows. Their outputs go to their own places in expert_parts,
+ * so the order in which experts arrive does not matter. */
+static void run_ready(struct forward *f, uint32_t layer, const struct expert_item *items,
+                      uint32_t n, bool with_shared)
+{
+    const struct expert_groups *g = &f->groups;
+    const uint64_t most = max_ffn_rows(f->model, f->options.max_rows);
+    struct step_expert experts[ARCH_EXPERTS_TOGETHER];
+    uint32_t n_experts = 0;
+    uint64_t n_rows = with_shared ? f->step.n_rows : 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t expert = g->chosen[items[i].index], at = g->start[expert];
+        const uint32_t rows = g->start[expert + 1] - at;
+        if (n_rows + rows > most) {
+            f->arch->experts(&f->step, layer, experts, n_experts, with_shared);
+            with_shared = false;
+            n_experts = 0;
+            n_rows = 0;
+        }
+        experts[n_experts++] = (struct step_expert){.slot = items[i].slot, .rows = g->rows + at,
+                                                    .places = g->pairs + at, .n = rows};
+        n_rows += rows;
+    }
+    f->arch->experts(&f->step, layer, experts, n_experts, with_shared);
+}
+
+/* With many rows an expert is work enough by itself, and few pinned slots leave more to read
+ * into. */
+static uint32_t experts_together(const struct forward *f)
+{
+    return f->step.n_rows <= 8 ? ARCH_EXPERTS_TOGETHER : 4;
+}
+
 static int run_experts(struct forward *f, const struct batch *batch, uint32_t layer,
                        struct fm_error *err)
 {
@@ -212,11 +236,15 @@ static int run_experts(struct forward *f, const struct batch *batch, uint32_t la
     show_routes(f, batch, layer);
     group_rows(f);
     expert_cache_begin(f->cache, expert_layer, f->groups.chosen, f->groups.n_chosen);
-    f->arch->shared(step, layer); /* while bytes travel */
-    struct expert_item item;
-    int rc;
-    while ((rc = expert_cache_next(f->cache, &item, err)) == 1)
-        run_expert(f, layer, f->groups.chosen[item.index], item.slot);
+    /* What is there, and the shared expert, while bytes travel; then each as it lands. */
+    struct expert_item items[ARCH_EXPERTS_TOGETHER];
+    const uint32_t most = experts_together(f);
+    uint32_t n;
+    int rc = expert_cache_next(f->cache, true, items, most, &n, err);
+    for (bool is_first = true; rc >= 0 && (n > 0 || is_first); is_first = false) {
+        run_ready(f, layer, items, n, is_first);
+        rc = expert_cache_next(f->cache, false, items, most, &n, err);
+    }
     expert_cache_end(f->cache);
     if (rc == 0)
         f->arch->close(step, layer);

@@ -49,8 +49,9 @@ struct batch {
 
 /* Memory a forward will take. */
 uint64_t forward_bytes(const struct model *model, const struct forward_options *options);
-/* The widest row of any weight, for the backend's scratch. */
-uint32_t forward_max_cols(const struct model *model);
+/* Fills in what the backend must be prepared for: everything but threads and level. */
+void forward_backend_options(const struct model *model, const struct forward_options *options,
+                             struct backend_options *backend);
 
 /* `cache` may be NULL for a model without routed experts. */
 int forward_open(const struct model *model, struct backend *be, struct expert_cache *cache,

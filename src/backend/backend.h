@@ -63,13 +63,28 @@ struct backend_delta_net {
     bool has_tiled_value_heads; /* head h uses key head h % n_key_heads, not h / ratio */
     const float *qkv;         /* [n, channels], channels = 2 * key heads' + value heads' width */
     const float *z, *b, *a;   /* [n, value width], [n, n_value_heads] twice */
-    const float *conv_weight; /* [channels, kernel] */
+    const float *conv_weight; /* [kernel, channels] */
     const float *decay;       /* [n_value_heads], -exp(A_log) */
     const float *dt_bias;     /* [n_value_heads] */
     const float *norm;        /* [value_dim] */
     float eps;
     float *mixed; /* [n, channels], scratch: the convolution's output */
     float *out;   /* [n, value width] */
+};
+
+/* One weight to multiply the input with: y is [n, w.n_rows]. */
+struct backend_product {
+    const struct weight *w;
+    float *y;
+};
+
+/* A feed-forward block on some rows of the input:
+ * out[places[i]] = down (silu(gate x) * (up x)), x = input row rows[i]. */
+struct backend_ffn {
+    struct weight gate, up, down;
+    const uint32_t *rows, *places; /* [n]; NULL: i */
+    size_t n;
+    float *out; /* rows of down.n_rows floats */
 };
 
 struct backend_ops {
@@ -79,9 +94,14 @@ struct backend_ops {
     /* x[t] = row tokens[t] of w */
     void (*embed)(struct backend *be, const struct weight *w, const int32_t *tokens, size_t n,
                   float *x);
-    /* y[t][r] = W[r] . x[t]: x is [n, W.n_cols], y is [n, W.n_rows] */
-    void (*matmul)(struct backend *be, const struct weight *w, const float *x, size_t n,
-                   float *y);
+    /* Names the rows x [n, n_cols] that the products and feed-forward blocks that follow are
+     * multiplied with, until the next call; x must not change meanwhile. What a number format
+     * needs of the rows is made once. */
+    void (*input)(struct backend *be, const float *x, size_t n, size_t n_cols);
+    /* y[t][r] = W[r] . x[t] for each product */
+    void (*matmul)(struct backend *be, const struct backend_product *products, size_t n);
+    /* At most options.max_ffn_rows rows in all blocks together. */
+    void (*ffn)(struct backend *be, const struct backend_ffn *blocks, size_t n_blocks);
     void (*rms_norm)(struct backend *be, const float *x, const float *weight, float eps, size_t n,
                      size_t dim, float *y);
     /* out [n, rotary_dim] for position positions[t]; frequencies is [rotary_dim / 2] */
@@ -94,8 +114,6 @@ struct backend_ops {
      * softmax over all experts, or over the chosen ones when `renormalise`. */
     void (*route)(struct backend *be, const float *logits, size_t n, unsigned n_experts,
                   unsigned k, bool renormalise, uint32_t *ids, float *weights);
-    /* gate = silu(gate) * up */
-    void (*silu_mul)(struct backend *be, float *gate, const float *up, size_t n);
     /* out[t] = sum over j of weights[t][j] * parts[t][j], ascending j; parts is [n, k, dim] */
     void (*expert_sum)(struct backend *be, const float *parts, const float *weights, size_t n,
                        unsigned k, size_t dim, float *out);
@@ -108,12 +126,19 @@ struct backend_ops {
 
 struct backend {
     const struct backend_ops *ops;
+    const char *level; /* of the processor's instructions in use */
 };
 
 struct backend_options {
     unsigned n_threads;
-    size_t max_cols; /* of any weight */
-    size_t max_rows; /* tokens in any batch */
+    bool pin_threads;
+    const char *cpu;         /* a level of the CPU kernels by name; NULL: the best there is */
+    size_t max_cols;         /* of any weight */
+    size_t max_rows;         /* tokens in any batch */
+    size_t max_ffn_rows;     /* rows of all feed-forward blocks of one call */
+    size_t max_intermediate; /* rows of any gate */
+    unsigned n_heads, head_dim, key_dim; /* of attention and of the delta rule; 0: none */
+    uint32_t n_context;
 };
 
 /* A backend of the list by name; NULL takes the first. */

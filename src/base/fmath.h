@@ -99,7 +99,7 @@ static inline float fmath_softplus(float x)
     if (x > 20.0f)
         return x;
     float y = fmath_exp(x);
-    if (y < 1e-9f) /* ln(1 + y) = y to within y/2 relative */
+    if (!(y >= 1e-9f)) /* ln(1 + y) = y to within y/2 relative; or it is no number */
         return y;
     return (float)fmath_log(1.0 + (double)y);
 }

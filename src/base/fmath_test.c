@@ -84,6 +84,8 @@ static void test_sigmoid_silu_softplus(void **state)
     assert_true(sigmoid < 3);
     assert_true(silu < 4);
     assert_true(softplus < 2);
+    assert_true(isnan(fmath_sigmoid(NAN)) && isnan(fmath_silu(NAN)));
+    assert_true(isnan(fmath_softplus(NAN)) && isnan(fmath_softplus(-NAN)));
 }
 
 static void test_sincos(void **state)

@@ -92,8 +92,42 @@ uint64_t plat_now_ns(void); /* monotonic */
  * an errno. */
 int plat_thread_start(pthread_t *thread, void *(*thread_main)(void *), void *arg);
 
-/* Processors this process may run on. */
+/* ---- processors (plat_cpu_posix.c) ------------------------------------------------------- */
+
+#define PLAT_CPUS_MAX 1024
+
+/* Processors this process may run on, and those the machine has. */
 unsigned plat_n_cpus(void);
+unsigned plat_n_cpus_of_machine(void);
+/* What computes runs one thread on each: the physical cores this process may run on, but no more
+ * than its cgroup grants whole processors of time; on Apple's processors the fast ones. */
+unsigned plat_n_cores(void);
+/* Processors whose time the cgroup grants, as in 1.5; 0 without a limit. */
+double plat_cpu_quota(void);
+/* Keeps the calling thread on the i-th physical core this process may run on; false when there are
+ * fewer or the system cannot. */
+bool plat_thread_pin(unsigned i);
+
+/* The first allowed processor of each physical core, ascending, from the topology below `root`
+ * (/sys/devices/system/cpu); a processor without topology is a core of its own. Returns how many;
+ * `firsts` may be NULL. */
+unsigned plat_find_cores(const char *root, const bool is_allowed[PLAT_CPUS_MAX],
+                         unsigned firsts[PLAT_CPUS_MAX]);
+/* plat_cpu_quota from the groups listed in `own_groups` (/proc/self/cgroup); `root` NULL is where
+ * the system mounts them. */
+double plat_cgroup_cpus(const char *own_groups, const char *root);
+
+/* The processor's name as its maker writes it, "" when unknown. */
+void plat_cpu_name(char *buffer, size_t bytes);
+/* Its largest cache; 0 when unknown. */
+uint64_t plat_cache_bytes(void);
+
+/* ---- memory ------------------------------------------------------------------------------ */
+
+/* What the machine has; 0 when unknown. */
+uint64_t plat_memory_total(void);
+/* When programs get large pages: "always", "madvise" or "never"; "" when unknown. */
+void plat_huge_pages(char *buffer, size_t bytes);
 
 /* Memory that can be taken now without swapping: what the machine has available, or what is
  * left of the cgroup's limit when that is less. 0 when unknown. */
@@ -104,6 +138,8 @@ uint64_t plat_cgroup_left(const char *own_groups, const char *root);
 /* Resident memory of this process now, and the most it ever was. 0 when unknown. */
 uint64_t plat_resident_bytes(void);
 uint64_t plat_resident_peak_bytes(void);
+/* Lets the most it ever was begin anew; false where the system cannot. */
+bool plat_resident_peak_reset(void);
 /* Gives memory that was freed back to the system where the allocator can. */
 void plat_memory_trim(void);
 

@@ -12,7 +12,6 @@
 
 #ifdef __linux__
 #include <malloc.h>
-#include <sched.h>
 #else
 #include <sys/resource.h>
 #endif
@@ -156,17 +155,6 @@ int plat_thread_start(pthread_t *thread, void *(*thread_main)(void *), void *arg
     return rc;
 }
 
-unsigned plat_n_cpus(void)
-{
-#ifdef __linux__
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0)
-        return (unsigned)CPU_COUNT(&set);
-#endif
-    long n = sysconf(_SC_NPROCESSORS_ONLN);
-    return n > 0 ? (unsigned)n : 1;
-}
-
 #ifdef __linux__
 
 /* The first unsigned number in a file, or `fallback` ("max" in a cgroup file gives it too). */
@@ -283,6 +271,11 @@ uint64_t plat_memory_available(void)
     return group < machine ? group : machine;
 }
 
+uint64_t plat_memory_total(void)
+{
+    return field_in_file("/proc/meminfo", "MemTotal") * 1024; /* kB */
+}
+
 uint64_t plat_resident_bytes(void)
 {
     FILE *f = fopen("/proc/self/statm", "re");
@@ -299,6 +292,15 @@ uint64_t plat_resident_bytes(void)
 uint64_t plat_resident_peak_bytes(void)
 {
     return field_in_file("/proc/self/status", "VmHWM") * 1024; /* kB */
+}
+
+bool plat_resident_peak_reset(void)
+{
+    FILE *f = fopen("/proc/self/clear_refs", "we");
+    if (f == NULL)
+        return false;
+    bool is_written = fputs("5\n", f) >= 0;
+    return fclose(f) == 0 && is_written;
 }
 
 void plat_memory_trim(void)
@@ -328,6 +330,17 @@ uint64_t plat_memory_available(void)
     return 0;
 }
 
+uint64_t plat_memory_total(void)
+{
+#ifdef __APPLE__
+    uint64_t total = 0;
+    size_t bytes = sizeof total;
+    if (sysctlbyname("hw.memsize", &total, &bytes, NULL, 0) == 0)
+        return total;
+#endif
+    return 0;
+}
+
 uint64_t plat_resident_bytes(void)
 {
 #ifdef __APPLE__
@@ -349,6 +362,11 @@ uint64_t plat_resident_peak_bytes(void)
 #else
     return (uint64_t)usage.ru_maxrss * 1024;
 #endif
+}
+
+bool plat_resident_peak_reset(void)
+{
+    return false;
 }
 
 void plat_memory_trim(void)

@@ -2,20 +2,44 @@
 
 #include <fenv.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <string.h>
 
 #include "base/limits.h"
 #include "base/mem.h"
 #include "base/plat.h"
 
-/* A worker spins this many times for the next piece of work before it sleeps. One decode step
- * starts hundreds of pieces a few microseconds apart; a futex wake costs about 50. */
-#define SPINS_BEFORE_SLEEP 4000
+/* The longest a thread spins before it sleeps. One decode step starts hundreds of rounds a few
+ * microseconds apart, and to wake a sleeper costs about 5 us, in a virtual machine up to 50. */
+#define SPIN_MOST_NS 50000
+#define SPIN_LEAST_NS 1000
+/* Where spinning has proved useless a thread still tries the longest spin once in so many sleeps:
+ * the other load may have gone. */
+#define SLEEPS_PER_TRY 64
+/* Looks at the flag between two looks at the clock. */
+#define LOOKS_PER_CLOCK 8
 
+/* How long one thread spins: halved when it spun in vain, since then others need the core; doubled
+ * when it did not. Beside other load that is a quarter to a half faster than always the longest
+ * (tests/bench/pool_speed.c). Owned by that thread. */
+struct patience {
+    uint32_t spin_ns;
+    uint32_t n_sleeps; /* in a row, since the last try */
+};
+
+/* Where one thread sleeps. The flag says that it does or is about to; the lock covers only going
+ * to sleep and waking. */
+struct bed {
+    atomic_bool is_taken;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+};
+
+/* Each on lines of its own: they are written by different threads all the time. */
 struct worker {
+    _Alignas(MEM_CACHE_LINE) atomic_uint state; /* of its part: begun or done, in which round */
+    _Alignas(MEM_CACHE_LINE) struct bed bed;
+    struct patience patience;
     struct pool *pool;
     unsigned part;
     pthread_t thread;
@@ -24,20 +48,20 @@ struct worker {
 struct pool {
     unsigned n_threads;
     unsigned n_started;
+    bool is_pinned;
     struct worker *workers; /* [n_threads - 1] */
+    struct patience patience;
 
-    /* Published by the store to `round` (release), read after its load (acquire). */
+    /* One line that every worker reads: fn and ctx are published by the store to `round`. */
+    _Alignas(MEM_CACHE_LINE) atomic_uint round;
+    atomic_bool is_closing;
     pool_fn *fn;
     void *ctx;
-    bool is_closing;
 
-    _Alignas(MEM_CACHE_LINE) atomic_uint round;     /* partner: wait_for_round */
-    _Alignas(MEM_CACHE_LINE) atomic_uint n_running; /* partner: pool_run's final wait */
-
-    /* The lock covers only going to sleep and waking. */
-    pthread_mutex_t lock;
-    pthread_cond_t work_ready;
-    unsigned n_sleeping;
+    /* Written only by those who sleep. */
+    _Alignas(MEM_CACHE_LINE) atomic_uint n_sleeping; /* workers in bed, or about to be */
+    struct bed bed;                                  /* the caller's */
+    atomic_uint awaited;                             /* the part whose end wakes it; 0: none */
 };
 
 static inline void relax(void)
@@ -49,51 +73,183 @@ static inline void relax(void)
 #endif
 }
 
-static unsigned wait_for_round(struct pool *pool, unsigned seen)
+/* ---- waiting -------------------------------------------------------------------------------- */
+
+/* What is waited for: *flag is `value`, or anything else where not `is_equal`. */
+static inline bool has_come(const atomic_uint *flag, unsigned value, bool is_equal)
 {
-    for (int i = 0; i < SPINS_BEFORE_SLEEP; i++) {
-        unsigned now = atomic_load_explicit(&pool->round, memory_order_acquire);
-        if (now != seen)
-            return now;
-        relax();
+    return (atomic_load(flag) == value) == is_equal;
+}
+
+static void learn(struct patience *patience, bool is_try, bool has_helped)
+{
+    const uint32_t longer = is_try ? SPIN_MOST_NS : 2 * patience->spin_ns;
+    const uint32_t shorter = patience->spin_ns / 2;
+    if (has_helped)
+        patience->spin_ns = longer < SPIN_MOST_NS ? longer : SPIN_MOST_NS;
+    else
+        patience->spin_ns = shorter > SPIN_LEAST_NS ? shorter : SPIN_LEAST_NS;
+    patience->n_sleeps = has_helped || is_try ? 0 : patience->n_sleeps + 1;
+}
+
+/* False when patience runs out first. */
+static bool spin_until(const atomic_uint *flag, unsigned value, bool is_equal,
+                       struct patience *patience)
+{
+    if (has_come(flag, value, is_equal))
+        return true;
+    const bool is_try = patience->n_sleeps >= SLEEPS_PER_TRY;
+    const uint64_t most_ns = is_try ? SPIN_MOST_NS : patience->spin_ns;
+    uint64_t stop_ns = 0, now_ns;
+    do {
+        for (int i = 0; i < LOOKS_PER_CLOCK; i++) {
+            relax();
+            if (has_come(flag, value, is_equal)) {
+                learn(patience, is_try, true);
+                return true;
+            }
+        }
+        now_ns = plat_now_ns();
+        stop_ns = stop_ns == 0 ? now_ns + most_ns : stop_ns;
+    } while (now_ns < stop_ns);
+    learn(patience, is_try, false);
+    return false;
+}
+
+/* A sleeper takes the bed, looks once more and only then sleeps; a waker changes what is awaited
+ * and then looks at the bed. Both in the one order of all seq_cst operations, so that one of the
+ * two always sees the other. */
+static void sleep_until(struct bed *bed, const atomic_uint *flag, unsigned value, bool is_equal)
+{
+    pthread_mutex_lock(&bed->lock);
+    for (;;) {
+        atomic_store(&bed->is_taken, true); /* anew: a late waker of an earlier sleep may come */
+        if (has_come(flag, value, is_equal))
+            break;
+        pthread_cond_wait(&bed->wake, &bed->lock);
     }
-    pthread_mutex_lock(&pool->lock);
-    pool->n_sleeping++;
-    unsigned now;
-    while ((now = atomic_load_explicit(&pool->round, memory_order_acquire)) == seen)
-        pthread_cond_wait(&pool->work_ready, &pool->lock);
-    pool->n_sleeping--;
-    pthread_mutex_unlock(&pool->lock);
-    return now;
+    atomic_store_explicit(&bed->is_taken, false, memory_order_relaxed);
+    pthread_mutex_unlock(&bed->lock);
+}
+
+static void wake_up(struct bed *bed)
+{
+    if (!atomic_load(&bed->is_taken) || !atomic_exchange(&bed->is_taken, false))
+        return;
+    /* The sleeper holds the lock until it waits: after this it can be signalled. */
+    pthread_mutex_lock(&bed->lock);
+    pthread_mutex_unlock(&bed->lock);
+    pthread_cond_signal(&bed->wake);
+}
+
+static void bed_init(struct bed *bed)
+{
+    pthread_mutex_init(&bed->lock, NULL);
+    pthread_cond_init(&bed->wake, NULL);
+}
+
+static void bed_clear(struct bed *bed)
+{
+    pthread_cond_destroy(&bed->wake);
+    pthread_mutex_destroy(&bed->lock);
+}
+
+/* ---- parts ---------------------------------------------------------------------------------- */
+
+static inline unsigned begun_in(unsigned round)
+{
+    return 2 * round;
+}
+
+static inline unsigned done_in(unsigned round)
+{
+    return 2 * round + 1;
+}
+
+/* Runs a worker's part of this round, on whatever thread, unless somebody has begun it. The split
+ * is fixed; who computes a part is not, so that nobody waits for a thread that is not running.
+ * A thread that comes with an old round finds the part done and takes nothing; fn and ctx may be
+ * read only by one that has begun a part, for the round cannot end before that. */
+static bool run_part(struct pool *pool, struct worker *w, unsigned round)
+{
+    unsigned before = done_in(round - 1);
+    if (atomic_load_explicit(&w->state, memory_order_relaxed) != before ||
+        !atomic_compare_exchange_strong(&w->state, &before, begun_in(round)))
+        return false;
+    pool->fn(pool->ctx, w->part, pool->n_threads);
+    atomic_store(&w->state, done_in(round));
+    if (atomic_load(&pool->awaited) == w->part)
+        wake_up(&pool->bed);
+    return true;
 }
 
 static void *worker_main(void *arg)
 {
     struct worker *w = arg;
     struct pool *pool = w->pool;
-    unsigned seen = 0;
+    const struct worker *end = pool->workers + pool->n_threads - 1;
+    unsigned round = 0;
     (void)fesetenv(FE_DFL_ENV); /* a thread inherits its maker's rounding: not with us */
+    if (pool->is_pinned)
+        (void)plat_thread_pin(w->part); /* a wish: without it the thread runs where it may */
     for (;;) {
-        seen = wait_for_round(pool, seen);
-        if (pool->is_closing)
+        if (!spin_until(&pool->round, round, false, &w->patience)) {
+            atomic_fetch_add(&pool->n_sleeping, 1);
+            sleep_until(&w->bed, &pool->round, round, false);
+            atomic_fetch_sub(&pool->n_sleeping, 1);
+        }
+        round = atomic_load_explicit(&pool->round, memory_order_acquire);
+        if (atomic_load_explicit(&pool->is_closing, memory_order_relaxed))
             return NULL;
-        pool->fn(pool->ctx, w->part, pool->n_threads);
-        atomic_fetch_sub_explicit(&pool->n_running, 1, memory_order_release);
+        (void)run_part(pool, w, round);
+        for (struct worker *next = w + 1; next < end && run_part(pool, next, round); next++)
+            ;
     }
 }
 
-static void start_round(struct pool *pool)
+static void wait_for_part(struct pool *pool, struct worker *w, unsigned round)
 {
-    atomic_store_explicit(&pool->n_running, pool->n_started, memory_order_relaxed);
-    pthread_mutex_lock(&pool->lock);
-    atomic_fetch_add_explicit(&pool->round, 1, memory_order_release);
-    bool must_wake = pool->n_sleeping > 0;
-    pthread_mutex_unlock(&pool->lock);
-    if (must_wake)
-        pthread_cond_broadcast(&pool->work_ready);
+    if (spin_until(&w->state, done_in(round), true, &pool->patience))
+        return;
+    atomic_store(&pool->awaited, w->part);
+    sleep_until(&pool->bed, &w->state, done_in(round), true);
+    atomic_store_explicit(&pool->awaited, 0, memory_order_relaxed);
 }
 
-int pool_open(unsigned n_threads, struct pool **out, struct fm_error *err)
+static unsigned start_round(struct pool *pool)
+{
+    const unsigned round = atomic_load_explicit(&pool->round, memory_order_relaxed) + 1;
+    atomic_store(&pool->round, round);
+    if (atomic_load(&pool->n_sleeping) > 0)
+        for (unsigned i = 0; i < pool->n_started; i++)
+            wake_up(&pool->workers[i].bed);
+    return round;
+}
+
+/* ---- the pool ------------------------------------------------------------------------------- */
+
+static int start_workers(struct pool *pool, struct fm_error *err)
+{
+    for (unsigned i = 0; i + 1 < pool->n_threads; i++) {
+        struct worker *w = &pool->workers[i];
+        memset(w, 0, sizeof *w);
+        w->pool = pool;
+        w->part = i + 1;
+        atomic_init(&w->state, done_in(0));
+        w->patience.spin_ns = SPIN_MOST_NS;
+        bed_init(&w->bed);
+        int why = plat_thread_start(&w->thread, worker_main, w);
+        if (why != 0) {
+            bed_clear(&w->bed);
+            return err_set(err, FM_ERR_NOMEM, "cannot start thread %u of %u: %s", i + 2,
+                           pool->n_threads, strerror(why));
+        }
+        pool->n_started++;
+    }
+    return 0;
+}
+
+int pool_open(unsigned n_threads, bool is_pinned, struct pool **out, struct fm_error *err)
 {
     *out = NULL;
     if (n_threads < 1 || n_threads > LIMIT_THREADS)
@@ -104,23 +260,15 @@ int pool_open(unsigned n_threads, struct pool **out, struct fm_error *err)
         return FM_ERR_NOMEM;
     memset(pool, 0, sizeof *pool);
     pool->n_threads = n_threads;
-    pthread_mutex_init(&pool->lock, NULL);
-    pthread_cond_init(&pool->work_ready, NULL);
-    pool->workers = mem_new(n_threads, sizeof *pool->workers, "the thread pool", err);
-    if (pool->workers == NULL) {
+    pool->is_pinned = is_pinned;
+    pool->patience.spin_ns = SPIN_MOST_NS;
+    bed_init(&pool->bed);
+    pool->workers = mem_new_aligned(MEM_CACHE_LINE, n_threads * sizeof *pool->workers,
+                                    "the thread pool", err);
+    int rc = pool->workers != NULL ? start_workers(pool, err) : FM_ERR_NOMEM;
+    if (rc != 0) {
         pool_close(pool);
-        return FM_ERR_NOMEM;
-    }
-    for (unsigned i = 0; i + 1 < n_threads; i++) {
-        struct worker *w = &pool->workers[i];
-        *w = (struct worker){.pool = pool, .part = i + 1};
-        int why = plat_thread_start(&w->thread, worker_main, w);
-        if (why != 0) {
-            pool_close(pool);
-            return err_set(err, FM_ERR_NOMEM, "cannot start thread %u of %u: %s", i + 2,
-                           n_threads, strerror(why));
-        }
-        pool->n_started++;
+        return rc;
     }
     *out = pool;
     return 0;
@@ -130,12 +278,13 @@ void pool_close(struct pool *pool)
 {
     if (pool == NULL)
         return;
-    pool->is_closing = true;
-    start_round(pool);
-    for (unsigned i = 0; i < pool->n_started; i++)
+    atomic_store_explicit(&pool->is_closing, true, memory_order_relaxed);
+    (void)start_round(pool);
+    for (unsigned i = 0; i < pool->n_started; i++) {
         pthread_join(pool->workers[i].thread, NULL);
-    pthread_cond_destroy(&pool->work_ready);
-    pthread_mutex_destroy(&pool->lock);
+        bed_clear(&pool->workers[i].bed);
+    }
+    bed_clear(&pool->bed);
     mem_free(pool->workers);
     mem_free(pool);
 }
@@ -153,14 +302,10 @@ void pool_run(struct pool *pool, pool_fn *fn, void *ctx)
     }
     pool->fn = fn;
     pool->ctx = ctx;
-    start_round(pool);
+    const unsigned round = start_round(pool);
     fn(ctx, 0, pool->n_threads);
-    /* With more threads than cores a part may not be running at all: let it. */
-    int spins = 0;
-    while (atomic_load_explicit(&pool->n_running, memory_order_acquire) != 0) {
-        if (spins++ < SPINS_BEFORE_SLEEP)
-            relax();
-        else
-            (void)sched_yield(); /* cannot fail on Linux and macOS */
-    }
+    for (unsigned i = 0; i < pool->n_started; i++)
+        (void)run_part(pool, &pool->workers[i], round);
+    for (unsigned i = 0; i < pool->n_started; i++)
+        wait_for_part(pool, &pool->workers[i], round);
 }

@@ -2,10 +2,15 @@
  * pool of one starts no thread. The split of the work depends only on the number of parts and
  * never on timing; results must not depend on the split either.
  *
+ * Whoever has to wait, a thread for work or the caller for the last part, spins for some
+ * microseconds and then sleeps, so that a machine with other things to do gives its cores to those
+ * who have work.
+ *
  * pool_run may be called by one thread at a time and does not allocate. */
 #ifndef FLASHMOE_BASE_POOL_H
 #define FLASHMOE_BASE_POOL_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/err.h"
@@ -18,7 +23,10 @@ struct pool;
 
 typedef void pool_fn(void *ctx, unsigned part, unsigned n_parts);
 
-int pool_open(unsigned n_threads, struct pool **out, struct fm_error *err);
+/* With `is_pinned` each started thread stays on a physical core of its own where there are enough
+ * and the system can; the first core is left to the caller's thread, which belongs to the host and
+ * is not touched. */
+int pool_open(unsigned n_threads, bool is_pinned, struct pool **out, struct fm_error *err);
 void pool_close(struct pool *pool); /* accepts NULL */
 unsigned pool_n_threads(const struct pool *pool);
 

@@ -34,7 +34,8 @@ struct plan {
     uint32_t *missing; /* [n_missing]: indices into ids */
     uint32_t n_missing, next_missing;
     uint32_t n_in_flight;
-    uint32_t current; /* the slot handed out last, or NO_SLOT */
+    uint32_t *current; /* [n_current]: the slots handed out last */
+    uint32_t n_current;
 };
 
 struct expert_cache {
@@ -118,8 +119,8 @@ void expert_cache_begin(struct expert_cache *cache, uint32_t layer, const uint32
     struct plan *plan = &cache->plan;
     assert(!plan->is_open && n <= cache->n_experts);
     uint32_t *hit_slots = plan->hit_slots, *missing = plan->missing;
-    *plan = (struct plan){.is_open = true, .layer = layer, .ids = ids,
-                          .hit_slots = hit_slots, .missing = missing, .current = NO_SLOT};
+    *plan = (struct plan){.is_open = true, .layer = layer, .ids = ids, .hit_slots = hit_slots,
+                          .missing = missing, .current = plan->current};
     for (uint32_t i = 0; i < n; i++) {
         uint32_t at = *where_of(cache, layer, ids[i]);
         if (at == NO_SLOT) {
@@ -137,9 +138,10 @@ void expert_cache_begin(struct expert_cache *cache, uint32_t layer, const uint32
 
 static void release_current(struct expert_cache *cache)
 {
-    if (cache->plan.current != NO_SLOT)
-        lru_add_newest(&cache->order, cache->plan.current);
-    cache->plan.current = NO_SLOT;
+    struct plan *plan = &cache->plan;
+    for (uint32_t i = 0; i < plan->n_current; i++)
+        lru_add_newest(&cache->order, plan->current[i]);
+    plan->n_current = 0;
 }
 
 /* Empties a slot whose read failed, so that nobody takes its bytes for an expert. */
@@ -151,45 +153,56 @@ static void drop_failed(struct expert_cache *cache, uint32_t i)
     lru_add_newest(&cache->order, i);
 }
 
-static uint32_t wait_landed(struct expert_cache *cache)
+/* A slot whose read is done, the first to land first; NO_SLOT when there is none and `polls`. */
+static uint32_t take_landed(struct expert_cache *cache, bool polls)
 {
     pthread_mutex_lock(&cache->lock);
-    while (cache->first_landed == NO_SLOT)
+    while (!polls && cache->first_landed == NO_SLOT)
         pthread_cond_wait(&cache->has_landed, &cache->lock);
     uint32_t i = cache->first_landed;
-    cache->first_landed = cache->slots[i].next_landed;
+    if (i != NO_SLOT)
+        cache->first_landed = cache->slots[i].next_landed;
     if (cache->first_landed == NO_SLOT)
         cache->last_landed = NO_SLOT;
     pthread_mutex_unlock(&cache->lock);
+    if (i == NO_SLOT)
+        return i;
     cache->plan.n_in_flight--;
     if (cache->slots[i].state == SLOT_READY)
         cache->stats.bytes_read += cache->model->expert_layers[cache->slots[i].layer].read_bytes;
     return i;
 }
 
-int expert_cache_next(struct expert_cache *cache, struct expert_item *item, struct fm_error *err)
+static void hand_out(struct expert_cache *cache, uint32_t slot, struct expert_item *items,
+                     uint32_t *n)
+{
+    cache->plan.current[cache->plan.n_current++] = slot;
+    items[(*n)++] = (struct expert_item){cache->slots[slot].plan_index, slot_memory(cache, slot)};
+}
+
+int expert_cache_next(struct expert_cache *cache, bool polls, struct expert_item *items,
+                      uint32_t most, uint32_t *n, struct fm_error *err)
 {
     struct plan *plan = &cache->plan;
-    assert(plan->is_open);
+    assert(plan->is_open && most > 0);
+    *n = 0;
     release_current(cache);
     start_reads(cache);
-    uint32_t i;
-    if (plan->next_hit < plan->n_hits) {
-        i = plan->hit_slots[plan->next_hit++];
-    } else if (plan->n_in_flight > 0) {
-        i = wait_landed(cache);
+    while (*n < most && plan->next_hit < plan->n_hits)
+        hand_out(cache, plan->hit_slots[plan->next_hit++], items, n);
+    while (*n < most && plan->n_in_flight > 0) {
+        uint32_t i = take_landed(cache, polls || *n > 0);
+        if (i == NO_SLOT)
+            break;
         if (cache->slots[i].state == SLOT_FAILED) {
             int rc = expert_store_explain(cache->store, &cache->slots[i].read, err);
             drop_failed(cache, i);
             return rc;
         }
-    } else {
-        assert(plan->next_missing == plan->n_missing);
-        return 0;
+        hand_out(cache, i, items, n);
     }
-    plan->current = i;
-    *item = (struct expert_item){cache->slots[i].plan_index, slot_memory(cache, i)};
-    return 1;
+    assert(*n > 0 || plan->n_in_flight > 0 || plan->next_missing == plan->n_missing);
+    return *n > 0 || plan->n_in_flight > 0;
 }
 
 void expert_cache_end(struct expert_cache *cache)
@@ -200,7 +213,7 @@ void expert_cache_end(struct expert_cache *cache)
     while (plan->next_hit < plan->n_hits)
         lru_add_newest(&cache->order, plan->hit_slots[plan->next_hit++]);
     while (plan->n_in_flight > 0) {
-        uint32_t i = wait_landed(cache);
+        uint32_t i = take_landed(cache, false);
         if (cache->slots[i].state == SLOT_FAILED)
             drop_failed(cache, i);
         else
@@ -223,7 +236,7 @@ uint64_t expert_cache_bytes(const struct model *model, uint64_t n_slots)
 {
     uint64_t per_slot = model->expert_slot_bytes + sizeof(struct slot) + 2 * sizeof(uint32_t);
     uint64_t n_experts = most_experts(model);
-    return n_slots * per_slot + (model->n_expert_layers + 2) * n_experts * sizeof(uint32_t);
+    return n_slots * per_slot + (model->n_expert_layers + 3) * n_experts * sizeof(uint32_t);
 }
 
 static int allocate(struct expert_cache *cache, struct fm_error *err)
@@ -238,9 +251,11 @@ static int allocate(struct expert_cache *cache, struct fm_error *err)
     cache->where = mem_new(n_where, sizeof *cache->where, "the expert cache", err);
     cache->plan.hit_slots = mem_new(cache->n_experts, sizeof(uint32_t), "a plan", err);
     cache->plan.missing = mem_new(cache->n_experts, sizeof(uint32_t), "a plan", err);
+    cache->plan.current = mem_new(cache->n_experts, sizeof(uint32_t), "a plan", err);
     int rc = lru_init(&cache->order, cache->n_slots, err);
     if (rc != 0 || cache->memory == NULL || cache->slots == NULL || cache->where == NULL ||
-        cache->plan.hit_slots == NULL || cache->plan.missing == NULL)
+        cache->plan.hit_slots == NULL || cache->plan.missing == NULL ||
+        cache->plan.current == NULL)
         return FM_ERR_NOMEM;
     memset(cache->where, 0xff, n_where * sizeof *cache->where); /* NO_SLOT */
     for (uint32_t i = 0; i < cache->n_slots; i++)
@@ -281,6 +296,7 @@ void expert_cache_close(struct expert_cache *cache)
     lru_clear(&cache->order);
     mem_free(cache->plan.hit_slots);
     mem_free(cache->plan.missing);
+    mem_free(cache->plan.current);
     mem_free(cache->where);
     mem_free(cache->slots);
     mem_free(cache->memory);

@@ -1,11 +1,11 @@
 /* The expert cache: a fixed pool of slots, taken at open and reused until close. The unit of work
  * is one layer's plan: begin names the experts the layer needs and starts reading those that are
- * missing; next hands them out one by one, resident ones first and the others as they land; end
- * closes the plan. An expert that was asked for is always the expert that is handed out; a read
+ * missing; next hands out those that are ready, resident ones first and the others as they land;
+ * end closes the plan. An expert that was asked for is always the expert that is handed out; a read
  * that fails makes next fail.
  *
- * A plan may name more experts than there are slots: handing out the next expert releases the one
- * before it, and its slot is reused.
+ * A plan may name more experts than there are slots: handing out the next experts releases those
+ * before them, and their slots are reused.
  *
  * One thread drives plans; completions arrive from reader threads. The cache's lock is never held
  * across a read or a callback. */
@@ -37,8 +37,11 @@ struct expert_item {
     const void *slot; /* valid until the next call of next or end */
 };
 
-/* 1 and an item, 0 when all have been handed out, or an error. */
-int expert_cache_next(struct expert_cache *cache, struct expert_item *item, struct fm_error *err);
+/* Up to `most` items that are ready, waiting for the first unless `polls`, which may find none. 1
+ * when there is more to come or was just handed out, 0 when all have been handed out before, or
+ * an error. */
+int expert_cache_next(struct expert_cache *cache, bool polls, struct expert_item *items,
+                      uint32_t most, uint32_t *n, struct fm_error *err);
 
 /* Always called after begin, also after a failure; waits for reads still under way. */
 void expert_cache_end(struct expert_cache *cache);

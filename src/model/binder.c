@@ -196,7 +196,8 @@ static void bind_floats(struct binder *b, const float **out, uint32_t n_rows, ui
     uint64_t at = reserve(b, (uint64_t)n * sizeof(float));
     add_read(b, (struct dense_read){.file = t->parts[0].file, .offset = t->parts[0].offset,
                                     .bytes = t->parts[0].bytes, .dense_offset = at,
-                                    .vector_quant = quant, .n = n, .transform = transform});
+                                    .vector_quant = quant, .n = n, .n_rows = n_rows,
+                                    .transform = transform});
     add_pointer(b, (const void **)out, at);
     b->model->n_parameters += n;
     count_format(b, quant, false, 1, t->parts[0].bytes);

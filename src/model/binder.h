@@ -38,7 +38,8 @@ bool binder_has_failed(const struct binder *b);
 void binder_vector(struct binder *b, const float **out, uint32_t n,
                    enum vector_transform transform, const char *name_fmt, ...) ERR_PRINTF(5, 6);
 
-/* A float tensor [n_rows, n_cols], dimensions of one aside, kept as f32: convolutions. */
+/* A float tensor [n_rows, n_cols], dimensions of one aside, kept as f32 and column by column,
+ * [n_cols, n_rows]: convolutions, whose channels are computed side by side. */
 void binder_table(struct binder *b, const float **out, uint32_t n_rows, uint32_t n_cols,
                   const char *name_fmt, ...) ERR_PRINTF(5, 6);
 

@@ -12,9 +12,10 @@ extern "C" {
 struct dense_read {
     uint32_t file;
     uint64_t offset, bytes, dense_offset;
-    /* Vectors: decoded to n floats; otherwise copied as they are. */
+    /* Vectors: decoded to n floats, and turned to columns if they are n_rows rows; otherwise
+     * copied as they are. */
     const struct quant *vector_quant;
-    uint32_t n;
+    uint32_t n, n_rows;
     enum vector_transform transform;
 };
 

@@ -126,6 +126,18 @@ static float transformed(float x, enum vector_transform transform)
     return x;
 }
 
+/* [n_rows, n_cols] in the file becomes [n_cols, n_rows]. */
+static void decode_turned(const struct dense_read *r, const char *raw, float *dst)
+{
+    const struct quant *quant = r->vector_quant;
+    const uint32_t n_rows = r->n_rows, n_cols = r->n / n_rows;
+    const size_t element_bytes = quant_row_bytes(quant, 1); /* floats: one block a column */
+    for (uint32_t i = 0; i < r->n; i++) {
+        const void *one[] = {raw + i * element_bytes};
+        quant->decode_row(quant, one, &dst[i % n_cols * n_rows + i / n_cols], 1);
+    }
+}
+
 static int read_vector(const struct model *model, const struct dense_read *r, struct fm_error *err)
 {
     const struct source_file *file = &model->source->files[r->file];
@@ -136,7 +148,10 @@ static int read_vector(const struct model *model, const struct dense_read *r, st
     if (rc == 0) {
         float *dst = (float *)(void *)((char *)model->dense + r->dense_offset);
         const void *parts[] = {raw};
-        r->vector_quant->decode_row(r->vector_quant, parts, dst, r->n);
+        if (r->n_rows > 1)
+            decode_turned(r, raw, dst);
+        else
+            r->vector_quant->decode_row(r->vector_quant, parts, dst, r->n);
         for (uint32_t i = 0; i < r->n; i++)
             dst[i] = transformed(dst[i], r->transform);
     }

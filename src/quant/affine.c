@@ -2,38 +2,9 @@
  * little-endian, least-significant-bit-first stream; scales and biases are bf16 or f16. */
 #include <string.h>
 
-#include "quant/quant.h"
+#include "quant/block_internal.h"
 
 #define MAX_GROUP 128
-
-static void affine_unpack(const struct quant *q, const void *codes, uint8_t *dst, size_t n)
-{
-    const uint8_t *src = codes;
-    if (q->bits == 8) {
-        memcpy(dst, src, n);
-        return;
-    }
-    if (q->bits == 4) {
-        for (size_t i = 0; i < n / 2; i++) {
-            dst[2 * i] = src[i] & 15;
-            dst[2 * i + 1] = src[i] >> 4;
-        }
-        return;
-    }
-    const unsigned bits = q->bits;
-    const unsigned mask = (1u << bits) - 1;
-    unsigned held = 0; /* bits waiting, the next code lowest */
-    unsigned n_held = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (n_held < bits) {
-            held |= (unsigned)*src++ << n_held;
-            n_held += 8;
-        }
-        dst[i] = (uint8_t)(held & mask);
-        held >>= bits;
-        n_held -= bits;
-    }
-}
 
 static void affine_pack(unsigned bits, const uint8_t *codes, uint8_t *dst, size_t n)
 {
@@ -59,19 +30,31 @@ static void affine_pack(unsigned bits, const uint8_t *codes, uint8_t *dst, size_
     }
 }
 
+static inline float load_scale(const struct quant *q, const void *part, size_t g)
+{
+    const uint32_t half = codes_u16((const uint8_t *)part + 2 * g);
+    return q->scale == &quant_f16 ? quant_f16_to_f32((uint16_t)half)
+                                  : quant_bf16_to_f32((uint16_t)half);
+}
+
+static void affine_unpack_row(const struct quant *q, const void *const parts[], size_t n,
+                              uint8_t *codes, float *scales, float *biases, size_t stride)
+{
+    codes_affine((const uint8_t *)parts[0], q->bits, codes, n);
+    for (size_t g = 0; g < n / q->block; g++) {
+        scales[g * stride] = load_scale(q, parts[1], g);
+        biases[g * stride] = load_scale(q, parts[2], g);
+    }
+}
+
 static void affine_decode(const struct quant *q, const void *const parts[], float *dst, size_t n)
 {
     const size_t code_bytes = q->part_block_bytes[0];
     for (size_t g = 0; g < n / q->block; g++) {
-        float scale, bias;
-        const void *scale_at = (const char *)parts[1] + 2 * g;
-        const void *bias_at = (const char *)parts[2] + 2 * g;
-        q->scale->decode_row(q->scale, &scale_at, &scale, 1);
-        q->scale->decode_row(q->scale, &bias_at, &bias, 1);
+        const float scale = load_scale(q, parts[1], g), bias = load_scale(q, parts[2], g);
         uint8_t codes[MAX_GROUP];
-        affine_unpack(q, (const char *)parts[0] + g * code_bytes, codes, q->block);
-        for (unsigned i = 0; i < q->block; i++)
-            dst[g * q->block + i] = scale * (float)codes[i] + bias;
+        codes_affine((const uint8_t *)parts[0] + g * code_bytes, q->bits, codes, q->block);
+        decode_codes(q, codes, &scale, &bias, dst + g * q->block, q->block);
     }
 }
 
@@ -140,19 +123,23 @@ static void affine_encode(const struct quant *q, const float *src, void *const p
     }
 }
 
-#define AFFINE(code_bits, group, suffix, label, scale_format)                                      \
-    extern const struct quant quant_affine##code_bits##_g##group##suffix;                          \
-    const struct quant quant_affine##code_bits##_g##group##suffix = {                              \
-        .name = "affine" #code_bits "-g" #group label,                                             \
+#define AFFINE(code_bits, group_columns, suffix, label, scale_format)                              \
+    extern const struct quant quant_affine##code_bits##_g##group_columns##suffix;                  \
+    const struct quant quant_affine##code_bits##_g##group_columns##suffix = {                      \
+        .name = "affine" #code_bits "-g" #group_columns label,                                     \
         .kind = QUANT_AFFINE,                                                                      \
-        .block = group,                                                                            \
+        .block = group_columns,                                                                    \
         .n_parts = 3,                                                                              \
-        .part_block_bytes = {group * code_bits / 8, 2, 2},                                         \
+        .part_block_bytes = {group_columns * code_bits / 8, 2, 2},                                 \
         .bits = code_bits,                                                                         \
         .scale = &scale_format,                                                                    \
         .decode_row = affine_decode,                                                               \
         .encode_row = affine_encode,                                                               \
-        .unpack_row = affine_unpack,                                                               \
+        .unpack_row = affine_unpack_row,                                                           \
+        .codes = QUANT_CODES_AFFINE,                                                               \
+        .group = group_columns,                                                                    \
+        .has_bias = true,                                                                          \
+        .has_wide_codes = code_bits == 8,                                                          \
     };
 
 #define AFFINE_GROUPS(code_bits)                                                                   \

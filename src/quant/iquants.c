@@ -22,9 +22,6 @@
 #include "quant/block_internal.h"
 #include "quant/iq_grids_internal.h"
 
-static const int8_t levels[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                  1,    13,   25,  38,  53,  69,  89,  113};
-
 /* By the grid's code. The last of iq2_* and iq1_* is in no vector. */
 static const uint8_t iq2_magnitudes[4] = {8, 25, 43, 0};
 static const uint8_t iq3_xxs_magnitudes[8] = {4, 12, 20, 28, 36, 44, 52, 62};
@@ -34,29 +31,6 @@ static const float iq1_steps[4] = {-1.0f, 0.0f, 1.0f, 0.0f};
 static inline unsigned nibble(const uint8_t *at, unsigned i)
 {
     return (unsigned)at[i / 2] >> i % 2 * 4 & 15;
-}
-
-static inline void decode_levels(const uint8_t *restrict src, float scale, float *restrict dst)
-{
-    for (unsigned i = 0; i < 16; i++) {
-        dst[i] = scale * (float)levels[src[i] & 15];
-        dst[16 + i] = scale * (float)levels[src[i] >> 4];
-    }
-}
-
-static void iq4_nl_decode_block(const uint8_t *src, float *dst)
-{
-    decode_levels(src + 2, load_f16(src), dst);
-}
-
-static void iq4_xs_decode_block(const uint8_t *src, float *dst)
-{
-    const float d = load_f16(src);
-    const uint32_t pairs = load_u16(src + 2);
-    for (unsigned g = 0; g < 8; g++) {
-        const int scale = (int)(nibble(src + 4, g) | (pairs >> 2 * g & 3) << 4) - 32;
-        decode_levels(src + 8 + 16 * g, d * (float)scale, dst + 32 * g);
-    }
 }
 
 /* Eight signs, bit e set where column e is negative, from the seven that are stored. */
@@ -192,5 +166,7 @@ BLOCK_FORMAT(iq2_xs, 256, 74, 2, NULL)
 BLOCK_FORMAT(iq2_xxs, 256, 66, 2, NULL)
 BLOCK_FORMAT(iq3_s, 256, 110, 3, NULL)
 BLOCK_FORMAT(iq3_xxs, 256, 98, 3, NULL)
-BLOCK_FORMAT(iq4_nl, 32, 18, 4, NULL)
-BLOCK_FORMAT(iq4_xs, 256, 136, 4, NULL)
+CODE_FORMAT(iq4_nl, 32, 18, 4, NULL, .codes = QUANT_CODES_IQ4_NL, .group = 32, .zero = 128,
+            .has_wide_codes = true)
+CODE_FORMAT(iq4_xs, 256, 136, 4, NULL, .codes = QUANT_CODES_IQ4_XS, .group = 32, .zero = 128,
+            .has_wide_codes = true)

@@ -43,13 +43,6 @@ static void find_range(const float *x, float *low, float *high)
     }
 }
 
-static void q8_0_decode_block(const uint8_t *restrict src, float *restrict dst)
-{
-    const float d = load_f16(src);
-    for (unsigned i = 0; i < COLUMNS; i++)
-        dst[i] = d * (float)(int8_t)src[2 + i];
-}
-
 static void q8_0_encode(const struct quant *q, const float *src, void *const parts[], size_t n)
 {
     uint8_t *dst = parts[0];
@@ -65,54 +58,6 @@ static void q8_0_encode(const struct quant *q, const float *src, void *const par
             dst[2 + i] = (uint8_t)(v < 0 ? -code : code);
         }
     }
-}
-
-static inline void decode_nibbles(const uint8_t *restrict src, float d, int zero,
-                                  float *restrict dst)
-{
-    for (unsigned i = 0; i < HALF; i++) {
-        dst[i] = d * (float)((src[i] & 15) - zero);
-        dst[HALF + i] = d * (float)((src[i] >> 4) - zero);
-    }
-}
-
-static inline void decode_fives(const uint8_t *restrict src, uint32_t fifth, float d, int zero,
-                                float *restrict dst)
-{
-    for (unsigned i = 0; i < HALF; i++) {
-        const unsigned low = (src[i] & 15u) | (fifth >> i & 1) << 4;
-        const unsigned high = src[i] >> 4 | (fifth >> (HALF + i) & 1) << 4;
-        dst[i] = d * (float)((int)low - zero);
-        dst[HALF + i] = d * (float)((int)high - zero);
-    }
-}
-
-static inline void add_to_all(float *dst, float m)
-{
-    for (unsigned i = 0; i < COLUMNS; i++)
-        dst[i] += m;
-}
-
-static void q4_0_decode_block(const uint8_t *src, float *dst)
-{
-    decode_nibbles(src + 2, load_f16(src), 8, dst);
-}
-
-static void q4_1_decode_block(const uint8_t *src, float *dst)
-{
-    decode_nibbles(src + 4, load_f16(src), 0, dst);
-    add_to_all(dst, load_f16(src + 2));
-}
-
-static void q5_0_decode_block(const uint8_t *src, float *dst)
-{
-    decode_fives(src + 6, load_u32(src + 2), load_f16(src), 16, dst);
-}
-
-static void q5_1_decode_block(const uint8_t *src, float *dst)
-{
-    decode_fives(src + 8, load_u32(src + 4), load_f16(src), 0, dst);
-    add_to_all(dst, load_f16(src + 2));
 }
 
 static void store_codes(uint8_t *dst, const uint8_t *codes, unsigned bits)
@@ -165,8 +110,13 @@ static void encode_ranged(const struct quant *q, const float *src, void *const p
     }
 }
 
-BLOCK_FORMAT(q4_0, COLUMNS, 18, 4, encode_centred)
-BLOCK_FORMAT(q4_1, COLUMNS, 20, 4, encode_ranged)
-BLOCK_FORMAT(q5_0, COLUMNS, 22, 5, encode_centred)
-BLOCK_FORMAT(q5_1, COLUMNS, 24, 5, encode_ranged)
-BLOCK_FORMAT(q8_0, COLUMNS, 34, 8, q8_0_encode)
+CODE_FORMAT(q4_0, COLUMNS, 18, 4, encode_centred, .codes = QUANT_CODES_Q4_0, .group = COLUMNS,
+            .zero = 8)
+CODE_FORMAT(q4_1, COLUMNS, 20, 4, encode_ranged, .codes = QUANT_CODES_Q4_1, .group = COLUMNS,
+            .has_bias = true)
+CODE_FORMAT(q5_0, COLUMNS, 22, 5, encode_centred, .codes = QUANT_CODES_Q5_0, .group = COLUMNS,
+            .zero = 16)
+CODE_FORMAT(q5_1, COLUMNS, 24, 5, encode_ranged, .codes = QUANT_CODES_Q5_1, .group = COLUMNS,
+            .has_bias = true)
+CODE_FORMAT(q8_0, COLUMNS, 34, 8, q8_0_encode, .codes = QUANT_CODES_Q8_0, .group = COLUMNS,
+            .zero = 128, .has_wide_codes = true)

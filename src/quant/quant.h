@@ -6,6 +6,7 @@
 #ifndef FLASHMOE_QUANT_QUANT_H
 #define FLASHMOE_QUANT_QUANT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -18,7 +19,26 @@ extern "C" {
 enum quant_kind {
     QUANT_FLOAT,  /* one value per column, used as it is */
     QUANT_AFFINE, /* x = scale * code + bias per group of `block` columns */
-    QUANT_BLOCK,  /* anything else: used through decode_row */
+    QUANT_BLOCK,  /* anything else */
+};
+
+/* How codes, scales and biases lie in a block, for formats that are codes: see codes.h. */
+enum quant_codes {
+    QUANT_NO_CODES, /* used through decode_row */
+    QUANT_CODES_AFFINE,
+    QUANT_CODES_Q8_0,
+    QUANT_CODES_Q4_0,
+    QUANT_CODES_Q4_1,
+    QUANT_CODES_Q5_0,
+    QUANT_CODES_Q5_1,
+    QUANT_CODES_Q2_K,
+    QUANT_CODES_Q3_K,
+    QUANT_CODES_Q4_K,
+    QUANT_CODES_Q5_K,
+    QUANT_CODES_Q6_K,
+    QUANT_CODES_MXFP4,
+    QUANT_CODES_IQ4_NL,
+    QUANT_CODES_IQ4_XS,
 };
 
 struct quant {
@@ -34,12 +54,20 @@ struct quant {
     unsigned bits;                              /* of one code, or of one float */
     const struct quant *scale;                  /* format of scales and biases, if parts */
 
+    /* A format that is codes: x = scale * (code - zero), or scale * code + bias, with one scale
+     * and bias per `group` columns. */
+    enum quant_codes codes;
+    unsigned group, zero;
+    bool has_bias;
+    bool has_wide_codes; /* codes up to 255; else up to 127 */
+
     /* Both take n columns, a multiple of `block`. The pointers need no alignment. A format that
      * is only read has no encode_row. */
     void (*decode_row)(const struct quant *q, const void *const parts[], float *dst, size_t n);
     void (*encode_row)(const struct quant *q, const float *src, void *const parts[], size_t n);
-    /* The codes alone, one byte each; affine only. */
-    void (*unpack_row)(const struct quant *q, const void *codes, uint8_t *dst, size_t n);
+    /* Of a format that is codes: one byte per column; scale and bias of group g at g * stride. */
+    void (*unpack_row)(const struct quant *q, const void *const parts[], size_t n, uint8_t *codes,
+                       float *scales, float *biases, size_t stride);
 };
 
 /* NULL when there is no such format. */

@@ -26,8 +26,8 @@ static uint64_t scratch_bytes(const struct budget *b, const struct model *model,
 {
     const struct forward_options forward = {.max_rows = rows, .max_segments = b->n_sessions,
                                             .n_context = b->n_context, .kv_format = kv_format};
-    const struct backend_options backend = {.n_threads = b->n_threads,
-                                            .max_cols = forward_max_cols(model), .max_rows = rows};
+    struct backend_options backend = {.n_threads = b->n_threads};
+    forward_backend_options(model, &forward, &backend);
     return forward_bytes(model, &forward) + backend_scratch_bytes(NULL, &backend);
 }
 
@@ -60,7 +60,7 @@ static int read_options(struct budget *b, const struct model *model,
                         const struct fm_model_options *options, struct fm_error *err)
 {
     const uint32_t longest = model->shape.max_context;
-    b->n_threads = options->n_threads > 0 ? options->n_threads : plat_n_cpus();
+    b->n_threads = options->n_threads > 0 ? options->n_threads : plat_n_cores();
     b->n_threads = b->n_threads < LIMIT_THREADS ? b->n_threads : LIMIT_THREADS;
     b->n_sessions = options->n_sessions > 0 ? options->n_sessions : 1;
     b->n_context = options->n_context;

@@ -115,17 +115,18 @@ static int open_store(struct fm_model *m, bool checks, struct fm_error *err)
     return rc;
 }
 
-static int open_compute(struct fm_model *m, struct fm_error *err)
+static int open_compute(struct fm_model *m, const struct fm_model_options *options,
+                        struct fm_error *err)
 {
     const struct budget *b = &m->budget;
-    const struct backend_options backend = {.n_threads = b->n_threads,
-                                            .max_cols = forward_max_cols(m->model),
-                                            .max_rows = b->max_rows};
     const struct forward_options forward = {.max_rows = b->max_rows,
                                             .max_segments = b->n_sessions,
                                             .n_context = b->n_context,
                                             .kv_format = m->kv_format,
                                             .routes = m->routes};
+    struct backend_options backend = {.n_threads = b->n_threads, .cpu = options->cpu,
+                                      .pin_threads = options->pin_threads};
+    forward_backend_options(m->model, &forward, &backend);
     m->segments = mem_new(b->n_sessions, sizeof *m->segments, "the batch", err);
     m->segment_sessions = mem_new(b->n_sessions, sizeof *m->segment_sessions, "the batch", err);
     if (m->segments == NULL || m->segment_sessions == NULL)
@@ -154,14 +155,24 @@ static int open_routes(struct fm_model *m, const struct fm_model_options *option
     return routes_open(options->routes, &shape, &m->routes, err);
 }
 
+static int choose_kv_format(struct fm_model *m, const char *name, struct fm_error *err)
+{
+    m->kv_format = name == NULL ? &quant_f16 : quant_find(name);
+    if (m->kv_format == &quant_f16 || m->kv_format == &quant_f32)
+        return 0;
+    return err_set(err, FM_ERR_ARG, "keys and values cannot be kept as '%s', only as f16 or f32",
+                   name);
+}
+
 static int open_into(struct fm_model *m, const char *path,
                      const struct fm_model_options *options, struct fm_error *err)
 {
     const struct model_options model_options = {.families = arch_families(),
                                                 .metadata_only = options->metadata_only};
     m->is_metadata_only = options->metadata_only;
-    m->kv_format = &quant_f32;
-    int rc = model_open(path, &model_options, &m->model, err);
+    int rc = choose_kv_format(m, options->kv, err);
+    if (rc == 0)
+        rc = model_open(path, &model_options, &m->model, err);
     if (rc == 0 && options->check && m->model->source->packed == NULL)
         rc = err_set(err, FM_ERR_ARG,
                      "'%s' is a %s and has no checksums to check; a packed model has them: "
@@ -187,7 +198,7 @@ static int open_into(struct fm_model *m, const char *path,
     if (rc == 0)
         rc = open_store(m, options->check, err);
     if (rc == 0)
-        rc = open_compute(m, err);
+        rc = open_compute(m, options, err);
     return rc;
 }
 
@@ -231,6 +242,25 @@ void fm_model_close(struct fm_model *m)
 
 /* ---- knowing -------------------------------------------------------------------------------- */
 
+/* One per weight that a token meets: every matrix, the chosen experts' share of all experts. */
+static void count_mul_adds(const struct model *model, struct fm_model_info *info)
+{
+    uint64_t experts = 0;
+    for (size_t i = 0; i < model->source->n_tensors; i++) {
+        const struct tensor_use *use = &model->uses[i];
+        const uint64_t n = use->n_rows * use->n_cols;
+        if (use->role == TENSOR_MATRIX || use->role == TENSOR_GATE)
+            info->mul_adds_per_token += n;
+        else if (use->role == TENSOR_EXPERT)
+            experts += n;
+        else if (use->role == TENSOR_HEAD) /* a tied embedding too */
+            info->mul_adds_per_head += n;
+    }
+    if (model->shape.n_experts > 0)
+        info->mul_adds_per_token +=
+            experts / model->shape.n_experts * model->shape.n_experts_per_token;
+}
+
 void fm_model_info(const struct fm_model *m, struct fm_model_info *info)
 {
     const struct model *model = m->model;
@@ -257,6 +287,7 @@ void fm_model_info(const struct fm_model *m, struct fm_model_info *info)
         .has_tied_head = model->shape.has_tied_head,
         .routes = m->routes != NULL ? m->routes->label : NULL,
     };
+    count_mul_adds(model, info);
     for (uint32_t i = 0; i < model->n_expert_layers; i++) {
         const struct expert_layer *l = &model->expert_layers[i];
         info->experts_bytes += l->n_experts * l->read_bytes;
@@ -302,6 +333,7 @@ void fm_model_stats(const struct fm_model *m, struct fm_stats *stats)
         .prefill_chunk = b->max_rows,
         .n_context = b->n_context,
         .n_threads = b->n_threads,
+        .cpu_level = m->be != NULL ? m->be->level : NULL,
         .n_prefill_tokens = m->n_prefill_tokens,
         .prefill_ns = m->prefill_ns,
         .n_decode_tokens = m->n_decode_tokens,

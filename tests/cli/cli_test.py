@@ -24,15 +24,20 @@ SECONDS = 60
 
 COMMANDS = {
     "run": "prompt file system raw n-tokens greedy temp top-k top-p min-p seed memory context "
-           "threads prefill-chunk check routes trace json quiet verbose help",
+           "threads pin cpu prefill-chunk kv check routes trace json quiet verbose help",
     "pack": "experts dense embed head consume yes restart threads json quiet verbose help",
     "verify": "threads json quiet help",
     "inspect": "json help",
     "tokenize": "prompt file plain ids count json help",
-    "eval nll": "window windows memory threads prefill-chunk check trace json quiet verbose help",
-    "bench decode": "tokens repeat routes memory threads prefill-chunk check json quiet verbose "
-                    "help",
+    "eval nll": "window windows memory threads pin cpu prefill-chunk kv check trace json quiet "
+                "verbose help",
+    "bench decode": "tokens repeat routes memory threads pin cpu prefill-chunk kv check json quiet "
+                    "verbose help",
+    "bench prefill": "tokens repeat routes memory threads pin cpu prefill-chunk kv check json "
+                     "quiet "
+                     "verbose help",
     "bench routes": "experts used layers tokens json help",
+    "doctor": "quick threads pin cpu json quiet help",
     "synth": "layers hidden heads kv-heads head-dim experts used expert-width shared-width "
              "key-heads value-heads key-dim value-dim conv interval vocab context form "
              "experts-format dense-format embed-format head-format split-size seed threads dry-run "
@@ -116,7 +121,8 @@ class Usage(Case):
         self.assert_fails(flashmoe("help", "rnu"), 2, "did you mean 'run'?")
         self.assert_fails(flashmoe("eval"), 2, "flashmoe eval nll")
         self.assert_fails(flashmoe("eval", "zzz"), 2, "flashmoe eval nll")
-        self.assert_fails(flashmoe("bench"), 2, "flashmoe bench decode", "flashmoe bench routes")
+        self.assert_fails(flashmoe("bench"), 2, "flashmoe bench decode", "flashmoe bench prefill",
+                          "flashmoe bench routes")
         self.assert_fails(flashmoe("completions", "tcsh"), 2, "bash, zsh, fish")
 
     def test_model_in_place_of_a_command(self):
@@ -148,6 +154,10 @@ class Usage(Case):
             self.assert_fails(flashmoe("run", MODEL, "-p", "hi", f"--{option}", value), 2,
                               f"--{option}")
         self.assert_fails(flashmoe("run", MODEL, "-n"), 2, "--n-tokens needs a value")
+        self.assert_fails(flashmoe("run", MODEL, "-p", "hi", "--cpu", "zzz"), 1,
+                          "no processor level 'zzz'", "reference")
+        self.assert_fails(flashmoe("doctor", "--cpu", "zzz"), 2, "no processor level 'zzz'")
+        self.assert_fails(flashmoe("doctor", "zzz"), 2, "unexpected argument 'zzz'")
         self.assert_fails(flashmoe("run", MODEL, "--json=1"), 2, "takes no value")
 
     def test_contradictions(self):
@@ -293,8 +303,8 @@ class Run(Case):
              "tok_per_s": float, "prefill_tok_per_s": float, "hit_rate": float,
              "n_expert_hits": int, "n_expert_misses": int, "bytes_read": int, "memory_bytes": int,
              "memory_budget_bytes": int, "n_context": int, "prefill_chunk": int, "n_threads": int,
-             "logits_hash": str, "seed": int, "sampling": dict, "stop_reason": str, "model": str,
-             "architecture": str, "routes": type(None)}
+             "cpu_level": str, "logits_hash": str, "seed": int, "sampling": dict,
+             "stop_reason": str, "model": str, "architecture": str, "routes": type(None)}
 
     def test_json(self):
         result = flashmoe("run", MODEL, "--json", "-p", "Once upon a time", "-n", "8")
@@ -590,18 +600,127 @@ class Eval(Case):
         self.assert_fails(self.evaluate("", *args), 1, "at least 2")
 
 
+# What every level must give: a name, the keys and types of one JSON object.
+DOCTOR_TYPES = {
+    "version": str, "processor": str, "architecture": str, "n_cpus": int, "n_cpus_of_machine": int,
+    "n_cores": int, "cpu_quota": type(None), "cache_bytes": int, "memory_bytes": int,
+    "memory_available_bytes": int, "huge_pages": str, "cpu_level": str, "levels": list,
+    "n_threads": int, "read_buffer_bytes": int, "findings": list,
+    "memory_read_gb_per_s": float, "memory_read_gb_per_s_min": float,
+    "memory_read_gb_per_s_max": float, "memory_read_one_thread_gb_per_s": float,
+    "memory_read_one_thread_gb_per_s_min": float, "memory_read_one_thread_gb_per_s_max": float,
+    "int8_gop_per_s": float, "int8_gop_per_s_min": float, "int8_gop_per_s_max": float,
+    "int8_one_thread_gop_per_s": float, "int8_one_thread_gop_per_s_min": float,
+    "int8_one_thread_gop_per_s_max": float,
+}
+# Null where the system does not say, has no limit, or the level has no such measurement.
+DOCTOR_NULLS = ("processor", "cpu_quota", "huge_pages", "cpu_level", "int8_")
+
+
+class Doctor(Case):
+    def test_json(self):
+        result = self.assert_works(flashmoe("doctor", "--quick", "--json", "--threads", "2"))
+        self.assertEqual(result.stdout.count("\n"), 1)
+        self.assertEqual(result.stderr, "")
+        found = json.loads(result.stdout)
+        self.assertEqual(sorted(found), sorted(DOCTOR_TYPES))
+        for key, value in found.items():
+            if not (value is None and key.startswith(DOCTOR_NULLS)):
+                kinds = (DOCTOR_TYPES[key], float) if key == "cpu_quota" else DOCTOR_TYPES[key]
+                self.assertIsInstance(value, kinds, key)
+        self.assertEqual(found["n_threads"], 2)
+        self.assertTrue(1 <= found["n_cores"] <= found["n_cpus"] <= found["n_cpus_of_machine"])
+        self.assertTrue(0 < found["memory_read_gb_per_s_min"] <= found["memory_read_gb_per_s"]
+                        <= found["memory_read_gb_per_s_max"])
+        self.assertEqual([level["name"] for level in found["levels"] if level["is_default"]],
+                         [found["cpu_level"]])
+        self.assertEqual(found["levels"][0]["name"], "reference")
+        for level in found["levels"]:
+            self.assertEqual(sorted(level), ["is_default", "is_usable", "name", "needs"])
+
+    def test_text(self):
+        result = self.assert_works(flashmoe("doctor", "--quick", "--threads", "3", "--cpu",
+                                            "reference"))
+        for word in ("processor ", "cores ", "levels ", "in use", "memory ", "huge pages ",
+                     "memory read ", "with 1 thread\n", "with 3 threads\n"):
+            self.assertIn(word, result.stdout)
+        self.assertRegex(result.stdout, "\n\n(What could be better:\n 1. [A-Z0-9]|Nothing to )")
+        self.assertLessEqual(max(map(len, result.stdout.splitlines())), 100)
+
+    @unittest.skipUnless(shutil.which("taskset"), "taskset is not installed")
+    def test_one_core(self):
+        out = subprocess.run(["taskset", "-c", "0", PROGRAM, "doctor", "--quick"], check=True,
+                             stdout=subprocess.PIPE, encoding="utf-8", timeout=SECONDS).stdout
+        self.assertIn("cores        1 usable, 1 processor", out)
+        self.assertIn("Only one core is usable", out)
+
+
 class Bench(Case):
-    def test_decode(self):
-        found = json.loads(self.assert_works(
-            flashmoe("bench", "decode", MODEL, "--tokens", "4", "--repeat", "3", "--json")).stdout)
-        self.assertEqual(len(found["stretches"]), 3)
-        self.assertTrue(0 < found["tok_per_s_min"] <= found["tok_per_s"] <= found["tok_per_s_max"])
+    def bench(self, kind, *args):
+        result = self.assert_works(flashmoe("bench", kind, MODEL, *args, "--json"))
+        found = json.loads(result.stdout)
+        for key in ("tok_per_s", "memory_read_gb_per_s"):
+            self.assertTrue(0 < found[key + "_min"] <= found[key] <= found[key + "_max"])
         self.assertTrue(0 <= found["hit_rate"] <= 1)
         self.assertIs(found["routes"], None)
+        self.assertIs(found["is_resident"], True)
+        self.assertEqual(found["hit_rate"], 1)
+        self.assertEqual(found["bytes_per_token"], 0)
+        self.assertLess(found["memory_bytes"], 256 << 20)
+        return found
+
+    def test_decode(self):
+        found = self.bench("decode", "--tokens", "4", "--repeat", "3", "--threads", "2", "--pin",
+                           "--cpu", "reference")
+        self.assertEqual(len(found["stretches"]), 3)
+        self.assertEqual((found["n_threads"], found["cpu_level"]), (2, "reference"))
+        self.assertEqual(found["n_warm_tokens"], 12)
+        roofline = found["memory_read_gb_per_s"] * 1e9 / found["token_bytes"]
+        self.assertAlmostEqual(found["roofline_tok_per_s"] / roofline, 1, places=6)
+        self.assertAlmostEqual(found["roofline_percent"] / (100 * found["tok_per_s"] / roofline), 1,
+                               places=6)
         out = self.assert_works(flashmoe("bench", "decode", MODEL, "--tokens", "4")).stdout
-        for word in ("tok/s median", "of 5 stretches of 4 tokens", "expert hits", "per token",
-                     "the model's own"):
+        for word in ("tok/s median", "of 5 stretches of 4 tokens", "expert hits  100.0%; ",
+                     "everything is resident", "per token", "the model's own", "roofline ",
+                     "memory read ", "level ", " thread"):
             self.assertIn(word, out)
+
+    def test_decode_bytes(self):
+        """The bytes of a token follow from what inspect says of the model."""
+        info = json.loads(flashmoe("inspect", MODEL, "--json").stdout)
+        found = self.bench("decode", "--tokens", "2", "--repeat", "1")
+        position = found["n_prompt_tokens"] + 1
+        self.assertEqual(found["token_bytes"],
+                         info["dense_token_bytes"] + info["expert_token_bytes"] +
+                         2 * info["state_bytes"] + info["kv_position_bytes"] * position)
+
+    def test_prefill(self):
+        found = self.bench("prefill", "--tokens", "24", "--repeat", "3", "--prefill-chunk", "8")
+        self.assertEqual(len(found["prompts"]), 3)
+        self.assertEqual([found[key] for key in ("n_prompt_tokens", "prefill_chunk", "repeat",
+                                                 "n_warm_tokens")], [24, 8, 3, 24])
+        self.assertGreater(found["gop_per_s"], 0)
+        self.assertGreater(found["mul_adds_per_token"], 0)
+        for key in ("int8_gop_per_s", "int8_percent"):
+            self.assertTrue(found[key] is None or found[key] > 0)
+        again = self.bench("prefill", "--tokens", "24", "--repeat", "1", "--threads", "1")
+        self.assertEqual(again["logits_hash"], found["logits_hash"])
+        out = self.assert_works(flashmoe("bench", "prefill", MODEL, "--tokens", "8")).stdout
+        for word in ("tok/s median", "of 5 prompts of 8 tokens", "GOP/s", "expert hits",
+                     "per token", "the model's own", "level "):
+            self.assertIn(word, out)
+
+    def test_small_cache(self):
+        """Where the experts do not fit, nothing is decoded beforehand."""
+        info = json.loads(self.assert_works(flashmoe("inspect", "nano", "--json")).stdout)
+        memory = info["dense_bytes"] + info["experts_bytes"] // 2 + (24 << 20)
+        found = json.loads(self.assert_works(
+            flashmoe("bench", "decode", "nano", "--tokens", "4", "--repeat", "2", "--memory",
+                     str(memory), "--json")).stdout)
+        self.assertEqual((found["is_resident"], found["n_warm_tokens"]), (False, 0))
+        self.assertLess(found["n_cache_slots"], info["n_experts"] * info["n_moe_layers"])
+        self.assertGreater(found["bytes_per_token"], 0)
+        self.assertLessEqual(found["memory_bytes"], memory)
 
     def test_routes(self):
         out = self.assert_works(flashmoe("bench", "routes", "gen:seed=3")).stdout

@@ -289,7 +289,8 @@ static int run_plan(struct fixture *f, const struct plan *plan, uint32_t most)
     uint32_t n = 0;
     int rc = 1;
     expert_cache_begin(f->cache, plan->layer, plan->ids, plan->n);
-    while (n < most && (rc = expert_cache_next(f->cache, &item, &err)) == 1) {
+    uint32_t got;
+    while (n < most && (rc = expert_cache_next(f->cache, false, &item, 1, &got, &err)) == 1) {
         assert_true(item.index < plan->n && !seen[item.index]);
         seen[item.index] = true;
         for (int look = 0; look < 2; look++) {

@@ -98,8 +98,8 @@ static void set_up(struct model *model, struct engine *e)
 {
     const struct forward_options options = {.max_rows = 2, .max_segments = 1,
                                             .n_context = CONTEXT, .kv_format = &quant_f32};
-    const struct backend_options backend = {.n_threads = 1,
-                                            .max_cols = forward_max_cols(model), .max_rows = 2};
+    struct backend_options backend = {.n_threads = 1};
+    forward_backend_options(model, &options, &backend);
     int rc = model_load_dense(model, NULL, NULL, NULL);
     if (rc == 0 && model->n_expert_layers > 0) {
         rc = reader_pread_open(1, &e->reader, NULL);

@@ -158,7 +158,10 @@ static int check_folder(const char *dir, const json_t *doc)
     struct fm_session *session;
     struct fm_error err;
     snprintf(g.dir, sizeof g.dir, "%s", dir);
-    if (fm_model_open(dir, NULL, &model, &err) != 0 ||
+    struct fm_model_options options;
+    fm_model_options_init(&options);
+    options.kv = "f32"; /* the reference rounds nothing */
+    if (fm_model_open(dir, &options, &model, &err) != 0 ||
         fm_session_open(model, &session, &err) != 0)
         die(dir, err.text);
     struct fm_model_info info;

@@ -194,6 +194,8 @@ class Rules(unittest.TestCase):
         guard = header("FLASHMOE_BASE_X_H", "\n" * 245)
         self.silent("src/base/x.h", guard)
         self.fires("header-length", "src/base/x.h", guard + "\n\n")
+        template = header("FLASHMOE_BACKEND_CPU_LANES_X_H", "\n" * 500)
+        self.silent("src/backend/cpu/lanes_x.h", template)
 
     def test_function_length(self):
         self.silent("src/base/x.c", function(60))

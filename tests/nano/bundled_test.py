@@ -14,10 +14,9 @@ MOST_BYTES = 62_000_000
 PROMPT = "Write a story about a robot who loves music."
 # Greedy; the same on every machine.
 STORY = (
-    "This is the story of Chip, a funny robot who lived in a quiet village. In the "
-    "middle of the village stood an old stone well. What Chip loved most of all was "
-    "music. She practiced the same little tune every morning. She was made of old "
-    "cans and shiny screws.\n\nOne day")
+    "This is the story of Pixel, a funny robot who lived in a quiet village. In the middle of the "
+    "village stood an old stone well. More than anything in the world, Pixel loved music. She "
+    "could hear a tune in the wind and a beat in every step. A small green light blinked")
 
 
 def run(*words):

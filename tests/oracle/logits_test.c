@@ -185,8 +185,11 @@ int main(int argc, char **argv)
     else
         rms_tolerance = format_error(argv[1], n) / 2;
     struct fm_error err;
+    struct fm_model_options options;
+    fm_model_options_init(&options);
+    options.kv = "f32"; /* the reference rounds nothing */
     struct fm_model *model;
-    if (fm_model_open(argv[2], NULL, &model, &err) != 0)
+    if (fm_model_open(argv[2], &options, &model, &err) != 0)
         die(argv[2], err.text);
     printf("%s\n", argv[2]);
     int bad = 0;

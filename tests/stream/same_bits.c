@@ -1,9 +1,9 @@
 /* same_bits MODEL [HASH [STEP [ROUTES]]]: the logits of every position of a prompt and of a greedy
- * continuation must be the same bits for 1, 2 and 4 threads, prefill chunks of 1, 7, 64 and all,
- * budgets from the smallest allowed to everything, a cold and a warm cache, beside another session
- * in one batch, and in a program that rounds upwards. With HASH, that value is required; "-"
- * requires none. With STEP, only every STEP-th combination is run; with ROUTES, they choose the
- * experts in place of the routers. Exit status 3 when bits differ. */
+ * continuation must be the same bits for every level of kernels, 1, 2 and 4 threads, prefill chunks
+ * of 1, 7, 64 and all, budgets from the smallest allowed to everything, a cold and a warm cache,
+ * beside another session in one batch, and in a program that rounds upwards. With HASH, that value
+ * is required; "-" requires none. With STEP, only every STEP-th combination is run; with ROUTES,
+ * they choose the experts in place of the routers. Exit status 3 when bits differ. */
 #include <fenv.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,13 +11,15 @@
 
 #include "flashmoe.h"
 
-#define N_PROMPT 80
+#define N_PROMPT 250 /* the continuation ends in the second block of attention */
 #define N_MORE 12
-#define CONTEXT 128
+#define CONTEXT 320
 
 static int32_t prompt[N_PROMPT], other[N_PROMPT];
 static char expected[33];
 static const char *routes; /* NULL: the model's own */
+static const char *level;  /* of the kernels; NULL: the best */
+static bool is_small;
 static unsigned n_runs, n_different;
 static uint64_t fewest_slots = UINT64_MAX, most_slots;
 
@@ -47,6 +49,7 @@ static int try_open(const char *path, unsigned threads, unsigned chunk, uint64_t
     options.n_context = CONTEXT;
     options.n_sessions = 2;
     options.routes = routes;
+    options.cpu = level;
     return fm_model_open(path, &options, model, err);
 }
 
@@ -145,6 +148,19 @@ static struct fm_model *open_smallest(const char *path, unsigned threads, unsign
             return model;
 }
 
+/* Every level of kernels that this machine has, in turn; the reference, whose fused multiply-adds
+ * may be library calls, only for small models. */
+static const char *level_of(unsigned i)
+{
+    static const char *usable[16];
+    static unsigned n;
+    struct fm_level_info info;
+    for (unsigned k = 0; n == 0 && fm_machine_level(k, &info); k++)
+        if (info.is_usable && (k > 0 || is_small))
+            usable[n++] = info.name;
+    return usable[i % n];
+}
+
 static void run_all(const char *path, unsigned vocabulary, unsigned step)
 {
     static const unsigned threads[] = {1, 2, 4}, chunks[] = {1, 7, 64, CONTEXT};
@@ -152,6 +168,7 @@ static void run_all(const char *path, unsigned vocabulary, unsigned step)
     /* Every pair of values of two of the three meets at least once. */
     for (unsigned i = 0; i < 12; i += step) {
         const unsigned t = i % 3, c = i / 3, b = (t + c) % 3;
+        level = level_of(i / step);
         struct fm_model *model =
             b == EVERYTHING ? open_model(path, threads[t], chunks[c], 0)
                             : open_smallest(path, threads[t], chunks[c],
@@ -162,8 +179,8 @@ static void run_all(const char *path, unsigned vocabulary, unsigned step)
         fewest_slots = stats.n_cache_slots < fewest_slots ? stats.n_cache_slots : fewest_slots;
         most_slots = stats.n_cache_slots > most_slots ? stats.n_cache_slots : most_slots;
         char what[128];
-        snprintf(what, sizeof what, "threads %u, chunk %u, %llu expert slots", threads[t],
-                 chunks[c], (unsigned long long)stats.n_cache_slots);
+        snprintf(what, sizeof what, "level %s, threads %u, chunk %u, %llu expert slots", level,
+                 threads[t], chunks[c], (unsigned long long)stats.n_cache_slots);
         run_one(model, session, NULL, vocabulary);
         compare(what, session); /* cold */
         run_one(model, session, beside, vocabulary);
@@ -177,6 +194,7 @@ static void run_all(const char *path, unsigned vocabulary, unsigned step)
 /* A host with another rounding mode gets the same bits, and keeps its mode. */
 static void run_rounding_upwards(const char *path, unsigned vocabulary)
 {
+    level = NULL; /* the best */
     fesetround(FE_UPWARD);
     struct fm_model *model = open_model(path, 2, 64, 0);
     struct fm_session *session = open_session(model);
@@ -202,6 +220,8 @@ int main(int argc, char **argv)
     struct fm_model_info info;
     fm_model_info(model, &info);
     fm_model_close(model);
+    struct fm_level_info second;
+    is_small = info.n_parameters < 20000000 || !fm_machine_level(1, &second) || !second.is_usable;
     make_prompts(info.vocabulary);
     const int step = argc > 3 ? atoi(argv[3]) : 1;
     run_all(argv[1], info.vocabulary, step > 0 ? (unsigned)step : 1);

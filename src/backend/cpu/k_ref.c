@@ -1,10 +1,12 @@
 /* The reference kernels: they define the bits of every result. Plain loops over 16 lanes that
- * any compiler may vectorise without changing a bit. */
+ * any compiler may vectorise without changing a bit; compiled for any processor of the
+ * architecture, so fmaf may be a library call. */
 #include <math.h>
 #include <string.h>
 
-#include "backend/cpu/kernels.h"
+#include "backend/cpu/levels.h"
 #include "base/fmath.h"
+#include "base/limits.h"
 
 #define LANES 16
 
@@ -16,6 +18,7 @@ static inline float sum_lanes(float lane[LANES])
     return lane[0];
 }
 
+/* What is missing at the end of the last 16 counts as zero. */
 static float dot(const float *a, const float *b, size_t n)
 {
     float lane[LANES] = {0};
@@ -23,32 +26,9 @@ static float dot(const float *a, const float *b, size_t n)
     for (; i + LANES <= n; i += LANES)
         for (unsigned j = 0; j < LANES; j++)
             lane[j] = fmaf(a[i + j], b[i + j], lane[j]);
-    for (unsigned j = 0; i + j < n; j++)
-        lane[j] = fmaf(a[i + j], b[i + j], lane[j]);
+    for (unsigned j = 0; i < n && j < LANES; j++)
+        lane[j] = i + j < n ? fmaf(a[i + j], b[i + j], lane[j]) : fmaf(0.0f, 0.0f, lane[j]);
     return sum_lanes(lane);
-}
-
-/* Four rows against one vector: the vector is loaded once, each row's sum is that of dot(). */
-static void dot_4(const float *rows, size_t row_stride, const float *x, size_t n, float *y)
-{
-    float lane[KERNEL_ROW_BLOCK][LANES] = {{0}};
-    const float *r0 = rows, *r1 = r0 + row_stride, *r2 = r1 + row_stride, *r3 = r2 + row_stride;
-    size_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        for (unsigned j = 0; j < LANES; j++) {
-            lane[0][j] = fmaf(r0[i + j], x[i + j], lane[0][j]);
-            lane[1][j] = fmaf(r1[i + j], x[i + j], lane[1][j]);
-            lane[2][j] = fmaf(r2[i + j], x[i + j], lane[2][j]);
-            lane[3][j] = fmaf(r3[i + j], x[i + j], lane[3][j]);
-        }
-    for (unsigned j = 0; i + j < n; j++) {
-        lane[0][j] = fmaf(r0[i + j], x[i + j], lane[0][j]);
-        lane[1][j] = fmaf(r1[i + j], x[i + j], lane[1][j]);
-        lane[2][j] = fmaf(r2[i + j], x[i + j], lane[2][j]);
-        lane[3][j] = fmaf(r3[i + j], x[i + j], lane[3][j]);
-    }
-    for (unsigned r = 0; r < KERNEL_ROW_BLOCK; r++)
-        y[r] = sum_lanes(lane[r]);
 }
 
 static float sum(const float *x, size_t n)
@@ -64,52 +44,57 @@ static float sum_squares(const float *x, size_t n)
     return dot(x, x, n);
 }
 
+static uint32_t magnitude_bits(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits & 0x7fffffffu;
+}
+
+/* The largest magnitude decides, a NaN above all: its group's scale is not a number either, and
+ * so is everything computed with it. */
+static void quantize_group(const float *x, size_t n, int8_t *q, float *scale, float *offset,
+                           int32_t *sum_out)
+{
+    const float magic = 12582912.0f; /* 1.5 * 2^23: the low bits of the sum are the integer */
+    uint32_t most_bits = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits = magnitude_bits(x[i]);
+        most_bits = bits > most_bits ? bits : most_bits;
+    }
+    const float most = fmath_float_of_bits(most_bits);
+    const bool is_zero = most < KERNEL_LEAST_SCALED;
+    const float inverse = is_zero ? 0 : 127.0f / most;
+    int32_t total = 0;
+    for (size_t i = 0; i < n; i++) {
+        float shifted = fmaf(x[i], inverse, magic);
+        uint32_t bits;
+        memcpy(&bits, &shifted, sizeof bits);
+        q[i] = (int8_t)(uint8_t)bits;
+        total += q[i];
+    }
+    *scale = is_zero ? 0 : most / 127.0f;
+    *offset = *scale * (float)total;
+    *sum_out = total;
+}
+
 static void quantize_row(const float *x, size_t n, size_t group, int8_t *q, float *scale,
-                         int32_t *q_sum)
+                         float *offset, int32_t *sums)
 {
-    const float magic = 12582912.0f; /* adding it rounds to nearest even */
-    for (size_t g = 0; g < n / group; g++) {
-        float most = 0;
-        for (size_t i = g * group; i < (g + 1) * group; i++) {
-            float size = fabsf(x[i]);
-            most = size > most ? size : most;
-        }
-        float inverse = most > 0 ? 127.0f / most : 0;
-        int32_t total = 0;
-        for (size_t i = g * group; i < (g + 1) * group; i++) {
-            float v = x[i] * inverse;
-            v = v > -127.0f ? v : -127.0f; /* a NaN becomes -127, never undefined */
-            v = v < 127.0f ? v : 127.0f;
-            q[i] = (int8_t)(v + magic - magic);
-            total += q[i];
-        }
-        scale[g] = most / 127.0f;
-        q_sum[g] = total;
-    }
+    for (size_t g = 0; g < n / group; g++)
+        quantize_group(x + g * group, group, q + g * group, &scale[g], &offset[g], &sums[g]);
 }
 
-static void decode_weight_row(const struct weight *w, size_t r, float *dst)
+static void matmul_float(const struct kernel_matmul *m)
 {
-    const void *parts[QUANT_MAX_PARTS] = {NULL};
-    weight_row(w, r, parts);
-    w->quant->decode_row(w->quant, parts, dst, w->n_cols);
-}
-
-static void matmul_float(const struct weight *w, size_t begin, size_t end, const float *x,
-                         size_t n, float *y, size_t y_stride, float *scratch)
-{
-    const size_t n_cols = w->n_cols;
-    size_t r = begin;
-    for (; r + KERNEL_ROW_BLOCK <= end; r += KERNEL_ROW_BLOCK) {
-        for (unsigned k = 0; k < KERNEL_ROW_BLOCK; k++)
-            decode_weight_row(w, r + k, scratch + k * n_cols);
-        for (size_t t = 0; t < n; t++)
-            dot_4(scratch, n_cols, x + t * n_cols, n_cols, y + t * y_stride + r);
-    }
-    for (; r < end; r++) {
-        decode_weight_row(w, r, scratch);
-        for (size_t t = 0; t < n; t++)
-            y[t * y_stride + r] = dot(scratch, x + t * n_cols, n_cols);
+    const struct weight *w = m->w;
+    for (size_t r = m->begin; r < m->end; r++) {
+        const void *parts[QUANT_MAX_PARTS] = {NULL};
+        weight_row(w, r, parts);
+        w->quant->decode_row(w->quant, parts, m->scratch, w->n_cols);
+        for (size_t t = 0; t < m->n; t++)
+            *kernel_out(m, t, r) = dot(m->scratch, m->in.x + kernel_pick(m, t) * w->n_cols,
+                                       w->n_cols);
     }
 }
 
@@ -121,80 +106,40 @@ static int32_t dot_codes(const uint8_t *codes, const int8_t *q, size_t n)
     return total;
 }
 
-/* One weight row as it is multiplied. */
-struct affine_row {
-    const uint8_t *codes;
-    const float *scales, *biases;
-    size_t n_groups, group;
-};
-
-/* Tokens [t, t + AFFINE_TOKENS): the folds of several tokens run side by side. */
-#define AFFINE_TOKENS 4
-static void affine_dot_4(const struct affine_row *row, const struct kernel_input *in, size_t t,
-                         float acc[AFFINE_TOKENS])
+/* The row's scales, biases and codes lie one after the other in `scratch`. */
+static void matmul_codes(const struct kernel_matmul *m)
 {
-    const size_t n_groups = row->n_groups, group = row->group, n_cols = n_groups * group;
-    for (size_t g = 0; g < n_groups; g++)
-        for (unsigned k = 0; k < AFFINE_TOKENS; k++) {
-            const size_t at = (t + k) * n_groups + g;
-            const int8_t *q = in->q + (t + k) * n_cols + g * group;
-            const int32_t dot = dot_codes(row->codes + g * group, q, group);
-            acc[k] = fmaf(row->scales[g] * in->scale[at], (float)dot, acc[k]);
-            acc[k] = fmaf(row->biases[g] * in->scale[at], (float)in->q_sum[at], acc[k]);
-        }
-}
-
-static float affine_dot(const struct affine_row *row, const struct kernel_input *in, size_t t)
-{
-    const size_t n_groups = row->n_groups, group = row->group;
-    const int8_t *q = in->q + t * n_groups * group;
-    const float *scale = in->scale + t * n_groups;
-    const int32_t *q_sum = in->q_sum + t * n_groups;
-    float acc = 0;
-    for (size_t g = 0; g < n_groups; g++) {
-        const int32_t dot = dot_codes(row->codes + g * group, q + g * group, group);
-        acc = fmaf(row->scales[g] * scale[g], (float)dot, acc);
-        acc = fmaf(row->biases[g] * scale[g], (float)q_sum[g], acc);
-    }
-    return acc;
-}
-
-/* The row's codes, scales and biases lie one after the other in `scratch`: at most n_cols / 4 +
- * 2 * n_cols / 32 floats. */
-static void matmul_affine(const struct weight *w, size_t begin, size_t end,
-                          const struct kernel_input *in, size_t n, float *y, size_t y_stride,
-                          float *scratch)
-{
-    const size_t n_cols = w->n_cols, n_groups = n_cols / w->quant->block;
-    const struct quant *sq = w->quant->scale;
-    float *scales = scratch, *biases = scratch + n_groups;
-    uint8_t *codes = (uint8_t *)(scratch + 2 * n_groups);
-    const struct affine_row row = {codes, scales, biases, n_groups, w->quant->block};
-    for (size_t r = begin; r < end; r++) {
-        const void *parts[QUANT_MAX_PARTS];
+    const struct weight *w = m->w;
+    const struct quant *quant = w->quant;
+    const size_t group = quant->group, n_groups = w->n_cols / group;
+    float *scales = m->scratch, *biases = scales + n_groups;
+    uint8_t *codes = (uint8_t *)(biases + n_groups);
+    for (size_t r = m->begin; r < m->end; r++) {
+        const void *parts[QUANT_MAX_PARTS] = {NULL};
         weight_row(w, r, parts);
-        w->quant->unpack_row(w->quant, parts[0], codes, n_cols);
-        sq->decode_row(sq, &parts[1], scales, n_groups);
-        sq->decode_row(sq, &parts[2], biases, n_groups);
-        size_t t = 0;
-        for (; t + AFFINE_TOKENS <= n; t += AFFINE_TOKENS) {
-            float acc[AFFINE_TOKENS] = {0};
-            affine_dot_4(&row, in, t, acc);
-            for (unsigned k = 0; k < AFFINE_TOKENS; k++)
-                y[(t + k) * y_stride + r] = acc[k];
+        quant->unpack_row(quant, parts, w->n_cols, codes, scales, biases, 1);
+        for (size_t t = 0; t < m->n; t++) {
+            const size_t from = kernel_pick(m, t) * n_groups;
+            float acc = 0;
+            for (size_t g = 0; g < n_groups; g++) {
+                const int8_t *q = m->in.q + (from + g) * group;
+                const int32_t all = dot_codes(codes + g * group, q, group);
+                const int32_t centred = all - (int32_t)quant->zero * m->in.sum[from + g];
+                acc = fmaf(scales[g] * m->in.scale[from + g], (float)centred, acc);
+                if (quant->has_bias)
+                    acc = fmaf(biases[g], m->in.offset[from + g], acc);
+            }
+            *kernel_out(m, t, r) = acc;
         }
-        for (; t < n; t++)
-            y[t * y_stride + r] = affine_dot(&row, in, t);
     }
 }
 
-static void matmul(const struct weight *w, size_t begin, size_t end, const struct kernel_input *in,
-                   size_t n, float *y, size_t y_stride, float *scratch)
+static void matmul(const struct kernel_matmul *m)
 {
-    if (w->quant->kind == QUANT_AFFINE)
-        matmul_affine(w, begin, end, in, n, y, y_stride, scratch);
+    if (m->w->quant->codes != QUANT_NO_CODES)
+        matmul_codes(m);
     else
-        matmul_float(w, begin, end, in->x, n, y, y_stride, scratch);
+        matmul_float(m);
 }
 
 static void rms_norm(const float *x, const float *weight, float eps, size_t n, float *y)
@@ -221,47 +166,65 @@ static void rotate(float *x, const float *cosines, const float *sines, unsigned 
     }
 }
 
-/* Softmax with a running maximum, block after block from position 0, so that the result depends
- * on the position alone and not on how the prompt was cut. */
-static void attend(const struct kernel_attention *a)
+static void store_kv(const struct quant *kv_format, const float *x, size_t n, void *to)
 {
-    const size_t dim = a->head_dim;
-    const size_t row_bytes = quant_row_bytes(a->kv_format, dim);
-    float *score = a->scratch, *row = a->scratch + KERNEL_ATTENTION_BLOCK;
-    float most = -INFINITY, total = 0;
-    memset(a->out, 0, dim * sizeof *a->out);
-    for (size_t first = 0; first < a->n_positions; first += KERNEL_ATTENTION_BLOCK) {
-        size_t n = a->n_positions - first;
-        n = n < KERNEL_ATTENTION_BLOCK ? n : KERNEL_ATTENTION_BLOCK;
-        float block_most = most;
-        for (size_t i = 0; i < n; i++) {
-            const void *key = a->keys + (first + i) * row_bytes;
-            a->kv_format->decode_row(a->kv_format, &key, row, dim);
-            score[i] = dot(a->q, row, dim) * a->scale;
-            block_most = score[i] > block_most ? score[i] : block_most;
-        }
-        float keep = fmath_exp(most - block_most);
-        most = block_most;
-        for (size_t i = 0; i < n; i++)
-            score[i] = fmath_exp(score[i] - most);
-        total = fmaf(total, keep, sum(score, n));
-        for (size_t d = 0; d < dim; d++)
-            a->out[d] *= keep;
-        for (size_t i = 0; i < n; i++) {
-            const void *value = a->values + (first + i) * row_bytes;
-            a->kv_format->decode_row(a->kv_format, &value, row, dim);
-            for (size_t d = 0; d < dim; d++)
-                a->out[d] = fmaf(score[i], row[d], a->out[d]);
-        }
-    }
-    for (size_t d = 0; d < dim; d++)
-        a->out[d] /= total;
+    kv_format->encode_row(kv_format, x, &to, n);
 }
 
-static void mul_sigmoid(float *x, const float *gate, size_t n)
+static void load_kv(const struct kernel_attention *a, const char *rows, size_t i, float *row)
 {
-    for (size_t i = 0; i < n; i++)
-        x[i] *= fmath_sigmoid(gate[i]);
+    const void *at = rows + i * quant_row_bytes(a->kv_format, a->head_dim);
+    a->kv_format->decode_row(a->kv_format, &at, row, a->head_dim);
+}
+
+static void attend(const struct kernel_attention *a)
+{
+    const size_t dim = a->head_dim, n = a->n_positions;
+    float row[LIMIT_HEAD_DIM];
+    for (unsigned h = 0; h < a->n_heads; h++)
+        a->most[h] = -INFINITY;
+    for (size_t i = 0; i < n; i++) {
+        load_kv(a, a->keys, i, row);
+        for (unsigned h = 0; h < a->n_heads; h++) {
+            const float score = dot(a->q + h * a->q_stride, row, dim) * a->scale;
+            a->scratch[h * KERNEL_ATTENTION_BLOCK + i] = score;
+            a->most[h] = score > a->most[h] ? score : a->most[h];
+        }
+    }
+    for (unsigned h = 0; h < a->n_heads; h++) {
+        float *score = a->scratch + h * KERNEL_ATTENTION_BLOCK;
+        for (size_t i = 0; i < n; i++)
+            score[i] = fmath_exp(score[i] - a->most[h]);
+        a->total[h] = sum(score, n);
+    }
+    memset(a->out, 0, a->n_heads * dim * sizeof *a->out);
+    for (size_t i = 0; i < n; i++) {
+        load_kv(a, a->values, i, row);
+        for (unsigned h = 0; h < a->n_heads; h++) {
+            const float share = a->scratch[h * KERNEL_ATTENTION_BLOCK + i];
+            for (size_t d = 0; d < dim; d++)
+                a->out[h * dim + d] = fmaf(share, row[d], a->out[h * dim + d]);
+        }
+    }
+}
+
+static void attend_merge(float *most, float *total, float *out, float block_most,
+                         float block_total, const float *block_out, size_t head_dim)
+{
+    const float larger = block_most > *most ? block_most : *most;
+    const float keep = fmath_exp(*most - larger), add_share = fmath_exp(block_most - larger);
+    *most = larger;
+    *total = fmaf(*total, keep, block_total * add_share);
+    for (size_t d = 0; d < head_dim; d++)
+        out[d] = fmaf(out[d], keep, block_out[d] * add_share);
+}
+
+static void attend_close(float *out, float total, const float *gate, size_t head_dim)
+{
+    for (size_t d = 0; d < head_dim; d++)
+        out[d] /= total;
+    for (size_t d = 0; gate != NULL && d < head_dim; d++)
+        out[d] *= fmath_sigmoid(gate[d]);
 }
 
 static void conv_silu(const struct backend_delta_net *args, const struct backend_segment *segment,
@@ -274,11 +237,11 @@ static void conv_silu(const struct backend_delta_net *args, const struct backend
         const float *newest = args->qkv + (segment->first_row + t) * channels;
         float *out = args->mixed + (segment->first_row + t) * channels;
         for (size_t c = begin; c < end; c++) {
-            const float *w = args->conv_weight + c * kernel;
+            const float *w = args->conv_weight + c;
             float acc = 0;
             for (unsigned s = 0; s + 1 < kernel; s++)
-                acc = fmaf(w[s], segment->conv[s * channels + c], acc);
-            acc = fmaf(w[kernel - 1], newest[c], acc);
+                acc = fmaf(w[s * channels], segment->conv[s * channels + c], acc);
+            acc = fmaf(w[(kernel - 1) * channels], newest[c], acc);
             out[c] = fmath_silu(acc);
         }
         for (unsigned s = 0; s + 2 < kernel; s++)
@@ -422,20 +385,44 @@ static void add(float *y, const float *x, size_t n)
         y[i] += x[i];
 }
 
-const struct kernels kernels_ref = {
-    .name = "reference",
-    .quantize_row = quantize_row,
-    .matmul = matmul,
-    .rms_norm = rms_norm,
-    .rope_angles = rope_angles,
-    .rotate = rotate,
-    .attend = attend,
-    .mul_sigmoid = mul_sigmoid,
-    .conv_silu = conv_silu,
-    .delta_head = delta_head,
-    .route_row = route_row,
-    .silu_mul = silu_mul,
-    .weighted_sum = weighted_sum,
-    .add_scaled_sigmoid = add_scaled_sigmoid,
-    .add = add,
-};
+static uint64_t int8_peak(uint64_t n_rounds)
+{
+    uint8_t codes[64];
+    int8_t x[64];
+    for (unsigned i = 0; i < sizeof codes; i++) {
+        codes[i] = (uint8_t)(i + n_rounds % 3);
+        x[i] = (int8_t)(i + n_rounds % 5);
+    }
+    int32_t total = 0;
+    for (uint64_t i = 0; i < n_rounds; i++) {
+        total += dot_codes(codes, x, sizeof codes);
+        codes[i % sizeof codes] ^= 1;
+    }
+    volatile int32_t keep = total;
+    (void)keep;
+    return n_rounds * sizeof codes * 2;
+}
+
+void k_ref_init(struct kernels *table)
+{
+    *table = (struct kernels){
+        .name = "reference",
+        .quantize_row = quantize_row,
+        .matmul = matmul,
+        .rms_norm = rms_norm,
+        .rope_angles = rope_angles,
+        .rotate = rotate,
+        .store_kv = store_kv,
+        .attend = attend,
+        .attend_merge = attend_merge,
+        .attend_close = attend_close,
+        .conv_silu = conv_silu,
+        .delta_head = delta_head,
+        .route_row = route_row,
+        .silu_mul = silu_mul,
+        .weighted_sum = weighted_sum,
+        .add_scaled_sigmoid = add_scaled_sigmoid,
+        .add = add,
+        .int8_peak = int8_peak,
+    };
+}

@@ -1,5 +1,5 @@
 /* The reference kernels against straightforward double-precision loops, and their independence of
- * batch and split, bit for bit. */
+ * batch, split and blocks, bit for bit. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,14 +10,20 @@
 
 #include <cmocka.h>
 
-#include "backend/cpu/kernels.h"
+#include "backend/cpu/levels.h"
 
+static struct kernels ref;
 static uint32_t random_state = 1;
+
+static uint32_t random_bits(void)
+{
+    random_state = random_state * 1664525u + 1013904223u;
+    return random_state;
+}
 
 static float random_float(void)
 {
-    random_state = random_state * 1664525u + 1013904223u;
-    return (float)(int32_t)random_state * 0x1p-31f;
+    return (float)(int32_t)random_bits() * 0x1p-31f;
 }
 
 static void fill(float *x, size_t n)
@@ -26,160 +32,383 @@ static void fill(float *x, size_t n)
         x[i] = random_float();
 }
 
-enum { MAX_ROWS = 11, MAX_COLS = 512, MAX_TOKENS = 6 };
+static double sigmoid(double x)
+{
+    return 1 / (1 + exp(-x));
+}
+
+static double silu(double x)
+{
+    return x * sigmoid(x);
+}
+
+/* ---- matmul ---------------------------------------------------------------------------------- */
+
+enum { MAX_ROWS = 11, MAX_COLS = 768, MAX_TOKENS = 6, MAX_GROUPS = MAX_COLS / 16 };
 
 struct fixture {
     unsigned char parts[QUANT_MAX_PARTS][MAX_ROWS * MAX_COLS * 4];
     float dense[MAX_ROWS * MAX_COLS]; /* what the weights decode to */
     float x[MAX_TOKENS * MAX_COLS];
     int8_t q[MAX_TOKENS * MAX_COLS];
-    float scale[MAX_TOKENS * MAX_COLS];
-    int32_t q_sum[MAX_TOKENS * MAX_COLS];
-    float scratch[KERNEL_ROW_BLOCK * MAX_COLS];
+    float scale[MAX_TOKENS * MAX_GROUPS], offset[MAX_TOKENS * MAX_GROUPS];
+    int32_t sum[MAX_TOKENS * MAX_GROUPS];
+    _Alignas(64) float scratch[KERNEL_MATMUL_SCRATCH(MAX_COLS, MAX_TOKENS)];
     struct weight w;
-    struct kernel_input in;
+    struct kernel_matmul m; /* all rows, all tokens, into y */
+    float y[MAX_TOKENS * MAX_ROWS];
 };
 
+static bool are_small(const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!(fabsf(x[i]) < 100))
+            return false;
+    return true;
+}
+
+/* A row of random bytes that decode to small numbers, block by block. */
+static void random_row(const struct quant *quant, unsigned char *const to[], float *decoded,
+                       size_t n)
+{
+    for (size_t b = 0; b < n / quant->block; b++) {
+        const void *at[QUANT_MAX_PARTS] = {NULL};
+        do {
+            for (unsigned p = 0; p < quant->n_parts; p++) {
+                const size_t bytes = quant->part_block_bytes[p];
+                for (size_t i = 0; i < bytes; i++)
+                    to[p][b * bytes + i] = (unsigned char)(random_bits() >> 24);
+                at[p] = to[p] + b * bytes;
+            }
+            quant->decode_row(quant, at, decoded + b * quant->block, quant->block);
+        } while (!are_small(decoded + b * quant->block, quant->block));
+    }
+}
+
+/* Rows that share scales are all decoded with the last one's. */
 static void make_weight(struct fixture *f, const struct quant *quant, uint32_t rows, uint32_t cols)
 {
     f->w = (struct weight){.quant = quant, .n_rows = rows, .n_cols = cols};
     for (unsigned p = 0; p < quant->n_parts; p++)
         f->w.parts[p] = f->parts[p];
     for (uint32_t r = 0; r < rows; r++) {
-        float row[MAX_COLS];
-        fill(row, cols);
-        const void *parts[QUANT_MAX_PARTS] = {NULL};
-        void *out[QUANT_MAX_PARTS] = {NULL};
-        weight_row(&f->w, r, parts);
+        unsigned char *to[QUANT_MAX_PARTS] = {NULL};
         for (unsigned p = 0; p < quant->n_parts; p++)
-            out[p] = f->parts[p] + ((const unsigned char *)parts[p] - f->parts[p]);
-        quant->encode_row(quant, row, out, cols);
-        quant->decode_row(quant, parts, f->dense + (size_t)r * cols, cols);
+            to[p] = f->parts[p] + quant_part_row(quant, p, r) *
+                                      quant_part_row_bytes(quant, p, cols);
+        random_row(quant, to, f->dense + (size_t)r * cols, cols);
+    }
+    for (uint32_t r = 0; r < rows; r++) {
+        const void *from[QUANT_MAX_PARTS] = {NULL};
+        weight_row(&f->w, r, from);
+        quant->decode_row(quant, from, f->dense + (size_t)r * cols, cols);
     }
 }
 
 static void make_input(struct fixture *f, size_t n)
 {
-    const size_t cols = f->w.n_cols, group = f->w.quant->block;
+    const size_t cols = f->w.n_cols;
     fill(f->x, n * cols);
-    f->in = (struct kernel_input){.x = f->x};
-    if (f->w.quant->kind != QUANT_AFFINE)
+    f->m = (struct kernel_matmul){.w = &f->w, .end = f->w.n_rows, .n = n, .y = f->y,
+                                  .y_stride = f->w.n_rows, .scratch = f->scratch};
+    if (f->w.quant->codes == QUANT_NO_CODES) {
+        f->m.in.x = f->x;
         return;
+    }
+    const size_t group = f->w.quant->group, n_groups = cols / group;
     for (size_t t = 0; t < n; t++)
-        kernels_ref.quantize_row(f->x + t * cols, cols, group, f->q + t * cols,
-                                 f->scale + t * (cols / group), f->q_sum + t * (cols / group));
-    f->in.q = f->q;
-    f->in.scale = f->scale;
-    f->in.q_sum = f->q_sum;
+        ref.quantize_row(f->x + t * cols, cols, group, f->q + t * cols, f->scale + t * n_groups,
+                         f->offset + t * n_groups, f->sum + t * n_groups);
+    f->m.in = (struct kernel_input){.q = f->q, .scale = f->scale, .offset = f->offset,
+                                    .sum = f->sum};
 }
 
-/* What the inputs are worth after quantisation. */
+/* What the inputs are worth to the kernel. */
 static double input_value(const struct fixture *f, size_t t, size_t i)
 {
-    const size_t cols = f->w.n_cols, group = f->w.quant->block;
-    if (f->w.quant->kind != QUANT_AFFINE)
+    const size_t cols = f->w.n_cols;
+    if (f->m.in.x != NULL)
         return f->x[t * cols + i];
+    const size_t group = f->w.quant->group;
     return (double)f->q[t * cols + i] * f->scale[t * (cols / group) + i / group];
 }
 
-static void check_matmul(struct fixture *f, size_t n)
+static void check_values(const struct fixture *f)
 {
     const size_t rows = f->w.n_rows, cols = f->w.n_cols;
-    float y[MAX_TOKENS * MAX_ROWS], one[MAX_ROWS], split[MAX_TOKENS * MAX_ROWS];
-    kernels_ref.matmul(&f->w, 0, rows, &f->in, n, y, rows, f->scratch);
-    for (size_t t = 0; t < n; t++)
+    for (size_t t = 0; t < f->m.n; t++)
         for (size_t r = 0; r < rows; r++) {
             double want = 0, size = 0;
             for (size_t i = 0; i < cols; i++) {
-                want += f->dense[r * cols + i] * input_value(f, t, i);
-                size += fabs(f->dense[r * cols + i] * input_value(f, t, i));
+                const double product = f->dense[r * cols + i] * input_value(f, t, i);
+                want += product;
+                size += fabs(product);
             }
-            assert_true(fabs(y[t * rows + r] - want) <= 2e-6 * size + 1e-6);
+            assert_true(fabs(f->y[t * rows + r] - want) <= 2e-6 * size + 1e-6);
         }
-    const size_t n_groups = f->w.quant->kind == QUANT_AFFINE ? cols / f->w.quant->block : 0;
-    for (size_t t = 0; t < n; t++) {
-        struct kernel_input in = {f->x + t * cols, f->q + t * cols, f->scale + t * n_groups,
-                                  f->q_sum + t * n_groups};
-        kernels_ref.matmul(&f->w, 0, rows, &in, 1, one, rows, f->scratch);
-        assert_memory_equal(one, y + t * rows, rows * sizeof *one);
+}
+
+/* Alone, in parts of the rows, and through lists of rows, a product has the same bits; what is
+ * not asked for stays as it was. */
+static void check_independence(struct fixture *f)
+{
+    enum { PAD = 3 };
+    const uint32_t pick[MAX_TOKENS] = {3, 0, 5, 3, 1, 2}, place[MAX_TOKENS] = {5, 1, 0, 4, 2, 3};
+    const size_t rows = f->w.n_rows, stride = rows + PAD;
+    float y[MAX_TOKENS * (MAX_ROWS + PAD)];
+    for (size_t begin = 0; begin <= rows; begin++) {
+        const size_t end = begin + (rows - begin) / 2;
+        struct kernel_matmul m = f->m;
+        for (size_t i = 0; i < MAX_TOKENS * stride; i++)
+            y[i] = 123;
+        m.begin = begin, m.end = end, m.y_first = begin;
+        m.pick = pick, m.place = place;
+        m.y = y, m.y_stride = stride;
+        ref.matmul(&m);
+        for (size_t t = 0; t < m.n; t++)
+            for (size_t r = 0; r < stride; r++) {
+                const float *got = &y[place[t] * stride + r];
+                const float untouched = 123;
+                assert_memory_equal(got, r < end - begin
+                                             ? &f->y[pick[t] * rows + begin + r] : &untouched,
+                                    sizeof *got);
+            }
     }
-    for (size_t cut = 0; cut <= rows; cut++) {
-        kernels_ref.matmul(&f->w, 0, cut, &f->in, n, split, rows, f->scratch);
-        kernels_ref.matmul(&f->w, cut, rows, &f->in, n, split, rows, f->scratch);
-        assert_memory_equal(split, y, n * rows * sizeof *y);
+    for (size_t t = 0; t < f->m.n; t++) {
+        const uint32_t one = (uint32_t)t;
+        struct kernel_matmul m = f->m;
+        m.n = 1, m.pick = &one, m.y = y;
+        ref.matmul(&m);
+        assert_memory_equal(y, f->y + t * rows, rows * sizeof *y);
     }
 }
 
 static void test_matmul(void **state)
 {
     (void)state;
-    struct fixture *f = calloc(1, sizeof *f);
+    struct fixture *f = aligned_alloc(64, (sizeof *f + 63) / 64 * 64);
     assert_non_null(f);
     for (unsigned i = 0; quant_at(i) != NULL; i++) {
         const struct quant *quant = quant_at(i);
-        if (quant->encode_row == NULL)
-            continue;
-        for (uint32_t cols = quant->block; cols <= MAX_COLS; cols += quant->block * 7) {
+        const uint32_t step = quant->block == 1 ? 83 : quant->block < 128 ? 5 * quant->block : 256;
+        for (uint32_t cols = quant->block; cols <= MAX_COLS; cols += step) {
             make_weight(f, quant, 1 + cols % MAX_ROWS, cols);
             make_input(f, MAX_TOKENS);
-            check_matmul(f, MAX_TOKENS);
+            ref.matmul(&f->m);
+            check_values(f);
+            check_independence(f);
         }
     }
     free(f);
 }
 
-static void test_quantize_row(void **state)
+/* ---- quantize_row ---------------------------------------------------------------------------- */
+
+static struct {
+    float x[64];
+    int8_t q[64];
+    float scale[2], offset[2];
+    int32_t sum[2];
+} row;
+
+static void quantize(void)
+{
+    ref.quantize_row(row.x, 64, 32, row.q, row.scale, row.offset, row.sum);
+}
+
+static void test_quantize_rounds(void **state)
 {
     (void)state;
-    float x[64] = {0};
-    int8_t q[64];
-    float scale[2];
-    int32_t q_sum[2];
-    x[3] = -2.0f;
-    x[4] = 1.0f;
-    x[5] = 1.0f + 1.0f / 127; /* 63.5 + 0.5: rounds to even */
-    kernels_ref.quantize_row(x, 64, 32, q, scale, q_sum);
-    assert_int_equal(q[3], -127);
-    assert_int_equal(q[4], 64); /* 63.5 rounds to even */
-    assert_true(scale[0] == 2.0f / 127 && scale[1] == 0);
-    assert_int_equal(q_sum[1], 0);
-    x[6] = INFINITY;
-    x[7] = NAN;
-    kernels_ref.quantize_row(x, 64, 32, q, scale, q_sum); /* must only not be undefined */
+    memset(&row, 0, sizeof row);
+    row.x[3] = -2.0f;
+    row.x[4] = 1.0f;               /* 63.5: to even */
+    row.x[5] = 1.0f + 1.0f / 127;  /* 64 */
+    row.x[6] = -2.5f / 127 * 2.0f; /* -2.5 or beside it */
+    quantize();
+    assert_int_equal(row.q[3], -127);
+    assert_int_equal(row.q[4], 64);
+    assert_int_equal(row.q[5], 64);
+    assert_true(row.q[6] == -2 || row.q[6] == -3);
+    assert_true(row.scale[0] == 2.0f / 127);
+    assert_int_equal(row.sum[0], row.q[3] + row.q[4] + row.q[5] + row.q[6]);
+    assert_true(row.offset[0] == row.scale[0] * (float)row.sum[0]);
+    assert_true(row.scale[1] == 0 && row.offset[1] == 0 && row.sum[1] == 0);
+    for (unsigned n = 0; n < 200; n++) {
+        fill(row.x, 64);
+        quantize();
+        for (unsigned g = 0; g < 2; g++) {
+            int most = 0;
+            for (unsigned i = 32 * g; i < 32 * g + 32; i++) {
+                const double error = (double)row.q[i] * row.scale[g] - row.x[i];
+                assert_true(fabs(error) <= 0.50001 * row.scale[g]);
+                most = abs(row.q[i]) > most ? abs(row.q[i]) : most;
+            }
+            assert_int_equal(most, 127);
+        }
+    }
+}
+
+static bool is_zero_group(unsigned g)
+{
+    for (unsigned i = 32 * g; i < 32 * g + 32; i++)
+        if (row.q[i] != 0)
+            return false;
+    return row.scale[g] == 0 && row.offset[g] == 0 && row.sum[g] == 0;
+}
+
+static void test_quantize_extremes(void **state)
+{
+    (void)state;
+    memset(&row, 0, sizeof row);
+    /* Below the least magnitude everything counts as zero, at it nothing does. */
+    row.x[0] = -0x1.fffffep-101f;
+    row.x[1] = 0x1p-149f;
+    row.x[2] = -0.0f;
+    row.x[32] = KERNEL_LEAST_SCALED;
+    row.x[33] = 0x1p-149f;
+    quantize();
+    assert_true(is_zero_group(0));
+    assert_true(row.q[32] == 127 && row.q[33] == 0 && row.sum[1] == 127);
+    assert_true(row.scale[1] == KERNEL_LEAST_SCALED / 127);
+    /* The largest numbers. */
+    row.x[0] = -0x1.fffffep127f;
+    row.x[1] = 0x1p127f;
+    quantize();
+    assert_true(row.q[0] == -127 && row.q[1] == 64 && isfinite(row.scale[0]));
+    /* An infinity makes the scale infinite, a NaN makes it a NaN: nothing is a number after. */
+    row.x[1] = -INFINITY;
+    row.x[40] = -NAN;
+    row.x[41] = INFINITY;
+    quantize();
+    assert_true(isinf(row.scale[0]) && row.scale[0] > 0 && row.q[0] == 0 && isnan(row.offset[0]));
+    assert_true(isnan(row.scale[1]) && isnan(row.offset[1]));
+}
+
+/* ---- attention ------------------------------------------------------------------------------- */
+
+enum { HEADS = 3, DIM = 24, POSITIONS = 2 * KERNEL_ATTENTION_BLOCK + 90, Q_STRIDE = DIM + 5 };
+
+struct heads {
+    float most[HEADS], total[HEADS], out[HEADS * DIM];
+};
+
+struct attention {
+    float x[POSITIONS * DIM], keys_f32[POSITIONS * DIM], values_f32[POSITIONS * DIM];
+    uint16_t keys_f16[POSITIONS * DIM], values_f16[POSITIONS * DIM];
+    double keys[POSITIONS * DIM], values[POSITIONS * DIM]; /* what they decode to */
+    float q[HEADS * Q_STRIDE];
+};
+
+static void attend_heads(const struct attention *f, const struct quant *format, size_t first,
+                         size_t n, unsigned head, unsigned n_heads, struct heads *to)
+{
+    float scratch[HEADS * KERNEL_ATTENTION_BLOCK];
+    const bool is_half = format == &quant_f16;
+    ref.attend(&(struct kernel_attention){
+        .kv_format = format, .q = f->q + head * Q_STRIDE, .q_stride = Q_STRIDE,
+        .n_heads = n_heads, .head_dim = DIM,
+        .keys = is_half ? (const char *)(f->keys_f16 + first * DIM)
+                        : (const char *)(f->keys_f32 + first * DIM),
+        .values = is_half ? (const char *)(f->values_f16 + first * DIM)
+                          : (const char *)(f->values_f32 + first * DIM),
+        .n_positions = n, .scale = 5.0f, .most = to->most + head, .total = to->total + head,
+        .out = to->out + head * DIM, .scratch = scratch});
+}
+
+/* Block by block, merged in ascending order. */
+static void attend_all(const struct attention *f, const struct quant *format, size_t n,
+                       const float *gate, struct heads *to)
+{
+    for (size_t at = 0; at < n; at += KERNEL_ATTENTION_BLOCK) {
+        const size_t left = n - at;
+        struct heads block, alone;
+        const size_t count = left < KERNEL_ATTENTION_BLOCK ? left : KERNEL_ATTENTION_BLOCK;
+        attend_heads(f, format, at, count, 0, HEADS, &block);
+        for (unsigned h = 0; h < HEADS; h++)
+            attend_heads(f, format, at, count, h, 1, &alone);
+        assert_memory_equal(&alone, &block, sizeof block);
+        for (unsigned h = 0; h < HEADS && at > 0; h++)
+            ref.attend_merge(&to->most[h], &to->total[h], to->out + h * DIM, block.most[h],
+                             block.total[h], block.out + h * DIM, DIM);
+        if (at == 0)
+            *to = block;
+    }
+    for (unsigned h = 0; h < HEADS; h++)
+        ref.attend_close(to->out + h * DIM, to->total[h], gate, DIM);
+}
+
+static void check_attention(const struct attention *f, const struct quant *format, size_t n,
+                            const float *gate)
+{
+    struct heads got;
+    attend_all(f, format, n, gate, &got);
+    for (unsigned h = 0; h < HEADS; h++) {
+        double weight[POSITIONS], most = -1e30, total = 0;
+        for (size_t p = 0; p < n; p++) {
+            weight[p] = 0;
+            for (size_t d = 0; d < DIM; d++)
+                weight[p] += 5.0 * f->q[h * Q_STRIDE + d] * f->keys[p * DIM + d];
+            most = weight[p] > most ? weight[p] : most;
+        }
+        for (size_t p = 0; p < n; p++)
+            total += weight[p] = exp(weight[p] - most);
+        assert_true(fabs(got.most[h] - most) < 1e-5);
+        assert_true(fabs(got.total[h] - total) < 1e-5 * total);
+        for (size_t d = 0; d < DIM; d++) {
+            double want = 0;
+            for (size_t p = 0; p < n; p++)
+                want += weight[p] / total * f->values[p * DIM + d];
+            want *= gate != NULL ? sigmoid(gate[d]) : 1;
+            assert_true(fabs(got.out[h * DIM + d] - want) < 3e-6);
+        }
+    }
+}
+
+static void store(const struct quant *format, const float *x, void *to, double *decoded)
+{
+    static float back[POSITIONS * DIM];
+    const void *from = to;
+    ref.store_kv(format, x, POSITIONS * DIM, to);
+    format->decode_row(format, &from, back, POSITIONS * DIM);
+    for (size_t i = 0; i < POSITIONS * DIM; i++) {
+        decoded[i] = back[i];
+        assert_true(fabs(decoded[i] - x[i]) <= (format == &quant_f16 ? 0x1p-12 : 0));
+    }
 }
 
 static void test_attention(void **state)
 {
     (void)state;
-    enum { DIM = 24, MOST = 200 };
-    static float keys[MOST * DIM], values[MOST * DIM];
-    float q[DIM], out[DIM], scratch[KERNEL_ATTENTION_BLOCK + DIM];
-    fill(keys, MOST * DIM);
-    fill(values, MOST * DIM);
-    static const size_t lengths[] = {1, 2, 63, 64, 65, 128, 129, MOST};
-    for (unsigned l = 0; l < sizeof lengths / sizeof lengths[0]; l++) {
-        fill(q, DIM);
-        kernels_ref.attend(&(struct kernel_attention){
-            .kv_format = &quant_f32, .q = q, .keys = (const char *)keys,
-            .values = (const char *)values, .n_positions = lengths[l], .head_dim = DIM,
-            .scale = 5.0f, .out = out, .scratch = scratch});
-        double weight[MOST], most = -1e30, total = 0;
-        for (size_t p = 0; p < lengths[l]; p++) {
-            weight[p] = 0;
-            for (size_t d = 0; d < DIM; d++)
-                weight[p] += 5.0 * q[d] * keys[p * DIM + d];
-            most = weight[p] > most ? weight[p] : most;
-        }
-        for (size_t p = 0; p < lengths[l]; p++)
-            total += weight[p] = exp(weight[p] - most);
-        for (size_t d = 0; d < DIM; d++) {
-            double want = 0;
-            for (size_t p = 0; p < lengths[l]; p++)
-                want += weight[p] / total * values[p * DIM + d];
-            assert_true(fabs(out[d] - want) < 2e-6);
+    static const size_t lengths[] = {1, 2, 16, 255, 256, 257, 511, 512, POSITIONS};
+    static struct attention f;
+    float gate[DIM];
+    fill(gate, DIM);
+    for (unsigned half = 0; half < 2; half++) {
+        const struct quant *format = half ? &quant_f16 : &quant_f32;
+        fill(f.x, POSITIONS * DIM);
+        store(format, f.x, half ? (void *)f.keys_f16 : (void *)f.keys_f32, f.keys);
+        fill(f.x, POSITIONS * DIM);
+        store(format, f.x, half ? (void *)f.values_f16 : (void *)f.values_f32, f.values);
+        for (unsigned i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+            fill(f.q, HEADS * Q_STRIDE);
+            check_attention(&f, format, lengths[i], i % 2 == 0 ? gate : NULL);
         }
     }
 }
+
+/* A block that has next to nothing to say changes nothing, whichever comes first. */
+static void test_merge_of_far_blocks(void **state)
+{
+    (void)state;
+    float most = 500, total = 2, x[3] = {1, -2, 3}, far[3] = {7, 8, 9};
+    ref.attend_merge(&most, &total, x, -500, 4, far, 3);
+    assert_true(most == 500 && total == 2 && x[0] == 1 && x[1] == -2 && x[2] == 3);
+    most = -500, total = 4;
+    ref.attend_merge(&most, &total, far, 500, 2, x, 3);
+    assert_true(most == 500 && total == 2 && far[0] == 1 && far[1] == -2 && far[2] == 3);
+}
+
+/* ---- the delta rule -------------------------------------------------------------------------- */
 
 enum { KEY_HEADS = 2, VALUE_HEADS = 4, KEY_DIM = 20, VALUE_DIM = 12, KERNEL = 4, TOKENS = 9 };
 enum { CHANNELS = 2 * KEY_HEADS * KEY_DIM + VALUE_HEADS * VALUE_DIM };
@@ -188,14 +417,14 @@ struct delta_fixture {
     float qkv[TOKENS * CHANNELS], mixed[TOKENS * CHANNELS];
     float z[TOKENS * VALUE_HEADS * VALUE_DIM], out[TOKENS * VALUE_HEADS * VALUE_DIM];
     float b[TOKENS * VALUE_HEADS], a[TOKENS * VALUE_HEADS];
-    float conv_weight[CHANNELS * KERNEL], decay[VALUE_HEADS], dt_bias[VALUE_HEADS];
+    float conv_weight[KERNEL * CHANNELS], decay[VALUE_HEADS], dt_bias[VALUE_HEADS];
     float norm[VALUE_DIM], conv[(KERNEL - 1) * CHANNELS];
     float delta[VALUE_HEADS * VALUE_DIM * KEY_DIM];
     struct backend_delta_net args;
     struct backend_segment segment;
 };
 
-static void make_delta(struct delta_fixture *f)
+static void make_delta(struct delta_fixture *f, bool is_tiled)
 {
     random_state = 99;
     memset(f, 0, sizeof *f);
@@ -212,61 +441,69 @@ static void make_delta(struct delta_fixture *f)
     f->args = (struct backend_delta_net){
         .segments = &f->segment, .n_segments = 1, .n_key_heads = KEY_HEADS,
         .n_value_heads = VALUE_HEADS, .key_dim = KEY_DIM, .value_dim = VALUE_DIM,
-        .kernel = KERNEL, .qkv = f->qkv, .z = f->z, .b = f->b, .a = f->a,
-        .conv_weight = f->conv_weight, .decay = f->decay, .dt_bias = f->dt_bias,
+        .kernel = KERNEL, .has_tiled_value_heads = is_tiled, .qkv = f->qkv, .z = f->z, .b = f->b,
+        .a = f->a, .conv_weight = f->conv_weight, .decay = f->decay, .dt_bias = f->dt_bias,
         .norm = f->norm, .eps = 1e-6f, .mixed = f->mixed, .out = f->out};
 }
 
 static void run_delta(struct delta_fixture *f, unsigned first, unsigned n)
 {
-    float scratch[2 * KEY_DIM];
+    float scratch[KERNEL_DELTA_SCRATCH(KEY_DIM)];
     f->segment.first_row = first;
     f->segment.n_rows = n;
-    kernels_ref.conv_silu(&f->args, &f->segment, 0, CHANNELS / 3);
-    kernels_ref.conv_silu(&f->args, &f->segment, CHANNELS / 3, CHANNELS);
+    ref.conv_silu(&f->args, &f->segment, 0, CHANNELS / 3);
+    ref.conv_silu(&f->args, &f->segment, CHANNELS / 3, CHANNELS);
     for (unsigned h = 0; h < VALUE_HEADS; h++)
-        kernels_ref.delta_head(&f->args, &f->segment, h, scratch);
+        ref.delta_head(&f->args, &f->segment, h, scratch);
 }
 
-static double silu(double x)
+/* Weight s of a channel belongs to the token KERNEL - 1 - s back. */
+static void naive_conv(const struct delta_fixture *f, unsigned t, double *c)
 {
-    return x / (1 + exp(-x));
+    for (unsigned ch = 0; ch < CHANNELS; ch++) {
+        double acc = 0;
+        for (int s = 0; s < KERNEL; s++) {
+            const int from = (int)t - (KERNEL - 1) + s;
+            if (from >= 0)
+                acc += f->conv_weight[s * CHANNELS + (int)ch] * f->qkv[from * CHANNELS + (int)ch];
+        }
+        c[ch] = silu(acc);
+    }
+}
+
+static void naive_step(double s[VALUE_DIM][KEY_DIM], const double *q, const double *k,
+                       const double *v, double alpha, double beta, double *o)
+{
+    double q2 = 1e-6, k2 = 1e-6;
+    for (unsigned i = 0; i < KEY_DIM; i++)
+        q2 += q[i] * q[i], k2 += k[i] * k[i];
+    for (unsigned j = 0; j < VALUE_DIM; j++) {
+        double m = 0;
+        for (unsigned i = 0; i < KEY_DIM; i++)
+            m += (s[j][i] *= alpha) * k[i] / sqrt(k2);
+        o[j] = 0;
+        for (unsigned i = 0; i < KEY_DIM; i++) {
+            s[j][i] += k[i] / sqrt(k2) * beta * (v[j] - m);
+            o[j] += s[j][i] * q[i] / sqrt(q2) / sqrt(KEY_DIM);
+        }
+    }
 }
 
 /* The layer's definition, token by token, in double. */
 static void naive_delta_head(const struct delta_fixture *f, unsigned h, double *out)
 {
+    const unsigned key_head = f->args.has_tiled_value_heads ? h % KEY_HEADS
+                                                            : h / (VALUE_HEADS / KEY_HEADS);
     double s[VALUE_DIM][KEY_DIM] = {{0}};
     for (unsigned t = 0; t < TOKENS; t++) {
-        double c[CHANNELS];
-        for (unsigned ch = 0; ch < CHANNELS; ch++) {
-            double acc = 0;
-            for (int k = 0; k < KERNEL; k++) {
-                int from = (int)t - (KERNEL - 1) + k;
-                if (from >= 0)
-                    acc += f->conv_weight[ch * KERNEL + k] * f->qkv[from * CHANNELS + (int)ch];
-            }
-            c[ch] = silu(acc);
-        }
-        const double *q = c + h / 2 * KEY_DIM, *k = c + KEY_HEADS * KEY_DIM + h / 2 * KEY_DIM;
-        const double *v = c + 2 * KEY_HEADS * KEY_DIM + h * VALUE_DIM;
-        double q2 = 1e-6, k2 = 1e-6, mean = 0;
-        for (unsigned i = 0; i < KEY_DIM; i++)
-            q2 += q[i] * q[i], k2 += k[i] * k[i];
-        double at = f->a[t * VALUE_HEADS + h] + f->dt_bias[h];
-        double alpha = exp(f->decay[h] * log1p(exp(at)));
-        double beta = 1 / (1 + exp(-(double)f->b[t * VALUE_HEADS + h])), o[VALUE_DIM];
-        for (unsigned j = 0; j < VALUE_DIM; j++) {
-            double m = 0;
-            for (unsigned i = 0; i < KEY_DIM; i++)
-                m += (s[j][i] *= alpha) * k[i] / sqrt(k2);
-            o[j] = 0;
-            for (unsigned i = 0; i < KEY_DIM; i++) {
-                s[j][i] += k[i] / sqrt(k2) * beta * (v[j] - m);
-                o[j] += s[j][i] * q[i] / sqrt(q2) / sqrt(KEY_DIM);
-            }
+        double c[CHANNELS], o[VALUE_DIM], mean = 0;
+        naive_conv(f, t, c);
+        const double at = f->a[t * VALUE_HEADS + h] + f->dt_bias[h];
+        naive_step(s, c + key_head * KEY_DIM, c + (KEY_HEADS + key_head) * KEY_DIM,
+                   c + 2 * KEY_HEADS * KEY_DIM + h * VALUE_DIM,
+                   exp(f->decay[h] * log1p(exp(at))), sigmoid(f->b[t * VALUE_HEADS + h]), o);
+        for (unsigned j = 0; j < VALUE_DIM; j++)
             mean += o[j] * o[j] / VALUE_DIM;
-        }
         for (unsigned j = 0; j < VALUE_DIM; j++)
             out[t * VALUE_DIM + j] = o[j] / sqrt(mean + 1e-6) * f->norm[j] *
                                      silu(f->z[(t * VALUE_HEADS + h) * VALUE_DIM + j]);
@@ -277,71 +514,134 @@ static void test_delta_rule(void **state)
 {
     (void)state;
     static struct delta_fixture whole, parts;
-    make_delta(&whole);
-    run_delta(&whole, 0, TOKENS);
-    for (unsigned h = 0; h < VALUE_HEADS; h++) {
-        double want[TOKENS * VALUE_DIM];
-        naive_delta_head(&whole, h, want);
-        for (unsigned t = 0; t < TOKENS; t++)
-            for (unsigned j = 0; j < VALUE_DIM; j++) {
-                double got = whole.out[(t * VALUE_HEADS + h) * VALUE_DIM + j];
-                assert_true(fabs(got - want[t * VALUE_DIM + j]) < 1e-5);
-            }
+    for (unsigned tiled = 0; tiled < 2; tiled++) {
+        make_delta(&whole, tiled);
+        run_delta(&whole, 0, TOKENS);
+        for (unsigned h = 0; h < VALUE_HEADS; h++) {
+            double want[TOKENS * VALUE_DIM];
+            naive_delta_head(&whole, h, want);
+            for (unsigned t = 0; t < TOKENS; t++)
+                for (unsigned j = 0; j < VALUE_DIM; j++) {
+                    const double got = whole.out[(t * VALUE_HEADS + h) * VALUE_DIM + j];
+                    assert_true(fabs(got - want[t * VALUE_DIM + j]) < 1e-5);
+                }
+        }
+        make_delta(&parts, tiled);
+        run_delta(&parts, 0, 1);
+        run_delta(&parts, 1, 5);
+        run_delta(&parts, 6, 3);
+        assert_memory_equal(parts.out, whole.out, sizeof whole.out);
+        assert_memory_equal(parts.delta, whole.delta, sizeof whole.delta);
+        assert_memory_equal(parts.conv, whole.conv, sizeof whole.conv);
+        assert_memory_equal(parts.conv, parts.qkv + (TOKENS - KERNEL + 1) * CHANNELS,
+                            sizeof parts.conv);
     }
-    make_delta(&parts);
-    run_delta(&parts, 0, 1);
-    run_delta(&parts, 1, 5);
-    run_delta(&parts, 6, 3);
-    assert_memory_equal(parts.out, whole.out, sizeof whole.out);
-    assert_memory_equal(parts.delta, whole.delta, sizeof whole.delta);
-    assert_memory_equal(parts.conv, whole.conv, sizeof whole.conv);
 }
+
+/* ---- the router ------------------------------------------------------------------------------ */
 
 static void test_route(void **state)
 {
     (void)state;
-    uint32_t ids[3];
-    float weights[3];
+    uint32_t ids[6];
+    float weights[6];
     const float ties[6] = {1, 2, 2, 2, 2, 0};
-    kernels_ref.route_row(ties, 6, 3, true, ids, weights);
+    ref.route_row(ties, 6, 3, true, ids, weights);
     assert_true(ids[0] == 1 && ids[1] == 2 && ids[2] == 3);
     assert_true(weights[0] == 1.0f / 3);
+    ref.route_row(ties, 6, 6, true, ids, weights);
+    for (unsigned i = 0; i < 6; i++)
+        assert_int_equal(ids[i], i);
     const float logits[5] = {0.5f, -1, 3, 2, NAN};
-    kernels_ref.route_row(logits, 4, 2, false, ids, weights);
+    ref.route_row(logits, 4, 2, false, ids, weights);
     double total = exp(0.5) + exp(-1) + exp(3) + exp(2);
     assert_true(ids[0] == 2 && ids[1] == 3);
     assert_true(fabs(weights[0] - exp(3) / total) < 1e-6);
     assert_true(fabs(weights[1] - exp(2) / total) < 1e-6);
-    kernels_ref.route_row(logits, 5, 3, true, ids, weights);
+    ref.route_row(logits, 5, 3, true, ids, weights);
     assert_true(ids[0] == 0 && ids[1] == 2 && ids[2] == 3);
+    total = exp(0.5) + exp(3) + exp(2);
+    assert_true(fabs(weights[0] - exp(0.5) / total) < 1e-6);
     const float nothing[4] = {NAN, NAN, NAN, NAN};
-    kernels_ref.route_row(nothing, 4, 3, true, ids, weights);
+    ref.route_row(nothing, 4, 3, true, ids, weights);
     assert_true(ids[0] < 4 && ids[1] < 4 && ids[2] < 4 && ids[0] != ids[1] && ids[1] != ids[2]);
 }
 
-static void test_rotation_keeps_length(void **state)
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+static void test_rotation(void **state)
 {
     (void)state;
-    float frequencies[8], cosines[8], sines[8], x[16], before[16];
-    backend_rope_frequencies(10000, 16, frequencies);
-    assert_true(frequencies[0] == 1.0f && fabs(frequencies[4] - 0.01) < 1e-8);
-    fill(x, 16);
-    memcpy(before, x, sizeof x);
-    kernels_ref.rope_angles(12345, frequencies, 8, cosines, sines);
-    kernels_ref.rotate(x, cosines, sines, 8);
-    for (unsigned i = 0; i < 8; i++) {
-        double angle = (double)(12345.0f * frequencies[i]);
-        assert_true(fabs(x[i] - (before[i] * cos(angle) - before[i + 8] * sin(angle))) < 1e-6);
-        assert_true(fabs(x[i + 8] - (before[i + 8] * cos(angle) + before[i] * sin(angle))) < 1e-6);
+    enum { HALF = 8 };
+    static const uint32_t positions[] = {0, 1, 12345, (1u << 24) - 1};
+    float frequencies[HALF], cosines[HALF], sines[HALF], x[2 * HALF], before[2 * HALF];
+    for (unsigned i = 0; i < HALF; i++)
+        frequencies[i] = (float)pow(10000, -(double)i / HALF);
+    for (unsigned p = 0; p < sizeof positions / sizeof positions[0]; p++) {
+        fill(x, 2 * HALF);
+        memcpy(before, x, sizeof x);
+        ref.rope_angles(positions[p], frequencies, HALF, cosines, sines);
+        ref.rotate(x, cosines, sines, HALF);
+        for (unsigned i = 0; i < HALF; i++) {
+            const double angle = (double)((float)positions[p] * frequencies[i]);
+            const double a = before[i], b = before[i + HALF];
+            assert_true(fabs(cosines[i] - cos(angle)) < 1e-7);
+            assert_true(fabs(sines[i] - sin(angle)) < 1e-7);
+            assert_true(fabs(x[i] - (a * cos(angle) - b * sin(angle))) < 1e-6);
+            assert_true(fabs(x[i + HALF] - (b * cos(angle) + a * sin(angle))) < 1e-6);
+        }
     }
+}
+
+static void test_rows(void **state)
+{
+    (void)state;
+    enum { N = 37, PARTS = 3 };
+    float x[N], w[N], y[N], parts[PARTS * N], before[N];
+    fill(x, N), fill(w, N), fill(parts, PARTS * N);
+    double mean = 0;
+    for (unsigned i = 0; i < N; i++)
+        mean += (double)x[i] * x[i] / N;
+    ref.rms_norm(x, w, 1e-6f, N, y);
+    for (unsigned i = 0; i < N; i++)
+        assert_true(fabs(y[i] - x[i] / sqrt(mean + 1e-6) * w[i]) < 1e-6);
+    memcpy(y, x, sizeof y);
+    ref.silu_mul(y, w, N);
+    for (unsigned i = 0; i < N; i++)
+        assert_true(fabs(y[i] - silu(x[i]) * w[i]) < 1e-6);
+    memcpy(before, y, sizeof y);
+    ref.add_scaled_sigmoid(y, x, 0.75f, N);
+    for (unsigned i = 0; i < N; i++)
+        assert_true(fabs(y[i] - (before[i] + sigmoid(0.75) * x[i])) < 1e-6);
+    memcpy(before, y, sizeof y);
+    ref.add(y, x, N);
+    for (unsigned i = 0; i < N; i++)
+        assert_true(y[i] == before[i] + x[i]);
+    ref.weighted_sum(parts, w, PARTS, N, y);
+    for (unsigned i = 0; i < N; i++)
+        assert_true(fabs(y[i] - ((double)w[0] * parts[i] + (double)w[1] * parts[N + i] +
+                                 (double)w[2] * parts[2 * N + i])) < 1e-6);
+}
+
+static int open_reference(void **state)
+{
+    (void)state;
+    k_ref_init(&ref);
+    return 0;
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_matmul),      cmocka_unit_test(test_quantize_row),
-        cmocka_unit_test(test_attention),   cmocka_unit_test(test_delta_rule),
-        cmocka_unit_test(test_route),       cmocka_unit_test(test_rotation_keeps_length),
+        cmocka_unit_test(test_matmul),
+        cmocka_unit_test(test_quantize_rounds),
+        cmocka_unit_test(test_quantize_extremes),
+        cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_merge_of_far_blocks),
+        cmocka_unit_test(test_delta_rule),
+        cmocka_unit_test(test_route),
+        cmocka_unit_test(test_rotation),
+        cmocka_unit_test(test_rows),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, open_reference, NULL);
 }

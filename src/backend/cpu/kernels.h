@@ -1,12 +1,17 @@
 /* The kernel table: the inner loops of the CPU backend, one thread's share each. k_ref.c defines
- * every result; a faster kernel must reproduce its bits.
+ * every result; a faster level must reproduce its bits (tests/kernels holds it to that). Levels
+ * are listed in levels.h.
  *
  * Float reductions: 16 lanes, lane j takes elements j, j+16, ... with fused multiply-adds, then
  * the tree j += j+8, j+4, j+2, j+1.
  *
- * Quantised weights: the activation row is int8 per group of the weight's block (scale =
- * max|x|/127, round to nearest even); group dot products are exact integers; a row is the left
- * fold over groups acc = fmaf(s_w * s_x, dot, acc), acc = fmaf(b_w * s_x, sum_x, acc). */
+ * Formats that are codes (quant.h): the activation row is int8 per group of the weight's columns
+ * (scale = max|x|/127, round to nearest even); group dot products are exact integers; a row is
+ * the left fold over groups acc = fmaf(s_w * s_x, dot, acc) and, where there is a bias,
+ * acc = fmaf(b_w, offset_x, acc) with offset_x = s_x * sum of the group's codes.
+ *
+ * Attention: each block of positions by itself gives its largest score, the sum of exponentials
+ * and the weighted values; the blocks are merged in ascending order. */
 #ifndef FLASHMOE_BACKEND_CPU_KERNELS_H
 #define FLASHMOE_BACKEND_CPU_KERNELS_H
 
@@ -16,52 +21,81 @@
 extern "C" {
 #endif
 
-/* Attention walks positions in blocks of this many from position 0. */
-#define KERNEL_ATTENTION_BLOCK 64
-/* Weight rows decoded together. */
-#define KERNEL_ROW_BLOCK 4
+/* Positions in a block of attention; the blocks begin at position 0. */
+#define KERNEL_ATTENTION_BLOCK 256
+/* Weight rows that a kernel likes to take together: parts of a matrix should begin and end at
+ * multiples of it, but need not. */
+#define KERNEL_ROWS 16
+/* The smallest group of a format that is codes. */
+#define KERNEL_SMALLEST_GROUP 16
+/* A magnitude below this counts as zero when a group of activations is rounded. */
+#define KERNEL_LEAST_SCALED 0x1p-100f
+/* Floats of scratch for a matmul with n_cols columns and n inputs: panels of the weight's rows, and
+ * the inputs in an order of the kernel's own, rounded up to 16 of them. */
+#define KERNEL_MATMUL_SCRATCH(n_cols, n)                                                           \
+    (12 * (size_t)(n_cols) + ((size_t)(n) + 15) / 16 * 7 * (n_cols) + 2048)
 
-/* Activation rows as the weight's format wants them. */
+/* Activation rows as the weight's format wants them; x where it is not codes, the rest where it
+ * is. All arrays begin at a multiple of 64 bytes. */
 struct kernel_input {
-    const float *x; /* [n, n_cols] */
-    /* Quantised formats only. */
+    const float *x;       /* [n, n_cols] */
     const int8_t *q;      /* [n, n_cols] */
     const float *scale;   /* [n, n_groups] */
-    const int32_t *q_sum; /* [n, n_groups] */
+    const float *offset;  /* [n, n_groups] */
+    const int32_t *sum;   /* [n, n_groups] */
 };
 
-/* One row and one query head. */
+/* Rows [begin, end) of w against n inputs. */
+struct kernel_matmul {
+    const struct weight *w;
+    size_t begin, end;
+    struct kernel_input in;
+    size_t n;
+    const uint32_t *pick; /* input t is row pick[t] of `in`; NULL: row t */
+    float *y;
+    size_t y_stride;       /* floats */
+    const uint32_t *place; /* result t goes to row place[t] of y; NULL: row t */
+    size_t y_first;        /* the weight row that lands in column 0 of y */
+    float *scratch;        /* [KERNEL_MATMUL_SCRATCH], at a multiple of 64 bytes */
+};
+
+/* The query heads of one row that share a key and value head, against one block of positions. */
 struct kernel_attention {
-    const struct quant *kv_format;
-    const float *q;
+    const struct quant *kv_format; /* f32 or f16 */
+    const float *q; /* head h at h * q_stride */
+    size_t q_stride;
+    unsigned n_heads, head_dim;
     const char *keys, *values; /* [n_positions, head_dim] */
-    size_t n_positions;
-    unsigned head_dim;
+    size_t n_positions;        /* at most KERNEL_ATTENTION_BLOCK */
     float scale;
-    float *out;     /* [head_dim] */
-    float *scratch; /* [KERNEL_ATTENTION_BLOCK + head_dim] */
+    float *most, *total; /* [n_heads]: the largest score; the sum of exponentials */
+    float *out;          /* [n_heads, head_dim] */
+    float *scratch;      /* [n_heads, KERNEL_ATTENTION_BLOCK] */
 };
 
 struct kernels {
     const char *name;
 
+    /* One row of n columns in groups of `group`. */
     void (*quantize_row)(const float *x, size_t n, size_t group, int8_t *q, float *scale,
-                         int32_t *q_sum);
-    /* Rows [begin, end) of w against n inputs; y[t * y_stride + r]. `scratch` holds
-     * KERNEL_ROW_BLOCK * n_cols floats. */
-    void (*matmul)(const struct weight *w, size_t begin, size_t end,
-                   const struct kernel_input *in, size_t n, float *y, size_t y_stride,
-                   float *scratch);
+                         float *offset, int32_t *sum);
+    void (*matmul)(const struct kernel_matmul *args);
     void (*rms_norm)(const float *x, const float *weight, float eps, size_t n, float *y);
     void (*rope_angles)(uint32_t position, const float *frequencies, unsigned half,
                         float *cosines, float *sines);
     void (*rotate)(float *x, const float *cosines, const float *sines, unsigned half);
+    /* n floats to the format of keys and values. */
+    void (*store_kv)(const struct quant *kv_format, const float *x, size_t n, void *to);
     void (*attend)(const struct kernel_attention *args);
-    void (*mul_sigmoid)(float *x, const float *gate, size_t n);
+    /* Adds a later block's result to an earlier one's: most, total and out of one head. */
+    void (*attend_merge)(float *most, float *total, float *out, float block_most,
+                         float block_total, const float *block_out, size_t head_dim);
+    /* out[i] /= total, times sigmoid(gate[i]) unless gate is NULL. */
+    void (*attend_close)(float *out, float total, const float *gate, size_t head_dim);
     /* Channels [begin, end) of one segment: convolution over time, silu, new history. */
     void (*conv_silu)(const struct backend_delta_net *args, const struct backend_segment *segment,
                       size_t begin, size_t end);
-    /* One value head of one segment, row after row. `scratch` holds 2 * key_dim floats. */
+    /* One value head of one segment, row after row. `scratch` holds KERNEL_DELTA_SCRATCH floats. */
     void (*delta_head)(const struct backend_delta_net *args,
                        const struct backend_segment *segment, unsigned head, float *scratch);
     void (*route_row)(const float *logits, unsigned n_experts, unsigned k, bool renormalise,
@@ -71,9 +105,25 @@ struct kernels {
                          float *out);
     void (*add_scaled_sigmoid)(float *y, const float *x, float gate, size_t n);
     void (*add)(float *y, const float *x, size_t n);
+    /* Multiplies bytes that stay in registers, the best this level can do, and returns how many
+     * operations that were; a multiply-add is two. */
+    uint64_t (*int8_peak)(uint64_t n_rounds);
 };
 
-extern const struct kernels kernels_ref;
+/* Floats of scratch for delta_head: keys, queries and two factors of the rows taken together. */
+#define KERNEL_DELTA_ROWS 64
+#define KERNEL_DELTA_SCRATCH(key_dim) (KERNEL_DELTA_ROWS * (2 * (size_t)(key_dim) + 2) + 256)
+
+/* Which input row product t takes, and where its result for weight row r goes. */
+static inline size_t kernel_pick(const struct kernel_matmul *m, size_t t)
+{
+    return m->pick != NULL ? m->pick[t] : t;
+}
+
+static inline float *kernel_out(const struct kernel_matmul *m, size_t t, size_t r)
+{
+    return m->y + (m->place != NULL ? m->place[t] : t) * m->y_stride + (r - m->y_first);
+}
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,268 @@
+#include "bench_common.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/plat.h"
+#include "interrupt.h"
+
+/* ---- the machine ----------------------------------------------------------------------------- */
+
+static void show_pass(void *ctx, uint64_t done, uint64_t total)
+{
+    progress_steps(ctx, done, total, "passes");
+}
+
+/* Two measurements as one; the first may be none. */
+static void join(struct fm_speed *a, const struct fm_speed *b)
+{
+    if (a->median == 0) {
+        *a = *b;
+        return;
+    }
+    a->median = (a->median + b->median) / 2;
+    a->least = a->least < b->least ? a->least : b->least;
+    a->most = a->most > b->most ? a->most : b->most;
+}
+
+static int measure_machine(struct bench *bench, unsigned what, struct fm_error *err)
+{
+    struct progress progress;
+    progress_begin(&progress, "measuring the machine", !args_flag(bench->args, "quiet"));
+    const struct fm_machine_options options = {
+        .what = what,
+        .n_threads = (unsigned)args_uint(bench->args, "threads"),
+        .pin_threads = args_flag(bench->args, "pin"),
+        .cpu = args_text(bench->args, "cpu"),
+        .quick = true,
+        .progress = show_pass,
+        .progress_ctx = &progress,
+    };
+    struct fm_machine_speeds speeds;
+    int rc = fm_machine_measure(&options, &speeds, err);
+    progress_end(&progress);
+    join(&bench->read, &speeds.read);
+    join(&bench->int8, &speeds.int8);
+    return rc;
+}
+
+/* ---- the work -------------------------------------------------------------------------------- */
+
+int bench_make_prompt(struct bench *bench, const char *text, size_t n, bool repeats,
+                      struct fm_error *err)
+{
+    bench->prompt = mem_new(n, sizeof *bench->prompt, "the prompt", err);
+    if (bench->prompt == NULL)
+        return FM_ERR_NOMEM;
+    bench->n_prompt = n;
+    for (size_t i = 0; i < n; i++)
+        bench->prompt[i] = (int32_t)(i * 7919 % bench->info.vocabulary);
+    if (!bench->info.has_tokenizer)
+        return 0;
+    int32_t *ids = NULL;
+    size_t n_ids = 0;
+    int rc = fm_tokenize(bench->model, text, strlen(text), FM_TEXT_PLAIN, &ids, &n_ids, err);
+    if (rc == 0 && n_ids > 0) {
+        bench->n_prompt = repeats || n_ids > n ? n : n_ids;
+        for (size_t i = 0; i < bench->n_prompt; i++)
+            bench->prompt[i] = ids[i % n_ids];
+    }
+    fm_free(ids);
+    return rc;
+}
+
+void bench_progress(struct bench *bench, uint64_t n_tokens_done)
+{
+    bench->n_tokens_done = n_tokens_done;
+    progress_steps(&bench->progress, n_tokens_done,
+                   (uint64_t)(bench->n_warm + bench->n_repeat) * bench->n_tokens, "tokens");
+}
+
+static double hit_rate(const struct fm_stats *before, const struct fm_stats *after)
+{
+    const uint64_t hits = after->n_expert_hits - before->n_expert_hits;
+    const uint64_t all = hits + after->n_expert_misses - before->n_expert_misses;
+    return all > 0 ? (double)hits / (double)all : 0;
+}
+
+static int run_piece(struct bench *bench, const struct bench_kind *kind, struct bench_piece *piece,
+                     struct fm_error *err)
+{
+    struct fm_stats before, after;
+    fm_model_stats(bench->model, &before);
+    const uint64_t begin_ns = plat_now_ns();
+    int rc = interrupt_seen() ? FM_ERR_CANCELLED : kind->piece(bench, err);
+    const uint64_t elapsed_ns = plat_now_ns() - begin_ns;
+    fm_model_stats(bench->model, &after);
+    *piece = (struct bench_piece){.tok_per_s = per_second(bench->n_tokens, elapsed_ns),
+                                  .hit_rate = hit_rate(&before, &after),
+                                  .bytes_read = after.bytes_read - before.bytes_read};
+    return rc;
+}
+
+static int run_pieces(struct bench *bench, const struct bench_kind *kind, struct fm_error *err)
+{
+    struct bench_piece warm;
+    progress_begin(&bench->progress, bench->args->command->name, !args_flag(bench->args, "quiet"));
+    int rc = kind->start != NULL ? kind->start(bench, err) : 0;
+    for (unsigned i = 0; rc == 0 && i < bench->n_warm; i++)
+        rc = run_piece(bench, kind, &warm, err);
+    if (rc == 0 && kind->start != NULL && bench->n_warm > 0)
+        rc = kind->start(bench, err);
+    fm_model_stats(bench->model, &bench->begin);
+    for (unsigned i = 0; rc == 0 && i < bench->n_repeat; i++)
+        rc = run_piece(bench, kind, &bench->pieces[i], err);
+    fm_model_stats(bench->model, &bench->end);
+    fm_session_logits_hash(bench->session, bench->logits_hash);
+    progress_end(&bench->progress);
+    return rc;
+}
+
+static int open_model(struct bench *bench, const struct bench_kind *kind, struct fm_error *err)
+{
+    int rc = app_model_open_routed(bench->args, kind->n_context(bench),
+                                   args_text(bench->args, "routes"), &bench->model, err);
+    if (rc == 0)
+        rc = fm_session_open(bench->model, &bench->session, err);
+    if (rc != 0)
+        return rc;
+    struct fm_stats stats;
+    fm_model_info(bench->model, &bench->info);
+    fm_model_stats(bench->model, &stats);
+    bench->is_resident = stats.n_cache_slots >=
+                         (uint64_t)bench->info.n_experts * bench->info.n_moe_layers;
+    interrupt_watch(bench->session);
+    return kind->open(bench, err);
+}
+
+static int run_all(struct bench *bench, const struct bench_kind *kind, struct fm_error *err)
+{
+    int rc = 0;
+    /* The measured memory must not count as the model's: where the peak cannot begin anew, the
+     * machine is measured behind the work only. */
+    if (plat_resident_peak_reset()) {
+        rc = measure_machine(bench, kind->measure, err);
+        (void)plat_resident_peak_reset(); /* it could a moment ago */
+    }
+    if (rc == 0)
+        rc = open_model(bench, kind, err);
+    if (rc == 0)
+        rc = run_pieces(bench, kind, err);
+    interrupt_watch(NULL);
+    if (rc == 0)
+        rc = measure_machine(bench, kind->measure, err);
+    return rc;
+}
+
+int bench_run(const struct args *args, const struct bench_kind *kind)
+{
+    struct fm_error err = {0};
+    struct bench *bench = mem_new(1, sizeof *bench, "the measurements", &err);
+    if (bench == NULL)
+        return say_failed(&err, STATUS_FAILED);
+    bench->args = args;
+    bench->n_tokens = (unsigned)args_uint(args, "tokens");
+    bench->n_repeat = (unsigned)args_uint(args, "repeat");
+    interrupt_install();
+    int rc = run_all(bench, kind, &err);
+    int status = rc == 0 ? kind->print(bench) : STATUS_FAILED;
+    if (rc == FM_ERR_CANCELLED) {
+        say("interrupted; there is no result");
+        status = STATUS_INTERRUPTED;
+    } else if (rc != 0) {
+        status = say_failed(&err, STATUS_FAILED);
+    }
+    fm_sampler_close(bench->sampler);
+    fm_session_close(bench->session);
+    fm_model_close(bench->model);
+    mem_free(bench->prompt);
+    mem_free(bench);
+    return status;
+}
+
+/* ---- results --------------------------------------------------------------------------------- */
+
+static int compare_doubles(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+struct fm_speed bench_tok_per_s(const struct bench *bench)
+{
+    double sorted[BENCH_REPEAT_MAX];
+    const unsigned n = bench->n_repeat;
+    for (unsigned i = 0; i < n; i++)
+        sorted[i] = bench->pieces[i].tok_per_s;
+    qsort(sorted, n, sizeof sorted[0], compare_doubles);
+    return (struct fm_speed){.median = (sorted[(n - 1) / 2] + sorted[n / 2]) / 2,
+                             .least = sorted[0], .most = sorted[n - 1]};
+}
+
+double bench_hit_rate(const struct bench *bench)
+{
+    return hit_rate(&bench->begin, &bench->end);
+}
+
+double bench_bytes_per_token(const struct bench *bench)
+{
+    return (double)(bench->end.bytes_read - bench->begin.bytes_read) /
+           ((double)bench->n_tokens * bench->n_repeat);
+}
+
+static json_t *pieces_json(const struct bench *bench)
+{
+    json_t *pieces = json_array();
+    for (unsigned i = 0; i < bench->n_repeat; i++)
+        (void)json_array_append_new(
+            pieces, json_pack("{s:f, s:f, s:f}", "tok_per_s", bench->pieces[i].tok_per_s,
+                              "hit_rate", bench->pieces[i].hit_rate, "bytes_per_token",
+                              (double)bench->pieces[i].bytes_read / bench->n_tokens));
+    return pieces;
+}
+
+json_t *bench_json(const struct bench *bench, const struct bench_kind *kind, json_t *more)
+{
+    const struct fm_stats *s = &bench->end;
+    const struct fm_speed speed = bench_tok_per_s(bench);
+    const char *path = app_model_path(bench->args);
+    json_t *all = json_pack(
+        "{s:f, s:f, s:f, s:f, s:f, s:o, s:I, s:I, s:I, s:I, s:b, s:I, s:I, s:I, s:I, s:s, s:s,"
+        " s:f, s:f, s:f, s:o, s:o, s:s}",
+        "tok_per_s", speed.median, "tok_per_s_min", speed.least, "tok_per_s_max", speed.most,
+        "hit_rate", bench_hit_rate(bench), "bytes_per_token", bench_bytes_per_token(bench),
+        kind->pieces_name, pieces_json(bench), "n_tokens", (json_int_t)bench->n_tokens,
+        "repeat", (json_int_t)bench->n_repeat,
+        "n_warm_tokens", (json_int_t)bench->n_warm * bench->n_tokens,
+        "n_prompt_tokens", (json_int_t)bench->n_prompt,
+        "is_resident", bench->is_resident,
+        "n_cache_slots", (json_int_t)s->n_cache_slots,
+        "memory_bytes", (json_int_t)s->memory_resident_peak_bytes,
+        "memory_budget_bytes", (json_int_t)s->memory_budget_bytes,
+        "n_threads", (json_int_t)s->n_threads, "cpu_level", s->cpu_level,
+        "logits_hash", bench->logits_hash, "memory_read_gb_per_s", bench->read.median * 1e-9,
+        "memory_read_gb_per_s_min", bench->read.least * 1e-9,
+        "memory_read_gb_per_s_max", bench->read.most * 1e-9,
+        "routes", json_routes(s->routes), "model", json_text(path, strlen(path)),
+        "architecture", bench->info.architecture);
+    if (all == NULL || more == NULL || json_object_update(all, more) != 0) {
+        json_decref(all);
+        all = NULL;
+    }
+    json_decref(more);
+    return all;
+}
+
+void bench_print_rest(const struct bench *bench)
+{
+    const struct fm_stats *s = &bench->end;
+    char peak[UNIT_BYTES], budget[UNIT_BYTES];
+    (void)printf("memory       %s of %s, %llu experts cached\n",
+                 human_bytes(s->memory_resident_peak_bytes, peak),
+                 human_bytes(s->memory_budget_bytes, budget),
+                 (unsigned long long)s->n_cache_slots);
+    (void)printf("processor    level %s, %u thread%s\n", s->cpu_level, s->n_threads,
+                 s->n_threads == 1 ? "" : "s");
+    (void)printf("routes       %s\n", s->routes != NULL ? s->routes : "the model's own");
+}

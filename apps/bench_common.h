@@ -1,0 +1,70 @@
+/* What the measurements of a model share: the model and its prompt, pieces of work that repeat, and
+ * the machine's own speed, measured in the same run with the same threads. One thread. */
+#ifndef FLASHMOE_APPS_BENCH_COMMON_H
+#define FLASHMOE_APPS_BENCH_COMMON_H
+
+#include "common.h"
+#include "term.h"
+
+#define BENCH_REPEAT_MAX 100
+
+struct bench_piece {
+    double tok_per_s, hit_rate;
+    uint64_t bytes_read;
+};
+
+struct bench {
+    const struct args *args;
+    unsigned n_tokens, n_repeat; /* of a piece; pieces that count */
+    unsigned n_warm;             /* pieces before them that do not */
+    struct fm_model *model;
+    struct fm_session *session;
+    struct fm_sampler *sampler; /* the command's, closed here; may be NULL */
+    struct fm_model_info info;
+    int32_t *prompt;
+    size_t n_prompt;
+    bool is_resident; /* the cache has room for every expert of the model */
+    struct progress progress;
+    uint64_t n_tokens_done; /* for the progress line, counted or not */
+
+    struct bench_piece pieces[BENCH_REPEAT_MAX];
+    struct fm_stats begin, end; /* around all pieces that count */
+    char logits_hash[33];
+    struct fm_speed read; /* bytes per second, before and behind the pieces */
+    struct fm_speed int8; /* operations per second; 0: not measured */
+};
+
+/* How one command uses it. */
+struct bench_kind {
+    unsigned measure;         /* FM_MEASURE_* */
+    const char *pieces_name;  /* in JSON */
+    /* Positions of the session; the bench has nothing but its options yet. */
+    unsigned (*n_context)(const struct bench *bench);
+    int (*open)(struct bench *bench, struct fm_error *err); /* prompt, n_warm and the like */
+    /* Before the pieces that do not count, if any, and again before those that do; may be NULL. */
+    int (*start)(struct bench *bench, struct fm_error *err);
+    int (*piece)(struct bench *bench, struct fm_error *err);
+    int (*print)(const struct bench *bench); /* returns the exit status */
+};
+
+/* All of a command that has the options "tokens" and "repeat"; returns the exit status. */
+int bench_run(const struct args *args, const struct bench_kind *kind);
+
+/* For `open`: the first `n` tokens of `text`, or of a fixed sequence without a tokenizer. A text
+ * that is shorter begins again when `repeats`, or else gives all it has. */
+int bench_make_prompt(struct bench *bench, const char *text, size_t n, bool repeats,
+                      struct fm_error *err);
+/* For `piece`: so many tokens are done altogether. */
+void bench_progress(struct bench *bench, uint64_t n_tokens_done);
+
+/* ---- results ------------------------------------------------------------------------------- */
+
+struct fm_speed bench_tok_per_s(const struct bench *bench);
+double bench_hit_rate(const struct bench *bench);
+double bench_bytes_per_token(const struct bench *bench);
+/* The keys that all of these commands have; takes the reference to `more` and adds to it. */
+json_t *bench_json(const struct bench *bench, const struct bench_kind *kind, json_t *more);
+/* The last lines of the text. */
+void bench_print_rest(const struct bench *bench);
+
+#endif

@@ -1,0 +1,139 @@
+#include "bench_common.h"
+#include "cmd.h"
+
+#define PROMPT_TOKENS 16
+
+static const char prompt_text[] = "The moon rose over the quiet sea and the night was still.";
+
+static unsigned decode_context(const struct bench *bench)
+{
+    return PROMPT_TOKENS + bench->n_tokens * bench->n_repeat;
+}
+
+/* Where every expert fits, all that is measured is decoded once before, so that nothing is read
+ * from the disk while it counts: the tokens are the same the second time. */
+static int decode_open(struct bench *bench, struct fm_error *err)
+{
+    bench->n_warm = bench->is_resident ? bench->n_repeat : 0;
+    int rc = bench_make_prompt(bench, prompt_text, PROMPT_TOKENS, false, err);
+    if (rc == 0)
+        rc = fm_sampler_open(bench->model, &(struct fm_sampling){.top_p = 1}, &bench->sampler,
+                             err);
+    return rc;
+}
+
+static int decode_start(struct bench *bench, struct fm_error *err)
+{
+    fm_session_reset(bench->session);
+    return fm_session_eval(bench->session, bench->prompt, bench->n_prompt, err);
+}
+
+static int decode_stretch(struct bench *bench, struct fm_error *err)
+{
+    int rc = 0;
+    for (unsigned i = 0; rc == 0 && i < bench->n_tokens; i++) {
+        int32_t id = fm_sampler_pick(bench->sampler, fm_session_logits(bench->session));
+        rc = id < 0 ? err_set(err, FM_ERR_FORMAT, "'%s' gives logits that are not numbers (NaN)",
+                              app_model_path(bench->args))
+                    : fm_session_eval(bench->session, &id, 1, err);
+        bench_progress(bench, bench->n_tokens_done + 1);
+    }
+    return rc;
+}
+
+/* ---- the result ------------------------------------------------------------------------------ */
+
+/* What a token in the middle of the measurement must read, and write of its state. */
+static double token_bytes(const struct bench *bench)
+{
+    const struct fm_model_info *info = &bench->info;
+    const double position = (double)bench->n_prompt +
+                            (double)bench->n_tokens * bench->n_repeat / 2;
+    return (double)(info->dense_token_bytes + info->expert_token_bytes + 2 * info->state_bytes) +
+           (double)info->kv_position_bytes * position;
+}
+
+static const struct bench_kind decode_kind;
+
+static int decode_print(const struct bench *bench)
+{
+    const struct fm_speed speed = bench_tok_per_s(bench);
+    const double bytes = token_bytes(bench), roofline = bench->read.median / bytes;
+    const double percent = 100 * speed.median / roofline;
+    if (args_flag(bench->args, "json"))
+        return out_json(bench_json(bench, &decode_kind,
+                                   json_pack("{s:f, s:f, s:f}", "token_bytes", bytes,
+                                             "roofline_tok_per_s", roofline, "roofline_percent",
+                                             percent)))
+                   ? STATUS_OK
+                   : STATUS_FAILED;
+    char token[UNIT_BYTES], read[UNIT_BYTES], least[UNIT_BYTES], most[UNIT_BYTES];
+    (void)printf("speed        %.2f tok/s median, %.2f to %.2f, of %u stretches of %u tokens\n",
+                 speed.median, speed.least, speed.most, bench->n_repeat, bench->n_tokens);
+    (void)printf("roofline     %.1f%% of %.2f tok/s: a token touches %s of memory\n", percent,
+                 roofline, human_bytes((uint64_t)bytes, token));
+    (void)printf("memory read  %s, %s to %s, measured before and after\n",
+                 human_rate(bench->read.median, read), human_rate(bench->read.least, least),
+                 human_rate(bench->read.most, most));
+    (void)printf("expert hits  %.1f%%%s\n", 100 * bench_hit_rate(bench),
+                 bench->is_resident ? "; everything is resident, the same tokens were decoded once "
+                                      "before"
+                                    : "");
+    (void)printf("read         %s per token\n",
+                 human_bytes((uint64_t)bench_bytes_per_token(bench), read));
+    bench_print_rest(bench);
+    return STATUS_OK;
+}
+
+static const struct bench_kind decode_kind = {
+    .measure = FM_MEASURE_READ,
+    .pieces_name = "stretches",
+    .n_context = decode_context,
+    .open = decode_open,
+    .start = decode_start,
+    .piece = decode_stretch,
+    .print = decode_print,
+};
+
+static int run_decode(const struct args *args)
+{
+    return bench_run(args, &decode_kind);
+}
+
+static const struct option decode_options[] = {
+    {.name = "tokens", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = 1u << 16,
+     .value = "32", .help = "Tokens in a stretch"},
+    {.name = "repeat", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = BENCH_REPEAT_MAX,
+     .value = "5", .help = "Stretches, one after the other"},
+    {.name = NULL},
+};
+static const struct option_group group_decode = {"Measurement", decode_options};
+
+const struct command cmd_bench_decode = {
+    .name = "bench decode",
+    .summary = "Measure how fast a model generates tokens",
+    .description =
+        "A short fixed prompt is read and not counted. Then the most likely tokens are decoded, "
+        "stop tokens or not, in stretches that follow each other in one session: repeating the "
+        "same tokens would find their experts in the cache. Printed are the median, the lowest "
+        "and the highest speed of the stretches, and over all of them the expert hit rate and "
+        "the bytes read per token. The first stretch begins with the cache as the prompt left "
+        "it.\n"
+        "Where the budget holds every expert, all of this is done twice and only the second time "
+        "counts: then everything is resident and no disk is measured.\n"
+        "Before and after, the speed at which the same number of threads reads memory is "
+        "measured. The roofline is that speed divided by the bytes a token must touch: the dense "
+        "weights, its experts, keys and values at the middle position, the recurrent state read "
+        "and written. A model that fits into the processor's cache can be faster than that.",
+    .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help,
+                                          .is_optional = true},
+                                         {.name = NULL}},
+    .groups = (const struct option_group *const[]){&group_decode, &group_routes, &group_engine,
+                                                   &group_json, &group_messages, &group_help,
+                                                   NULL},
+    .examples = (const struct example[]){
+        {"flashmoe bench decode MODEL --memory 8G --routes gen",
+         "The speed with 8 GiB, with experts chosen as real models do"},
+        {NULL, NULL}},
+    .run = run_decode,
+};

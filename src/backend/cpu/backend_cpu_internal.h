@@ -1,0 +1,76 @@
+/* What the files of the CPU backend share: its state, and how work is dealt out. */
+#ifndef FLASHMOE_BACKEND_CPU_BACKEND_CPU_INTERNAL_H
+#define FLASHMOE_BACKEND_CPU_BACKEND_CPU_INTERNAL_H
+
+#include "backend/cpu/backend_cpu.h"
+#include "backend/cpu/levels.h"
+#include "base/pool.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Groups of formats that are codes: 16, 32, 64 and 128 columns. */
+#define CPU_GROUP_SIZES 4
+
+/* Intermediates of a feed-forward block begin at a multiple of so many elements. */
+#define CPU_HIDDEN_ALIGN 64
+
+/* Rows as formats with groups of one size want them. */
+struct cpu_quantized {
+    bool is_made;
+    size_t group;
+    int8_t *q;    /* [n, n_cols] */
+    float *scale; /* [n, n_cols / group] */
+    float *offset;
+    int32_t *sum;
+};
+
+/* The rows that products are made with: ops->input. */
+struct cpu_input {
+    const float *x;
+    size_t n, n_cols;
+    struct cpu_quantized quantized[CPU_GROUP_SIZES];
+};
+
+struct backend_cpu {
+    struct backend base;
+    struct kernels kernels;
+    struct pool *pool;
+    struct backend_options limits;
+    struct cpu_input input;
+    void *block; /* all of the following lie in it */
+    float *thread_scratch; /* [n_threads, thread_floats] */
+    size_t thread_floats;
+    float *gate, *up;            /* intermediates of feed-forward blocks */
+    struct cpu_quantized hidden; /* the same in the down matrices' groups */
+    float *partial; /* attention: [n_blocks, n_heads, head_dim + 2] */
+};
+
+static inline struct backend_cpu *cpu_of(struct backend *be)
+{
+    return (struct backend_cpu *)be;
+}
+
+static inline float *cpu_scratch(const struct backend_cpu *cpu, unsigned part)
+{
+    return cpu->thread_scratch + part * cpu->thread_floats;
+}
+
+/* Runs fn in parts, or whole on the calling thread when `work` (in multiply-adds or the like) is
+ * too little to wake another. The result does not depend on it. */
+void cpu_run(const struct backend_cpu *cpu, pool_fn *fn, void *ctx, size_t work);
+
+/* cpu_products.c */
+void cpu_input(struct backend *be, const float *x, size_t n, size_t n_cols);
+void cpu_matmul(struct backend *be, const struct backend_product *products, size_t n);
+void cpu_ffn(struct backend *be, const struct backend_ffn *blocks, size_t n_blocks);
+
+/* cpu_mix.c */
+void cpu_attention(struct backend *be, const struct backend_attention *args);
+void cpu_delta_net(struct backend *be, const struct backend_delta_net *args);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

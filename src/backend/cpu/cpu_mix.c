@@ -1,0 +1,210 @@
+/* The sequence mixers: softmax attention and the gated delta rule. */
+#include <assert.h>
+#include <string.h>
+
+#include "backend/cpu/backend_cpu_internal.h"
+
+/* ---- attention ------------------------------------------------------------------------------- */
+
+struct attention_job {
+    struct backend_cpu *cpu;
+    const struct backend_attention *args;
+    const struct backend_segment *segment;
+    size_t n_blocks; /* of the last row */
+};
+
+/* Keys and values of rows dealt out in turn. */
+static void store_part(void *ctx, unsigned part, unsigned n_parts)
+{
+    const struct attention_job *job = ctx;
+    const struct backend_attention *a = job->args;
+    const struct backend_segment *segment = job->segment;
+    const struct kernels *kernels = &job->cpu->kernels;
+    const size_t dim = a->head_dim, row_bytes = quant_row_bytes(a->kv_format, dim);
+    for (size_t t = part; t < segment->n_rows; t += n_parts)
+        for (size_t h = 0; h < a->n_kv_heads; h++) {
+            const size_t at = (h * a->n_context + segment->position + t) * row_bytes;
+            const size_t from = ((segment->first_row + t) * a->n_kv_heads + h) * dim;
+            kernels->store_kv(a->kv_format, a->k + from, dim, (char *)segment->keys + at);
+            kernels->store_kv(a->kv_format, a->v + from, dim, (char *)segment->values + at);
+        }
+}
+
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* One block of positions for the query heads of `row` that use kv_head. */
+static void attend_block(const struct attention_job *job, size_t row, size_t kv_head, size_t block,
+                         float *most, float *total, float *out, float *scores)
+{
+    const struct backend_attention *a = job->args;
+    const struct backend_segment *segment = job->segment;
+    const size_t row_bytes = quant_row_bytes(a->kv_format, a->head_dim);
+    const size_t first = block * KERNEL_ATTENTION_BLOCK;
+    const size_t group = a->n_heads / a->n_kv_heads, visible = segment->position + row + 1;
+    const size_t at = (kv_head * a->n_context + first) * row_bytes;
+    const size_t q_at = (segment->first_row + row) * a->q_row_stride +
+                        kv_head * group * a->q_head_stride;
+    job->cpu->kernels.attend(&(struct kernel_attention){
+        .kv_format = a->kv_format, .q = a->q + q_at, .q_stride = a->q_head_stride,
+        .n_heads = (unsigned)group, .head_dim = a->head_dim,
+        .keys = (const char *)segment->keys + at, .values = (const char *)segment->values + at,
+        .n_positions = smaller(visible - first, KERNEL_ATTENTION_BLOCK), .scale = a->scale,
+        .most = most, .total = total, .out = out, .scratch = scores});
+}
+
+static float *out_of(const struct attention_job *job, size_t row, size_t head)
+{
+    const struct backend_attention *a = job->args;
+    return a->out + ((job->segment->first_row + row) * a->n_heads + head) * (size_t)a->head_dim;
+}
+
+static void close_head(const struct attention_job *job, size_t row, size_t head, float total)
+{
+    const struct backend_attention *a = job->args;
+    const size_t at = (job->segment->first_row + row) * a->q_row_stride + head * a->q_head_stride;
+    job->cpu->kernels.attend_close(out_of(job, row, head), total,
+                                   a->gate != NULL ? a->gate + at : NULL, a->head_dim);
+}
+
+/* A row's heads of one key and value head, block after block. */
+static void attend_row(const struct attention_job *job, size_t row, size_t kv_head, float *scratch)
+{
+    const struct backend_attention *a = job->args;
+    const size_t group = a->n_heads / a->n_kv_heads, dim = a->head_dim;
+    const size_t n_positions = job->segment->position + row + 1;
+    const size_t n_blocks = (n_positions + KERNEL_ATTENTION_BLOCK - 1) / KERNEL_ATTENTION_BLOCK;
+    float *scores = scratch, *most = scores + group * KERNEL_ATTENTION_BLOCK;
+    float *total = most + group, *block_most = total + group, *block_total = block_most + group;
+    float *block_out = block_total + group;
+    float *out = out_of(job, row, kv_head * group);
+    attend_block(job, row, kv_head, 0, most, total, out, scores);
+    for (size_t b = 1; b < n_blocks; b++) {
+        attend_block(job, row, kv_head, b, block_most, block_total, block_out, scores);
+        for (size_t h = 0; h < group; h++)
+            job->cpu->kernels.attend_merge(&most[h], &total[h], out + h * dim, block_most[h],
+                                           block_total[h], block_out + h * dim, dim);
+    }
+    for (size_t h = 0; h < group; h++)
+        close_head(job, row, kv_head * group + h, total[h]);
+}
+
+/* Work items are (row, key and value head), dealt out in turn: later rows see more positions. */
+static void attend_part(void *ctx, unsigned part, unsigned n_parts)
+{
+    const struct attention_job *job = ctx;
+    const size_t n_kv_heads = job->args->n_kv_heads;
+    for (size_t i = part; i < job->segment->n_rows * n_kv_heads; i += n_parts)
+        attend_row(job, i / n_kv_heads, i % n_kv_heads, cpu_scratch(job->cpu, part));
+}
+
+/* One row and many positions: work items are (block, key and value head), merged afterwards. The
+ * results of a block lie as most, total, out of all heads. */
+static float *partial_of(const struct attention_job *job, size_t block)
+{
+    return job->cpu->partial + block * job->args->n_heads * (job->args->head_dim + 2ul);
+}
+
+static void blocks_part(void *ctx, unsigned part, unsigned n_parts)
+{
+    const struct attention_job *job = ctx;
+    const struct backend_attention *a = job->args;
+    const size_t group = a->n_heads / a->n_kv_heads;
+    for (size_t i = part; i < job->n_blocks * a->n_kv_heads; i += n_parts) {
+        const size_t block = i / a->n_kv_heads, kv_head = i % a->n_kv_heads;
+        float *most = partial_of(job, block), *total = most + a->n_heads;
+        float *out = total + a->n_heads;
+        const size_t head = kv_head * group;
+        attend_block(job, 0, kv_head, block, most + head, total + head, out + head * a->head_dim,
+                     cpu_scratch(job->cpu, part));
+    }
+}
+
+static void merge_part(void *ctx, unsigned part, unsigned n_parts)
+{
+    const struct attention_job *job = ctx;
+    const struct backend_attention *a = job->args;
+    const size_t dim = a->head_dim;
+    for (size_t h = part; h < a->n_heads; h += n_parts) {
+        const float *first = partial_of(job, 0);
+        float most = first[h], total = first[a->n_heads + h];
+        float *out = out_of(job, 0, h);
+        memcpy(out, first + 2ul * a->n_heads + h * dim, dim * sizeof *out);
+        for (size_t b = 1; b < job->n_blocks; b++) {
+            const float *p = partial_of(job, b);
+            job->cpu->kernels.attend_merge(&most, &total, out, p[h], p[a->n_heads + h],
+                                           p + 2ul * a->n_heads + h * dim, dim);
+        }
+        close_head(job, 0, h, total);
+    }
+}
+
+void cpu_attention(struct backend *be, const struct backend_attention *args)
+{
+    struct backend_cpu *cpu = cpu_of(be);
+    for (size_t s = 0; s < args->n_segments; s++) {
+        const struct backend_segment *segment = &args->segments[s];
+        const size_t n_positions = segment->position + segment->n_rows;
+        struct attention_job job = {
+            .cpu = cpu, .args = args, .segment = segment,
+            .n_blocks = (n_positions + KERNEL_ATTENTION_BLOCK - 1) / KERNEL_ATTENTION_BLOCK};
+        const size_t work = n_positions * args->n_heads * args->head_dim;
+        cpu_run(cpu, store_part, &job, (size_t)segment->n_rows * args->n_kv_heads * args->head_dim);
+        if (segment->n_rows == 1 && job.n_blocks > 1) {
+            cpu_run(cpu, blocks_part, &job, work);
+            cpu_run(cpu, merge_part, &job, job.n_blocks * args->n_heads * args->head_dim);
+        } else {
+            cpu_run(cpu, attend_part, &job, segment->n_rows * work);
+        }
+    }
+}
+
+/* ---- the gated delta rule -------------------------------------------------------------------- */
+
+struct delta_job {
+    struct backend_cpu *cpu;
+    const struct backend_delta_net *args;
+};
+
+/* A key head with the value heads that use it: the convolution of their channels, then the rule.
+ * Value heads are neighbours unless they are tiled. */
+static void delta_item(const struct delta_job *job, const struct backend_segment *segment,
+                       size_t key_head, float *scratch)
+{
+    const struct backend_delta_net *a = job->args;
+    const struct kernels *kernels = &job->cpu->kernels;
+    const size_t key_dim = a->key_dim, value_dim = a->value_dim;
+    const size_t key_width = a->n_key_heads * key_dim, ratio = a->n_value_heads / a->n_key_heads;
+    const size_t q = key_head * key_dim, k = key_width + q;
+    kernels->conv_silu(a, segment, q, q + key_dim);
+    kernels->conv_silu(a, segment, k, k + key_dim);
+    for (size_t i = 0; i < ratio; i++) {
+        const size_t head = a->has_tiled_value_heads ? key_head + i * a->n_key_heads
+                                                     : key_head * ratio + i;
+        const size_t v = 2 * key_width + head * value_dim;
+        kernels->conv_silu(a, segment, v, v + value_dim);
+        kernels->delta_head(a, segment, (unsigned)head, scratch);
+    }
+}
+
+static void delta_part(void *ctx, unsigned part, unsigned n_parts)
+{
+    const struct delta_job *job = ctx;
+    const struct backend_delta_net *a = job->args;
+    const size_t n_items = a->n_segments * a->n_key_heads;
+    for (size_t i = part; i < n_items; i += n_parts)
+        delta_item(job, &a->segments[i / a->n_key_heads], i % a->n_key_heads,
+                   cpu_scratch(job->cpu, part));
+}
+
+void cpu_delta_net(struct backend *be, const struct backend_delta_net *args)
+{
+    struct delta_job job = {cpu_of(be), args};
+    size_t n_rows = 0;
+    for (size_t s = 0; s < args->n_segments; s++)
+        n_rows += args->segments[s].n_rows;
+    cpu_run(job.cpu, delta_part, &job,
+            n_rows * args->n_value_heads * args->value_dim * args->key_dim);
+}

@@ -1,0 +1,296 @@
+/* Products of weights with the input's rows. Work is dealt out in units of weight rows, by their
+ * cost, before it starts: a thread's share is one run through the list of weights. */
+#include <assert.h>
+
+#include "backend/cpu/backend_cpu_internal.h"
+#include "base/mem.h"
+
+/* Rows of a unit: two blocks of the kernels, so that tiles are whole. */
+#define UNIT_ROWS (2 * KERNEL_ROWS)
+
+/* ---- shares ---------------------------------------------------------------------------------- */
+
+/* What one weight row costs: its bytes when few rows are multiplied with it, else the arithmetic,
+ * which for floats is dearer than for bytes. Only the balance depends on it. */
+static uint64_t row_cost(const struct weight *w, size_t n)
+{
+    const uint64_t bytes = quant_row_bytes(w->quant, w->n_cols);
+    const uint64_t factor = w->quant->codes != QUANT_NO_CODES ? 1 : 6;
+    return n <= 2 ? bytes : bytes + n * w->n_cols * factor / 4;
+}
+
+/* A walk through the units of a list; a thread takes those that begin inside its part of the
+ * total cost. */
+struct share {
+    uint64_t begin, end; /* this thread's part */
+    uint64_t at;         /* where the next item begins */
+};
+
+static struct share share_of(uint64_t total, unsigned part, unsigned n_parts)
+{
+    return (struct share){.begin = total / n_parts * part + total % n_parts * part / n_parts,
+                          .end = total / n_parts * (part + 1) +
+                                 total % n_parts * (part + 1) / n_parts};
+}
+
+static uint64_t first_at_or_after(uint64_t at, uint64_t start, uint64_t unit_cost, uint64_t n)
+{
+    if (at <= start)
+        return 0;
+    const uint64_t unit = (at - start + unit_cost - 1) / unit_cost;
+    return unit < n ? unit : n;
+}
+
+/* The units [begin, end) of the next item that belong to this thread. */
+static void share_next(struct share *s, uint64_t n_units, uint64_t unit_cost, size_t *begin,
+                       size_t *end)
+{
+    *begin = (size_t)first_at_or_after(s->begin, s->at, unit_cost, n_units);
+    *end = (size_t)first_at_or_after(s->end, s->at, unit_cost, n_units);
+    s->at += n_units * unit_cost;
+}
+
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* ---- the input ------------------------------------------------------------------------------- */
+
+void cpu_input(struct backend *be, const float *x, size_t n, size_t n_cols)
+{
+    struct backend_cpu *cpu = cpu_of(be);
+    assert(n <= cpu->limits.max_rows && n_cols <= cpu->limits.max_cols);
+    cpu->input.x = x;
+    cpu->input.n = n;
+    cpu->input.n_cols = n_cols;
+    for (unsigned i = 0; i < CPU_GROUP_SIZES; i++)
+        cpu->input.quantized[i].is_made = false;
+}
+
+struct quantize_job {
+    const struct backend_cpu *cpu;
+    const struct cpu_quantized *to;
+};
+
+static void quantize_part(void *ctx, unsigned part, unsigned n_parts)
+{
+    const struct quantize_job *job = ctx;
+    const struct cpu_input *in = &job->cpu->input;
+    const struct cpu_quantized *to = job->to;
+    const size_t n_groups = in->n_cols / to->group;
+    size_t begin, end;
+    pool_range(in->n, part, n_parts, &begin, &end);
+    for (size_t t = begin; t < end; t++)
+        job->cpu->kernels.quantize_row(in->x + t * in->n_cols, in->n_cols, to->group,
+                                       to->q + t * in->n_cols, to->scale + t * n_groups,
+                                       to->offset + t * n_groups, to->sum + t * n_groups);
+}
+
+static struct cpu_quantized *quantized_of(struct cpu_input *in, size_t group)
+{
+    unsigned i = 0;
+    while (in->quantized[i].group != group)
+        i++;
+    return &in->quantized[i];
+}
+
+/* Makes what the weight's format wants of the input, unless it is there. */
+static void prepare_input(struct backend_cpu *cpu, const struct weight *w)
+{
+    assert(w->n_cols == cpu->input.n_cols);
+    if (w->quant->codes == QUANT_NO_CODES)
+        return;
+    struct cpu_quantized *to = quantized_of(&cpu->input, w->quant->group);
+    if (to->is_made)
+        return;
+    cpu_run(cpu, quantize_part, &(struct quantize_job){cpu, to}, cpu->input.n * cpu->input.n_cols);
+    to->is_made = true;
+}
+
+static struct kernel_input input_for(struct backend_cpu *cpu, const struct weight *w)
+{
+    if (w->quant->codes == QUANT_NO_CODES)
+        return (struct kernel_input){.x = cpu->input.x};
+    const struct cpu_quantized *from = quantized_of(&cpu->input, w->quant->group);
+    return (struct kernel_input){.q = from->q, .scale = from->scale, .offset = from->offset,
+                                 .sum = from->sum};
+}
+
+/* ---- matmul ---------------------------------------------------------------------------------- */
+
+struct matmul_job {
+    struct backend_cpu *cpu;
+    const struct backend_product *products;
+    size_t n_products;
+    uint64_t total;
+};
+
+static uint64_t n_units_of(size_t n_rows, size_t unit)
+{
+    return (n_rows + unit - 1) / unit;
+}
+
+static void matmul_part(void *ctx, unsigned part, unsigned n_parts)
+{
+    const struct matmul_job *job = ctx;
+    struct backend_cpu *cpu = job->cpu;
+    struct share share = share_of(job->total, part, n_parts);
+    for (size_t i = 0; i < job->n_products; i++) {
+        const struct weight *w = job->products[i].w;
+        size_t begin, end;
+        share_next(&share, n_units_of(w->n_rows, UNIT_ROWS),
+                   UNIT_ROWS * row_cost(w, cpu->input.n), &begin, &end);
+        if (begin < end)
+            cpu->kernels.matmul(&(struct kernel_matmul){
+                .w = w, .begin = begin * UNIT_ROWS, .end = smaller(end * UNIT_ROWS, w->n_rows),
+                .in = input_for(cpu, w), .n = cpu->input.n, .y = job->products[i].y,
+                .y_stride = w->n_rows, .scratch = cpu_scratch(cpu, part)});
+    }
+}
+
+void cpu_matmul(struct backend *be, const struct backend_product *products, size_t n)
+{
+    struct matmul_job job = {.cpu = cpu_of(be), .products = products, .n_products = n};
+    size_t work = 0;
+    for (size_t i = 0; i < n; i++) {
+        const struct weight *w = products[i].w;
+        prepare_input(job.cpu, w);
+        job.total += n_units_of(w->n_rows, UNIT_ROWS) * UNIT_ROWS * row_cost(w, job.cpu->input.n);
+        work += (size_t)w->n_rows * w->n_cols * job.cpu->input.n;
+    }
+    cpu_run(job.cpu, matmul_part, &job, work);
+}
+
+/* ---- feed-forward blocks --------------------------------------------------------------------- */
+
+struct ffn_job {
+    struct backend_cpu *cpu;
+    const struct backend_ffn *blocks;
+    size_t n_blocks;
+    uint64_t total;
+};
+
+/* Rows of gate and up that one thread computes together: whole groups of what down reads, so that
+ * it can also round them. */
+static size_t gate_unit(const struct backend_ffn *f)
+{
+    const size_t group = f->down.quant->group;
+    return group > UNIT_ROWS ? group : UNIT_ROWS;
+}
+
+static uint64_t gate_unit_cost(const struct backend_ffn *f)
+{
+    return gate_unit(f) * (row_cost(&f->gate, f->n) + row_cost(&f->up, f->n));
+}
+
+/* Where the intermediates of the next block begin, in elements: [n, width] each, in the order of
+ * the blocks. */
+static size_t hidden_behind(const struct backend_ffn *f, size_t at)
+{
+    return mem_round_up(at + f->n * f->gate.n_rows, CPU_HIDDEN_ALIGN);
+}
+
+/* The scales of intermediates at that place. */
+static size_t scale_at(size_t at)
+{
+    return at / KERNEL_SMALLEST_GROUP;
+}
+
+static void round_hidden(const struct backend_cpu *cpu, const struct backend_ffn *f, size_t at,
+                         size_t begin, size_t end)
+{
+    const struct cpu_quantized *to = &cpu->hidden;
+    const size_t width = f->gate.n_rows, group = f->down.quant->group;
+    for (size_t t = 0; t < f->n; t++) {
+        const size_t i = at + t * width + begin;
+        const size_t g = scale_at(at) + (t * width + begin) / group;
+        cpu->kernels.quantize_row(cpu->gate + i, end - begin, group, to->q + i, to->scale + g,
+                                  to->offset + g, to->sum + g);
+    }
+}
+
+static void gate_rows(const struct ffn_job *job, const struct backend_ffn *f, size_t at,
+                      size_t begin, size_t end, unsigned part)
+{
+    struct backend_cpu *cpu = job->cpu;
+    const size_t width = f->gate.n_rows;
+    struct kernel_matmul m = {.w = &f->gate, .begin = begin, .end = end,
+                              .in = input_for(cpu, &f->gate), .n = f->n, .pick = f->rows,
+                              .y = cpu->gate + at, .y_stride = width,
+                              .scratch = cpu_scratch(cpu, part)};
+    cpu->kernels.matmul(&m);
+    m.w = &f->up;
+    m.in = input_for(cpu, &f->up);
+    m.y = cpu->up + at;
+    cpu->kernels.matmul(&m);
+    for (size_t i = at + begin; i < at + f->n * width; i += width)
+        cpu->kernels.silu_mul(cpu->gate + i, cpu->up + i, end - begin);
+    if (f->down.quant->codes != QUANT_NO_CODES)
+        round_hidden(cpu, f, at, begin, end);
+}
+
+static void gate_part(void *ctx, unsigned part, unsigned n_parts)
+{
+    const struct ffn_job *job = ctx;
+    struct share share = share_of(job->total, part, n_parts);
+    size_t at = 0;
+    for (size_t i = 0; i < job->n_blocks; at = hidden_behind(&job->blocks[i], at), i++) {
+        const struct backend_ffn *f = &job->blocks[i];
+        const size_t unit = gate_unit(f);
+        size_t begin, end;
+        share_next(&share, n_units_of(f->gate.n_rows, unit), gate_unit_cost(f), &begin, &end);
+        if (begin < end)
+            gate_rows(job, f, at, begin * unit, smaller(end * unit, f->gate.n_rows), part);
+    }
+}
+
+static uint64_t down_unit_cost(const struct backend_ffn *f)
+{
+    return UNIT_ROWS * row_cost(&f->down, f->n);
+}
+
+static void down_part(void *ctx, unsigned part, unsigned n_parts)
+{
+    const struct ffn_job *job = ctx;
+    struct backend_cpu *cpu = job->cpu;
+    struct share share = share_of(job->total, part, n_parts);
+    size_t at = 0;
+    for (size_t i = 0; i < job->n_blocks; at = hidden_behind(&job->blocks[i], at), i++) {
+        const struct backend_ffn *f = &job->blocks[i];
+        const struct weight *w = &f->down;
+        const struct kernel_input in = {.x = cpu->gate + at, .q = cpu->hidden.q + at,
+                                        .scale = cpu->hidden.scale + scale_at(at),
+                                        .offset = cpu->hidden.offset + scale_at(at),
+                                        .sum = cpu->hidden.sum + scale_at(at)};
+        size_t begin, end;
+        share_next(&share, n_units_of(w->n_rows, UNIT_ROWS), down_unit_cost(f), &begin, &end);
+        if (begin < end)
+            cpu->kernels.matmul(&(struct kernel_matmul){
+                .w = w, .begin = begin * UNIT_ROWS, .end = smaller(end * UNIT_ROWS, w->n_rows),
+                .in = in, .n = f->n, .y = f->out, .y_stride = w->n_rows, .place = f->places,
+                .scratch = cpu_scratch(cpu, part)});
+    }
+}
+
+void cpu_ffn(struct backend *be, const struct backend_ffn *blocks, size_t n_blocks)
+{
+    struct ffn_job job = {.cpu = cpu_of(be), .blocks = blocks, .n_blocks = n_blocks};
+    size_t work = 0, n_rows = 0;
+    uint64_t gate_total = 0, down_total = 0;
+    for (size_t i = 0; i < n_blocks; i++) {
+        const struct backend_ffn *f = &blocks[i];
+        prepare_input(job.cpu, &f->gate);
+        prepare_input(job.cpu, &f->up);
+        gate_total += n_units_of(f->gate.n_rows, gate_unit(f)) * gate_unit_cost(f);
+        down_total += n_units_of(f->down.n_rows, UNIT_ROWS) * down_unit_cost(f);
+        work += (size_t)f->down.n_rows * f->down.n_cols * f->n;
+        n_rows += f->n;
+    }
+    assert(n_rows <= job.cpu->limits.max_ffn_rows);
+    (void)n_rows;
+    job.total = gate_total;
+    cpu_run(job.cpu, gate_part, &job, 2 * work);
+    job.total = down_total;
+    cpu_run(job.cpu, down_part, &job, work);
+}

@@ -1,0 +1,71 @@
+/* Kernels over 16 lanes, written once. A level's file (k_<isa>.c) first includes its vocabulary,
+ * lanes_<isa>.h, then this; what comes out is one complete set of static functions compiled for
+ * that level, and lanes_init, which puts them into a table.
+ *
+ * The vocabulary: vf is 16 floats, vi 16 int32, vc 16 rows of four codes, each in as many
+ * registers as the level needs; vf_* and vi_* work lane by lane. Sums over lanes follow the tree
+ * of kernels.h. vi_dots_* and vi_dot4 are exact integers, so how they are found is the level's
+ * own affair; but they may take a constant off every wide code, WIDE_DOTS_SHIFT and
+ * WIDE_CODES_SHIFT, and the caller makes up for it. vp is one register of a vf. TILE_BLOCKS and
+ * TILE_TOKENS are how many row blocks and tokens of a product the level keeps in registers.
+ *
+ * Where a level has something better than a template's function it defines LEVEL_HAS_<NAME>
+ * before it includes this, and the function itself before or after. */
+#ifndef FLASHMOE_BACKEND_CPU_LANES_H
+#define FLASHMOE_BACKEND_CPU_LANES_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "backend/cpu/lanes_macros.h"
+#include "backend/cpu/levels.h"
+#include "base/fmath.h"
+#include "base/limits.h"
+#include "quant/codes.h"
+
+#ifndef PART_LANES /* a vf is one register, or is to be taken as one */
+#define PART_LANES LANES
+typedef vf vp;
+#define vp_zero vf_zero
+#define vp_set1 vf_set1
+#define vp_load vf_load
+#define vp_load_part vf_load_part
+#define vp_load_f16 vf_load_f16
+#define vp_load_f16_part vf_load_f16_part
+#define vp_load_bf16 vf_load_bf16
+#define vp_load_bf16_part vf_load_bf16_part
+#define vp_store vf_store
+#define vp_store_part vf_store_part
+#define vp_fma vf_fma
+#define vf_put_part(to, part, x) (*(to) = (x))
+#endif
+
+#include "backend/cpu/lanes_math.h"
+#include "backend/cpu/lanes_float.h"
+#include "backend/cpu/lanes_codes.h"
+#include "backend/cpu/lanes_attention.h"
+#include "backend/cpu/lanes_delta.h"
+#include "backend/cpu/lanes_peak.h"
+
+static void lanes_init(struct kernels *table)
+{
+    table->quantize_row = quantize_row;
+    table->matmul = matmul;
+    table->rms_norm = rms_norm;
+    table->rotate = rotate;
+    table->store_kv = store_kv;
+    table->attend = attend;
+    table->attend_merge = attend_merge;
+    table->attend_close = attend_close;
+    table->conv_silu = conv_silu;
+    table->delta_head = delta_head;
+    table->route_row = route_row;
+    table->silu_mul = silu_mul;
+    table->weighted_sum = weighted_sum;
+    table->add_scaled_sigmoid = add_scaled_sigmoid;
+    table->add = add;
+    table->int8_peak = int8_peak;
+}
+
+#endif

@@ -1,0 +1,166 @@
+/* Part of lanes.h: attention over one block of positions. Heads that share keys and values take
+ * each loaded vector together, four at a time. */
+#ifndef FLASHMOE_BACKEND_CPU_LANES_ATTENTION_H
+#define FLASHMOE_BACKEND_CPU_LANES_ATTENTION_H
+
+static void store_kv(const struct quant *kv_format, const float *x, size_t n, void *to)
+{
+    size_t i = 0;
+    if (kv_format == &quant_f16)
+        for (; i + LANES <= n; i += LANES)
+            vf_store_f16((char *)to + 2 * i, vf_load(x + i));
+    if (i == n)
+        return;
+    void *rest = (char *)to + (kv_format == &quant_f16 ? 2 * i : 0);
+    kv_format->encode_row(kv_format, x + i, &rest, n - i);
+}
+
+/* Scores of four positions and at most four heads. */
+static void score_tile(const struct kernel_attention *a, enum float_kind kind, size_t row_bytes,
+                       size_t first, size_t n_positions, unsigned head, unsigned n_heads)
+{
+    const char *rows[FLOAT_ROWS];
+    const float *x[FLOAT_TOKENS];
+    float result[LANES];
+    for (size_t i = 0; i < FLOAT_ROWS; i++)
+        rows[i] = a->keys + (first + (i < n_positions ? i : 0)) * row_bytes;
+    for (unsigned h = 0; h < FLOAT_TOKENS; h++)
+        x[h] = a->q + (head + (h < n_heads ? h : 0)) * a->q_stride;
+    if (kind == FLOAT_F16)
+        float_tile(rows, FLOAT_F16, x, FLOAT_TOKENS, a->head_dim, result);
+    else
+        float_tile(rows, FLOAT_F32, x, FLOAT_TOKENS, a->head_dim, result);
+    for (unsigned h = 0; h < n_heads; h++)
+        for (size_t i = 0; i < n_positions; i++)
+            a->scratch[(head + h) * KERNEL_ATTENTION_BLOCK + first + i] =
+                result[4 * i + h] * a->scale;
+}
+
+/* Scores become shares; the largest score and the sum of the shares are kept. */
+static void shares_of(float *score, size_t n, float *most_out, float *total)
+{
+    float most = -INFINITY;
+    for (size_t i = 0; i < n; i++)
+        most = score[i] > most ? score[i] : most;
+    const vf shift = vf_set1(most);
+    vf acc = vf_zero();
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        const vf share = vf_exp(vf_sub(vf_load(score + i), shift));
+        vf_store(score + i, share);
+        acc = vf_add(acc, share);
+    }
+    if (i < n) {
+        float lane[LANES] = {0};
+        for (size_t j = i; j < n; j++)
+            lane[j - i] = score[j] = fmath_exp(score[j] - most);
+        acc = vf_add(acc, vf_load(lane));
+    }
+    *most_out = most;
+    *total = vf_sum(acc);
+}
+
+#ifndef VALUE_PARTS
+#define VALUE_PARTS 4
+#endif
+#define VALUE_HEADS 4
+
+/* VALUE_PARTS registers of dimensions from d on, for n_heads heads (a constant). */
+INLINE void value_tile(const struct kernel_attention *a, enum float_kind kind, size_t row_bytes,
+                       size_t d, size_t n_dims, unsigned head, unsigned n_heads)
+{
+    vp acc[VALUE_HEADS][VALUE_PARTS];
+    const float *share = a->scratch + head * KERNEL_ATTENTION_BLOCK;
+    UNROLL for (unsigned h = 0; h < n_heads; h++)
+        UNROLL for (unsigned k = 0; k < VALUE_PARTS; k++)
+            acc[h][k] = vp_zero();
+    for (size_t i = 0; i < a->n_positions; i++) {
+        const char *row = a->values + i * row_bytes;
+        vp v[VALUE_PARTS];
+        UNROLL for (unsigned k = 0; k < VALUE_PARTS; k++) {
+            const size_t at = k * PART_LANES;
+            const size_t left = at < n_dims ? n_dims - at : 0;
+            v[k] = left == 0 ? vp_zero()
+                             : load_float_part(row, d + at, kind,
+                                               left < PART_LANES ? left : PART_LANES);
+        }
+        UNROLL for (unsigned h = 0; h < n_heads; h++) {
+            const vp s = vp_set1(share[h * KERNEL_ATTENTION_BLOCK + i]);
+            UNROLL for (unsigned k = 0; k < VALUE_PARTS; k++)
+                acc[h][k] = vp_fma(s, v[k], acc[h][k]);
+        }
+    }
+    UNROLL for (unsigned h = 0; h < n_heads; h++)
+        UNROLL for (unsigned k = 0; k < VALUE_PARTS; k++) {
+            const size_t at = k * PART_LANES;
+            float *to = a->out + (head + h) * (size_t)a->head_dim + d + at;
+            if (n_dims >= at + PART_LANES)
+                vp_store(to, acc[h][k]);
+            else if (n_dims > at)
+                vp_store_part(to, acc[h][k], n_dims - at);
+        }
+}
+
+INLINE void values_of(const struct kernel_attention *a, enum float_kind kind, size_t row_bytes)
+{
+    const size_t step = VALUE_PARTS * PART_LANES;
+    for (unsigned head = 0; head < a->n_heads;) {
+        const unsigned n = a->n_heads - head >= VALUE_HEADS ? VALUE_HEADS : 1;
+        for (size_t d = 0; d < a->head_dim; d += step) {
+            const size_t dims = a->head_dim - d;
+            if (dims >= step && n == 1)
+                value_tile(a, kind, row_bytes, d, step, head, 1);
+            else if (dims >= step)
+                value_tile(a, kind, row_bytes, d, step, head, VALUE_HEADS);
+            else if (n == 1)
+                value_tile(a, kind, row_bytes, d, dims, head, 1);
+            else
+                value_tile(a, kind, row_bytes, d, dims, head, VALUE_HEADS);
+        }
+        head += n;
+    }
+}
+
+static void attend(const struct kernel_attention *a)
+{
+    const enum float_kind kind = a->kv_format == &quant_f16 ? FLOAT_F16 : FLOAT_F32;
+    const size_t row_bytes = (kind == FLOAT_F16 ? 2 : 4) * (size_t)a->head_dim;
+    for (size_t i = 0; i < a->n_positions; i += FLOAT_ROWS) {
+        const size_t n = a->n_positions - i < FLOAT_ROWS ? a->n_positions - i : FLOAT_ROWS;
+        for (unsigned h = 0; h < a->n_heads; h += FLOAT_TOKENS)
+            score_tile(a, kind, row_bytes, i, n, h,
+                       a->n_heads - h < FLOAT_TOKENS ? a->n_heads - h : FLOAT_TOKENS);
+    }
+    for (unsigned h = 0; h < a->n_heads; h++)
+        shares_of(a->scratch + h * KERNEL_ATTENTION_BLOCK, a->n_positions, &a->most[h],
+                  &a->total[h]);
+    if (kind == FLOAT_F16)
+        values_of(a, FLOAT_F16, row_bytes);
+    else
+        values_of(a, FLOAT_F32, row_bytes);
+}
+
+static void attend_merge(float *most, float *total, float *out, float block_most,
+                         float block_total, const float *block_out, size_t head_dim)
+{
+    const float larger = block_most > *most ? block_most : *most;
+    const float keep = fmath_exp(*most - larger), share = fmath_exp(block_most - larger);
+    *most = larger;
+    *total = fmaf(*total, keep, block_total * share);
+    const vf keeps = vf_set1(keep), shares = vf_set1(share);
+    EACH_VECTOR(head_dim, STORE(out + i, vf_fma(LOAD(out + i), keeps,
+                                                vf_mul(LOAD(block_out + i), shares))););
+}
+
+static void attend_close(float *out, float total, const float *gate, size_t head_dim)
+{
+    const vf divisor = vf_set1(total);
+    EACH_VECTOR(head_dim, {
+        vf x = vf_div(LOAD(out + i), divisor);
+        if (gate != NULL)
+            x = vf_mul(x, vf_sigmoid(LOAD(gate + i)));
+        STORE(out + i, x);
+    });
+}
+
+#endif

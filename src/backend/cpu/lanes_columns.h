@@ -1,0 +1,348 @@
+/* Part of lanes.h: products and panels of levels that take codes out of the formats' blocks with a
+ * row in every lane (lanes_formats.h). */
+#ifndef FLASHMOE_BACKEND_CPU_LANES_COLUMNS_H
+#define FLASHMOE_BACKEND_CPU_LANES_COLUMNS_H
+
+#include "backend/cpu/lanes_formats.h"
+
+/* ---- products and panels --------------------------------------------------------------------- */
+
+/* How a format is taken apart: constants. A unit is the columns that are put at once. */
+struct layout {
+    enum quant_codes codes;
+    unsigned bits, block, bytes, unit, group;
+    bool has_bias, is_wide;
+};
+
+#define LAYOUT(name, b, columns, n_bytes, at_once, columns_of_group, bias, wide)                   \
+    ((struct layout){.codes = QUANT_CODES_##name, .bits = (b), .block = (columns),                 \
+                     .bytes = (n_bytes), .unit = (at_once), .group = (columns_of_group),           \
+                     .has_bias = (bias), .is_wide = (wide)})
+
+/* DO(name of the functions, layout) for every format. Affine dots are found by 32 columns. */
+#define ALL_LAYOUTS(DO)                                                                            \
+    DO(q8_0, LAYOUT(Q8_0, 8, 32, 34, 32, 32, false, true))                                         \
+    DO(q4_0, LAYOUT(Q4_0, 4, 32, 18, 32, 32, false, false))                                        \
+    DO(q4_1, LAYOUT(Q4_1, 4, 32, 20, 32, 32, true, false))                                         \
+    DO(q5_0, LAYOUT(Q5_0, 5, 32, 22, 32, 32, false, false))                                        \
+    DO(q5_1, LAYOUT(Q5_1, 5, 32, 24, 32, 32, true, false))                                         \
+    DO(mxfp4, LAYOUT(MXFP4, 4, 32, 17, 32, 32, false, false))                                      \
+    DO(iq4_nl, LAYOUT(IQ4_NL, 4, 32, 18, 32, 32, false, true))                                     \
+    DO(iq4_xs, LAYOUT(IQ4_XS, 4, 256, 136, 32, 32, false, true))                                   \
+    DO(q2_k, LAYOUT(Q2_K, 2, 256, 84, 128, 16, true, false))                                       \
+    DO(q3_k, LAYOUT(Q3_K, 3, 256, 110, 128, 16, false, false))                                     \
+    DO(q4_k, LAYOUT(Q4_K, 4, 256, 144, 64, 32, true, false))                                       \
+    DO(q5_k, LAYOUT(Q5_K, 5, 256, 176, 128, 32, true, false))                                      \
+    DO(q6_k, LAYOUT(Q6_K, 6, 256, 210, 128, 16, false, false))                                     \
+    DO(affine2, LAYOUT(AFFINE, 2, SPAN, SPAN / 8 * 2, SPAN, 32, true, false))                      \
+    DO(affine3, LAYOUT(AFFINE, 3, SPAN, SPAN / 8 * 3, SPAN, 32, true, false))                      \
+    DO(affine4, LAYOUT(AFFINE, 4, SPAN, SPAN / 8 * 4, SPAN, 32, true, false))                      \
+    DO(affine5, LAYOUT(AFFINE, 5, SPAN, SPAN / 8 * 5, SPAN, 32, true, false))                      \
+    DO(affine6, LAYOUT(AFFINE, 6, SPAN, SPAN / 8 * 6, SPAN, 32, true, false))                      \
+    DO(affine8, LAYOUT(AFFINE, 8, SPAN, SPAN, SPAN, 32, true, true))
+
+/* Blocks of 32 columns begin with their scale. */
+INLINE bool has_heads(struct layout l)
+{
+    return l.block == 32;
+}
+
+INLINE void put_unit(struct layout l, struct rows rows, size_t at, size_t unit, struct sink *to)
+{
+    switch (l.codes) {
+    case QUANT_CODES_Q8_0: put_bytes(rows, at + 2, to); break;
+    case QUANT_CODES_Q4_0: put_nibbles(rows, at + 2, to); break;
+    case QUANT_CODES_Q4_1: put_nibbles(rows, at + 4, to); break;
+    case QUANT_CODES_Q5_0: put_fives(rows, at + 2, to); break;
+    case QUANT_CODES_Q5_1: put_fives(rows, at + 4, to); break;
+    case QUANT_CODES_MXFP4: put_levels(rows, at + 1, codes_fp4_doubled, to); break;
+    case QUANT_CODES_IQ4_NL: put_levels(rows, at + 2, codes_iq4_levels, to); break;
+    case QUANT_CODES_IQ4_XS: put_levels(rows, at + 8 + 16 * unit, codes_iq4_levels, to); break;
+    case QUANT_CODES_Q2_K: put_q2_k(rows, at, unit, to); break;
+    case QUANT_CODES_Q3_K: put_q3_k(rows, at, unit, to); break;
+    case QUANT_CODES_Q4_K: put_q4_k(rows, at, unit, to); break;
+    case QUANT_CODES_Q5_K: put_q5_k(rows, at, unit, to); break;
+    case QUANT_CODES_Q6_K: put_q6_k(rows, at, unit, to); break;
+    case QUANT_CODES_AFFINE:
+        put_affine(rows, at, l.bits, 0, l.bits == 8 ? SPAN / 2 : SPAN, to);
+        if (l.bits == 8)
+            put_affine(rows, at + SPAN / 2, 8, SPAN / 2, SPAN / 2, to);
+        break;
+    case QUANT_NO_CODES: break;
+    }
+}
+
+/* The last columns of affine rows where they are no whole unit: a copy with zeros behind it. */
+static struct rows row_ends(struct rows rows, size_t at, size_t n, uint8_t to[LANES * SPAN])
+{
+    memset(to, 0, LANES * SPAN);
+    for (unsigned r = 0; r < LANES; r++)
+        memcpy(to + r * SPAN, rows.p + r * rows.stride + at, n);
+    return (struct rows){to, SPAN};
+}
+
+/* Fetches the same place of the next sixteen rows into the second-level cache: into the first one
+ * is a tenth slower (its buffers for misses are few), as is line after line. */
+INLINE void prefetch_rows(struct rows rows, size_t at)
+{
+    const uint8_t *p = rows.p + at + LANES * rows.stride;
+    UNROLL for (unsigned r = 0; r < LANES; r++, p += rows.stride) {
+        OPAQUE(p);
+        __builtin_prefetch(p, 0, 2);
+    }
+}
+
+/* A few tokens against a row block. */
+struct few {
+    struct rows rows, scales, biases;
+    const int8_t *q[COLUMN_TOKENS]; /* in the order of the codes; whole units */
+    struct fold_inputs f[COLUMN_TOKENS]; /* scales and biases unused */
+    size_t n_cols;
+    unsigned group; /* the format's */
+    bool is_f16;    /* affine scales */
+};
+
+/* Scales and biases of the groups at hand: of a block, of eight affine groups, or the heads of the
+ * next blocks of 32 columns. */
+struct few_scales {
+    float scales[16 * LANES], biases[16 * LANES];
+    struct heads heads;
+};
+
+/* Before the unit at `column`, whose first group is g. */
+INLINE void few_scales_at(struct layout l, const struct few *few, size_t column, size_t g,
+                          struct few_scales *s)
+{
+    const size_t n = few->n_cols - column;
+    if (has_heads(l)) {
+        if (column == 0)
+            for (size_t b = 0; b < HEADS_AHEAD && b < n / l.block; b++)
+                heads_fetch(&s->heads, few->rows, b, l.bytes);
+        if (n > HEADS_AHEAD * l.block)
+            heads_fetch(&s->heads, few->rows, column / l.block + HEADS_AHEAD, l.bytes);
+    } else if (l.codes == QUANT_CODES_AFFINE) {
+        if (g % 8 == 0) {
+            const size_t left = n / few->group;
+            half_scales(few->scales, g, left < 8 ? left : 8, few->is_f16, s->scales);
+            half_scales(few->biases, g, left < 8 ? left : 8, few->is_f16, s->biases);
+        }
+    } else if (column % l.block == 0) {
+        block_scales(l.codes, few->rows, column / l.block * l.bytes, s->scales, s->biases);
+    }
+}
+
+INLINE vf few_scale(struct layout l, const struct few_scales *s, size_t g)
+{
+    if (has_heads(l))
+        return head_scale(&s->heads, g, l.codes == QUANT_CODES_MXFP4);
+    return vf_load(s->scales + g % (l.codes == QUANT_CODES_AFFINE ? 8 : l.block / l.group) * LANES);
+}
+
+INLINE vf few_bias(struct layout l, const struct few_scales *s, size_t g)
+{
+    if (has_heads(l))
+        return head_bias(&s->heads, g);
+    return vf_load(s->biases + g % (l.codes == QUANT_CODES_AFFINE ? 8 : l.block / l.group) * LANES);
+}
+
+/* The dots of piece i of a unit, or of as many pieces as are a group: 1, 2 or 4 of affine ones. */
+INLINE vi group_dots(struct layout l, vi (*dots)[2], unsigned i, unsigned n_pieces)
+{
+    vi sum = vi_add(dots[i][0], dots[i][1]);
+    if (l.codes == QUANT_CODES_AFFINE && i % 2 == 0 && n_pieces >= 2)
+        sum = vi_add(sum, vi_add(dots[i + 1][0], dots[i + 1][1]));
+    if (l.codes == QUANT_CODES_AFFINE && i == 0 && n_pieces == 4) {
+        sum = vi_add(sum, vi_add(dots[2][0], dots[2][1]));
+        sum = vi_add(sum, vi_add(dots[3][0], dots[3][1]));
+    }
+    return sum;
+}
+
+/* The unit's n columns into the sums of the rows. Group g is its first, and the next one is
+ * returned. */
+INLINE size_t fold_unit(struct layout l, const struct few *few, struct sink *s, size_t g, size_t n,
+                        const struct few_scales *scales, vf acc[COLUMN_TOKENS])
+{
+    const unsigned n_pieces = l.codes == QUANT_CODES_AFFINE ? few->group / l.group : 1;
+    UNROLL for (unsigned i = 0; i < l.unit / l.group; i++) {
+        if (l.codes == QUANT_CODES_AFFINE && (i * l.group >= n || (i & (n_pieces - 1)) != 0))
+            continue;
+        const vf scale = few_scale(l, scales, g);
+        const vf bias = l.has_bias ? few_bias(l, scales, g) : vf_zero();
+        UNROLL for (unsigned t = 0; t < s->n_tokens; t++) {
+            const struct fold_inputs *f = &few->f[t];
+            vi dots = group_dots(l, s->dots[t], i, n_pieces);
+            if (!l.has_bias || (l.is_wide && WIDE_CODES_SHIFT != 0))
+                dots = vi_sub(dots, vi_set1(surplus(f, l.has_bias, l.is_wide) * f->x_sum[g]));
+            acc[t] = vf_fma(vf_mul(scale, vf_set1(f->x_scale[g])), vf_of_vi(dots), acc[t]);
+            if (l.has_bias)
+                acc[t] = vf_fma(bias, vf_set1(f->x_offset[g]), acc[t]);
+        }
+        g++;
+    }
+    return g;
+}
+
+/* The layout and n_tokens are constants where this is inlined. */
+INLINE void few_run(struct layout l, const struct few *few, unsigned n_tokens,
+                    vf out[COLUMN_TOKENS])
+{
+    struct sink s = {.n_tokens = n_tokens, .group = l.group, .is_wide = l.is_wide};
+    struct rows rows = few->rows;
+    struct few_scales scales;
+    uint8_t ends[LANES * SPAN];
+    vf acc[COLUMN_TOKENS];
+    size_t fetched = 0, g = 0;
+    UNROLL for (unsigned t = 0; t < n_tokens; t++)
+        acc[t] = vf_zero();
+    for (size_t column = 0; column < few->n_cols; column += l.unit) {
+        size_t at = column / l.block * l.bytes, n = few->n_cols - column;
+        for (; fetched <= at; fetched += 64)
+            prefetch_rows(few->rows, fetched);
+        few_scales_at(l, few, column, g, &scales);
+        if (l.codes == QUANT_CODES_AFFINE && n < l.unit) {
+            rows = row_ends(rows, at, n / 8 * l.bits, ends);
+            at = 0;
+        }
+        UNROLL for (unsigned t = 0; t < n_tokens; t++) {
+            s.q[t] = few->q[t] + column;
+            UNROLL for (unsigned i = 0; i < l.unit / l.group; i++)
+                s.dots[t][i][0] = s.dots[t][i][1] = vi_set1(0);
+        }
+        put_unit(l, rows, at, column % l.block / l.unit, &s);
+        g = fold_unit(l, few, &s, g, n, &scales, acc);
+    }
+    UNROLL for (unsigned t = 0; t < n_tokens; t++)
+        out[t] = acc[t];
+}
+
+#define FEW(name, layout)                                                                          \
+    static __attribute__((noinline)) void few_##name(const struct few *few, unsigned n_tokens,     \
+                                                     vf *out)                                      \
+    {                                                                                              \
+        if (n_tokens == 1)                                                                         \
+            few_run(layout, few, 1, out);                                                          \
+        else if (n_tokens == 2)                                                                    \
+            few_run(layout, few, 2, out);                                                          \
+        else                                                                                       \
+            few_run(layout, few, 4, out);                                                          \
+    }
+ALL_LAYOUTS(FEW)
+
+INLINE void fill_run(struct layout l, struct rows rows, size_t n_cols, uint8_t *to)
+{
+    struct sink s = {.panel = to};
+    size_t column = 0;
+    for (; column + l.unit <= n_cols; column += l.unit) {
+        s.panel = to + column * LANES;
+        put_unit(l, rows, column / l.block * l.bytes, column % l.block / l.unit, &s);
+    }
+    if (l.codes == QUANT_CODES_AFFINE && column < n_cols) {
+        uint8_t ends[LANES * SPAN], panel[LANES * SPAN];
+        s.panel = panel;
+        put_unit(l, row_ends(rows, column / 8 * l.bits, (n_cols - column) / 8 * l.bits, ends), 0,
+                 0, &s);
+        memcpy(to + column * LANES, panel, (n_cols - column) * LANES);
+    }
+}
+
+#define FILL(name, layout)                                                                         \
+    static __attribute__((noinline)) void fill_##name(struct rows rows, size_t n_cols,             \
+                                                      uint8_t *to)                                 \
+    {                                                                                              \
+        fill_run(layout, rows, n_cols, to);                                                        \
+    }
+ALL_LAYOUTS(FILL)
+
+struct column_functions {
+    void (*few)(const struct few *few, unsigned n_tokens, vf *out);
+    void (*fill)(struct rows rows, size_t n_cols, uint8_t *to);
+};
+
+static const struct column_functions *column_functions_of(const struct quant *quant)
+{
+    enum {
+#define NUMBER(name, layout) FORMAT_##name,
+        ALL_LAYOUTS(NUMBER)
+    };
+    static const struct column_functions all[] = {
+#define FUNCTIONS(name, layout) {few_##name, fill_##name},
+        ALL_LAYOUTS(FUNCTIONS)
+    };
+    static const uint8_t of_codes[] = {
+        [QUANT_CODES_Q8_0] = FORMAT_q8_0, [QUANT_CODES_Q4_0] = FORMAT_q4_0,
+        [QUANT_CODES_Q4_1] = FORMAT_q4_1, [QUANT_CODES_Q5_0] = FORMAT_q5_0,
+        [QUANT_CODES_Q5_1] = FORMAT_q5_1, [QUANT_CODES_MXFP4] = FORMAT_mxfp4,
+        [QUANT_CODES_IQ4_NL] = FORMAT_iq4_nl, [QUANT_CODES_IQ4_XS] = FORMAT_iq4_xs,
+        [QUANT_CODES_Q2_K] = FORMAT_q2_k, [QUANT_CODES_Q3_K] = FORMAT_q3_k,
+        [QUANT_CODES_Q4_K] = FORMAT_q4_k, [QUANT_CODES_Q5_K] = FORMAT_q5_k,
+        [QUANT_CODES_Q6_K] = FORMAT_q6_k};
+    static const uint8_t of_bits[] = {[2] = FORMAT_affine2, [3] = FORMAT_affine3,
+                                      [4] = FORMAT_affine4, [5] = FORMAT_affine5,
+                                      [6] = FORMAT_affine6, [8] = FORMAT_affine8};
+    return &all[quant->codes == QUANT_CODES_AFFINE ? of_bits[quant->bits] : of_codes[quant->codes]];
+}
+
+/* Formats whose codes come in an order of their own. */
+static bool has_order(const struct quant *quant)
+{
+    return quant->codes == QUANT_CODES_AFFINE && quant->bits != 8;
+}
+
+/* scratch: the tokens of affine formats in their order, zeros behind them. */
+static void matmul_few(const struct kernel_matmul *m)
+{
+    const struct quant *quant = m->w->quant;
+    const struct column_functions *functions = column_functions_of(quant);
+    const size_t n_cols = m->w->n_cols, n_groups = n_cols / quant->group;
+    const size_t padded = (n_cols + SPAN - 1) / SPAN * SPAN;
+    const bool is_affine = quant->codes == QUANT_CODES_AFFINE;
+    int8_t *tokens = (int8_t *)m->scratch;
+    struct few few = {.n_cols = n_cols, .group = quant->group,
+                      .is_f16 = quant->scale == &quant_f16};
+    struct row_block block;
+    for (size_t t = 0; is_affine && t < m->n; t++) {
+        order_columns(quant, m->in.q + kernel_pick(m, t) * n_cols, n_cols, tokens + t * padded);
+        memset(tokens + t * padded + n_cols, 0, padded - n_cols);
+    }
+    for (size_t r = m->begin; r < m->end; r += block.n) {
+        row_block_at(m, r, &block);
+        few.rows = rows_of(m->w, &block, 0);
+        if (is_affine) {
+            few.scales = rows_of(m->w, &block, 1);
+            few.biases = rows_of(m->w, &block, 2);
+        }
+        for (size_t t = 0, n; t < m->n; t += n) {
+            vf out[COLUMN_TOKENS];
+            n = m->n - t >= 4 ? 4 : m->n - t >= 2 ? 2 : 1;
+            for (unsigned i = 0; i < n; i++) {
+                few.f[i] = fold_inputs_of(m, t + i, n_groups, NULL, NULL);
+                few.q[i] = is_affine ? tokens + (t + i) * padded
+                                     : m->in.q + kernel_pick(m, t + i) * n_cols;
+            }
+            functions->few(&few, (unsigned)n, out);
+            for (unsigned i = 0; i < n; i++)
+                store_rows(m, block.first, block.n, block.lane, t + i, out[i]);
+        }
+    }
+}
+
+static const int8_t *panel_tokens_of(const struct kernel_matmul *m, int8_t *to)
+{
+    const size_t n_cols = m->w->n_cols;
+    if (!has_order(m->w->quant))
+        return NULL;
+    for (size_t t = 0; t < m->n; t++)
+        order_columns(m->w->quant, m->in.q + kernel_pick(m, t) * n_cols, n_cols, to + t * n_cols);
+    return to;
+}
+
+static void panel_fill(const struct kernel_matmul *m, const struct row_block *block,
+                       uint8_t *chunk, uint8_t *to, float *scales, float *biases)
+{
+    (void)chunk;
+    scales_of(m->w, block, scales, biases);
+    column_functions_of(m->w->quant)->fill(rows_of(m->w, block, 0), m->w->n_cols, to);
+}
+
+#endif

@@ -1,0 +1,542 @@
+/* Part of lanes.h: codes and scales taken out of the formats' blocks with a row in every lane. The
+ * packed bytes of 16 rows are turned, four bytes of each row to a vector (vi_columns); after that
+ * one shift or mask works for all rows at once, and a vector of four codes a row is what vi_dot4
+ * takes and what a panel holds. Used by levels that define LEVEL_HAS_COLUMNS and with it
+ *   vi_columns(p, stride, out)  lane r of out[k] is the k-th four bytes behind p + r * stride
+ *   vi_load(p)                  16 int32
+ *   vi_and, vi_or, vi_xor       bit by bit
+ *   vi_select(mask, a, b)       the bits of a where mask has ones, of b elsewhere
+ *   vi_srl(a, n), vi_sll(a, n)  logical shifts of every lane by a constant
+ *   vi_rol(a, n)                rotation to the left by a constant multiple of 8
+ *   vi_lookup(table, a)         byte by byte, table[a]; the bytes of a are below 16
+ *   vf_of_halves(a)             the low 16 bits of each lane, an f16
+ * Codes of one group may come in any order, so long as the tokens are in the same: see
+ * order_columns. */
+#ifndef FLASHMOE_BACKEND_CPU_LANES_FORMATS_H
+#define FLASHMOE_BACKEND_CPU_LANES_FORMATS_H
+
+/* The rows [first, first + n) among sixteen neighbours from `base` on: n is 16 but at the end. A
+ * matrix of fewer rows is taken row by row, each repeated sixteen times. */
+struct row_block {
+    size_t first, n, base;
+    size_t lane; /* of the first */
+    bool is_repeated;
+};
+
+static void row_block_at(const struct kernel_matmul *m, size_t first, struct row_block *b)
+{
+    const size_t n_rows = m->w->n_rows, left = m->end - first;
+    b->first = b->base = first;
+    b->is_repeated = n_rows < LANES;
+    b->n = b->is_repeated ? 1 : left < LANES ? left : LANES;
+    if (!b->is_repeated && first + LANES > n_rows)
+        b->base = n_rows - LANES;
+    b->lane = b->first - b->base;
+}
+#define COLUMN_TOKENS 4 /* that are multiplied with codes as these come */
+
+/* Where codes go: into a panel, or into the dot products with a few tokens. All but the pointers
+ * are constants where a sink is used. */
+struct sink {
+    uint8_t *panel; /* [columns / 4][16][4], when n_tokens is 0 */
+    const int8_t *q[COLUMN_TOKENS];
+    /* Two sums a group: the sums of one would wait for each other. */
+    vi dots[COLUMN_TOKENS][SPAN / KERNEL_SMALLEST_GROUP][2];
+    unsigned n_tokens, group;
+    bool is_wide;
+};
+
+/* Sixteen rows: where the first begins, and how far the next one is. */
+struct rows {
+    const uint8_t *p;
+    size_t stride;
+};
+
+static struct rows rows_of(const struct weight *w, const struct row_block *block, unsigned part)
+{
+    const size_t bytes = quant_part_row_bytes(w->quant, part, w->n_cols);
+    return (struct rows){(const uint8_t *)w->parts[part] + block->base * bytes,
+                         block->is_repeated ? 0 : bytes};
+}
+
+INLINE void columns(struct rows rows, size_t at, vi out[4])
+{
+    vi_columns(rows.p + at, rows.stride, out);
+}
+
+INLINE vi bytes_of(uint32_t x)
+{
+    return vi_set1((int32_t)(x * 0x01010101u));
+}
+
+/* Bits of every byte: shifted down, then masked. */
+INLINE vi field(vi x, unsigned shift, uint32_t mask)
+{
+    return vi_and(shift == 0 ? x : vi_srl(x, shift), bytes_of(mask));
+}
+
+/* Four codes of each row, columns from `column` on. */
+INLINE void put(struct sink *to, unsigned column, vi codes)
+{
+    if (to->n_tokens == 0)
+        vc_store(to->panel + column * LANES, codes);
+    UNROLL for (unsigned t = 0; t < to->n_tokens; t++) {
+        vi *dots = &to->dots[t][column / to->group][column / 4 % 2];
+        *dots = vi_dot4(*dots, codes, to->q[t] + column, to->is_wide);
+    }
+}
+
+/* ---- formats of 32 columns ------------------------------------------------------------------- */
+
+INLINE void put_nibbles(struct rows rows, size_t at, struct sink *to)
+{
+    vi x[4];
+    columns(rows, at, x);
+    UNROLL for (unsigned k = 0; k < 4; k++) {
+        put(to, 4 * k, field(x[k], 0, 15));
+        put(to, 16 + 4 * k, field(x[k], 4, 15));
+    }
+}
+
+INLINE void put_levels(struct rows rows, size_t at, const uint8_t *table,
+                       struct sink *to)
+{
+    vi x[4];
+    columns(rows, at, x);
+    UNROLL for (unsigned k = 0; k < 4; k++) {
+        put(to, 4 * k, vi_lookup(table, field(x[k], 0, 15)));
+        put(to, 16 + 4 * k, vi_lookup(table, field(x[k], 4, 15)));
+    }
+}
+
+INLINE void put_bytes(struct rows rows, size_t at, struct sink *to)
+{
+    UNROLL for (unsigned i = 0; i < 2; i++) {
+        vi x[4];
+        columns(rows, at + 16 * i, x);
+        UNROLL for (unsigned k = 0; k < 4; k++)
+            put(to, 16 * i + 4 * k, vi_xor(x[k], bytes_of(128)));
+    }
+}
+
+INLINE vi shifted(vi x, int left)
+{
+    return left > 0 ? vi_sll(x, (unsigned)left) : left < 0 ? vi_srl(x, (unsigned)-left) : x;
+}
+
+/* Bits 4 * k to 4 * k + 3 of every lane, the fifth bits of four codes. */
+INLINE vi fifths(vi x, unsigned k)
+{
+    const int down = 4 - 4 * (int)k;
+    const vi pairs = vi_select(0x0000ffffu, shifted(x, down), shifted(x, down + 14));
+    return vi_select(0x00ff00ffu, pairs, vi_sll(pairs, 7));
+}
+
+INLINE void put_fives(struct rows rows, size_t at, struct sink *to)
+{
+    vi high[4], x[4];
+    columns(rows, at, high);
+    columns(rows, at + 4, x);
+    UNROLL for (unsigned k = 0; k < 4; k++) {
+        put(to, 4 * k, vi_or(field(x[k], 0, 15), vi_and(fifths(high[0], k), bytes_of(16))));
+        put(to, 16 + 4 * k,
+            vi_or(field(x[k], 4, 15), vi_and(fifths(high[0], 4 + k), bytes_of(16))));
+    }
+}
+
+/* ---- formats of 256 columns ------------------------------------------------------------------ */
+
+/* 64 columns. */
+INLINE void put_q4_k(struct rows rows, size_t at, size_t unit, struct sink *to)
+{
+    UNROLL for (unsigned i = 0; i < 2; i++) {
+        vi x[4];
+        columns(rows, at + 16 + 32 * unit + 16 * i, x);
+        UNROLL for (unsigned k = 0; k < 4; k++) {
+            put(to, 16 * i + 4 * k, field(x[k], 0, 15));
+            put(to, 32 + 16 * i + 4 * k, field(x[k], 4, 15));
+        }
+    }
+}
+
+/* 128 columns, as of the formats below. */
+INLINE void put_q5_k(struct rows rows, size_t at, size_t unit, struct sink *to)
+{
+    UNROLL for (unsigned i = 0; i < 2; i++) {
+        vi high[4];
+        columns(rows, at + 16 + 16 * i, high);
+        if (unit == 1)
+            UNROLL for (unsigned k = 0; k < 4; k++)
+                high[k] = vi_srl(high[k], 4);
+        UNROLL for (unsigned g = 0; g < 4; g += 2) {
+            vi x[4];
+            columns(rows, at + 48 + 64 * unit + 16 * g + 16 * i, x);
+            UNROLL for (unsigned k = 0; k < 4; k++) {
+                const vi low = vi_select(0x0f0f0f0fu, x[k], shifted(high[k], 4 - (int)g));
+                const vi next = vi_select(0x0f0f0f0fu, vi_srl(x[k], 4),
+                                          shifted(high[k], 3 - (int)g));
+                put(to, 32 * g + 16 * i + 4 * k, field(low, 0, 31));
+                put(to, 32 * g + 32 + 16 * i + 4 * k, field(next, 0, 31));
+            }
+        }
+    }
+}
+
+INLINE void put_q6_k(struct rows rows, size_t at, size_t unit, struct sink *to)
+{
+    UNROLL for (unsigned i = 0; i < 2; i++) {
+        vi high[4];
+        columns(rows, at + 128 + 32 * unit + 16 * i, high);
+        UNROLL for (unsigned j = 0; j < 2; j++) {
+            vi x[4];
+            columns(rows, at + 64 * unit + 32 * j + 16 * i, x);
+            UNROLL for (unsigned k = 0; k < 4; k++) {
+                const vi low = vi_select(0x0f0f0f0fu, x[k], shifted(high[k], 4 - 2 * (int)j));
+                const vi next = vi_select(0x0f0f0f0fu, vi_srl(x[k], 4),
+                                          shifted(high[k], -2 * (int)j));
+                put(to, 32 * j + 16 * i + 4 * k, field(low, 0, 63));
+                put(to, 64 + 32 * j + 16 * i + 4 * k, field(next, 0, 63));
+            }
+        }
+    }
+}
+
+INLINE void put_q2_k(struct rows rows, size_t at, size_t unit, struct sink *to)
+{
+    UNROLL for (unsigned i = 0; i < 2; i++) {
+        vi x[4];
+        columns(rows, at + 16 + 32 * unit + 16 * i, x);
+        UNROLL for (unsigned k = 0; k < 4; k++)
+            UNROLL for (unsigned j = 0; j < 4; j++)
+                put(to, 32 * j + 16 * i + 4 * k, field(x[k], 2 * j, 3));
+    }
+}
+
+INLINE void put_q3_k(struct rows rows, size_t at, size_t unit, struct sink *to)
+{
+    UNROLL for (unsigned i = 0; i < 2; i++) {
+        vi x[4], high[4];
+        columns(rows, at + 32 + 32 * unit + 16 * i, x);
+        columns(rows, at + 16 * i, high);
+        UNROLL for (unsigned k = 0; k < 4; k++) {
+            if (unit == 1)
+                high[k] = vi_srl(high[k], 4);
+            UNROLL for (unsigned j = 0; j < 4; j++)
+                put(to, 32 * j + 16 * i + 4 * k,
+                    field(vi_select(0x03030303u, shifted(x[k], -2 * (int)j),
+                                    shifted(high[k], 2 - (int)j)), 0, 7));
+        }
+    }
+}
+
+/* ---- affine ------------------------------------------------------------------------------------
+ * The codes of a row are one stream of bits. `n` codes of b bits that fill whole bytes are a unit,
+ * and four units are taken at a time: plane p has byte p of every unit, so that the i-th codes of
+ * the units are one field of a plane or two. They come in that order: the first code of each of
+ * four units, then the second ones. */
+
+/* The bytes 3u + p of three vectors, in the order u = 0, 3, 2, 1. */
+INLINE void planes_of_3(const vi x[3], vi out[3])
+{
+    out[0] = vi_select(0xff0000ffu, x[0], vi_select(0x00ff0000u, x[1], x[2]));
+    out[1] = vi_rol(vi_select(0xff0000ffu, x[1], vi_select(0x0000ff00u, x[0], x[2])), 24);
+    out[2] = vi_rol(vi_select(0xff0000ffu, x[2], vi_select(0x00ff0000u, x[0], x[1])), 16);
+}
+
+/* The bytes 5u + p of five vectors, in the order u = 0, 1, 2, 3. */
+INLINE void planes_of_5(const vi x[5], vi out[5])
+{
+    const uint32_t lower = 0x0000ffffu, even = 0x00ff00ffu;
+    out[0] = vi_select(lower, vi_select(even, x[0], x[1]), vi_select(even, x[2], x[3]));
+    out[1] = vi_rol(vi_select(lower, vi_select(even, x[4], x[0]), vi_select(even, x[1], x[2])), 24);
+    out[2] = vi_rol(vi_select(lower, vi_select(even, x[3], x[4]), vi_select(even, x[0], x[1])), 16);
+    out[3] = vi_rol(vi_select(lower, vi_select(even, x[2], x[3]), vi_select(even, x[4], x[0])), 8);
+    out[4] = vi_select(lower, vi_select(even, x[1], x[2]), vi_select(even, x[3], x[4]));
+}
+
+/* `bits` bits from bit `from` of two neighbouring planes on. */
+INLINE vi split_field(vi plane, vi next, unsigned from, unsigned bits)
+{
+    const uint32_t here = ((1u << (8 - from)) - 1) * 0x01010101u;
+    return field(vi_select(here, vi_srl(plane, from), vi_sll(next, 8 - from)), 0,
+                 (1u << bits) - 1);
+}
+
+/* The units of `bits` bits of whole planes: all their codes, from `column` on. */
+INLINE void put_planes(const vi *planes, unsigned bits, unsigned n_codes, unsigned column,
+                       struct sink *to)
+{
+    UNROLL for (unsigned i = 0; i < n_codes; i++) {
+        const unsigned p = bits * i / 8, from = bits * i % 8;
+        put(to, column + 4 * i,
+            bits == 8          ? planes[p]
+            : from + bits <= 8 ? field(planes[p], from, (1u << bits) - 1)
+                               : split_field(planes[p], planes[p + 1], from, bits));
+    }
+}
+
+/* Codes in a unit, and vectors of packed bytes that four units take. */
+INLINE unsigned unit_codes(unsigned bits)
+{
+    return bits == 8 ? 1 : bits == 4 ? 2 : bits % 2 == 0 ? 4 : 8;
+}
+
+/* n_columns columns from `column` on, at bytes `at` of the rows: whole vectors of packed bytes. */
+INLINE void put_affine(struct rows rows, size_t at, unsigned bits, unsigned column,
+                       unsigned n_columns, struct sink *to)
+{
+    const unsigned codes = unit_codes(bits), n = codes * bits / 8;
+    vi x[SPAN * 6 / 32], planes[5];
+    unsigned have = 0;
+    UNROLL for (unsigned k = 0; k < n_columns / 4 / codes; k++) {
+        UNROLL for (unsigned i = 0; i < 2; i++)
+            if (have < (k + 1) * n) {
+                columns(rows, at + 4 * have, x + have);
+                have += 4;
+            }
+        if (n == 3)
+            planes_of_3(x + 3 * k, planes);
+        else if (n == 5)
+            planes_of_5(x + 5 * k, planes);
+        else
+            planes[0] = x[k];
+        put_planes(planes, bits, codes, column + 4 * codes * k, to);
+    }
+}
+
+/* The tokens' columns in the order in which affine codes come: 32 at a time. */
+typedef int8_t order_vector __attribute__((vector_size(32)));
+#define ORDER_2                                                                                    \
+    0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15, 16, 20, 24, 28, 17, 21, 25, 29, 18, 22,  \
+        26, 30, 19, 23, 27, 31
+#define ORDER_3                                                                                    \
+    0, 24, 16, 8, 1, 25, 17, 9, 2, 26, 18, 10, 3, 27, 19, 11, 4, 28, 20, 12, 5, 29, 21, 13, 6, 30, \
+        22, 14, 7, 31, 23, 15
+#define ORDER_4                                                                                    \
+    0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15, 16, 18, 20, 22, 17, 19, 21, 23, 24, 26,  \
+        28, 30, 25, 27, 29, 31
+#define ORDER_5                                                                                    \
+    0, 8, 16, 24, 1, 9, 17, 25, 2, 10, 18, 26, 3, 11, 19, 27, 4, 12, 20, 28, 5, 13, 21, 29, 6, 14, \
+        22, 30, 7, 15, 23, 31
+#define ORDER_6                                                                                    \
+    0, 12, 8, 4, 1, 13, 9, 5, 2, 14, 10, 6, 3, 15, 11, 7, 16, 28, 24, 20, 17, 29, 25, 21, 18, 30,  \
+        26, 22, 19, 31, 27, 23
+#define ORDER(...)                                                                                 \
+    for (size_t i = 0; i < n; i += sizeof(order_vector)) {                                         \
+        order_vector x;                                                                            \
+        memcpy(&x, from + i, sizeof x);                                                            \
+        x = __builtin_shufflevector(x, x, __VA_ARGS__);                                            \
+        memcpy(to + i, &x, sizeof x);                                                              \
+    }                                                                                              \
+    break
+
+/* n columns, a multiple of 32, of an affine format. */
+static void order_columns(const struct quant *quant, const int8_t *from, size_t n, int8_t *to)
+{
+    switch (quant->bits) {
+    case 2: ORDER(ORDER_2);
+    case 3: ORDER(ORDER_3);
+    case 4: ORDER(ORDER_4);
+    case 5: ORDER(ORDER_5);
+    case 6: ORDER(ORDER_6);
+    default: memcpy(to, from, n); break;
+    }
+}
+
+/* ---- scales ---------------------------------------------------------------------------------- */
+
+/* Byte i of every lane. */
+INLINE vf byte_value(vi x, unsigned i)
+{
+    return vf_of_vi(vi_and(i == 0 ? x : vi_srl(x, 8 * i), vi_set1(255)));
+}
+
+INLINE vf negated(vf x)
+{
+    return vf_sub(vf_set1(-0.0f), x);
+}
+
+/* scale[4q + i] = d * (byte i of x - zero), 16 rows each. */
+INLINE void store_scales(vf d, vi x, int32_t zero, float *scales)
+{
+    UNROLL for (unsigned i = 0; i < 4; i++)
+        vf_store(scales + i * LANES,
+                 vf_mul(d, zero == 0 ? byte_value(x, i)
+                                     : vf_sub(byte_value(x, i), vf_set1((float)zero))));
+}
+
+static void k_scales(struct rows rows, size_t at, float *scales, float *biases)
+{
+    vi h[4];
+    columns(rows, at, h);
+    const vf d = vf_of_halves(h[0]), d_min = negated(vf_of_halves(vi_srl(h[0], 16)));
+    const vi high_scales = vi_or(field(h[3], 0, 15), field(h[1], 2, 0x30));
+    const vi high_mins = vi_or(field(h[3], 4, 15), field(h[2], 2, 0x30));
+    store_scales(d, field(h[1], 0, 63), 0, scales);
+    store_scales(d, high_scales, 0, scales + 4 * LANES);
+    store_scales(d_min, field(h[2], 0, 63), 0, biases);
+    store_scales(d_min, high_mins, 0, biases + 4 * LANES);
+}
+
+static void q2_k_scales(struct rows rows, size_t at, float *scales, float *biases)
+{
+    vi s[4], h[4];
+    columns(rows, at, s);
+    columns(rows, at + 68, h);
+    const vf d = vf_of_halves(h[3]), d_min = negated(vf_of_halves(vi_srl(h[3], 16)));
+    for (unsigned q = 0; q < 4; q++) {
+        store_scales(d, field(s[q], 0, 15), 0, scales + 4 * q * LANES);
+        store_scales(d_min, field(s[q], 4, 15), 0, biases + 4 * q * LANES);
+    }
+}
+
+static void q3_k_scales(struct rows rows, size_t at, float *scales)
+{
+    vi s[4], h[4];
+    columns(rows, at + 92, s);
+    columns(rows, at + 94, h);
+    const vf d = vf_of_halves(vi_srl(h[3], 16));
+    UNROLL for (unsigned q = 0; q < 4; q++) {
+        const vi low = field(s[1 + q % 2], q / 2 * 4, 15), high = field(s[3], 2 * q, 3);
+        store_scales(d, vi_or(low, vi_sll(high, 4)), 32, scales + 4 * q * LANES);
+    }
+}
+
+static void q6_k_scales(struct rows rows, size_t at, float *scales)
+{
+    vi s[4], h[4];
+    columns(rows, at + 192, s);
+    columns(rows, at + 194, h);
+    const vf d = vf_of_halves(vi_srl(h[3], 16));
+    for (unsigned q = 0; q < 4; q++)
+        store_scales(d, vi_xor(s[q], bytes_of(128)), 128, scales + 4 * q * LANES);
+}
+
+static void iq4_xs_scales(struct rows rows, size_t at, float *scales)
+{
+    vi h[4];
+    columns(rows, at, h);
+    const vf d = vf_of_halves(h[0]);
+    UNROLL for (unsigned g = 0; g < 8; g++) {
+        const vi low = vi_and(shifted(h[1], -4 * (int)g), vi_set1(15));
+        const vi high = vi_and(vi_srl(h[0], 16 + 2 * g), vi_set1(3));
+        const vi s = vi_sub(vi_or(low, vi_sll(high, 4)), vi_set1(32));
+        vf_store(scales + g * LANES, vf_mul(d, vf_of_vi(s)));
+    }
+}
+
+/* 2^(e - 128), in two factors because the least ones are denormal. */
+static inline vf mxfp4_scale(vi e)
+{
+    const vi whole = vi_sub(vi_and(e, vi_set1(255)), vi_set1(128)), half = vi_half(whole);
+    const vi bias = vi_set1(127);
+    return vf_mul(vf_of_bits(vi_shift_to_exponent(vi_add(half, bias))),
+                  vf_of_bits(vi_shift_to_exponent(vi_add(vi_sub(whole, half), bias))));
+}
+
+/* What blocks of 32 columns begin with is fetched by plain loads, a while before it is read as
+ * vectors: a vector cannot be read out of the stores of its parts until these are through. */
+#define HEADS_AHEAD 8
+struct heads {
+    uint32_t of[2 * HEADS_AHEAD][LANES];
+};
+
+INLINE void heads_fetch(struct heads *heads, struct rows rows, size_t block, unsigned bytes)
+{
+    const uint8_t *p = rows.p + block * bytes;
+    volatile uint32_t *to = heads->of[block % (2 * HEADS_AHEAD)]; /* else vectors are made of it */
+    UNROLL for (unsigned r = 0; r < LANES; r++, p += rows.stride) {
+        uint32_t head;
+        OPAQUE(p);
+        memcpy(&head, p, sizeof head);
+        to[r] = head;
+    }
+}
+
+INLINE vf head_scale(const struct heads *heads, size_t block, bool is_mxfp4)
+{
+    const vi x = vi_load((const int32_t *)heads->of[block % (2 * HEADS_AHEAD)]);
+    return is_mxfp4 ? mxfp4_scale(x) : vf_of_halves(x);
+}
+
+INLINE vf head_bias(const struct heads *heads, size_t block)
+{
+    return vf_of_halves(vi_srl(vi_load((const int32_t *)heads->of[block % (2 * HEADS_AHEAD)]), 16));
+}
+
+static void head_scales(const struct quant *quant, struct rows rows, size_t n_blocks,
+                        float *scales, float *biases)
+{
+    struct heads heads;
+    for (size_t b = 0; b < n_blocks + HEADS_AHEAD; b++) {
+        if (b < n_blocks)
+            heads_fetch(&heads, rows, b, quant->part_block_bytes[0]);
+        if (b < HEADS_AHEAD)
+            continue;
+        const size_t done = b - HEADS_AHEAD;
+        vf_store(scales + done * LANES,
+                 head_scale(&heads, done, quant->codes == QUANT_CODES_MXFP4));
+        if (quant->has_bias)
+            vf_store(biases + done * LANES, head_bias(&heads, done));
+    }
+}
+
+/* n bf16 or f16 values of the rows from the g-th on, to [n, 16]. */
+static void half_scales(struct rows rows, size_t g, size_t n, bool is_f16, float *out)
+{
+    const size_t end = g + n;
+    for (; g + 8 <= end; g += 8, out += 8 * LANES) {
+        vi x[4];
+        columns(rows, 2 * g, x);
+        UNROLL for (unsigned k = 0; k < 4; k++) {
+            const vi first = vi_sll(x[k], 16), next = vi_select(0xffff0000u, x[k], vi_set1(0));
+            vf_store(out + 2 * k * LANES, is_f16 ? vf_of_halves(x[k]) : vf_of_bits(first));
+            vf_store(out + (2 * k + 1) * LANES,
+                     is_f16 ? vf_of_halves(vi_srl(x[k], 16)) : vf_of_bits(next));
+        }
+    }
+    for (; g < end; g++, out += LANES) {
+        uint32_t halves[LANES];
+        for (unsigned r = 0; r < LANES; r++) {
+            uint16_t half;
+            memcpy(&half, rows.p + r * rows.stride + 2 * g, sizeof half);
+            halves[r] = half;
+        }
+        const vi x = vi_load((const int32_t *)halves);
+        vf_store(out, is_f16 ? vf_of_halves(x) : vf_of_bits(vi_sll(x, 16)));
+    }
+}
+
+/* Of one block of 256 columns. */
+static inline void block_scales(enum quant_codes codes, struct rows rows, size_t at, float *scales,
+                                float *biases)
+{
+    switch (codes) {
+    case QUANT_CODES_Q2_K: q2_k_scales(rows, at, scales, biases); break;
+    case QUANT_CODES_Q3_K: q3_k_scales(rows, at, scales); break;
+    case QUANT_CODES_Q6_K: q6_k_scales(rows, at, scales); break;
+    case QUANT_CODES_IQ4_XS: iq4_xs_scales(rows, at, scales); break;
+    default: k_scales(rows, at, scales, biases); break;
+    }
+}
+
+/* The scales and biases of whole rows, [n_groups, 16] each. */
+static void scales_of(const struct weight *w, const struct row_block *block, float *scales,
+                      float *biases)
+{
+    const struct quant *quant = w->quant;
+    const struct rows rows = rows_of(w, block, 0);
+    if (quant->codes == QUANT_CODES_AFFINE) {
+        const bool is_f16 = quant->scale == &quant_f16;
+        half_scales(rows_of(w, block, 1), 0, w->n_cols / quant->group, is_f16, scales);
+        half_scales(rows_of(w, block, 2), 0, w->n_cols / quant->group, is_f16, biases);
+    } else if (quant->block == 32) {
+        head_scales(quant, rows, w->n_cols / 32, scales, biases);
+    } else {
+        const size_t step = quant->block / quant->group * LANES;
+        for (size_t b = 0; b < w->n_cols / quant->block; b++, scales += step, biases += step)
+            block_scales(quant->codes, rows, b * quant->part_block_bytes[0], scales, biases);
+    }
+}
+
+#endif

@@ -1,0 +1,210 @@
+/* Part of lanes.h: functions of one vector, norms, the router, and whatever works element by
+ * element. Each repeats k_ref.c's operations in its order. */
+#ifndef FLASHMOE_BACKEND_CPU_LANES_MATH_H
+#define FLASHMOE_BACKEND_CPU_LANES_MATH_H
+
+/* fmath_exp lane by lane. */
+static inline vf vf_exp(vf x)
+{
+    const vf magic = vf_set1(12582912.0f);
+    const vf c = vf_min(vf_set1(89.0f), vf_max(vf_set1(-104.0f), x));
+    const vf n = vf_sub(vf_fma(c, vf_set1(1.44269504088896341f), magic), magic);
+    vf r = vf_fma(n, vf_set1(-0x1.62e4p-1f), c);
+    r = vf_fma(n, vf_set1(-0x1.7f7d1cp-20f), r);
+    vf p = vf_fma(vf_set1(0x1.6d7af4p-10f), r, vf_set1(0x1.1239f2p-7f));
+    p = vf_fma(p, r, vf_set1(0x1.5554cp-5f));
+    p = vf_fma(p, r, vf_set1(0x1.555492p-3f));
+    p = vf_fma(p, r, vf_set1(0x1p-1f));
+    p = vf_fma(p, r, vf_set1(1.0f));
+    p = vf_fma(p, r, vf_set1(1.0f));
+    const vi whole = vi_of_vf(n), half = vi_half(whole), bias = vi_set1(127);
+    const vf a = vf_of_bits(vi_shift_to_exponent(vi_add(half, bias)));
+    const vf b = vf_of_bits(vi_shift_to_exponent(vi_add(vi_sub(whole, half), bias)));
+    return vf_mul(vf_mul(p, a), b);
+}
+
+static inline vf vf_one_plus_exp_neg(vf x)
+{
+    return vf_add(vf_set1(1.0f), vf_exp(vf_sub(vf_set1(-0.0f), x)));
+}
+
+static inline vf vf_sigmoid(vf x)
+{
+    return vf_div(vf_set1(1.0f), vf_one_plus_exp_neg(x));
+}
+
+static inline vf vf_silu(vf x)
+{
+    return vf_div(x, vf_one_plus_exp_neg(x));
+}
+
+/* Runs a body over n elements: i is the first of at most 16, `count` how many there are; LOAD and
+ * STORE take whole vectors where they can. */
+#define EACH_VECTOR(n, ...)                                                                        \
+    do {                                                                                           \
+        size_t i = 0;                                                                              \
+        for (; i + LANES <= (n); i += LANES) {                                                     \
+            const size_t count = LANES;                                                            \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+        if (i < (n)) {                                                                             \
+            const size_t count = (n) - i;                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    } while (0)
+#define LOAD(p) (count == LANES ? vf_load(p) : vf_load_part((p), count))
+#define STORE(p, x)                                                                                \
+    do {                                                                                           \
+        if (count == LANES)                                                                        \
+            vf_store((p), (x));                                                                    \
+        else                                                                                       \
+            vf_store_part((p), (x), count);                                                        \
+    } while (0)
+
+static inline float dot_one(const float *a, const float *b, size_t n)
+{
+    vf acc = vf_zero();
+    EACH_VECTOR(n, acc = vf_fma(LOAD(a + i), LOAD(b + i), acc););
+    return vf_sum(acc);
+}
+
+static void rms_norm(const float *x, const float *weight, float eps, size_t n, float *y)
+{
+    const vf scale = vf_set1(1.0f / sqrtf(dot_one(x, x, n) / (float)n + eps));
+    EACH_VECTOR(n, STORE(y + i, vf_mul(vf_mul(LOAD(x + i), scale), LOAD(weight + i))););
+}
+
+/* Dimension i turns with dimension i + half. */
+static void rotate(float *x, const float *cosines, const float *sines, unsigned half)
+{
+    EACH_VECTOR(half, {
+        const vf a = LOAD(x + i), b = LOAD(x + half + i);
+        const vf c = LOAD(cosines + i), s = LOAD(sines + i);
+        STORE(x + i, vf_nmadd(b, s, vf_mul(a, c)));
+        STORE(x + half + i, vf_fma(a, s, vf_mul(b, c)));
+    });
+}
+
+static void silu_mul(float *gate, const float *up, size_t n)
+{
+    EACH_VECTOR(n, STORE(gate + i, vf_mul(vf_silu(LOAD(gate + i)), LOAD(up + i))););
+}
+
+static void weighted_sum(const float *parts, const float *weights, unsigned k, size_t dim,
+                         float *out)
+{
+    EACH_VECTOR(dim, {
+        vf acc = vf_zero();
+        for (unsigned j = 0; j < k; j++)
+            acc = vf_fma(vf_set1(weights[j]), LOAD(parts + j * dim + i), acc);
+        STORE(out + i, acc);
+    });
+}
+
+static void add_scaled_sigmoid(float *y, const float *x, float gate, size_t n)
+{
+    const vf scale = vf_set1(fmath_sigmoid(gate));
+    EACH_VECTOR(n, STORE(y + i, vf_fma(scale, LOAD(x + i), LOAD(y + i))););
+}
+
+static void add(float *y, const float *x, size_t n)
+{
+    EACH_VECTOR(n, STORE(y + i, vf_add(LOAD(y + i), LOAD(x + i))););
+}
+
+static void quantize_row(const float *x, size_t n, size_t group, int8_t *q, float *scale,
+                         float *offset, int32_t *sums)
+{
+    const vf magic = vf_set1(12582912.0f);
+    for (size_t g = 0; g < n / group; g++, x += group, q += group) { /* groups are whole vectors */
+        vi most_bits = vi_set1(0), total = vi_set1(0);
+        for (size_t i = 0; i < group; i += LANES)
+            most_bits = vi_max(most_bits, vi_magnitude_bits(vf_load(x + i)));
+        const float most = fmath_float_of_bits((uint32_t)vi_reduce_max(most_bits));
+        const bool is_zero = most < KERNEL_LEAST_SCALED;
+        const vf inverse = vf_set1(is_zero ? 0 : 127.0f / most);
+        for (size_t i = 0; i < group; i += LANES)
+            total = vi_add(total, vi_store_low_bytes(
+                                      q + i, vi_bits_of(vf_fma(vf_load(x + i), inverse, magic))));
+        scale[g] = is_zero ? 0 : most / 127.0f;
+        sums[g] = vi_reduce_add(total);
+        offset[g] = scale[g] * (float)sums[g];
+    }
+}
+
+/* ---- router ---------------------------------------------------------------------------------- */
+
+/* A list sorted by logit, best first; a tie stays behind the earlier id. */
+static inline void insert_best(uint32_t e, float logit, unsigned k, unsigned *n, uint32_t *ids,
+                               float *weights)
+{
+    if (*n == k && !(logit > weights[k - 1]))
+        return;
+    unsigned j = *n < k ? (*n)++ : k - 1;
+    for (; j > 0 && logit > weights[j - 1]; j--) {
+        ids[j] = ids[j - 1];
+        weights[j] = weights[j - 1];
+    }
+    ids[j] = e;
+    weights[j] = logit;
+}
+
+static void best_of(const float *logits, unsigned n_experts, unsigned k, uint32_t *ids,
+                    float *weights)
+{
+    unsigned n = 0;
+    uint32_t e = 0;
+    while (e < n_experts) {
+        if (n == k && e + LANES <= n_experts &&
+            !vf_any_greater(vf_load(logits + e), vf_set1(weights[k - 1]))) {
+            e += LANES;
+            continue;
+        }
+        const uint32_t end = e + LANES < n_experts ? e + LANES : n_experts;
+        for (; e < end; e++)
+            insert_best(e, logits[e] == logits[e] ? logits[e] : -INFINITY, k, &n, ids, weights);
+    }
+}
+
+static inline void sort_ascending(uint32_t *ids, float *weights, unsigned k)
+{
+    for (unsigned i = 1; i < k; i++) {
+        const uint32_t id = ids[i];
+        const float weight = weights[i];
+        unsigned j = i;
+        for (; j > 0 && ids[j - 1] > id; j--) {
+            ids[j] = ids[j - 1];
+            weights[j] = weights[j - 1];
+        }
+        ids[j] = id;
+        weights[j] = weight;
+    }
+}
+
+static void route_row(const float *logits, unsigned n_experts, unsigned k, bool renormalise,
+                      uint32_t *ids, float *weights)
+{
+    best_of(logits, n_experts, k, ids, weights);
+    const float most = weights[0];
+    EACH_VECTOR(k, STORE(weights + i, vf_exp(vf_sub(LOAD(weights + i), vf_set1(most)))););
+    float total = 0;
+    if (renormalise) {
+        for (unsigned i = 0; i < k; i++)
+            total += weights[i];
+    } else {
+        float lane[LANES];
+        vf acc = vf_zero();
+        size_t e = 0;
+        for (; e + LANES <= n_experts; e += LANES)
+            acc = vf_add(acc, vf_exp(vf_sub(vf_load(logits + e), vf_set1(most))));
+        vf_store(lane, acc);
+        for (; e < n_experts; e++)
+            lane[e % LANES] += fmath_exp(logits[e] - most);
+        total = vf_sum(vf_load(lane));
+    }
+    for (unsigned i = 0; i < k; i++)
+        weights[i] /= total;
+    sort_ascending(ids, weights, k);
+}
+
+#endif

@@ -1,0 +1,181 @@
+#include "backend/machine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/limits.h"
+#include "base/mem.h"
+#include "base/plat.h"
+#include "base/pool.h"
+
+#define READ_BYTES (1ull << 30)
+/* How many times the largest cache: one that does not always drop the oldest gives some hits even
+ * then. */
+#define CACHES_PER_BUFFER 4
+/* The share of the free memory that a measurement may take. */
+#define MEMORY_SHARE 8
+/* Each thread reads this much at a time: eight accumulators of one line each. */
+#define STEP_BYTES (8 * MEM_CACHE_LINE)
+/* One pass of the int8 loop takes about this long. */
+#define PEAK_PASS_NS 40000000
+
+/* ---- passes --------------------------------------------------------------------------------- */
+
+static int compare(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Times `fn` over all threads: run->n_passes figures of amount(ctx) per second. */
+static void run_passes(const struct machine_run *run, struct pool *pool, pool_fn *fn, void *ctx,
+                       uint64_t (*amount)(const void *ctx), struct fm_speed *speed)
+{
+    double figures[MACHINE_PASSES_MAX];
+    const unsigned n = run->n_passes < MACHINE_PASSES_MAX ? run->n_passes : MACHINE_PASSES_MAX;
+    pool_run(pool, fn, ctx);
+    for (unsigned i = 0; i < n; i++) {
+        const uint64_t begin_ns = plat_now_ns();
+        pool_run(pool, fn, ctx);
+        const uint64_t ns = plat_now_ns() - begin_ns;
+        figures[i] = (double)amount(ctx) * 1e9 / (double)(ns > 0 ? ns : 1);
+        if (run->pass_done != NULL)
+            run->pass_done(run->ctx);
+    }
+    qsort(figures, n, sizeof figures[0], compare);
+    *speed = (struct fm_speed){.median = (figures[(n - 1) / 2] + figures[n / 2]) / 2,
+                                    .least = figures[0], .most = figures[n - 1]};
+}
+
+/* ---- memory --------------------------------------------------------------------------------- */
+
+struct read_job {
+    char *buffer;
+    uint64_t bytes; /* a multiple of STEP_BYTES */
+    uint64_t sums[LIMIT_THREADS * (MEM_CACHE_LINE / sizeof(uint64_t))]; /* a line each */
+};
+
+/* The widest vector every processor of the architecture has. */
+typedef uint64_t wide __attribute__((vector_size(16)));
+
+static void fill_part(void *ctx, unsigned part, unsigned n_parts)
+{
+    struct read_job *job = ctx;
+    size_t begin, end;
+    pool_range(job->bytes / STEP_BYTES, part, n_parts, &begin, &end);
+    memset(job->buffer + begin * STEP_BYTES, (int)part + 1, (end - begin) * STEP_BYTES);
+}
+
+/* A sanitizer's checks would be what is measured. */
+#define UNCHECKED __attribute__((no_sanitize("address", "thread")))
+
+/* Every byte, as a kernel does. */
+UNCHECKED static void read_part(void *ctx, unsigned part, unsigned n_parts)
+{
+    struct read_job *job = ctx;
+    size_t begin, end;
+    pool_range(job->bytes / STEP_BYTES, part, n_parts, &begin, &end);
+    const wide *at = (const void *)(job->buffer + begin * STEP_BYTES);
+    const wide *stop = (const void *)(job->buffer + end * STEP_BYTES);
+    wide sums[8] = {{0}};
+    for (; at < stop; at += STEP_BYTES / sizeof(wide)) {
+        for (unsigned line = 0; line < 8; line++) {
+            __builtin_prefetch((const char *)at + 4096 + line * MEM_CACHE_LINE);
+            for (unsigned i = 0; i < 4; i++)
+                sums[line] += at[4 * line + i];
+        }
+    }
+    for (unsigned i = 1; i < 8; i++)
+        sums[0] += sums[i];
+    job->sums[part * (MEM_CACHE_LINE / sizeof(uint64_t))] = sums[0][0] + sums[0][1];
+}
+
+static uint64_t read_amount(const void *ctx)
+{
+    return ((const struct read_job *)ctx)->bytes;
+}
+
+uint64_t machine_read_bytes(bool is_quick)
+{
+    const uint64_t cache = plat_cache_bytes() * CACHES_PER_BUFFER;
+    const uint64_t most = plat_memory_available() / MEMORY_SHARE;
+    const uint64_t want = (cache > READ_BYTES ? cache : READ_BYTES) / (is_quick ? 2 : 1);
+    const uint64_t bytes = most > 0 && most < want ? most : want;
+    return mem_round_up(bytes > STEP_BYTES ? bytes - STEP_BYTES : STEP_BYTES, STEP_BYTES);
+}
+
+int machine_measure_read(const struct machine_run *run, uint64_t bytes,
+                         struct fm_speed *speed, struct fm_error *err)
+{
+    *speed = (struct fm_speed){0};
+    struct pool *pool = NULL;
+    struct read_job *job = mem_new(1, sizeof *job, "the measurement", err);
+    int rc = job == NULL ? FM_ERR_NOMEM : pool_open(run->n_threads, run->is_pinned, &pool, err);
+    if (rc == 0) {
+        job->bytes = mem_round_up(bytes, STEP_BYTES);
+        /* The prefetch of the last step looks beyond the end; that faults nowhere. */
+        job->buffer = mem_new_aligned(MEM_PAGE, job->bytes, "the measured memory", err);
+        rc = job->buffer == NULL ? FM_ERR_NOMEM : 0;
+    }
+    if (rc == 0) {
+        pool_run(pool, fill_part, job); /* each thread's pages lie where it runs */
+        run_passes(run, pool, read_part, job, read_amount, speed);
+    }
+    pool_close(pool);
+    if (job != NULL)
+        mem_free(job->buffer);
+    mem_free(job);
+    return rc;
+}
+
+/* ---- int8 ----------------------------------------------------------------------------------- */
+
+struct peak_job {
+    machine_peak_fn *peak;
+    uint64_t n_rounds;
+    uint64_t n_operations[LIMIT_THREADS];
+};
+
+static void peak_part(void *ctx, unsigned part, unsigned n_parts)
+{
+    struct peak_job *job = ctx;
+    (void)n_parts;
+    job->n_operations[part] = job->peak(job->n_rounds);
+}
+
+static uint64_t peak_amount(const void *ctx)
+{
+    const struct peak_job *job = ctx;
+    uint64_t sum = 0;
+    for (unsigned i = 0; i < LIMIT_THREADS; i++)
+        sum += job->n_operations[i];
+    return sum;
+}
+
+/* Rounds that take one thread PEAK_PASS_NS. */
+static uint64_t rounds_of_a_pass(machine_peak_fn *peak)
+{
+    uint64_t n_rounds = 1;
+    for (;;) {
+        const uint64_t begin_ns = plat_now_ns();
+        (void)peak(n_rounds);
+        const uint64_t ns = plat_now_ns() - begin_ns;
+        if (ns >= PEAK_PASS_NS / 8 || n_rounds >= UINT64_MAX / 16)
+            return (uint64_t)((double)n_rounds * PEAK_PASS_NS / (double)(ns > 0 ? ns : 1)) + 1;
+        n_rounds *= 2;
+    }
+}
+
+int machine_measure_int8(const struct machine_run *run, machine_peak_fn *int8_peak,
+                         struct fm_speed *speed, struct fm_error *err)
+{
+    *speed = (struct fm_speed){0};
+    struct pool *pool;
+    int rc = pool_open(run->n_threads, run->is_pinned, &pool, err);
+    if (rc != 0)
+        return rc;
+    struct peak_job job = {.peak = int8_peak, .n_rounds = rounds_of_a_pass(int8_peak)};
+    run_passes(run, pool, peak_part, &job, peak_amount, speed);
+    pool_close(pool);
+    return 0;
+}

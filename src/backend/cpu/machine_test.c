@@ -1,0 +1,126 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "backend/machine.h"
+#include "base/mem.h"
+#include "base/plat.h"
+
+static void count_pass(void *ctx)
+{
+    (*(unsigned *)ctx)++;
+}
+
+static void assert_speed(const struct fm_speed *speed)
+{
+    assert_true(speed->least > 0);
+    assert_true(speed->least <= speed->median && speed->median <= speed->most);
+}
+
+static void test_read(void **state)
+{
+    (void)state;
+    for (unsigned n_threads = 1; n_threads <= 3; n_threads++) {
+        unsigned n_passes = 0;
+        const struct machine_run run = {.n_threads = n_threads, .n_passes = 5,
+                                        .pass_done = count_pass, .ctx = &n_passes};
+        struct fm_speed speed;
+        assert_int_equal(machine_measure_read(&run, 1000001, &speed, NULL), 0);
+        assert_speed(&speed);
+        assert_int_equal(n_passes, 5);
+    }
+    assert_true(machine_read_bytes(true) > 0);
+    assert_true(machine_read_bytes(true) <= machine_read_bytes(false));
+    assert_true(machine_read_bytes(false) < plat_memory_total());
+}
+
+/* A round is a thousand operations and takes some microseconds. */
+static uint64_t slow_peak(uint64_t n_rounds)
+{
+    for (uint64_t i = 0; i < n_rounds; i++)
+        for (unsigned j = 0; j < 1000; j++)
+            __asm__ __volatile__("" ::: "memory");
+    return 1000 * n_rounds;
+}
+
+static void test_int8(void **state)
+{
+    (void)state;
+    struct fm_speed speed;
+    assert_int_equal(machine_measure_int8(&(struct machine_run){.n_threads = 2, .n_passes = 3},
+                                          slow_peak, &speed, NULL), 0);
+    assert_speed(&speed);
+    assert_true(speed.median > 1e6);
+}
+
+static void test_faults(void **state)
+{
+    (void)state;
+    struct fm_error err;
+    struct fm_speed speed = {.median = 1};
+    const struct machine_run none = {.n_passes = 5}, two = {.n_threads = 2, .n_passes = 5};
+    assert_int_equal(machine_measure_read(&none, 4096, &speed, &err), FM_ERR_ARG);
+    assert_true(speed.median == 0);
+    assert_int_equal(machine_measure_int8(&none, slow_peak, &speed, &err), FM_ERR_ARG);
+    for (long nth = 1; nth <= 4; nth++) {
+        mem_fail_at(nth);
+        assert_int_equal(machine_measure_read(&two, 4096, &speed, &err), FM_ERR_NOMEM);
+        mem_fail_at(0);
+    }
+}
+
+static void test_levels(void **state)
+{
+    (void)state;
+    struct machine_level level, found;
+    struct fm_error err;
+    unsigned n_default = 0, n = 0;
+    for (; machine_level(n, &level); n++) {
+        n_default += level.is_default;
+        assert_true(strlen(level.name) > 0 && strlen(level.needs) > 0);
+        assert_int_equal(machine_level_find(level.name, &found, &err),
+                         level.is_usable ? 0 : FM_ERR_UNSUPPORTED);
+        assert_string_equal(found.name, level.name);
+    }
+    assert_true(n >= 1);
+    assert_int_equal(n_default, 1);
+    assert_int_equal(machine_level_find(NULL, &found, &err), 0);
+    assert_true(found.is_default);
+    assert_int_equal(machine_level_find("zzz", &found, &err), FM_ERR_ARG);
+    assert_non_null(strstr(err.text, "'zzz'"));
+    assert_non_null(strstr(err.text, "reference"));
+}
+
+/* Through the public interface, as `flashmoe doctor` does. */
+static void test_public(void **state)
+{
+    (void)state;
+    struct fm_machine_info info;
+    struct fm_level_info level;
+    struct fm_machine_speeds speeds;
+    struct fm_error err;
+    fm_machine_info(&info);
+    assert_true(info.n_cores >= 1 && info.n_cores <= info.n_cpus);
+    assert_true(info.memory_bytes > info.memory_available_bytes);
+    assert_true(fm_machine_level(0, &level));
+    assert_false(fm_machine_level(1000, &level));
+    assert_int_equal(fm_machine_measure(&(struct fm_machine_options){.cpu = "zzz"}, &speeds, &err),
+                     FM_ERR_ARG);
+    assert_int_equal(fm_machine_measure(&(struct fm_machine_options){.n_threads = 100000}, &speeds,
+                                        &err), FM_ERR_ARG);
+    assert_non_null(strstr(err.text, "100000"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_read),   cmocka_unit_test(test_int8),
+        cmocka_unit_test(test_faults), cmocka_unit_test(test_levels),
+        cmocka_unit_test(test_public),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,327 @@
+/* Processors: how many there are, which of them are cores, how much of them is ours. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#ifdef __linux__
+#include <sched.h>
+#endif
+#ifdef __APPLE__
+#include <sys/sysctl.h>
+#endif
+
+#include "base/limits.h"
+#include "base/plat.h"
+
+/* The first line of a file without its end; false when there is none. */
+static bool line_of_file(const char *path, char *line, size_t bytes)
+{
+    FILE *f = fopen(path, "re");
+    if (f == NULL)
+        return false;
+    bool is_there = fgets(line, (int)bytes, f) != NULL;
+    (void)fclose(f);
+    if (is_there)
+        line[strcspn(line, "\n")] = '\0';
+    return is_there;
+}
+
+unsigned plat_n_cpus_of_machine(void)
+{
+    long n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n > 0 ? (unsigned)n : 1;
+}
+
+/* ---- cores ---------------------------------------------------------------------------------- */
+
+/* The lowest allowed number of a list like "0-3,8,10-11"; `fallback` when there is none. */
+static unsigned lowest_allowed(const char *list, const bool is_allowed[], unsigned fallback)
+{
+    while (*list >= '0' && *list <= '9') {
+        char *end;
+        unsigned long first = strtoul(list, &end, 10), last = first;
+        if (*end == '-')
+            last = strtoul(end + 1, &end, 10);
+        for (unsigned long i = first; i <= last && i < PLAT_CPUS_MAX; i++)
+            if (is_allowed[i])
+                return (unsigned)i; /* the kernel writes lists in ascending order */
+        list = *end == ',' ? end + 1 : end;
+    }
+    return fallback;
+}
+
+unsigned plat_find_cores(const char *root, const bool is_allowed[PLAT_CPUS_MAX],
+                         unsigned firsts[PLAT_CPUS_MAX])
+{
+    unsigned n = 0;
+    for (unsigned cpu = 0; cpu < PLAT_CPUS_MAX; cpu++) {
+        if (!is_allowed[cpu])
+            continue;
+        char path[LIMIT_PATH_BYTES], list[256];
+        (void)snprintf(path, sizeof path, "%s/cpu%u/topology/thread_siblings_list", root, cpu);
+        if (line_of_file(path, list, sizeof list) && lowest_allowed(list, is_allowed, cpu) != cpu)
+            continue;
+        if (firsts != NULL)
+            firsts[n] = cpu;
+        n++;
+    }
+    return n;
+}
+
+#ifdef __linux__
+
+#define CPU_ROOT "/sys/devices/system/cpu"
+
+/* The processors of the calling thread; false when the system does not say. */
+static bool allowed_cpus(bool is_allowed[PLAT_CPUS_MAX])
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) != 0 || CPU_COUNT(&set) == 0)
+        return false;
+    for (unsigned i = 0; i < PLAT_CPUS_MAX; i++)
+        is_allowed[i] = i < CPU_SETSIZE && CPU_ISSET(i, &set);
+    return true;
+}
+
+unsigned plat_n_cpus(void)
+{
+    bool is_allowed[PLAT_CPUS_MAX];
+    if (!allowed_cpus(is_allowed))
+        return plat_n_cpus_of_machine();
+    unsigned n = 0;
+    for (unsigned i = 0; i < PLAT_CPUS_MAX; i++)
+        n += is_allowed[i];
+    return n;
+}
+
+static unsigned n_cores_allowed(void)
+{
+    bool is_allowed[PLAT_CPUS_MAX];
+    return allowed_cpus(is_allowed) ? plat_find_cores(CPU_ROOT, is_allowed, NULL)
+                                    : plat_n_cpus_of_machine();
+}
+
+bool plat_thread_pin(unsigned i)
+{
+    bool is_allowed[PLAT_CPUS_MAX];
+    unsigned firsts[PLAT_CPUS_MAX];
+    if (!allowed_cpus(is_allowed) || i >= plat_find_cores(CPU_ROOT, is_allowed, firsts))
+        return false;
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(firsts[i], &set);
+    return sched_setaffinity(0, sizeof set, &set) == 0;
+}
+
+#else
+
+#ifdef __APPLE__
+static unsigned sysctl_count(const char *name)
+{
+    int n = 0;
+    size_t bytes = sizeof n;
+    return sysctlbyname(name, &n, &bytes, NULL, 0) == 0 && n > 0 ? (unsigned)n : 0;
+}
+#endif
+
+unsigned plat_n_cpus(void)
+{
+    return plat_n_cpus_of_machine();
+}
+
+static unsigned n_cores_allowed(void)
+{
+    unsigned n = 0;
+#ifdef __APPLE__
+    n = sysctl_count("hw.perflevel0.physicalcpu");
+    n = n > 0 ? n : sysctl_count("hw.physicalcpu");
+#endif
+    return n > 0 ? n : plat_n_cpus();
+}
+
+bool plat_thread_pin(unsigned i)
+{
+    (void)i; /* macOS has no such call */
+    return false;
+}
+
+#endif
+
+unsigned plat_n_cores(void)
+{
+    const unsigned n = n_cores_allowed();
+    const double quota = plat_cpu_quota();
+    if (quota == 0 || quota >= n)
+        return n;
+    /* Not one more: threads that outspend the quota are all stopped until its period ends. */
+    return quota >= 1 ? (unsigned)quota : 1;
+}
+
+/* ---- the cgroup's share --------------------------------------------------------------------- */
+
+/* One group's quota: "200000 100000" or "max 100000" in version 2, two files in version 1. */
+static double group_cpus(const char *group, bool is_v1)
+{
+    char path[LIMIT_PATH_BYTES + 32], line[64];
+    double quota = 0, period = 0;
+    (void)snprintf(path, sizeof path, "%s/%s", group, is_v1 ? "cpu.cfs_quota_us" : "cpu.max");
+    if (!line_of_file(path, line, sizeof line))
+        return 0;
+    char *end;
+    quota = strtod(line, &end);
+    if (!is_v1)
+        period = strtod(end, NULL);
+    (void)snprintf(path, sizeof path, "%s/cpu.cfs_period_us", group);
+    if (is_v1 && line_of_file(path, line, sizeof line))
+        period = strtod(line, NULL);
+    return quota > 0 && period > 0 ? quota / period : 0;
+}
+
+/* True for ":cpu", ":cpuacct,cpu" and the like. */
+static bool has_cpu_controller(const char *controllers)
+{
+    for (const char *c = controllers; *c != '\0'; c += strcspn(c, ",")) {
+        c++; /* the ':' or ',' */
+        if (strncmp(c, "cpu", 3) == 0 && (c[3] == ',' || c[3] == '\0'))
+            return true;
+    }
+    return false;
+}
+
+double plat_cgroup_cpus(const char *own_groups, const char *root)
+{
+    double least = 0;
+    FILE *f = fopen(own_groups, "re");
+    if (f == NULL)
+        return 0;
+    char line[LIMIT_PATH_BYTES], path[LIMIT_PATH_BYTES];
+    while (fgets(line, sizeof line, f) != NULL) {
+        line[strcspn(line, "\n")] = '\0';
+        char *controllers = strchr(line, ':');
+        char *group = controllers != NULL ? strchr(controllers + 1, ':') : NULL;
+        if (group == NULL)
+            continue;
+        *group++ = '\0';
+        const bool is_v1 = strcmp(controllers, ":") != 0;
+        if (is_v1 && !has_cpu_controller(controllers))
+            continue;
+        const char *mounted = is_v1 ? "/sys/fs/cgroup/cpu" : "/sys/fs/cgroup";
+        int n = snprintf(path, sizeof path, "%s%s", root != NULL ? root : mounted, group);
+        const size_t root_bytes = strlen(root != NULL ? root : mounted);
+        /* Upwards, since any ancestor may hold the limit. */
+        for (char *end = n < (int)sizeof path ? path + n : NULL;
+             end != NULL && (size_t)(end - path) >= root_bytes; end = strrchr(path, '/')) {
+            *end = '\0';
+            const double here = group_cpus(path, is_v1);
+            least = here > 0 && (least == 0 || here < least) ? here : least;
+        }
+    }
+    (void)fclose(f);
+    return least;
+}
+
+double plat_cpu_quota(void)
+{
+    return plat_cgroup_cpus("/proc/self/cgroup", NULL);
+}
+
+/* ---- names and settings --------------------------------------------------------------------- */
+
+#ifdef __linux__
+
+/* The text behind "FIELD : " in /proc/cpuinfo; false when there is none. */
+static bool cpuinfo_field(const char *field, char *text, size_t bytes)
+{
+    FILE *f = fopen("/proc/cpuinfo", "re");
+    if (f == NULL)
+        return false;
+    char line[1024];
+    const size_t n = strlen(field);
+    bool is_found = false;
+    while (!is_found && fgets(line, sizeof line, f) != NULL) {
+        const char *colon = strchr(line, ':');
+        if (colon == NULL || strncmp(line, field, n) != 0 || strchr(" \t:", line[n]) == NULL)
+            continue;
+        line[strcspn(line, "\n")] = '\0';
+        (void)snprintf(text, bytes, "%s", colon + 1 + strspn(colon + 1, " \t"));
+        is_found = true;
+    }
+    (void)fclose(f);
+    return is_found;
+}
+
+void plat_cpu_name(char *buffer, size_t bytes)
+{
+    char maker[32], part[32];
+    buffer[0] = '\0';
+    if (cpuinfo_field("model name", buffer, bytes))
+        return;
+    /* ARM's numbers are all that Linux says about its processors. */
+    if (cpuinfo_field("CPU implementer", maker, sizeof maker) &&
+        cpuinfo_field("CPU part", part, sizeof part))
+        (void)snprintf(buffer, bytes, "ARM implementer %s, part %s", maker, part);
+}
+
+uint64_t plat_cache_bytes(void)
+{
+    uint64_t largest = 0;
+    for (unsigned i = 0; i < 8; i++) {
+        char path[96], line[32], *end;
+        (void)snprintf(path, sizeof path, CPU_ROOT "/cpu0/cache/index%u/size", i);
+        if (!line_of_file(path, line, sizeof line))
+            break;
+        uint64_t bytes = strtoull(line, &end, 10); /* "32K", "307200K", "1M" */
+        bytes <<= *end == 'K' ? 10 : *end == 'M' ? 20 : *end == 'G' ? 30 : 0;
+        largest = bytes > largest ? bytes : largest;
+    }
+    return largest;
+}
+
+void plat_huge_pages(char *buffer, size_t bytes)
+{
+    char line[128];
+    buffer[0] = '\0';
+    if (!line_of_file("/sys/kernel/mm/transparent_hugepage/enabled", line, sizeof line))
+        return;
+    const char *begin = strchr(line, '[');
+    const size_t n = begin != NULL ? strcspn(begin + 1, "]") : 0;
+    (void)snprintf(buffer, bytes, "%.*s", (int)n, n > 0 ? begin + 1 : "");
+}
+
+#else
+
+void plat_cpu_name(char *buffer, size_t bytes)
+{
+    buffer[0] = '\0';
+#ifdef __APPLE__
+    size_t n = bytes;
+    if (sysctlbyname("machdep.cpu.brand_string", buffer, &n, NULL, 0) != 0)
+        buffer[0] = '\0';
+#else
+    (void)bytes;
+#endif
+}
+
+uint64_t plat_cache_bytes(void)
+{
+#ifdef __APPLE__
+    static const char *const names[] = {"hw.l3cachesize", "hw.perflevel0.l2cachesize",
+                                        "hw.l2cachesize"};
+    for (unsigned i = 0; i < 3; i++) {
+        uint64_t bytes = 0;
+        size_t n = sizeof bytes;
+        if (sysctlbyname(names[i], &bytes, &n, NULL, 0) == 0 && bytes > 0)
+            return bytes;
+    }
+#endif
+    return 0;
+}
+
+void plat_huge_pages(char *buffer, size_t bytes)
+{
+    (void)bytes;
+    buffer[0] = '\0'; /* Linux only */
+}
+
+#endif

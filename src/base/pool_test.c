@@ -1,0 +1,140 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "base/plat.h"
+#include "base/pool.h"
+
+#define PARTS_MAX 64
+
+struct job {
+    size_t n;
+    unsigned n_runs[PARTS_MAX]; /* of each part */
+    uint64_t sums[PARTS_MAX];
+    unsigned late_part, late_us; /* this part sleeps first */
+};
+
+static void add_part(void *ctx, unsigned part, unsigned n_parts)
+{
+    struct job *job = ctx;
+    size_t begin, end;
+    if (job->late_us > 0 && part == job->late_part)
+        (void)usleep(job->late_us);
+    pool_range(job->n, part, n_parts, &begin, &end);
+    job->n_runs[part]++;
+    for (size_t i = begin; i < end; i++)
+        job->sums[part] += i;
+}
+
+/* Every part once, and all of them done when pool_run returns. */
+static void check_round(struct pool *pool, const struct job *given)
+{
+    struct job job = *given;
+    pool_run(pool, add_part, &job);
+    uint64_t sum = 0;
+    for (unsigned i = 0; i < PARTS_MAX; i++) {
+        assert_int_equal(job.n_runs[i], i < pool_n_threads(pool));
+        sum += job.sums[i];
+    }
+    assert_int_equal(sum, job.n * (job.n - 1) / 2);
+}
+
+static void check_pool(unsigned n_threads, bool is_pinned, unsigned n_rounds)
+{
+    struct pool *pool;
+    assert_int_equal(pool_open(n_threads, is_pinned, &pool, NULL), 0);
+    for (unsigned round = 0; round < n_rounds; round++)
+        check_round(pool, &(struct job){.n = 1000});
+    pool_close(pool);
+}
+
+static void test_every_part_once(void **state)
+{
+    (void)state;
+    for (unsigned n_threads = 1; n_threads <= 5; n_threads++)
+        check_pool(n_threads, false, 500);
+}
+
+static void test_many_rounds(void **state)
+{
+    (void)state;
+    check_pool(2, false, 50000);
+}
+
+static void test_more_threads_than_cores(void **state)
+{
+    (void)state;
+    unsigned n = 4 * plat_n_cpus();
+    check_pool(n < PARTS_MAX ? n : PARTS_MAX, false, 2000);
+}
+
+static void test_pinned(void **state)
+{
+    (void)state;
+    const unsigned n_before = plat_n_cpus();
+    check_pool(plat_n_cores() < PARTS_MAX ? plat_n_cores() : PARTS_MAX, true, 500);
+    check_pool(4, true, 500);
+    assert_int_equal(plat_n_cpus(), n_before); /* the caller's own thread is left alone */
+}
+
+/* Both sides fall asleep: the caller behind a late part, the threads between two rounds. */
+static void test_sleepers_wake(void **state)
+{
+    (void)state;
+    struct pool *pool;
+    assert_int_equal(pool_open(4, false, &pool, NULL), 0);
+    for (unsigned i = 0; i < 100; i++) {
+        check_round(pool, &(struct job){.n = 100, .late_part = i % 4, .late_us = 500});
+        (void)usleep(i % 3 * 300);
+    }
+    pool_close(pool);
+}
+
+static void test_opens_and_closes(void **state)
+{
+    (void)state;
+    struct fm_error err;
+    struct pool *pool;
+    for (unsigned i = 0; i < 50; i++)
+        check_pool(3, false, i % 2);
+    pool_close(NULL);
+    assert_int_equal(pool_open(0, false, &pool, &err), FM_ERR_ARG);
+    assert_null(pool);
+    for (long nth = 1; nth <= 2; nth++) {
+        mem_fail_at(nth);
+        assert_int_equal(pool_open(2, false, &pool, &err), FM_ERR_NOMEM);
+        mem_fail_at(0);
+        assert_null(pool);
+    }
+}
+
+static void test_a_round_allocates_nothing(void **state)
+{
+    (void)state;
+    struct pool *pool;
+    assert_int_equal(pool_open(2, false, &pool, NULL), 0);
+    const long n_before = mem_count();
+    for (unsigned i = 0; i < 10; i++)
+        check_round(pool, &(struct job){.n = 10});
+    assert_int_equal(mem_count(), n_before);
+    pool_close(pool);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_part_once),
+        cmocka_unit_test(test_many_rounds),
+        cmocka_unit_test(test_more_threads_than_cores),
+        cmocka_unit_test(test_pinned),
+        cmocka_unit_test(test_sleepers_wake),
+        cmocka_unit_test(test_opens_and_closes),
+        cmocka_unit_test(test_a_round_allocates_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

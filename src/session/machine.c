@@ -1,0 +1,101 @@
+/* fm_machine: what the machine is, and how fast it is right now. */
+#include "backend/machine.h"
+#include "base/limits.h"
+#include "base/plat.h"
+#include "flashmoe.h"
+
+#define PASSES 11
+#define PASSES_QUICK 5
+
+void fm_machine_info(struct fm_machine_info *info)
+{
+    *info = (struct fm_machine_info){
+#if defined(__x86_64__)
+        .architecture = "x86-64",
+#elif defined(__aarch64__)
+        .architecture = "aarch64",
+#else
+        .architecture = "other",
+#endif
+        .n_cpus = plat_n_cpus(),
+        .n_cpus_of_machine = plat_n_cpus_of_machine(),
+        .n_cores = plat_n_cores(),
+        .cpu_quota = plat_cpu_quota(),
+        .cache_bytes = plat_cache_bytes(),
+        .memory_bytes = plat_memory_total(),
+        .memory_available_bytes = plat_memory_available(),
+    };
+    plat_cpu_name(info->processor, sizeof info->processor);
+    plat_huge_pages(info->huge_pages, sizeof info->huge_pages);
+}
+
+bool fm_machine_level(unsigned i, struct fm_level_info *info)
+{
+    struct machine_level level;
+    if (!machine_level(i, &level))
+        return false;
+    *info = (struct fm_level_info){level.name, level.needs, level.is_usable, level.is_default};
+    return true;
+}
+
+/* ---- measuring ------------------------------------------------------------------------------ */
+
+struct measurement {
+    const struct fm_machine_options *options;
+    struct machine_run run;
+    uint64_t n_done, n_total; /* passes */
+};
+
+static void pass_done(void *ctx)
+{
+    struct measurement *m = ctx;
+    m->n_done++;
+    if (m->options->progress != NULL)
+        m->options->progress(m->options->progress_ctx, m->n_done, m->n_total);
+}
+
+static int measure_one(struct measurement *m, unsigned n_threads, uint64_t bytes,
+                       machine_peak_fn *peak, struct fm_speed *out, struct fm_error *err)
+{
+    m->run.n_threads = n_threads;
+    return peak != NULL ? machine_measure_int8(&m->run, peak, out, err)
+                        : machine_measure_read(&m->run, bytes, out, err);
+}
+
+int fm_machine_measure(const struct fm_machine_options *options, struct fm_machine_speeds *speeds,
+                       struct fm_error *err)
+{
+    const struct fm_machine_options defaults = {0};
+    options = options != NULL ? options : &defaults;
+    *speeds = (struct fm_machine_speeds){0};
+    struct machine_level level;
+    int rc = machine_level_find(options->cpu, &level, err);
+    if (rc != 0)
+        return rc;
+    if (options->n_threads > LIMIT_THREADS)
+        return err_set(err, FM_ERR_ARG, "%u threads asked for, at most %d are possible",
+                       options->n_threads, LIMIT_THREADS);
+    const unsigned what = options->what != 0 ? options->what
+                                             : FM_MEASURE_READ | FM_MEASURE_INT8 |
+                                                   FM_MEASURE_ONE_THREAD;
+    const unsigned n_cores = plat_n_cores() < LIMIT_THREADS ? plat_n_cores() : LIMIT_THREADS;
+    const unsigned n = options->n_threads > 0 ? options->n_threads : n_cores;
+    const bool has_read = what & FM_MEASURE_READ, has_one = what & FM_MEASURE_ONE_THREAD;
+    const bool has_int8 = (what & FM_MEASURE_INT8) && level.int8_peak != NULL;
+    struct measurement m = {.options = options};
+    m.run = (struct machine_run){.is_pinned = options->pin_threads, .pass_done = pass_done,
+                                 .n_passes = options->quick ? PASSES_QUICK : PASSES, .ctx = &m};
+    m.n_total = (uint64_t)m.run.n_passes * (unsigned)(has_read + has_int8) * (has_one ? 2 : 1);
+    speeds->n_threads = n;
+    speeds->cpu_level = level.name;
+    speeds->read_buffer_bytes = has_read ? machine_read_bytes(options->quick) : 0;
+    if (has_read && has_one)
+        rc = measure_one(&m, 1, speeds->read_buffer_bytes, NULL, &speeds->read_one, err);
+    if (rc == 0 && has_read)
+        rc = measure_one(&m, n, speeds->read_buffer_bytes, NULL, &speeds->read, err);
+    if (rc == 0 && has_int8 && has_one)
+        rc = measure_one(&m, 1, 0, level.int8_peak, &speeds->int8_one, err);
+    if (rc == 0 && has_int8)
+        rc = measure_one(&m, n, 0, level.int8_peak, &speeds->int8, err);
+    return rc;
+}

@@ -1,0 +1,366 @@
+/* How fast each level is, one thread, beside what the machine can do with its instructions. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "check.h"
+
+#define N_COLS 2048
+#define LONG_TOKENS 512
+#define CACHED_BYTES (512u << 10)
+#define PANEL_ROWS 256
+
+/* ---- time ------------------------------------------------------------------------------------ */
+
+struct job {
+    void (*run)(struct job *job);
+    const struct kernels *k;
+    struct kernel_matmul matmul;
+    struct kernel_attention attention;
+    struct backend_delta_net net;
+    struct backend_segment segment;
+    float *floats[6];
+    size_t n;
+};
+
+/* The shortest of several runs. */
+static double seconds_of(struct job *job)
+{
+    double best = 1e30, total = 0;
+    for (unsigned i = 0; (i < 3 || total < 0.1) && total < 1; i++) {
+        const double begin = seconds_now();
+        job->run(job);
+        const double now = seconds_now() - begin;
+        total += now;
+        best = now < best ? now : best;
+    }
+    return best;
+}
+
+static void *allocate(size_t bytes)
+{
+    void *at = aligned_alloc(64, (bytes + 4095) / 64 * 64);
+    if (at == NULL) {
+        fprintf(stderr, "checkkernel: no memory for %zu bytes\n", bytes);
+        exit(2);
+    }
+    return at;
+}
+
+static float *random_floats(size_t n)
+{
+    struct rng rng = {n};
+    float *x = allocate(n * sizeof *x);
+    for (size_t i = 0; i < n; i++)
+        x[i] = rng_float(&rng, ORDINARY);
+    return x;
+}
+
+static void print_rate(double rate, double limit)
+{
+    char share[16] = "-";
+    if (limit > 0)
+        snprintf(share, sizeof share, "%.0f%%", 100 * rate / limit);
+    printf(" %9.2f %5s", rate * 1e-9, share);
+}
+
+/* ---- matmul ---------------------------------------------------------------------------------- */
+
+/* What all rows of the table share. */
+struct machine {
+    char *memory; /* [bytes] */
+    size_t bytes; /* far more than the caches hold */
+    double read, read_cached, int8, flt;
+    float *x, *y, *scratch, *scale, *offset;
+    int8_t *q;
+    int32_t *sum;
+};
+
+static void machine_open(struct machine *m)
+{
+    long cache = -1;
+#ifdef _SC_LEVEL3_CACHE_SIZE
+    cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+#endif
+    m->bytes = cache > 0 ? 2 * (size_t)cache : 0;
+    m->bytes = m->bytes < 256u << 20 ? 256u << 20 : m->bytes > 1u << 30 ? 1u << 30 : m->bytes;
+    m->memory = allocate(m->bytes);
+    memset(m->memory, 1, m->bytes);
+    m->x = random_floats((size_t)LONG_TOKENS * N_COLS);
+    m->q = allocate((size_t)LONG_TOKENS * N_COLS);
+    m->scale = random_floats((size_t)LONG_TOKENS * N_COLS / KERNEL_SMALLEST_GROUP);
+    m->offset = random_floats((size_t)LONG_TOKENS * N_COLS / KERNEL_SMALLEST_GROUP);
+    m->sum = allocate((size_t)LONG_TOKENS * N_COLS / KERNEL_SMALLEST_GROUP * sizeof *m->sum);
+    m->scratch = allocate(KERNEL_MATMUL_SCRATCH(N_COLS, LONG_TOKENS) * sizeof(float));
+    m->y = allocate((m->bytes / N_COLS * 8 + LONG_TOKENS * PANEL_ROWS) * sizeof(float));
+}
+
+static void machine_close(struct machine *m)
+{
+    void *const all[] = {m->memory, m->x, m->q, m->scale, m->offset, m->sum, m->scratch, m->y};
+    for (unsigned i = 0; i < sizeof all / sizeof all[0]; i++)
+        free(all[i]);
+}
+
+/* As many rows as the memory holds, the parts one behind the other; blocks repeat. */
+static void make_weight(const struct machine *m, const struct quant *format, struct weight *w)
+{
+    struct pool pool;
+    struct rng rng = {1};
+    pool_init(&pool, format, 1);
+    size_t n_rows = m->bytes / quant_row_bytes(format, N_COLS) / 256 * 256;
+    *w = (struct weight){.quant = format, .n_rows = (uint32_t)n_rows, .n_cols = N_COLS};
+    char *at = m->memory;
+    for (unsigned p = 0; p < format->n_parts; p++) {
+        const size_t bytes = quant_part_bytes(format, p, n_rows, N_COLS);
+        const size_t block = format->part_block_bytes[p], first = 4096 * block;
+        pool_fill(&pool, BLOCKS_ORDINARY, p, &rng, at,
+                  (bytes < first ? bytes : first) / block);
+        for (size_t i = first; i < bytes; i += first)
+            memcpy(at + i, at, bytes - i < first ? bytes - i : first);
+        w->parts[p] = at;
+        at += (bytes + 63) / 64 * 64;
+    }
+    pool_clear(&pool);
+}
+
+static void run_matmul(struct job *job)
+{
+    job->k->matmul(&job->matmul);
+}
+
+static double matmul_seconds(const struct machine *m, const struct kernels *k,
+                             const struct weight *w, size_t n_rows, size_t n)
+{
+    struct job job = {.run = run_matmul, .k = k};
+    const struct quant *format = w->quant;
+    job.matmul = (struct kernel_matmul){.w = w, .end = n_rows, .n = n, .y = m->y,
+                                        .y_stride = n_rows, .scratch = m->scratch};
+    if (format->codes == QUANT_NO_CODES) {
+        job.matmul.in.x = m->x;
+        return seconds_of(&job);
+    }
+    const size_t n_groups = N_COLS / format->group;
+    for (size_t t = 0; t < n; t++)
+        k->quantize_row(m->x + t * N_COLS, N_COLS, format->group, m->q + t * N_COLS,
+                        m->scale + t * n_groups, m->offset + t * n_groups, m->sum + t * n_groups);
+    job.matmul.in = (struct kernel_input){.q = m->q, .scale = m->scale, .offset = m->offset,
+                                          .sum = m->sum};
+    return seconds_of(&job);
+}
+
+/* On a busy machine the limit is found by trying often. */
+static void bench_format(struct machine *m, const struct kernels *k, const struct weight *w)
+{
+    const double read = peak_read(k->name, m->memory, m->bytes);
+    m->read = read > m->read ? read : m->read;
+    const struct quant *format = w->quant;
+    const size_t row_bytes = quant_row_bytes(format, N_COLS);
+    const size_t few = CACHED_BYTES / row_bytes / 16 * 16;
+    const double peak = format->codes == QUANT_NO_CODES ? m->flt : m->int8;
+    printf("%-10s %-16s", k->name, format->name);
+    print_rate((double)(w->n_rows * row_bytes) / matmul_seconds(m, k, w, w->n_rows, 1), m->read);
+    print_rate((double)(few * row_bytes) / matmul_seconds(m, k, w, few, 1), m->read_cached);
+    for (size_t n = 64; n <= LONG_TOKENS; n *= 8)
+        print_rate(2.0 * PANEL_ROWS * N_COLS * (double)n /
+                       matmul_seconds(m, k, w, PANEL_ROWS, n), peak);
+    printf("\n");
+    fflush(stdout);
+}
+
+/* Without a choice: what models are stored in, one group size of each affine width. */
+static bool is_format_chosen(const struct bench_options *o, const struct quant *format)
+{
+    static const char *const usual[] = {
+        "affine2-g64", "affine3-g64", "affine4-g32", "affine4-g64", "affine5-g64", "affine6-g64",
+        "affine8-g64", "bf16", "f16", "f32", "fp8-b128-f32", "iq2_xxs", "iq3_s", "iq4_nl",
+        "iq4_xs", "mxfp4", "q2_k", "q3_k", "q4_0", "q4_k", "q5_k", "q6_k", "q8_0"};
+    if (o->format != NULL)
+        return strcmp(o->format, "all") == 0 || strcmp(o->format, format->name) == 0;
+    for (unsigned i = 0; i < sizeof usual / sizeof usual[0]; i++)
+        if (strcmp(usual[i], format->name) == 0)
+            return true;
+    return false;
+}
+
+/* ---- attention and the delta rule ------------------------------------------------------------ */
+
+enum { HEADS = 8, DIM = 128, ROWS = KERNEL_DELTA_ROWS };
+
+static void run_attention(struct job *job)
+{
+    for (unsigned i = 0; i < 16; i++)
+        job->k->attend(&job->attention);
+}
+
+static void bench_attention(const struct kernels *k, const struct quant *format, double peak)
+{
+    const size_t n = KERNEL_ATTENTION_BLOCK * DIM;
+    float *x = random_floats(n), *q = random_floats(HEADS * DIM);
+    void *kv = allocate(n * sizeof(float));
+    format->encode_row(format, x, &kv, n);
+    float *results = allocate((2 * HEADS + HEADS * DIM + HEADS * KERNEL_ATTENTION_BLOCK) *
+                              sizeof *results);
+    struct job job = {.run = run_attention, .k = k};
+    job.attention = (struct kernel_attention){
+        .kv_format = format, .q = q, .q_stride = DIM, .n_heads = HEADS, .head_dim = DIM,
+        .keys = kv, .values = kv, .n_positions = KERNEL_ATTENTION_BLOCK, .scale = 0.088f,
+        .most = results, .total = results + HEADS, .out = results + 2 * HEADS,
+        .scratch = results + 2 * HEADS + HEADS * DIM};
+    const double ops = 16 * 4.0 * HEADS * (double)n;
+    printf("%-10s attend %s, %d heads of %d, 256 positions %*s", k->name, format->name, HEADS, DIM,
+           4, "");
+    print_rate(ops / seconds_of(&job), peak);
+    printf("\n");
+    free(x), free(q), free(kv), free(results);
+}
+
+static void run_delta(struct job *job)
+{
+    for (unsigned h = 0; h < HEADS; h++)
+        job->k->delta_head(&job->net, &job->segment, h, job->floats[0]);
+}
+
+static void bench_delta(const struct kernels *k, double peak)
+{
+    struct job job = {.run = run_delta, .k = k};
+    float *mixed = random_floats((size_t)ROWS * 3 * HEADS * DIM);
+    float *z = random_floats((size_t)ROWS * HEADS * DIM), *ab = random_floats(ROWS * HEADS);
+    float *one = random_floats(DIM), *state = random_floats((size_t)HEADS * DIM * DIM);
+    float *results = allocate((size_t)ROWS * HEADS * DIM * sizeof *results);
+    job.floats[0] = allocate(KERNEL_DELTA_SCRATCH(DIM) * sizeof(float));
+    job.segment = (struct backend_segment){.n_rows = ROWS, .delta = state};
+    job.net = (struct backend_delta_net){
+        .n_key_heads = HEADS, .n_value_heads = HEADS, .key_dim = DIM, .value_dim = DIM,
+        .z = z, .b = ab, .a = ab, .decay = one, .dt_bias = one, .norm = one, .eps = 1e-6f,
+        .mixed = mixed, .out = results};
+    for (unsigned h = 0; h < HEADS; h++)
+        one[h] = -0.5f;
+    const double ops = 7.0 * HEADS * DIM * DIM * ROWS;
+    printf("%-10s delta_head, %d heads of %d x %d, %d rows %*s", k->name, HEADS, DIM, DIM, ROWS, 7,
+           "");
+    print_rate(ops / seconds_of(&job), peak);
+    printf("\n");
+    free(mixed), free(z), free(ab), free(one), free(state), free(results), free(job.floats[0]);
+}
+
+/* ---- the rest: elements a second ------------------------------------------------------------- */
+
+#define REPEAT(...)                                                                                \
+    for (unsigned repeat = 0; repeat < 64; repeat++)                                               \
+        __VA_ARGS__
+
+static void run_quantize(struct job *j)
+{
+    REPEAT(j->k->quantize_row(j->floats[0], j->n, 64, (int8_t *)j->floats[1], j->floats[2],
+                              j->floats[3], (int32_t *)(void *)j->floats[4]);)
+}
+
+static void run_rms_norm(struct job *j)
+{
+    REPEAT(j->k->rms_norm(j->floats[0], j->floats[1], 1e-6f, j->n, j->floats[2]);)
+}
+
+/* From fresh values every time: repeated, they would vanish. */
+static void run_silu_mul(struct job *j)
+{
+    REPEAT({
+        memcpy(j->floats[0], j->floats[5], j->n * sizeof(float));
+        j->k->silu_mul(j->floats[0], j->floats[1], j->n);
+    })
+}
+
+static void run_store_kv(struct job *j)
+{
+    REPEAT(j->k->store_kv(&quant_f16, j->floats[0], j->n, j->floats[1]);)
+}
+
+static void run_route(struct job *j)
+{
+    REPEAT(j->k->route_row(j->floats[0], (unsigned)j->n, 10, false,
+                           (uint32_t *)(void *)j->floats[1], j->floats[2]);)
+}
+
+static void run_weighted_sum(struct job *j)
+{
+    REPEAT(j->k->weighted_sum(j->floats[0], j->floats[1], 8, j->n / 8, j->floats[2]);)
+}
+
+static void run_add(struct job *j)
+{
+    REPEAT(j->k->add(j->floats[2], j->floats[1], j->n);)
+}
+
+static void bench_rest(const struct kernels *k)
+{
+    static const struct {
+        const char *name;
+        void (*run)(struct job *j);
+        size_t n;
+    } all[] = {{"quantize_row, groups of 64", run_quantize, 2048},
+               {"rms_norm", run_rms_norm, 2048},
+               {"silu_mul", run_silu_mul, 2048},
+               {"store_kv f16", run_store_kv, 2048},
+               {"route_row, 10 of 512", run_route, 512},
+               {"weighted_sum of 8", run_weighted_sum, 16384},
+               {"add", run_add, 2048}};
+    for (unsigned i = 0; i < sizeof all / sizeof all[0]; i++) {
+        struct job job = {.k = k, .run = all[i].run, .n = all[i].n};
+        for (unsigned f = 0; f < 6; f++)
+            job.floats[f] = random_floats(16384);
+        printf("%-10s %-28s n %5zu %8.3f elements/ns\n", k->name, all[i].name, all[i].n,
+               64e-9 * (double)all[i].n / seconds_of(&job));
+        for (unsigned f = 0; f < 6; f++)
+            free(job.floats[f]);
+    }
+}
+
+/* ---- the tables ------------------------------------------------------------------------------ */
+
+static void bench_level(const struct bench_options *o, const struct level *level,
+                        struct machine *m)
+{
+    struct kernels k;
+    level_kernels(level, &k);
+    m->read = peak_read(level->name, m->memory, m->bytes);
+    m->read_cached = peak_read(level->name, m->memory, CACHED_BYTES);
+    m->int8 = peak_int8(level->name);
+    m->flt = peak_float(level->name);
+    printf("\n%s: one thread reads %.1f GB/s, from the cache %.1f; int8 %.1f Gop/s, float %.1f\n",
+           level->name, m->read * 1e-9, m->read_cached * 1e-9, m->int8 * 1e-9, m->flt * 1e-9);
+    if (o->kernel == NULL || strcmp(o->kernel, "matmul") == 0) {
+        printf("%-10s %-16s %15s %15s %15s %15s\n", "level", "format", "matvec GB/s",
+               "cached GB/s", "n=64 Gop/s", "n=512 Gop/s");
+        for (unsigned i = 0; quant_at(i) != NULL; i++) {
+            struct weight w;
+            if (!is_format_chosen(o, quant_at(i)))
+                continue;
+            make_weight(m, quant_at(i), &w);
+            bench_format(m, &k, &w);
+        }
+    }
+    if (o->kernel == NULL || strcmp(o->kernel, "attend") == 0) {
+        bench_attention(&k, &quant_f16, m->flt);
+        bench_attention(&k, &quant_f32, m->flt);
+    }
+    if (o->kernel == NULL || strcmp(o->kernel, "delta_head") == 0)
+        bench_delta(&k, m->flt);
+    if (o->kernel == NULL)
+        bench_rest(&k);
+}
+
+int bench_run(const struct bench_options *o)
+{
+    struct machine m = {0};
+    machine_open(&m);
+    printf("weights of %zu MiB and of %u KiB, %d columns; percent of the limits measured here\n",
+           m.bytes >> 20, CACHED_BYTES >> 10, N_COLS);
+    for (unsigned i = 0; level_at(i) != NULL; i++) {
+        const struct level *level = level_at(i);
+        if (level->is_there() && (o->level == NULL || strcmp(o->level, level->name) == 0))
+            bench_level(o, level, &m);
+    }
+    machine_close(&m);
+    return 0;
+}

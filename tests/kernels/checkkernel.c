@@ -1,0 +1,293 @@
+/* checkkernel: holds every level of the kernel table to the reference, bit for bit, with random
+ * shapes and values, and measures how fast each level is. See --help. */
+#include <errno.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "check.h"
+
+/* What --hash gives on every machine: the bits of the reference. It changes when the reference,
+ * or what is tried here, changes. */
+#define REFERENCE_HASH 0x3bd17d7a9bfeb6fbu
+#define HASH_SEED 1
+#define HASH_ROUNDS 4
+
+#define MAX_LEVELS 8
+
+#define FAMILY(kernel, cases, of_formats)                                                          \
+    {#kernel, offsetof(struct kernels, kernel), (cases), (of_formats), check_##kernel}
+
+static const struct family families[] = {
+    FAMILY(quantize_row, 16, NO_FORMAT),
+    FAMILY(matmul, 2, WEIGHT_FORMATS),
+    FAMILY(rms_norm, 16, NO_FORMAT),
+    FAMILY(rope_angles, 8, NO_FORMAT),
+    FAMILY(rotate, 16, NO_FORMAT),
+    FAMILY(store_kv, 16, KV_FORMATS),
+    FAMILY(attend, 12, KV_FORMATS),
+    FAMILY(attend_merge, 16, NO_FORMAT),
+    FAMILY(attend_close, 16, NO_FORMAT),
+    FAMILY(conv_silu, 16, NO_FORMAT),
+    FAMILY(delta_head, 12, NO_FORMAT),
+    FAMILY(route_row, 32, NO_FORMAT),
+    FAMILY(silu_mul, 16, NO_FORMAT),
+    FAMILY(weighted_sum, 16, NO_FORMAT),
+    FAMILY(add_scaled_sigmoid, 16, NO_FORMAT),
+    FAMILY(add, 16, NO_FORMAT),
+    FAMILY(int8_peak, 1, NO_FORMAT),
+};
+
+#define N_FAMILIES (sizeof families / sizeof families[0])
+_Static_assert(sizeof(struct kernels) == sizeof(char *) + N_FAMILIES * sizeof(void (*)(void)),
+               "every kernel of the table is checked");
+
+struct options {
+    const char *level, *kernel, *format;
+    uint64_t seed, rounds, one_case;
+    bool has_case, has_no_pages;
+    enum { CHECK, LIST, BENCH, HASH } what;
+};
+
+static struct kernels tables[MAX_LEVELS]; /* of level_at(i) */
+static unsigned n_failed, n_cases;
+
+/* The kernel's function; only to be compared. */
+static const void *member_of(const struct kernels *table, const struct family *family)
+{
+    const void *function;
+    memcpy(&function, (const char *)table + family->member, sizeof function);
+    return function;
+}
+
+/* The reference, then what is to be checked: the level asked for, or all that are there. */
+static void choose_sides(const struct options *o, struct check *c)
+{
+    for (unsigned i = 0; level_at(i) != NULL && i < MAX_LEVELS; i++) {
+        const struct level *level = level_at(i);
+        if (!level->is_there())
+            continue;
+        level_kernels(level, &tables[i]);
+        if (i > 0 && o->level != NULL && strcmp(o->level, level->name) != 0)
+            continue;
+        c->tables[c->n_sides] = &tables[i];
+        c->names[c->n_sides++] = level->name;
+    }
+}
+
+static const struct quant *format_at(const struct family *family, unsigned i)
+{
+    static const struct quant *const kv[] = {&quant_f16, &quant_f32, NULL};
+    return family->formats == KV_FORMATS ? kv[i] : quant_at(i);
+}
+
+static void report(const struct options *o, struct check *c, const struct family *family,
+                   uint64_t n)
+{
+    const char *format = c->format != NULL ? c->format->name : "";
+    if (c->failures[0].n > 0) {
+        n_failed++;
+        printf("reference %s %s ... FAILED: %s\n", family->name, format, c->failures[0].text);
+    }
+    for (unsigned side = 1; side < c->n_sides; side++) {
+        const struct failure *f = &c->failures[side];
+        if (c->is_skipped[side])
+            continue;
+        n_cases += (unsigned)n;
+        printf("%s %s%s%s ... ", c->names[side], family->name, *format != '\0' ? " " : "", format);
+        if (f->n == 0) {
+            printf("ok (%llu cases)\n", (unsigned long long)n);
+            continue;
+        }
+        n_failed++;
+        printf("FAILED (%u of %llu cases)\n  %s\n  again: --seed %llu --level %s --kernel %s%s%s"
+               " --case %llu\n",
+               f->n, (unsigned long long)n, f->text, (unsigned long long)o->seed, c->names[side],
+               family->name, *format != '\0' ? " --format " : "", format,
+               (unsigned long long)f->index);
+    }
+    fflush(stdout);
+}
+
+static void check_family(const struct options *o, struct check *c, const struct family *family,
+                         const struct quant *format)
+{
+    struct pool pool = {0};
+    uint64_t seed = hash_text(hash_bytes(0xcbf29ce484222325u, &o->seed, sizeof o->seed),
+                              family->name);
+    if (format != NULL)
+        seed = hash_text(seed, format->name);
+    if (family->formats == WEIGHT_FORMATS)
+        pool_init(&pool, format, o->seed);
+    c->format = format;
+    c->pool = &pool;
+    memset(c->failures, 0, sizeof c->failures);
+    const uint64_t first = o->has_case ? o->one_case : 0;
+    const uint64_t n = o->has_case ? 1 : o->rounds * family->weight;
+    for (uint64_t i = first; i < first + n; i++)
+        case_run(c, family->run, seed, i);
+    if (o->what == CHECK)
+        report(o, c, family, n);
+    pool_clear(&pool);
+}
+
+static void check_all(const struct options *o, struct check *c)
+{
+    for (unsigned f = 0; f < N_FAMILIES; f++) {
+        const struct family *family = &families[f];
+        bool is_any = o->what == HASH;
+        for (unsigned side = 1; side < c->n_sides; side++) {
+            c->is_skipped[side] = member_of(c->tables[side], family) ==
+                                  member_of(c->tables[side - 1], family);
+            is_any = is_any || !c->is_skipped[side];
+        }
+        if (!is_any || (o->kernel != NULL && strcmp(o->kernel, family->name) != 0))
+            continue;
+        if (family->formats == NO_FORMAT) {
+            check_family(o, c, family, NULL);
+            continue;
+        }
+        for (unsigned i = 0; format_at(family, i) != NULL; i++)
+            if (o->format == NULL || strcmp(o->format, format_at(family, i)->name) == 0)
+                check_family(o, c, family, format_at(family, i));
+    }
+}
+
+/* ---- what is asked for ----------------------------------------------------------------------- */
+
+/* The reference alone, with the same cases whatever the options say. */
+static uint64_t reference_hash(void)
+{
+    static struct check c;
+    const struct options o = {.what = HASH, .seed = HASH_SEED, .rounds = HASH_ROUNDS};
+    level_kernels(level_at(0), &tables[0]);
+    c.tables[0] = &tables[0];
+    c.names[0] = level_at(0)->name;
+    c.n_sides = 1;
+    c.hash = 0xcbf29ce484222325u;
+    check_all(&o, &c);
+    return c.hash;
+}
+
+static int run_hash(bool is_alone)
+{
+    const uint64_t hash = reference_hash();
+    if (is_alone)
+        printf("%016llx\n", (unsigned long long)hash);
+    if (hash == REFERENCE_HASH)
+        return 0;
+    printf("reference hash %016llx, expected %016llx\n", (unsigned long long)hash,
+           (unsigned long long)REFERENCE_HASH);
+    return 1;
+}
+
+static int run_list(void)
+{
+    for (unsigned i = 0; level_at(i) != NULL; i++)
+        printf("level %s (%s)%s\n", level_at(i)->name, level_at(i)->summary,
+               level_at(i)->is_there() ? "" : ": not on this processor");
+    for (unsigned f = 0; f < N_FAMILIES; f++)
+        printf("kernel %s\n", families[f].name);
+    for (unsigned i = 0; quant_at(i) != NULL; i++)
+        printf("format %s\n", quant_at(i)->name);
+    return 0;
+}
+
+static int run_check(const struct options *o)
+{
+    static struct check c;
+    c.has_no_pages = o->has_no_pages;
+    case_init();
+    choose_sides(o, &c);
+    check_all(o, &c);
+    const bool is_whole = o->level == NULL && o->kernel == NULL && o->format == NULL &&
+                          !o->has_case;
+    if (is_whole && run_hash(false) != 0)
+        n_failed++;
+    if (c.n_sides == 1)
+        printf("this processor has no level above the reference\n");
+    printf("%u cases, %u failures; best level here: %s\n", n_cases, n_failed, level_best()->name);
+    if (n_cases == 0 && c.n_sides > 1) {
+        fprintf(stderr, "checkkernel: nothing was checked; see --list\n");
+        return 1;
+    }
+    return n_failed > 0;
+}
+
+static const char help[] =
+    "Usage: checkkernel [OPTION]...\n"
+    "Holds every level of the kernel table that this processor has to the reference.\n"
+    "  --level NAME   only this level\n"
+    "  --kernel NAME  only this kernel\n"
+    "  --format NAME  only this format of weights, or of keys and values\n"
+    "  --seed N       other random cases (1)\n"
+    "  --rounds N     how many of them (64)\n"
+    "  --case N       only this case\n"
+    "  --no-pages     no buffer ends where memory does (for emulators with sloppy masked loads)\n"
+    "  --list         the levels, kernels and formats there are\n"
+    "  --hash         one number for all results of the reference\n"
+    "  --bench        how fast each level is, beside what the machine can do\n"
+    "  --help         this\n"
+    "Exit status: 0, or 1 when a level differs, or 2 for a fault of the program itself.\n";
+
+static uint64_t number(const char *text)
+{
+    char *end;
+    errno = 0;
+    const unsigned long long n = strtoull(text, &end, 0);
+    if (errno != 0 || *text == '\0' || *text == '-' || *end != '\0') {
+        fprintf(stderr, "checkkernel: '%s' is not a number\n", text);
+        exit(2);
+    }
+    return n;
+}
+
+static void parse(int argc, char **argv, struct options *o)
+{
+    static const struct option known[] = {
+        {"level", required_argument, NULL, 'l'},  {"kernel", required_argument, NULL, 'k'},
+        {"format", required_argument, NULL, 'f'}, {"seed", required_argument, NULL, 's'},
+        {"rounds", required_argument, NULL, 'r'}, {"case", required_argument, NULL, 'c'},
+        {"no-pages", no_argument, NULL, 'n'},     {"list", no_argument, NULL, 'L'},
+        {"hash", no_argument, NULL, 'H'},         {"bench", no_argument, NULL, 'B'},
+        {"help", no_argument, NULL, 'h'},         {NULL, 0, NULL, 0}};
+    for (int option; (option = getopt_long(argc, argv, "", known, NULL)) != -1;)
+        switch (option) {
+        case 'l': o->level = optarg; break;
+        case 'k': o->kernel = optarg; break;
+        case 'f': o->format = optarg; break;
+        case 's': o->seed = number(optarg); break;
+        case 'r': o->rounds = number(optarg); break;
+        case 'c': o->one_case = number(optarg), o->has_case = true; break;
+        case 'n': o->has_no_pages = true; break;
+        case 'L': o->what = LIST; break;
+        case 'H': o->what = HASH; break;
+        case 'B': o->what = BENCH; break;
+        case 'h': fputs(help, stdout); exit(0);
+        default: fputs(help, stderr); exit(2);
+        }
+    if (optind < argc) {
+        fprintf(stderr, "checkkernel: what is '%s'?\n", argv[optind]);
+        exit(2);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    struct options o = {.seed = 1, .rounds = 64};
+    parse(argc, argv, &o);
+    const struct level *level;
+    struct fm_error err;
+    if (level_find(o.level, &level, &err) != 0) {
+        fprintf(stderr, "checkkernel: %s\n", err.text);
+        return 2;
+    }
+    switch (o.what) {
+    case LIST: return run_list();
+    case HASH: return run_hash(true);
+    case BENCH:
+        return bench_run(&(struct bench_options){o.level, o.kernel, o.format});
+    default: return run_check(&o);
+    }
+}
