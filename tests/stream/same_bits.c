@@ -154,10 +154,12 @@ static const char *level_of(unsigned i)
 {
     static const char *usable[16];
     static unsigned n;
+    static bool is_listed;
     struct fm_level_info info;
-    for (unsigned k = 0; n == 0 && fm_machine_level(k, &info); k++)
+    for (unsigned k = 0; !is_listed && fm_machine_level(k, &info); k++)
         if (info.is_usable && (k > 0 || is_small))
             usable[n++] = info.name;
+    is_listed = true;
     return usable[i % n];
 }
 
