@@ -115,7 +115,7 @@ int forward_open(const struct model *model, struct backend *be, struct expert_ca
         return FM_ERR_NOMEM;
     *f = (struct forward){.arch = arch_of(model), .model = model, .be = be, .cache = cache,
                           .options = *options};
-    f->block = mem_new_aligned(MEM_PAGE, forward_bytes(model, options), "scratch memory", err);
+    f->block = mem_new_bulk(forward_bytes(model, options), "scratch memory", err);
     if (f->block == NULL) {
         forward_close(f);
         return FM_ERR_NOMEM;

@@ -44,7 +44,7 @@ int sequence_new(const struct model *model, const struct quant *kv_format, uint3
     struct sequence_sizes sizes;
     sequence_sizes(model, kv_format, &sizes);
     seq->recurrent_bytes = sizes.recurrent_bytes;
-    seq->block = mem_new_aligned(MEM_PAGE, bytes, "the KV cache", err);
+    seq->block = mem_new_bulk(bytes, "the KV cache", err);
     if (seq->block == NULL) {
         sequence_free(seq);
         return FM_ERR_NOMEM;

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/plat.h"
+
 static _Thread_local long n_allocations;
 /* A counter only: no other memory is published through it, so relaxed order is enough. */
 static atomic_long fail_countdown;
@@ -45,6 +47,16 @@ void *mem_new_aligned(uint64_t align, uint64_t bytes, const char *what, struct f
         (void)out_of_memory(bytes, what, err);
         return NULL;
     }
+    return p;
+}
+
+void *mem_new_bulk(uint64_t bytes, const char *what, struct fm_error *err)
+{
+    if (bytes < 2 * (uint64_t)MEM_LARGE_PAGE)
+        return mem_new_aligned(MEM_PAGE, bytes, what, err);
+    void *p = mem_new_aligned(MEM_LARGE_PAGE, bytes, what, err);
+    if (p != NULL)
+        plat_want_large_pages(p, bytes / MEM_LARGE_PAGE * MEM_LARGE_PAGE);
     return p;
 }
 

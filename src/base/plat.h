@@ -129,6 +129,9 @@ uint64_t plat_memory_total(void);
 /* When programs get large pages: "always", "madvise" or "never"; "" when unknown. */
 void plat_huge_pages(char *buffer, size_t bytes);
 
+/* Asks for large pages from here on; whole large pages only. A hint. */
+void plat_want_large_pages(void *at, uint64_t bytes);
+
 /* Memory that can be taken now without swapping: what the machine has available, or what is
  * left of the cgroup's limit when that is less. 0 when unknown. */
 uint64_t plat_memory_available(void);

@@ -12,6 +12,7 @@
 
 #ifdef __linux__
 #include <malloc.h>
+#include <sys/mman.h>
 #else
 #include <sys/resource.h>
 #endif
@@ -303,6 +304,11 @@ bool plat_resident_peak_reset(void)
     return fclose(f) == 0 && is_written;
 }
 
+void plat_want_large_pages(void *at, uint64_t bytes)
+{
+    (void)madvise(at, (size_t)bytes, MADV_HUGEPAGE); /* a kernel without them says no */
+}
+
 void plat_memory_trim(void)
 {
 #ifdef __GLIBC__
@@ -367,6 +373,12 @@ uint64_t plat_resident_peak_bytes(void)
 bool plat_resident_peak_reset(void)
 {
     return false;
+}
+
+void plat_want_large_pages(void *at, uint64_t bytes)
+{
+    (void)at;
+    (void)bytes;
 }
 
 void plat_memory_trim(void)

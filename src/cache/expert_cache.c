@@ -246,7 +246,7 @@ static int allocate(struct expert_cache *cache, struct fm_error *err)
     uint64_t bytes;
     if (!mem_mul(cache->n_slots, model->expert_slot_bytes, &bytes))
         return err_set(err, FM_ERR_NOMEM, "size overflow: the expert cache");
-    cache->memory = mem_new_aligned(MEM_PAGE, bytes, "the expert cache", err);
+    cache->memory = mem_new_bulk(bytes, "the expert cache", err);
     cache->slots = mem_new(cache->n_slots, sizeof *cache->slots, "the expert cache", err);
     cache->where = mem_new(n_where, sizeof *cache->where, "the expert cache", err);
     cache->plan.hit_slots = mem_new(cache->n_experts, sizeof(uint32_t), "a plan", err);

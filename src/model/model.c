@@ -163,7 +163,7 @@ int model_load_dense(struct model *model, fm_progress_fn *progress, void *progre
                      struct fm_error *err)
 {
     struct dense_plan *plan = model->dense_plan;
-    model->dense = mem_new_aligned(MEM_PAGE, model->dense_bytes, "the dense weights", err);
+    model->dense = mem_new_bulk(model->dense_bytes, "the dense weights", err);
     if (model->dense == NULL)
         return FM_ERR_NOMEM;
     qsort(plan->reads, plan->n_reads, sizeof *plan->reads, by_place_on_disk);

@@ -197,7 +197,7 @@ INLINE void few_run(struct layout l, const struct few *few, unsigned n_tokens,
         acc[t] = vf_zero();
     for (size_t column = 0; column < few->n_cols; column += l.unit) {
         size_t at = column / l.block * l.bytes, n = few->n_cols - column;
-        for (; fetched <= at; fetched += 64)
+        for (; l.codes != QUANT_CODES_AFFINE && fetched <= at; fetched += 64)
             prefetch_rows(few->rows, fetched);
         few_scales_at(l, few, column, g, &scales);
         if (l.codes == QUANT_CODES_AFFINE && n < l.unit) {

@@ -114,7 +114,7 @@ int machine_measure_read(const struct machine_run *run, uint64_t bytes,
     if (rc == 0) {
         job->bytes = mem_round_up(bytes, STEP_BYTES);
         /* The prefetch of the last step looks beyond the end; that faults nowhere. */
-        job->buffer = mem_new_aligned(MEM_PAGE, job->bytes, "the measured memory", err);
+        job->buffer = mem_new_bulk(job->bytes, "the measured memory", err);
         rc = job->buffer == NULL ? FM_ERR_NOMEM : 0;
     }
     if (rc == 0) {
