@@ -41,9 +41,9 @@ void *mem_new(uint64_t n, uint64_t bytes, const char *what, struct fm_error *err
 /* Uninitialised, aligned to `align` (a power of two of at least 16). Free with mem_free. */
 void *mem_new_aligned(uint64_t align, uint64_t bytes, const char *what, struct fm_error *err);
 
-/* Uninitialised memory that is read in bulk: page-aligned, in large pages where the system gives them
- * on request (weights from 4 KiB pages are read a quarter slower: docs/BENCHMARKS.md). No page
- * reaches beyond `bytes` rounded up to MEM_PAGE. Free with mem_free. */
+/* Uninitialised memory that is read in bulk: page-aligned, in large pages where the system gives
+ * them on request (docs/BENCHMARKS.md has what they give). No page reaches beyond `bytes` rounded
+ * up to MEM_PAGE. Free with mem_free. */
 void *mem_new_bulk(uint64_t bytes, const char *what, struct fm_error *err);
 
 /* Grows *array to at least `need` elements by doubling; *capacity is updated. 0 or FM_ERR_NOMEM,
