@@ -51,6 +51,46 @@ static void test_checked_sizes(void **state)
     assert_null(mem_new_aligned(64, UINT64_MAX, "nothing", &err));
 }
 
+/* Whether /proc/self/smaps gives the mapping that holds `at` the flag. */
+static bool has_flag(const void *at, const char *flag)
+{
+    FILE *f = fopen("/proc/self/smaps", "r");
+    char line[4096];
+    bool is_here = false, has = false;
+    while (f != NULL && fgets(line, sizeof line, f) != NULL) {
+        unsigned long long begin, end;
+        if (sscanf(line, "%llx-%llx ", &begin, &end) == 2)
+            is_here = (uintptr_t)at >= begin && (uintptr_t)at < end;
+        else if (is_here && strncmp(line, "VmFlags:", 8) == 0)
+            has = strstr(line, flag) != NULL;
+    }
+    if (f != NULL)
+        (void)fclose(f);
+    return has;
+}
+
+static void test_bulk_memory_ends_in_small_pages(void **state)
+{
+    (void)state;
+    char setting[16];
+    plat_huge_pages(setting, sizeof setting);
+    if (setting[0] == '\0')
+        skip();
+    const uint64_t large = MEM_LARGE_PAGE;
+    struct fm_error err;
+    char *p = mem_new_bulk(3 * large + 5000, "a test", &err);
+    assert_non_null(p);
+    assert_true(has_flag(p, " hg"));
+    assert_true(has_flag(p + 3 * large - 1, " hg"));
+    assert_true(has_flag(p + 3 * large, " nh"));
+    assert_true(has_flag(p + 3 * large + 4999, " nh"));
+    mem_free(p);
+    p = mem_new_bulk(2 * large, "a test", &err);
+    assert_non_null(p);
+    assert_true(has_flag(p + 2 * large - 1, " hg"));
+    mem_free(p);
+}
+
 static void test_nth_allocation_fails(void **state)
 {
     (void)state;
@@ -185,6 +225,7 @@ int main(void)
         cmocka_unit_test(test_err_wrap_long_text_is_truncated),
         cmocka_unit_test(test_checked_sizes),
         cmocka_unit_test(test_nth_allocation_fails),
+        cmocka_unit_test(test_bulk_memory_ends_in_small_pages),
         cmocka_unit_test(test_jdoc_messages_name_file_field_value),
         cmocka_unit_test(test_jdoc_numbers_beyond_integers),
         cmocka_unit_test(test_plat_reads_and_knows_the_machine),

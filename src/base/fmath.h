@@ -1,5 +1,5 @@
 /* Transcendental functions that give the same bits on every machine: polynomials in IEEE
- * arithmetic with explicit fused multiply-adds, no libm. fmath_test.c holds each one to the error
+ * arithmetic with explicit fused multiply-adds. fmath_test.c holds each one to the error
  * stated here, measured against the double-precision libm.
  *
  * The inline definitions are for files compiled with hardware FMA (kernels); everybody else calls
@@ -8,7 +8,7 @@
 #ifndef FLASHMOE_BASE_FMATH_H
 #define FLASHMOE_BASE_FMATH_H
 
-#include <math.h> /* fmaf and fma, which are single instructions here; nothing else of libm */
+#include <math.h> /* fmaf and fma: instructions, or libm's, which round once too; nothing else */
 #include <stdint.h>
 #include <string.h>
 

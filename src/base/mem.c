@@ -55,8 +55,12 @@ void *mem_new_bulk(uint64_t bytes, const char *what, struct fm_error *err)
     if (bytes < 2 * (uint64_t)MEM_LARGE_PAGE)
         return mem_new_aligned(MEM_PAGE, bytes, what, err);
     void *p = mem_new_aligned(MEM_LARGE_PAGE, bytes, what, err);
-    if (p != NULL)
-        plat_want_large_pages(p, bytes / MEM_LARGE_PAGE * MEM_LARGE_PAGE);
+    const uint64_t whole = bytes / MEM_LARGE_PAGE * MEM_LARGE_PAGE;
+    if (p == NULL)
+        return NULL;
+    plat_want_large_pages(p, whole);
+    if (bytes > whole)
+        plat_refuse_large_pages((char *)p + whole, bytes - whole);
     return p;
 }
 

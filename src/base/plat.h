@@ -119,8 +119,10 @@ double plat_cgroup_cpus(const char *own_groups, const char *root);
 
 /* The processor's name as its maker writes it, "" when unknown. */
 void plat_cpu_name(char *buffer, size_t bytes);
-/* Its largest cache; 0 when unknown. */
+/* The last-level caches of the processors this process may run on, together; 0 when unknown. */
 uint64_t plat_cache_bytes(void);
+/* The same from the caches listed below `root` (/sys/devices/system/cpu). */
+uint64_t plat_find_caches(const char *root, const bool is_allowed[PLAT_CPUS_MAX]);
 
 /* ---- memory ------------------------------------------------------------------------------ */
 
@@ -131,6 +133,9 @@ void plat_huge_pages(char *buffer, size_t bytes);
 
 /* Asks for large pages from here on; whole large pages only. A hint. */
 void plat_want_large_pages(void *at, uint64_t bytes);
+/* No large page may hold any of these bytes, whatever the machine's setting. `at` is at a multiple
+ * of MEM_PAGE. */
+void plat_refuse_large_pages(void *at, uint64_t bytes);
 
 /* Memory that can be taken now without swapping: what the machine has available, or what is
  * left of the cgroup's limit when that is less. 0 when unknown. */

@@ -51,6 +51,13 @@ static unsigned lowest_allowed(const char *list, const bool is_allowed[], unsign
     return fallback;
 }
 
+/* Whether no lower allowed processor is in the list that the file holds; true without a file. */
+static bool is_first_of(const char *path, const bool is_allowed[], unsigned cpu)
+{
+    char list[4 * PLAT_CPUS_MAX]; /* each second processor of the most there can be, and a comma */
+    return !line_of_file(path, list, sizeof list) || lowest_allowed(list, is_allowed, cpu) == cpu;
+}
+
 unsigned plat_find_cores(const char *root, const bool is_allowed[PLAT_CPUS_MAX],
                          unsigned firsts[PLAT_CPUS_MAX])
 {
@@ -58,15 +65,57 @@ unsigned plat_find_cores(const char *root, const bool is_allowed[PLAT_CPUS_MAX],
     for (unsigned cpu = 0; cpu < PLAT_CPUS_MAX; cpu++) {
         if (!is_allowed[cpu])
             continue;
-        char path[LIMIT_PATH_BYTES], list[256];
+        char path[LIMIT_PATH_BYTES];
         (void)snprintf(path, sizeof path, "%s/cpu%u/topology/thread_siblings_list", root, cpu);
-        if (line_of_file(path, list, sizeof list) && lowest_allowed(list, is_allowed, cpu) != cpu)
+        if (!is_first_of(path, is_allowed, cpu))
             continue;
         if (firsts != NULL)
             firsts[n] = cpu;
         n++;
     }
     return n;
+}
+
+/* A file of cacheN of a processor; false when there is none. */
+static bool cache_line(const char *root, unsigned cpu, unsigned i, const char *name, char *line,
+                       size_t bytes)
+{
+    char path[LIMIT_PATH_BYTES];
+    (void)snprintf(path, sizeof path, "%s/cpu%u/cache/index%u/%s", root, cpu, i, name);
+    return line_of_file(path, line, bytes);
+}
+
+/* The index of a processor's last-level cache; -1 when it has none. */
+static int last_cache(const char *root, unsigned cpu)
+{
+    char line[32];
+    unsigned long highest = 0;
+    int index = -1;
+    for (unsigned i = 0; cache_line(root, cpu, i, "level", line, sizeof line); i++) {
+        const unsigned long level = strtoul(line, NULL, 10);
+        if (level > highest) {
+            highest = level;
+            index = (int)i;
+        }
+    }
+    return index;
+}
+
+uint64_t plat_find_caches(const char *root, const bool is_allowed[PLAT_CPUS_MAX])
+{
+    uint64_t sum = 0;
+    for (unsigned cpu = 0; cpu < PLAT_CPUS_MAX; cpu++) {
+        const int i = is_allowed[cpu] ? last_cache(root, cpu) : -1;
+        char path[LIMIT_PATH_BYTES], line[32], *end;
+        if (i < 0 || !cache_line(root, cpu, (unsigned)i, "size", line, sizeof line))
+            continue;
+        (void)snprintf(path, sizeof path, "%s/cpu%u/cache/index%d/shared_cpu_list", root, cpu, i);
+        if (!is_first_of(path, is_allowed, cpu))
+            continue;
+        const uint64_t bytes = strtoull(line, &end, 10); /* "32K", "307200K", "1M" */
+        sum += bytes << (*end == 'K' ? 10 : *end == 'M' ? 20 : *end == 'G' ? 30 : 0);
+    }
+    return sum;
 }
 
 #ifdef __linux__
@@ -265,17 +314,8 @@ void plat_cpu_name(char *buffer, size_t bytes)
 
 uint64_t plat_cache_bytes(void)
 {
-    uint64_t largest = 0;
-    for (unsigned i = 0; i < 8; i++) {
-        char path[96], line[32], *end;
-        (void)snprintf(path, sizeof path, CPU_ROOT "/cpu0/cache/index%u/size", i);
-        if (!line_of_file(path, line, sizeof line))
-            break;
-        uint64_t bytes = strtoull(line, &end, 10); /* "32K", "307200K", "1M" */
-        bytes <<= *end == 'K' ? 10 : *end == 'M' ? 20 : *end == 'G' ? 30 : 0;
-        largest = bytes > largest ? bytes : largest;
-    }
-    return largest;
+    bool is_allowed[PLAT_CPUS_MAX];
+    return allowed_cpus(is_allowed) ? plat_find_caches(CPU_ROOT, is_allowed) : 0;
 }
 
 void plat_huge_pages(char *buffer, size_t bytes)

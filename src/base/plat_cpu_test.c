@@ -73,6 +73,47 @@ static void test_cores_of_a_made_up_machine(void **state)
     remove_tree(root);
 }
 
+static void put_cache(const char *root, unsigned cpu, unsigned i, const char *level,
+                      const char *size, const char *list)
+{
+    char path[256];
+    (void)snprintf(path, sizeof path, "%s/cpu%u", root, cpu);
+    (void)mkdir(path, 0700);
+    (void)snprintf(path, sizeof path, "%s/cpu%u/cache", root, cpu);
+    (void)mkdir(path, 0700);
+    (void)snprintf(path, sizeof path, "%s/cpu%u/cache/index%u", root, cpu, i);
+    assert_int_equal(mkdir(path, 0700), 0);
+    put(path, "level", level);
+    put(path, "size", size);
+    put(path, "shared_cpu_list", list);
+}
+
+/* Two sockets of four processors with a cache each, and one processor that has no third level. */
+static void test_caches_of_a_made_up_machine(void **state)
+{
+    (void)state;
+    char root[] = "/tmp/flashmoe-cache-XXXXXX";
+    assert_non_null(mkdtemp(root));
+    for (unsigned cpu = 0; cpu < 8; cpu++) {
+        char own[16];
+        (void)snprintf(own, sizeof own, "%u\n", cpu);
+        put_cache(root, cpu, 0, "1\n", "48K\n", own);
+        put_cache(root, cpu, 1, "2\n", "2048K\n", own);
+        put_cache(root, cpu, 2, "3\n", "32M\n", cpu % 2 == 0 ? "0,2,4,6\n" : "1,3,5,7\n");
+    }
+    put_cache(root, 8, 0, "2\n", "1024K\n", "8\n");
+    bool is_allowed[PLAT_CPUS_MAX];
+    allow(is_allowed, "01234567");
+    assert_int_equal(plat_find_caches(root, is_allowed), 64 << 20);
+    allow(is_allowed, "246"); /* one of the two */
+    assert_int_equal(plat_find_caches(root, is_allowed), 32 << 20);
+    allow(is_allowed, "678");
+    assert_int_equal(plat_find_caches(root, is_allowed), 65 << 20);
+    allow(is_allowed, "9");
+    assert_int_equal(plat_find_caches(root, is_allowed), 0);
+    remove_tree(root);
+}
+
 static void test_quota_of_made_up_groups(void **state)
 {
     (void)state;
@@ -119,6 +160,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cores_of_a_made_up_machine),
+        cmocka_unit_test(test_caches_of_a_made_up_machine),
         cmocka_unit_test(test_quota_of_made_up_groups),
         cmocka_unit_test(test_this_machine),
     };

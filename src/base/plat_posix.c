@@ -309,6 +309,11 @@ void plat_want_large_pages(void *at, uint64_t bytes)
     (void)madvise(at, (size_t)bytes, MADV_HUGEPAGE); /* a kernel without them says no */
 }
 
+void plat_refuse_large_pages(void *at, uint64_t bytes)
+{
+    (void)madvise(at, (size_t)bytes, MADV_NOHUGEPAGE); /* the same, and then there are none */
+}
+
 void plat_memory_trim(void)
 {
 #ifdef __GLIBC__
@@ -376,6 +381,12 @@ bool plat_resident_peak_reset(void)
 }
 
 void plat_want_large_pages(void *at, uint64_t bytes)
+{
+    (void)at;
+    (void)bytes;
+}
+
+void plat_refuse_large_pages(void *at, uint64_t bytes)
 {
     (void)at;
     (void)bytes;
