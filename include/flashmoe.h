@@ -168,7 +168,7 @@ struct fm_machine_info {
     unsigned n_cpus_of_machine;
     unsigned n_cores;               /* what fm_model_options.n_threads 0 means */
     double cpu_quota;               /* processors whose time the cgroup grants; 0: no limit */
-    uint64_t cache_bytes;           /* the largest cache; 0: unknown */
+    uint64_t cache_bytes;           /* last-level caches of these together; 0: unknown */
     uint64_t memory_bytes;          /* 0: unknown */
     uint64_t memory_available_bytes;
     char huge_pages[16];            /* "always", "madvise", "never"; empty when unknown */
@@ -185,6 +185,9 @@ struct fm_level_info {
     bool is_default;
 };
 FM_API bool fm_machine_level(unsigned i, struct fm_level_info *info);
+/* 0 when the level is usable here, as the best one, NULL, always is. FM_ERR_ARG: there is none of
+ * that name; the error lists them. FM_ERR_UNSUPPORTED: not on this machine. */
+FM_API int fm_machine_check_level(const char *name, struct fm_error *err);
 
 enum {
     FM_MEASURE_READ = 1,      /* memory */
@@ -348,8 +351,9 @@ struct fm_sampler;
 FM_API int fm_sampler_open(const struct fm_model *model, const struct fm_sampling *sampling,
                            struct fm_sampler **out, struct fm_error *err);
 FM_API void fm_sampler_close(struct fm_sampler *sampler);
-/* A token id, or FM_ERR_FORMAT when no logit is a number: the weights are damaged. Padding rows of
- * the vocabulary, which have no token, are never chosen. */
+/* A token id, or FM_ERR_FORMAT when no logit is a number: the weights are damaged, or keys or
+ * values exceed f16 (fm_model_options.kv). Padding rows of the vocabulary, which have no token,
+ * are never chosen. */
 FM_API int32_t fm_sampler_pick(struct fm_sampler *sampler, const float *logits);
 
 /* ---- packing --------------------------------------------------------------------------- */

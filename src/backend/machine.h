@@ -24,13 +24,15 @@ struct machine_level {
     const char *needs; /* the instructions it uses */
     bool is_usable;    /* on this machine */
     bool is_default;
-    machine_peak_fn *int8_peak; /* NULL: not to be measured */
+    machine_peak_fn *int8_peak; /* behind machine_level_use; NULL: not to be measured */
 };
 
 /* The i-th level of this architecture, lowest first; false past the end. */
 bool machine_level(unsigned i, struct machine_level *level);
 /* The level of that name, NULL for the default; the error names the levels there are. */
 int machine_level_find(const char *name, struct machine_level *level, struct fm_error *err);
+/* The same, and the process may run it from now on: the system is asked for what it needs. */
+int machine_level_use(const char *name, struct machine_level *level, struct fm_error *err);
 
 /* ---- speeds (cpu/machine.c) --------------------------------------------------------------- */
 
@@ -44,8 +46,10 @@ struct machine_run {
 
 #define MACHINE_PASSES_MAX 64
 
-/* A buffer that no cache holds, in so far as the free memory allows; half of it when quick. */
-uint64_t machine_read_bytes(bool is_quick);
+/* Several times the caches, and at least 1 GiB, or half of that when quick; but no more than an
+ * eighth of the free memory. */
+uint64_t machine_buffer_bytes(uint64_t cache_bytes, uint64_t available_bytes, bool is_quick);
+uint64_t machine_read_bytes(bool is_quick); /* the same for this machine now */
 /* Bytes per second at which all threads together read `bytes` bytes of memory. */
 int machine_measure_read(const struct machine_run *run, uint64_t bytes,
                          struct fm_speed *speed, struct fm_error *err);

@@ -172,6 +172,8 @@ static int open_into(struct fm_model *m, const char *path,
     m->is_metadata_only = options->metadata_only;
     int rc = choose_kv_format(m, options->kv, err);
     if (rc == 0)
+        rc = fm_machine_check_level(options->cpu, err); /* before anything is read */
+    if (rc == 0)
         rc = model_open(path, &model_options, &m->model, err);
     if (rc == 0 && options->check && m->model->source->packed == NULL)
         rc = err_set(err, FM_ERR_ARG,

@@ -38,6 +38,12 @@ bool fm_machine_level(unsigned i, struct fm_level_info *info)
     return true;
 }
 
+int fm_machine_check_level(const char *name, struct fm_error *err)
+{
+    struct machine_level level;
+    return machine_level_find(name, &level, err);
+}
+
 /* ---- measuring ------------------------------------------------------------------------------ */
 
 struct measurement {
@@ -68,16 +74,17 @@ int fm_machine_measure(const struct fm_machine_options *options, struct fm_machi
     const struct fm_machine_options defaults = {0};
     options = options != NULL ? options : &defaults;
     *speeds = (struct fm_machine_speeds){0};
+    const unsigned what = options->what != 0 ? options->what
+                                             : FM_MEASURE_READ | FM_MEASURE_INT8 |
+                                                   FM_MEASURE_ONE_THREAD;
     struct machine_level level;
-    int rc = machine_level_find(options->cpu, &level, err);
+    int rc = what & FM_MEASURE_INT8 ? machine_level_use(options->cpu, &level, err)
+                                    : machine_level_find(options->cpu, &level, err);
     if (rc != 0)
         return rc;
     if (options->n_threads > LIMIT_THREADS)
         return err_set(err, FM_ERR_ARG, "%u threads asked for, at most %d are possible",
                        options->n_threads, LIMIT_THREADS);
-    const unsigned what = options->what != 0 ? options->what
-                                             : FM_MEASURE_READ | FM_MEASURE_INT8 |
-                                                   FM_MEASURE_ONE_THREAD;
     const unsigned n_cores = plat_n_cores() < LIMIT_THREADS ? plat_n_cores() : LIMIT_THREADS;
     const unsigned n = options->n_threads > 0 ? options->n_threads : n_cores;
     const bool has_read = what & FM_MEASURE_READ, has_one = what & FM_MEASURE_ONE_THREAD;

@@ -357,8 +357,9 @@ int bench_run(const struct bench_options *o)
     printf("weights of %zu MiB and of %u KiB, %d columns; percent of the limits measured here\n",
            m.bytes >> 20, CACHED_BYTES >> 10, N_COLS);
     for (unsigned i = 0; level_at(i) != NULL; i++) {
-        const struct level *level = level_at(i);
-        if (level->is_there() && (o->level == NULL || strcmp(o->level, level->name) == 0))
+        const struct level *level;
+        if ((o->level == NULL || strcmp(o->level, level_at(i)->name) == 0) &&
+            level_use(level_at(i)->name, &level, NULL) == 0)
             bench_level(o, level, &m);
     }
     machine_close(&m);

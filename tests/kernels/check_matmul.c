@@ -162,10 +162,10 @@ static void make_codes(struct check *c, const struct shape *s, struct kernel_inp
     const bool is_extreme = rng_chance(&c->rng, 6);
     static float x[MAX_INPUTS];
     rng_floats(&c->rng, values, x, n);
-    int8_t *q = take_input(c, "q", n, 64);
-    float *scale = take_input(c, "scale", s->in_rows * n_groups * sizeof *scale, 64);
-    float *offset = take_input(c, "offset", s->in_rows * n_groups * sizeof *offset, 64);
-    int32_t *sum = take_input(c, "sum", s->in_rows * n_groups * sizeof *sum, 64);
+    int8_t *q = take_input(c, "q", n, 1);
+    float *scale = take_input(c, "scale", s->in_rows * n_groups * sizeof *scale, 4);
+    float *offset = take_input(c, "offset", s->in_rows * n_groups * sizeof *offset, 4);
+    int32_t *sum = take_input(c, "sum", s->in_rows * n_groups * sizeof *sum, 4);
     for (size_t t = 0; t < s->in_rows; t++)
         c->tables[0]->quantize_row(x + t * s->n_cols, s->n_cols, group, q + t * s->n_cols,
                                    scale + t * n_groups, offset + t * n_groups,
@@ -209,7 +209,7 @@ void check_matmul(struct check *c)
     if (c->format->codes != QUANT_NO_CODES) {
         make_codes(c, &s, &m.in);
     } else {
-        float *x = take_input(c, "x", s.in_rows * s.n_cols * sizeof *x, 64);
+        float *x = take_input(c, "x", s.in_rows * s.n_cols * sizeof *x, 4);
         rng_floats(&c->rng, rng_values(&c->rng), x, s.in_rows * s.n_cols);
         m.in.x = x;
     }

@@ -21,9 +21,12 @@ double seconds_now(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* Twelve independent chains, as many as hide the latency and fit into 16 registers. */
+/* Twelve independent chains, as many as hide the latency and fit into 16 registers. Nobody knows
+ * what they start with, or the compiler makes them one. */
 #define TWELVE(S) S(0) S(1) S(2) S(3) S(4) S(5) S(6) S(7) S(8) S(9) S(10) S(11)
-#define DECLARE(i) vector acc##i = start;
+#define DECLARE(i)                                                                                 \
+    vector acc##i = start;                                                                         \
+    __asm__ volatile("" : "+" REGISTER(acc##i));
 #define KEEP(i) __asm__ volatile("" : : REGISTER(acc##i));
 
 /* A function that returns operations a second, `ops` being those of one STEP. */
@@ -33,7 +36,7 @@ double seconds_now(void)
         typedef vector_type vector;                                                                \
         const vector start = (start_value);                                                        \
         vector a = (operand_value);                                                                \
-        __asm__ volatile("" : "+" REGISTER_CLASS(a));                                              \
+        __asm__ volatile("" : "+" REGISTER(a));                                                    \
         TWELVE(DECLARE)                                                                            \
         const double begin = seconds_now();                                                        \
         for (unsigned step = 0; step < N_STEPS; step++) {                                          \
@@ -70,8 +73,10 @@ struct peak {
 #define REGISTER_CLASS "v"
 #define REGISTER(x) REGISTER_CLASS(x)
 
+/* The product is separate from the sum: it is made anew of what may have changed. */
 #define INT8_AVX2(i)                                                                               \
-    acc##i = _mm256_add_epi32(acc##i, _mm256_madd_epi16(_mm256_maddubs_epi16(a, acc##i), a));
+    __asm__ volatile("" : "+" REGISTER(a));                                                        \
+    acc##i = _mm256_add_epi32(acc##i, _mm256_madd_epi16(_mm256_maddubs_epi16(a, a), a));
 #define INT8_AVX512(i) acc##i = _mm512_dpbusd_epi32(acc##i, a, a);
 #define FLOAT_AVX2(i) acc##i = _mm256_fmadd_ps(a, a, acc##i);
 #define FLOAT_AVX512(i) acc##i = _mm512_fmadd_ps(a, a, acc##i);

@@ -295,7 +295,7 @@ int backend_cpu_open(const struct backend_options *options, struct backend **out
 {
     *out = NULL;
     const struct level *level;
-    int rc = level_find(options->cpu, &level, err);
+    int rc = level_use(options->cpu, &level, err);
     if (rc != 0)
         return rc;
     struct backend_cpu *cpu = mem_new(1, sizeof *cpu, "the CPU backend", err);

@@ -36,7 +36,7 @@ extern "C" {
     (12 * (size_t)(n_cols) + ((size_t)(n) + 15) / 16 * 7 * (n_cols) + 2048)
 
 /* Activation rows as the weight's format wants them; x where it is not codes, the rest where it
- * is. All arrays begin at a multiple of 64 bytes. */
+ * is. Arrays are aligned as their elements are: one expert's intermediates lie behind another's. */
 struct kernel_input {
     const float *x;       /* [n, n_cols] */
     const int8_t *q;      /* [n, n_cols] */

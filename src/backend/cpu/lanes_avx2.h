@@ -291,12 +291,15 @@ INLINE void vi_transpose(vi x[16])
  * for codes up to 127. A wide code minus 128 is multiplied as magnitude times sign, at most
  * 128 * 127 a product; or as a 16-bit number. */
 
+#define PEAK_CHAINS 2 /* of two registers each; with more, some go through memory */
 #define WIDE_CODES_SHIFT 128 /* vi_dot4 takes that much less than a wide code */
 
 INLINE vc vc_load(const uint8_t *p)
 {
     return (vi){_mm256_loadu_si256((const __m256i *)p), _mm256_loadu_si256((const __m256i *)p + 1)};
 }
+/* The compiler no longer knows what is in a vc or vi. */
+#define HIDE(v) __asm__ volatile("" : "+x"((v).lo), "+x"((v).hi))
 INLINE void vc_store(uint8_t *p, vi x)
 {
     _mm256_storeu_si256((__m256i *)p, x.lo);

@@ -20,7 +20,7 @@ typedef __m512i vc;
 /* Products of one tile: 32 rows and 6 tokens take 24 accumulators. */
 #define TILE_BLOCKS 2
 #define TILE_TOKENS 6
-#define PEAK_CHAINS 12
+#define PEAK_CHAINS 16
 
 INLINE __mmask16 first_lanes(size_t n)
 {
@@ -166,6 +166,8 @@ INLINE void vi_transpose(vi x[16])
 #define WIDE_CODES_SHIFT 0 /* codes are multiplied as they are */
 
 INLINE vc vc_load(const uint8_t *p) { return _mm512_loadu_si512(p); }
+/* The compiler no longer knows what is in a vc or vi. */
+#define HIDE(v) __asm__ volatile("" : "+v"(v))
 INLINE void vc_store(uint8_t *p, vi x) { _mm512_storeu_si512(p, x); }
 INLINE vi vi_load_bytes_part(const uint8_t *p, size_t n)
 {

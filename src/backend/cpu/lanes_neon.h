@@ -349,6 +349,10 @@ INLINE vc vc_load(const uint8_t *p)
     return (vc){{vld1q_u8(p), vld1q_u8(p + 16), vld1q_u8(p + 32), vld1q_u8(p + 48)}};
 }
 
+/* The compiler no longer knows what is in a vc or vi. */
+#define HIDE(v)                                                                                    \
+    __asm__ volatile("" : "+w"((v).p[0]), "+w"((v).p[1]), "+w"((v).p[2]), "+w"((v).p[3]))
+
 #define NEON_DOT4(k)                                                                               \
     ((vi){{vdotq_laneq_s32(acc.p[0], vreinterpretq_s8_u8(codes.p[0]), x, k),                       \
            vdotq_laneq_s32(acc.p[1], vreinterpretq_s8_u8(codes.p[1]), x, k),                       \

@@ -14,14 +14,18 @@ static uint64_t int8_peak(uint64_t n_rounds)
         codes[i] = (uint8_t)(i + n_rounds % 3);
     for (unsigned i = 0; i < sizeof x; i++)
         x[i] = (int8_t)(i + n_rounds % 5);
-    const vc rows = vc_load(codes);
+    vc rows = vc_load(codes);
     const vx token = vx_load(x);
     vi acc[PEAK_CHAINS];
     UNROLL for (unsigned k = 0; k < PEAK_CHAINS; k++)
         acc[k] = vi_set1((int32_t)k); /* each its own, or the compiler makes them one */
-    for (uint64_t i = 0; i < n_rounds; i++)
-        UNROLL for (unsigned k = 0; k < PEAK_CHAINS; k++)
+    for (uint64_t i = 0; i < n_rounds; i++) {
+        HIDE(rows); /* or products that are separate from the sums are made once, in front */
+        UNROLL for (unsigned k = 0; k < PEAK_CHAINS; k++) {
             acc[k] = vi_dot4_of(acc[k], rows, token, k % 4, false);
+            HIDE(acc[k]); /* or sums are moved from register to register, and some to memory */
+        }
+    }
     UNROLL for (unsigned k = 1; k < PEAK_CHAINS; k++)
         acc[0] = vi_add(acc[0], acc[k]);
     volatile int32_t keep = vi_reduce_add(acc[0]); /* every lane, or some are not computed */

@@ -1,5 +1,6 @@
 #include "backend/cpu/levels.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -26,7 +27,9 @@ static bool always(void)
 #if defined(__x86_64__)
 static bool has_avx2(void)
 {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    unsigned a, b, c, d; /* clang 14 has no name for F16C */
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
 }
 
 static bool has_avx512(void)
@@ -38,15 +41,24 @@ static bool has_avx512(void)
 #endif
 
 #if defined(__x86_64__) && defined(__linux__)
-/* Tiles are state that the system must be asked to keep for this process. */
+enum { ARCH_GET_XCOMP_SUPP = 0x1021, ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
+
 static bool has_amx(void)
 {
-    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
     const unsigned amx_tile = 1u << 24, amx_int8 = 1u << 25;
     unsigned a, b, c, d;
+    uint64_t supported = 0;
     return has_avx512() && __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 &&
            (d & amx_tile) != 0 && (d & amx_int8) != 0 &&
-           syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+           syscall(SYS_arch_prctl, ARCH_GET_XCOMP_SUPP, &supported) == 0 &&
+           (supported >> XFEATURE_XTILEDATA & 1) != 0;
+}
+
+/* Tiles are 8 KiB of state a thread, which the system must be asked to keep for this process: its
+ * signal frames grow with it. */
+static bool allow_amx(void)
+{
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 }
 #endif
 
@@ -82,16 +94,16 @@ static bool has_i8mm(void)
 #endif
 
 static const struct level levels[] = {
-    {"reference", "any processor of this architecture", always, k_ref_init},
+    {"reference", "any processor of this architecture", always, NULL, k_ref_init},
 #if defined(__x86_64__)
-    {"avx2", "AVX2, FMA, F16C", has_avx2, k_avx2_init},
-    {"avx512", "AVX-512 F, BW, DQ, VL, VNNI", has_avx512, k_avx512_init},
+    {"avx2", "AVX2, FMA, F16C", has_avx2, NULL, k_avx2_init},
+    {"avx512", "AVX-512 F, BW, DQ, VL, VNNI", has_avx512, NULL, k_avx512_init},
 #if defined(__linux__)
-    {"amx", "AMX int8 tiles, and AVX-512 as above", has_amx, k_amx_init},
+    {"amx", "AMX int8 tiles, and AVX-512 as above", has_amx, allow_amx, k_amx_init},
 #endif
 #elif defined(__aarch64__)
-    {"dotprod", "Advanced SIMD with dot products", has_dotprod, k_dotprod_init},
-    {"i8mm", "Advanced SIMD with int8 matrix products", has_i8mm, k_i8mm_init},
+    {"dotprod", "Advanced SIMD with dot products", has_dotprod, NULL, k_dotprod_init},
+    {"i8mm", "Advanced SIMD with int8 matrix products", has_i8mm, NULL, k_i8mm_init},
 #endif
 };
 
@@ -135,6 +147,19 @@ int level_find(const char *name, const struct level **out, struct fm_error *err)
                            levels[i].summary, level_best()->name);
         }
     return unknown_level(name, err);
+}
+
+int level_use(const char *name, const struct level **out, struct fm_error *err)
+{
+    int rc = level_find(name, out, err);
+    while (rc == 0 && (*out)->allow != NULL && !(*out)->allow()) {
+        if (name != NULL)
+            rc = err_set(err, FM_ERR_UNSUPPORTED, "the system refuses level '%s' (%s): %s", name,
+                         (*out)->summary, strerror(errno));
+        else
+            (*out)--; /* a level can run all below it */
+    }
+    return rc;
 }
 
 void level_kernels(const struct level *level, struct kernels *out)

@@ -1,6 +1,6 @@
 /* The levels of the kernel table this program has for its architecture, lowest first. Each one
  * overrides the table of the level below it, so a table is made by climbing from the reference.
- * Constants and pure functions: any thread; nothing fails but what says so. */
+ * Constants, pure functions and level_use: any thread; nothing fails but what says so. */
 #ifndef FLASHMOE_BACKEND_CPU_LEVELS_H
 #define FLASHMOE_BACKEND_CPU_LEVELS_H
 
@@ -14,6 +14,7 @@ struct level {
     const char *name;    /* "reference", "avx2", "avx512", "amx", "dotprod", "i8mm" */
     const char *summary; /* the instructions it uses */
     bool (*is_there)(void); /* this processor and system can run it, and all below it */
+    bool (*allow)(void);    /* asks the system for what it needs, or errno; NULL: nothing */
     void (*init)(struct kernels *table); /* overrides what it does faster */
 };
 
@@ -23,6 +24,9 @@ const struct level *level_at(unsigned i);
 const struct level *level_best(void);
 /* The level of that name, NULL for the best; an error names the levels there are. */
 int level_find(const char *name, const struct level **out, struct fm_error *err);
+/* level_find, and the process may run its kernels from now on. Where the system refuses the best
+ * level it is the one below. */
+int level_use(const char *name, const struct level **out, struct fm_error *err);
 /* The table of a level. */
 void level_kernels(const struct level *level, struct kernels *out);
 

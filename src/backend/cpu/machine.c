@@ -9,13 +9,18 @@
 #include "base/pool.h"
 
 #define READ_BYTES (1ull << 30)
-/* How many times the largest cache: one that does not always drop the oldest gives some hits even
+/* How many times the caches: one that does not always drop the oldest gives some hits even
  * then. */
 #define CACHES_PER_BUFFER 4
 /* The share of the free memory that a measurement may take. */
 #define MEMORY_SHARE 8
-/* Each thread reads this much at a time: eight accumulators of one line each. */
-#define STEP_BYTES (8 * MEM_CACHE_LINE)
+/* A thread reads several streams side by side, two lines of each in turn: more lines are on their
+ * way than the prefetcher fetches of one. Medians of 31 in turns, GB/s of one thread: 14.3; one
+ * stream 9.2, with prefetch instructions 10.3 to 11.6, with vectors of 64 bytes and prefetch 13.0;
+ * eight streams with vectors of 32 or 64 bytes 14.6 and 13.8. */
+#define STREAMS 8
+#define STREAM_BYTES (2 * MEM_CACHE_LINE)
+#define STEP_BYTES (STREAMS * STREAM_BYTES)
 /* One pass of the int8 loop takes about this long. */
 #define PEAK_PASS_NS 40000000
 
@@ -56,7 +61,7 @@ struct read_job {
 };
 
 /* The widest vector every processor of the architecture has. */
-typedef uint64_t wide __attribute__((vector_size(16)));
+typedef uint64_t wide __attribute__((vector_size(16), may_alias));
 
 static void fill_part(void *ctx, unsigned part, unsigned n_parts)
 {
@@ -75,19 +80,19 @@ UNCHECKED static void read_part(void *ctx, unsigned part, unsigned n_parts)
     struct read_job *job = ctx;
     size_t begin, end;
     pool_range(job->bytes / STEP_BYTES, part, n_parts, &begin, &end);
-    const wide *at = (const void *)(job->buffer + begin * STEP_BYTES);
-    const wide *stop = (const void *)(job->buffer + end * STEP_BYTES);
-    wide sums[8] = {{0}};
-    for (; at < stop; at += STEP_BYTES / sizeof(wide)) {
-        for (unsigned line = 0; line < 8; line++) {
-            __builtin_prefetch((const char *)at + 4096 + line * MEM_CACHE_LINE);
-            for (unsigned i = 0; i < 4; i++)
-                sums[line] += at[4 * line + i];
+    const size_t stream = (end - begin) * STREAM_BYTES;
+    const char *first = job->buffer + begin * STEP_BYTES;
+    wide a = {0}, b = {0}, c = {0}, d = {0};
+    for (size_t at = 0; at < stream; at += STREAM_BYTES)
+        for (const char *s = first + at; s < first + STREAMS * stream; s += stream) {
+            const wide *w = (const void *)s;
+            a += w[0] + w[4];
+            b += w[1] + w[5];
+            c += w[2] + w[6];
+            d += w[3] + w[7];
         }
-    }
-    for (unsigned i = 1; i < 8; i++)
-        sums[0] += sums[i];
-    job->sums[part * (MEM_CACHE_LINE / sizeof(uint64_t))] = sums[0][0] + sums[0][1];
+    a += b + c + d;
+    job->sums[part * (MEM_CACHE_LINE / sizeof(uint64_t))] = a[0] + a[1];
 }
 
 static uint64_t read_amount(const void *ctx)
@@ -95,13 +100,18 @@ static uint64_t read_amount(const void *ctx)
     return ((const struct read_job *)ctx)->bytes;
 }
 
+uint64_t machine_buffer_bytes(uint64_t cache_bytes, uint64_t available_bytes, bool is_quick)
+{
+    const uint64_t beyond = cache_bytes * CACHES_PER_BUFFER;
+    const uint64_t least = READ_BYTES / (is_quick ? 2 : 1);
+    const uint64_t most = available_bytes / MEMORY_SHARE / STEP_BYTES * STEP_BYTES;
+    const uint64_t want = mem_round_up(beyond > least ? beyond : least, STEP_BYTES);
+    return most > 0 && most < want ? most : want;
+}
+
 uint64_t machine_read_bytes(bool is_quick)
 {
-    const uint64_t cache = plat_cache_bytes() * CACHES_PER_BUFFER;
-    const uint64_t most = plat_memory_available() / MEMORY_SHARE;
-    const uint64_t want = (cache > READ_BYTES ? cache : READ_BYTES) / (is_quick ? 2 : 1);
-    const uint64_t bytes = most > 0 && most < want ? most : want;
-    return mem_round_up(bytes > STEP_BYTES ? bytes - STEP_BYTES : STEP_BYTES, STEP_BYTES);
+    return machine_buffer_bytes(plat_cache_bytes(), plat_memory_available(), is_quick);
 }
 
 int machine_measure_read(const struct machine_run *run, uint64_t bytes,
@@ -113,7 +123,6 @@ int machine_measure_read(const struct machine_run *run, uint64_t bytes,
     int rc = job == NULL ? FM_ERR_NOMEM : pool_open(run->n_threads, run->is_pinned, &pool, err);
     if (rc == 0) {
         job->bytes = mem_round_up(bytes, STEP_BYTES);
-        /* The prefetch of the last step looks beyond the end; that faults nowhere. */
         job->buffer = mem_new_bulk(job->bytes, "the measured memory", err);
         rc = job->buffer == NULL ? FM_ERR_NOMEM : 0;
     }

@@ -3,10 +3,12 @@
 
 static struct machine_level described(const struct level *level)
 {
-    struct kernels kernels;
-    level_kernels(level, &kernels);
+    struct kernels kernels = {0};
+    const bool is_usable = level->is_there();
+    if (is_usable) /* even what fills the table is compiled for the level */
+        level_kernels(level, &kernels);
     return (struct machine_level){.name = level->name, .needs = level->summary,
-                                  .is_usable = level->is_there(),
+                                  .is_usable = is_usable,
                                   .is_default = level == level_best(),
                                   .int8_peak = kernels.int8_peak};
 }
@@ -24,6 +26,14 @@ int machine_level_find(const char *name, struct machine_level *level, struct fm_
 {
     const struct level *found;
     int rc = level_find(name, &found, err);
+    *level = described(found);
+    return rc;
+}
+
+int machine_level_use(const char *name, struct machine_level *level, struct fm_error *err)
+{
+    const struct level *found;
+    int rc = level_use(name, &found, err);
     *level = described(found);
     return rc;
 }

@@ -3,6 +3,10 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include <cmocka.h>
 
@@ -34,8 +38,19 @@ static void test_read(void **state)
         assert_int_equal(n_passes, 5);
     }
     assert_true(machine_read_bytes(true) > 0);
-    assert_true(machine_read_bytes(true) <= machine_read_bytes(false));
     assert_true(machine_read_bytes(false) < plat_memory_total());
+}
+
+static void test_buffer(void **state)
+{
+    (void)state;
+    const uint64_t mib = 1 << 20, much = 1ull << 40;
+    assert_int_equal(machine_buffer_bytes(32 * mib, much, false), 1024 * mib);
+    assert_int_equal(machine_buffer_bytes(32 * mib, much, true), 512 * mib);
+    assert_int_equal(machine_buffer_bytes(300 * mib, much, false), 1200 * mib);
+    assert_int_equal(machine_buffer_bytes(300 * mib, much, true), 1200 * mib);
+    assert_int_equal(machine_buffer_bytes(300 * mib, 800 * mib, true), 100 * mib);
+    assert_int_equal(machine_buffer_bytes(0, 0, false), 1024 * mib); /* nothing is known */
 }
 
 /* A round is a thousand operations and takes some microseconds. */
@@ -95,6 +110,34 @@ static void test_levels(void **state)
     assert_non_null(strstr(err.text, "reference"));
 }
 
+#if defined(__x86_64__) && defined(__linux__)
+static bool may_use_tiles(void)
+{
+    enum { ARCH_GET_XCOMP_PERM = 0x1022, XFEATURE_XTILEDATA = 18 };
+    uint64_t permitted = 0;
+    return syscall(SYS_arch_prctl, ARCH_GET_XCOMP_PERM, &permitted) == 0 &&
+           (permitted >> XFEATURE_XTILEDATA & 1) != 0;
+}
+
+/* Runs first: a permission cannot be given back. */
+static void test_only_use_asks_for_tiles(void **state)
+{
+    (void)state;
+    struct machine_level level;
+    struct fm_speed speed;
+    for (unsigned i = 0; machine_level(i, &level); i++)
+        ;
+    (void)machine_level_find("amx", &level, NULL);
+    assert_false(may_use_tiles());
+    assert_int_equal(machine_level_use("amx", &level, NULL),
+                     level.is_usable ? 0 : FM_ERR_UNSUPPORTED);
+    assert_true(may_use_tiles() == level.is_usable);
+    if (level.is_usable)
+        assert_int_equal(machine_measure_int8(&(struct machine_run){.n_threads = 2, .n_passes = 1},
+                                              level.int8_peak, &speed, NULL), 0);
+}
+#endif
+
 /* Through the public interface, as `flashmoe doctor` does. */
 static void test_public(void **state)
 {
@@ -113,14 +156,21 @@ static void test_public(void **state)
     assert_int_equal(fm_machine_measure(&(struct fm_machine_options){.n_threads = 100000}, &speeds,
                                         &err), FM_ERR_ARG);
     assert_non_null(strstr(err.text, "100000"));
+    struct fm_model *model; /* the level is found bad before the model is looked for */
+    assert_int_equal(fm_model_open("no/such", &(struct fm_model_options){.cpu = "zzz"}, &model,
+                                   &err), FM_ERR_ARG);
+    assert_non_null(strstr(err.text, "'zzz'"));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_read),   cmocka_unit_test(test_int8),
-        cmocka_unit_test(test_faults), cmocka_unit_test(test_levels),
-        cmocka_unit_test(test_public),
+#if defined(__x86_64__) && defined(__linux__)
+        cmocka_unit_test(test_only_use_asks_for_tiles),
+#endif
+        cmocka_unit_test(test_read),   cmocka_unit_test(test_buffer),
+        cmocka_unit_test(test_int8),   cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_levels), cmocka_unit_test(test_public),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
