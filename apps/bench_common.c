@@ -42,9 +42,13 @@ static int measure_machine(struct bench *bench, unsigned what, struct fm_error *
     struct fm_machine_speeds speeds;
     int rc = fm_machine_measure(&options, &speeds, err);
     progress_end(&progress);
+    if (rc != 0)
+        return rc;
     join(&bench->read, &speeds.read);
     join(&bench->int8, &speeds.int8);
-    return rc;
+    if (bench->n_measured++ == 0 || speeds.read_buffer_bytes < bench->read_buffer_bytes)
+        bench->read_buffer_bytes = speeds.read_buffer_bytes;
+    return 0;
 }
 
 /* ---- the work -------------------------------------------------------------------------------- */
@@ -119,6 +123,17 @@ static int run_pieces(struct bench *bench, const struct bench_kind *kind, struct
     return rc;
 }
 
+static void close_all(struct bench *bench)
+{
+    interrupt_watch(NULL);
+    fm_sampler_close(bench->sampler);
+    fm_session_close(bench->session);
+    fm_model_close(bench->model);
+    bench->sampler = NULL;
+    bench->session = NULL;
+    bench->model = NULL;
+}
+
 static int open_model(struct bench *bench, const struct bench_kind *kind, struct fm_error *err)
 {
     int rc = app_model_open_routed(bench->args, kind->n_context(bench),
@@ -136,6 +151,20 @@ static int open_model(struct bench *bench, const struct bench_kind *kind, struct
     return kind->open(bench, err);
 }
 
+/* Its memory is what the measurement behind it needs to reach beyond the caches. */
+static int close_model(struct bench *bench, struct fm_error *err)
+{
+    const char *routes = bench->end.routes;
+    bench->architecture = mem_strdup(bench->info.architecture, err);
+    bench->routes = routes != NULL ? mem_strdup(routes, err) : NULL;
+    if (bench->architecture == NULL || (routes != NULL && bench->routes == NULL))
+        return FM_ERR_NOMEM;
+    bench->info.architecture = bench->architecture;
+    bench->info.routes = bench->end.routes = bench->begin.routes = bench->routes;
+    close_all(bench);
+    return 0;
+}
+
 static int run_all(struct bench *bench, const struct bench_kind *kind, struct fm_error *err)
 {
     int rc = 0;
@@ -149,7 +178,8 @@ static int run_all(struct bench *bench, const struct bench_kind *kind, struct fm
         rc = open_model(bench, kind, err);
     if (rc == 0)
         rc = run_pieces(bench, kind, err);
-    interrupt_watch(NULL);
+    if (rc == 0)
+        rc = close_model(bench, err);
     if (rc == 0)
         rc = measure_machine(bench, kind->measure, err);
     return rc;
@@ -173,9 +203,9 @@ int bench_run(const struct args *args, const struct bench_kind *kind)
     } else if (rc != 0) {
         status = say_failed(&err, STATUS_FAILED);
     }
-    fm_sampler_close(bench->sampler);
-    fm_session_close(bench->session);
-    fm_model_close(bench->model);
+    close_all(bench);
+    mem_free(bench->architecture);
+    mem_free(bench->routes);
     mem_free(bench->prompt);
     mem_free(bench);
     return status;
@@ -222,6 +252,11 @@ static json_t *pieces_json(const struct bench *bench)
     return pieces;
 }
 
+static bool is_beyond_cache(const struct bench *bench)
+{
+    return bench->read_buffer_bytes >= BEYOND_CACHES * plat_cache_bytes();
+}
+
 json_t *bench_json(const struct bench *bench, const struct bench_kind *kind, json_t *more)
 {
     const struct fm_stats *s = &bench->end;
@@ -229,7 +264,7 @@ json_t *bench_json(const struct bench *bench, const struct bench_kind *kind, jso
     const char *path = app_model_path(bench->args);
     json_t *all = json_pack(
         "{s:f, s:f, s:f, s:f, s:f, s:o, s:I, s:I, s:I, s:I, s:b, s:I, s:I, s:I, s:I, s:s, s:s,"
-        " s:f, s:f, s:f, s:o, s:o, s:s}",
+        " s:f, s:f, s:f, s:I, s:b, s:o, s:o, s:s}",
         "tok_per_s", speed.median, "tok_per_s_min", speed.least, "tok_per_s_max", speed.most,
         "hit_rate", bench_hit_rate(bench), "bytes_per_token", bench_bytes_per_token(bench),
         kind->pieces_name, pieces_json(bench), "n_tokens", (json_int_t)bench->n_tokens,
@@ -244,6 +279,8 @@ json_t *bench_json(const struct bench *bench, const struct bench_kind *kind, jso
         "logits_hash", bench->logits_hash, "memory_read_gb_per_s", bench->read.median * 1e-9,
         "memory_read_gb_per_s_min", bench->read.least * 1e-9,
         "memory_read_gb_per_s_max", bench->read.most * 1e-9,
+        "read_buffer_bytes", (json_int_t)bench->read_buffer_bytes,
+        "is_read_beyond_cache", is_beyond_cache(bench),
         "routes", json_routes(s->routes), "model", json_text(path, strlen(path)),
         "architecture", bench->info.architecture);
     if (all == NULL || more == NULL || json_object_update(all, more) != 0) {
@@ -252,6 +289,18 @@ json_t *bench_json(const struct bench *bench, const struct bench_kind *kind, jso
     }
     json_decref(more);
     return all;
+}
+
+void bench_print_read(const struct bench *bench)
+{
+    char median[UNIT_BYTES], least[UNIT_BYTES], most[UNIT_BYTES], cache[UNIT_BYTES];
+    (void)printf("memory read  %s, %s to %s, measured %s\n",
+                 human_rate(bench->read.median, median), human_rate(bench->read.least, least),
+                 human_rate(bench->read.most, most),
+                 bench->n_measured > 1 ? "before and after" : "after");
+    if (!is_beyond_cache(bench))
+        (void)printf("             in part the speed of the cache of %s: too little memory is "
+                     "free\n", human_bytes(plat_cache_bytes(), cache));
 }
 
 void bench_print_rest(const struct bench *bench)

@@ -30,8 +30,11 @@ struct bench {
     struct bench_piece pieces[BENCH_REPEAT_MAX];
     struct fm_stats begin, end; /* around all pieces that count */
     char logits_hash[33];
+    char *architecture, *routes; /* the model is closed when results are printed */
     struct fm_speed read; /* bytes per second, before and behind the pieces */
     struct fm_speed int8; /* operations per second; 0: not measured */
+    unsigned n_measured;  /* times that the machine was measured */
+    uint64_t read_buffer_bytes; /* the smallest */
 };
 
 /* How one command uses it. */
@@ -64,7 +67,8 @@ double bench_hit_rate(const struct bench *bench);
 double bench_bytes_per_token(const struct bench *bench);
 /* The keys that all of these commands have; takes the reference to `more` and adds to it. */
 json_t *bench_json(const struct bench *bench, const struct bench_kind *kind, json_t *more);
-/* The last lines of the text. */
+/* The line about memory; the last lines of the text. */
+void bench_print_read(const struct bench *bench);
 void bench_print_rest(const struct bench *bench);
 
 #endif

@@ -33,8 +33,7 @@ static int decode_stretch(struct bench *bench, struct fm_error *err)
     int rc = 0;
     for (unsigned i = 0; rc == 0 && i < bench->n_tokens; i++) {
         int32_t id = fm_sampler_pick(bench->sampler, fm_session_logits(bench->session));
-        rc = id < 0 ? err_set(err, FM_ERR_FORMAT, "'%s' gives logits that are not numbers (NaN)",
-                              app_model_path(bench->args))
+        rc = id < 0 ? app_not_numbers(bench->args, err)
                     : fm_session_eval(bench->session, &id, 1, err);
         bench_progress(bench, bench->n_tokens_done + 1);
     }
@@ -43,14 +42,15 @@ static int decode_stretch(struct bench *bench, struct fm_error *err)
 
 /* ---- the result ------------------------------------------------------------------------------ */
 
-/* What a token in the middle of the measurement must read, and write of its state. */
+/* What a token in the middle of the measurement must read, and write of its state. An expert that
+ * is missing is written to memory, and on its way read from the system's. */
 static double token_bytes(const struct bench *bench)
 {
     const struct fm_model_info *info = &bench->info;
     const double position = (double)bench->n_prompt +
                             (double)bench->n_tokens * bench->n_repeat / 2;
     return (double)(info->dense_token_bytes + info->expert_token_bytes + 2 * info->state_bytes) +
-           (double)info->kv_position_bytes * position;
+           (double)info->kv_position_bytes * position + 2 * bench_bytes_per_token(bench);
 }
 
 static const struct bench_kind decode_kind;
@@ -67,14 +67,14 @@ static int decode_print(const struct bench *bench)
                                              percent)))
                    ? STATUS_OK
                    : STATUS_FAILED;
-    char token[UNIT_BYTES], read[UNIT_BYTES], least[UNIT_BYTES], most[UNIT_BYTES];
+    char token[UNIT_BYTES], read[UNIT_BYTES];
     (void)printf("speed        %.2f tok/s median, %.2f to %.2f, of %u stretches of %u tokens\n",
                  speed.median, speed.least, speed.most, bench->n_repeat, bench->n_tokens);
-    (void)printf("roofline     %.1f%% of %.2f tok/s: a token touches %s of memory\n", percent,
-                 roofline, human_bytes((uint64_t)bytes, token));
-    (void)printf("memory read  %s, %s to %s, measured before and after\n",
-                 human_rate(bench->read.median, read), human_rate(bench->read.least, least),
-                 human_rate(bench->read.most, most));
+    (void)printf("roofline     %.1f%% of %.2f tok/s%s: a token touches %s of memory%s\n", percent,
+                 roofline, bench->is_resident ? "" : ", the limit of memory alone",
+                 human_bytes((uint64_t)bytes, token),
+                 bench->is_resident ? "" : ", and reads from the disk come on top");
+    bench_print_read(bench);
     (void)printf("expert hits  %.1f%%%s\n", 100 * bench_hit_rate(bench),
                  bench->is_resident ? "; everything is resident, the same tokens were decoded once "
                                       "before"
@@ -121,10 +121,12 @@ const struct command cmd_bench_decode = {
         "it.\n"
         "Where the budget holds every expert, all of this is done twice and only the second time "
         "counts: then everything is resident and no disk is measured.\n"
-        "Before and after, the speed at which the same number of threads reads memory is "
-        "measured. The roofline is that speed divided by the bytes a token must touch: the dense "
-        "weights, its experts, keys and values at the middle position, the recurrent state read "
-        "and written. A model that fits into the processor's cache can be faster than that.",
+        "Before, and after the model is closed, the speed at which the same number of threads "
+        "reads memory is measured. The roofline is that speed divided by the bytes a token must "
+        "touch: the dense weights, its experts, keys and values at the middle position, the "
+        "recurrent state read and written, and twice what was read from the disk, which goes "
+        "through memory. That is the limit of memory alone: reads from the disk come on top of "
+        "it. A model that fits into the processor's cache can be faster.",
     .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help,
                                           .is_optional = true},
                                          {.name = NULL}},

@@ -105,7 +105,7 @@ static void judge_memory(struct doctor *d)
     if (read->median > 0 && read->most - read->least > 0.25 * read->median)
         find(d, "The speed of memory varied by %.0f%% while it was measured: something else uses "
              "the machine.", 100 * (read->most - read->least) / read->median);
-    if (m->cache_bytes > 0 && d->speeds.read_buffer_bytes < 3 * m->cache_bytes / 2)
+    if (d->speeds.read_buffer_bytes < BEYOND_CACHES * m->cache_bytes)
         find(d, "Too little memory is free to measure it beyond the processor's cache of %s.",
              human_bytes(m->cache_bytes, total));
 }
@@ -295,9 +295,8 @@ static int run_doctor(const struct args *args)
     const bool is_json = args_flag(args, "json");
     fm_machine_info(&d.info);
     find_levels(&d);
-    int rc = measure(&d, &err);
-    if (rc != 0)
-        return say_failed(&err, rc == FM_ERR_ARG ? STATUS_USAGE : STATUS_FAILED);
+    if (measure(&d, &err) != 0)
+        return say_failed(&err, STATUS_FAILED);
     judge_levels(&d);
     judge_cores(&d);
     judge_memory(&d);

@@ -165,8 +165,7 @@ static int next_token(struct run *run, int32_t *id, struct fm_error *err)
         return rc;
     *id = fm_sampler_pick(run->sampler, fm_session_logits(run->session));
     if (*id < 0)
-        return err_set(err, FM_ERR_FORMAT, "'%s' gives logits that are not numbers (NaN): its "
-                       "weights are damaged", app_model_path(run->args));
+        return app_not_numbers(run->args, err);
     ((int32_t *)run->tokens)[run->n_tokens++] = *id;
     if (fm_model_is_stop_token(run->model, *id)) {
         run->stop_reason = "stop";

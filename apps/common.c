@@ -185,6 +185,14 @@ int app_model_open_routed(const struct args *args, unsigned n_context, const cha
     return rc;
 }
 
+int app_not_numbers(const struct args *args, struct fm_error *err)
+{
+    const bool is_f16 = strcmp(args_text(args, "kv"), "f16") == 0;
+    return err_set(err, FM_ERR_FORMAT, "'%s' gives logits that are not numbers (NaN): its weights "
+                   "are damaged%s", app_model_path(args),
+                   is_f16 ? ", or its keys or values exceed the range of f16; try --kv f32" : "");
+}
+
 json_t *json_routes(const char *label)
 {
     return label != NULL ? json_text(label, strlen(label)) : json_null();

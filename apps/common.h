@@ -36,6 +36,11 @@ int app_model_open(const struct args *args, unsigned n_context, struct fm_model 
 int app_model_open_routed(const struct args *args, unsigned n_context, const char *routes,
                           struct fm_model **out, struct fm_error *err);
 int app_model_open_metadata(const struct args *args, struct fm_model **out, struct fm_error *err);
+/* The error of a model none of whose logits is a number. */
+int app_not_numbers(const struct args *args, struct fm_error *err);
+
+/* What is measured with a buffer of fewer caches than this is partly their speed. */
+#define BEYOND_CACHES 3
 
 /* The label of fm_stats' routes as JSON: a string or null. */
 json_t *json_routes(const char *label);

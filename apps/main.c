@@ -25,6 +25,15 @@ static void fill_standard_files(void)
             (void)open("/dev/null", O_RDONLY);
 }
 
+/* Of the commands that have --cpu, before they do anything. */
+static int check_level(const struct args *args, struct fm_error *err)
+{
+    for (size_t i = 0; i < args->n_values; i++)
+        if (strcmp(args->values[i].option->name, "cpu") == 0)
+            return fm_machine_check_level(args->values[i].text, err);
+    return 0;
+}
+
 static int run_command(int argc, char **argv)
 {
     struct fm_error err = {0};
@@ -39,6 +48,9 @@ static int run_command(int argc, char **argv)
         docs_help(stdout, command);
         return STATUS_OK;
     }
+    int rc = check_level(&args, &err);
+    if (rc != 0)
+        return say_failed(&err, rc == FM_ERR_ARG ? STATUS_USAGE : STATUS_FAILED);
     return command->run(&args);
 }
 

@@ -154,9 +154,9 @@ class Usage(Case):
             self.assert_fails(flashmoe("run", MODEL, "-p", "hi", f"--{option}", value), 2,
                               f"--{option}")
         self.assert_fails(flashmoe("run", MODEL, "-n"), 2, "--n-tokens needs a value")
-        self.assert_fails(flashmoe("run", MODEL, "-p", "hi", "--cpu", "zzz"), 1,
-                          "no processor level 'zzz'", "reference")
-        self.assert_fails(flashmoe("doctor", "--cpu", "zzz"), 2, "no processor level 'zzz'")
+        for line in ("run no/such -p hi", "eval nll no/such x", "bench decode no/such", "doctor"):
+            self.assert_fails(flashmoe(*line.split(), "--cpu", "zzz"), 2,
+                              "flashmoe: there is no processor level 'zzz'", "reference")
         self.assert_fails(flashmoe("doctor", "zzz"), 2, "unexpected argument 'zzz'")
         self.assert_fails(flashmoe("run", MODEL, "--json=1"), 2, "takes no value")
 
@@ -667,6 +667,9 @@ class Bench(Case):
         self.assertEqual(found["hit_rate"], 1)
         self.assertEqual(found["bytes_per_token"], 0)
         self.assertLess(found["memory_bytes"], 256 << 20)
+        cache_bytes = json.loads(flashmoe("doctor", "--quick", "--json").stdout)["cache_bytes"]
+        self.assertIs(found["is_read_beyond_cache"],
+                      found["read_buffer_bytes"] >= 3 * cache_bytes)
         return found
 
     def test_decode(self):
@@ -682,8 +685,9 @@ class Bench(Case):
         out = self.assert_works(flashmoe("bench", "decode", MODEL, "--tokens", "4")).stdout
         for word in ("tok/s median", "of 5 stretches of 4 tokens", "expert hits  100.0%; ",
                      "everything is resident", "per token", "the model's own", "roofline ",
-                     "memory read ", "level ", " thread"):
+                     "memory read ", "measured before and after", "level ", " thread"):
             self.assertIn(word, out)
+        self.assertNotIn("memory alone", out)
 
     def test_decode_bytes(self):
         """The bytes of a token follow from what inspect says of the model."""
@@ -693,6 +697,21 @@ class Bench(Case):
         self.assertEqual(found["token_bytes"],
                          info["dense_token_bytes"] + info["expert_token_bytes"] +
                          2 * info["state_bytes"] + info["kv_position_bytes"] * position)
+
+    def test_decode_limit(self):
+        """Where experts are missing the roofline is that of memory alone, and counts them."""
+        args = ("bench", "decode", "nano", "--memory", "64M", "--tokens", "3", "--repeat", "1")
+        info = json.loads(flashmoe("inspect", "nano", "--json").stdout)
+        found = json.loads(self.assert_works(flashmoe(*args, "--json")).stdout)
+        self.assertIs(found["is_resident"], False)
+        self.assertGreater(found["bytes_per_token"], 0)
+        position = found["n_prompt_tokens"] + 1.5
+        self.assertAlmostEqual(found["token_bytes"],
+                               info["dense_token_bytes"] + info["expert_token_bytes"] +
+                               2 * info["state_bytes"] + info["kv_position_bytes"] * position +
+                               2 * found["bytes_per_token"], places=1)
+        self.assertRegex(self.assert_works(flashmoe(*args)).stdout,
+                         r"the limit of memory alone: .*, and reads from the disk come on top\n")
 
     def test_prefill(self):
         found = self.bench("prefill", "--tokens", "24", "--repeat", "3", "--prefill-chunk", "8")

@@ -172,6 +172,25 @@ class Sound(Case):
                         self.assertIn(result.returncode, (0, 1), result.stderr)
 
 
+    def test_values_beyond_f16(self):
+        """Those that give no number with f16 do with f32, and the message names it."""
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Checkpoint(folder, NEXT)
+            header, data = read_weights(copy.path(WEIGHTS))
+            data = bytearray(data)
+            for name in (name for name in header if name.endswith("v_proj.weight")):
+                begin, end = header[name]["data_offsets"]
+                numbers = struct.unpack(f"<{(end - begin) // 2}H", data[begin:end])
+                larger = [x + (40 << 7) if x & 0x7f80 else x for x in numbers]  # bf16, times 2^40
+                data[begin:end] = struct.pack(f"<{len(larger)}H", *larger)
+            text = json.dumps(header).encode()
+            copy.write(WEIGHTS, struct.pack("<Q", len(text)) + text + data)
+            args = (copy.dir, "-p", "hi", "-n", "4", "--greedy", "-q")
+            self.assert_refused(run(*args), ["not numbers (NaN)", "f16", "try --kv f32"])
+            result = run(*args, "--kv", "f32")
+            self.assertEqual((result.returncode, result.stderr), (0, b""))
+
+
 class Directory(Case):
     def refuse_path(self, path, *words):
         self.assert_refused(run(path, "-p", "hi", "-n", "4", "--greedy"), words)
