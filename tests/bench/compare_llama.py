@@ -103,8 +103,7 @@ def run_ours(args, test):
         sys.exit(f"{args.fmoe}: {test} never found every expert in the cache; "
                  "give more --decode-tokens, or more memory")
     # Where the stretches that count begin on average.
-    args.depth = (result.get("n_prompt_tokens", 0) + result.get("n_warm_tokens", 0)
-                  + args.tokens[test] * (1 + COUNTED) // 2)
+    args.depth = result.get("n_prompt_tokens", 0) + args.tokens[test] * (1 + COUNTED) // 2
     return speeds, others, {key: result.get(key) for key in REPORTED}
 
 
