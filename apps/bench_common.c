@@ -136,8 +136,9 @@ static void close_all(struct bench *bench)
 
 static int open_model(struct bench *bench, const struct bench_kind *kind, struct fm_error *err)
 {
-    int rc = app_model_open_routed(bench->args, kind->n_context(bench),
-                                   args_text(bench->args, "routes"), &bench->model, err);
+    const struct app_model_options how = {.n_context = kind->n_context(bench),
+                                          .routes = args_text(bench->args, "routes")};
+    int rc = app_model_open(bench->args, &how, &bench->model, err);
     if (rc == 0)
         rc = fm_session_open(bench->model, &bench->session, err);
     if (rc != 0)

@@ -13,6 +13,7 @@ extern const struct command cmd_verify;
 extern const struct command cmd_bench_decode;
 extern const struct command cmd_bench_prefill;
 extern const struct command cmd_bench_routes;
+extern const struct command cmd_bench_replay;
 extern const struct command cmd_doctor;
 extern const struct command cmd_synth;
 extern const struct command cmd_completions;

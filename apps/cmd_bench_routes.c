@@ -1,6 +1,5 @@
 #include <string.h>
 
-#include "base/limits.h"
 #include "cmd.h"
 #include "common.h"
 #include "term.h"
@@ -133,20 +132,6 @@ static int run_bench_routes(const struct args *args)
     const size_t n = 1 + find_references(columns + 1);
     return args_flag(args, "json") ? print_json(columns, n) : print_table(columns, n);
 }
-
-static const struct option shape_options[] = {
-    {.name = "experts", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_EXPERTS,
-     .shown = "the trace's own, or 128", .help = "Experts in a layer"},
-    {.name = "used", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_TOP_K,
-     .shown = "the trace's own, or 6", .help = "Experts per token"},
-    {.name = "layers", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_LAYERS,
-     .shown = "the trace's own, or 48", .help = "Layers with experts"},
-    {.name = "tokens", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = 4096,
-     .shown = "what the trace decodes, or 128",
-     .help = "Tokens to measure, after those of the prompt"},
-    {.name = NULL},
-};
-static const struct option_group group_shape = {"Shape", shape_options};
 
 const struct command cmd_bench_routes = {
     .name = "bench routes",

@@ -255,7 +255,8 @@ static int run_nll(const struct args *args)
     if (rc == 0)
         rc = tokenize_file(&nll, &err);
     if (rc == 0) {
-        rc = app_model_open(args, (unsigned)nll.window, &nll.model, &err);
+        const struct app_model_options how = {.n_context = (unsigned)nll.window};
+        rc = app_model_open(args, &how, &nll.model, &err);
         if (rc == FM_ERR_ARG)
             rc = err_wrap(&err, rc, "--window %zu", nll.window);
     }

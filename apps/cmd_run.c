@@ -111,9 +111,13 @@ static int tokenize_prompt(struct run *run, const char *text, size_t text_bytes,
 static int open_all(struct run *run, const char *text, size_t text_bytes, struct fm_error *err)
 {
     int rc = route_trace_open(&run->trace, args_text(run->args, "trace"), err);
+    const struct app_model_options how = {
+        .n_context = (unsigned)args_uint(run->args, "context"),
+        .routes = args_text(run->args, "routes"),
+        .keeps_heat = args_text(run->args, "routes") == NULL,
+    };
     if (rc == 0)
-        rc = app_model_open_routed(run->args, (unsigned)args_uint(run->args, "context"),
-                                   args_text(run->args, "routes"), &run->model, err);
+        rc = app_model_open(run->args, &how, &run->model, err);
     if (rc != 0)
         return rc;
     struct fm_stats stats;
@@ -268,8 +272,8 @@ static bool print_json(const struct run *run, const struct fm_stats *stats)
     for (size_t i = 0; i < run->n_tokens; i++)
         (void)json_array_append_new(tokens, json_integer(((const int32_t *)run->tokens)[i]));
     return out_json(json_pack(
-        "{s:o, s:o, s:I, s:I, s:s, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:s, s:s,"
-        " s:I, s:{s:f, s:I, s:f, s:f}, s:o, s:s, s:o}",
+        "{s:o, s:o, s:I, s:I, s:s, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:s?, s:s?,"
+        " s:s?, s:I, s:I, s:i, s:i, s:i, s:s, s:s, s:I, s:{s:f, s:I, s:f, s:f}, s:o, s:s, s:o}",
         "text", json_text(run->text_bytes > 0 ? run->text : "", run->text_bytes),
         "tokens", tokens,
         "n_tokens", (json_int_t)run->n_tokens,
@@ -280,7 +284,12 @@ static bool print_json(const struct run *run, const struct fm_stats *stats)
         "hit_rate", hit_rate(stats),
         "n_expert_hits", (json_int_t)stats->n_expert_hits,
         "n_expert_misses", (json_int_t)stats->n_expert_misses,
+        "n_expert_late", (json_int_t)stats->n_expert_late,
+        "n_warmed", (json_int_t)stats->n_warmed,
+        "n_cache_slots", (json_int_t)stats->n_cache_slots,
         "bytes_read", (json_int_t)stats->bytes_read,
+        "read_wait_s", (double)stats->read_wait_ns * 1e-9,
+        "io", stats->io, "reader", stats->reader, "policy", stats->policy,
         "memory_bytes", (json_int_t)stats->memory_resident_peak_bytes,
         "memory_budget_bytes", (json_int_t)stats->memory_budget_bytes,
         "n_context", (int)stats->n_context,

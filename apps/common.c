@@ -44,6 +44,24 @@ static const struct option engine_options[] = {
     {.name = "kv", .kind = OPTION_STRING, .metavar = "FORMAT", .value = "f16",
      .help = "Format of keys and values, f16 or f32, which rounds nothing and takes twice the "
              "memory"},
+    {.name = "io", .kind = OPTION_STRING, .metavar = "HOW", .value = "auto",
+     .help = "How experts are read: direct, past the system's page cache, so that nothing is held "
+             "twice; page, through it; or auto: direct where the file system can"},
+    {.name = "reader", .kind = OPTION_STRING, .metavar = "NAME", .value = "pread",
+     .help = "Who reads: pread, threads that wait for the disk, or uring, one thread with an "
+             "io_uring where the system allows it"},
+    {.name = "read-depth", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = 64, .value = "16",
+     .help = "Reads under way at a time"},
+    {.name = "policy", .kind = OPTION_STRING, .metavar = "NAME", .value = "lcp",
+     .help = "Which expert the cache drops: lcp, used seldom and long ago, or lru, used longest "
+             "ago"},
+    {.name = "lookahead", .kind = OPTION_STRING, .metavar = "WHEN", .value = "auto",
+     .help = "Read experts that the next layer will probably choose: on, off, or auto: tried in "
+             "turns and kept while it is faster"},
+    {.name = "heat", .kind = OPTION_PATH, .metavar = "FILE", .shown = "in the user's cache folder",
+     .excludes = "no-heat",
+     .help = "Where it is kept which experts were used, so that the next start reads them at once"},
+    {.name = "no-heat", .kind = OPTION_FLAG, .help = "Neither use nor write a heat file"},
     {.name = "check", .kind = OPTION_FLAG,
      .help = "Hold everything that is read of a packed model against its checksums"},
     {.name = NULL},
@@ -88,6 +106,19 @@ static const struct option message_options[] = {
     {.name = NULL},
 };
 
+static const struct option shape_options[] = {
+    {.name = "experts", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_EXPERTS,
+     .shown = "the trace's own, or 128", .help = "Experts in a layer"},
+    {.name = "used", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_TOP_K,
+     .shown = "the trace's own, or 6", .help = "Experts per token"},
+    {.name = "layers", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_LAYERS,
+     .shown = "the trace's own, or 48", .help = "Layers with experts"},
+    {.name = "tokens", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = 4096,
+     .shown = "what the trace decodes, or 128",
+     .help = "Tokens to measure, after those of the prompt"},
+    {.name = NULL},
+};
+
 static const struct option help_options[] = {
     {.name = "help", .letter = 'h', .kind = OPTION_FLAG, .help = "Show this help"},
     {.name = NULL},
@@ -96,6 +127,7 @@ static const struct option help_options[] = {
 const struct option_group group_engine = {"Memory and speed", engine_options};
 const struct option_group group_context = {"Memory and speed", context_options};
 const struct option_group group_routes = {"Routing", routes_options};
+const struct option_group group_shape = {"Shape", shape_options};
 const struct option_group group_trace = {"Routing", trace_options};
 const struct option_group group_json = {"Output", json_options};
 const struct option_group group_messages = {"Output", message_options};
@@ -146,14 +178,56 @@ const char *app_model_path(const struct args *args)
     return nano != NULL ? nano : given;
 }
 
-int app_model_open(const struct args *args, unsigned n_context, struct fm_model **out,
-                   struct fm_error *err)
+/* FNV-1a: names a model's path in a file name. */
+static unsigned long long path_hash(const char *path)
 {
-    return app_model_open_routed(args, n_context, NULL, out, err);
+    unsigned long long hash = 0xcbf29ce484222325ull;
+    for (; *path != '\0'; path++)
+        hash = (hash ^ (unsigned char)*path) * 0x100000001b3ull;
+    return hash;
 }
 
-int app_model_open_routed(const struct args *args, unsigned n_context, const char *routes,
-                          struct fm_model **out, struct fm_error *err)
+/* The model's heat file in the user's cache folder, which is made; false when there is none. */
+static bool find_heat_path(const char *model, char path[LIMIT_PATH_BYTES])
+{
+    char real[LIMIT_PATH_BYTES], dir[LIMIT_PATH_BYTES / 2];
+    const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    const bool has_xdg = xdg != NULL && xdg[0] == '/';
+    if ((!has_xdg && (home == NULL || home[0] != '/')) || !plat_real_path(model, real))
+        return false;
+    const int n = snprintf(dir, sizeof dir, "%s%s", has_xdg ? xdg : home,
+                           has_xdg ? "" : "/.cache");
+    if (n < 0 || (size_t)n + sizeof "/flashmoe" > sizeof dir ||
+        plat_make_dir(dir, NULL) != 0)
+        return false;
+    (void)strncat(dir, "/flashmoe", sizeof dir - (size_t)n - 1);
+    if (plat_make_dir(dir, NULL) != 0)
+        return false;
+    const char *name = strrchr(real, '/');
+    (void)snprintf(path, LIMIT_PATH_BYTES, "%s/%.80s-%016llx.heat", dir,
+                   name != NULL ? name + 1 : real, path_hash(real));
+    return true;
+}
+
+static void read_engine_options(const struct args *args, struct fm_model_options *options)
+{
+    options->memory_bytes = args_uint(args, "memory");
+    options->n_threads = (unsigned)args_uint(args, "threads");
+    options->pin_threads = args_flag(args, "pin");
+    options->cpu = args_text(args, "cpu");
+    options->prefill_chunk = (unsigned)args_uint(args, "prefill-chunk");
+    options->check = args_flag(args, "check");
+    options->kv = args_text(args, "kv");
+    options->io = args_text(args, "io");
+    options->reader = args_text(args, "reader");
+    options->read_depth = (unsigned)args_uint(args, "read-depth");
+    options->policy = args_text(args, "policy");
+    options->lookahead = args_text(args, "lookahead");
+    options->heat_path = args_text(args, "heat");
+}
+
+int app_model_open(const struct args *args, const struct app_model_options *how,
+                   struct fm_model **out, struct fm_error *err)
 {
     const bool is_verbose = args_flag(args, "verbose");
     say_library_log(is_verbose);
@@ -161,23 +235,20 @@ int app_model_open_routed(const struct args *args, unsigned n_context, const cha
     progress_begin(&progress, "loading", !args_flag(args, "quiet"));
     struct fm_model_options options;
     fm_model_options_init(&options);
-    options.memory_bytes = args_uint(args, "memory");
-    options.n_threads = (unsigned)args_uint(args, "threads");
-    options.pin_threads = args_flag(args, "pin");
-    options.cpu = args_text(args, "cpu");
-    options.n_sessions = 1;
-    options.n_context = n_context;
-    options.prefill_chunk = (unsigned)args_uint(args, "prefill-chunk");
-    options.check = args_flag(args, "check");
-    options.routes = routes;
-    options.kv = args_text(args, "kv");
+    read_engine_options(args, &options);
+    options.n_context = how->n_context;
+    options.routes = how->routes;
+    char heat[LIMIT_PATH_BYTES];
+    if (options.heat_path == NULL && how->keeps_heat && !args_flag(args, "no-heat") &&
+        find_heat_path(app_model_path(args), heat))
+        options.heat_path = heat;
     options.progress = progress_bytes;
     options.progress_ctx = &progress;
     int rc = fm_model_open(app_model_path(args), &options, out, err);
     progress_end(&progress);
     if (rc == 0 && is_verbose)
         say_plan(*out);
-    if (rc == 0 && routes != NULL) {
+    if (rc == 0 && how->routes != NULL) {
         struct fm_stats stats;
         fm_model_stats(*out, &stats);
         say_warning("routes: %s", stats.routes);

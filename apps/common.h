@@ -15,6 +15,7 @@ extern const struct command *const command_list[];
 extern const struct option_group group_engine;   /* memory, threads, pin, cpu, ... */
 extern const struct option_group group_context;  /* context */
 extern const struct option_group group_routes;   /* routes */
+extern const struct option_group group_shape;    /* experts, used, layers, tokens: of routes */
 extern const struct option_group group_trace;    /* trace */
 extern const struct option_group group_json;     /* json */
 extern const struct option_group group_messages; /* quiet, verbose */
@@ -28,13 +29,15 @@ extern const char option_pin_help[], option_cpu_help[];
  * too: "nano" itself when that is not there. Lives as long as the program. */
 const char *app_model_path(const struct args *args);
 
-/* Opens the model with the options of group_engine and a progress bar; n_context as in
- * fm_model_options. */
-int app_model_open(const struct args *args, unsigned n_context, struct fm_model **out,
-                   struct fm_error *err);
-/* The same with fm_model_options' routes; says so when they are in use. */
-int app_model_open_routed(const struct args *args, unsigned n_context, const char *routes,
-                          struct fm_model **out, struct fm_error *err);
+struct app_model_options {
+    unsigned n_context; /* as in fm_model_options */
+    const char *routes; /* likewise; says so when they are in use */
+    bool keeps_heat;    /* without --heat too: in the user's cache folder */
+};
+
+/* Opens the model with the options of group_engine and a progress bar. */
+int app_model_open(const struct args *args, const struct app_model_options *how,
+                   struct fm_model **out, struct fm_error *err);
 int app_model_open_metadata(const struct args *args, struct fm_model **out, struct fm_error *err);
 /* The error of a model none of whose logits is a number. */
 int app_not_numbers(const struct args *args, struct fm_error *err);

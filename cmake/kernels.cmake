@@ -14,10 +14,14 @@ else()
     set(FLASHMOE_FLAGS_i8mm ${FLASHMOE_NEON_FLAGS} -march=armv8.2-a+dotprod+i8mm)
 endif()
 
-# A sanitizer makes the optimisation of these files take minutes and gigabytes.
+# Instrumented, each of these files takes more than twelve minutes and 2 GB to compile. What they
+# could do wrong, reading or writing beyond their arrays, checkkernel finds with guard pages; the
+# definition, k_ref.c, is instrumented.
 if(FLASHMOE_SANITIZE)
     foreach(level ${FLASHMOE_LEVELS})
-        list(TRANSFORM FLASHMOE_FLAGS_${level} REPLACE "^-O3$" "-O1")
+        if(NOT level STREQUAL ref)
+            list(APPEND FLASHMOE_FLAGS_${level} -fno-sanitize=all)
+        endif()
     endforeach()
 endif()
 

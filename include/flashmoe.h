@@ -82,6 +82,20 @@ struct fm_model_options {
      * "gen:KEY=VALUE,..." or the path of a routing trace. NULL: the model's own routers. */
     const char *routes;
     const char *kv; /* format of keys and values: "f16" or "f32"; NULL: f16 */
+    /* How experts are read, which changes no bit: "direct" past the page cache where the file
+     * system can, "page" through it; NULL or "auto": direct. By "pread" threads, or by "uring"
+     * where the system has it; NULL: pread. */
+    const char *io, *reader;
+    unsigned read_depth; /* reads under way at a time; 0: 16 */
+    /* Reads experts that the next layer's router would choose now: "on", "off", NULL or "auto":
+     * tried in turns, and kept while it is faster. */
+    const char *lookahead;
+    /* Which experts the cache drops: "lcp" (used seldom and long ago), "lru"; NULL: lcp. */
+    const char *policy;
+    /* A file that keeps the heat of the experts from one run to the next: read when the model is
+     * opened, so that the hottest are fetched at once, and written when it is closed. NULL: none.
+     * A file that is damaged or another model's is ignored with a line in the log. */
+    const char *heat_path;
     fm_progress_fn *progress;
     void *progress_ctx;
 };
@@ -151,13 +165,22 @@ struct fm_stats {
     uint64_t n_prefill_tokens, prefill_ns; /* prompts */
     uint64_t n_decode_tokens, decode_ns;   /* evaluations of one further token per session */
     uint64_t n_expert_hits, n_expert_misses;
-    uint64_t bytes_read; /* expert bytes read from storage */
+    uint64_t n_expert_late; /* of the misses, those that were on their way already */
+    uint64_t n_guesses, n_guesses_used; /* experts read ahead; those that were used */
+    uint64_t n_warmed;                  /* experts read because of the heat file */
+    uint64_t bytes_read;                /* expert bytes read from storage */
+    uint64_t read_wait_ns;              /* nothing could be computed while they travelled */
+    const char *reader, *io, *policy;   /* in use; NULL without routed experts */
     /* What has taken the place of the routers and makes the text meaningless, in words that
      * belong in every output; NULL: the model routes itself. Valid until the model is closed. */
     const char *routes;
 };
 
 FM_API void fm_model_stats(const struct fm_model *model, struct fm_stats *stats);
+
+/* The share of its experts that looking ahead has foreseen in the i-th layer with experts, 0 to 1;
+ * negative while there is none. False past the end. */
+FM_API bool fm_model_recall(const struct fm_model *model, unsigned i, double *recall);
 
 /* ---- machine --------------------------------------------------------------------------- */
 
@@ -221,6 +244,17 @@ struct fm_machine_speeds {
 /* Measures now, with memory and threads of its own, which are given back. `options` may be NULL. */
 FM_API int fm_machine_measure(const struct fm_machine_options *options,
                               struct fm_machine_speeds *speeds, struct fm_error *err);
+
+/* How fast the experts of a model come from its disk: random whole experts, with so many reads
+ * under way as `options` say (io, reader, read_depth; the rest is not looked at). */
+struct fm_disk_speeds {
+    struct fm_speed read;       /* bytes */
+    uint64_t expert_bytes;      /* of the largest expert */
+    unsigned read_depth;
+    const char *io, *reader;    /* in use */
+};
+FM_API int fm_disk_measure(const char *model_path, const struct fm_model_options *options,
+                           bool quick, struct fm_disk_speeds *speeds, struct fm_error *err);
 
 /* ---- text ------------------------------------------------------------------------------ */
 
@@ -330,6 +364,25 @@ FM_API unsigned fm_routes_capacity(unsigned n_experts, unsigned i);
  * shape wanted; one that is 0 is the trace's own. */
 FM_API int fm_routes_measure(const char *routes, struct fm_routes_stats *stats,
                              struct fm_error *err);
+
+/* What a cache that has room for a share of all experts would have hit on a routing, 0 to 1; late:
+ * in the second half of the tokens alone. Negative: not measured. */
+#define FM_REPLAY_POLICIES 7
+struct fm_replay_point {
+    double share;     /* wanted: above 0, at most 1 */
+    unsigned n_slots; /* experts that it has room for, at least one a layer */
+    double hits[FM_REPLAY_POLICIES], late_hits[FM_REPLAY_POLICIES];
+};
+
+/* "lru", "lcp": the engine's own; "layer-lru", "layer-lfu": as many slots for each layer; "static":
+ * what the first half used most stays, so that only the second half is measured; "layer-belady",
+ * "belady": what none that does not know the future can beat. NULL when there is no i-th. */
+FM_API const char *fm_replay_policy(unsigned i);
+
+/* Fills `stats` as fm_routes_measure does, and the points for their shares. */
+FM_API int fm_routes_replay(const char *routes, struct fm_routes_stats *stats,
+                            struct fm_replay_point *points, unsigned n_points,
+                            struct fm_error *err);
 
 /* The i-th trace of a real model to compare with; false when there is none. */
 FM_API bool fm_routes_reference(unsigned i, const char **name, struct fm_routes_stats *stats);

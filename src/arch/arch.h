@@ -56,6 +56,11 @@ struct step {
     float *shared;       /* [n_rows, hidden] */
     float *expert_parts; /* [n_rows, k, hidden] */
     float *ffn;          /* [n_rows, hidden] */
+
+    /* Of one row: what a later layer's router would choose now. */
+    float *ahead_normed;   /* [hidden] */
+    uint32_t *ahead_ids;   /* [k] ascending */
+    float *ahead_weights;  /* [k] */
 };
 
 /* An expert that is ready, and the rows it works on: row rows[i] of `normed` gives row places[i] of
@@ -80,6 +85,9 @@ struct arch {
     void (*embed)(struct step *step);
     void (*mix)(struct step *step, uint32_t layer);   /* x += mixer(norm(x)) */
     void (*route)(struct step *step, uint32_t layer); /* normed, ids, weights */
+    /* ahead_ids: what `layer` would choose if its input were x as it is now. Of one row, between
+     * route and experts of a layer before; the backend's input stays `normed`. */
+    void (*foresee)(struct step *step, uint32_t layer);
     void (*dense)(struct step *step, uint32_t layer); /* the whole block when not routed */
     /* Experts on their rows; `shared` along with the first, of which there may be none. */
     void (*experts)(struct step *step, uint32_t layer, const struct step_expert *experts,

@@ -204,6 +204,19 @@ void blocks_route(struct step *step, uint32_t layer)
                    t->renormalises, step->ids, step->weights);
 }
 
+void blocks_foresee(struct step *step, uint32_t layer)
+{
+    const struct transformer *t = transformer_of(step);
+    const struct transformer_layer *l = &t->layers[layer];
+    struct backend *be = step->be;
+    be->ops->rms_norm(be, step->x, l->ffn_norm, t->eps, 1, t->hidden, step->ahead_normed);
+    be->ops->input(be, step->ahead_normed, 1, t->hidden);
+    be->ops->matmul(be, &(struct backend_product){&l->router, step->router}, 1);
+    be->ops->route(be, step->router, 1, t->n_experts, t->n_experts_per_token, t->renormalises,
+                   step->ahead_ids, step->ahead_weights);
+    be->ops->input(be, step->normed, 1, t->hidden);
+}
+
 void blocks_dense(struct step *step, uint32_t layer)
 {
     const struct transformer *t = transformer_of(step);

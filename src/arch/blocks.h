@@ -66,6 +66,7 @@ uint32_t blocks_expert_layer(const void *arch, uint32_t layer);
 void blocks_embed(struct step *step);
 void blocks_mix(struct step *step, uint32_t layer);
 void blocks_route(struct step *step, uint32_t layer);
+void blocks_foresee(struct step *step, uint32_t layer);
 void blocks_dense(struct step *step, uint32_t layer);
 void blocks_experts(struct step *step, uint32_t layer, const struct step_expert *experts,
                     uint32_t n, bool with_shared);
@@ -76,7 +77,8 @@ void blocks_head(struct step *step, const float *normed, uint32_t n, float *logi
 /* All of them, for a family's descriptor. */
 #define BLOCKS_FUNCTIONS                                                                           \
     .sizes = blocks_sizes, .state = blocks_state, .expert_layer = blocks_expert_layer,             \
-    .embed = blocks_embed, .mix = blocks_mix, .route = blocks_route, .dense = blocks_dense,        \
+    .embed = blocks_embed, .mix = blocks_mix, .route = blocks_route, .foresee = blocks_foresee,    \
+    .dense = blocks_dense,                                                                         \
     .experts = blocks_experts, .close = blocks_close, .final_norm = blocks_final_norm,             \
     .head = blocks_head
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/plat.h"
 
 /* Rows whose logits are computed together. */
 #define HEAD_ROWS 8
@@ -14,7 +15,7 @@ struct expert_groups {
     uint32_t *start;  /* [n_experts + 1] into pairs */
     uint32_t *pairs;  /* [max_rows * k] grouped by expert, rows ascending */
     uint32_t *rows;   /* [max_rows * k] the row of each pair */
-    uint32_t *chosen; /* experts with at least one row, ascending */
+    struct expert_use *chosen; /* experts with at least one row, ascending */
     uint32_t n_chosen;
 };
 
@@ -26,6 +27,8 @@ struct forward {
     struct forward_options options;
     struct step step;
     struct expert_groups groups;
+    struct lookahead lookahead;
+    void *lookahead_memory;
     struct backend_segment *segments; /* [max_segments] */
     int32_t *tokens;                  /* [max_rows] */
     uint32_t *positions;              /* [max_rows] */
@@ -65,10 +68,14 @@ static void carve_all(struct carver *c, struct forward *f, const struct model *m
     f->step.shared = carve(c, rows * hidden, sizeof(float));
     f->step.expert_parts = carve(c, rows * k * hidden, sizeof(float));
     f->step.ffn = carve(c, rows * hidden, sizeof(float));
+    f->step.ahead_normed = carve(c, hidden, sizeof(float));
+    f->step.ahead_ids = carve(c, k, sizeof(uint32_t));
+    f->step.ahead_weights = carve(c, k, sizeof(float));
+    f->lookahead_memory = carve(c, lookahead_bytes(model->n_expert_layers, (uint32_t)k), 1);
     f->head_in = carve(c, 2 * HEAD_ROWS * hidden, sizeof(float));
     f->logits = carve(c, (uint64_t)HEAD_ROWS * model->shape.vocabulary, sizeof(float));
     f->groups.start = carve(c, n_experts + 1, sizeof(uint32_t));
-    f->groups.chosen = carve(c, n_experts, sizeof(uint32_t));
+    f->groups.chosen = carve(c, n_experts, sizeof(struct expert_use));
     f->groups.pairs = carve(c, rows * k, sizeof(uint32_t));
     f->groups.rows = carve(c, rows * k, sizeof(uint32_t));
     f->tokens = carve(c, rows, sizeof(int32_t));
@@ -122,6 +129,10 @@ int forward_open(const struct model *model, struct backend *be, struct expert_ca
     }
     struct carver c = {.at = f->block};
     carve_all(&c, f, model, options);
+    const uint32_t k = model->shape.n_experts_per_token;
+    memset(f->lookahead_memory, 0, lookahead_bytes(model->n_expert_layers, k));
+    lookahead_init(&f->lookahead, options->routes != NULL ? LOOKAHEAD_OFF : options->lookahead,
+                   cache, model->n_expert_layers, k, f->lookahead_memory);
     f->step.arch = model->arch;
     f->step.model = model;
     f->step.be = be;
@@ -155,7 +166,7 @@ static void group_rows(struct forward *f)
     g->n_chosen = 0;
     for (uint32_t e = 0; e < n_experts; e++) {
         if (g->start[e + 1] > 0)
-            g->chosen[g->n_chosen++] = e;
+            g->chosen[g->n_chosen++] = (struct expert_use){.expert = e};
         g->start[e + 1] += g->start[e];
     }
     /* Filling moves each start to the next expert's; the shift back follows. */
@@ -165,6 +176,45 @@ static void group_rows(struct forward *f)
         g->rows[p] = g->pairs[p] / f->model->shape.n_experts_per_token;
     memmove(g->start + 1, g->start, n_experts * sizeof *g->start);
     g->start[0] = 0;
+}
+
+/* Tokens at the end of a prompt whose experts the cache remembers: those before them sweep through
+ * nearly all experts and say little about what comes next. */
+#define TOKENS_REMEMBERED 32
+
+/* The tokens of a segment that the cache remembers: of a prompt that goes on, none. */
+static uint32_t n_remembered(const struct batch_segment *s)
+{
+    if (s->n_tokens > 1 && !s->wants_last_logits && !s->wants_all_logits)
+        return 0;
+    return s->n_tokens < TOKENS_REMEMBERED ? s->n_tokens : TOKENS_REMEMBERED;
+}
+
+/* Fills in how the chosen experts are used, and returns the tokens that pass. */
+static uint32_t count_uses(struct forward *f, const struct batch *batch)
+{
+    const struct expert_groups *g = &f->groups;
+    uint32_t most = 0;
+    for (uint32_t s = 0; s < batch->n_segments; s++) {
+        const uint32_t n = n_remembered(&batch->segments[s]);
+        most = n > most ? n : most;
+    }
+    for (uint32_t i = 0; i < g->n_chosen; i++) {
+        struct expert_use *use = &g->chosen[i];
+        uint32_t s = 0;
+        use->idle = UINT32_MAX;
+        for (uint32_t p = g->start[use->expert]; p < g->start[use->expert + 1]; p++) {
+            const uint32_t row = g->rows[p];
+            while (row >= f->segments[s].first_row + f->segments[s].n_rows)
+                s++;
+            const uint32_t after = f->segments[s].first_row + f->segments[s].n_rows - 1 - row;
+            if (after >= n_remembered(&batch->segments[s]))
+                continue;
+            use->n_uses++;
+            use->idle = after < use->idle ? after : use->idle;
+        }
+    }
+    return most;
 }
 
 /* Other experts than the router chose, with the weights of its own choice in their order: as many
@@ -203,7 +253,7 @@ static void run_ready(struct forward *f, uint32_t layer, const struct expert_ite
     uint32_t n_experts = 0;
     uint64_t n_rows = with_shared ? f->step.n_rows : 0;
     for (uint32_t i = 0; i < n; i++) {
-        const uint32_t expert = g->chosen[items[i].index], at = g->start[expert];
+        const uint32_t expert = g->chosen[items[i].index].expert, at = g->start[expert];
         const uint32_t rows = g->start[expert + 1] - at;
         if (n_rows + rows > most) {
             f->arch->experts(&f->step, layer, experts, n_experts, with_shared);
@@ -225,6 +275,19 @@ static uint32_t experts_together(const struct forward *f)
     return f->step.n_rows <= 8 ? ARCH_EXPERTS_TOGETHER : 4;
 }
 
+/* Behind the reads that are needed: what the next layer will want. */
+static void look_ahead(struct forward *f, uint32_t layer, uint32_t expert_layer)
+{
+    lookahead_check(&f->lookahead, expert_layer, f->groups.chosen, f->groups.n_chosen);
+    if (layer + 1 == f->model->shape.n_layers)
+        return;
+    const uint32_t next = f->arch->expert_layer(f->model->arch, layer + 1);
+    if (next == ARCH_NO_EXPERTS)
+        return;
+    f->arch->foresee(&f->step, layer + 1);
+    lookahead_guess(&f->lookahead, next, f->step.ahead_ids);
+}
+
 static int run_experts(struct forward *f, const struct batch *batch, uint32_t layer,
                        struct fm_error *err)
 {
@@ -235,7 +298,10 @@ static int run_experts(struct forward *f, const struct batch *batch, uint32_t la
         replace_ids(f, expert_layer);
     show_routes(f, batch, layer);
     group_rows(f);
-    expert_cache_begin(f->cache, expert_layer, f->groups.chosen, f->groups.n_chosen);
+    const uint32_t n_tokens = count_uses(f, batch);
+    expert_cache_begin(f->cache, expert_layer, n_tokens, f->groups.chosen, f->groups.n_chosen);
+    if (f->lookahead.is_on)
+        look_ahead(f, layer, expert_layer);
     /* What is there, and the shared expert, while bytes travel; then each as it lands. */
     struct expert_item items[ARCH_EXPERTS_TOGETHER];
     const uint32_t most = experts_together(f);
@@ -340,12 +406,9 @@ static void run_head(struct forward *f, const struct batch *batch)
         flush_head(f, batch, rows, n);
 }
 
-int forward_run(struct forward *f, const struct batch *batch, struct fm_error *err)
+static int run_layers(struct forward *f, const struct batch *batch, struct fm_error *err)
 {
-    const uint32_t n_layers = f->model->shape.n_layers;
-    lay_out_rows(f, batch);
-    f->arch->embed(&f->step);
-    for (uint32_t layer = 0; layer < n_layers; layer++) {
+    for (uint32_t layer = 0; layer < f->model->shape.n_layers; layer++) {
         if (!batch->hooks.before_layer(batch->hooks.ctx, layer))
             return err_set(err, FM_ERR_CANCELLED, "cancelled");
         show_hidden(f, batch, layer);
@@ -359,8 +422,41 @@ int forward_run(struct forward *f, const struct batch *batch, struct fm_error *e
         if (rc != 0)
             return rc;
     }
+    return 0;
+}
+
+/* All layers for one token that is decoded alone, which looks ahead or not. */
+static int run_token(struct forward *f, const struct batch *batch, struct fm_error *err)
+{
+    struct expert_cache_stats before, after;
+    expert_cache_stats(f->cache, &before);
+    const uint64_t begin_ns = plat_now_ns();
+    lookahead_begin_token(&f->lookahead);
+    int rc = run_layers(f, batch, err);
+    expert_cache_stats(f->cache, &after);
+    lookahead_end_token(&f->lookahead, plat_now_ns() - begin_ns, after.n_misses - before.n_misses);
+    f->lookahead.is_on = false;
+    return rc;
+}
+
+int forward_run(struct forward *f, const struct batch *batch, struct fm_error *err)
+{
+    lay_out_rows(f, batch);
+    f->arch->embed(&f->step);
+    int rc = f->step.n_rows == 1 && f->cache != NULL ? run_token(f, batch, err)
+                                                     : run_layers(f, batch, err);
+    if (rc != 0)
+        return rc;
     run_head(f, batch);
     for (uint32_t s = 0; s < batch->n_segments; s++)
         batch->segments[s].sequence->position += batch->segments[s].n_tokens;
     return 0;
+}
+
+bool forward_recall(const struct forward *f, uint32_t expert_layer, struct lookahead_layer *layer)
+{
+    if (expert_layer >= f->lookahead.n_layers)
+        return false;
+    *layer = f->lookahead.layers[expert_layer];
+    return true;
 }

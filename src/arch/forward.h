@@ -8,7 +8,7 @@
 
 #include "arch/routes.h"
 #include "arch/state.h"
-#include "cache/expert_cache.h"
+#include "cache/lookahead.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -21,6 +21,7 @@ struct forward_options {
     uint32_t max_segments; /* sequences in a batch */
     uint32_t n_context;
     const struct quant *kv_format;
+    enum lookahead_mode lookahead; /* off where routes take the routers' place */
     const struct routes *routes; /* borrowed, of the model's shape; NULL: the routers choose */
 };
 
@@ -58,6 +59,9 @@ int forward_open(const struct model *model, struct backend *be, struct expert_ca
                  const struct forward_options *options, struct forward **out,
                  struct fm_error *err);
 void forward_close(struct forward *forward); /* accepts NULL */
+
+/* What looking ahead has foreseen in an expert layer so far; false when there is no such layer. */
+bool forward_recall(const struct forward *f, uint32_t expert_layer, struct lookahead_layer *layer);
 
 /* Advances every sequence by its tokens. After a failure the sequences of the batch are undefined
  * and must be reset. */

@@ -41,10 +41,10 @@ static int make_table(struct routes *routes, const struct routes_shape *own, str
     take_default(&s->n_layers, own->n_layers);
     take_default(&s->n_experts, own->n_experts);
     take_default(&s->n_used, own->n_used);
-    take_default(&s->n_positions, own->n_positions);
-    s->n_warm = own->n_warm;
     if (s->n_positions > ROUTES_POSITIONS_MAX)
         s->n_positions = ROUTES_POSITIONS_MAX;
+    take_default(&s->n_positions, own->n_positions);
+    s->n_warm = own->n_warm;
     if (s->n_layers > LIMIT_LAYERS || s->n_experts > LIMIT_EXPERTS || s->n_used > LIMIT_TOP_K ||
         s->n_used > s->n_experts)
         return err_set(err, FM_ERR_ARG,
@@ -70,13 +70,21 @@ static int open_generated(struct routes *routes, const char *text, struct fm_err
     return rc == 0 ? routes_gen_fill(&gen, routes, err) : rc;
 }
 
+static bool is_raw(const char *path)
+{
+    const size_t n = strlen(path);
+    return n >= 3 && strcmp(path + n - 3, ".u8") == 0;
+}
+
 static int open_trace(struct routes *routes, const char *path, struct fm_error *err)
 {
     struct trace trace = {0};
     char *text = NULL;
     size_t text_bytes = 0;
     int rc = plat_read_file(path, LIMIT_ROUTES_BYTES, &text, &text_bytes, err);
-    if (rc == 0)
+    if (rc == 0 && is_raw(path))
+        rc = trace_parse_raw(&trace, path, (const uint8_t *)text, text_bytes, err);
+    else if (rc == 0)
         rc = trace_parse(&trace, path, text, text_bytes, err);
     mem_free(text);
     if (rc == 0) {

@@ -14,7 +14,8 @@
 extern "C" {
 #endif
 
-/* Positions a table has at most: 4096 of 48 layers and 10 experts take 4 MB. */
+/* Positions a table has at most where the caller says how many: 4096 of 48 layers and 10 experts
+ * take 4 MB. */
 #define ROUTES_POSITIONS_MAX 4096
 
 struct routes_shape {
@@ -30,7 +31,8 @@ struct routes {
     uint16_t *ids; /* [n_positions, n_layers, n_used], each row ascending and distinct */
 };
 
-/* `text` is "gen", "gen:KEY=VALUE,..." or the path of a trace. A field of `shape` that is 0 takes
+/* `text` is "gen", "gen:KEY=VALUE,..." or the path of a trace: a CSV, or the raw bytes of nano's
+ * routes where it ends in ".u8" (routes_internal.h has both). A field of `shape` that is 0 takes
  * the trace's own value, or that of the trace the generator is fitted to; n_warm is always theirs.
  * FM_ERR_ARG for a bad text or shape, FM_ERR_FORMAT for a bad file: line, field and value. */
 int routes_open(const char *text, const struct routes_shape *shape, struct routes **out,

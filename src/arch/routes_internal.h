@@ -43,6 +43,9 @@ struct trace {
  * error. `name` is for messages. */
 int trace_parse(struct trace *trace, const char *name, const char *text, size_t text_bytes,
                 struct fm_error *err);
+/* Bytes [n_tokens, 8 layers, 8 experts], each below 64; all of them are decoded tokens. */
+int trace_parse_raw(struct trace *trace, const char *name, const uint8_t *bytes, size_t n,
+                    struct fm_error *err);
 void trace_clear(struct trace *trace);
 
 /* Fills the table from a trace of another shape. Our layer l is the trace's l * its layers / our

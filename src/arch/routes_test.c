@@ -251,6 +251,40 @@ static void test_bad_traces(void **state)
         check_bad(cases[i].text, cases[i].words);
 }
 
+static void test_raw(void **state)
+{
+    (void)state;
+    uint8_t bytes[3 * 64];
+    struct trace trace;
+    struct fm_error err = {0};
+    for (unsigned i = 0; i < sizeof bytes; i++)
+        bytes[i] = (uint8_t)((i / 8 + 9 * (i % 8)) % 64);
+    assert_int_equal(trace_parse_raw(&trace, "x.u8", bytes, sizeof bytes, &err), 0);
+    assert_true(trace.n_tokens == 3 && trace.n_layers == 8 && trace.n_experts == 64 &&
+                trace.n_used == 8 && trace.n_prefill == 0);
+    for (unsigned i = 0; i < sizeof bytes; i++)
+        assert_int_equal(trace.ids[i], bytes[i]);
+    trace_clear(&trace);
+    static const struct {
+        unsigned at, value, n;
+        const char *word;
+    } bad[] = {{0, 0, 0, "0 bytes"}, {0, 0, 63, "63 bytes"}, {70, 64, 192, "byte 70"},
+               {70, 255, 192, "found 255"}, {191, 50, 192, "byte 191"}};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        const uint8_t was = bytes[bad[i].at];
+        bytes[bad[i].at] = (uint8_t)bad[i].value;
+        if (trace_parse_raw(&trace, "x.u8", bytes, bad[i].n, &err) != FM_ERR_FORMAT ||
+            trace.ids != NULL || strstr(err.text, bad[i].word) == NULL)
+            fail_msg("taken, or refused with '%s'", err.text);
+        bytes[bad[i].at] = was;
+    }
+    struct routes *r = open_routes(FLASHMOE_TEST_DIR "/fuzz/corpus/routes/raw.u8",
+                                   (struct routes_shape){0});
+    assert_true(r->shape.n_positions == 3 && r->shape.n_warm == 0 && r->shape.n_layers == 8);
+    check_order(r);
+    routes_close(r);
+}
+
 static void test_missing_cells(void **state)
 {
     (void)state;
@@ -304,6 +338,7 @@ int main(void)
         cmocka_unit_test(test_trace_as_it_is),
         cmocka_unit_test(test_trace_in_other_shapes),
         cmocka_unit_test(test_bad_traces),
+        cmocka_unit_test(test_raw),
         cmocka_unit_test(test_missing_cells),
         cmocka_unit_test(test_statistics),
     };

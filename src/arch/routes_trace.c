@@ -12,6 +12,10 @@
 /* Every turn has a token, so more turns than that add none that is kept. */
 #define TURNS_MAX ROUTES_POSITIONS_MAX
 #define CELLS_MAX (1u << 26)
+/* A raw trace has no head: it is of a model of nano's shape. */
+#define RAW_LAYERS 8
+#define RAW_EXPERTS 64
+#define RAW_USED 8
 #define SHOWN_BYTES 40
 /* Where the experts come from that a token of the trace does not have. */
 #define FAR_SOURCES 16 /* a power of two */
@@ -364,6 +368,37 @@ int trace_parse(struct trace *trace, const char *name, const char *text, size_t 
     if (rc != 0)
         trace_clear(trace);
     return rc;
+}
+
+int trace_parse_raw(struct trace *trace, const char *name, const uint8_t *bytes, size_t n,
+                    struct fm_error *err)
+{
+    const size_t token_bytes = RAW_LAYERS * RAW_USED;
+    *trace = (struct trace){0};
+    if (n == 0 || n % token_bytes != 0 || n > CELLS_MAX)
+        return err_set(err, FM_ERR_FORMAT,
+                       "%s: %zu bytes are not routes of %d of %d experts in %d layers: %zu bytes "
+                       "are a token, and %u the most", name, n, RAW_USED, RAW_EXPERTS, RAW_LAYERS,
+                       token_bytes, CELLS_MAX);
+    for (size_t i = 0; i < n; i++) {
+        bool is_bad = bytes[i] >= RAW_EXPERTS;
+        for (size_t j = i - i % RAW_USED; j < i; j++)
+            is_bad |= bytes[i] == bytes[j];
+        if (is_bad)
+            return err_set(err, FM_ERR_FORMAT,
+                           "%s: byte %zu: expected another expert below %d, found %u", name, i,
+                           RAW_EXPERTS, bytes[i]);
+    }
+    *trace = (struct trace){.n_tokens = (uint32_t)(n / token_bytes), .n_layers = RAW_LAYERS,
+                            .n_experts = RAW_EXPERTS, .n_used = RAW_USED};
+    trace->ids = mem_new(n, sizeof *trace->ids, "the routing trace", err);
+    if (trace->ids == NULL) {
+        trace_clear(trace);
+        return FM_ERR_NOMEM;
+    }
+    for (size_t i = 0; i < n; i++)
+        trace->ids[i] = bytes[i];
+    return 0;
 }
 
 void trace_clear(struct trace *trace)

@@ -27,6 +27,10 @@ int64_t plat_read_some(int fd, void *dst, uint64_t bytes, uint64_t offset);
 int plat_read_at(int fd, const char *path, void *dst, uint64_t bytes, uint64_t offset,
                  struct fm_error *err);
 
+/* The same for what a read has given. */
+int plat_explain_read(int64_t got, const char *path, uint64_t bytes, uint64_t offset,
+                      struct fm_error *err);
+
 /* A whole file, NUL-terminated for convenience; refused when larger than max_bytes. Free with
  * mem_free. */
 int plat_read_file(const char *path, size_t max_bytes, char **text, size_t *bytes,
@@ -44,6 +48,9 @@ int plat_create(const char *path, bool *is_direct, int *fd, struct fm_error *err
  * system can (*is_direct: as above), else after its pages were dropped. */
 int plat_open_device(const char *path, int *fd, uint64_t *file_bytes, bool *is_direct,
                      struct fm_error *err);
+/* A file that is open once more, to be read past the page cache with plat_read_device: -1 when the
+ * file system cannot, or when another file has its path by now. */
+int plat_reopen_direct(int fd, const char *path);
 /* plat_read_some for such a file: `bytes` and `offset` are multiples of MEM_PAGE. */
 int64_t plat_read_device(int fd, void *dst, uint64_t bytes, uint64_t offset);
 /* Makes the file `bytes` long, its space taken from the disk where the file system can. */

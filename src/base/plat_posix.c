@@ -43,6 +43,10 @@ int plat_open(const char *path, int *fd, uint64_t *file_bytes, struct fm_error *
         (void)close(f);
         return err_set(err, FM_ERR_IO, "'%s' is not a regular file", path);
     }
+    /* An io_uring takes it at its word. */
+    const int flags = fcntl(f, F_GETFL);
+    if (flags >= 0)
+        (void)fcntl(f, F_SETFL, flags & ~O_NONBLOCK);
     *fd = f;
     *file_bytes = (uint64_t)st.st_size;
     return 0;
@@ -75,7 +79,12 @@ int64_t plat_read_some(int fd, void *dst, uint64_t bytes, uint64_t offset)
 int plat_read_at(int fd, const char *path, void *dst, uint64_t bytes, uint64_t offset,
                  struct fm_error *err)
 {
-    int64_t got = plat_read_some(fd, dst, bytes, offset);
+    return plat_explain_read(plat_read_some(fd, dst, bytes, offset), path, bytes, offset, err);
+}
+
+int plat_explain_read(int64_t got, const char *path, uint64_t bytes, uint64_t offset,
+                      struct fm_error *err)
+{
     if (got < 0)
         return err_set(err, FM_ERR_IO, "cannot read '%s' at byte %llu: %s", path,
                        (unsigned long long)offset, strerror((int)-got));

@@ -49,9 +49,24 @@ int plat_open_device(const char *path, int *fd, uint64_t *file_bytes, bool *is_d
     if (!*is_direct)
         (void)posix_fadvise(*fd, 0, 0, POSIX_FADV_DONTNEED); /* a hint */
 #elif defined(__APPLE__)
-    (void)fcntl(*fd, F_NOCACHE, 1); /* a hint */
+    *is_direct = fcntl(*fd, F_NOCACHE, 1) == 0;
 #endif
     return 0;
+}
+
+int plat_reopen_direct(int fd, const char *path)
+{
+    struct plat_file_info old, now;
+    uint64_t bytes;
+    bool is_direct;
+    int again;
+    if (plat_open_device(path, &again, &bytes, &is_direct, NULL) != 0)
+        return -1;
+    if (is_direct && plat_open_file_info(fd, &old) && plat_open_file_info(again, &now) &&
+        old.device == now.device && old.inode == now.inode)
+        return again;
+    plat_close(again);
+    return -1;
 }
 
 static int no_space(const char *path, uint64_t bytes, uint64_t offset, struct fm_error *err)
@@ -92,6 +107,12 @@ static bool leave_direct(int fd)
 #endif
 }
 
+static bool is_at_end(int fd, uint64_t offset)
+{
+    struct stat st;
+    return fstat(fd, &st) == 0 && offset >= (uint64_t)st.st_size;
+}
+
 int64_t plat_read_device(int fd, void *dst, uint64_t bytes, uint64_t offset)
 {
     ssize_t got;
@@ -101,7 +122,7 @@ int64_t plat_read_device(int fd, void *dst, uint64_t bytes, uint64_t offset)
     if (got < 0 && !(errno == EINVAL && leave_direct(fd)))
         return -(int64_t)errno;
     uint64_t done = got < 0 ? 0 : (uint64_t)got;
-    if (done == bytes)
+    if (got == 0 || done == bytes || (got > 0 && is_at_end(fd, offset + done)))
         return got;
     if (done % MEM_PAGE != 0)
         (void)leave_direct(fd);

@@ -2,36 +2,48 @@
 
 #include <assert.h>
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/mem.h"
-#include "cache/lru.h"
+#include "base/plat.h"
+#include "cache/victims.h"
 
 #define NO_SLOT UINT32_MAX
+/* Experts on their way at a time, by what they are read for. */
+#define READS_NEEDED 64
+#define READS_GUESSED 8
+#define READS_WARM 8
+#define N_READS (READS_NEEDED + READS_GUESSED + READS_WARM)
 
 enum slot_state {
-    SLOT_EMPTY,   /* in the order, holds nothing */
-    SLOT_READY,   /* holds an expert; in the order unless the plan has pinned it */
-    SLOT_READING, /* pinned by the plan, its read under way */
-    SLOT_FAILED,  /* pinned by the plan, its read has failed */
+    SLOT_EMPTY,
+    SLOT_QUEUED,  /* will be warmed: has an expert and no bytes */
+    SLOT_READING, /* its read is under way */
+    SLOT_READY,   /* holds an expert */
+    SLOT_FAILED,  /* its read has failed */
 };
 
 struct slot {
     enum slot_state state;
+    bool is_ordered; /* among the victims: ready, and no plan has pinned it */
+    bool is_wanted;  /* by the plan, which waits for it */
+    bool is_guess;   /* read by guess and not used since */
     uint32_t layer, expert;
-    uint32_t plan_index;  /* while pinned */
-    uint32_t next_landed; /* list of landed slots */
-    struct expert_read read;
+    uint32_t plan_index; /* while wanted or pinned; while queued its place in `warm` */
+    uint32_t next;       /* in the list of landed slots, or of empty ones */
+    uint32_t read;       /* while it is being read */
 };
 
 /* The plan in progress. */
 struct plan {
     bool is_open;
     uint32_t layer;
-    const uint32_t *ids;
+    const struct expert_use *uses;
     uint32_t *hit_slots; /* [n_hits]: pinned, not yet handed out */
     uint32_t n_hits, next_hit;
-    uint32_t *missing; /* [n_missing]: indices into ids */
+    uint32_t *missing; /* [n_missing]: indices into uses */
     uint32_t n_missing, next_missing;
     uint32_t n_in_flight;
     uint32_t *current; /* [n_current]: the slots handed out last */
@@ -41,20 +53,28 @@ struct plan {
 struct expert_cache {
     const struct model *model;
     struct expert_store *store;
-    uint32_t n_slots;
+    uint32_t n_slots, n_experts;
     char *memory;       /* [n_slots, slot_bytes] */
     struct slot *slots; /* [n_slots] */
     uint32_t *where;    /* [n_expert_layers, n_experts]: slot or NO_SLOT */
-    uint32_t n_experts;
-    struct lru order; /* the slots that may be taken */
+    uint32_t first_empty;
+    struct heat heat;
+    struct victims victims;
     struct plan plan;
     struct expert_cache_stats stats;
+    struct expert_read *reads;           /* [N_READS]: needed ones, guesses, warming */
+    uint32_t idle_reads[READS_NEEDED];   /* a stack */
+    uint32_t idle_guesses[READS_GUESSED]; /* another */
+    uint32_t n_idle_reads, n_idle_guesses;
 
-    /* The lock covers slot states READING -> READY/FAILED and the landed list: all that reader
-     * threads touch. Everything else belongs to the thread that drives the plan. */
+    /* The lock covers what reader threads touch: a slot's way from QUEUED to READING to READY or
+     * FAILED, the landed list and the queue of slots to warm. Everything else belongs to the thread
+     * that drives the plans. */
     pthread_mutex_t lock;
     pthread_cond_t has_landed;
     uint32_t first_landed, last_landed;
+    uint32_t *warm; /* [n_warm] slots, in the order of the disk; NO_SLOT: not any more */
+    uint32_t n_warm, next_warm;
 };
 
 static uint32_t *where_of(struct expert_cache *cache, uint32_t layer, uint32_t expert)
@@ -67,72 +87,287 @@ static void *slot_memory(struct expert_cache *cache, uint32_t slot)
     return cache->memory + (size_t)slot * cache->model->expert_slot_bytes;
 }
 
+/* ---- reads ----------------------------------------------------------------------------------- */
+
+static void submit(struct expert_cache *cache, uint32_t read, uint32_t slot,
+                   enum read_urgency urgency);
+
+/* With the lock held: the next slot to warm, whose read begins. */
+static uint32_t take_warm(struct expert_cache *cache)
+{
+    while (cache->next_warm < cache->n_warm) {
+        const uint32_t i = cache->warm[cache->next_warm++];
+        if (i != NO_SLOT) {
+            cache->slots[i].state = SLOT_READING;
+            return i;
+        }
+    }
+    return NO_SLOT;
+}
+
 /* Runs on a reader thread. */
 static void slot_landed(struct expert_read *read, bool ok)
 {
     struct expert_cache *cache = read->ctx;
-    uint64_t at = (uint64_t)((const char *)read->dst - cache->memory);
-    uint32_t i = (uint32_t)(at / cache->model->expert_slot_bytes);
+    const uint64_t at = (uint64_t)((const char *)read->dst - cache->memory);
+    const uint32_t i = (uint32_t)(at / cache->model->expert_slot_bytes);
+    const uint32_t number = (uint32_t)(read - cache->reads);
     struct slot *slot = &cache->slots[i];
+    uint32_t next = NO_SLOT;
     pthread_mutex_lock(&cache->lock);
     slot->state = ok ? SLOT_READY : SLOT_FAILED;
-    slot->next_landed = NO_SLOT;
+    slot->next = NO_SLOT;
     if (cache->last_landed != NO_SLOT)
-        cache->slots[cache->last_landed].next_landed = i;
+        cache->slots[cache->last_landed].next = i;
     else
         cache->first_landed = i;
     cache->last_landed = i;
+    if (number >= READS_NEEDED + READS_GUESSED)
+        next = take_warm(cache);
     pthread_cond_signal(&cache->has_landed);
     pthread_mutex_unlock(&cache->lock);
+    if (next != NO_SLOT)
+        submit(cache, number, next, READ_GUESSED);
+}
+
+static void submit(struct expert_cache *cache, uint32_t read, uint32_t i,
+                   enum read_urgency urgency)
+{
+    struct expert_read *r = &cache->reads[read];
+    cache->slots[i].read = read;
+    r->expert_layer = cache->slots[i].layer;
+    r->expert = cache->slots[i].expert;
+    r->dst = slot_memory(cache, i);
+    r->urgency = urgency;
+    r->done = slot_landed;
+    r->ctx = cache;
+    expert_store_submit(cache->store, r);
+}
+
+/* ---- slots ----------------------------------------------------------------------------------- */
+
+static void make_empty(struct expert_cache *cache, uint32_t i)
+{
+    struct slot *slot = &cache->slots[i];
+    *where_of(cache, slot->layer, slot->expert) = NO_SLOT;
+    victims_give_up(&cache->victims, i);
+    *slot = (struct slot){.state = SLOT_EMPTY, .next = cache->first_empty};
+    cache->first_empty = i;
+}
+
+static void drop_victim(struct expert_cache *cache, uint32_t i)
+{
+    victims_remove(&cache->victims, i);
+    make_empty(cache, i);
+}
+
+/* An empty slot becomes that of an expert nobody has; its bytes are still to come. */
+static uint32_t fill_empty(struct expert_cache *cache, uint32_t layer, uint32_t expert,
+                           enum slot_state state)
+{
+    const uint32_t i = cache->first_empty;
+    cache->first_empty = cache->slots[i].next;
+    cache->slots[i] = (struct slot){.state = state, .layer = layer, .expert = expert};
+    *where_of(cache, layer, expert) = i;
+    victims_hold(&cache->victims, i, layer, expert);
+    return i;
+}
+
+static void release(struct expert_cache *cache, uint32_t i)
+{
+    cache->slots[i].is_ordered = true;
+    victims_add(&cache->victims, i);
+}
+
+static void give_back_read(struct expert_cache *cache, uint32_t read)
+{
+    if (read < READS_NEEDED)
+        cache->idle_reads[cache->n_idle_reads++] = read;
+    else if (read < READS_NEEDED + READS_GUESSED)
+        cache->idle_guesses[cache->n_idle_guesses++] = read;
+}
+
+/* A slot that has landed and that the plan does not wait for. */
+static void keep_guess(struct expert_cache *cache, uint32_t i)
+{
+    struct slot *slot = &cache->slots[i];
+    const struct expert_layer *layer = &cache->model->expert_layers[slot->layer];
+    if (slot->state == SLOT_FAILED) {
+        log_info("cache", "expert %u of layer %u could not be read ahead", slot->expert,
+                 layer->layer);
+        make_empty(cache, i);
+        return;
+    }
+    cache->stats.bytes_read += layer->read_bytes;
+    if (slot->is_guess)
+        cache->stats.n_guesses++;
+    else
+        cache->stats.n_warmed++;
+    release(cache, i);
+}
+
+/* With the lock held. */
+static uint32_t pop_landed(struct expert_cache *cache)
+{
+    const uint32_t i = cache->first_landed;
+    if (i == NO_SLOT)
+        return i;
+    cache->first_landed = cache->slots[i].next;
+    if (cache->first_landed == NO_SLOT)
+        cache->last_landed = NO_SLOT;
+    return i;
+}
+
+/* A slot of the plan whose read is done, the first to land first; NO_SLOT when there is none and
+ * `polls`. Guesses that have landed are put into the order. */
+static uint32_t take_landed(struct expert_cache *cache, bool polls)
+{
+    uint64_t begin_ns = 0;
+    for (;;) {
+        pthread_mutex_lock(&cache->lock);
+        if (!polls && cache->first_landed == NO_SLOT && begin_ns == 0)
+            begin_ns = plat_now_ns();
+        while (!polls && cache->first_landed == NO_SLOT)
+            pthread_cond_wait(&cache->has_landed, &cache->lock);
+        const uint32_t i = pop_landed(cache);
+        pthread_mutex_unlock(&cache->lock);
+        if (i == NO_SLOT)
+            return i;
+        give_back_read(cache, cache->slots[i].read);
+        if (!cache->slots[i].is_wanted) {
+            keep_guess(cache, i);
+            continue;
+        }
+        if (begin_ns != 0)
+            cache->stats.wait_ns += plat_now_ns() - begin_ns;
+        cache->plan.n_in_flight--;
+        cache->slots[i].is_wanted = false;
+        return i;
+    }
+}
+
+static void collect_guesses(struct expert_cache *cache)
+{
+    const uint32_t none = take_landed(cache, true);
+    assert(none == NO_SLOT); /* no plan waits for anything */
+    (void)none;
+}
+
+static void wait_for_guess(struct expert_cache *cache)
+{
+    pthread_mutex_lock(&cache->lock);
+    while (cache->first_landed == NO_SLOT)
+        pthread_cond_wait(&cache->has_landed, &cache->lock);
+    pthread_mutex_unlock(&cache->lock);
+    collect_guesses(cache);
+}
+
+/* ---- plans ----------------------------------------------------------------------------------- */
+
+/* Gives up to warm a slot, unless its read has begun. */
+static bool unqueue(struct expert_cache *cache, uint32_t i)
+{
+    pthread_mutex_lock(&cache->lock);
+    const bool is_queued = cache->slots[i].state == SLOT_QUEUED;
+    if (is_queued)
+        cache->warm[cache->slots[i].plan_index] = NO_SLOT;
+    pthread_mutex_unlock(&cache->lock);
+    if (is_queued)
+        make_empty(cache, i);
+    return is_queued;
+}
+
+/* Empties the last slot to be warmed: what is needed goes before what may be. */
+static bool unqueue_last(struct expert_cache *cache)
+{
+    uint32_t i = NO_SLOT;
+    pthread_mutex_lock(&cache->lock);
+    while (i == NO_SLOT && cache->next_warm < cache->n_warm)
+        i = cache->warm[--cache->n_warm];
+    pthread_mutex_unlock(&cache->lock);
+    if (i != NO_SLOT)
+        make_empty(cache, i);
+    return i != NO_SLOT;
+}
+
+/* Makes sure of an empty slot for the plan; false when every slot is pinned or on its way. */
+static bool make_room(struct expert_cache *cache)
+{
+    if (cache->first_empty != NO_SLOT)
+        return true;
+    const uint32_t coldest = victims_coldest(&cache->victims, cache->plan.layer);
+    if (coldest == NO_VICTIM)
+        return unqueue_last(cache);
+    drop_victim(cache, coldest);
+    return true;
 }
 
 /* Starts reads while there are slots to read into. */
 static void start_reads(struct expert_cache *cache)
 {
     struct plan *plan = &cache->plan;
-    while (plan->next_missing < plan->n_missing) {
-        uint32_t i = lru_take_oldest(&cache->order);
-        if (i == LRU_NONE)
-            return;
-        struct slot *slot = &cache->slots[i];
-        if (slot->state == SLOT_READY)
-            *where_of(cache, slot->layer, slot->expert) = NO_SLOT;
-        slot->plan_index = plan->missing[plan->next_missing++];
-        slot->layer = plan->layer;
-        slot->expert = plan->ids[slot->plan_index];
-        slot->state = SLOT_READING;
-        *where_of(cache, slot->layer, slot->expert) = i;
+    while (plan->next_missing < plan->n_missing && cache->n_idle_reads > 0 && make_room(cache)) {
+        const uint32_t index = plan->missing[plan->next_missing++];
+        const uint32_t i = fill_empty(cache, plan->layer, plan->uses[index].expert, SLOT_READING);
+        cache->slots[i].plan_index = index;
+        cache->slots[i].is_wanted = true;
         plan->n_in_flight++;
-        slot->read.expert_layer = slot->layer;
-        slot->read.expert = slot->expert;
-        slot->read.dst = slot_memory(cache, i);
-        slot->read.urgency = READ_NEEDED;
-        slot->read.done = slot_landed;
-        slot->read.ctx = cache;
-        expert_store_submit(cache->store, &slot->read);
+        submit(cache, cache->idle_reads[--cache->n_idle_reads], i, READ_NEEDED);
     }
 }
 
-void expert_cache_begin(struct expert_cache *cache, uint32_t layer, const uint32_t *ids,
-                        uint32_t n)
+/* An expert that has a slot and is not ready: it is to be warmed, or on its way. */
+static void want_slot(struct expert_cache *cache, uint32_t i, uint32_t index)
+{
+    struct slot *slot = &cache->slots[i];
+    if (unqueue(cache, i)) {
+        cache->plan.missing[cache->plan.n_missing++] = index;
+        return;
+    }
+    slot->is_wanted = true;
+    slot->plan_index = index;
+    cache->stats.n_guesses_used += slot->is_guess;
+    slot->is_guess = false;
+    cache->plan.n_in_flight++;
+    cache->stats.n_late++;
+}
+
+static void pin(struct expert_cache *cache, uint32_t i, uint32_t index)
+{
+    struct slot *slot = &cache->slots[i];
+    victims_remove(&cache->victims, i);
+    slot->is_ordered = false;
+    slot->plan_index = index;
+    cache->stats.n_guesses_used += slot->is_guess;
+    slot->is_guess = false;
+    cache->plan.hit_slots[cache->plan.n_hits++] = i;
+}
+
+void expert_cache_begin(struct expert_cache *cache, uint32_t layer, uint32_t n_tokens,
+                        const struct expert_use *uses, uint32_t n)
 {
     struct plan *plan = &cache->plan;
     assert(!plan->is_open && n <= cache->n_experts);
+    collect_guesses(cache);
     uint32_t *hit_slots = plan->hit_slots, *missing = plan->missing;
-    *plan = (struct plan){.is_open = true, .layer = layer, .ids = ids, .hit_slots = hit_slots,
+    *plan = (struct plan){.is_open = true, .layer = layer, .uses = uses, .hit_slots = hit_slots,
                           .missing = missing, .current = plan->current};
+    heat_pass(&cache->heat, layer, n_tokens);
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t at = *where_of(cache, layer, ids[i]);
-        if (at == NO_SLOT) {
+        const uint32_t at = *where_of(cache, layer, uses[i].expert);
+        if (at == NO_SLOT)
             missing[plan->n_missing++] = i;
-            continue;
-        }
-        lru_remove(&cache->order, at);
-        cache->slots[at].plan_index = i;
-        hit_slots[plan->n_hits++] = at;
+        else if (cache->slots[at].is_ordered)
+            pin(cache, at, i);
+        else
+            want_slot(cache, at, i);
+        /* Out of the order by now: keys change only there. */
+        if (uses[i].n_uses > 0)
+            heat_use(&cache->heat, layer, uses[i].expert, uses[i].n_uses, uses[i].idle);
     }
+    victims_aged(&cache->victims, layer);
     cache->stats.n_hits += plan->n_hits;
-    cache->stats.n_misses += plan->n_missing;
+    cache->stats.n_misses += n - plan->n_hits;
     start_reads(cache);
 }
 
@@ -140,37 +375,8 @@ static void release_current(struct expert_cache *cache)
 {
     struct plan *plan = &cache->plan;
     for (uint32_t i = 0; i < plan->n_current; i++)
-        lru_add_newest(&cache->order, plan->current[i]);
+        release(cache, plan->current[i]);
     plan->n_current = 0;
-}
-
-/* Empties a slot whose read failed, so that nobody takes its bytes for an expert. */
-static void drop_failed(struct expert_cache *cache, uint32_t i)
-{
-    struct slot *slot = &cache->slots[i];
-    *where_of(cache, slot->layer, slot->expert) = NO_SLOT;
-    slot->state = SLOT_EMPTY;
-    lru_add_newest(&cache->order, i);
-}
-
-/* A slot whose read is done, the first to land first; NO_SLOT when there is none and `polls`. */
-static uint32_t take_landed(struct expert_cache *cache, bool polls)
-{
-    pthread_mutex_lock(&cache->lock);
-    while (!polls && cache->first_landed == NO_SLOT)
-        pthread_cond_wait(&cache->has_landed, &cache->lock);
-    uint32_t i = cache->first_landed;
-    if (i != NO_SLOT)
-        cache->first_landed = cache->slots[i].next_landed;
-    if (cache->first_landed == NO_SLOT)
-        cache->last_landed = NO_SLOT;
-    pthread_mutex_unlock(&cache->lock);
-    if (i == NO_SLOT)
-        return i;
-    cache->plan.n_in_flight--;
-    if (cache->slots[i].state == SLOT_READY)
-        cache->stats.bytes_read += cache->model->expert_layers[cache->slots[i].layer].read_bytes;
-    return i;
 }
 
 static void hand_out(struct expert_cache *cache, uint32_t slot, struct expert_item *items,
@@ -178,6 +384,28 @@ static void hand_out(struct expert_cache *cache, uint32_t slot, struct expert_it
 {
     cache->plan.current[cache->plan.n_current++] = slot;
     items[(*n)++] = (struct expert_item){cache->slots[slot].plan_index, slot_memory(cache, slot)};
+}
+
+/* Hands out a slot that has landed, or says why its read failed. A guess that failed is read again:
+ * then it is known whether it can be read. */
+static int take_outcome(struct expert_cache *cache, uint32_t i, struct expert_item *items,
+                        uint32_t *n, struct fm_error *err)
+{
+    struct slot *slot = &cache->slots[i];
+    if (slot->state == SLOT_FAILED && slot->read >= READS_NEEDED) {
+        cache->plan.missing[cache->plan.n_missing++] = slot->plan_index;
+        make_empty(cache, i);
+        start_reads(cache);
+        return 0;
+    }
+    if (slot->state == SLOT_FAILED) {
+        int rc = expert_store_explain(cache->store, &cache->reads[slot->read], err);
+        make_empty(cache, i);
+        return rc;
+    }
+    cache->stats.bytes_read += cache->model->expert_layers[slot->layer].read_bytes;
+    hand_out(cache, i, items, n);
+    return 0;
 }
 
 int expert_cache_next(struct expert_cache *cache, bool polls, struct expert_item *items,
@@ -190,16 +418,17 @@ int expert_cache_next(struct expert_cache *cache, bool polls, struct expert_item
     start_reads(cache);
     while (*n < most && plan->next_hit < plan->n_hits)
         hand_out(cache, plan->hit_slots[plan->next_hit++], items, n);
+    while (*n == 0 && plan->n_in_flight == 0 && plan->next_missing < plan->n_missing) {
+        wait_for_guess(cache); /* guesses have all the slots: one of them becomes a victim */
+        start_reads(cache);
+    }
     while (*n < most && plan->n_in_flight > 0) {
         uint32_t i = take_landed(cache, polls || *n > 0);
         if (i == NO_SLOT)
             break;
-        if (cache->slots[i].state == SLOT_FAILED) {
-            int rc = expert_store_explain(cache->store, &cache->slots[i].read, err);
-            drop_failed(cache, i);
+        int rc = take_outcome(cache, i, items, n, err);
+        if (rc != 0)
             return rc;
-        }
-        hand_out(cache, i, items, n);
     }
     assert(*n > 0 || plan->n_in_flight > 0 || plan->next_missing == plan->n_missing);
     return *n > 0 || plan->n_in_flight > 0;
@@ -211,15 +440,100 @@ void expert_cache_end(struct expert_cache *cache)
     assert(plan->is_open);
     release_current(cache);
     while (plan->next_hit < plan->n_hits)
-        lru_add_newest(&cache->order, plan->hit_slots[plan->next_hit++]);
+        release(cache, plan->hit_slots[plan->next_hit++]);
     while (plan->n_in_flight > 0) {
-        uint32_t i = take_landed(cache, false);
+        const uint32_t i = take_landed(cache, false);
         if (cache->slots[i].state == SLOT_FAILED)
-            drop_failed(cache, i);
+            make_empty(cache, i);
         else
-            lru_add_newest(&cache->order, i);
+            release(cache, i);
     }
     plan->is_open = false;
+}
+
+/* ---- guesses --------------------------------------------------------------------------------- */
+
+bool expert_cache_guess(struct expert_cache *cache, uint32_t layer, uint32_t expert)
+{
+    if (*where_of(cache, layer, expert) != NO_SLOT || cache->n_idle_guesses == 0)
+        return false;
+    if (cache->first_empty == NO_SLOT) {
+        const uint32_t coldest = victims_coldest(&cache->victims, layer);
+        if (coldest == NO_VICTIM)
+            return false;
+        const struct slot *slot = &cache->slots[coldest];
+        const double heat = heat_key(&cache->heat, slot->layer, slot->expert) -
+                            heat_age(&cache->heat, slot->layer);
+        if (heat >= heat_key(&cache->heat, layer, expert) - heat_age(&cache->heat, layer))
+            return false;
+        drop_victim(cache, coldest);
+    }
+    const uint32_t i = fill_empty(cache, layer, expert, SLOT_READING);
+    cache->slots[i].is_guess = true;
+    submit(cache, cache->idle_guesses[--cache->n_idle_guesses], i, READ_GUESSED);
+    return true;
+}
+
+struct heat *expert_cache_heat(struct expert_cache *cache)
+{
+    return &cache->heat;
+}
+
+struct hot_expert {
+    double heat;
+    uint32_t layer, expert;
+};
+
+static int by_heat(const void *a, const void *b)
+{
+    const double x = ((const struct hot_expert *)a)->heat, y = ((const struct hot_expert *)b)->heat;
+    return (x < y) - (x > y);
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const struct hot_expert *x = a, *y = b;
+    const uint64_t i = (uint64_t)x->layer << 32 | x->expert;
+    const uint64_t j = (uint64_t)y->layer << 32 | y->expert;
+    return (i > j) - (i < j);
+}
+
+/* The hottest experts, as many as there are empty slots, in the order of the disk. */
+static uint32_t find_hottest(struct expert_cache *cache, struct hot_expert *hot)
+{
+    uint32_t n = 0, n_empty = 0;
+    for (uint32_t l = 0; l < cache->heat.n_layers; l++)
+        for (uint32_t e = 0; e < cache->model->expert_layers[l].n_experts; e++)
+            if (cache->heat.counts[(size_t)l * cache->n_experts + e] > 0)
+                hot[n++] = (struct hot_expert){heat_key(&cache->heat, l, e), l, e};
+    for (uint32_t i = cache->first_empty; i != NO_SLOT; i = cache->slots[i].next)
+        n_empty++;
+    qsort(hot, n, sizeof *hot, by_heat);
+    n = n < n_empty ? n : n_empty;
+    qsort(hot, n, sizeof *hot, by_place);
+    return n;
+}
+
+void expert_cache_warm(struct expert_cache *cache)
+{
+    assert(!cache->plan.is_open && cache->warm == NULL);
+    const uint64_t n_all = (uint64_t)cache->heat.n_layers * cache->n_experts;
+    struct hot_expert *hot = mem_new(n_all, sizeof *hot, "the list of hot experts", NULL);
+    const uint32_t n = hot != NULL ? find_hottest(cache, hot) : 0;
+    cache->warm = mem_new(n, sizeof *cache->warm, "the list of hot experts", NULL);
+    for (uint32_t i = 0; cache->warm != NULL && i < n; i++) {
+        const uint32_t slot = fill_empty(cache, hot[i].layer, hot[i].expert, SLOT_QUEUED);
+        cache->slots[slot].plan_index = i;
+        cache->warm[cache->n_warm++] = slot;
+    }
+    mem_free(hot);
+    for (uint32_t i = 0; i < READS_WARM; i++) {
+        pthread_mutex_lock(&cache->lock);
+        const uint32_t slot = take_warm(cache);
+        pthread_mutex_unlock(&cache->lock);
+        if (slot != NO_SLOT)
+            submit(cache, READS_NEEDED + READS_GUESSED + i, slot, READ_GUESSED);
+    }
 }
 
 /* ---- open and close ------------------------------------------------------------------------- */
@@ -234,9 +548,11 @@ static uint32_t most_experts(const struct model *model)
 
 uint64_t expert_cache_bytes(const struct model *model, uint64_t n_slots)
 {
-    uint64_t per_slot = model->expert_slot_bytes + sizeof(struct slot) + 2 * sizeof(uint32_t);
-    uint64_t n_experts = most_experts(model);
-    return n_slots * per_slot + (model->n_expert_layers + 3) * n_experts * sizeof(uint32_t);
+    const uint32_t n_layers = model->n_expert_layers, n_experts = most_experts(model);
+    return n_slots * (model->expert_slot_bytes + sizeof(struct slot)) +
+           (n_layers + 3) * (uint64_t)n_experts * sizeof(uint32_t) +
+           N_READS * sizeof(struct expert_read) + heat_bytes(n_layers, n_experts) +
+           victims_bytes(n_layers, n_experts, n_slots);
 }
 
 static int allocate(struct expert_cache *cache, struct fm_error *err)
@@ -249,40 +565,56 @@ static int allocate(struct expert_cache *cache, struct fm_error *err)
     cache->memory = mem_new_bulk(bytes, "the expert cache", err);
     cache->slots = mem_new(cache->n_slots, sizeof *cache->slots, "the expert cache", err);
     cache->where = mem_new(n_where, sizeof *cache->where, "the expert cache", err);
+    cache->reads = mem_new(N_READS, sizeof *cache->reads, "the expert cache", err);
     cache->plan.hit_slots = mem_new(cache->n_experts, sizeof(uint32_t), "a plan", err);
     cache->plan.missing = mem_new(cache->n_experts, sizeof(uint32_t), "a plan", err);
     cache->plan.current = mem_new(cache->n_experts, sizeof(uint32_t), "a plan", err);
-    int rc = lru_init(&cache->order, cache->n_slots, err);
-    if (rc != 0 || cache->memory == NULL || cache->slots == NULL || cache->where == NULL ||
-        cache->plan.hit_slots == NULL || cache->plan.missing == NULL ||
+    if (cache->memory == NULL || cache->slots == NULL || cache->where == NULL ||
+        cache->reads == NULL || cache->plan.hit_slots == NULL || cache->plan.missing == NULL ||
         cache->plan.current == NULL)
         return FM_ERR_NOMEM;
     memset(cache->where, 0xff, n_where * sizeof *cache->where); /* NO_SLOT */
-    for (uint32_t i = 0; i < cache->n_slots; i++)
-        lru_add_newest(&cache->order, i);
     return 0;
 }
 
+static void fill_lists(struct expert_cache *cache)
+{
+    cache->first_landed = cache->last_landed = NO_SLOT;
+    for (uint32_t i = 0; i < cache->n_slots; i++)
+        cache->slots[i].next = i + 1 < cache->n_slots ? i + 1 : NO_SLOT;
+    for (uint32_t i = 0; i < READS_NEEDED; i++)
+        cache->idle_reads[cache->n_idle_reads++] = i;
+    for (uint32_t i = 0; i < READS_GUESSED; i++)
+        cache->idle_guesses[cache->n_idle_guesses++] = READS_NEEDED + i;
+}
+
 int expert_cache_open(const struct model *model, struct expert_store *store, uint32_t n_slots,
-                      struct expert_cache **out, struct fm_error *err)
+                      enum heat_policy policy, struct expert_cache **out, struct fm_error *err)
 {
     *out = NULL;
     struct expert_cache *cache = mem_new(1, sizeof *cache, "the expert cache", err);
     if (cache == NULL)
         return FM_ERR_NOMEM;
+    const uint32_t n_layers = model->n_expert_layers;
+    const uint32_t share = n_slots / (n_layers > 0 ? n_layers : 1);
+    const uint32_t k = model->shape.n_experts_per_token;
     cache->model = model;
     cache->store = store;
     cache->n_slots = n_slots;
     cache->n_experts = most_experts(model);
-    cache->first_landed = cache->last_landed = NO_SLOT;
     cache->stats.n_slots = n_slots;
     pthread_mutex_init(&cache->lock, NULL);
     pthread_cond_init(&cache->has_landed, NULL);
     int rc = allocate(cache, err);
+    if (rc == 0)
+        rc = heat_init(&cache->heat, policy, n_layers, cache->n_experts, err);
+    if (rc == 0)
+        rc = victims_init(&cache->victims, &cache->heat, n_slots, k < share ? k : share, err);
     if (rc != 0) {
         expert_cache_close(cache);
         return rc;
     }
+    fill_lists(cache);
     *out = cache;
     return 0;
 }
@@ -293,10 +625,13 @@ void expert_cache_close(struct expert_cache *cache)
         return;
     pthread_cond_destroy(&cache->has_landed);
     pthread_mutex_destroy(&cache->lock);
-    lru_clear(&cache->order);
+    victims_clear(&cache->victims);
+    heat_clear(&cache->heat);
     mem_free(cache->plan.hit_slots);
     mem_free(cache->plan.missing);
     mem_free(cache->plan.current);
+    mem_free(cache->warm);
+    mem_free(cache->reads);
     mem_free(cache->where);
     mem_free(cache->slots);
     mem_free(cache->memory);

@@ -7,11 +7,17 @@
  * A plan may name more experts than there are slots: handing out the next experts releases those
  * before them, and their slots are reused.
  *
+ * Guesses are reads that nobody waits for: experts that may be wanted soon (expert_cache_guess) and
+ * those that an earlier run of the program found hot (expert_cache_warm). They are served after
+ * everything needed, never take the slot of an expert that is hotter, and one that fails is
+ * forgotten.
+ *
  * One thread drives plans; completions arrive from reader threads. The cache's lock is never held
  * across a read or a callback. */
 #ifndef FLASHMOE_CACHE_EXPERT_CACHE_H
 #define FLASHMOE_CACHE_EXPERT_CACHE_H
 
+#include "cache/heat.h"
 #include "store/expert_store.h"
 
 #ifdef __cplusplus
@@ -22,18 +28,27 @@ struct expert_cache;
 
 /* Model and store must outlive the cache. n_slots >= 1; each takes model->expert_slot_bytes. */
 int expert_cache_open(const struct model *model, struct expert_store *store, uint32_t n_slots,
-                      struct expert_cache **out, struct fm_error *err);
-void expert_cache_close(struct expert_cache *cache); /* accepts NULL; no plan is open */
+                      enum heat_policy policy, struct expert_cache **out, struct fm_error *err);
+/* Accepts NULL; no plan is open and the store is closed already, so that nothing is on its way. */
+void expert_cache_close(struct expert_cache *cache);
 
 /* Memory a cache of n_slots takes, bookkeeping included. */
 uint64_t expert_cache_bytes(const struct model *model, uint64_t n_slots);
 
-/* `ids` are distinct experts of model->expert_layers[layer]; borrowed until end. */
-void expert_cache_begin(struct expert_cache *cache, uint32_t layer, const uint32_t *ids,
-                        uint32_t n);
+/* An expert of a plan. The cache remembers uses; one that is needed and not worth remembering, by a
+ * token long before the last one of a prompt, has none. */
+struct expert_use {
+    uint32_t expert;
+    uint32_t n_uses, idle; /* tokens that use it; tokens since the last of them */
+};
+
+/* `uses` are distinct experts of model->expert_layers[layer], borrowed until end. n_tokens is what
+ * the experts' idle time is counted in: how many pass with this plan. */
+void expert_cache_begin(struct expert_cache *cache, uint32_t layer, uint32_t n_tokens,
+                        const struct expert_use *uses, uint32_t n);
 
 struct expert_item {
-    uint32_t index;   /* into the ids given to begin */
+    uint32_t index;   /* into the uses given to begin */
     const void *slot; /* valid until the next call of next or end */
 };
 
@@ -43,11 +58,28 @@ struct expert_item {
 int expert_cache_next(struct expert_cache *cache, bool polls, struct expert_item *items,
                       uint32_t most, uint32_t *n, struct fm_error *err);
 
-/* Always called after begin, also after a failure; waits for reads still under way. */
+/* Always called after begin, also after a failure; waits for its reads still under way. */
 void expert_cache_end(struct expert_cache *cache);
 
+/* ---- guesses --------------------------------------------------------------------------------- */
+
+/* The expert may be wanted soon: reads it when it is not there, a read is idle, and an empty slot
+ * or a colder expert's is to be had. May be called while a plan is open. True when it is read. */
+bool expert_cache_guess(struct expert_cache *cache, uint32_t layer, uint32_t expert);
+
+/* What the cache remembers of all experts. Before the first plan it may be restored; then
+ * expert_cache_warm starts to read the hottest experts into the empty slots, in the order in which
+ * they lie on the disk, while plans already run. */
+struct heat *expert_cache_heat(struct expert_cache *cache);
+void expert_cache_warm(struct expert_cache *cache);
+
 struct expert_cache_stats {
-    uint64_t n_slots, n_hits, n_misses, bytes_read;
+    uint64_t n_slots;
+    uint64_t n_hits, n_misses; /* experts that plans named: there, or not */
+    uint64_t n_late;           /* of the misses, those whose guess was on its way */
+    uint64_t n_guesses, n_guesses_used, n_warmed; /* guesses that landed; warmed ones apart */
+    uint64_t bytes_read;       /* of experts that landed */
+    uint64_t wait_ns;          /* next had nothing to hand out */
 };
 
 void expert_cache_stats(const struct expert_cache *cache, struct expert_cache_stats *stats);

@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/fmath.h"
 #include "base/mem.h"
 #include "base/plat.h"
 #include "model/binder_internal.h"
+#include "model/dense_internal.h"
 
 struct weight expert_layer_weight(const struct expert_layer *layer, unsigned matrix,
                                   const void *slot)
@@ -74,122 +74,6 @@ static int read_stop_tokens(struct model *model, const struct config *config, st
     return rc;
 }
 
-/* ---- dense weights -------------------------------------------------------------------------- */
-
-/* The binder's lists, which live on until the dense weights are read. */
-struct dense_plan {
-    struct dense_read *reads;
-    size_t n_reads;
-    struct dense_pointer *pointers;
-    size_t n_pointers;
-};
-
-static void plan_free(struct dense_plan *plan)
-{
-    if (plan == NULL)
-        return;
-    mem_free(plan->reads);
-    mem_free(plan->pointers);
-    mem_free(plan);
-}
-
-static int plan_take(struct model *model, struct binder *b, struct fm_error *err)
-{
-    struct dense_plan *plan = mem_new(1, sizeof *plan, "the list of reads", err);
-    if (plan == NULL)
-        return FM_ERR_NOMEM;
-    *plan = (struct dense_plan){b->reads, b->n_reads, b->pointers, b->n_pointers};
-    b->reads = NULL;
-    b->pointers = NULL;
-    model->dense_plan = plan;
-    return 0;
-}
-
-static int by_place_on_disk(const void *a, const void *b)
-{
-    const struct dense_read *x = a, *y = b;
-    if (x->file != y->file)
-        return x->file < y->file ? -1 : 1;
-    return x->offset < y->offset ? -1 : x->offset > y->offset;
-}
-
-static float transformed(float x, enum vector_transform transform)
-{
-    switch (transform) {
-    case VECTOR_PLUS_ONE:
-        return 1.0f + x;
-    case VECTOR_NEG_EXP:
-        return -fmath_exp_of(x);
-    case VECTOR_PLAIN:
-        break;
-    }
-    return x;
-}
-
-/* [n_rows, n_cols] in the file becomes [n_cols, n_rows]. */
-static void decode_turned(const struct dense_read *r, const char *raw, float *dst)
-{
-    const struct quant *quant = r->vector_quant;
-    const uint32_t n_rows = r->n_rows, n_cols = r->n / n_rows;
-    const size_t element_bytes = quant_row_bytes(quant, 1); /* floats: one block a column */
-    for (uint32_t i = 0; i < r->n; i++) {
-        const void *one[] = {raw + i * element_bytes};
-        quant->decode_row(quant, one, &dst[i % n_cols * n_rows + i / n_cols], 1);
-    }
-}
-
-static int read_vector(const struct model *model, const struct dense_read *r, struct fm_error *err)
-{
-    const struct source_file *file = &model->source->files[r->file];
-    void *raw = mem_new(r->bytes, 1, "a vector", err);
-    if (raw == NULL)
-        return FM_ERR_NOMEM;
-    int rc = plat_read_at(file->fd, file->path, raw, r->bytes, r->offset, err);
-    if (rc == 0) {
-        float *dst = (float *)(void *)((char *)model->dense + r->dense_offset);
-        const void *parts[] = {raw};
-        if (r->n_rows > 1)
-            decode_turned(r, raw, dst);
-        else
-            r->vector_quant->decode_row(r->vector_quant, parts, dst, r->n);
-        for (uint32_t i = 0; i < r->n; i++)
-            dst[i] = transformed(dst[i], r->transform);
-    }
-    mem_free(raw);
-    return rc;
-}
-
-int model_load_dense(struct model *model, fm_progress_fn *progress, void *progress_ctx,
-                     struct fm_error *err)
-{
-    struct dense_plan *plan = model->dense_plan;
-    model->dense = mem_new_bulk(model->dense_bytes, "the dense weights", err);
-    if (model->dense == NULL)
-        return FM_ERR_NOMEM;
-    qsort(plan->reads, plan->n_reads, sizeof *plan->reads, by_place_on_disk);
-    uint64_t total = 0, done = 0;
-    for (size_t i = 0; i < plan->n_reads; i++)
-        total += plan->reads[i].bytes;
-    for (size_t i = 0; i < plan->n_reads; i++) {
-        const struct dense_read *r = &plan->reads[i];
-        const struct source_file *file = &model->source->files[r->file];
-        int rc = r->vector_quant != NULL
-                     ? read_vector(model, r, err)
-                     : plat_read_at(file->fd, file->path, (char *)model->dense + r->dense_offset,
-                                    r->bytes, r->offset, err);
-        if (rc != 0)
-            return rc;
-        done += r->bytes;
-        if (progress != NULL)
-            progress(progress_ctx, done, total);
-    }
-    for (size_t i = 0; i < plan->n_pointers; i++)
-        *plan->pointers[i].at = (const char *)model->dense + plan->pointers[i].dense_offset;
-    plan_free(plan);
-    model->dense_plan = NULL;
-    return 0;
-}
-
 /* ---- open and close ------------------------------------------------------------------------- */
 
 static const struct model_family *find_family(const struct model_options *options,
@@ -228,7 +112,7 @@ static int bind_tensors(struct model *model, const struct config *config,
     model->dense_bytes = b.dense_bytes;
     model->dense_token_bytes = b.dense_bytes - b.lookup_bytes;
     if (rc == 0 && !options->metadata_only)
-        rc = plan_take(model, &b, err);
+        rc = dense_plan_take(model, &b, err);
     binder_clear(&b);
     return rc;
 }
@@ -292,7 +176,7 @@ void model_close(struct model *model)
     mem_free(model->model_type);
     mem_free(model->uses);
     mem_free(model->dense);
-    plan_free(model->dense_plan);
+    dense_plan_free(model->dense_plan);
     source_close(model->source);
     mem_free(model);
 }

@@ -112,11 +112,12 @@ static uint64_t size_with_rows(struct budget *b, const struct model *model,
 }
 
 int budget_plan(struct budget *b, const struct model *model, const struct quant *kv_format,
-                const struct fm_model_options *options, struct fm_error *err)
+                uint64_t reader_bytes, const struct fm_model_options *options,
+                struct fm_error *err)
 {
     *b = (struct budget){0};
     b->total = options->memory_bytes > 0 ? options->memory_bytes : automatic_total();
-    b->program = plat_resident_bytes() + PROGRAM_MARGIN;
+    b->program = plat_resident_bytes() + PROGRAM_MARGIN + reader_bytes;
     b->dense = model->dense_bytes;
     int rc = read_options(b, model, options, err);
     if (rc == 0)

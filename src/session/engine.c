@@ -9,9 +9,6 @@
 #include "base/plat.h"
 #include "session/engine_internal.h"
 
-/* Reads in flight: enough to keep an NVMe queue busy without taking cores from compute. */
-#define N_READER_THREADS 4
-
 void fm_log_to(fm_log_fn *sink, void *ctx)
 {
     log_set_sink(sink, ctx);
@@ -102,19 +99,6 @@ static int read_default_sampling(struct fm_model *m, struct fm_error *err)
 
 /* ---- open and close ------------------------------------------------------------------------- */
 
-static int open_store(struct fm_model *m, bool checks, struct fm_error *err)
-{
-    if (m->model->n_expert_layers == 0)
-        return 0;
-    struct reader *reader;
-    int rc = reader_pread_open(N_READER_THREADS, &reader, err);
-    if (rc == 0)
-        rc = expert_store_open(m->model, reader, checks, &m->store, err);
-    if (rc == 0)
-        rc = expert_cache_open(m->model, m->store, m->budget.n_slots, &m->cache, err);
-    return rc;
-}
-
 static int open_compute(struct fm_model *m, const struct fm_model_options *options,
                         struct fm_error *err)
 {
@@ -123,6 +107,7 @@ static int open_compute(struct fm_model *m, const struct fm_model_options *optio
                                             .max_segments = b->n_sessions,
                                             .n_context = b->n_context,
                                             .kv_format = m->kv_format,
+                                            .lookahead = m->streaming.lookahead,
                                             .routes = m->routes};
     struct backend_options backend = {.n_threads = b->n_threads, .cpu = options->cpu,
                                       .pin_threads = options->pin_threads};
@@ -172,6 +157,8 @@ static int open_into(struct fm_model *m, const char *path,
     m->is_metadata_only = options->metadata_only;
     int rc = choose_kv_format(m, options->kv, err);
     if (rc == 0)
+        rc = streaming_choose(&m->streaming, options, err);
+    if (rc == 0)
         rc = fm_machine_check_level(options->cpu, err); /* before anything is read */
     if (rc == 0)
         rc = model_open(path, &model_options, &m->model, err);
@@ -190,7 +177,9 @@ static int open_into(struct fm_model *m, const char *path,
     if (rc != 0)
         return rc;
     plat_memory_trim(); /* the JSON trees are gone: do not count them as the program's */
-    rc = budget_plan(&m->budget, m->model, m->kv_format, options, err);
+    streaming_fit(&m->streaming, m->model);
+    rc = budget_plan(&m->budget, m->model, m->kv_format, reader_bytes(&m->streaming.reader),
+                     options, err);
     if (rc == 0 && options->check)
         rc = packed_check_dense(m->model->source, err);
     if (rc == 0 && options->check && m->model->source->packed != NULL)
@@ -198,7 +187,7 @@ static int open_into(struct fm_model *m, const char *path,
     if (rc == 0)
         rc = model_load_dense(m->model, options->progress, options->progress_ctx, err);
     if (rc == 0)
-        rc = open_store(m, options->check, err);
+        rc = streaming_open(m, options->check, err);
     if (rc == 0)
         rc = open_compute(m, options, err);
     return rc;
@@ -232,8 +221,7 @@ void fm_model_close(struct fm_model *m)
         return;
     forward_close(m->forward);
     backend_close(m->be);
-    expert_store_close(m->store); /* before the cache: its slots are what reads write to */
-    expert_cache_close(m->cache);
+    streaming_close(m);
     tokenizer_close(m->tokenizer);
     routes_close(m->routes);
     model_close(m->model);
@@ -321,6 +309,15 @@ bool fm_number_format(unsigned i, struct fm_number_format *format)
     return true;
 }
 
+bool fm_model_recall(const struct fm_model *m, unsigned i, double *recall)
+{
+    struct lookahead_layer layer;
+    if (m->forward == NULL || !forward_recall(m->forward, i, &layer))
+        return false;
+    *recall = layer.n_needed > 0 ? (double)layer.n_foreseen / (double)layer.n_needed : -1;
+    return true;
+}
+
 void fm_model_stats(const struct fm_model *m, struct fm_stats *stats)
 {
     const struct budget *b = &m->budget;
@@ -349,5 +346,13 @@ void fm_model_stats(const struct fm_model *m, struct fm_stats *stats)
     stats->n_cache_slots = cache.n_slots;
     stats->n_expert_hits = cache.n_hits;
     stats->n_expert_misses = cache.n_misses;
+    stats->n_expert_late = cache.n_late;
+    stats->n_guesses = cache.n_guesses;
+    stats->n_guesses_used = cache.n_guesses_used;
+    stats->n_warmed = cache.n_warmed;
     stats->bytes_read = cache.bytes_read;
+    stats->read_wait_ns = cache.wait_ns;
+    stats->reader = m->reader_name;
+    stats->io = expert_store_is_direct(m->store) ? "direct" : "page";
+    stats->policy = heat_policy_name(m->streaming.policy);
 }

@@ -15,9 +15,19 @@ extern "C" {
 /* How the memory budget is divided; all fields in bytes unless named otherwise. */
 struct budget {
     uint64_t total;
-    uint64_t program; /* resident before the model's own memory, and a margin */
+    uint64_t program; /* resident before the model's own memory, buffers of reads, a margin */
     uint64_t dense, sessions, scratch, cache;
     uint32_t n_slots, n_context, n_sessions, max_rows, n_threads;
+};
+
+/* How experts are read and kept (streaming.c). */
+struct streaming {
+    enum store_io io;
+    bool wants_uring;
+    struct reader_options reader;
+    enum heat_policy policy;
+    enum lookahead_mode lookahead;
+    const char *heat_path; /* borrowed while the model opens */
 };
 
 struct fm_model {
@@ -28,6 +38,9 @@ struct fm_model {
     struct budget budget;
     bool is_metadata_only;
     struct routes *routes; /* NULL: the model's routers */
+    struct streaming streaming;
+    const char *reader_name; /* NULL without routed experts */
+    char *heat_path;         /* NULL: none */
     struct backend *be;
     struct expert_store *store;
     struct expert_cache *cache; /* NULL without routed experts */
@@ -53,7 +66,18 @@ struct fm_session {
 
 /* Divides the budget, or says with the arithmetic why it cannot. */
 int budget_plan(struct budget *b, const struct model *model, const struct quant *kv_format,
-                const struct fm_model_options *options, struct fm_error *err);
+                uint64_t reader_bytes, const struct fm_model_options *options,
+                struct fm_error *err);
+
+/* Takes the options apart, or says what is wrong with one, before anything is opened. */
+int streaming_choose(struct streaming *s, const struct fm_model_options *options,
+                     struct fm_error *err);
+/* Once the model's headers are read. */
+void streaming_fit(struct streaming *s, const struct model *model);
+/* Opens store and cache, and begins to warm it. */
+int streaming_open(struct fm_model *m, bool checks, struct fm_error *err);
+/* Saves the heat and closes both. */
+void streaming_close(struct fm_model *m);
 
 #ifdef __cplusplus
 }

@@ -2,19 +2,95 @@
 
 #include <string.h>
 
+#include "base/log.h"
 #include "base/mem.h"
+#include "base/plat.h"
+
+struct store_file {
+    int fd; /* its own when is_direct, otherwise the model's */
+    bool is_direct;
+};
 
 struct expert_store {
     const struct model *model;
     struct reader *reader;
-    bool checks;
+    struct store_file *files; /* [model->source->n_files] */
+    bool checks, has_direct;
 };
 
 /* No errno: the bytes came and are wrong. */
 #define BAD_CHECKSUM INT64_MIN
 
-int expert_store_open(const struct model *model, struct reader *reader, bool checks,
-                      struct expert_store **out, struct fm_error *err)
+/* ---- open and close ------------------------------------------------------------------------- */
+
+/* One operation reads about so much: SSDs lose with less and gain nothing with more. */
+#define OP_BYTES (1u << 20)
+
+/* The most bytes of an operation: whole pages. Large experts are read in longer ones. */
+static uint64_t op_bytes(uint64_t expert_bytes)
+{
+    const uint64_t most = EXPERT_MAX_OPS - EXPERT_MAX_EXTENTS;
+    const uint64_t longer = mem_round_up((expert_bytes + most - 1) / most, MEM_PAGE);
+    return longer > OP_BYTES ? longer : OP_BYTES;
+}
+
+/* The longest extent that is no whole pages; 0: all are. */
+static uint64_t longest_unaligned(const struct expert_layer *layer)
+{
+    uint64_t most = 0;
+    for (size_t i = 0; i < (size_t)layer->n_experts * layer->n_extents; i++) {
+        const struct extent *e = &layer->extents[i];
+        if ((e->offset | e->bytes | e->slot_offset) % MEM_PAGE != 0 && e->bytes > most)
+            most = e->bytes;
+    }
+    return most;
+}
+
+uint64_t expert_store_bounce_bytes(const struct model *model, enum store_io io)
+{
+    uint64_t most = 0;
+    for (uint32_t i = 0; io == STORE_DIRECT && i < model->n_expert_layers; i++) {
+        const struct expert_layer *layer = &model->expert_layers[i];
+        const uint64_t longest = longest_unaligned(layer), op = op_bytes(layer->read_bytes);
+        const uint64_t need = longest < op ? longest : op;
+        most = need > most ? need : most;
+    }
+    return most;
+}
+
+static void open_direct(struct expert_store *store, uint32_t i)
+{
+    const struct source_file *file = &store->model->source->files[i];
+    const int fd = plat_reopen_direct(file->fd, file->path);
+    if (fd >= 0) {
+        store->files[i] = (struct store_file){fd, true};
+        store->has_direct = true;
+    }
+}
+
+static int open_files(struct expert_store *store, enum store_io io, struct fm_error *err)
+{
+    const struct source *source = store->model->source;
+    store->files = mem_new(source->n_files, sizeof *store->files, "the expert store", err);
+    if (store->files == NULL)
+        return FM_ERR_NOMEM;
+    for (uint32_t i = 0; i < source->n_files; i++)
+        store->files[i].fd = source->files[i].fd;
+    for (uint32_t l = 0; io == STORE_DIRECT && l < store->model->n_expert_layers; l++) {
+        const struct expert_layer *layer = &store->model->expert_layers[l];
+        for (size_t i = 0; i < (size_t)layer->n_experts * layer->n_extents; i++)
+            if (layer->extents[i].bytes > 0 && !store->files[layer->extents[i].file].is_direct &&
+                (i == 0 || layer->extents[i].file != layer->extents[i - 1].file))
+                open_direct(store, layer->extents[i].file);
+    }
+    if (io == STORE_DIRECT && !store->has_direct && store->model->n_expert_layers > 0)
+        log_info("store", "'%s' cannot be read past the page cache: reading through it",
+                 source->files[store->model->expert_layers[0].extents[0].file].path);
+    return 0;
+}
+
+int expert_store_open(const struct model *model, struct reader *reader, enum store_io io,
+                      bool checks, struct expert_store **out, struct fm_error *err)
 {
     *out = NULL;
     struct expert_store *store = mem_new(1, sizeof *store, "the expert store", err);
@@ -22,7 +98,12 @@ int expert_store_open(const struct model *model, struct reader *reader, bool che
         reader->ops->close(reader);
         return FM_ERR_NOMEM;
     }
-    *store = (struct expert_store){model, reader, checks};
+    *store = (struct expert_store){.model = model, .reader = reader, .checks = checks};
+    int rc = open_files(store, io, err);
+    if (rc != 0) {
+        expert_store_close(store);
+        return rc;
+    }
     *out = store;
     return 0;
 }
@@ -32,8 +113,19 @@ void expert_store_close(struct expert_store *store)
     if (store == NULL)
         return;
     store->reader->ops->close(store->reader);
+    for (uint32_t i = 0; store->files != NULL && i < store->model->source->n_files; i++)
+        if (store->files[i].is_direct)
+            plat_close(store->files[i].fd);
+    mem_free(store->files);
     mem_free(store);
 }
+
+bool expert_store_is_direct(const struct expert_store *store)
+{
+    return store->has_direct;
+}
+
+/* ---- reads ----------------------------------------------------------------------------------- */
 
 static bool has_checksum(const struct expert_read *read)
 {
@@ -48,10 +140,10 @@ static bool has_checksum(const struct expert_read *read)
 
 static void finish(struct expert_read *read)
 {
-    bool ok = __atomic_load_n(&read->failed_extent, __ATOMIC_RELAXED) < 0;
+    bool ok = __atomic_load_n(&read->failed_op, __ATOMIC_RELAXED) < 0;
     if (ok && !has_checksum(read)) {
         read->failed_result = BAD_CHECKSUM;
-        read->failed_extent = 0;
+        read->failed_op = 0;
         ok = false;
     }
     read->done(read, ok);
@@ -65,7 +157,7 @@ static void piece_done(struct read_op *op, int64_t result)
     if (result < 0 || (uint64_t)result != op->bytes) {
         int none = -1;
         int mine = (int)(op - read->ops);
-        if (__atomic_compare_exchange_n(&read->failed_extent, &none, mine, false, __ATOMIC_RELAXED,
+        if (__atomic_compare_exchange_n(&read->failed_op, &none, mine, false, __ATOMIC_RELAXED,
                                         __ATOMIC_RELAXED))
             read->failed_result = result;
     }
@@ -73,39 +165,67 @@ static void piece_done(struct read_op *op, int64_t result)
         finish(read);
 }
 
+/* All but the last operation of an extent are equally long. */
+static unsigned make_ops(struct expert_read *read, const struct extent *extents, unsigned n,
+                         uint64_t most)
+{
+    const struct expert_store *store = read->store;
+    unsigned n_ops = 0;
+    for (unsigned i = 0; i < n; i++) {
+        const struct extent *e = &extents[i];
+        const struct store_file *file = &store->files[e->file];
+        const uint64_t n_pieces = e->bytes > 0 ? (e->bytes + most - 1) / most : 1;
+        const uint64_t piece = mem_round_up((e->bytes + n_pieces - 1) / n_pieces, MEM_PAGE);
+        for (uint64_t at = 0; at < e->bytes || at == 0; at += piece)
+            read->ops[n_ops++] = (struct read_op){
+                .fd = file->fd,
+                .is_direct = file->is_direct,
+                .offset = e->offset + at,
+                .bytes = e->bytes - at < piece ? e->bytes - at : piece,
+                .dst = (char *)read->dst + e->slot_offset + at,
+                .urgency = read->urgency,
+                .done = piece_done,
+                .ctx = read,
+            };
+    }
+    return n_ops;
+}
+
 void expert_store_submit(struct expert_store *store, struct expert_read *read)
 {
     const struct expert_layer *layer = &store->model->expert_layers[read->expert_layer];
     const struct extent *extents = layer->extents + (size_t)read->expert * layer->n_extents;
     /* Experts whose pieces join better than others' leave the last extents empty. */
-    unsigned n = layer->n_extents;
-    while (n > 1 && extents[n - 1].bytes == 0)
-        n--;
+    unsigned n_extents = layer->n_extents;
+    while (n_extents > 1 && extents[n_extents - 1].bytes == 0)
+        n_extents--;
     read->store = store;
-    read->failed_extent = -1; /* published to the reader threads by submit's lock */
+    const unsigned n = make_ops(read, extents, n_extents, op_bytes(layer->read_bytes));
+    read->failed_op = -1; /* published to the reader threads by submit's lock */
     read->n_pending = n;
-    for (unsigned i = 0; i < n; i++)
-        read->ops[i] = (struct read_op){
-            .fd = store->model->source->files[extents[i].file].fd,
-            .offset = extents[i].offset,
-            .bytes = extents[i].bytes,
-            .dst = (char *)read->dst + extents[i].slot_offset,
-            .urgency = read->urgency,
-            .done = piece_done,
-            .ctx = read,
-        };
     /* After the last submit `read` may be gone. */
     for (unsigned i = 0; i < n; i++)
         store->reader->ops->submit(store->reader, &read->ops[i]);
+}
+
+/* The file an operation reads, from where it reads into the slot. */
+static const char *path_of(const struct expert_store *store, const struct expert_read *read,
+                           const struct read_op *op)
+{
+    const struct expert_layer *layer = &store->model->expert_layers[read->expert_layer];
+    const struct extent *e = layer->extents + (size_t)read->expert * layer->n_extents;
+    const uint64_t at = (uint64_t)((const char *)op->dst - (const char *)read->dst);
+    while (at < e->slot_offset || at >= e->slot_offset + (e->bytes > 0 ? e->bytes : 1))
+        e++;
+    return store->model->source->files[e->file].path;
 }
 
 int expert_store_explain(const struct expert_store *store, const struct expert_read *read,
                          struct fm_error *err)
 {
     const struct expert_layer *layer = &store->model->expert_layers[read->expert_layer];
-    const struct read_op *op = &read->ops[read->failed_extent];
-    const struct extent *extents = layer->extents + (size_t)read->expert * layer->n_extents;
-    const char *path = store->model->source->files[extents[op - read->ops].file].path;
+    const struct read_op *op = &read->ops[read->failed_op];
+    const char *path = path_of(store, read, op);
     if (read->failed_result == BAD_CHECKSUM)
         return err_set(err, FM_ERR_FORMAT,
                        "expert %u of layer %u is damaged: '%s', %llu bytes at byte %llu do not "

@@ -16,6 +16,9 @@ extern "C" {
 
 struct expert_store;
 
+/* Operations one expert is read in, at most. */
+#define EXPERT_MAX_OPS (EXPERT_MAX_EXTENTS + 15)
+
 struct expert_read {
     uint32_t expert_layer, expert; /* index into model->expert_layers; expert of it */
     void *dst;                     /* [record.bytes] */
@@ -25,19 +28,31 @@ struct expert_read {
 
     /* The store's. */
     const struct expert_store *store;
-    struct read_op ops[EXPERT_MAX_EXTENTS];
+    struct read_op ops[EXPERT_MAX_OPS];
     unsigned n_pending; /* atomic: the last piece to land calls done */
-    int failed_extent;  /* atomic: -1, or the index of a failed piece */
+    int failed_op;      /* atomic: -1, or the index of a failed piece */
     int64_t failed_result;
 };
 
+enum store_io {
+    STORE_PAGES,  /* through the page cache */
+    STORE_DIRECT, /* past it, on file systems that can */
+};
+
+/* What a reader's buffers must hold (struct reader_options); 0 when every direct read is of whole
+ * pages into whole pages. */
+uint64_t expert_store_bounce_bytes(const struct model *model, enum store_io io);
+
 /* `reader` is owned by the store from here on, also on failure. The model must outlive it. With
  * `checks`, what is read is held against its checksum where the model has them. */
-int expert_store_open(const struct model *model, struct reader *reader, bool checks,
-                      struct expert_store **out, struct fm_error *err);
+int expert_store_open(const struct model *model, struct reader *reader, enum store_io io,
+                      bool checks, struct expert_store **out, struct fm_error *err);
 void expert_store_close(struct expert_store *store); /* accepts NULL; waits for all reads */
 
 void expert_store_submit(struct expert_store *store, struct expert_read *read);
+
+/* Whether any file is read past the page cache. */
+bool expert_store_is_direct(const struct expert_store *store);
 
 /* After done(ok = false): writes what happened, with layer, expert, file and offset. */
 int expert_store_explain(const struct expert_store *store, const struct expert_read *read,

@@ -3,8 +3,8 @@
  * order. Short reads and interrupts are continued inside; the result is the number of bytes
  * (fewer than asked only at the end of the file) or -errno.
  *
- * submit may be called from any thread and does not block on the disk. close waits for
- * everything submitted. */
+ * submit may be called from any thread, also from `done`, and does not block on the disk. close
+ * waits for everything submitted. */
 #ifndef FLASHMOE_STORE_READER_H
 #define FLASHMOE_STORE_READER_H
 
@@ -24,6 +24,7 @@ enum read_urgency {
 
 struct read_op {
     int fd;
+    bool is_direct; /* the file was opened by plat_open_device and said so */
     uint64_t offset, bytes;
     void *dst;
     enum read_urgency urgency;
@@ -44,8 +45,25 @@ struct reader {
     const struct reader_ops *ops;
 };
 
+struct reader_options {
+    unsigned depth; /* operations under way at a time: 1 to READER_MAX_DEPTH */
+    /* Direct operations that are no whole pages go through buffers, which are taken for operations
+     * of up to so many bytes; 0: there are none. */
+    uint64_t bounce_bytes;
+};
+
+#define READER_MAX_DEPTH 64
+
+/* Memory a reader takes, whichever it is. */
+uint64_t reader_bytes(const struct reader_options *options);
+
 /* Threads that call pread. */
-int reader_pread_open(unsigned n_threads, struct reader **out, struct fm_error *err);
+int reader_pread_open(const struct reader_options *options, struct reader **out,
+                      struct fm_error *err);
+
+/* One thread that drives an io_uring. FM_ERR_UNSUPPORTED when the system has none or forbids it. */
+int reader_uring_open(const struct reader_options *options, struct reader **out,
+                      struct fm_error *err);
 
 #ifdef __cplusplus
 }

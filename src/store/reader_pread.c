@@ -1,14 +1,8 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "base/limits.h"
-#include "base/mem.h"
 #include "base/plat.h"
-#include "store/reader.h"
-
-struct op_queue {
-    struct read_op *first, **last;
-};
+#include "store/reader_internal.h"
 
 struct reader_pread {
     struct reader base;
@@ -17,41 +11,29 @@ struct reader_pread {
     struct op_queue needed, guessed;
     bool is_closing;
     unsigned n_started;
-    pthread_t threads[LIMIT_THREADS];
+    struct pread_thread {
+        struct reader_pread *reader;
+        char *bounce; /* [reader_bounce_bytes] */
+        pthread_t thread;
+    } threads[READER_MAX_DEPTH];
+    char *bounces;
 };
 
-static void queue_init(struct op_queue *queue)
+static int64_t serve(const struct read_op *op, char *bounce)
 {
-    queue->first = NULL;
-    queue->last = &queue->first;
-}
-
-static void queue_push(struct op_queue *queue, struct read_op *op)
-{
-    op->next = NULL;
-    *queue->last = op;
-    queue->last = &op->next;
-}
-
-static struct read_op *queue_pop(struct op_queue *queue)
-{
-    struct read_op *op = queue->first;
-    if (op == NULL)
-        return NULL;
-    queue->first = op->next;
-    if (queue->first == NULL)
-        queue->last = &queue->first;
-    return op;
+    const struct op_span span = op_span_of(op, bounce);
+    return op_span_finish(op, &span, op_span_read(op, &span, 0));
 }
 
 static void *reader_main(void *arg)
 {
-    struct reader_pread *r = arg;
+    struct pread_thread *self = arg;
+    struct reader_pread *r = self->reader;
     pthread_mutex_lock(&r->lock);
     for (;;) {
-        struct read_op *op = queue_pop(&r->needed);
+        struct read_op *op = op_queue_pop(&r->needed);
         if (op == NULL)
-            op = queue_pop(&r->guessed);
+            op = op_queue_pop(&r->guessed);
         if (op == NULL && r->is_closing)
             break;
         if (op == NULL) {
@@ -59,7 +41,7 @@ static void *reader_main(void *arg)
             continue;
         }
         pthread_mutex_unlock(&r->lock);
-        op->done(op, plat_read_some(op->fd, op->dst, op->bytes, op->offset));
+        op->done(op, serve(op, self->bounce));
         pthread_mutex_lock(&r->lock);
     }
     pthread_mutex_unlock(&r->lock);
@@ -70,9 +52,9 @@ static void pread_submit(struct reader *reader, struct read_op *op)
 {
     struct reader_pread *r = (struct reader_pread *)reader;
     pthread_mutex_lock(&r->lock);
-    queue_push(op->urgency == READ_NEEDED ? &r->needed : &r->guessed, op);
+    op_queue_push(op->urgency == READ_NEEDED ? &r->needed : &r->guessed, op);
+    pthread_cond_signal(&r->work_ready); /* unlocked, the reader might be closed by now */
     pthread_mutex_unlock(&r->lock);
-    pthread_cond_signal(&r->work_ready);
 }
 
 static void pread_close(struct reader *reader)
@@ -83,9 +65,10 @@ static void pread_close(struct reader *reader)
     pthread_mutex_unlock(&r->lock);
     pthread_cond_broadcast(&r->work_ready);
     for (unsigned i = 0; i < r->n_started; i++)
-        pthread_join(r->threads[i], NULL);
+        pthread_join(r->threads[i].thread, NULL);
     pthread_cond_destroy(&r->work_ready);
     pthread_mutex_destroy(&r->lock);
+    mem_free(r->bounces);
     mem_free(r);
 }
 
@@ -95,26 +78,36 @@ static const struct reader_ops pread_ops = {
     .close = pread_close,
 };
 
-int reader_pread_open(unsigned n_threads, struct reader **out, struct fm_error *err)
+int reader_pread_open(const struct reader_options *options, struct reader **out,
+                      struct fm_error *err)
 {
     *out = NULL;
-    if (n_threads < 1 || n_threads > LIMIT_THREADS)
-        return err_set(err, FM_ERR_ARG, "%u reader threads asked for, expected 1 to %d", n_threads,
-                       LIMIT_THREADS);
+    int rc = reader_check_options(options, err);
+    if (rc != 0)
+        return rc;
     struct reader_pread *r = mem_new(1, sizeof *r, "the reader", err);
     if (r == NULL)
         return FM_ERR_NOMEM;
     r->base.ops = &pread_ops;
-    queue_init(&r->needed);
-    queue_init(&r->guessed);
+    op_queue_init(&r->needed);
+    op_queue_init(&r->guessed);
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->work_ready, NULL);
-    for (unsigned i = 0; i < n_threads; i++) {
-        int why = plat_thread_start(&r->threads[i], reader_main, r);
+    if (options->bounce_bytes > 0)
+        r->bounces = mem_new_aligned(MEM_PAGE, reader_bytes(options), "read buffers", err);
+    if (options->bounce_bytes > 0 && r->bounces == NULL) {
+        pread_close(&r->base);
+        return FM_ERR_NOMEM;
+    }
+    for (unsigned i = 0; i < options->depth; i++) {
+        struct pread_thread *t = &r->threads[i];
+        t->reader = r;
+        t->bounce = r->bounces + i * (size_t)reader_bounce_bytes(options);
+        int why = plat_thread_start(&t->thread, reader_main, t);
         if (why != 0) {
             pread_close(&r->base);
             return err_set(err, FM_ERR_NOMEM, "cannot start reader thread %u of %u: %s", i + 1,
-                           n_threads, strerror(why));
+                           options->depth, strerror(why));
         }
         r->n_started++;
     }

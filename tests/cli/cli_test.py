@@ -22,21 +22,22 @@ PROGRAM = ""
 MODEL = ""
 SECONDS = 60
 
+# What every command that computes takes.
+ENGINE = "memory threads pin cpu prefill-chunk kv io reader read-depth policy lookahead heat "
+ENGINE += "no-heat check"
+
 COMMANDS = {
-    "run": "prompt file system raw n-tokens greedy temp top-k top-p min-p seed memory context "
-           "threads pin cpu prefill-chunk kv check routes trace json quiet verbose help",
+    "run": "prompt file system raw n-tokens greedy temp top-k top-p min-p seed context "
+           + ENGINE + " routes trace json quiet verbose help",
     "pack": "experts dense embed head consume yes restart threads json quiet verbose help",
     "verify": "threads json quiet help",
     "inspect": "json help",
     "tokenize": "prompt file plain ids count json help",
-    "eval nll": "window windows memory threads pin cpu prefill-chunk kv check trace json quiet "
-                "verbose help",
-    "bench decode": "tokens repeat routes memory threads pin cpu prefill-chunk kv check json quiet "
-                    "verbose help",
-    "bench prefill": "tokens repeat routes memory threads pin cpu prefill-chunk kv check json "
-                     "quiet "
-                     "verbose help",
+    "eval nll": "window windows " + ENGINE + " trace json quiet verbose help",
+    "bench decode": "tokens repeat routes " + ENGINE + " json quiet verbose help",
+    "bench prefill": "tokens repeat routes " + ENGINE + " json quiet verbose help",
     "bench routes": "experts used layers tokens json help",
+    "bench replay": "residency experts used layers tokens json help",
     "doctor": "quick threads pin cpu json quiet help",
     "synth": "layers hidden heads kv-heads head-dim experts used expert-width shared-width "
              "key-heads value-heads key-dim value-dim conv interval vocab context form "
@@ -301,7 +302,10 @@ class Completions(Case):
 class Run(Case):
     TYPES = {"text": str, "tokens": list, "n_tokens": int, "n_prompt_tokens": int,
              "tok_per_s": float, "prefill_tok_per_s": float, "hit_rate": float,
-             "n_expert_hits": int, "n_expert_misses": int, "bytes_read": int, "memory_bytes": int,
+             "n_expert_hits": int, "n_expert_misses": int, "n_expert_late": int, "n_warmed": int,
+             "n_cache_slots": int,
+             "bytes_read": int, "read_wait_s": float, "io": str, "reader": str, "policy": str,
+             "memory_bytes": int,
              "memory_budget_bytes": int, "n_context": int, "prefill_chunk": int, "n_threads": int,
              "cpu_level": str, "logits_hash": str, "seed": int, "sampling": dict,
              "stop_reason": str, "model": str, "architecture": str, "routes": type(None)}

@@ -231,8 +231,11 @@ static bool is_right(const struct fixture *f, uint32_t l, uint32_t expert, const
 static void open_cache(struct fixture *f, uint32_t n_slots, bool is_threaded)
 {
     f->reader = faulty_open(is_threaded);
-    assert_int_equal(expert_store_open(f->model, &f->reader->base, false, &f->store, NULL), 0);
-    assert_int_equal(expert_cache_open(f->model, f->store, n_slots, &f->cache, NULL), 0);
+    assert_int_equal(expert_store_open(f->model, &f->reader->base, STORE_PAGES, false, &f->store,
+                                       NULL),
+                     0);
+    const enum heat_policy policy = n_slots % 2 == 0 ? HEAT_LCP : HEAT_LRU;
+    assert_int_equal(expert_cache_open(f->model, f->store, n_slots, policy, &f->cache, NULL), 0);
 }
 
 static void close_cache(struct fixture *f)
@@ -288,7 +291,10 @@ static int run_plan(struct fixture *f, const struct plan *plan, uint32_t most)
     bool seen[MAX_EXPERTS] = {false};
     uint32_t n = 0;
     int rc = 1;
-    expert_cache_begin(f->cache, plan->layer, plan->ids, plan->n);
+    struct expert_use uses[MAX_EXPERTS];
+    for (uint32_t i = 0; i < plan->n; i++)
+        uses[i] = (struct expert_use){.expert = plan->ids[i], .n_uses = plan->ids[i] % 3};
+    expert_cache_begin(f->cache, plan->layer, 1, uses, plan->n);
     uint32_t got;
     while (n < most && (rc = expert_cache_next(f->cache, false, &item, 1, &got, &err)) == 1) {
         assert_true(item.index < plan->n && !seen[item.index]);
@@ -469,7 +475,9 @@ static void test_store_answers_once(void **state)
     for (int is_threaded = 0; is_threaded < 2; is_threaded++) {
         struct answer a = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
         f.reader = faulty_open(is_threaded);
-        assert_int_equal(expert_store_open(f.model, &f.reader->base, false, &f.store, NULL), 0);
+        assert_int_equal(expert_store_open(f.model, &f.reader->base, STORE_PAGES, false, &f.store,
+                                           NULL),
+                         0);
         for (uint32_t i = 0; i < f.model->n_expert_layers * MAX_EXPERTS * 8; i++) {
             uint32_t layer = i / 8 / MAX_EXPERTS, expert = i / 8 % MAX_EXPERTS;
             struct plan plan = {.layer = layer, .n = 1, .ids = {expert}};

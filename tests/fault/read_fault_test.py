@@ -33,8 +33,8 @@ def run(*args, **faults):
                                                  "verify_asan_link_order=0"]))
     env.update({f"FAULT_{name.upper()}": str(value) for name, value in faults.items()})
     # A prompt of one token needs few experts, so that the answer has many left to read.
-    return subprocess.run([PROGRAM, "run", MODEL, "-p", "h", "--raw", "--greedy", "-q", *args],
-                          env=env, stdin=subprocess.DEVNULL, timeout=SECONDS,
+    command = [PROGRAM, "run", MODEL, "-p", "h", "--raw", "--greedy", "-q", "--no-heat", *args]
+    return subprocess.run(command, env=env, stdin=subprocess.DEVNULL, timeout=SECONDS,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 

@@ -102,11 +102,11 @@ static void set_up(struct model *model, struct engine *e)
     forward_backend_options(model, &options, &backend);
     int rc = model_load_dense(model, NULL, NULL, NULL);
     if (rc == 0 && model->n_expert_layers > 0) {
-        rc = reader_pread_open(1, &e->reader, NULL);
+        rc = reader_pread_open(&(struct reader_options){.depth = 1}, &e->reader, NULL);
         if (rc == 0)
-            rc = expert_store_open(model, e->reader, false, &e->store, NULL);
+            rc = expert_store_open(model, e->reader, STORE_PAGES, false, &e->store, NULL);
         if (rc == 0)
-            rc = expert_cache_open(model, e->store, 2, &e->cache, NULL);
+            rc = expert_cache_open(model, e->store, 2, HEAT_LCP, &e->cache, NULL);
     }
     if (rc == 0)
         rc = backend_open(NULL, &backend, &e->be, NULL);

@@ -1,5 +1,6 @@
-/* Routes: the text of --routes where it begins with "gen", otherwise a routing trace. What is
- * accepted must give every token distinct experts in ascending order, in any shape. */
+/* Routes: the text of --routes where it begins with "gen", otherwise a routing trace, as CSV and as
+ * raw bytes. What is accepted must give every token distinct experts in ascending order, in any
+ * shape. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,17 +67,18 @@ static void run_spec(const char *text)
     }
 }
 
-static void run_trace(const char *text, size_t size)
+static void run_trace(const char *text, size_t size, bool is_raw)
 {
     struct trace trace;
     struct fm_error err = {0};
-    int rc = trace_parse(&trace, "fuzz.csv", text, size, &err);
+    int rc = is_raw ? trace_parse_raw(&trace, "fuzz.u8", (const uint8_t *)text, size, &err)
+                    : trace_parse(&trace, "fuzz.csv", text, size, &err);
     if (rc != 0) {
         check_error(rc, &err);
         require(trace.ids == NULL && trace.n_tokens == 0, "nothing is left after an error");
         return;
     }
-    require(trace.n_tokens >= 1 && trace.n_tokens <= ROUTES_POSITIONS_MAX &&
+    require(trace.n_tokens >= 1 && (is_raw || trace.n_tokens <= ROUTES_POSITIONS_MAX) &&
                 trace.n_layers >= 1 && trace.n_layers <= LIMIT_LAYERS &&
                 trace.n_prefill < trace.n_tokens, "the sizes are bounded");
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
@@ -99,10 +101,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     memcpy(text, data, size);
     text[size] = '\0';
-    if (strcmp(text, "gen") == 0 || strncmp(text, "gen:", 4) == 0)
+    if (strcmp(text, "gen") == 0 || strncmp(text, "gen:", 4) == 0) {
         run_spec(text);
-    else
-        run_trace((const char *)data, size); /* without the NUL, so that reading it is a fault */
+    } else { /* without the NUL, so that reading it is a fault */
+        run_trace((const char *)data, size, false);
+        run_trace((const char *)data, size, true);
+    }
     free(text);
     return 0;
 }

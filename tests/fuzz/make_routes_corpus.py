@@ -26,6 +26,13 @@ def tokens(turn, phase, steps, layers, seed):
                 f"{0.7 - slot / 4:.9g}") for step in steps for layer in layers for slot in (0, 1)]
 
 
+def raw(n_tokens, last=0):
+    """8 of 64 experts in 8 layers; `last` is added to the last one."""
+    ids = [(t + layer + 9 * i) % 64 for t in range(n_tokens) for layer in range(8)
+           for i in range(8)]
+    return "".join(map(chr, ids[:-1] + [ids[-1] + last]))
+
+
 def seeds():
     one = [row(0, 0, 0, 0, 0, 1)]
     return {
@@ -57,6 +64,10 @@ def seeds():
         "bad-long.csv": trace([(*one[0], 7)]),
         "bad-slot-twice.csv": trace(one + [row(0, 0, 0, 0, 0, 2)]),
         "bad-expert-twice.csv": trace(one + [row(0, 0, 0, 0, 1, 1)]),
+        "raw.u8": raw(3),
+        "bad-raw-expert.u8": raw(2, 64),
+        "bad-raw-expert-twice.u8": raw(2, 55),
+        "bad-raw-bytes.u8": raw(2)[1:],
         "gen": "gen",
         "gen-all": "gen:hot=6,alpha=1.25,delta=2,beta=0.5,drift=1.5,topic=7,seed=4294967295",
         "gen-share": "gen:hot=33.5%",

@@ -1,6 +1,7 @@
 /* same_bits MODEL [HASH [STEP [ROUTES]]]: the logits of every position of a prompt and of a greedy
  * continuation must be the same bits for every level of kernels, 1, 2 and 4 threads, prefill chunks
  * of 1, 7, 64 and all, budgets from the smallest allowed to everything, a cold and a warm cache,
+ * direct and buffered reads of both readers, both cache policies, with and without a heat file,
  * beside another session in one batch, and in a program that rounds upwards. With HASH, that value
  * is required; "-" requires none. With STEP, only one in STEP combinations is run; with ROUTES,
  * they choose the experts in place of the routers. Exit status 3 when bits differ. */
@@ -8,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "flashmoe.h"
 
@@ -21,6 +23,8 @@ static const char *routes; /* NULL: the model's own */
 static const char *level;  /* of the kernels; NULL: the best */
 static bool is_small;
 static unsigned n_runs, n_different;
+static unsigned variant; /* of reading and caching */
+static char heat_path[64]; /* one run leaves it for the next */
 static uint64_t fewest_slots = UINT64_MAX, most_slots;
 
 static void die(const struct fm_error *err)
@@ -50,6 +54,12 @@ static int try_open(const char *path, unsigned threads, unsigned chunk, uint64_t
     options.n_sessions = 2;
     options.routes = routes;
     options.cpu = level;
+    options.io = variant % 2 == 0 ? "direct" : "page";
+    options.reader = variant / 2 % 2 == 0 ? "pread" : "uring";
+    options.policy = variant % 3 == 0 ? "lru" : "lcp";
+    options.lookahead = variant % 5 < 2 ? "on" : variant % 5 == 2 ? "off" : "auto";
+    options.read_depth = 1 + variant % 5 * 4;
+    options.heat_path = variant % 3 == 1 ? heat_path : NULL;
     return fm_model_open(path, &options, model, err);
 }
 
@@ -177,6 +187,7 @@ static void run_all(const char *path, unsigned vocabulary, unsigned step)
     for (unsigned i = 0; i < (11 + step) / step; i++) {
         const unsigned t = rows[i][0], c = rows[i][1], b = rows[i][2];
         level = level_of(rows[i][3]);
+        variant = i;
         struct fm_model *model =
             b == EVERYTHING ? open_model(path, threads[t], chunks[c], 0)
                             : open_smallest(path, threads[t], chunks[c],
@@ -224,6 +235,7 @@ int main(int argc, char **argv)
     if (argc > 2 && strcmp(argv[2], "-") != 0)
         snprintf(expected, sizeof expected, "%s", argv[2]);
     routes = argc > 4 ? argv[4] : NULL;
+    snprintf(heat_path, sizeof heat_path, "same_bits-%ld.heat", (long)getpid());
     struct fm_model *model = open_model(argv[1], 1, 1, 0);
     struct fm_model_info info;
     fm_model_info(model, &info);
@@ -238,5 +250,6 @@ int main(int argc, char **argv)
            n_different, (unsigned long long)fewest_slots, (unsigned long long)most_slots, expected);
     if (fewest_slots >= most_slots)
         return 4; /* the budgets made no difference: nothing was shown */
+    (void)remove(heat_path);
     return n_different > 0 ? 3 : 0;
 }

@@ -1,0 +1,138 @@
+#include "cache/heat_file.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "base/limits.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/plat.h"
+
+/* Little-endian, as it lies in memory on every processor this runs on. */
+struct heat_header {
+    char magic[8];
+    uint32_t n_layers, n_experts;
+    uint64_t model;    /* which one: model_identity */
+    uint64_t checksum; /* XXH3 of the entries */
+};
+
+struct heat_entry {
+    uint32_t count, idle;
+};
+
+static const char magic[8] = {'F', 'M', 'H', 'E', 'A', 'T', '1', '\n'};
+
+/* Uses that are remembered at most: years of use must not outweigh an afternoon. */
+#define COUNT_KEPT 256
+
+static size_t file_bytes(const struct heat *heat)
+{
+    return sizeof(struct heat_header) +
+           (size_t)heat->n_layers * heat->n_experts * sizeof(struct heat_entry);
+}
+
+/* The same checkpoint in the same form: its architecture, shape and the place of every expert. */
+static uint64_t model_identity(const struct model *model)
+{
+    XXH64_hash_t hash = XXH3_64bits(model->model_type, strlen(model->model_type));
+    for (uint32_t i = 0; i < model->n_expert_layers; i++) {
+        const struct expert_layer *l = &model->expert_layers[i];
+        const uint64_t facts[] = {hash, l->layer, l->n_experts, l->read_bytes,
+                                  l->extents[0].offset, l->extents[0].bytes};
+        hash = XXH3_64bits(facts, sizeof facts);
+        if (l->sums != NULL)
+            hash ^= XXH3_64bits(l->sums, l->n_experts * sizeof *l->sums);
+    }
+    return hash;
+}
+
+static const char *find_fault(const char *bytes, size_t n, const struct model *model,
+                              const struct heat *heat)
+{
+    struct heat_header h;
+    if (n != file_bytes(heat))
+        return "it has another size";
+    memcpy(&h, bytes, sizeof h);
+    if (memcmp(h.magic, magic, sizeof magic) != 0)
+        return "it is none";
+    if (h.n_layers != heat->n_layers || h.n_experts != heat->n_experts ||
+        h.model != model_identity(model))
+        return "it is another model's";
+    if (h.checksum != XXH3_64bits(bytes + sizeof h, n - sizeof h))
+        return "it is damaged";
+    return NULL;
+}
+
+bool heat_file_load(const char *path, const struct model *model, struct heat *heat)
+{
+    struct fm_error err;
+    char *bytes;
+    size_t n;
+    if (!plat_file_exists(path))
+        return false;
+    if (plat_read_file(path, file_bytes(heat), &bytes, &n, &err) != 0) {
+        log_info("cache", "the heat file is ignored: %s", err.text);
+        return false;
+    }
+    const char *fault = find_fault(bytes, n, model, heat);
+    if (fault != NULL)
+        log_info("cache", "the heat file '%s' is ignored: %s", path, fault);
+    for (uint32_t l = 0; fault == NULL && l < heat->n_layers; l++)
+        for (uint32_t e = 0; e < model->expert_layers[l].n_experts; e++) {
+            struct heat_entry entry;
+            memcpy(&entry, bytes + sizeof(struct heat_header) +
+                               ((size_t)l * heat->n_experts + e) * sizeof entry, sizeof entry);
+            heat_restore(heat, l, e, entry.count, entry.idle);
+        }
+    mem_free(bytes);
+    return fault == NULL;
+}
+
+static void fill(char *bytes, const struct model *model, const struct heat *heat)
+{
+    struct heat_header h = {.n_layers = heat->n_layers, .n_experts = heat->n_experts,
+                            .model = model_identity(model)};
+    memcpy(h.magic, magic, sizeof magic);
+    for (uint32_t l = 0; l < heat->n_layers; l++)
+        for (uint32_t e = 0; e < heat->n_experts; e++) {
+            const size_t at = (size_t)l * heat->n_experts + e;
+            const float most = heat->counts[at] < COUNT_KEPT ? heat->counts[at] : COUNT_KEPT;
+            const uint32_t count = (uint32_t)(most + 0.5f);
+            const struct heat_entry entry = {count, heat->clocks[l] - heat->lasts[at]};
+            memcpy(bytes + sizeof h + at * sizeof entry, &entry, sizeof entry);
+        }
+    h.checksum = XXH3_64bits(bytes + sizeof h, file_bytes(heat) - sizeof h);
+    memcpy(bytes, &h, sizeof h);
+}
+
+static int write_file(const char *path, const char *bytes, size_t n, struct fm_error *err)
+{
+    bool is_direct = false;
+    int fd;
+    int rc = plat_create(path, &is_direct, &fd, err);
+    if (rc != 0)
+        return rc;
+    rc = plat_write_at(fd, path, bytes, n, 0, err);
+    plat_close(fd);
+    return rc;
+}
+
+int heat_file_save(const char *path, const struct model *model, const struct heat *heat,
+                   struct fm_error *err)
+{
+    char partial[LIMIT_PATH_BYTES];
+    if (heat->n_uses == 0)
+        return 0;
+    if ((size_t)snprintf(partial, sizeof partial, "%s.partial", path) >= sizeof partial)
+        return err_set(err, FM_ERR_ARG, "the path of the heat file is too long: '%s'", path);
+    char *bytes = mem_new(file_bytes(heat), 1, "the heat file", err);
+    if (bytes == NULL)
+        return FM_ERR_NOMEM;
+    fill(bytes, model, heat);
+    int rc = write_file(partial, bytes, file_bytes(heat), err);
+    if (rc == 0)
+        rc = plat_rename(partial, path, err);
+    mem_free(bytes);
+    return rc;
+}

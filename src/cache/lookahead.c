@@ -1,0 +1,97 @@
+#include "cache/lookahead.h"
+
+/* Tokens of a trial with and of one without. */
+#define TRIAL_TOKENS 16
+/* Tokens until the next trial: after a success, and after failures, doubling. */
+#define SETTLED_WITH 256
+#define SETTLED_WITHOUT 256
+#define SETTLED_WITHOUT_MOST 8192
+#define NO_LAYER UINT32_MAX
+
+uint64_t lookahead_bytes(uint32_t n_layers, uint32_t n_used)
+{
+    return n_layers * sizeof(struct lookahead_layer) + n_used * sizeof(uint32_t);
+}
+
+void lookahead_init(struct lookahead *l, enum lookahead_mode mode, struct expert_cache *cache,
+                    uint32_t n_layers, uint32_t n_used, void *memory)
+{
+    *l = (struct lookahead){.mode = mode, .cache = cache, .layers = memory, .n_layers = n_layers,
+                            .n_used = n_used, .foreseen_layer = NO_LAYER,
+                            .n_tokens_left = TRIAL_TOKENS, .n_settled = SETTLED_WITHOUT};
+    l->foreseen = (uint32_t *)(void *)(l->layers + n_layers);
+}
+
+void lookahead_begin_token(struct lookahead *l)
+{
+    l->foreseen_layer = NO_LAYER;
+    l->is_on = l->mode == LOOKAHEAD_ON || (l->mode == LOOKAHEAD_AUTO && l->phase == LOOKAHEAD_WITH);
+    if (l->mode == LOOKAHEAD_AUTO && l->phase == LOOKAHEAD_SETTLED)
+        l->is_on = l->with_ns < l->without_ns;
+}
+
+static void settle(struct lookahead *l, bool is_on)
+{
+    l->phase = LOOKAHEAD_SETTLED;
+    l->n_tokens_left = is_on ? SETTLED_WITH : l->n_settled;
+    if (is_on)
+        l->n_settled = SETTLED_WITHOUT;
+    else if (l->n_settled < SETTLED_WITHOUT_MOST)
+        l->n_settled *= 2;
+}
+
+static void begin_trial(struct lookahead *l)
+{
+    l->phase = LOOKAHEAD_WITHOUT;
+    l->n_tokens_left = TRIAL_TOKENS;
+    l->without_ns = l->with_ns = l->n_misses = 0;
+}
+
+void lookahead_end_token(struct lookahead *l, uint64_t ns, uint64_t n_misses)
+{
+    if (l->mode != LOOKAHEAD_AUTO)
+        return;
+    if (l->phase != LOOKAHEAD_SETTLED)
+        *(l->phase == LOOKAHEAD_WITH ? &l->with_ns : &l->without_ns) += ns;
+    if (l->phase == LOOKAHEAD_WITHOUT)
+        l->n_misses += n_misses;
+    if (--l->n_tokens_left > 0)
+        return;
+    if (l->phase == LOOKAHEAD_SETTLED) {
+        begin_trial(l);
+    } else if (l->phase == LOOKAHEAD_WITH) {
+        settle(l, l->with_ns < l->without_ns);
+    } else if (l->n_misses == 0) {
+        l->with_ns = l->without_ns; /* nothing is read: nothing to gain */
+        settle(l, false);
+    } else {
+        l->phase = LOOKAHEAD_WITH;
+        l->n_tokens_left = TRIAL_TOKENS;
+    }
+}
+
+void lookahead_guess(struct lookahead *l, uint32_t layer, const uint32_t *ids)
+{
+    l->foreseen_layer = layer;
+    for (uint32_t i = 0; i < l->n_used; i++) {
+        l->foreseen[i] = ids[i];
+        (void)expert_cache_guess(l->cache, layer, ids[i]);
+    }
+}
+
+void lookahead_check(struct lookahead *l, uint32_t layer, const struct expert_use *uses,
+                     uint32_t n)
+{
+    if (l->foreseen_layer != layer)
+        return;
+    struct lookahead_layer *at = &l->layers[layer];
+    at->n_needed += n;
+    /* Both ascend. */
+    for (uint32_t i = 0, j = 0; i < n && j < l->n_used;) {
+        at->n_foreseen += uses[i].expert == l->foreseen[j];
+        if (uses[i].expert < l->foreseen[j])
+            i++;
+        else
+            j++;
+    }
+}

@@ -1,0 +1,253 @@
+/* Reading the dense weights: past the page cache where the file system can, several pieces at a
+ * time, so that a start takes as long as the disk needs and leaves nothing in memory twice. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fmath.h"
+#include "base/mem.h"
+#include "base/plat.h"
+#include "base/pool.h"
+#include "model/dense_internal.h"
+
+/* Reads at a time, and bytes of one: what an SSD wants. */
+#define N_READERS 8
+#define PIECE_BYTES (1u << 20)
+/* Between two calls of the progress function. */
+#define ROUND_BYTES (64u * PIECE_BYTES)
+
+struct dense_plan {
+    struct dense_read *reads;
+    size_t n_reads;
+    struct dense_pointer *pointers;
+    size_t n_pointers;
+};
+
+void dense_plan_free(struct dense_plan *plan)
+{
+    if (plan == NULL)
+        return;
+    mem_free(plan->reads);
+    mem_free(plan->pointers);
+    mem_free(plan);
+}
+
+int dense_plan_take(struct model *model, struct binder *b, struct fm_error *err)
+{
+    struct dense_plan *plan = mem_new(1, sizeof *plan, "the list of reads", err);
+    if (plan == NULL)
+        return FM_ERR_NOMEM;
+    *plan = (struct dense_plan){b->reads, b->n_reads, b->pointers, b->n_pointers};
+    b->reads = NULL;
+    b->pointers = NULL;
+    model->dense_plan = plan;
+    return 0;
+}
+
+/* ---- vectors --------------------------------------------------------------------------------- */
+
+static int by_place_on_disk(const void *a, const void *b)
+{
+    const struct dense_read *x = a, *y = b;
+    if (x->file != y->file)
+        return x->file < y->file ? -1 : 1;
+    return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+static float transformed(float x, enum vector_transform transform)
+{
+    switch (transform) {
+    case VECTOR_PLUS_ONE:
+        return 1.0f + x;
+    case VECTOR_NEG_EXP:
+        return -fmath_exp_of(x);
+    case VECTOR_PLAIN:
+        break;
+    }
+    return x;
+}
+
+/* [n_rows, n_cols] in the file becomes [n_cols, n_rows]. */
+static void decode_turned(const struct dense_read *r, const char *raw, float *dst)
+{
+    const struct quant *quant = r->vector_quant;
+    const uint32_t n_rows = r->n_rows, n_cols = r->n / n_rows;
+    const size_t element_bytes = quant_row_bytes(quant, 1); /* floats: one block a column */
+    for (uint32_t i = 0; i < r->n; i++) {
+        const void *one[] = {raw + i * element_bytes};
+        quant->decode_row(quant, one, &dst[i % n_cols * n_rows + i / n_cols], 1);
+    }
+}
+
+static int read_vector(const struct model *model, const struct dense_read *r, struct fm_error *err)
+{
+    const struct source_file *file = &model->source->files[r->file];
+    void *raw = mem_new(r->bytes, 1, "a vector", err);
+    if (raw == NULL)
+        return FM_ERR_NOMEM;
+    int rc = plat_read_at(file->fd, file->path, raw, r->bytes, r->offset, err);
+    if (rc == 0) {
+        float *dst = (float *)(void *)((char *)model->dense + r->dense_offset);
+        const void *parts[] = {raw};
+        if (r->n_rows > 1)
+            decode_turned(r, raw, dst);
+        else
+            r->vector_quant->decode_row(r->vector_quant, parts, dst, r->n);
+        for (uint32_t i = 0; i < r->n; i++)
+            dst[i] = transformed(dst[i], r->transform);
+    }
+    mem_free(raw);
+    return rc;
+}
+
+/* ---- matrices -------------------------------------------------------------------------------- */
+
+struct dense_load {
+    const struct model *model;
+    struct dense_plan *plan;
+    int *direct_fds; /* [n_files]: past the page cache, or -1 */
+    char *buffers;   /* [N_READERS, PIECE_BYTES + 2 * MEM_PAGE] */
+    uint64_t begin, end; /* of this round, in bytes of all matrices one after the other */
+    struct load_outcome {
+        int rc;
+        struct fm_error err;
+    } outcomes[N_READERS];
+};
+
+/* A piece of a file whose pages are read into a buffer and copied from there. */
+static int read_pages(const struct dense_load *load, uint32_t file, char *buffer, char *dst,
+                      uint64_t bytes, uint64_t offset, struct fm_error *err)
+{
+    const struct source_file *f = &load->model->source->files[file];
+    const int fd = load->direct_fds[file];
+    if (fd < 0)
+        return plat_read_at(f->fd, f->path, dst, bytes, offset, err);
+    const uint64_t skip = offset % MEM_PAGE;
+    const int64_t got =
+        plat_read_device(fd, buffer, mem_round_up(skip + bytes, MEM_PAGE), offset - skip);
+    if (got < (int64_t)(skip + bytes)) {
+        const int64_t mine = got < (int64_t)skip ? (got < 0 ? got : 0) : got - (int64_t)skip;
+        return plat_explain_read(mine, f->path, bytes, offset, err);
+    }
+    memcpy(dst, buffer + skip, (size_t)bytes);
+    return 0;
+}
+
+/* The bytes from `begin` to `end` of all matrices, piece by piece. */
+static int read_range(const struct dense_load *load, char *buffer, uint64_t begin, uint64_t end,
+                      struct fm_error *err)
+{
+    uint64_t at = 0; /* where the matrix begins */
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < load->plan->n_reads && at < end; i++) {
+        const struct dense_read *r = &load->plan->reads[i];
+        if (r->vector_quant != NULL)
+            continue;
+        uint64_t from = begin > at ? begin - at : 0;
+        const uint64_t to = end - at < r->bytes ? end - at : r->bytes;
+        while (rc == 0 && from < to) {
+            const uint64_t n = to - from < PIECE_BYTES ? to - from : PIECE_BYTES;
+            rc = read_pages(load, r->file, buffer,
+                            (char *)load->model->dense + r->dense_offset + from, n,
+                            r->offset + from, err);
+            from += n;
+        }
+        at += r->bytes;
+    }
+    return rc;
+}
+
+static void read_part(void *ctx, unsigned part, unsigned n_parts)
+{
+    struct dense_load *load = ctx;
+    struct load_outcome *outcome = &load->outcomes[part];
+    char *buffer = load->buffers + part * (size_t)(PIECE_BYTES + 2 * MEM_PAGE);
+    size_t begin, end;
+    pool_range((size_t)((load->end - load->begin + MEM_PAGE - 1) / MEM_PAGE), part, n_parts, &begin,
+               &end);
+    const uint64_t last = load->begin + (uint64_t)end * MEM_PAGE;
+    outcome->rc = read_range(load, buffer, load->begin + (uint64_t)begin * MEM_PAGE,
+                             last < load->end ? last : load->end, &outcome->err);
+}
+
+static int read_matrices(struct dense_load *load, struct pool *pool, uint64_t total,
+                         uint64_t *done, fm_progress_fn *progress, void *progress_ctx,
+                         struct fm_error *err)
+{
+    const uint64_t n_vectors = *done;
+    while (*done < total) {
+        load->begin = *done - n_vectors;
+        load->end = total - *done < ROUND_BYTES ? total - n_vectors : load->begin + ROUND_BYTES;
+        pool_run(pool, read_part, load);
+        for (unsigned i = 0; i < N_READERS; i++)
+            if (load->outcomes[i].rc != 0)
+                return err_set(err, load->outcomes[i].rc, "%s", load->outcomes[i].err.text);
+        *done = n_vectors + load->end;
+        if (progress != NULL)
+            progress(progress_ctx, *done, total);
+    }
+    return 0;
+}
+
+/* ---- all of them ----------------------------------------------------------------------------- */
+
+static int open_load(struct dense_load *load, struct pool **pool, struct fm_error *err)
+{
+    const struct source *source = load->model->source;
+    load->direct_fds = mem_new(source->n_files, sizeof *load->direct_fds, "file numbers", err);
+    load->buffers = mem_new_aligned(MEM_PAGE, N_READERS * (uint64_t)(PIECE_BYTES + 2 * MEM_PAGE),
+                                    "read buffers", err);
+    if (load->direct_fds == NULL || load->buffers == NULL)
+        return FM_ERR_NOMEM;
+    for (uint32_t i = 0; i < source->n_files; i++)
+        load->direct_fds[i] = -1;
+    for (size_t i = 0; i < load->plan->n_reads; i++) {
+        const uint32_t file = load->plan->reads[i].file;
+        if (load->plan->reads[i].vector_quant == NULL && load->direct_fds[file] < 0)
+            load->direct_fds[file] =
+                plat_reopen_direct(source->files[file].fd, source->files[file].path);
+    }
+    return pool_open(N_READERS, false, pool, err);
+}
+
+static void close_load(struct dense_load *load, struct pool *pool)
+{
+    pool_close(pool);
+    for (uint32_t i = 0; load->direct_fds != NULL && i < load->model->source->n_files; i++)
+        plat_close(load->direct_fds[i]);
+    mem_free(load->direct_fds);
+    mem_free(load->buffers);
+}
+
+int model_load_dense(struct model *model, fm_progress_fn *progress, void *progress_ctx,
+                     struct fm_error *err)
+{
+    struct dense_plan *plan = model->dense_plan;
+    struct dense_load load = {.model = model, .plan = plan};
+    struct pool *pool = NULL;
+    model->dense = mem_new_bulk(model->dense_bytes, "the dense weights", err);
+    if (model->dense == NULL)
+        return FM_ERR_NOMEM;
+    qsort(plan->reads, plan->n_reads, sizeof *plan->reads, by_place_on_disk);
+    uint64_t total = 0, done = 0;
+    for (size_t i = 0; i < plan->n_reads; i++)
+        total += plan->reads[i].bytes;
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < plan->n_reads; i++) {
+        if (plan->reads[i].vector_quant == NULL)
+            continue;
+        rc = read_vector(model, &plan->reads[i], err);
+        done += plan->reads[i].bytes;
+    }
+    if (rc == 0)
+        rc = open_load(&load, &pool, err);
+    if (rc == 0)
+        rc = read_matrices(&load, pool, total, &done, progress, progress_ctx, err);
+    close_load(&load, pool);
+    if (rc != 0)
+        return rc;
+    for (size_t i = 0; i < plan->n_pointers; i++)
+        *plan->pointers[i].at = (const char *)model->dense + plan->pointers[i].dense_offset;
+    dense_plan_free(plan);
+    model->dense_plan = NULL;
+    return 0;
+}

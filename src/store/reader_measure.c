@@ -1,0 +1,125 @@
+#include "store/reader_measure.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "base/plat.h"
+
+struct measure_slot {
+    struct expert_read read;
+    bool is_busy, is_landed, is_ok;
+};
+
+struct measure {
+    const struct model *model;
+    struct expert_store *store;
+    unsigned n_slots;
+    struct measure_slot *slots;
+    char *memory; /* [n_slots, expert_slot_bytes] */
+    uint64_t random;
+    pthread_mutex_t lock; /* covers is_landed and is_ok */
+    pthread_cond_t has_landed;
+};
+
+static uint32_t next_random(struct measure *m, uint32_t below)
+{
+    m->random = m->random * 6364136223846793005ull + 1442695040888963407ull;
+    return (uint32_t)(((m->random >> 32) * below) >> 32);
+}
+
+/* Runs on a reader thread. */
+static void landed(struct expert_read *read, bool ok)
+{
+    struct measure *m = read->ctx;
+    struct measure_slot *slot = (struct measure_slot *)(void *)read; /* its first member */
+    pthread_mutex_lock(&m->lock);
+    slot->is_landed = true;
+    slot->is_ok = ok;
+    pthread_cond_signal(&m->has_landed);
+    pthread_mutex_unlock(&m->lock);
+}
+
+static uint64_t start(struct measure *m, struct measure_slot *slot)
+{
+    const uint32_t layer = next_random(m, m->model->n_expert_layers);
+    const struct expert_layer *l = &m->model->expert_layers[layer];
+    slot->is_busy = true;
+    slot->is_landed = false;
+    slot->read.expert_layer = layer;
+    slot->read.expert = next_random(m, l->n_experts);
+    slot->read.dst = m->memory + (size_t)(slot - m->slots) * m->model->expert_slot_bytes;
+    slot->read.urgency = READ_NEEDED;
+    slot->read.done = landed;
+    slot->read.ctx = m;
+    expert_store_submit(m->store, &slot->read);
+    return l->read_bytes;
+}
+
+/* Waits for a slot that has landed and makes it free; NULL when none is under way. */
+static struct measure_slot *wait_for_one(struct measure *m)
+{
+    bool is_any = false;
+    pthread_mutex_lock(&m->lock);
+    for (;;) {
+        is_any = false;
+        for (unsigned i = 0; i < m->n_slots; i++) {
+            struct measure_slot *slot = &m->slots[i];
+            is_any |= slot->is_busy;
+            if (slot->is_busy && slot->is_landed) {
+                slot->is_busy = false;
+                pthread_mutex_unlock(&m->lock);
+                return slot;
+            }
+        }
+        if (!is_any)
+            break;
+        pthread_cond_wait(&m->has_landed, &m->lock);
+    }
+    pthread_mutex_unlock(&m->lock);
+    return NULL;
+}
+
+static int run_pass(struct measure *m, uint64_t bytes, double *figure, struct fm_error *err)
+{
+    uint64_t asked = 0;
+    int rc = 0;
+    const uint64_t begin_ns = plat_now_ns();
+    for (unsigned i = 0; i < m->n_slots; i++)
+        asked += start(m, &m->slots[i]);
+    for (struct measure_slot *slot = wait_for_one(m); slot != NULL; slot = wait_for_one(m)) {
+        if (!slot->is_ok && rc == 0)
+            rc = expert_store_explain(m->store, &slot->read, err);
+        if (rc == 0 && asked < bytes)
+            asked += start(m, slot);
+    }
+    const uint64_t ns = plat_now_ns() - begin_ns;
+    *figure = (double)asked * 1e9 / (double)(ns > 0 ? ns : 1);
+    return rc;
+}
+
+int reader_measure(const struct model *model, struct expert_store *store,
+                   const struct reader_measurement *how, double figures[READER_PASSES_MAX],
+                   struct fm_error *err)
+{
+    struct measure m = {.model = model, .store = store, .n_slots = how->n_experts_at_a_time,
+                        .random = 1};
+    m.slots = mem_new(m.n_slots, sizeof *m.slots, "the measurement", err);
+    m.memory = mem_new_bulk(m.n_slots * model->expert_slot_bytes, "the measurement", err);
+    int rc = m.slots == NULL || m.memory == NULL ? FM_ERR_NOMEM : 0;
+    pthread_mutex_init(&m.lock, NULL);
+    pthread_cond_init(&m.has_landed, NULL);
+    double first;
+    if (rc == 0) /* pages are touched, the disk wakes up */
+        rc = run_pass(&m, how->pass_bytes / 4, &first, err);
+    for (unsigned i = 0; rc == 0 && i < how->n_passes && i < READER_PASSES_MAX; i++) {
+        rc = run_pass(&m, how->pass_bytes, &figures[i], err);
+        if (rc == 0 && how->pass_done != NULL)
+            how->pass_done(how->ctx);
+    }
+    pthread_cond_destroy(&m.has_landed);
+    pthread_mutex_destroy(&m.lock);
+    mem_free(m.memory);
+    mem_free(m.slots);
+    return rc;
+}

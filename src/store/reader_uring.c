@@ -1,0 +1,403 @@
+#include "store/reader_internal.h"
+
+#if defined(__linux__) && defined(__has_include)
+#if __has_include(<linux/io_uring.h>)
+#include <linux/io_uring.h>
+#endif
+#endif
+
+/* Defined since the headers that also have IORING_OP_READ and IORING_REGISTER_PROBE (5.6). */
+#ifdef IO_URING_OP_SUPPORTED
+
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/plat.h"
+
+/* The two rings shared with the kernel. A head or tail that the kernel moves is loaded with
+ * acquire; one that we move is stored with release. */
+struct ring {
+    int fd;
+    char *rings; /* both, in one mapping */
+    size_t rings_bytes, sqes_bytes;
+    struct io_uring_sqe *sqes;
+    struct io_uring_cqe *cqes;
+    unsigned *sq_head, *sq_tail, *cq_head, *cq_tail;
+    unsigned sq_mask, cq_mask;
+};
+
+struct slot {
+    struct read_op *op;
+    struct op_span span;
+    char *bounce; /* [reader_bounce_bytes] */
+    bool is_again; /* the kernel said EAGAIN once */
+};
+
+struct reader_uring {
+    struct reader base;
+    pthread_mutex_t lock; /* of this block; never held across a read or a callback */
+    struct op_queue needed, guessed;
+    bool is_closing;
+    bool wakes[2]; /* by urgency: the thread may sleep and would take such an operation */
+
+    /* The thread's own. At most `depth` reads and the one of wake_fd are in the ring, for which it
+     * was made large enough: it is never full. */
+    struct ring ring;
+    unsigned depth, n_free;
+    unsigned free_slots[READER_MAX_DEPTH];
+    struct slot slots[READER_MAX_DEPTH];
+    bool is_wake_armed; /* a read of wake_fd is in the ring */
+    uint64_t wake_count;
+
+    int wake_fd;
+    bool is_started;
+    pthread_t thread;
+    char *bounces;
+};
+
+#define WAKE_DATA UINT64_MAX /* marks the read of wake_fd; others carry their slot's index */
+
+/* ---- the ring ----------------------------------------------------------------------------- */
+
+static int ring_refuse(struct fm_error *err, const char *call, int why)
+{
+    return err_set(err, FM_ERR_UNSUPPORTED, "io_uring cannot be used here: %s: %s", call,
+                   strerror(why));
+}
+
+static void ring_close(struct ring *ring)
+{
+    if (ring->sqes != NULL)
+        (void)munmap(ring->sqes, ring->sqes_bytes);
+    if (ring->rings != NULL)
+        (void)munmap(ring->rings, ring->rings_bytes);
+    plat_close(ring->fd);
+    *ring = (struct ring){.fd = -1};
+}
+
+static int ring_map(struct ring *ring, const struct io_uring_params *p, struct fm_error *err)
+{
+    const int may = PROT_READ | PROT_WRITE, how = MAP_SHARED | MAP_POPULATE;
+    const size_t sq_bytes = p->sq_off.array + p->sq_entries * sizeof(unsigned);
+    const size_t cq_bytes = p->cq_off.cqes + p->cq_entries * sizeof(struct io_uring_cqe);
+    ring->rings_bytes = sq_bytes > cq_bytes ? sq_bytes : cq_bytes;
+    ring->sqes_bytes = p->sq_entries * sizeof(struct io_uring_sqe);
+    void *rings = mmap(NULL, ring->rings_bytes, may, how, ring->fd, IORING_OFF_SQ_RING);
+    if (rings == MAP_FAILED)
+        return ring_refuse(err, "mapping the rings", errno);
+    ring->rings = rings;
+    void *sqes = mmap(NULL, ring->sqes_bytes, may, how, ring->fd, IORING_OFF_SQES);
+    if (sqes == MAP_FAILED)
+        return ring_refuse(err, "mapping the entries", errno);
+    ring->sqes = sqes;
+    ring->sq_head = (unsigned *)(void *)(ring->rings + p->sq_off.head);
+    ring->sq_tail = (unsigned *)(void *)(ring->rings + p->sq_off.tail);
+    ring->cq_head = (unsigned *)(void *)(ring->rings + p->cq_off.head);
+    ring->cq_tail = (unsigned *)(void *)(ring->rings + p->cq_off.tail);
+    ring->sq_mask = p->sq_entries - 1;
+    ring->cq_mask = p->cq_entries - 1;
+    ring->cqes = (struct io_uring_cqe *)(void *)(ring->rings + p->cq_off.cqes);
+    unsigned *array = (unsigned *)(void *)(ring->rings + p->sq_off.array);
+    for (unsigned i = 0; i < p->sq_entries; i++)
+        array[i] = i;
+    return 0;
+}
+
+/* That the kernel reads, and that a filter which lets io_uring_setup pass lets the others too. */
+static int ring_probe(const struct ring *ring, struct fm_error *err)
+{
+    enum { N_OPS = IORING_OP_READ + 1 };
+    union {
+        struct io_uring_probe probe;
+        char room[sizeof(struct io_uring_probe) + N_OPS * sizeof(struct io_uring_probe_op)];
+    } known;
+    memset(&known, 0, sizeof known);
+    if (syscall(__NR_io_uring_register, ring->fd, IORING_REGISTER_PROBE, &known, N_OPS) < 0)
+        return ring_refuse(err, "io_uring_register", errno);
+    const struct io_uring_probe_op *ops = known.probe.ops;
+    if (known.probe.last_op < IORING_OP_READ ||
+        (ops[IORING_OP_READ].flags & IO_URING_OP_SUPPORTED) == 0)
+        return ring_refuse(err, "IORING_OP_READ", EOPNOTSUPP);
+    if (syscall(__NR_io_uring_enter, ring->fd, 0, 0, 0, NULL, 0) < 0)
+        return ring_refuse(err, "io_uring_enter", errno);
+    return 0;
+}
+
+static int ring_open(struct ring *ring, unsigned n_entries, struct fm_error *err)
+{
+    struct io_uring_params params;
+    memset(&params, 0, sizeof params);
+    ring->fd = (int)syscall(__NR_io_uring_setup, n_entries, &params);
+    if (ring->fd < 0)
+        return ring_refuse(err, "io_uring_setup", errno);
+    if ((params.features & IORING_FEAT_SINGLE_MMAP) == 0) /* older than IORING_OP_READ */
+        return ring_refuse(err, "IORING_FEAT_SINGLE_MMAP", EOPNOTSUPP);
+    int rc = ring_probe(ring, err);
+    return rc != 0 ? rc : ring_map(ring, &params, err);
+}
+
+static void ring_push(struct ring *ring, const struct io_uring_sqe *sqe)
+{
+    const unsigned tail = *ring->sq_tail;
+    ring->sqes[tail & ring->sq_mask] = *sqe;
+    __atomic_store_n(ring->sq_tail, tail + 1, __ATOMIC_RELEASE);
+}
+
+static bool ring_has_result(const struct ring *ring)
+{
+    return __atomic_load_n(ring->cq_tail, __ATOMIC_ACQUIRE) != *ring->cq_head;
+}
+
+/* Hands over what was pushed and waits for a result. May return without one; what the kernel did
+ * not take stays pushed. */
+static void ring_enter(const struct ring *ring)
+{
+    const unsigned n_pushed = *ring->sq_tail - __atomic_load_n(ring->sq_head, __ATOMIC_ACQUIRE);
+    if (n_pushed == 0 && ring_has_result(ring))
+        return;
+    long rc = syscall(__NR_io_uring_enter, ring->fd, n_pushed, 1, IORING_ENTER_GETEVENTS, NULL, 0);
+    if (rc >= 0 || errno == EINTR)
+        return;
+    assert(errno == EAGAIN || errno == EBUSY);
+    const struct timespec nap = {.tv_nsec = 1000000}; /* the kernel is short of memory */
+    (void)nanosleep(&nap, NULL);
+}
+
+/* ---- the thread --------------------------------------------------------------------------- */
+
+/* Guesses leave most of the queue to what a token waits for. */
+static unsigned guesses_below(const struct reader_uring *r)
+{
+    return r->depth < 4 ? 1 : r->depth / 4;
+}
+
+static void slot_push(struct reader_uring *r, unsigned i)
+{
+    const struct slot *slot = &r->slots[i];
+    const struct io_uring_sqe sqe = {
+        .opcode = IORING_OP_READ,
+        .flags = slot->is_again ? IOSQE_ASYNC : 0, /* on a thread of the kernel, which may wait */
+        .fd = slot->op->fd,
+        .addr = (uint64_t)(uintptr_t)slot->span.at,
+        .len = (uint32_t)slot->span.bytes,
+        .off = slot->span.offset,
+        .user_data = i,
+    };
+    ring_push(&r->ring, &sqe);
+}
+
+static void arm_wake(struct reader_uring *r)
+{
+    const struct io_uring_sqe sqe = {
+        .opcode = IORING_OP_READ,
+        .fd = r->wake_fd,
+        .addr = (uint64_t)(uintptr_t)&r->wake_count,
+        .len = sizeof r->wake_count,
+        .user_data = WAKE_DATA,
+    };
+    ring_push(&r->ring, &sqe);
+    r->is_wake_armed = true;
+}
+
+/* Fills free slots from the queues. False when the reader closes and nothing is left: no operation
+ * and no read of wake_fd, so that the kernel writes nowhere any more. */
+static bool take_queued(struct reader_uring *r)
+{
+    pthread_mutex_lock(&r->lock);
+    while (r->n_free > 0) {
+        struct read_op *op = op_queue_pop(&r->needed);
+        if (op == NULL && r->depth - r->n_free < guesses_below(r))
+            op = op_queue_pop(&r->guessed);
+        if (op == NULL)
+            break;
+        const unsigned i = r->free_slots[--r->n_free];
+        struct slot *slot = &r->slots[i];
+        slot->op = op;
+        slot->span = op_span_of(op, slot->bounce);
+        slot->is_again = false;
+        slot_push(r, i);
+    }
+    if (!r->is_wake_armed && !r->is_closing)
+        arm_wake(r);
+    const unsigned n_in_flight = r->depth - r->n_free;
+    const bool may_sleep = !ring_has_result(&r->ring);
+    r->wakes[READ_NEEDED] = may_sleep && n_in_flight < r->depth;
+    r->wakes[READ_GUESSED] = may_sleep && n_in_flight < guesses_below(r);
+    const bool is_over = r->is_closing && n_in_flight == 0 && !r->is_wake_armed;
+    pthread_mutex_unlock(&r->lock);
+    return !is_over;
+}
+
+static void wait_for_result(struct reader_uring *r)
+{
+    ring_enter(&r->ring);
+    pthread_mutex_lock(&r->lock);
+    r->wakes[READ_NEEDED] = r->wakes[READ_GUESSED] = false;
+    pthread_mutex_unlock(&r->lock);
+}
+
+/* What the kernel left undone is done here, waiting: a part, which is nearly always the end of the
+ * file; what a file that takes the direct flag refuses to read directly; and reads that stay at
+ * EAGAIN, as older kernels answer for a file that is open with O_NONBLOCK. */
+static int64_t settle(const struct read_op *op, const struct op_span *span, int64_t result)
+{
+    if (result >= 0 && (uint64_t)result < span->bytes)
+        result = op_span_read(op, span, (uint64_t)result);
+    if ((result == -EINVAL && op->is_direct) || result == -EAGAIN)
+        result = op_span_read(op, span, 0);
+    return op_span_finish(op, span, result);
+}
+
+/* One at a time, so that a freed slot is filled before the next copy or callback. */
+static void handle_result(struct reader_uring *r)
+{
+    struct ring *ring = &r->ring;
+    if (!ring_has_result(ring))
+        return;
+    const unsigned head = *ring->cq_head;
+    const uint64_t data = ring->cqes[head & ring->cq_mask].user_data;
+    const int result = ring->cqes[head & ring->cq_mask].res;
+    __atomic_store_n(ring->cq_head, head + 1, __ATOMIC_RELEASE);
+    if (data == WAKE_DATA) {
+        r->is_wake_armed = false;
+        return;
+    }
+    const unsigned i = (unsigned)data;
+    struct slot *slot = &r->slots[i];
+    if (result == -EINTR || (result == -EAGAIN && !slot->is_again)) {
+        slot->is_again |= result == -EAGAIN;
+        slot_push(r, i);
+        return;
+    }
+    struct read_op *op = slot->op;
+    const int64_t settled = settle(op, &slot->span, result);
+    r->free_slots[r->n_free++] = i;
+    op->done(op, settled);
+}
+
+static void *uring_main(void *arg)
+{
+    struct reader_uring *r = arg;
+    while (take_queued(r)) {
+        wait_for_result(r);
+        handle_result(r);
+    }
+    return NULL;
+}
+
+/* ---- the reader --------------------------------------------------------------------------- */
+
+/* Under the lock: until it is let go the thread cannot end, nor wake_fd be closed. */
+static void wake(struct reader_uring *r)
+{
+    const uint64_t one = 1;
+    r->wakes[READ_NEEDED] = r->wakes[READ_GUESSED] = false;
+    ssize_t n;
+    do
+        n = write(r->wake_fd, &one, sizeof one);
+    while (n < 0 && errno == EINTR);
+    assert(n == (ssize_t)sizeof one);
+}
+
+static void uring_submit(struct reader *reader, struct read_op *op)
+{
+    struct reader_uring *r = (struct reader_uring *)reader;
+    pthread_mutex_lock(&r->lock);
+    op_queue_push(op->urgency == READ_NEEDED ? &r->needed : &r->guessed, op);
+    if (r->wakes[op->urgency])
+        wake(r);
+    pthread_mutex_unlock(&r->lock);
+}
+
+static void uring_close(struct reader *reader)
+{
+    struct reader_uring *r = (struct reader_uring *)reader;
+    if (r->is_started) {
+        pthread_mutex_lock(&r->lock);
+        r->is_closing = true;
+        wake(r); /* also ends the read of wake_fd */
+        pthread_mutex_unlock(&r->lock);
+        pthread_join(r->thread, NULL);
+    }
+    ring_close(&r->ring);
+    plat_close(r->wake_fd);
+    pthread_mutex_destroy(&r->lock);
+    mem_free(r->bounces);
+    mem_free(r);
+}
+
+static const struct reader_ops uring_ops = {
+    .name = "io_uring",
+    .submit = uring_submit,
+    .close = uring_close,
+};
+
+/* What open takes beyond the struct; what was taken before a failure is close's to give back. */
+static int uring_start(struct reader_uring *r, const struct reader_options *options,
+                       struct fm_error *err)
+{
+    int rc = ring_open(&r->ring, r->depth + 1, err);
+    if (rc != 0)
+        return rc;
+    r->wake_fd = eventfd(0, EFD_CLOEXEC);
+    if (r->wake_fd < 0)
+        return ring_refuse(err, "eventfd", errno);
+    if (options->bounce_bytes > 0)
+        r->bounces = mem_new_aligned(MEM_PAGE, reader_bytes(options), "read buffers", err);
+    if (options->bounce_bytes > 0 && r->bounces == NULL)
+        return FM_ERR_NOMEM;
+    for (unsigned i = 0; i < r->depth; i++) {
+        r->slots[i].bounce = r->bounces + i * (size_t)reader_bounce_bytes(options);
+        r->free_slots[r->n_free++] = i;
+    }
+    int why = plat_thread_start(&r->thread, uring_main, r);
+    if (why != 0)
+        return err_set(err, FM_ERR_NOMEM, "cannot start the reader thread: %s", strerror(why));
+    r->is_started = true;
+    return 0;
+}
+
+int reader_uring_open(const struct reader_options *options, struct reader **out,
+                      struct fm_error *err)
+{
+    *out = NULL;
+    int rc = reader_check_options(options, err);
+    if (rc != 0)
+        return rc;
+    struct reader_uring *r = mem_new(1, sizeof *r, "the reader", err);
+    if (r == NULL)
+        return FM_ERR_NOMEM;
+    r->base.ops = &uring_ops;
+    r->depth = options->depth;
+    r->ring.fd = r->wake_fd = -1;
+    op_queue_init(&r->needed);
+    op_queue_init(&r->guessed);
+    pthread_mutex_init(&r->lock, NULL);
+    rc = uring_start(r, options, err);
+    if (rc != 0)
+        uring_close(&r->base);
+    else
+        *out = &r->base;
+    return rc;
+}
+
+#else
+
+int reader_uring_open(const struct reader_options *options, struct reader **out,
+                      struct fm_error *err)
+{
+    *out = NULL;
+    int rc = reader_check_options(options, err);
+    if (rc != 0)
+        return rc;
+    return err_set(err, FM_ERR_UNSUPPORTED, "io_uring needs Linux 5.6 or newer");
+}
+
+#endif
