@@ -50,7 +50,7 @@ static const struct option engine_options[] = {
     {.name = "reader", .kind = OPTION_STRING, .metavar = "NAME", .value = "pread",
      .help = "Who reads: pread, threads that wait for the disk, or uring, one thread with an "
              "io_uring where the system allows it"},
-    {.name = "read-depth", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = 64, .value = "16",
+    {.name = "read-depth", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = 64, .value = "8",
      .help = "Reads under way at a time"},
     {.name = "policy", .kind = OPTION_STRING, .metavar = "NAME", .value = "lcp",
      .help = "Which expert the cache drops: lcp, used seldom and long ago, or lru, used longest "

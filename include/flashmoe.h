@@ -86,7 +86,7 @@ struct fm_model_options {
      * system can, "page" through it; NULL or "auto": direct. By "pread" threads, or by "uring"
      * where the system has it; NULL: pread. */
     const char *io, *reader;
-    unsigned read_depth; /* reads under way at a time; 0: 16 */
+    unsigned read_depth; /* reads under way at a time; 0: 8 */
     /* Reads experts that the next layer's router would choose now: "on", "off", NULL or "auto":
      * tried in turns, and kept while it is faster. */
     const char *lookahead;

@@ -8,7 +8,7 @@
 #include "session/engine_internal.h"
 #include "store/reader_measure.h"
 
-#define DEFAULT_DEPTH 16
+#define DEFAULT_DEPTH 8
 
 static bool is_word(const char *text, const char *word)
 {
