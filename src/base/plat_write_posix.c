@@ -119,8 +119,10 @@ int64_t plat_read_device(int fd, void *dst, uint64_t bytes, uint64_t offset)
     do
         got = pread(fd, dst, (size_t)bytes, (off_t)offset);
     while (got < 0 && errno == EINTR);
-    if (got < 0 && !(errno == EINVAL && leave_direct(fd)))
+    if (got < 0 && errno != EINVAL)
         return -(int64_t)errno;
+    if (got < 0)
+        (void)leave_direct(fd); /* another thread may have done so: it is read again either way */
     uint64_t done = got < 0 ? 0 : (uint64_t)got;
     if (got == 0 || done == bytes || (got > 0 && is_at_end(fd, offset + done)))
         return got;
