@@ -119,6 +119,9 @@ static int run_pieces(struct bench *bench, const struct bench_kind *kind, struct
         rc = run_piece(bench, kind, &bench->pieces[i], err);
     fm_model_stats(bench->model, &bench->end);
     fm_session_logits_hash(bench->session, bench->logits_hash);
+    double recall;
+    for (unsigned i = 0; fm_model_recall(bench->model, i, &recall); i++)
+        (void)json_array_append_new(bench->recall, recall >= 0 ? json_real(recall) : json_null());
     progress_end(&bench->progress);
     return rc;
 }
@@ -193,6 +196,7 @@ int bench_run(const struct args *args, const struct bench_kind *kind)
     if (bench == NULL)
         return say_failed(&err, STATUS_FAILED);
     bench->args = args;
+    bench->recall = json_array();
     bench->n_tokens = (unsigned)args_uint(args, "tokens");
     bench->n_repeat = (unsigned)args_uint(args, "repeat");
     interrupt_install();
@@ -208,6 +212,7 @@ int bench_run(const struct args *args, const struct bench_kind *kind)
     mem_free(bench->architecture);
     mem_free(bench->routes);
     mem_free(bench->prompt);
+    json_decref(bench->recall);
     mem_free(bench);
     return status;
 }

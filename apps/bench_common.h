@@ -30,6 +30,7 @@ struct bench {
     struct bench_piece pieces[BENCH_REPEAT_MAX];
     struct fm_stats begin, end; /* around all pieces that count */
     char logits_hash[33];
+    json_t *recall; /* of looking ahead: a number for every layer, null where it was not tried */
     char *architecture, *routes; /* the model is closed when results are printed */
     struct fm_speed read; /* bytes per second, before and behind the pieces */
     struct fm_speed int8; /* operations per second; 0: not measured */

@@ -53,6 +53,27 @@ static double token_bytes(const struct bench *bench)
            (double)info->kv_position_bytes * position + 2 * bench_bytes_per_token(bench);
 }
 
+static void print_recall(const struct bench *bench)
+{
+    double least = 2, most = -1, sum = 0;
+    unsigned n = 0;
+    for (size_t i = 0; i < json_array_size(bench->recall); i++) {
+        const json_t *one = json_array_get(bench->recall, i);
+        if (json_is_null(one))
+            continue;
+        const double recall = json_real_value(one);
+        least = recall < least ? recall : least;
+        most = recall > most ? recall : most;
+        sum += recall;
+        n++;
+    }
+    if (n > 0)
+        (void)printf("foreseen     %.0f%% of a layer's experts, %.0f%% to %.0f%%; %llu read ahead, "
+                     "%llu of them used\n", 100 * sum / n, 100 * least, 100 * most,
+                     (unsigned long long)bench->end.n_guesses,
+                     (unsigned long long)bench->end.n_guesses_used);
+}
+
 static const struct bench_kind decode_kind;
 
 static int decode_print(const struct bench *bench)
@@ -62,9 +83,9 @@ static int decode_print(const struct bench *bench)
     const double percent = 100 * speed.median / roofline;
     if (args_flag(bench->args, "json"))
         return out_json(bench_json(bench, &decode_kind,
-                                   json_pack("{s:f, s:f, s:f}", "token_bytes", bytes,
+                                   json_pack("{s:f, s:f, s:f, s:o}", "token_bytes", bytes,
                                              "roofline_tok_per_s", roofline, "roofline_percent",
-                                             percent)))
+                                             percent, "recall", json_incref(bench->recall))))
                    ? STATUS_OK
                    : STATUS_FAILED;
     char token[UNIT_BYTES], read[UNIT_BYTES];
@@ -81,6 +102,7 @@ static int decode_print(const struct bench *bench)
                                     : "");
     (void)printf("read         %s per token\n",
                  human_bytes((uint64_t)bench_bytes_per_token(bench), read));
+    print_recall(bench);
     bench_print_rest(bench);
     return STATUS_OK;
 }

@@ -20,6 +20,8 @@ struct doctor {
     unsigned n_levels;
     const struct fm_level_info *level; /* in use; NULL when this processor can run none */
     struct fm_machine_speeds speeds;
+    const char *model; /* whose disk is measured; NULL: none */
+    struct fm_disk_speeds disk;
     char findings[FINDINGS_MAX][FINDING_BYTES]; /* what can be better, most important first */
     unsigned n_findings;
 };
@@ -129,7 +131,9 @@ static int measure(struct doctor *d, struct fm_error *err)
         .progress = show_pass,
         .progress_ctx = &progress,
     };
-    int rc = fm_machine_measure(&options, &d->speeds, err);
+    int rc = d->model != NULL ? fm_disk_measure(d->model, NULL, options.quick, &d->disk, err) : 0;
+    if (rc == 0)
+        rc = fm_machine_measure(&options, &d->speeds, err);
     progress_end(&progress);
     return rc;
 }
@@ -199,6 +203,18 @@ static void print_speeds(const struct doctor *d)
         print_operations("int8", &s->int8_one, 1);
         print_operations("", &s->int8, s->n_threads);
     }
+}
+
+static void print_disk(const struct doctor *d)
+{
+    const struct fm_disk_speeds *s = &d->disk;
+    char median[UNIT_BYTES], least[UNIT_BYTES], most[UNIT_BYTES], expert[UNIT_BYTES];
+    if (d->model == NULL)
+        return;
+    (void)printf("disk read    %s, %s to %s, experts of %s, %u reads at a time, %s\n",
+                 human_rate(s->read.median, median), human_rate(s->read.least, least),
+                 human_rate(s->read.most, most), human_bytes(s->expert_bytes, expert),
+                 s->read_depth, s->io);
 }
 
 /* In lines of at most COLUMNS, with those behind the first indented. */
@@ -276,7 +292,8 @@ static int print_json(const struct doctor *d)
         "n_threads", (json_int_t)d->speeds.n_threads,
         "read_buffer_bytes", (json_int_t)d->speeds.read_buffer_bytes, "findings", findings);
     const struct fm_machine_speeds *s = &d->speeds;
-    if (all == NULL || put_speed(all, "memory_read_gb_per_s", &s->read) != 0 ||
+    if (all == NULL || put_speed(all, "disk_read_gb_per_s", &d->disk.read) != 0 ||
+        put_speed(all, "memory_read_gb_per_s", &s->read) != 0 ||
         put_speed(all, "memory_read_one_thread_gb_per_s", &s->read_one) != 0 ||
         put_speed(all, "int8_gop_per_s", &s->int8) != 0 ||
         put_speed(all, "int8_one_thread_gop_per_s", &s->int8_one) != 0) {
@@ -291,7 +308,7 @@ static int print_json(const struct doctor *d)
 static int run_doctor(const struct args *args)
 {
     struct fm_error err = {0};
-    struct doctor d = {.args = args};
+    struct doctor d = {.args = args, .model = args_operand(args, 0)};
     const bool is_json = args_flag(args, "json");
     fm_machine_info(&d.info);
     find_levels(&d);
@@ -305,6 +322,7 @@ static int run_doctor(const struct args *args)
     print_processor(&d);
     print_memory(&d);
     print_speeds(&d);
+    print_disk(&d);
     print_findings(&d);
     return STATUS_OK;
 }
@@ -335,9 +353,12 @@ const struct command cmd_doctor = {
         "Flash-MoE has for it, and the memory. Then measures how fast memory is read, which "
         "bounds how fast tokens are generated, and how fast int8 numbers are multiplied, which "
         "bounds how fast prompts are read: the median of several passes, the slowest and the "
-        "fastest. At the end stands in plain words what could be better.\n"
+        "fastest. With MODEL also how fast its experts come from its disk, random ones and whole. "
+        "At the end stands in plain words what could be better.\n"
         "It takes a few seconds and up to an eighth of the available memory.",
-    .operands = (const struct operand[]){{.name = NULL}},
+    .operands = (const struct operand[]){{.name = "MODEL", .is_optional = true,
+                                          .help = "A model whose disk is measured too"},
+                                         {.name = NULL}},
     .groups = (const struct option_group *const[]){&group_doctor, &group_json, &group_quiet,
                                                    &group_help, NULL},
     .examples = (const struct example[]){

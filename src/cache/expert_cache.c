@@ -536,6 +536,13 @@ void expert_cache_warm(struct expert_cache *cache)
     }
 }
 
+void expert_cache_stop_warming(struct expert_cache *cache)
+{
+    pthread_mutex_lock(&cache->lock);
+    cache->next_warm = cache->n_warm;
+    pthread_mutex_unlock(&cache->lock);
+}
+
 /* ---- open and close ------------------------------------------------------------------------- */
 
 static uint32_t most_experts(const struct model *model)

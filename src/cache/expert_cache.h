@@ -72,6 +72,8 @@ bool expert_cache_guess(struct expert_cache *cache, uint32_t layer, uint32_t exp
  * they lie on the disk, while plans already run. */
 struct heat *expert_cache_heat(struct expert_cache *cache);
 void expert_cache_warm(struct expert_cache *cache);
+/* Begins no more of these reads: before the store is closed, which waits for what has begun. */
+void expert_cache_stop_warming(struct expert_cache *cache);
 
 struct expert_cache_stats {
     uint64_t n_slots;

@@ -1,7 +1,6 @@
 #include "cache/victims.h"
 
 #include <assert.h>
-#include <math.h>
 
 #include "base/mem.h"
 
@@ -10,7 +9,7 @@ int victims_init(struct victims *v, const struct heat *heat, uint32_t n_slots, u
 {
     const uint32_t n_layers = heat->n_layers;
     *v = (struct victims){.heat = heat, .n_layers = n_layers, .n_experts = heat->n_experts,
-                          .n_slots = n_slots, .floor = floor, .n_leaves = 1};
+                          .floor = floor, .n_leaves = 1};
     while (v->n_leaves < n_layers)
         v->n_leaves *= 2;
     const uint64_t n_places = (uint64_t)n_layers * heat->n_experts;

@@ -21,7 +21,7 @@ extern "C" {
 
 struct victims {
     const struct heat *heat;
-    uint32_t n_layers, n_experts, n_slots, floor;
+    uint32_t n_layers, n_experts, floor;
     struct victim {
         uint32_t layer, expert, place; /* in the layer's heap; NO_VICTIM: not in it */
     } *slots;                          /* [n_slots] */

@@ -94,8 +94,10 @@ void streaming_close(struct fm_model *m)
     struct fm_error err;
     if (m->heat_path != NULL && m->cache != NULL &&
         heat_file_save(m->heat_path, m->model, expert_cache_heat(m->cache), &err) != 0)
-        log_warn("cache", "%s", err.text);
+        log_warn("cache", "the heat file is not kept (--no-heat: none is made): %s", err.text);
     mem_free(m->heat_path);
+    if (m->cache != NULL)
+        expert_cache_stop_warming(m->cache);
     expert_store_close(m->store); /* before the cache: its slots are what reads write to */
     expert_cache_close(m->cache);
 }

@@ -158,7 +158,7 @@ class Usage(Case):
         for line in ("run no/such -p hi", "eval nll no/such x", "bench decode no/such", "doctor"):
             self.assert_fails(flashmoe(*line.split(), "--cpu", "zzz"), 2,
                               "flashmoe: there is no processor level 'zzz'", "reference")
-        self.assert_fails(flashmoe("doctor", "zzz"), 2, "unexpected argument 'zzz'")
+        self.assert_fails(flashmoe("doctor", MODEL, "zzz"), 2, "unexpected argument 'zzz'")
         self.assert_fails(flashmoe("run", MODEL, "--json=1"), 2, "takes no value")
 
     def test_contradictions(self):
@@ -615,13 +615,19 @@ DOCTOR_TYPES = {
     "memory_read_one_thread_gb_per_s_min": float, "memory_read_one_thread_gb_per_s_max": float,
     "int8_gop_per_s": float, "int8_gop_per_s_min": float, "int8_gop_per_s_max": float,
     "int8_one_thread_gop_per_s": float, "int8_one_thread_gop_per_s_min": float,
-    "int8_one_thread_gop_per_s_max": float,
+    "int8_one_thread_gop_per_s_max": float, "disk_read_gb_per_s": float,
+    "disk_read_gb_per_s_min": float, "disk_read_gb_per_s_max": float,
 }
 # Null where the system does not say, has no limit, or the level has no such measurement.
-DOCTOR_NULLS = ("processor", "cpu_quota", "huge_pages", "cpu_level", "int8_")
+DOCTOR_NULLS = ("processor", "cpu_quota", "huge_pages", "cpu_level", "int8_", "disk_")
 
 
 class Doctor(Case):
+    def test_disk(self):
+        result = self.assert_works(flashmoe("doctor", "--quick", "--json", MODEL))
+        self.assertGreater(json.loads(result.stdout)["disk_read_gb_per_s"], 0)
+        self.assert_fails(flashmoe("doctor", "--quick", "-q", "no-such-model"), 1, "no-such-model")
+
     def test_json(self):
         result = self.assert_works(flashmoe("doctor", "--quick", "--json", "--threads", "2"))
         self.assertEqual(result.stdout.count("\n"), 1)

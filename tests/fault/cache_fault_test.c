@@ -284,7 +284,7 @@ static void check_message(const struct fixture *f, const struct plan *plan,
 
 /* Runs a plan; at most `most` experts are taken before it is ended. Every expert comes once, its
  * slot holds its bytes and keeps them until the next call. Returns what the last next returned. */
-static int run_plan(struct fixture *f, const struct plan *plan, uint32_t most)
+static int run_plan_beside(struct fixture *f, const struct plan *plan, uint32_t most)
 {
     struct fm_error err = {0};
     struct expert_item item;
@@ -312,6 +312,13 @@ static int run_plan(struct fixture *f, const struct plan *plan, uint32_t most)
     if (rc == 0)
         assert_int_equal(n, plan->n);
     expert_cache_end(f->cache);
+    return rc;
+}
+
+/* The same where nothing is read but for the plan. */
+static int run_plan(struct fixture *f, const struct plan *plan, uint32_t most)
+{
+    int rc = run_plan_beside(f, plan, most);
     assert_int_equal(f->reader->n_submitted, f->reader->n_done);
     return rc;
 }
@@ -432,6 +439,38 @@ static void test_resident_experts_are_not_read(void **state)
     close_model(&f);
 }
 
+/* Experts that are warmed or guessed are the right ones, whatever fails and whatever the plans want
+ * meanwhile; what fails is read again when it is needed. */
+static void test_warm_and_guessed(void **state)
+{
+    static const uint32_t slots[] = {1, 2, 7, 20, 48};
+    struct fixture f;
+    uint32_t random = 11;
+    open_model(&f, *state);
+    for (unsigned i = 0; i < 6 * sizeof slots / sizeof slots[0]; i++) {
+        open_cache(&f, slots[i / 6], true);
+        struct heat *heat = expert_cache_heat(f.cache);
+        for (uint32_t l = 0; l < f.model->n_expert_layers; l++)
+            for (uint32_t e = 0; e < f.model->expert_layers[l].n_experts; e++)
+                heat_restore(heat, l, e, next_random(&random, 4), next_random(&random, 50));
+        set_fault(f.reader, 1 + next_random(&random, 20), next_random(&random, 12), FAULT_EIO);
+        expert_cache_warm(f.cache);
+        for (int round = 0; round < 60; round++) {
+            struct plan plan;
+            random_plan(&f, &random, &plan);
+            for (uint32_t k = 0; k < 3; k++)
+                (void)expert_cache_guess(f.cache, next_random(&random, f.model->n_expert_layers),
+                                         next_random(&random, MAX_EXPERTS));
+            if (i % 2 == 0 && round == 10)
+                expert_cache_stop_warming(f.cache);
+            (void)run_plan_beside(&f, &plan, UINT32_MAX);
+        }
+        expert_cache_stop_warming(f.cache);
+        close_cache(&f);
+    }
+    close_model(&f);
+}
+
 /* ---- the store alone ------------------------------------------------------------------------ */
 
 struct answer {
@@ -504,6 +543,8 @@ int main(void)
 {
     static char next[] = GOLDEN "qwen3_next", moe[] = GOLDEN "qwen3_moe";
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_prestate(test_warm_and_guessed, next),
+        cmocka_unit_test_prestate(test_warm_and_guessed, moe),
         cmocka_unit_test_prestate(test_store_answers_once, next),
         cmocka_unit_test_prestate(test_store_answers_once, moe),
         cmocka_unit_test_prestate(test_resident_experts_are_not_read, moe),
