@@ -12,14 +12,15 @@ PROGRAM = MODEL = None
 SECONDS = 120
 
 
-def flashmoe(*args, env=None):
-    return subprocess.run([PROGRAM, "run", MODEL, "--json", *args], stdin=subprocess.DEVNULL,
-                          capture_output=True, encoding="utf-8", timeout=SECONDS, env=env)
+def flashmoe(*args, env=None, model=None):
+    return subprocess.run([PROGRAM, "run", model or MODEL, "--json", *args], env=env,
+                          stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
+                          timeout=SECONDS)
 
 
 class Reading(unittest.TestCase):
-    def run_json(self, *args, env=None):
-        result = flashmoe(*args, env=env)
+    def run_json(self, *args, env=None, model=None):
+        result = flashmoe(*args, env=env, model=model)
         self.assertEqual(result.returncode, 0, result.stderr)
         return json.loads(result.stdout)
 
@@ -31,6 +32,23 @@ class Reading(unittest.TestCase):
             hashes.add(answer["logits_hash"])
             self.assertIn(answer["io"], ("direct", "page"))
         self.assertEqual(len(hashes), 1)
+
+    def test_experts_that_are_read_in_pieces(self):
+        """Matrices of 2.25 MiB at odd places of a GGUF, and records whose bytes are checked."""
+        with tempfile.TemporaryDirectory() as folder:
+            gguf, packed = os.path.join(folder, "w.gguf"), os.path.join(folder, "w.fmoe")
+            for command in (["synth", "coder-next", gguf, "--layers", "2", "--experts", "4",
+                             "--used", "2", "--hidden", "2048", "--expert-width", "2048",
+                             "--vocab", "1024", "--experts-format", "q4_0", "-q"],
+                            ["pack", gguf, packed, "-q"]):
+                subprocess.run([PROGRAM, *command], check=True, timeout=SECONDS)
+            hashes = set()
+            for model, more in ((gguf, ()), (gguf, ("--reader", "uring")), (gguf, ("--io", "page")),
+                                (packed, ("--check",)), (packed, ("--reader", "uring", "--check"))):
+                answer = self.run_json("-p", "hi", "--raw", "-n", "3", "--greedy", "--no-heat",
+                                       *more, model=model)
+                hashes.add(answer["logits_hash"])
+            self.assertEqual(len(hashes), 1)
 
     def test_unknown_words(self):
         for option, value in (("--io", "mmap"), ("--reader", "aio"), ("--policy", "fifo")):
