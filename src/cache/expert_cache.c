@@ -30,6 +30,7 @@ struct slot {
     bool is_ordered; /* among the victims: ready, and no plan has pinned it */
     bool is_wanted;  /* by the plan, which waits for it */
     bool is_guess;   /* read by guess and not used since */
+    bool is_prepared; /* has been handed out since it was read */
     uint32_t layer, expert;
     uint32_t plan_index; /* while wanted or pinned; while queued its place in `warm` */
     uint32_t next;       /* in the list of landed slots, or of empty ones */
@@ -61,6 +62,8 @@ struct expert_cache {
     struct heat heat;
     struct victims victims;
     struct plan plan;
+    expert_prepare_fn *prepare; /* NULL: nothing is done */
+    void *prepare_ctx;
     struct expert_cache_stats stats;
     struct expert_read *reads;           /* [N_READS]: needed ones, guesses, warming */
     uint32_t idle_reads[READS_NEEDED];   /* a stack */
@@ -382,6 +385,10 @@ static void release_current(struct expert_cache *cache)
 static void hand_out(struct expert_cache *cache, uint32_t slot, struct expert_item *items,
                      uint32_t *n)
 {
+    struct slot *s = &cache->slots[slot];
+    if (!s->is_prepared && cache->prepare != NULL)
+        cache->prepare(cache->prepare_ctx, s->layer, slot_memory(cache, slot));
+    s->is_prepared = true;
     cache->plan.current[cache->plan.n_current++] = slot;
     items[(*n)++] = (struct expert_item){cache->slots[slot].plan_index, slot_memory(cache, slot)};
 }
@@ -643,6 +650,12 @@ void expert_cache_close(struct expert_cache *cache)
     mem_free(cache->slots);
     mem_free(cache->memory);
     mem_free(cache);
+}
+
+void expert_cache_prepare_with(struct expert_cache *cache, expert_prepare_fn *prepare, void *ctx)
+{
+    cache->prepare = prepare;
+    cache->prepare_ctx = ctx;
 }
 
 void expert_cache_stats(const struct expert_cache *cache, struct expert_cache_stats *stats)

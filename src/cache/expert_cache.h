@@ -32,6 +32,11 @@ int expert_cache_open(const struct model *model, struct expert_store *store, uin
 /* Accepts NULL; no plan is open and the store is closed already, so that nothing is on its way. */
 void expert_cache_close(struct expert_cache *cache);
 
+/* What is done once to an expert that has been read, before it is first handed out: on the thread
+ * that drives the plans. Set before the first plan. */
+typedef void expert_prepare_fn(void *ctx, uint32_t layer, void *slot);
+void expert_cache_prepare_with(struct expert_cache *cache, expert_prepare_fn *prepare, void *ctx);
+
 /* Memory a cache of n_slots takes, bookkeeping included. */
 uint64_t expert_cache_bytes(const struct model *model, uint64_t n_slots);
 

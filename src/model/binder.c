@@ -7,7 +7,8 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "model/binder_internal.h"
+#include "model/dense_internal.h"
+#include "quant/interleave.h"
 
 #define NAME_BYTES 512
 
@@ -22,6 +23,7 @@ void binder_clear(struct binder *b)
 {
     mem_free(b->reads);
     mem_free(b->pointers);
+    mem_free(b->interleaved);
 }
 
 /* ---- small steps ---------------------------------------------------------------------------- */
@@ -300,6 +302,18 @@ static void bind_rows(struct binder *b, struct weight *out, const struct tensor_
     count_format(b, own, false, 1, weight_bytes(out));
 }
 
+/* A matrix that is multiplied with gets the order of rows that the kernels like best. */
+static void interleave_later(struct binder *b, struct weight *w)
+{
+    if (b->rc != 0 || !interleave_suits(w->quant, w->n_rows) ||
+        interleave_scratch_bytes(w->quant, w->n_cols) > DENSE_PIECE_BYTES)
+        return;
+    b->rc = mem_grow((void **)&b->interleaved, &b->cap_interleaved, b->n_interleaved + 1,
+                     sizeof *b->interleaved, "the list of matrices", b->err);
+    if (b->rc == 0)
+        b->interleaved[b->n_interleaved++] = w;
+}
+
 void binder_matrix(struct binder *b, struct weight *out, enum tensor_role role, uint32_t n_rows,
                    uint32_t n_cols, const char *name_fmt, ...)
 {
@@ -314,6 +328,8 @@ void binder_matrix(struct binder *b, struct weight *out, enum tensor_role role, 
         bind_rows(b, out, t, quant, n_cols, &(struct row_range){0, n_rows}, 1);
     if (t != NULL && role == TENSOR_EMBEDDING)
         b->lookup_bytes += weight_bytes(out) - quant_row_bytes(quant, n_cols);
+    else if (t != NULL)
+        interleave_later(b, out);
 }
 
 void binder_matrix_rows(struct binder *b, struct weight *out, uint32_t file_rows, uint32_t n_cols,
@@ -328,8 +344,10 @@ void binder_matrix_rows(struct binder *b, struct weight *out, uint32_t file_rows
     const struct quant *quant;
     const struct tensor_info *t =
         ok ? take_matrix(b, name, TENSOR_MATRIX, file_rows, n_cols, &quant) : NULL;
-    if (t != NULL)
+    if (t != NULL) {
         bind_rows(b, out, t, quant, n_cols, ranges, n_ranges);
+        interleave_later(b, out);
+    }
 }
 
 /* ---- experts -------------------------------------------------------------------------------- */
@@ -471,6 +489,7 @@ static void layout_slot(struct binder *b, struct expert_layer *layer, uint32_t h
         if (!find_piece(b, layer, 0, m, &piece))
             return;
         matrix->quant = piece.quant;
+        matrix->is_interleaved = interleave_suits(matrix->quant, matrix->n_rows);
         first = piece.tensor;
         count_format(b, piece.quant, true, layer->n_experts,
                      layer->n_experts *

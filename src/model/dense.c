@@ -8,18 +8,21 @@
 #include "base/plat.h"
 #include "base/pool.h"
 #include "model/dense_internal.h"
+#include "quant/interleave.h"
 
-/* Reads at a time, and bytes of one: what an SSD wants. */
 #define N_READERS 8
-#define PIECE_BYTES (1u << 20)
+/* Of one reader: a piece, and the pages it begins and ends in. */
+#define READER_BYTES (DENSE_PIECE_BYTES + 2 * MEM_PAGE)
 /* Between two calls of the progress function. */
-#define ROUND_BYTES (64u * PIECE_BYTES)
+#define ROUND_BYTES (64u * DENSE_PIECE_BYTES)
 
 struct dense_plan {
     struct dense_read *reads;
     size_t n_reads;
     struct dense_pointer *pointers;
     size_t n_pointers;
+    struct weight **interleaved;
+    size_t n_interleaved;
 };
 
 void dense_plan_free(struct dense_plan *plan)
@@ -28,6 +31,7 @@ void dense_plan_free(struct dense_plan *plan)
         return;
     mem_free(plan->reads);
     mem_free(plan->pointers);
+    mem_free(plan->interleaved);
     mem_free(plan);
 }
 
@@ -36,9 +40,11 @@ int dense_plan_take(struct model *model, struct binder *b, struct fm_error *err)
     struct dense_plan *plan = mem_new(1, sizeof *plan, "the list of reads", err);
     if (plan == NULL)
         return FM_ERR_NOMEM;
-    *plan = (struct dense_plan){b->reads, b->n_reads, b->pointers, b->n_pointers};
+    *plan = (struct dense_plan){b->reads,      b->n_reads,     b->pointers,
+                                b->n_pointers, b->interleaved, b->n_interleaved};
     b->reads = NULL;
     b->pointers = NULL;
+    b->interleaved = NULL;
     model->dense_plan = plan;
     return 0;
 }
@@ -105,7 +111,7 @@ struct dense_load {
     const struct model *model;
     struct dense_plan *plan;
     int *direct_fds; /* [n_files]: past the page cache, or -1 */
-    char *buffers;   /* [N_READERS, PIECE_BYTES + 2 * MEM_PAGE] */
+    char *buffers;   /* [N_READERS, READER_BYTES] */
     uint64_t begin, end; /* of this round, in bytes of all matrices one after the other */
     struct load_outcome {
         int rc;
@@ -145,7 +151,7 @@ static int read_range(const struct dense_load *load, char *buffer, uint64_t begi
         uint64_t from = begin > at ? begin - at : 0;
         const uint64_t to = end - at < r->bytes ? end - at : r->bytes;
         while (rc == 0 && from < to) {
-            const uint64_t n = to - from < PIECE_BYTES ? to - from : PIECE_BYTES;
+            const uint64_t n = to - from < DENSE_PIECE_BYTES ? to - from : DENSE_PIECE_BYTES;
             rc = read_pages(load, r->file, buffer,
                             (char *)load->model->dense + r->dense_offset + from, n,
                             r->offset + from, err);
@@ -160,7 +166,7 @@ static void read_part(void *ctx, unsigned part, unsigned n_parts)
 {
     struct dense_load *load = ctx;
     struct load_outcome *outcome = &load->outcomes[part];
-    char *buffer = load->buffers + part * (size_t)(PIECE_BYTES + 2 * MEM_PAGE);
+    char *buffer = load->buffers + part * (size_t)READER_BYTES;
     size_t begin, end;
     pool_range((size_t)((load->end - load->begin + MEM_PAGE - 1) / MEM_PAGE), part, n_parts, &begin,
                &end);
@@ -188,13 +194,38 @@ static int read_matrices(struct dense_load *load, struct pool *pool, uint64_t to
     return 0;
 }
 
+/* ---- order ----------------------------------------------------------------------------------- */
+
+static void interleave_part(void *ctx, unsigned part, unsigned n_parts)
+{
+    const struct dense_load *load = ctx;
+    char *scratch = load->buffers + part * (size_t)READER_BYTES;
+    for (size_t i = 0; i < load->plan->n_interleaved; i++) {
+        const struct weight *w = load->plan->interleaved[i];
+        void *parts[QUANT_MAX_PARTS];
+        size_t begin, end;
+        for (unsigned p = 0; p < w->quant->n_parts; p++)
+            parts[p] = (char *)load->model->dense +
+                       ((const char *)w->parts[p] - (const char *)load->model->dense);
+        pool_range(w->n_rows / INTERLEAVE_ROWS, part, n_parts, &begin, &end);
+        interleave_blocks(w->quant, w->n_cols, parts, begin, end, scratch);
+    }
+}
+
+static void interleave_matrices(struct dense_load *load, struct pool *pool)
+{
+    pool_run(pool, interleave_part, load);
+    for (size_t i = 0; i < load->plan->n_interleaved; i++)
+        load->plan->interleaved[i]->is_interleaved = true;
+}
+
 /* ---- all of them ----------------------------------------------------------------------------- */
 
 static int open_load(struct dense_load *load, struct pool **pool, struct fm_error *err)
 {
     const struct source *source = load->model->source;
     load->direct_fds = mem_new(source->n_files, sizeof *load->direct_fds, "file numbers", err);
-    load->buffers = mem_new_aligned(MEM_PAGE, N_READERS * (uint64_t)(PIECE_BYTES + 2 * MEM_PAGE),
+    load->buffers = mem_new_aligned(MEM_PAGE, N_READERS * (uint64_t)READER_BYTES,
                                     "read buffers", err);
     if (load->direct_fds == NULL || load->buffers == NULL)
         return FM_ERR_NOMEM;
@@ -242,11 +273,13 @@ int model_load_dense(struct model *model, fm_progress_fn *progress, void *progre
         rc = open_load(&load, &pool, err);
     if (rc == 0)
         rc = read_matrices(&load, pool, total, &done, progress, progress_ctx, err);
+    for (size_t i = 0; rc == 0 && i < plan->n_pointers; i++)
+        *plan->pointers[i].at = (const char *)model->dense + plan->pointers[i].dense_offset;
+    if (rc == 0)
+        interleave_matrices(&load, pool);
     close_load(&load, pool);
     if (rc != 0)
         return rc;
-    for (size_t i = 0; i < plan->n_pointers; i++)
-        *plan->pointers[i].at = (const char *)model->dense + plan->pointers[i].dense_offset;
     dense_plan_free(plan);
     model->dense_plan = NULL;
     return 0;

@@ -13,7 +13,8 @@ struct weight expert_layer_weight(const struct expert_layer *layer, unsigned mat
                                   const void *slot)
 {
     const struct record_matrix *m = &layer->record.matrices[matrix];
-    struct weight w = {.quant = m->quant, .n_rows = m->n_rows, .n_cols = m->n_cols};
+    struct weight w = {.quant = m->quant, .n_rows = m->n_rows, .n_cols = m->n_cols,
+                       .is_interleaved = m->is_interleaved};
     for (unsigned p = 0; p < m->quant->n_parts; p++)
         w.parts[p] = (const char *)slot + m->part_offset[p];
     return w;

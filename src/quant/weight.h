@@ -1,5 +1,6 @@
 /* A matrix in memory: y = W x with rows of n_cols columns in one number format. It borrows the
- * bytes; row r of part p starts quant_part_row * quant_part_row_bytes bytes into parts[p]. */
+ * bytes; row r of part p starts quant_part_row * quant_part_row_bytes bytes into parts[p], unless
+ * the rows are interleaved (interleave.h). */
 #ifndef FLASHMOE_QUANT_WEIGHT_H
 #define FLASHMOE_QUANT_WEIGHT_H
 
@@ -12,10 +13,11 @@ extern "C" {
 struct weight {
     const struct quant *quant;
     uint32_t n_rows, n_cols;
+    bool is_interleaved;
     const void *parts[QUANT_MAX_PARTS];
 };
 
-/* Where row `r` begins in each part. */
+/* Where row `r` begins in each part of a weight by rows. */
 static inline void weight_row(const struct weight *w, size_t r, const void *parts[])
 {
     for (unsigned p = 0; p < w->quant->n_parts; p++)

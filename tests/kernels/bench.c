@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "quant/interleave.h"
 
 #define N_COLS 2048
 #define LONG_TOKENS 512
@@ -103,6 +104,18 @@ static void machine_close(struct machine *m)
         free(all[i]);
 }
 
+/* In the order of rows that the engine uses. */
+static void interleave(struct weight *w)
+{
+    uint8_t *scratch = allocate((size_t)interleave_scratch_bytes(w->quant, w->n_cols));
+    void *parts[QUANT_MAX_PARTS];
+    for (unsigned p = 0; p < w->quant->n_parts; p++)
+        parts[p] = (void *)(uintptr_t)w->parts[p];
+    interleave_blocks(w->quant, w->n_cols, parts, 0, w->n_rows / INTERLEAVE_ROWS, scratch);
+    w->is_interleaved = true;
+    free(scratch);
+}
+
 /* As many rows as the memory holds, the parts one behind the other; blocks repeat. */
 static void make_weight(const struct machine *m, const struct quant *format, struct weight *w)
 {
@@ -123,6 +136,8 @@ static void make_weight(const struct machine *m, const struct quant *format, str
         at += (bytes + 63) / 64 * 64;
     }
     pool_clear(&pool);
+    if (interleave_suits(format, n_rows))
+        interleave(w);
 }
 
 static void run_matmul(struct job *job)

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "check.h"
+#include "quant/interleave.h"
 
 /* ---- quantize_row ---------------------------------------------------------------------------- */
 
@@ -83,6 +84,7 @@ struct shape {
     size_t n_rows, n_cols, begin, end, n;
     size_t in_rows, y_rows, y_first, y_stride;
     bool has_pick, has_place;
+    bool is_interleaved;
 };
 
 static size_t choose_tokens(struct rng *rng)
@@ -98,6 +100,11 @@ static size_t choose_tokens(struct rng *rng)
 }
 
 #define MAX_INPUTS (128 << 10) /* floats in all rows of the input */
+
+static size_t round_to_blocks(size_t n_rows)
+{
+    return (n_rows + INTERLEAVE_ROWS - 1) / INTERLEAVE_ROWS * INTERLEAVE_ROWS;
+}
 
 static struct shape choose_shape(struct check *c)
 {
@@ -117,6 +124,12 @@ static struct shape choose_shape(struct check *c)
     s.end = s.begin + n;
     s.n_rows = s.end + (rng_chance(rng, 2) ? 0 : rng_below(rng, 20));
     s.n_rows = s.n_rows > 0 ? s.n_rows : 1;
+    s.is_interleaved = interleave_suits(c->format, INTERLEAVE_ROWS) && rng_chance(rng, 2);
+    if (s.is_interleaved) {
+        s.begin = s.begin / INTERLEAVE_ROWS * INTERLEAVE_ROWS;
+        s.end = round_to_blocks(s.end);
+        s.n_rows = round_to_blocks(s.n_rows);
+    }
     s.has_pick = rng_chance(rng, 2);
     s.has_place = rng_chance(rng, 2);
     s.in_rows = s.n + (s.has_pick ? rng_below(rng, 6) : 0);
@@ -144,6 +157,14 @@ static void make_weight(struct check *c, const struct shape *s, struct weight *w
             pool_fill(c->pool, BLOCKS_ANY, p, &c->rng, to + rng_below(&c->rng, n) * block_bytes, 1);
         w->parts[p] = to;
     }
+    if (!s->is_interleaved)
+        return;
+    static uint8_t scratch[INTERLEAVE_ROWS * 6016];
+    void *parts[QUANT_MAX_PARTS];
+    for (unsigned p = 0; p < format->n_parts; p++)
+        parts[p] = (void *)(uintptr_t)w->parts[p];
+    interleave_blocks(format, s->n_cols, parts, 0, s->n_rows / INTERLEAVE_ROWS, scratch);
+    w->is_interleaved = true;
 }
 
 /* Codes at the ends of their range, where sums of products are largest. */

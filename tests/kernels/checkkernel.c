@@ -10,7 +10,7 @@
 
 /* What --hash gives on every machine: the bits of the reference. It changes when the reference,
  * or what is tried here, changes. */
-#define REFERENCE_HASH 0x3bd17d7a9bfeb6fbu
+#define REFERENCE_HASH 0x04020b3365ac0c1fu
 #define HASH_SEED 1
 #define HASH_ROUNDS 4
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "backend/cpu/backend_cpu_internal.h"
+#include "quant/interleave.h"
 #include "base/mem.h"
 
 /* Less work than this is done by the calling thread: waking another costs more. The unit is one
@@ -27,6 +28,7 @@ static void run_rows(const struct backend_cpu *cpu, pool_fn *fn, void *ctx, size
 /* ---- operations: each packs its arguments for the pool and names one thread's share --------- */
 
 struct embed_job {
+    struct backend_cpu *cpu;
     const struct weight *w;
     const int32_t *tokens;
     size_t n;
@@ -40,7 +42,10 @@ static void embed_part(void *ctx, unsigned part, unsigned n_parts)
     pool_range(job->n, part, n_parts, &begin, &end);
     for (size_t t = begin; t < end; t++) {
         const void *parts[QUANT_MAX_PARTS] = {NULL};
-        weight_row(job->w, (size_t)job->tokens[t], parts);
+        if (job->w->is_interleaved)
+            interleave_take_row(job->w, (size_t)job->tokens[t], cpu_scratch(job->cpu, part), parts);
+        else
+            weight_row(job->w, (size_t)job->tokens[t], parts);
         job->w->quant->decode_row(job->w->quant, parts, job->x + t * job->w->n_cols,
                                   job->w->n_cols);
     }
@@ -49,8 +54,37 @@ static void embed_part(void *ctx, unsigned part, unsigned n_parts)
 static void cpu_embed(struct backend *be, const struct weight *w, const int32_t *tokens, size_t n,
                       float *x)
 {
-    struct embed_job job = {w, tokens, n, x};
+    struct embed_job job = {cpu_of(be), w, tokens, n, x};
     run_rows(cpu_of(be), embed_part, &job, n, w->n_cols);
+}
+
+struct interleave_job {
+    struct backend_cpu *cpu;
+    const struct weight *weights;
+    size_t n;
+};
+
+static void interleave_part(void *ctx, unsigned part, unsigned n_parts)
+{
+    const struct interleave_job *job = ctx;
+    for (size_t i = 0; i < job->n; i++) {
+        const struct weight *w = &job->weights[i];
+        void *parts[QUANT_MAX_PARTS];
+        size_t begin, end;
+        for (unsigned p = 0; p < w->quant->n_parts; p++)
+            parts[p] = (void *)(uintptr_t)w->parts[p];
+        pool_range(w->n_rows / INTERLEAVE_ROWS, part, n_parts, &begin, &end);
+        interleave_blocks(w->quant, w->n_cols, parts, begin, end, cpu_scratch(job->cpu, part));
+    }
+}
+
+static void cpu_interleave(struct backend *be, const struct weight *weights, size_t n)
+{
+    struct interleave_job job = {cpu_of(be), weights, n};
+    size_t work = 0;
+    for (size_t i = 0; i < n; i++)
+        work += (size_t)weights[i].n_rows * weights[i].n_cols;
+    cpu_run(job.cpu, interleave_part, &job, work);
 }
 
 struct norm_job {
@@ -276,6 +310,7 @@ static const struct backend_ops cpu_ops = {
     .name = "cpu",
     .close = cpu_close,
     .embed = cpu_embed,
+    .interleave = cpu_interleave,
     .input = cpu_input,
     .matmul = cpu_matmul,
     .ffn = cpu_ffn,

@@ -5,8 +5,8 @@
 #include "backend/cpu/backend_cpu_internal.h"
 #include "base/mem.h"
 
-/* Rows of a unit: two blocks of the kernels, so that tiles are whole. */
-#define UNIT_ROWS (2 * KERNEL_ROWS)
+/* Rows of a unit: as many blocks as a kernel takes side by side, so that none is left over. */
+#define UNIT_ROWS (4 * KERNEL_ROWS)
 
 /* ---- shares ---------------------------------------------------------------------------------- */
 
@@ -131,21 +131,37 @@ static uint64_t n_units_of(size_t n_rows, size_t unit)
     return (n_rows + unit - 1) / unit;
 }
 
+/* Rows of a weight. */
+struct run {
+    const struct weight *w;
+    size_t begin, end;
+};
+
+/* The rows of the next product that belong to this thread, none behind the last. */
+static struct run matmul_run(const struct matmul_job *job, size_t i, struct share *share)
+{
+    size_t begin, end;
+    if (i >= job->n_products)
+        return (struct run){NULL, 0, 0};
+    const struct weight *w = job->products[i].w;
+    share_next(share, n_units_of(w->n_rows, UNIT_ROWS),
+               UNIT_ROWS * row_cost(w, job->cpu->input.n), &begin, &end);
+    return (struct run){w, begin * UNIT_ROWS, smaller(end * UNIT_ROWS, w->n_rows)};
+}
+
 static void matmul_part(void *ctx, unsigned part, unsigned n_parts)
 {
     const struct matmul_job *job = ctx;
     struct backend_cpu *cpu = job->cpu;
     struct share share = share_of(job->total, part, n_parts);
-    for (size_t i = 0; i < job->n_products; i++) {
-        const struct weight *w = job->products[i].w;
-        size_t begin, end;
-        share_next(&share, n_units_of(w->n_rows, UNIT_ROWS),
-                   UNIT_ROWS * row_cost(w, cpu->input.n), &begin, &end);
-        if (begin < end)
+    struct run run = matmul_run(job, 0, &share), next;
+    for (size_t i = 0; i < job->n_products; i++, run = next) {
+        next = matmul_run(job, i + 1, &share);
+        if (run.begin < run.end)
             cpu->kernels.matmul(&(struct kernel_matmul){
-                .w = w, .begin = begin * UNIT_ROWS, .end = smaller(end * UNIT_ROWS, w->n_rows),
-                .in = input_for(cpu, w), .n = cpu->input.n, .y = job->products[i].y,
-                .y_stride = w->n_rows, .scratch = cpu_scratch(cpu, part)});
+                .w = run.w, .begin = run.begin, .end = run.end, .in = input_for(cpu, run.w),
+                .n = cpu->input.n, .y = job->products[i].y, .y_stride = run.w->n_rows,
+                .scratch = cpu_scratch(cpu, part), .next = next.w, .next_row = next.begin});
     }
 }
 
@@ -211,18 +227,21 @@ static void round_hidden(const struct backend_cpu *cpu, const struct backend_ffn
 }
 
 static void gate_rows(const struct ffn_job *job, const struct backend_ffn *f, size_t at,
-                      size_t begin, size_t end, unsigned part)
+                      size_t begin, size_t end, struct run next, unsigned part)
 {
     struct backend_cpu *cpu = job->cpu;
     const size_t width = f->gate.n_rows;
     struct kernel_matmul m = {.w = &f->gate, .begin = begin, .end = end,
                               .in = input_for(cpu, &f->gate), .n = f->n, .pick = f->rows,
                               .y = cpu->gate + at, .y_stride = width,
-                              .scratch = cpu_scratch(cpu, part)};
+                              .scratch = cpu_scratch(cpu, part), .next = &f->up,
+                              .next_row = begin};
     cpu->kernels.matmul(&m);
     m.w = &f->up;
     m.in = input_for(cpu, &f->up);
     m.y = cpu->up + at;
+    m.next = next.w;
+    m.next_row = next.begin;
     cpu->kernels.matmul(&m);
     for (size_t i = at + begin; i < at + f->n * width; i += width)
         cpu->kernels.silu_mul(cpu->gate + i, cpu->up + i, end - begin);
@@ -230,18 +249,28 @@ static void gate_rows(const struct ffn_job *job, const struct backend_ffn *f, si
         round_hidden(cpu, f, at, begin, end);
 }
 
+static struct run gate_run(const struct ffn_job *job, size_t i, struct share *share)
+{
+    size_t begin, end;
+    if (i >= job->n_blocks)
+        return (struct run){NULL, 0, 0};
+    const struct backend_ffn *f = &job->blocks[i];
+    const size_t unit = gate_unit(f);
+    share_next(share, n_units_of(f->gate.n_rows, unit), gate_unit_cost(f), &begin, &end);
+    return (struct run){&f->gate, begin * unit, smaller(end * unit, f->gate.n_rows)};
+}
+
 static void gate_part(void *ctx, unsigned part, unsigned n_parts)
 {
     const struct ffn_job *job = ctx;
     struct share share = share_of(job->total, part, n_parts);
+    struct run run = gate_run(job, 0, &share), next;
     size_t at = 0;
-    for (size_t i = 0; i < job->n_blocks; at = hidden_behind(&job->blocks[i], at), i++) {
-        const struct backend_ffn *f = &job->blocks[i];
-        const size_t unit = gate_unit(f);
-        size_t begin, end;
-        share_next(&share, n_units_of(f->gate.n_rows, unit), gate_unit_cost(f), &begin, &end);
-        if (begin < end)
-            gate_rows(job, f, at, begin * unit, smaller(end * unit, f->gate.n_rows), part);
+    for (size_t i = 0; i < job->n_blocks; i++, run = next) {
+        next = gate_run(job, i + 1, &share);
+        if (run.begin < run.end)
+            gate_rows(job, &job->blocks[i], at, run.begin, run.end, next, part);
+        at = hidden_behind(&job->blocks[i], at);
     }
 }
 
@@ -250,26 +279,36 @@ static uint64_t down_unit_cost(const struct backend_ffn *f)
     return UNIT_ROWS * row_cost(&f->down, f->n);
 }
 
+static struct run down_run(const struct ffn_job *job, size_t i, struct share *share)
+{
+    size_t begin, end;
+    if (i >= job->n_blocks)
+        return (struct run){NULL, 0, 0};
+    const struct backend_ffn *f = &job->blocks[i];
+    share_next(share, n_units_of(f->down.n_rows, UNIT_ROWS), down_unit_cost(f), &begin, &end);
+    return (struct run){&f->down, begin * UNIT_ROWS, smaller(end * UNIT_ROWS, f->down.n_rows)};
+}
+
 static void down_part(void *ctx, unsigned part, unsigned n_parts)
 {
     const struct ffn_job *job = ctx;
     struct backend_cpu *cpu = job->cpu;
     struct share share = share_of(job->total, part, n_parts);
+    struct run run = down_run(job, 0, &share), next;
     size_t at = 0;
     for (size_t i = 0; i < job->n_blocks; at = hidden_behind(&job->blocks[i], at), i++) {
         const struct backend_ffn *f = &job->blocks[i];
-        const struct weight *w = &f->down;
+        next = down_run(job, i + 1, &share);
         const struct kernel_input in = {.x = cpu->gate + at, .q = cpu->hidden.q + at,
                                         .scale = cpu->hidden.scale + scale_at(at),
                                         .offset = cpu->hidden.offset + scale_at(at),
                                         .sum = cpu->hidden.sum + scale_at(at)};
-        size_t begin, end;
-        share_next(&share, n_units_of(w->n_rows, UNIT_ROWS), down_unit_cost(f), &begin, &end);
-        if (begin < end)
+        if (run.begin < run.end)
             cpu->kernels.matmul(&(struct kernel_matmul){
-                .w = w, .begin = begin * UNIT_ROWS, .end = smaller(end * UNIT_ROWS, w->n_rows),
-                .in = in, .n = f->n, .y = f->out, .y_stride = w->n_rows, .place = f->places,
-                .scratch = cpu_scratch(cpu, part)});
+                .w = run.w, .begin = run.begin, .end = run.end, .in = in, .n = f->n, .y = f->out,
+                .y_stride = run.w->n_rows, .place = f->places, .scratch = cpu_scratch(cpu, part),
+                .next = next.w, .next_row = next.begin});
+        run = next;
     }
 }
 

@@ -84,6 +84,10 @@ static const int8_t *panel_tokens_of(const struct kernel_matmul *m, int8_t *to)
         return NULL;
     for (size_t t = 0; t < m->n; t++) {
         const int8_t *q = m->in.q + kernel_pick(m, t) * n_cols;
+        if (m->w->is_interleaved) {
+            order_nibbles(q, n_cols, to + t * n_cols);
+            continue;
+        }
         for (size_t at = 0; at < n_cols; at += 32) {
             vst1q_s8(to + t * n_cols + at, neon_even(q + at));
             vst1q_s8(to + t * n_cols + at + 16, neon_odd(q + at));

@@ -5,6 +5,7 @@
 #define LEVEL_HAS_PANEL_INTERLEAVE
 #define LEVEL_HAS_PANEL_ORDER
 #define LEVEL_HAS_PANEL_MULTIPLY
+#define LEVEL_HAS_INTERLEAVED_CODES
 #include "backend/cpu/lanes.h"
 
 #define ROW_PAIRS (LANES / 2)
@@ -76,6 +77,27 @@ static bool panel_codes_of(const struct quant *quant, const struct row_block *bl
     return true;
 }
 
+/* Pairs of rows from words of four codes each: those of `a`, then those of `b`. */
+INLINE void put_row_pairs(vc a, vc b, uint8_t *to)
+{
+    UNROLL for (unsigned i = 0; i < 4; i++) {
+        const uint32x4_t x = vreinterpretq_u32_u8(a.p[i]), y = vreinterpretq_u32_u8(b.p[i]);
+        vst1q_u8(to + 32 * i, vreinterpretq_u8_u32(vzip1q_u32(x, y)));
+        vst1q_u8(to + 32 * i + 16, vreinterpretq_u8_u32(vzip2q_u32(x, y)));
+    }
+}
+
+static void interleaved_codes(const uint8_t *from, size_t n_cols, unsigned bits, uint8_t *to)
+{
+    for (size_t at = 0; at < n_cols; at += 8) {
+        const vc x = vc_load(from + at * bits / 8 * LANES);
+        if (bits == 8)
+            put_row_pairs(x, vc_load(from + (at + 4) * LANES), to + at * LANES);
+        else
+            put_row_pairs(vc_low_nibbles(x), vc_high_nibbles(x), to + at * LANES);
+    }
+}
+
 /* Sixteen columns of two tokens. */
 INLINE void put_pair(int8x16_t a, int8x16_t b, int8_t *to)
 {
@@ -93,7 +115,15 @@ static const int8_t *panel_tokens_of(const struct kernel_matmul *m, int8_t *to)
         const int8_t *a = m->in.q + kernel_pick(m, t) * n_cols;
         const int8_t *b = m->in.q + kernel_pick(m, t + 1 < m->n ? t + 1 : t) * n_cols;
         int8_t *pair = to + t * n_cols;
-        if (is_split)
+        if (is_split && m->w->is_interleaved)
+            for (size_t at = 0; at < n_cols; at += 32) {
+                int8_t x[32], y[32];
+                order_nibbles(a + at, 32, x);
+                order_nibbles(b + at, 32, y);
+                put_pair(vld1q_s8(x), vld1q_s8(y), pair + 2 * at);
+                put_pair(vld1q_s8(x + 16), vld1q_s8(y + 16), pair + 2 * at + 32);
+            }
+        else if (is_split)
             for (size_t at = 0; at < n_cols; at += 32) {
                 put_pair(neon_even(a + at), neon_even(b + at), pair + 2 * at);
                 put_pair(neon_odd(a + at), neon_odd(b + at), pair + 2 * at + 32);

@@ -7,6 +7,7 @@
 #include "backend/cpu/levels.h"
 #include "base/fmath.h"
 #include "base/limits.h"
+#include "quant/interleave.h"
 
 #define LANES 16
 
@@ -106,7 +107,8 @@ static int32_t dot_codes(const uint8_t *codes, const int8_t *q, size_t n)
     return total;
 }
 
-/* The row's scales, biases and codes lie one after the other in `scratch`. */
+/* The row's scales, biases and codes lie one after the other in `scratch`, and behind them the row
+ * itself where the weight's rows are interleaved. */
 static void matmul_codes(const struct kernel_matmul *m)
 {
     const struct weight *w = m->w;
@@ -116,7 +118,10 @@ static void matmul_codes(const struct kernel_matmul *m)
     uint8_t *codes = (uint8_t *)(biases + n_groups);
     for (size_t r = m->begin; r < m->end; r++) {
         const void *parts[QUANT_MAX_PARTS] = {NULL};
-        weight_row(w, r, parts);
+        if (w->is_interleaved)
+            interleave_take_row(w, r, codes + w->n_cols, parts);
+        else
+            weight_row(w, r, parts);
         quant->unpack_row(quant, parts, w->n_cols, codes, scales, biases, 1);
         for (size_t t = 0; t < m->n; t++) {
             const size_t from = kernel_pick(m, t) * n_groups;

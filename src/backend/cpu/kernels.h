@@ -45,7 +45,7 @@ struct kernel_input {
     const int32_t *sum;   /* [n, n_groups] */
 };
 
-/* Rows [begin, end) of w against n inputs. */
+/* Rows [begin, end) of w against n inputs; of an interleaved w whole blocks. */
 struct kernel_matmul {
     const struct weight *w;
     size_t begin, end;
@@ -57,6 +57,10 @@ struct kernel_matmul {
     const uint32_t *place; /* result t goes to row place[t] of y; NULL: row t */
     size_t y_first;        /* the weight row that lands in column 0 of y */
     float *scratch;        /* [KERNEL_MATMUL_SCRATCH], at a multiple of 64 bytes */
+    /* What the same thread multiplies with next, and from which row on: its first lines are fetched
+     * at the end of this one. NULL: not known. */
+    const struct weight *next;
+    size_t next_row;
 };
 
 /* The query heads of one row that share a key and value head, against one block of positions. */

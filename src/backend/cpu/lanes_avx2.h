@@ -26,6 +26,7 @@ typedef vi vc;
  * wait in memory meanwhile. */
 #define TILE_BLOCKS 1
 #define TILE_TOKENS 4
+#define INTERLEAVED_BLOCKS 2
 #define FLOAT_PART_ROWS 2
 #define VALUE_PARTS 2
 

@@ -20,6 +20,7 @@ typedef __m512i vc;
 /* Products of one tile: 32 rows and 6 tokens take 24 accumulators. */
 #define TILE_BLOCKS 2
 #define TILE_TOKENS 6
+#define INTERLEAVED_BLOCKS 4
 #define PEAK_CHAINS 16
 
 INLINE __mmask16 first_lanes(size_t n)

@@ -9,6 +9,7 @@
 #define CHUNK 256      /* columns unpacked at a time: whole blocks of every format */
 
 #include "backend/cpu/lanes_fold.h"
+#include "backend/cpu/lanes_interleaved.h"
 
 /* Either gives struct row_block with `first` and `n`, row_block_at, matmul_few, panel_tokens_of and
  * panel_fill. */
@@ -31,16 +32,6 @@ struct tile {
     const int8_t *q[TILE_TOKENS];
     struct fold_inputs f[TILE_TOKENS]; /* scales and biases unused */
 };
-
-#ifndef LEVEL_HAS_DOT4_OF
-/* Sixteen columns of a token, and vi_dot4 with the k-th four of them. */
-typedef const int8_t *vx;
-INLINE vx vx_load(const int8_t *p) { return p; }
-INLINE vi vi_dot4_of(vi acc, vc codes, vx x, unsigned k, bool is_wide)
-{
-    return vi_dot4(acc, codes, x + 4 * k, is_wide);
-}
-#endif
 
 /* One group of a tile: n_blocks and n_tokens are constants where this is inlined. */
 INLINE void tile_group(const struct panel *p, const struct tile *tile, unsigned n_blocks,
@@ -157,6 +148,8 @@ static void matmul(const struct kernel_matmul *m)
         matmul_float(m);
     else if (m->n >= PANEL_TOKENS)
         matmul_panel(m);
+    else if (m->w->is_interleaved)
+        matmul_interleaved(m);
     else
         matmul_few(m);
 }

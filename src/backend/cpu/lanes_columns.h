@@ -341,6 +341,10 @@ static void panel_fill(const struct kernel_matmul *m, const struct row_block *bl
                        uint8_t *chunk, uint8_t *to, float *scales, float *biases)
 {
     (void)chunk;
+    if (m->w->is_interleaved) {
+        interleaved_fill(m->w, block->first, to, scales, biases);
+        return;
+    }
     scales_of(m->w, block, scales, biases);
     column_functions_of(m->w->quant)->fill(rows_of(m->w, block, 0), m->w->n_cols, to);
 }

@@ -319,16 +319,12 @@ INLINE void put_affine(struct rows rows, size_t at, unsigned bits, unsigned colu
 }
 
 /* The tokens' columns in the order in which affine codes come: 32 at a time. */
-typedef int8_t order_vector __attribute__((vector_size(32)));
 #define ORDER_2                                                                                    \
     0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15, 16, 20, 24, 28, 17, 21, 25, 29, 18, 22,  \
         26, 30, 19, 23, 27, 31
 #define ORDER_3                                                                                    \
     0, 24, 16, 8, 1, 25, 17, 9, 2, 26, 18, 10, 3, 27, 19, 11, 4, 28, 20, 12, 5, 29, 21, 13, 6, 30, \
         22, 14, 7, 31, 23, 15
-#define ORDER_4                                                                                    \
-    0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15, 16, 18, 20, 22, 17, 19, 21, 23, 24, 26,  \
-        28, 30, 25, 27, 29, 31
 #define ORDER_5                                                                                    \
     0, 8, 16, 24, 1, 9, 17, 25, 2, 10, 18, 26, 3, 11, 19, 27, 4, 12, 20, 28, 5, 13, 21, 29, 6, 14, \
         22, 30, 7, 15, 23, 31
@@ -350,7 +346,7 @@ static void order_columns(const struct quant *quant, const int8_t *from, size_t 
     switch (quant->bits) {
     case 2: ORDER(ORDER_2);
     case 3: ORDER(ORDER_3);
-    case 4: ORDER(ORDER_4);
+    case 4: order_nibbles(from, n, to); break;
     case 5: ORDER(ORDER_5);
     case 6: ORDER(ORDER_6);
     default: memcpy(to, from, n); break;

@@ -21,6 +21,7 @@ typedef float32x4_t vp;
  * rows' codes have the other 16 registers. */
 #define TILE_BLOCKS 1
 #define TILE_TOKENS 4
+#define INTERLEAVED_BLOCKS 1
 
 /* A vector of `type` whose registers are f of the operands' registers. */
 #define NEON_1(type, f, a) ((type){{f((a).p[0]), f((a).p[1]), f((a).p[2]), f((a).p[3])}})
@@ -349,15 +350,42 @@ INLINE vc vc_load(const uint8_t *p)
     return (vc){{vld1q_u8(p), vld1q_u8(p + 16), vld1q_u8(p + 32), vld1q_u8(p + 48)}};
 }
 
+INLINE void vc_store(uint8_t *p, vc x)
+{
+    UNROLL for (unsigned i = 0; i < 4; i++)
+        vst1q_u8(p + 16 * i, x.p[i]);
+}
+
+/* Codes as vi_dot4_of takes them, out of bytes as they lie in memory. */
+INLINE vc vc_low_nibbles(vc x)
+{
+    const uint8x16_t low = vdupq_n_u8(15);
+    return (vc){{vandq_u8(x.p[0], low), vandq_u8(x.p[1], low), vandq_u8(x.p[2], low),
+                 vandq_u8(x.p[3], low)}};
+}
+INLINE vc vc_high_nibbles(vc x)
+{
+    return (vc){{vshrq_n_u8(x.p[0], 4), vshrq_n_u8(x.p[1], 4), vshrq_n_u8(x.p[2], 4),
+                 vshrq_n_u8(x.p[3], 4)}};
+}
+INLINE vc vc_wide(vc x)
+{
+    return (vc){{neon_codes(x.p[0], true), neon_codes(x.p[1], true), neon_codes(x.p[2], true),
+                 neon_codes(x.p[3], true)}};
+}
+
 /* The compiler no longer knows what is in a vc or vi. */
 #define HIDE(v)                                                                                    \
     __asm__ volatile("" : "+w"((v).p[0]), "+w"((v).p[1]), "+w"((v).p[2]), "+w"((v).p[3]))
 
+#ifdef __ARM_FEATURE_MATMUL_INT8
+#define NEON_DOT_LANE(acc, codes, x, k) vusdotq_laneq_s32(acc, codes, x, k)
+#else
+#define NEON_DOT_LANE(acc, codes, x, k) vdotq_laneq_s32(acc, vreinterpretq_s8_u8(codes), x, k)
+#endif
 #define NEON_DOT4(k)                                                                               \
-    ((vi){{vdotq_laneq_s32(acc.p[0], vreinterpretq_s8_u8(codes.p[0]), x, k),                       \
-           vdotq_laneq_s32(acc.p[1], vreinterpretq_s8_u8(codes.p[1]), x, k),                       \
-           vdotq_laneq_s32(acc.p[2], vreinterpretq_s8_u8(codes.p[2]), x, k),                       \
-           vdotq_laneq_s32(acc.p[3], vreinterpretq_s8_u8(codes.p[3]), x, k)}})
+    ((vi){{NEON_DOT_LANE(acc.p[0], codes.p[0], x, k), NEON_DOT_LANE(acc.p[1], codes.p[1], x, k),   \
+           NEON_DOT_LANE(acc.p[2], codes.p[2], x, k), NEON_DOT_LANE(acc.p[3], codes.p[3], x, k)}})
 
 INLINE vi vi_dot4_of(vi acc, vc codes, vx x, unsigned k, bool is_wide)
 {

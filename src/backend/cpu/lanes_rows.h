@@ -317,6 +317,10 @@ static void panel_fill(const struct kernel_matmul *m, const struct row_block *bl
     const struct quant *quant = m->w->quant;
     const size_t n_cols = m->w->n_cols, group = quant->group, n_groups = n_cols / group;
     const bool is_affine = quant->codes == QUANT_CODES_AFFINE;
+    if (m->w->is_interleaved) {
+        interleaved_fill(m->w, block->first, to, scales, biases);
+        return;
+    }
     if (is_affine) {
         transpose_halves(block->scales, n_groups, quant->scale == &quant_f16, scales);
         transpose_halves(block->biases, n_groups, quant->scale == &quant_f16, biases);

@@ -1,0 +1,255 @@
+/* Part of lanes.h: affine weights of four or eight bits whose rows are interleaved (interleave.h).
+ * A vector from memory is four bytes of each of sixteen rows, so nothing is turned, and what is
+ * left is as fast as memory: several row blocks are taken side by side, each a stream of its own,
+ * because one stream alone is not fetched as fast as memory can deliver (docs/BENCHMARKS.md). */
+#ifndef FLASHMOE_BACKEND_CPU_LANES_INTERLEAVED_H
+#define FLASHMOE_BACKEND_CPU_LANES_INTERLEAVED_H
+
+#include "quant/interleave.h"
+
+#ifndef LEVEL_HAS_DOT4_OF
+/* Sixteen columns of a token, and vi_dot4 with the k-th four of them. */
+typedef const int8_t *vx;
+INLINE vx vx_load(const int8_t *p) { return p; }
+INLINE vi vi_dot4_of(vi acc, vc codes, vx x, unsigned k, bool is_wide)
+{
+    return vi_dot4(acc, codes, x + 4 * k, is_wide);
+}
+#endif
+
+#ifdef LEVEL_HAS_COLUMNS
+/* Codes as vi_dot4_of takes them, out of bytes as they lie in memory. */
+INLINE vc vc_low_nibbles(vc x) { return vi_and(x, vi_set1(0x0f0f0f0f)); }
+INLINE vc vc_high_nibbles(vc x) { return vi_and(vi_srl(x, 4), vi_set1(0x0f0f0f0f)); }
+INLINE vc vc_wide(vc x) { return x; }
+#endif
+
+/* Of eight columns of nibble pairs first the even ones, the lower nibbles: n is a multiple of
+ * 32. */
+typedef int8_t order_vector __attribute__((vector_size(32)));
+#define ORDER_NIBBLES                                                                              \
+    0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15, 16, 18, 20, 22, 17, 19, 21, 23, 24, 26,  \
+        28, 30, 25, 27, 29, 31
+static void order_nibbles(const int8_t *from, size_t n, int8_t *to)
+{
+    for (size_t i = 0; i < n; i += sizeof(order_vector)) {
+        order_vector x;
+        memcpy(&x, from + i, sizeof x);
+        x = __builtin_shufflevector(x, x, ORDER_NIBBLES);
+        memcpy(to + i, &x, sizeof x);
+    }
+}
+
+/* Row blocks one behind the other, and the tokens they are multiplied with. */
+struct interleaved {
+    const uint8_t *codes, *scales, *biases; /* of the first block */
+    size_t codes_step, scales_step;         /* from a block to the next */
+    /* The same of the blocks that come next. */
+    struct {
+        const uint8_t *codes, *scales, *biases;
+        size_t codes_step, scales_step;
+    } next;
+    const int8_t *q[2];                     /* in the order of the codes */
+    struct fold_inputs f[2];                /* scales and biases unused */
+    size_t n_groups;
+    unsigned bits, group;
+    bool is_f16; /* scales and biases */
+};
+
+INLINE vf halves_at(const uint8_t *p, bool is_f16)
+{
+    return is_f16 ? vf_load_f16(p) : vf_load_bf16(p);
+}
+
+/* Bytes of a block's codes that are fetched before they are needed. */
+#define FETCH_AHEAD 1024
+
+/* Sixteen columns of one block with one token, in two sums: one would wait for itself. */
+INLINE void dots_of_16(const vc *codes, vx x, unsigned bits, vi dots[2])
+{
+    UNROLL for (unsigned k = 0; k < 4; k++) {
+        const vc c = bits == 8    ? vc_wide(codes[k])
+                     : k % 2 == 0 ? vc_low_nibbles(codes[k / 2])
+                                  : vc_high_nibbles(codes[k / 2]);
+        dots[k % 2] = vi_dot4_of(dots[k % 2], c, x, k, bits == 8);
+    }
+}
+
+/* Group g into the sums. bits, n_blocks and n_tokens are constants where this is inlined. */
+INLINE void interleaved_group(const struct interleaved *in, size_t g, unsigned bits,
+                              unsigned n_blocks, unsigned n_tokens, vf acc[INTERLEAVED_BLOCKS][2])
+{
+    const unsigned group = in->group;
+    const size_t at_group = g * group * bits * 2, at_ahead = at_group + FETCH_AHEAD;
+    const bool is_next = at_ahead >= in->codes_step;
+    const uint8_t *ahead = is_next ? in->next.codes + (at_ahead - in->codes_step)
+                                   : in->codes + at_ahead;
+    const size_t ahead_step = is_next ? in->next.codes_step : in->codes_step;
+    vi dots[INTERLEAVED_BLOCKS][2][2];
+    UNROLL for (unsigned b = 0; b < n_blocks; b++)
+        UNROLL for (unsigned t = 0; t < n_tokens; t++)
+            dots[b][t][0] = dots[b][t][1] = vi_set1(0);
+    for (unsigned i = 0; i < group; i += 16) {
+        vx x[2];
+        UNROLL for (unsigned t = 0; t < n_tokens; t++)
+            x[t] = vx_load(in->q[t] + g * group + i);
+        UNROLL for (unsigned b = 0; b < n_blocks; b++) {
+            const uint8_t *at = in->codes + at_group + b * in->codes_step + i * bits * 2;
+            vc codes[4];
+            UNROLL for (unsigned k = 0; k < bits / 2; k++) {
+                __builtin_prefetch(ahead + b * ahead_step + i * bits * 2 + 64 * k);
+                codes[k] = vc_load(at + 64 * k);
+            }
+            UNROLL for (unsigned t = 0; t < n_tokens; t++)
+                dots_of_16(codes, x[t], bits, dots[b][t]);
+        }
+    }
+    UNROLL for (unsigned b = 0; b < n_blocks; b++) {
+        const size_t at = b * in->scales_step + g * 2 * LANES;
+        if (g % 2 == 0) { /* a line is two groups */
+            const size_t at_next = b * in->next.scales_step + g * 2 * LANES;
+            __builtin_prefetch(in->next.scales + at_next, 0, 2);
+            __builtin_prefetch(in->next.biases + at_next, 0, 2);
+        }
+        const vf scale = halves_at(in->scales + at, in->is_f16);
+        const vf bias = halves_at(in->biases + at, in->is_f16);
+        UNROLL for (unsigned t = 0; t < n_tokens; t++) {
+            const struct fold_inputs *f = &in->f[t];
+            vi sum = vi_add(dots[b][t][0], dots[b][t][1]);
+            if (bits == 8 && WIDE_CODES_SHIFT != 0)
+                sum = vi_add(sum, vi_set1(WIDE_CODES_SHIFT * f->x_sum[g]));
+            acc[b][t] = vf_fma(vf_mul(scale, vf_set1(f->x_scale[g])), vf_of_vi(sum), acc[b][t]);
+            acc[b][t] = vf_fma(bias, vf_set1(f->x_offset[g]), acc[b][t]);
+        }
+    }
+}
+
+INLINE void interleaved_run(const struct interleaved *in, unsigned bits, unsigned n_blocks,
+                            unsigned n_tokens, vf out[INTERLEAVED_BLOCKS][2])
+{
+    vf acc[INTERLEAVED_BLOCKS][2];
+    UNROLL for (unsigned b = 0; b < n_blocks; b++)
+        UNROLL for (unsigned t = 0; t < n_tokens; t++)
+            acc[b][t] = vf_zero();
+    for (size_t g = 0; g < in->n_groups; g++)
+        interleaved_group(in, g, bits, n_blocks, n_tokens, acc);
+    UNROLL for (unsigned b = 0; b < n_blocks; b++)
+        UNROLL for (unsigned t = 0; t < n_tokens; t++)
+            out[b][t] = acc[b][t];
+}
+
+#define INTERLEAVED(name, n_blocks, n_tokens)                                                      \
+    static __attribute__((noinline)) void name(const struct interleaved *in,                       \
+                                               vf out[INTERLEAVED_BLOCKS][2])                      \
+    {                                                                                              \
+        if (in->bits == 4)                                                                         \
+            interleaved_run(in, 4, n_blocks, n_tokens, out);                                       \
+        else                                                                                       \
+            interleaved_run(in, 8, n_blocks, n_tokens, out);                                       \
+    }
+INTERLEAVED(interleaved_one, 1, 1)
+INTERLEAVED(interleaved_two, 1, 2)
+#if INTERLEAVED_BLOCKS > 1
+INTERLEAVED(interleaved_many_one, INTERLEAVED_BLOCKS, 1)
+INTERLEAVED(interleaved_many_two, INTERLEAVED_BLOCKS, 2)
+#else
+#define interleaved_many_one interleaved_one
+#define interleaved_many_two interleaved_two
+#endif
+
+static struct interleaved interleaved_of(const struct weight *w)
+{
+    const size_t n_groups = w->n_cols / w->quant->group;
+    return (struct interleaved){.codes = w->parts[0], .scales = w->parts[1], .biases = w->parts[2],
+                                .codes_step = w->n_cols * w->quant->bits / 8 * LANES,
+                                .scales_step = n_groups * 2 * LANES, .n_groups = n_groups,
+                                .bits = w->quant->bits, .group = w->quant->group,
+                                .is_f16 = w->quant->scale == &quant_f16};
+}
+
+static void interleaved_move(struct interleaved *in, size_t n_blocks)
+{
+    in->codes += n_blocks * in->codes_step;
+    in->scales += n_blocks * in->scales_step;
+    in->biases += n_blocks * in->scales_step;
+}
+
+/* Where the blocks behind the next n lie, which may be another matrix's. */
+static void interleaved_foresee(const struct kernel_matmul *m, size_t r, size_t n,
+                                struct interleaved *in)
+{
+    struct interleaved next = *in;
+    if (r + n * LANES < m->end || m->next == NULL || !m->next->is_interleaved) {
+        interleaved_move(&next, n);
+    } else {
+        next = interleaved_of(m->next);
+        interleaved_move(&next, m->next_row / LANES);
+    }
+    in->next.codes = next.codes;
+    in->next.scales = next.scales;
+    in->next.biases = next.biases;
+    in->next.codes_step = next.codes_step;
+    in->next.scales_step = next.scales_step;
+}
+
+/* One or two tokens. scratch: the tokens in the order of nibbles. */
+static void matmul_interleaved(const struct kernel_matmul *m)
+{
+    const size_t n_cols = m->w->n_cols;
+    struct interleaved in = interleaved_of(m->w);
+    vf acc[INTERLEAVED_BLOCKS][2];
+    for (size_t t = 0; t < m->n; t++) {
+        int8_t *ordered = (int8_t *)m->scratch + t * n_cols;
+        in.f[t] = fold_inputs_of(m, t, in.n_groups, NULL, NULL);
+        in.q[t] = m->in.q + kernel_pick(m, t) * n_cols;
+        if (in.bits == 4) {
+            order_nibbles(in.q[t], n_cols, ordered);
+            in.q[t] = ordered;
+        }
+    }
+    interleaved_move(&in, m->begin / LANES);
+    for (size_t r = m->begin, n; r < m->end; r += n * LANES, interleaved_move(&in, n)) {
+        n = m->end - r >= INTERLEAVED_BLOCKS * LANES ? INTERLEAVED_BLOCKS : 1;
+        interleaved_foresee(m, r, n, &in);
+        if (n == 1)
+            (m->n == 1 ? interleaved_one : interleaved_two)(&in, acc);
+        else
+            (m->n == 1 ? interleaved_many_one : interleaved_many_two)(&in, acc);
+        for (size_t b = 0; b < n; b++)
+            for (size_t t = 0; t < m->n; t++)
+                vf_store(kernel_out(m, t, r + b * LANES), acc[b][t]);
+    }
+}
+
+/* ---- panels ---------------------------------------------------------------------------------- */
+
+/* The codes of one block, the columns in the order of nibbles. */
+#ifdef LEVEL_HAS_INTERLEAVED_CODES
+static void interleaved_codes(const uint8_t *from, size_t n_cols, unsigned bits, uint8_t *to);
+#else
+static void interleaved_codes(const uint8_t *from, size_t n_cols, unsigned bits, uint8_t *to)
+{
+    for (size_t at = 0; bits == 8 && at < n_cols; at += 4)
+        vc_store(to + at * LANES, vc_wide(vc_load(from + at * LANES)));
+    for (size_t at = 0; bits == 4 && at < n_cols; at += 8) {
+        const vc x = vc_load(from + at / 2 * LANES);
+        vc_store(to + at * LANES, vc_low_nibbles(x));
+        vc_store(to + (at + 4) * LANES, vc_high_nibbles(x));
+    }
+}
+#endif
+
+/* A panel of the block that begins with row `first`. */
+static void interleaved_fill(const struct weight *w, size_t first, uint8_t *codes, float *scales,
+                             float *biases)
+{
+    struct interleaved in = interleaved_of(w);
+    interleaved_move(&in, first / LANES);
+    interleaved_codes(in.codes, w->n_cols, in.bits, codes);
+    for (size_t g = 0; g < in.n_groups; g++) {
+        vf_store(scales + g * LANES, halves_at(in.scales + g * 2 * LANES, in.is_f16));
+        vf_store(biases + g * LANES, halves_at(in.biases + g * 2 * LANES, in.is_f16));
+    }
+}
+
+#endif
