@@ -186,6 +186,8 @@ static int run_all(struct bench *bench, const struct bench_kind *kind, struct fm
         rc = close_model(bench, err);
     if (rc == 0)
         rc = measure_machine(bench, kind->measure, err);
+    if (rc == 0 && kind->measures_disk && !bench->is_resident)
+        rc = app_disk_measure(bench->args, &bench->disk, err);
     return rc;
 }
 
@@ -307,6 +309,17 @@ void bench_print_read(const struct bench *bench)
     if (!is_beyond_cache(bench))
         (void)printf("             in part the speed of the cache of %s: too little memory is "
                      "free\n", human_bytes(plat_cache_bytes(), cache));
+}
+
+void bench_print_disk(const struct bench *bench)
+{
+    const struct fm_disk_speeds *s = &bench->disk;
+    char median[UNIT_BYTES], least[UNIT_BYTES], most[UNIT_BYTES], expert[UNIT_BYTES];
+    if (s->read.median > 0)
+        (void)printf("disk read    %s, %s to %s, experts of %s, %u reads at a time, %s, measured "
+                     "after\n", human_rate(s->read.median, median),
+                     human_rate(s->read.least, least), human_rate(s->read.most, most),
+                     human_bytes(s->expert_bytes, expert), s->read_depth, s->io);
 }
 
 void bench_print_rest(const struct bench *bench)

@@ -34,6 +34,7 @@ struct bench {
     char *architecture, *routes; /* the model is closed when results are printed */
     struct fm_speed read; /* bytes per second, before and behind the pieces */
     struct fm_speed int8; /* operations per second; 0: not measured */
+    struct fm_disk_speeds disk; /* behind the pieces; all 0: not measured */
     unsigned n_measured;  /* times that the machine was measured */
     uint64_t read_buffer_bytes; /* the smallest */
 };
@@ -41,6 +42,7 @@ struct bench {
 /* How one command uses it. */
 struct bench_kind {
     unsigned measure;         /* FM_MEASURE_* */
+    bool measures_disk;       /* too, where not every expert fits */
     const char *pieces_name;  /* in JSON */
     /* Positions of the session; the bench has nothing but its options yet. */
     unsigned (*n_context)(const struct bench *bench);
@@ -68,8 +70,9 @@ double bench_hit_rate(const struct bench *bench);
 double bench_bytes_per_token(const struct bench *bench);
 /* The keys that all of these commands have; takes the reference to `more` and adds to it. */
 json_t *bench_json(const struct bench *bench, const struct bench_kind *kind, json_t *more);
-/* The line about memory; the last lines of the text. */
+/* The lines about memory and disk; the last lines of the text. */
 void bench_print_read(const struct bench *bench);
+void bench_print_disk(const struct bench *bench); /* none when it was not measured */
 void bench_print_rest(const struct bench *bench);
 
 #endif

@@ -1,5 +1,6 @@
 #include "bench_common.h"
 #include "cmd.h"
+#include "limit.h"
 
 #define PROMPT_TOKENS 16
 
@@ -42,15 +43,11 @@ static int decode_stretch(struct bench *bench, struct fm_error *err)
 
 /* ---- the result ------------------------------------------------------------------------------ */
 
-/* What a token in the middle of the measurement must read, and write of its state. An expert that
- * is missing is written to memory, and on its way read from the system's. */
-static double token_bytes(const struct bench *bench)
+/* Of all stretches together: their mean speed beside the mean of what they read. */
+static void find_limit(const struct bench *bench, struct limit *limit)
 {
-    const struct fm_model_info *info = &bench->info;
-    const double position = (double)bench->n_prompt +
-                            (double)bench->n_tokens * bench->n_repeat / 2;
-    return (double)(info->dense_token_bytes + info->expert_token_bytes + 2 * info->state_bytes) +
-           (double)info->kv_position_bytes * position + 2 * bench_bytes_per_token(bench);
+    limit_between(&bench->begin, &bench->end, &bench->info, (double)bench->n_prompt,
+                  bench->disk.read.median, bench->read.median, limit);
 }
 
 static void print_recall(const struct bench *bench)
@@ -79,23 +76,20 @@ static const struct bench_kind decode_kind;
 static int decode_print(const struct bench *bench)
 {
     const struct fm_speed speed = bench_tok_per_s(bench);
-    const double bytes = token_bytes(bench), roofline = bench->read.median / bytes;
-    const double percent = 100 * speed.median / roofline;
+    struct limit limit;
+    find_limit(bench, &limit);
     if (args_flag(bench->args, "json"))
         return out_json(bench_json(bench, &decode_kind,
-                                   json_pack("{s:f, s:f, s:f, s:o}", "token_bytes", bytes,
-                                             "roofline_tok_per_s", roofline, "roofline_percent",
-                                             percent, "recall", json_incref(bench->recall))))
+                                   json_pack("{s:o, s:o}", "limit", limit_json(&limit), "recall",
+                                             json_incref(bench->recall))))
                    ? STATUS_OK
                    : STATUS_FAILED;
-    char token[UNIT_BYTES], read[UNIT_BYTES];
+    char text[LIMIT_TEXT_BYTES], read[UNIT_BYTES];
     (void)printf("speed        %.2f tok/s median, %.2f to %.2f, of %u stretches of %u tokens\n",
                  speed.median, speed.least, speed.most, bench->n_repeat, bench->n_tokens);
-    (void)printf("roofline     %.1f%% of %.2f tok/s%s: a token touches %s of memory%s\n", percent,
-                 roofline, bench->is_resident ? "" : ", the limit of memory alone",
-                 human_bytes((uint64_t)bytes, token),
-                 bench->is_resident ? "" : ", and reads from the disk come on top");
+    (void)printf("limit        %s\n", limit_text(&limit, text));
     bench_print_read(bench);
+    bench_print_disk(bench);
     (void)printf("expert hits  %.1f%%%s\n", 100 * bench_hit_rate(bench),
                  bench->is_resident ? "; everything is resident, the same tokens were decoded once "
                                       "before"
@@ -109,6 +103,7 @@ static int decode_print(const struct bench *bench)
 
 static const struct bench_kind decode_kind = {
     .measure = FM_MEASURE_READ,
+    .measures_disk = true,
     .pieces_name = "stretches",
     .n_context = decode_context,
     .open = decode_open,
@@ -144,11 +139,13 @@ const struct command cmd_bench_decode = {
         "Where the budget holds every expert, all of this is done twice and only the second time "
         "counts: then everything is resident and no disk is measured.\n"
         "Before, and after the model is closed, the speed at which the same number of threads "
-        "reads memory is measured. The roofline is that speed divided by the bytes a token must "
-        "touch: the dense weights, its experts, keys and values at the middle position, the "
-        "recurrent state read and written, and twice what was read from the disk, which goes "
-        "through memory. That is the limit of memory alone: reads from the disk come on top of "
-        "it. A model that fits into the processor's cache can be faster.",
+        "reads memory is measured, and afterwards, where experts had to be read, the speed at "
+        "which random ones come from the disk. The limit follows from both: a token cannot be "
+        "faster than its reads from the disk, nor than memory lets pass the dense weights, its "
+        "experts, keys and values at the middle position, the recurrent state read and written, "
+        "and twice what comes from the disk. Where both overlap entirely the longer one binds. "
+        "Experts that were read ahead and never used are not in the limit. Its percentage is "
+        "taken of the mean speed. A model that fits into the processor's cache can be faster.",
     .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help,
                                           .is_optional = true},
                                          {.name = NULL}},

@@ -256,6 +256,14 @@ int app_model_open(const struct args *args, const struct app_model_options *how,
     return rc;
 }
 
+int app_disk_measure(const struct args *args, struct fm_disk_speeds *speeds, struct fm_error *err)
+{
+    struct fm_model_options options;
+    fm_model_options_init(&options);
+    read_engine_options(args, &options);
+    return fm_disk_measure(app_model_path(args), &options, true, speeds, err);
+}
+
 int app_not_numbers(const struct args *args, struct fm_error *err)
 {
     const bool is_f16 = strcmp(args_text(args, "kv"), "f16") == 0;

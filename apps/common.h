@@ -39,6 +39,9 @@ struct app_model_options {
 int app_model_open(const struct args *args, const struct app_model_options *how,
                    struct fm_model **out, struct fm_error *err);
 int app_model_open_metadata(const struct args *args, struct fm_model **out, struct fm_error *err);
+/* How fast the model's experts come from the disk, read as the options of group_engine say; a few
+ * hundred megabytes. For a model that has routed experts. */
+int app_disk_measure(const struct args *args, struct fm_disk_speeds *speeds, struct fm_error *err);
 /* The error of a model none of whose logits is a number. */
 int app_not_numbers(const struct args *args, struct fm_error *err);
 

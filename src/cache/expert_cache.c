@@ -329,6 +329,7 @@ static void want_slot(struct expert_cache *cache, uint32_t i, uint32_t index)
     }
     slot->is_wanted = true;
     slot->plan_index = index;
+    cache->stats.n_guesses += slot->is_guess;
     cache->stats.n_guesses_used += slot->is_guess;
     slot->is_guess = false;
     cache->plan.n_in_flight++;

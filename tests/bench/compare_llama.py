@@ -53,7 +53,7 @@ import time
 QUIET = 0.1  # processors that others may take of a run
 COUNTED = 2  # measurements of a run, after the one that warms up
 # What `flashmoe bench` may say of itself: the share of what the memory, or int8 arithmetic, allows.
-REPORTED = ("roofline_percent", "memory_read_gb_per_s", "int8_percent", "cpu_level")
+REPORTED = ("limit_percent", "memory_read_gb_per_s", "int8_percent", "cpu_level")
 
 
 def busy_seconds():
@@ -104,6 +104,7 @@ def run_ours(args, test):
                  "give more --decode-tokens, or more memory")
     # Where the stretches that count begin on average.
     args.depth = result.get("n_prompt_tokens", 0) + args.tokens[test] * (1 + COUNTED) // 2
+    result["limit_percent"] = result.get("limit", {}).get("percent")
     return speeds, others, {key: result.get(key) for key in REPORTED}
 
 
@@ -169,7 +170,7 @@ def print_table(summary, ratios):
           f"{'of limit':>9} {'GB/s':>7} {'others':>7}")
     for test, programs in summary.items():
         for name, row in programs.items():
-            limit = row["int8_percent" if test == "prefill" else "roofline_percent"]
+            limit = row["int8_percent" if test == "prefill" else "limit_percent"]
             ratio = f"{ratios[test]:.2f}" if name == "flashmoe" else ""
             print(f"{test:8} {name:10} {row['tok_per_s']:8.2f} {row['tok_per_s_min']:8.2f} "
                   f"{row['tok_per_s_max']:8.2f} {ratio:>6} "

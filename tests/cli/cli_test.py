@@ -688,40 +688,12 @@ class Bench(Case):
         self.assertEqual(len(found["stretches"]), 3)
         self.assertEqual((found["n_threads"], found["cpu_level"]), (2, "reference"))
         self.assertEqual(found["n_warm_tokens"], 12)
-        roofline = found["memory_read_gb_per_s"] * 1e9 / found["token_bytes"]
-        self.assertAlmostEqual(found["roofline_tok_per_s"] / roofline, 1, places=6)
-        self.assertAlmostEqual(found["roofline_percent"] / (100 * found["tok_per_s"] / roofline), 1,
-                               places=6)
         out = self.assert_works(flashmoe("bench", "decode", MODEL, "--tokens", "4")).stdout
         for word in ("tok/s median", "of 5 stretches of 4 tokens", "expert hits  100.0%; ",
-                     "everything is resident", "per token", "the model's own", "roofline ",
+                     "everything is resident", "per token", "the model's own", "limit  ",
                      "memory read ", "measured before and after", "level ", " thread"):
             self.assertIn(word, out)
-        self.assertNotIn("memory alone", out)
-
-    def test_decode_bytes(self):
-        """The bytes of a token follow from what inspect says of the model."""
-        info = json.loads(flashmoe("inspect", MODEL, "--json").stdout)
-        found = self.bench("decode", "--tokens", "2", "--repeat", "1")
-        position = found["n_prompt_tokens"] + 1
-        self.assertEqual(found["token_bytes"],
-                         info["dense_token_bytes"] + info["expert_token_bytes"] +
-                         2 * info["state_bytes"] + info["kv_position_bytes"] * position)
-
-    def test_decode_limit(self):
-        """Where experts are missing the roofline is that of memory alone, and counts them."""
-        args = ("bench", "decode", "nano", "--memory", "64M", "--tokens", "3", "--repeat", "1")
-        info = json.loads(flashmoe("inspect", "nano", "--json").stdout)
-        found = json.loads(self.assert_works(flashmoe(*args, "--json")).stdout)
-        self.assertIs(found["is_resident"], False)
-        self.assertGreater(found["bytes_per_token"], 0)
-        position = found["n_prompt_tokens"] + 1.5
-        self.assertAlmostEqual(found["token_bytes"],
-                               info["dense_token_bytes"] + info["expert_token_bytes"] +
-                               2 * info["state_bytes"] + info["kv_position_bytes"] * position +
-                               2 * found["bytes_per_token"], places=1)
-        self.assertRegex(self.assert_works(flashmoe(*args)).stdout,
-                         r"the limit of memory alone: .*, and reads from the disk come on top\n")
+        self.assertNotIn("disk read", out)
 
     def test_prefill(self):
         found = self.bench("prefill", "--tokens", "24", "--repeat", "3", "--prefill-chunk", "8")

@@ -1,0 +1,66 @@
+"""What the program says about its own speed: the limit it is bound by.
+
+Usage: know_test.py PROGRAM MODEL [TestClass...]
+
+MODEL is a tiny checkpoint with a tokenizer; where experts must be read, nano is used.
+"""
+
+import json
+import os
+import sys
+import unittest
+
+import cli_test
+from cli_test import Case, flashmoe
+
+SMALL = ("nano", "--memory", "64M")
+
+
+def info_of(model):
+    return json.loads(flashmoe("inspect", model, "--json").stdout)
+
+
+class Limit(Case):
+    def check(self, limit, info, position):
+        """The figures follow from each other and from what inspect says of the model."""
+        kv = info["kv_position_bytes"] * position + 2 * info["state_bytes"]
+        memory = info["expert_token_bytes"] + info["dense_token_bytes"] + kv
+        memory += 2 * limit["miss_bytes"]
+        self.assertAlmostEqual(limit["kv_bytes"], kv, places=3)
+        self.assertAlmostEqual(limit["memory_bytes"], memory, places=3)
+        ram = memory / limit["memory_bytes_per_s"]
+        io = limit["miss_bytes"] / limit["disk_bytes_per_s"] if limit["miss_bytes"] > 0 else 0
+        self.assertAlmostEqual(limit["t_ram_s"] / ram, 1, places=6)
+        self.assertAlmostEqual(limit["t_io_s"], io, places=9)
+        self.assertEqual(limit["bound_by"], "disk" if io > ram else "memory")
+        self.assertAlmostEqual(limit["overlapped_tok_per_s"] * max(io, ram), 1, places=6)
+        self.assertAlmostEqual(limit["serial_tok_per_s"] * (io + ram), 1, places=6)
+        self.assertAlmostEqual(limit["percent"] / 100 * limit["overlapped_tok_per_s"] /
+                               limit["tok_per_s"], 1, places=6)
+
+    def test_resident(self):
+        found = json.loads(self.assert_works(
+            flashmoe("bench", "decode", cli_test.MODEL, "--tokens", "3", "--repeat", "1",
+                     "--json")).stdout)
+        self.assertEqual(found["limit"]["miss_bytes"], 0)
+        self.assertIs(found["limit"]["disk_bytes_per_s"], None)
+        self.assertAlmostEqual(found["limit"]["memory_bytes_per_s"] * 1e-9,
+                               found["memory_read_gb_per_s"], places=6)
+        self.check(found["limit"], info_of(cli_test.MODEL), found["n_prompt_tokens"] + 1)
+
+    def test_read(self):
+        args = ("bench", "decode", *SMALL, "--tokens", "3", "--repeat", "1", "--lookahead", "off")
+        found = json.loads(self.assert_works(flashmoe(*args, "--json")).stdout)
+        self.assertIs(found["is_resident"], False)
+        self.assertGreater(found["bytes_per_token"], 0)
+        self.assertAlmostEqual(found["limit"]["miss_bytes"], found["bytes_per_token"], places=3)
+        self.assertGreater(found["limit"]["disk_bytes_per_s"], 0)
+        self.check(found["limit"], info_of("nano"), found["n_prompt_tokens"] + 1)
+        out = self.assert_works(flashmoe(*args)).stdout
+        self.assertRegex(out, r"(?m)^limit +[\d.]+% of [\d.]+ tok/s, bound by (the disk|memory): ")
+        self.assertRegex(out, r"(?m)^disk read +[\d.]+ .B/s, .* experts of .* measured after$")
+
+
+if __name__ == "__main__":
+    cli_test.PROGRAM, cli_test.MODEL = (os.path.abspath(path) for path in sys.argv[1:3])
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]], verbosity=1)

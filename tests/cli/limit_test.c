@@ -1,0 +1,119 @@
+/* The arithmetic of the limit, worked out by hand. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "limit.h"
+
+/* A = 100, D = 50, KV = 2 a position, state 5: 20 experts of 5 bytes. */
+static const struct fm_model_info info = {
+    .n_experts_per_token = 4, .n_moe_layers = 5, .expert_token_bytes = 100,
+    .dense_token_bytes = 50, .kv_position_bytes = 2, .state_bytes = 5,
+};
+
+static void same(double a, double b)
+{
+    assert_true(fabs(a - b) <= 1e-12 * fabs(b));
+}
+
+static void test_bounds(void **state)
+{
+    (void)state;
+    struct limit_load load = limit_load_of(&info, 10, 30);
+    same(load.kv_bytes, 30);
+    load.disk_per_s = 60;
+    load.memory_per_s = 960;
+    struct limit limit;
+    limit_of(&load, 1, &limit);
+    same(limit.memory_bytes, 100 + 50 + 30 + 60);
+    same(limit.io_s, 0.5);
+    same(limit.ram_s, 0.25);
+    assert_true(limit.is_io_bound);
+    same(limit.most_per_s, 2);
+    same(limit.least_per_s, 1 / 0.75);
+    same(limit.percent, 50);
+    load.memory_per_s = 240;
+    limit_of(&load, 0, &limit);
+    assert_false(limit.is_io_bound);
+    same(limit.most_per_s, 1);
+    assert_true(limit.percent == 0);
+}
+
+static void test_unknown_speeds(void **state)
+{
+    (void)state;
+    struct limit_load load = limit_load_of(&info, 0, 30);
+    struct limit limit;
+    load.memory_per_s = 100;
+    limit_of(&load, 1, &limit);
+    assert_true(limit.io_s < 0 && limit.most_per_s == 0 && limit.percent == 0);
+    load.miss_bytes = 0; /* then the disk does not matter */
+    limit_of(&load, 1, &limit);
+    assert_true(limit.io_s == 0 && !limit.is_io_bound);
+    same(limit.most_per_s, 100.0 / 160);
+    load.memory_per_s = 0;
+    limit_of(&load, 1, &limit);
+    assert_true(limit.most_per_s == 0);
+}
+
+/* Reads ahead that nobody used are not in the limit; positions count from the first token's. */
+static void test_between(void **state)
+{
+    (void)state;
+    const struct fm_stats before = {.n_decode_tokens = 10, .decode_ns = 1000, .bytes_read = 500,
+                                    .n_guesses = 7, .n_guesses_used = 6};
+    struct fm_stats after = {.n_decode_tokens = 15, .decode_ns = 2000001000, .bytes_read = 700,
+                             .n_guesses = 19, .n_guesses_used = 8};
+    struct limit limit;
+    limit_between(&before, &after, &info, 8, 15, 1000, &limit);
+    same(limit.load.miss_bytes, (200 - 10 * 5) / 5.0);
+    same(limit.load.kv_bytes, 2 * 10 + 10);
+    same(limit.tok_per_s, 2.5);
+    same(limit.io_s, 2);
+    same(limit.percent, 500);
+    after.n_guesses_used = 100; /* guessed before, used now */
+    limit_between(&before, &after, &info, 8, 15, 1000, &limit);
+    same(limit.load.miss_bytes, 40);
+    after = before;
+    limit_between(&before, &after, &info, 8, 15, 1000, &limit);
+    assert_true(limit.tok_per_s == 0 && limit.load.miss_bytes == 0);
+    same(limit.load.kv_bytes, 2 * 8 + 10);
+}
+
+static void test_shown(void **state)
+{
+    (void)state;
+    struct limit_load load = limit_load_of(&info, 0, 30);
+    struct limit limit;
+    char text[LIMIT_TEXT_BYTES];
+    limit_of(&load, 1, &limit);
+    assert_non_null(strstr(limit_text(&limit, text), "not known"));
+    json_t *json = limit_json(&limit);
+    assert_true(json_is_null(json_object_get(json, "percent")));
+    assert_true(json_is_null(json_object_get(json, "bound_by")));
+    json_decref(json);
+    load.disk_per_s = 60;
+    load.memory_per_s = 960;
+    limit_of(&load, 1, &limit);
+    assert_non_null(strstr(limit_text(&limit, text), "50.0% of 2.00 tok/s, bound by the disk"));
+    json = limit_json(&limit);
+    assert_string_equal(json_string_value(json_object_get(json, "bound_by")), "disk");
+    same(json_real_value(json_object_get(json, "t_io_s")), 0.5);
+    json_decref(json);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_unknown_speeds),
+        cmocka_unit_test(test_between),
+        cmocka_unit_test(test_shown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
