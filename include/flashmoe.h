@@ -182,6 +182,17 @@ FM_API void fm_model_stats(const struct fm_model *model, struct fm_stats *stats)
  * negative while there is none. False past the end. */
 FM_API bool fm_model_recall(const struct fm_model *model, unsigned i, double *recall);
 
+/* What a cache of another size would have hit on the tokens decoded so far, counted while they are
+ * decoded. Exact with the policy lru; with lcp the truth lies up to a few points higher in small
+ * caches. */
+struct fm_cache_point {
+    unsigned n_slots; /* experts that it has room for: at least one token's, at most all */
+    double hit_rate;  /* 0 to 1; negative while no token was decoded */
+};
+/* In cache_bytes as in fm_stats.memory_cache_bytes. False for a model that has no cache. */
+FM_API bool fm_model_miss_curve(const struct fm_model *model, uint64_t cache_bytes,
+                                struct fm_cache_point *point);
+
 /* ---- machine --------------------------------------------------------------------------- */
 
 struct fm_machine_info {

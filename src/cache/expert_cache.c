@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/plat.h"
+#include "cache/ghosts.h"
 #include "cache/victims.h"
 
 #define NO_SLOT UINT32_MAX
@@ -61,6 +62,7 @@ struct expert_cache {
     uint32_t first_empty;
     struct heat heat;
     struct victims victims;
+    struct ghosts ghosts;
     struct plan plan;
     expert_prepare_fn *prepare; /* NULL: nothing is done */
     void *prepare_ctx;
@@ -356,6 +358,9 @@ void expert_cache_begin(struct expert_cache *cache, uint32_t layer, uint32_t n_t
     uint32_t *hit_slots = plan->hit_slots, *missing = plan->missing;
     *plan = (struct plan){.is_open = true, .layer = layer, .uses = uses, .hit_slots = hit_slots,
                           .missing = missing, .current = plan->current};
+    for (uint32_t i = 0; n_tokens == 1 && i < n; i++)
+        if (uses[i].n_uses > 0)
+            ghosts_count(&cache->ghosts, layer, uses[i].expert);
     heat_pass(&cache->heat, layer, n_tokens);
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t at = *where_of(cache, layer, uses[i].expert);
@@ -366,8 +371,10 @@ void expert_cache_begin(struct expert_cache *cache, uint32_t layer, uint32_t n_t
         else
             want_slot(cache, at, i);
         /* Out of the order by now: keys change only there. */
-        if (uses[i].n_uses > 0)
+        if (uses[i].n_uses > 0) {
             heat_use(&cache->heat, layer, uses[i].expert, uses[i].n_uses, uses[i].idle);
+            ghosts_move(&cache->ghosts, layer, uses[i].expert);
+        }
     }
     victims_aged(&cache->victims, layer);
     cache->stats.n_hits += plan->n_hits;
@@ -525,6 +532,7 @@ static uint32_t find_hottest(struct expert_cache *cache, struct hot_expert *hot)
 void expert_cache_warm(struct expert_cache *cache)
 {
     assert(!cache->plan.is_open && cache->warm == NULL);
+    ghosts_restore(&cache->ghosts);
     const uint64_t n_all = (uint64_t)cache->heat.n_layers * cache->n_experts;
     struct hot_expert *hot = mem_new(n_all, sizeof *hot, "the list of hot experts", NULL);
     const uint32_t n = hot != NULL ? find_hottest(cache, hot) : 0;
@@ -567,7 +575,7 @@ uint64_t expert_cache_bytes(const struct model *model, uint64_t n_slots)
     return n_slots * (model->expert_slot_bytes + sizeof(struct slot)) +
            (n_layers + 3) * (uint64_t)n_experts * sizeof(uint32_t) +
            N_READS * sizeof(struct expert_read) + heat_bytes(n_layers, n_experts) +
-           victims_bytes(n_layers, n_experts, n_slots);
+           ghosts_bytes(n_layers, n_experts) + victims_bytes(n_layers, n_experts, n_slots);
 }
 
 static int allocate(struct expert_cache *cache, struct fm_error *err)
@@ -624,6 +632,8 @@ int expert_cache_open(const struct model *model, struct expert_store *store, uin
     if (rc == 0)
         rc = heat_init(&cache->heat, policy, n_layers, cache->n_experts, err);
     if (rc == 0)
+        rc = ghosts_init(&cache->ghosts, &cache->heat, k * n_layers, err);
+    if (rc == 0)
         rc = victims_init(&cache->victims, &cache->heat, n_slots, k < share ? k : share, err);
     if (rc != 0) {
         expert_cache_close(cache);
@@ -641,6 +651,7 @@ void expert_cache_close(struct expert_cache *cache)
     pthread_cond_destroy(&cache->has_landed);
     pthread_mutex_destroy(&cache->lock);
     victims_clear(&cache->victims);
+    ghosts_clear(&cache->ghosts);
     heat_clear(&cache->heat);
     mem_free(cache->plan.hit_slots);
     mem_free(cache->plan.missing);
@@ -662,4 +673,9 @@ void expert_cache_prepare_with(struct expert_cache *cache, expert_prepare_fn *pr
 void expert_cache_stats(const struct expert_cache *cache, struct expert_cache_stats *stats)
 {
     *stats = cache->stats;
+}
+
+double expert_cache_hits_with(const struct expert_cache *cache, uint64_t n_slots)
+{
+    return ghosts_hit_rate(&cache->ghosts, n_slots);
 }

@@ -91,6 +91,10 @@ struct expert_cache_stats {
 
 void expert_cache_stats(const struct expert_cache *cache, struct expert_cache_stats *stats);
 
+/* The share of its experts that a cache of n_slots would have had for every token decoded so far
+ * (ghosts.h); negative before the first. */
+double expert_cache_hits_with(const struct expert_cache *cache, uint64_t n_slots);
+
 #ifdef __cplusplus
 }
 #endif

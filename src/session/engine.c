@@ -318,6 +318,23 @@ bool fm_model_recall(const struct fm_model *m, unsigned i, double *recall)
     return true;
 }
 
+bool fm_model_miss_curve(const struct fm_model *m, uint64_t cache_bytes,
+                         struct fm_cache_point *point)
+{
+    if (m->cache == NULL)
+        return false;
+    const struct model_shape *s = &m->model->shape;
+    const uint64_t fewest = (uint64_t)s->n_experts_per_token * m->model->n_expert_layers;
+    const uint64_t most = (uint64_t)s->n_experts * m->model->n_expert_layers;
+    const uint64_t base = expert_cache_bytes(m->model, 0);
+    const uint64_t slots = cache_bytes > base
+                               ? (cache_bytes - base) / (expert_cache_bytes(m->model, 1) - base)
+                               : 0;
+    point->n_slots = (unsigned)(slots < fewest ? fewest : slots > most ? most : slots);
+    point->hit_rate = expert_cache_hits_with(m->cache, point->n_slots);
+    return true;
+}
+
 void fm_model_stats(const struct fm_model *m, struct fm_stats *stats)
 {
     const struct budget *b = &m->budget;
