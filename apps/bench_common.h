@@ -4,6 +4,7 @@
 #define FLASHMOE_APPS_BENCH_COMMON_H
 
 #include "common.h"
+#include "known.h"
 #include "term.h"
 
 #define BENCH_REPEAT_MAX 100
@@ -29,6 +30,7 @@ struct bench {
 
     struct bench_piece pieces[BENCH_REPEAT_MAX];
     struct fm_stats begin, end; /* around all pieces that count */
+    struct known known;         /* of decoding; not finished */
     char logits_hash[33];
     json_t *recall; /* of looking ahead: a number for every layer, null where it was not tried */
     char *architecture, *routes; /* the model is closed when results are printed */

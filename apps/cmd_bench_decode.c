@@ -1,6 +1,5 @@
 #include "bench_common.h"
 #include "cmd.h"
-#include "limit.h"
 
 #define PROMPT_TOKENS 16
 
@@ -43,13 +42,6 @@ static int decode_stretch(struct bench *bench, struct fm_error *err)
 
 /* ---- the result ------------------------------------------------------------------------------ */
 
-/* Of all stretches together: their mean speed beside the mean of what they read. */
-static void find_limit(const struct bench *bench, struct limit *limit)
-{
-    limit_between(&bench->begin, &bench->end, &bench->info, (double)bench->n_prompt,
-                  bench->disk.read.median, bench->read.median, limit);
-}
-
 static void print_recall(const struct bench *bench)
 {
     double least = 2, most = -1, sum = 0;
@@ -76,18 +68,17 @@ static const struct bench_kind decode_kind;
 static int decode_print(const struct bench *bench)
 {
     const struct fm_speed speed = bench_tok_per_s(bench);
-    struct limit limit;
-    find_limit(bench, &limit);
-    if (args_flag(bench->args, "json"))
-        return out_json(bench_json(bench, &decode_kind,
-                                   json_pack("{s:o, s:o}", "limit", limit_json(&limit), "recall",
-                                             json_incref(bench->recall))))
-                   ? STATUS_OK
-                   : STATUS_FAILED;
-    char text[LIMIT_TEXT_BYTES], read[UNIT_BYTES];
+    struct known known = bench->known;
+    known_finish(&known, bench->disk.read.median, bench->read.median);
+    if (args_flag(bench->args, "json")) {
+        json_t *more = known_json(&known);
+        (void)json_object_set(more, "recall", bench->recall); /* NULL: bench_json has none either */
+        return out_json(bench_json(bench, &decode_kind, more)) ? STATUS_OK : STATUS_FAILED;
+    }
+    char limit[LIMIT_TEXT_BYTES], text[KNOWN_TEXT_BYTES], read[UNIT_BYTES];
     (void)printf("speed        %.2f tok/s median, %.2f to %.2f, of %u stretches of %u tokens\n",
                  speed.median, speed.least, speed.most, bench->n_repeat, bench->n_tokens);
-    (void)printf("limit        %s\n", limit_text(&limit, text));
+    (void)printf("limit        %s\n", limit_text(&known.limit, limit));
     bench_print_read(bench);
     bench_print_disk(bench);
     (void)printf("expert hits  %.1f%%%s\n", 100 * bench_hit_rate(bench),
@@ -96,6 +87,10 @@ static int decode_print(const struct bench *bench)
                                     : "");
     (void)printf("read         %s per token\n",
                  human_bytes((uint64_t)bench_bytes_per_token(bench), read));
+    if (!bench->is_resident) {
+        (void)printf("miss curve   %s\n", known_curve_text(&known, text));
+        (void)printf("one more GiB %s\n", known_more_text(&known, text));
+    }
     print_recall(bench);
     bench_print_rest(bench);
     return STATUS_OK;

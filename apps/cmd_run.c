@@ -9,6 +9,7 @@
 #include "cmd.h"
 #include "common.h"
 #include "interrupt.h"
+#include "known.h"
 #include "route_trace.h"
 #include "term.h"
 
@@ -34,6 +35,9 @@ struct run {
     bool is_line_open; /* the text on standard output does not end with a newline */
     bool is_out_gone;  /* standard output cannot be written any more */
     const char *stop_reason;
+    json_t *json; /* what is printed at the end */
+    struct fm_stats prompt_end; /* when the prompt was read */
+    struct known known;         /* --stats */
 };
 
 /* ---- before the first token ------------------------------------------------------------ */
@@ -220,6 +224,7 @@ static int eval_prompt(struct run *run, struct fm_error *err)
     fm_session_observe(run->session, &after);
     run->trace.is_decode = true;
     progress_end(&progress.bar);
+    fm_model_stats(run->model, &run->prompt_end);
     return rc;
 }
 
@@ -264,14 +269,14 @@ static double shown(float x)
     return round((double)x * 1e6) / 1e6;
 }
 
-static bool print_json(const struct run *run, const struct fm_stats *stats)
+static json_t *make_json(const struct run *run, const struct fm_stats *stats)
 {
     char hash[33] = "";
     fm_session_logits_hash(run->session, hash);
     json_t *tokens = json_array();
     for (size_t i = 0; i < run->n_tokens; i++)
         (void)json_array_append_new(tokens, json_integer(((const int32_t *)run->tokens)[i]));
-    return out_json(json_pack(
+    return json_pack(
         "{s:o, s:o, s:I, s:I, s:s, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:s?, s:s?,"
         " s:s?, s:I, s:I, s:i, s:i, s:i, s:s, s:s, s:I, s:{s:f, s:I, s:f, s:f}, s:o, s:s, s:o}",
         "text", json_text(run->text_bytes > 0 ? run->text : "", run->text_bytes),
@@ -302,7 +307,7 @@ static bool print_json(const struct run *run, const struct fm_stats *stats)
         "top_k", (json_int_t)run->sampling.top_k, "top_p", shown(run->sampling.top_p),
         "min_p", shown(run->sampling.min_p),
         "model", json_text(app_model_path(run->args), strlen(app_model_path(run->args))),
-        "architecture", run->info.architecture, "routes", json_routes(stats->routes)));
+        "architecture", run->info.architecture, "routes", json_routes(stats->routes));
 }
 
 static void print_closing_line(const struct run *run, const struct fm_stats *stats)
@@ -328,23 +333,7 @@ static void print_closing_line(const struct run *run, const struct fm_stats *sta
         say("routes: %s", stats->routes);
 }
 
-static int finish(struct run *run)
-{
-    if (run->is_out_gone && !interrupt_seen())
-        return STATUS_FAILED;
-    if (run->stop_reason == NULL)
-        run->stop_reason = "interrupted"; /* a write into a full pipe ended by Ctrl-C */
-    struct fm_stats stats;
-    fm_model_stats(run->model, &stats);
-    if (run->is_json && !print_json(run, &stats))
-        return STATUS_FAILED;
-    if (run->is_line_open)
-        (void)out_text("\n", 1); /* out_finish reports a fault */
-    if (!run->is_json && !run->is_quiet)
-        print_closing_line(run, &stats);
-    return strcmp(run->stop_reason, "interrupted") == 0 ? STATUS_INTERRUPTED : STATUS_OK;
-}
-
+/* Accepts what is closed already. */
 static void close_all(struct run *run)
 {
     interrupt_watch(NULL);
@@ -353,10 +342,64 @@ static void close_all(struct run *run)
         fm_sampler_close(run->sampler);
     if (run->decoder != NULL)
         fm_decoder_close(run->decoder);
-    fm_free(run->prompt);
     fm_model_close(run->model);
-    mem_free(run->tokens);
-    mem_free(run->text);
+    run->session = NULL;
+    run->sampler = NULL;
+    run->decoder = NULL;
+    run->model = NULL;
+}
+
+/* After the answer, in the memory that the model had: the speeds of memory and disk, and what
+ * follows from them. What cannot be measured is not known, and no reason to fail. */
+static void measure_stats(struct run *run)
+{
+    struct fm_error err = {0};
+    struct app_speeds speeds;
+    close_all(run);
+    const bool is_read = run->known.after.bytes_read > run->prompt_end.bytes_read;
+    if (app_speeds_measure(run->args, is_read, &speeds, &err) != 0)
+        say_warning("--stats: %s", err.text);
+    known_finish(&run->known, speeds.disk.read.median, speeds.machine.read.median);
+}
+
+static void print_stats(const struct run *run)
+{
+    char limit[LIMIT_TEXT_BYTES], text[KNOWN_TEXT_BYTES];
+    if (run->known.limit.tok_per_s == 0) {
+        say("limit: not known, as no token was decoded after the first");
+        return;
+    }
+    say("limit: %s", limit_text(&run->known.limit, limit));
+    say("miss curve: %s", known_curve_text(&run->known, text));
+    say("one more GiB %s", known_more_text(&run->known, text));
+}
+
+static int finish(struct run *run)
+{
+    const bool has_stats = args_flag(run->args, "stats");
+    if (run->is_out_gone && !interrupt_seen())
+        return STATUS_FAILED;
+    if (run->stop_reason == NULL)
+        run->stop_reason = "interrupted"; /* a write into a full pipe ended by Ctrl-C */
+    struct fm_stats stats;
+    fm_model_stats(run->model, &stats);
+    if (run->is_json)
+        run->json = make_json(run, &stats);
+    if (run->is_line_open)
+        (void)out_text("\n", 1); /* out_finish reports a fault */
+    if (!run->is_json && !run->is_quiet)
+        print_closing_line(run, &stats);
+    if (has_stats) {
+        known_take(&run->known, run->model, &run->prompt_end, (double)run->n_prompt);
+        measure_stats(run);
+    }
+    if (has_stats && run->is_json && run->json != NULL)
+        (void)json_object_set_new(run->json, "stats", known_json(&run->known));
+    if (run->is_json && !out_json(run->json))
+        return STATUS_FAILED;
+    if (has_stats && !run->is_json)
+        print_stats(run);
+    return strcmp(run->stop_reason, "interrupted") == 0 ? STATUS_INTERRUPTED : STATUS_OK;
 }
 
 static int run_run(const struct args *args)
@@ -389,6 +432,9 @@ static int run_run(const struct args *args)
     if (route_trace_close(&run.trace, rc == 0, &err) != 0)
         status = say_failed(&err, STATUS_FAILED);
     close_all(&run);
+    fm_free(run.prompt);
+    mem_free(run.tokens);
+    mem_free(run.text);
     return status;
 }
 
@@ -432,6 +478,15 @@ static const struct option answer_options[] = {
     {.name = NULL},
 };
 
+static const struct option stats_options[] = {
+    {.name = "stats", .kind = OPTION_FLAG,
+     .help = "Say which of disk and memory bound the answer's speed, what share of that limit it "
+             "reached, and what other cache sizes would have hit. Their speeds are measured after "
+             "the answer, which takes a few seconds"},
+    {.name = NULL},
+};
+
+static const struct option_group group_stats = {"Output", stats_options};
 static const struct option_group group_prompt = {"Prompt", prompt_options};
 static const struct option_group group_answer = {"Answer", answer_options};
 
@@ -450,8 +505,8 @@ const struct command cmd_run = {
                                          {.name = NULL}},
     .groups = (const struct option_group *const[]){&group_prompt, &group_answer, &group_engine,
                                                    &group_context, &group_routes, &group_trace,
-                                                   &group_json, &group_messages, &group_help,
-                                                   NULL},
+                                                   &group_stats, &group_json, &group_messages,
+                                                   &group_help, NULL},
     .examples = (const struct example[]){
         {"flashmoe run -p \"Write a story about a robot who loves music.\"",
          "The nano model that comes with the program"},

@@ -264,6 +264,35 @@ int app_disk_measure(const struct args *args, struct fm_disk_speeds *speeds, str
     return fm_disk_measure(app_model_path(args), &options, true, speeds, err);
 }
 
+static void show_pass(void *ctx, uint64_t done, uint64_t total)
+{
+    progress_steps(ctx, done, total, "passes");
+}
+
+int app_speeds_measure(const struct args *args, bool with_disk, struct app_speeds *speeds,
+                       struct fm_error *err)
+{
+    struct progress progress;
+    *speeds = (struct app_speeds){0};
+    progress_begin(&progress, "measuring the machine", !args_flag(args, "quiet"));
+    const struct fm_machine_options options = {
+        .what = FM_MEASURE_READ,
+        .n_threads = (unsigned)args_uint(args, "threads"),
+        .pin_threads = args_flag(args, "pin"),
+        .cpu = args_text(args, "cpu"),
+        .quick = true,
+        .progress = show_pass,
+        .progress_ctx = &progress,
+    };
+    int rc = fm_machine_measure(&options, &speeds->machine, err);
+    if (rc == 0 && with_disk)
+        rc = app_disk_measure(args, &speeds->disk, err);
+    progress_end(&progress);
+    if (rc != 0)
+        *speeds = (struct app_speeds){0};
+    return rc;
+}
+
 int app_not_numbers(const struct args *args, struct fm_error *err)
 {
     const bool is_f16 = strcmp(args_text(args, "kv"), "f16") == 0;

@@ -39,8 +39,16 @@ struct app_model_options {
 int app_model_open(const struct args *args, const struct app_model_options *how,
                    struct fm_model **out, struct fm_error *err);
 int app_model_open_metadata(const struct args *args, struct fm_model **out, struct fm_error *err);
-/* How fast the model's experts come from the disk, read as the options of group_engine say; a few
- * hundred megabytes. For a model that has routed experts. */
+/* The machine's speeds, measured now and quickly, for the model and the options of group_engine:
+ * memory, and where `with_disk` the disk, of which a few hundred megabytes are read. What was not
+ * measured is 0, all of it after a failure. Not while a model is open: it takes memory. */
+struct app_speeds {
+    struct fm_machine_speeds machine; /* reading memory alone */
+    struct fm_disk_speeds disk;
+};
+int app_speeds_measure(const struct args *args, bool with_disk, struct app_speeds *speeds,
+                       struct fm_error *err);
+/* The disk alone. */
 int app_disk_measure(const struct args *args, struct fm_disk_speeds *speeds, struct fm_error *err);
 /* The error of a model none of whose logits is a number. */
 int app_not_numbers(const struct args *args, struct fm_error *err);

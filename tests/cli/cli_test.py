@@ -28,7 +28,7 @@ ENGINE += "no-heat check"
 
 COMMANDS = {
     "run": "prompt file system raw n-tokens greedy temp top-k top-p min-p seed context "
-           + ENGINE + " routes trace json quiet verbose help",
+           + ENGINE + " routes trace stats json quiet verbose help",
     "pack": "experts dense embed head consume yes restart threads json quiet verbose help",
     "verify": "threads json quiet help",
     "inspect": "json help",

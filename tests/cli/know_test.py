@@ -8,6 +8,7 @@ MODEL is a tiny checkpoint with a tokenizer; where experts must be read, nano is
 import json
 import os
 import sys
+import tempfile
 import unittest
 
 import cli_test
@@ -59,6 +60,46 @@ class Limit(Case):
         out = self.assert_works(flashmoe(*args)).stdout
         self.assertRegex(out, r"(?m)^limit +[\d.]+% of [\d.]+ tok/s, bound by (the disk|memory): ")
         self.assertRegex(out, r"(?m)^disk read +[\d.]+ .B/s, .* experts of .* measured after$")
+
+
+class Stats(Case):
+    def run_json(self, *args):
+        return json.loads(self.assert_works(flashmoe("run", *args, "--no-heat", "--json")).stdout)
+
+    def test_curve_is_that_of_the_replay(self):
+        """What the run says other caches would have hit is what they do hit, within points."""
+        with tempfile.TemporaryDirectory() as folder:
+            trace = os.path.join(folder, "t.csv")
+            found = self.run_json(*SMALL, "-p", "Write a story about a fox.", "-n", "120",
+                                  "--greedy", "--stats", "--trace", trace, "--lookahead",
+                                  "off")["stats"]
+            replay = json.loads(self.assert_works(
+                flashmoe("bench", "replay", trace, "--residency", "12.5,25,50,75,100",
+                         "--json")).stdout)
+        self.assertEqual(len(found["miss_curve"]), 5)
+        # The replay has read the whole prompt token by token, the run has swept through it.
+        for point, real in zip(found["miss_curve"], replay["points"]):
+            self.assertAlmostEqual(point["share"], real["share"], delta=0.02)
+            self.assertAlmostEqual(point["hit_rate"], real["hits"]["lcp"], delta=0.06)
+        self.assertAlmostEqual(found["cache"]["hit_rate"], found["cache_hit_rate_of_curve"],
+                               delta=0.06)
+        self.assertGreater(found["one_more_gib"]["hit_rate"], found["cache"]["hit_rate"])
+        self.assertEqual(found["one_more_gib"]["share"], 1)
+
+    def test_text(self):
+        result = self.assert_works(flashmoe("run", *SMALL, "-p", "hi", "-n", "12", "--stats",
+                                            "--no-heat"))
+        self.assertRegex(result.stderr, r"(?m)^flashmoe: limit: [\d.]+% of [\d.]+ tok/s, bound by ")
+        self.assertRegex(result.stderr, r"(?m)^flashmoe: miss curve: .* 100%: [\d.]+%$")
+        self.assertRegex(result.stderr, r"(?m)^flashmoe: one more GiB would give 100.0% of the exp")
+
+    def test_nothing_to_know(self):
+        result = self.assert_works(flashmoe("run", cli_test.MODEL, "-p", "hi", "-n", "1",
+                                            "--stats"))
+        self.assertIn("no token was decoded", result.stderr)
+        found = self.run_json(cli_test.MODEL, "-p", "hi", "-n", "6", "--stats")["stats"]
+        self.assertEqual(found["limit"]["bound_by"], "memory")
+        self.assertNotIn("stats", self.run_json(cli_test.MODEL, "-p", "hi", "-n", "2"))
 
 
 if __name__ == "__main__":
