@@ -76,6 +76,20 @@ int bench_make_prompt(struct bench *bench, const char *text, size_t n, bool repe
     return rc;
 }
 
+static void record_times(void *ctx, const struct fm_layer_profile *layer)
+{
+    struct bench *bench = ctx;
+    if (bench->is_counting)
+        profile_add(&bench->profile, layer);
+}
+
+void bench_observe(struct bench *bench, struct fm_observer observer)
+{
+    observer.ctx = bench;
+    observer.profile = profile_is_on(&bench->profile) ? record_times : NULL;
+    fm_session_observe(bench->session, &observer);
+}
+
 void bench_progress(struct bench *bench, uint64_t n_tokens_done)
 {
     bench->n_tokens_done = n_tokens_done;
@@ -115,6 +129,7 @@ static int run_pieces(struct bench *bench, const struct bench_kind *kind, struct
     if (rc == 0 && kind->start != NULL && bench->n_warm > 0)
         rc = kind->start(bench, err);
     fm_model_stats(bench->model, &bench->begin);
+    bench->is_counting = true;
     for (unsigned i = 0; rc == 0 && i < bench->n_repeat; i++)
         rc = run_piece(bench, kind, &bench->pieces[i], err);
     fm_model_stats(bench->model, &bench->end);
@@ -203,7 +218,9 @@ int bench_run(const struct args *args, const struct bench_kind *kind)
     bench->n_tokens = (unsigned)args_uint(args, "tokens");
     bench->n_repeat = (unsigned)args_uint(args, "repeat");
     interrupt_install();
-    int rc = run_all(bench, kind, &err);
+    int rc = profile_open(&bench->profile, args_text(args, "profile"), &err);
+    if (rc == 0)
+        rc = run_all(bench, kind, &err);
     int status = rc == 0 ? kind->print(bench) : STATUS_FAILED;
     if (rc == FM_ERR_CANCELLED) {
         say("interrupted; there is no result");
@@ -211,6 +228,8 @@ int bench_run(const struct args *args, const struct bench_kind *kind)
     } else if (rc != 0) {
         status = say_failed(&err, STATUS_FAILED);
     }
+    if (profile_close(&bench->profile, rc == 0, &err) != 0)
+        status = say_failed(&err, STATUS_FAILED);
     close_all(bench);
     mem_free(bench->architecture);
     mem_free(bench->routes);

@@ -5,6 +5,7 @@
 
 #include "common.h"
 #include "known.h"
+#include "profile.h"
 #include "term.h"
 
 #define BENCH_REPEAT_MAX 100
@@ -31,6 +32,8 @@ struct bench {
     struct bench_piece pieces[BENCH_REPEAT_MAX];
     struct fm_stats begin, end; /* around all pieces that count */
     struct known known;         /* of decoding; not finished */
+    struct profile profile;     /* of the pieces that count */
+    bool is_counting;           /* one of them is running */
     char logits_hash[33];
     json_t *recall; /* of looking ahead: a number for every layer, null where it was not tried */
     char *architecture, *routes; /* the model is closed when results are printed */
@@ -62,6 +65,8 @@ int bench_run(const struct args *args, const struct bench_kind *kind);
  * that is shorter begins again when `repeats`, or else gives all it has. */
 int bench_make_prompt(struct bench *bench, const char *text, size_t n, bool repeats,
                       struct fm_error *err);
+/* For `open`: looks into the session with the bench as ctx; `observer` may have more than that. */
+void bench_observe(struct bench *bench, struct fm_observer observer);
 /* For `piece`: so many tokens are done altogether. */
 void bench_progress(struct bench *bench, uint64_t n_tokens_done);
 

@@ -15,6 +15,7 @@ static unsigned decode_context(const struct bench *bench)
 static int decode_open(struct bench *bench, struct fm_error *err)
 {
     bench->n_warm = bench->is_resident ? bench->n_repeat : 0;
+    bench_observe(bench, (struct fm_observer){0});
     int rc = bench_make_prompt(bench, prompt_text, PROMPT_TOKENS, false, err);
     if (rc == 0)
         rc = fm_sampler_open(bench->model, &(struct fm_sampling){.top_p = 1}, &bench->sampler,
@@ -145,8 +146,8 @@ const struct command cmd_bench_decode = {
                                           .is_optional = true},
                                          {.name = NULL}},
     .groups = (const struct option_group *const[]){&group_decode, &group_routes, &group_engine,
-                                                   &group_json, &group_messages, &group_help,
-                                                   NULL},
+                                                   &group_profile, &group_json, &group_messages,
+                                                   &group_help, NULL},
     .examples = (const struct example[]){
         {"flashmoe bench decode MODEL --memory 8G --routes gen",
          "The speed with 8 GiB, with experts chosen as real models do"},

@@ -33,9 +33,8 @@ static void show_layer(void *ctx, uint64_t done, uint64_t total)
 
 static int prefill_open(struct bench *bench, struct fm_error *err)
 {
-    const struct fm_observer observer = {.ctx = bench, .progress = show_layer};
     bench->n_warm = 1;
-    fm_session_observe(bench->session, &observer);
+    bench_observe(bench, (struct fm_observer){.progress = show_layer});
     return bench_make_prompt(bench, prompt_text, bench->n_tokens, true, err);
 }
 
@@ -128,8 +127,8 @@ const struct command cmd_bench_prefill = {
                                           .is_optional = true},
                                          {.name = NULL}},
     .groups = (const struct option_group *const[]){&group_prefill, &group_routes, &group_engine,
-                                                   &group_json, &group_messages, &group_help,
-                                                   NULL},
+                                                   &group_profile, &group_json, &group_messages,
+                                                   &group_help, NULL},
     .examples = (const struct example[]){
         {"flashmoe bench prefill MODEL --tokens 2048", "The speed with a long prompt"},
         {NULL, NULL}},

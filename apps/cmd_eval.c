@@ -181,8 +181,9 @@ static int eval_window(struct nll *nll, size_t at, struct fm_error *err)
 static int eval_windows(struct nll *nll, struct fm_error *err)
 {
     const size_t n_windows = count_windows(nll);
+    const bool is_traced = nll->trace.out.file != NULL;
     const struct fm_observer observer = {.ctx = nll, .logits = add_position,
-                                         .route = nll->trace.path != NULL ? record_route : NULL};
+                                         .route = is_traced ? record_route : NULL};
     struct progress progress;
     struct fm_model_info info;
     fm_model_info(nll->model, &info);

@@ -10,6 +10,7 @@
 #include "common.h"
 #include "interrupt.h"
 #include "known.h"
+#include "profile.h"
 #include "route_trace.h"
 #include "term.h"
 
@@ -25,6 +26,8 @@ struct run {
     struct fm_model_info info;
     unsigned n_context;
     struct route_trace trace;
+    struct profile profile;
+    struct progress progress; /* while the prompt is read */
 
     int32_t *prompt; /* [n_prompt] */
     size_t n_prompt;
@@ -115,6 +118,8 @@ static int tokenize_prompt(struct run *run, const char *text, size_t text_bytes,
 static int open_all(struct run *run, const char *text, size_t text_bytes, struct fm_error *err)
 {
     int rc = route_trace_open(&run->trace, args_text(run->args, "trace"), err);
+    if (rc == 0)
+        rc = profile_open(&run->profile, args_text(run->args, "profile"), err);
     const struct app_model_options how = {
         .n_context = (unsigned)args_uint(run->args, "context"),
         .routes = args_text(run->args, "routes"),
@@ -191,39 +196,37 @@ static int next_token(struct run *run, int32_t *id, struct fm_error *err)
     return rc;
 }
 
-struct prompt_progress {
-    struct progress bar;
-    size_t n_tokens;
-    struct route_trace *trace;
-};
-
 static void show_prompt_progress(void *ctx, uint64_t done, uint64_t total)
 {
-    struct prompt_progress *p = ctx;
-    progress_steps(&p->bar, done * p->n_tokens / total, p->n_tokens, "tokens");
+    struct run *run = ctx;
+    progress_steps(&run->progress, done * run->n_prompt / total, run->n_prompt, "tokens");
 }
 
-static void record_prompt(void *ctx, unsigned layer, unsigned position, unsigned n,
-                          const uint32_t *ids, const float *weights)
+static void record_route(void *ctx, unsigned layer, unsigned position, unsigned n,
+                         const uint32_t *ids, const float *weights)
 {
-    const struct prompt_progress *p = ctx;
-    route_trace_row(p->trace, layer, position, n, ids, weights);
+    struct run *run = ctx;
+    route_trace_row(&run->trace, layer, position, n, ids, weights);
+}
+
+static void record_times(void *ctx, const struct fm_layer_profile *layer)
+{
+    struct run *run = ctx;
+    profile_add(&run->profile, layer);
 }
 
 static int eval_prompt(struct run *run, struct fm_error *err)
 {
-    const bool is_traced = run->trace.path != NULL;
-    struct prompt_progress progress = {.n_tokens = run->n_prompt, .trace = &run->trace};
-    const struct fm_observer observer = {.ctx = &progress, .progress = show_prompt_progress,
-                                         .route = is_traced ? record_prompt : NULL};
-    const struct fm_observer after = {.ctx = &run->trace,
-                                      .route = is_traced ? route_trace_row : NULL};
-    progress_begin(&progress.bar, "reading the prompt", !run->is_quiet);
+    struct fm_observer observer = {.ctx = run, .progress = show_prompt_progress,
+                                   .route = run->trace.out.file != NULL ? record_route : NULL,
+                                   .profile = profile_is_on(&run->profile) ? record_times : NULL};
+    progress_begin(&run->progress, "reading the prompt", !run->is_quiet);
     fm_session_observe(run->session, &observer);
     int rc = fm_session_eval(run->session, run->prompt, run->n_prompt, err);
-    fm_session_observe(run->session, &after);
+    observer.progress = NULL;
+    fm_session_observe(run->session, &observer);
     run->trace.is_decode = true;
-    progress_end(&progress.bar);
+    progress_end(&run->progress);
     fm_model_stats(run->model, &run->prompt_end);
     return rc;
 }
@@ -431,6 +434,8 @@ static int run_run(const struct args *args)
     int status = rc == 0 ? finish(&run) : say_failed(&err, STATUS_FAILED);
     if (route_trace_close(&run.trace, rc == 0, &err) != 0)
         status = say_failed(&err, STATUS_FAILED);
+    if (profile_close(&run.profile, rc == 0, &err) != 0)
+        status = say_failed(&err, STATUS_FAILED);
     close_all(&run);
     fm_free(run.prompt);
     mem_free(run.tokens);
@@ -505,8 +510,8 @@ const struct command cmd_run = {
                                          {.name = NULL}},
     .groups = (const struct option_group *const[]){&group_prompt, &group_answer, &group_engine,
                                                    &group_context, &group_routes, &group_trace,
-                                                   &group_stats, &group_json, &group_messages,
-                                                   &group_help, NULL},
+                                                   &group_stats, &group_profile, &group_json,
+                                                   &group_messages, &group_help, NULL},
     .examples = (const struct example[]){
         {"flashmoe run -p \"Write a story about a robot who loves music.\"",
          "The nano model that comes with the program"},

@@ -1,19 +1,16 @@
 /* Writes the routing of a run as a "# route_trace v1" CSV, the form that --routes reads: one line
  * per token, layer and slot, the heaviest expert in slot 0. `residency` and `expert_bytes` are
- * written as 0. The file is written aside as PATH.part and renamed when it is whole. */
+ * written as 0. */
 #ifndef FLASHMOE_APPS_ROUTE_TRACE_H
 #define FLASHMOE_APPS_ROUTE_TRACE_H
 
-#include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
 
-#include "base/err.h"
+#include "flashmoe.h"
+#include "part_file.h"
 
 struct route_trace {
-    const char *path; /* borrowed; NULL: nothing is written */
-    char *part;
-    FILE *file;
+    struct part_file out;
     unsigned turn;
     bool is_decode;
 };

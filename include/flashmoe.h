@@ -337,6 +337,19 @@ FM_API const float *fm_session_logits(const struct fm_session *session);
  * or reset. */
 FM_API void fm_session_logits_hash(const struct fm_session *session, char hex[33]);
 
+/* Where the time of one evaluation went in one layer. The one after the last is the head, which
+ * computes alone. All times together are nearly the evaluation's; reads pass beside them. */
+struct fm_layer_profile {
+    unsigned layer;
+    unsigned position, n_tokens; /* the session's first; computed together, of all sessions */
+    uint64_t mix_ns;     /* attention or its like */
+    uint64_t route_ns;   /* choosing experts, starting their reads, looking ahead */
+    uint64_t wait_ns;    /* for the next experts that are ready */
+    uint64_t compute_ns; /* experts, or the dense block */
+    uint64_t read_ns;    /* from starting the reads to the last missing expert's arrival */
+    uint64_t n_hits, n_misses, bytes_read; /* guesses that landed are among the bytes */
+};
+
 /* Looks into the computation. With `logits` set, every position's logits are computed, not only
  * the last one's. `layer` 0 is the embedding, layer i the residual stream after layer i-1, and
  * the one after the last is the final norm's output, shown where logits are computed. */
@@ -348,6 +361,7 @@ struct fm_observer {
     void (*route)(void *ctx, unsigned layer, unsigned position, unsigned n, const uint32_t *ids,
                   const float *weights);
     fm_progress_fn *progress; /* before every layer; tokens times layers */
+    void (*profile)(void *ctx, const struct fm_layer_profile *layer); /* after every layer */
 };
 FM_API void fm_session_observe(struct fm_session *session, const struct fm_observer *observer);
 

@@ -34,6 +34,9 @@ struct forward {
     uint32_t *positions;              /* [max_rows] */
     float *head_in, *logits;          /* [HEAD_ROWS, hidden], [HEAD_ROWS, vocabulary] */
     void *block;
+    bool is_timed; /* the pass at hand */
+    uint64_t lap_ns;
+    struct batch_times times; /* of the layer at hand */
 };
 
 /* ---- memory: one block, carved in two passes by the same list ------------------------------- */
@@ -167,6 +170,46 @@ void forward_close(struct forward *forward)
         return;
     mem_free(forward->block);
     mem_free(forward);
+}
+
+/* ---- where the time goes -------------------------------------------------------------------- */
+
+/* Since the last lap; 0 when nobody wants to know. */
+static uint64_t lap(struct forward *f)
+{
+    if (!f->is_timed)
+        return 0;
+    const uint64_t now_ns = plat_now_ns(), ns = now_ns - f->lap_ns;
+    f->lap_ns = now_ns;
+    return ns;
+}
+
+static void begin_times(struct forward *f)
+{
+    struct expert_cache_stats cache = {0};
+    if (!f->is_timed)
+        return;
+    if (f->cache != NULL)
+        expert_cache_stats(f->cache, &cache);
+    /* Counted from here on: end_times adds what they are then. */
+    f->times = (struct batch_times){.n_hits = 0 - cache.n_hits, .n_misses = 0 - cache.n_misses,
+                                    .bytes_read = 0 - cache.bytes_read};
+    (void)lap(f);
+}
+
+static void end_times(struct forward *f, const struct batch *batch, uint32_t layer)
+{
+    struct expert_cache_stats cache = {0};
+    if (!f->is_timed)
+        return;
+    if (f->cache != NULL)
+        expert_cache_stats(f->cache, &cache);
+    f->times.n_hits += cache.n_hits;
+    f->times.n_misses += cache.n_misses;
+    f->times.bytes_read += cache.bytes_read;
+    if (f->times.n_misses == 0)
+        f->times.read_ns = 0;
+    batch->hooks.times(batch->hooks.ctx, layer, &f->times);
 }
 
 /* ---- the routed experts of one layer -------------------------------------------------------- */
@@ -318,18 +361,25 @@ static int run_experts(struct forward *f, const struct batch *batch, uint32_t la
     expert_cache_begin(f->cache, expert_layer, n_tokens, f->groups.chosen, f->groups.n_chosen);
     if (f->lookahead.is_on)
         look_ahead(f, layer, expert_layer);
+    f->times.route_ns = lap(f);
+    const uint64_t asked_ns = f->lap_ns;
     /* What is there, and the shared expert, while bytes travel; then each as it lands. */
     struct expert_item items[ARCH_EXPERTS_TOGETHER];
     const uint32_t most = experts_together(f);
     uint32_t n;
     int rc = expert_cache_next(f->cache, true, items, most, &n, err);
+    f->times.wait_ns = lap(f);
     for (bool is_first = true; rc >= 0 && (n > 0 || is_first); is_first = false) {
+        f->times.read_ns = f->lap_ns - asked_ns; /* the last ones were missing, if any were */
         run_ready(f, layer, items, n, is_first);
+        f->times.compute_ns += lap(f);
         rc = expert_cache_next(f->cache, false, items, most, &n, err);
+        f->times.wait_ns += lap(f);
     }
     expert_cache_end(f->cache);
     if (rc == 0)
         f->arch->close(step, layer);
+    f->times.compute_ns += lap(f);
     return rc;
 }
 
@@ -429,14 +479,19 @@ static int run_layers(struct forward *f, const struct batch *batch, struct fm_er
             return err_set(err, FM_ERR_CANCELLED, "cancelled");
         show_hidden(f, batch, layer);
         point_at_layer(f, batch, layer);
+        begin_times(f);
         f->arch->mix(&f->step, layer);
+        f->times.mix_ns = lap(f);
         int rc = 0;
-        if (f->arch->expert_layer(f->model->arch, layer) == ARCH_NO_EXPERTS)
+        if (f->arch->expert_layer(f->model->arch, layer) == ARCH_NO_EXPERTS) {
             f->arch->dense(&f->step, layer);
-        else
+            f->times.compute_ns = lap(f);
+        } else {
             rc = run_experts(f, batch, layer, err);
+        }
         if (rc != 0)
             return rc;
+        end_times(f, batch, layer);
     }
     return 0;
 }
@@ -458,12 +513,16 @@ static int run_token(struct forward *f, const struct batch *batch, struct fm_err
 int forward_run(struct forward *f, const struct batch *batch, struct fm_error *err)
 {
     lay_out_rows(f, batch);
+    f->is_timed = batch->hooks.times != NULL;
     f->arch->embed(&f->step);
     int rc = f->step.n_rows == 1 && f->cache != NULL ? run_token(f, batch, err)
                                                      : run_layers(f, batch, err);
     if (rc != 0)
         return rc;
+    begin_times(f);
     run_head(f, batch);
+    f->times.compute_ns = lap(f);
+    end_times(f, batch, f->model->shape.n_layers);
     for (uint32_t s = 0; s < batch->n_segments; s++)
         batch->segments[s].sequence->position += batch->segments[s].n_tokens;
     return 0;

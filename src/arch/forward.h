@@ -32,6 +32,12 @@ struct batch_segment {
     bool wants_last_logits, wants_all_logits, wants_hidden, wants_routes;
 };
 
+/* Where the time of a layer went; fm_layer_profile says what is what. */
+struct batch_times {
+    uint64_t mix_ns, route_ns, wait_ns, compute_ns, read_ns;
+    uint64_t n_hits, n_misses, bytes_read;
+};
+
 /* Called during the pass. `segment` and `row` count within the batch and the segment. */
 struct batch_hooks {
     void *ctx;
@@ -40,6 +46,8 @@ struct batch_hooks {
     void (*route)(void *ctx, uint32_t segment, uint32_t row, uint32_t layer, const uint32_t *ids,
                   const float *weights);
     void (*logits)(void *ctx, uint32_t segment, uint32_t row, const float *logits);
+    /* After every layer, and once more after the head; NULL: no clock is looked at. */
+    void (*times)(void *ctx, uint32_t layer, const struct batch_times *times);
 };
 
 struct batch {

@@ -199,6 +199,31 @@ static void take_logits(void *ctx, uint32_t segment, uint32_t row, const float *
     }
 }
 
+static void show_times(void *ctx, uint32_t layer, const struct batch_times *t)
+{
+    struct evaluation *e = ctx;
+    const long n_before = mem_count();
+    for (size_t i = 0; i < e->n_items; i++) {
+        const struct fm_session *s = e->items[i].session;
+        const struct fm_layer_profile profile = {
+            .layer = layer, .position = s->sequence->position, .n_tokens = e->n_rows,
+            .mix_ns = t->mix_ns, .route_ns = t->route_ns, .wait_ns = t->wait_ns,
+            .compute_ns = t->compute_ns, .read_ns = t->read_ns, .n_hits = t->n_hits,
+            .n_misses = t->n_misses, .bytes_read = t->bytes_read};
+        if (s->observer.profile != NULL)
+            s->observer.profile(s->observer.ctx, &profile);
+    }
+    e->n_foreign += mem_count() - n_before;
+}
+
+static bool is_profiled(const struct evaluation *e)
+{
+    for (size_t i = 0; i < e->n_items; i++)
+        if (e->items[i].session->observer.profile != NULL)
+            return true;
+    return false;
+}
+
 /* Fills one batch with the next tokens of each item, as many as there are rows. */
 static uint32_t fill_batch(struct evaluation *e)
 {
@@ -231,7 +256,8 @@ static int run_batches(struct evaluation *e, struct fm_error *err)
 {
     const struct batch_hooks hooks = {.ctx = e, .before_layer = before_layer,
                                       .hidden = show_hidden, .route = show_route,
-                                      .logits = take_logits};
+                                      .logits = take_logits,
+                                      .times = is_profiled(e) ? show_times : NULL};
     uint32_t n_segments;
     while ((n_segments = fill_batch(e)) > 0) {
         const struct batch batch = {e->m->segments, n_segments, hooks};

@@ -28,14 +28,14 @@ ENGINE += "no-heat check"
 
 COMMANDS = {
     "run": "prompt file system raw n-tokens greedy temp top-k top-p min-p seed context "
-           + ENGINE + " routes trace stats json quiet verbose help",
+           + ENGINE + " routes trace stats profile json quiet verbose help",
     "pack": "experts dense embed head consume yes restart threads json quiet verbose help",
     "verify": "threads json quiet help",
     "inspect": "json help",
     "tokenize": "prompt file plain ids count json help",
     "eval nll": "window windows " + ENGINE + " trace json quiet verbose help",
-    "bench decode": "tokens repeat routes " + ENGINE + " json quiet verbose help",
-    "bench prefill": "tokens repeat routes " + ENGINE + " json quiet verbose help",
+    "bench decode": "tokens repeat routes profile " + ENGINE + " json quiet verbose help",
+    "bench prefill": "tokens repeat routes profile " + ENGINE + " json quiet verbose help",
     "bench routes": "experts used layers tokens json help",
     "bench replay": "residency experts used layers tokens json help",
     "doctor": "quick threads pin cpu json quiet help",

@@ -1,12 +1,14 @@
-"""What the program says about its own speed: the limit it is bound by.
+"""What the program says about its own speed: limit, miss curve, profile, plan.
 
 Usage: know_test.py PROGRAM MODEL [TestClass...]
 
 MODEL is a tiny checkpoint with a tokenizer; where experts must be read, nano is used.
 """
 
+import csv
 import json
 import os
+import re
 import sys
 import tempfile
 import unittest
@@ -100,6 +102,66 @@ class Stats(Case):
         found = self.run_json(cli_test.MODEL, "-p", "hi", "-n", "6", "--stats")["stats"]
         self.assertEqual(found["limit"]["bound_by"], "memory")
         self.assertNotIn("stats", self.run_json(cli_test.MODEL, "-p", "hi", "-n", "2"))
+
+
+class Profile(Case):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def rows(self, name, *args):
+        path = os.path.join(self.folder, name)
+        out = self.assert_works(flashmoe(*args, "--profile", path, "--json")).stdout
+        self.assertEqual(os.listdir(self.folder), [name])
+        with open(path, encoding="ascii") as file:
+            rows = json.load(file) if name.endswith(".json") else [
+                {key: int(value) for key, value in row.items()} for row in csv.DictReader(file)]
+        os.unlink(path)
+        return json.loads(out), rows
+
+    def test_run(self):
+        args = ("run", *SMALL, "-p", "Write a story.", "-n", "9", "--greedy", "--no-heat",
+                "--lookahead", "off")
+        plain = json.loads(self.assert_works(flashmoe(*args, "--json")).stdout)
+        found, rows = self.rows("p.csv", *args)
+        self.assertEqual(found["logits_hash"], plain["logits_hash"])
+        n_layers = info_of("nano")["n_layers"]
+        self.assertEqual([row["layer"] for row in rows],
+                         list(range(n_layers + 1)) * (len(rows) // (n_layers + 1)))
+        n_tokens = sum(row["n_tokens"] for row in rows if row["layer"] == 0)
+        self.assertEqual(n_tokens, found["n_prompt_tokens"] + 8)
+        self.assertEqual(rows[-1]["position"], found["n_prompt_tokens"] + 7)
+        self.assertEqual(rows[-1]["evaluation"], len(rows) // (n_layers + 1))
+        for key, column in (("n_expert_hits", "hits"), ("n_expert_misses", "misses"),
+                            ("bytes_read", "bytes_read")):
+            self.assertEqual(sum(row[column] for row in rows), found[key])
+        for row in rows:
+            self.assertGreater(row["compute_ns"], 0)
+            self.assertEqual(row["misses"] > 0, row["read_ns"] > 0)
+            self.assertEqual(row["layer"] < n_layers, row["mix_ns"] > 0)
+            if row["misses"] > 0: # reads are over before the last expert is computed
+                self.assertLess(row["read_ns"], row["wait_ns"] + row["compute_ns"])
+
+    def test_bench(self):
+        small = ("--tokens", "5", "--repeat", "2")
+        n_layers = info_of(cli_test.MODEL)["n_layers"]
+        _, rows = self.rows("p.json", "bench", "decode", cli_test.MODEL, *small)
+        self.assertEqual(len(rows), 10 * (n_layers + 1)) # not those that only warm up
+        self.assertEqual({row["n_tokens"] for row in rows}, {1})
+        _, rows = self.rows("p.csv", "bench", "prefill", cli_test.MODEL, *small)
+        self.assertEqual(sum(row["n_tokens"] for row in rows if row["layer"] == 0), 10)
+
+    def test_faults(self):
+        gone = os.path.join(self.folder, "no", "p.csv")
+        for command in (("run", cli_test.MODEL, "-p", "hi"), ("bench", "decode", cli_test.MODEL)):
+            self.assert_fails(flashmoe(*command, "--profile", gone), 1, "--profile", gone)
+        path = os.path.join(self.folder, "p.csv")
+        os.symlink("/dev/full", path + ".part")
+        result = flashmoe("run", cli_test.MODEL, "-p", "hi", "-n", "4", "-q", "--profile", path)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn(f"flashmoe: --profile: cannot write '{path}': ", result.stderr)
+        self.assertEqual(os.listdir(self.folder), [])
 
 
 if __name__ == "__main__":
