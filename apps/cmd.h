@@ -10,6 +10,7 @@ extern const struct command cmd_tokenize;
 extern const struct command cmd_eval_nll;
 extern const struct command cmd_pack;
 extern const struct command cmd_verify;
+extern const struct command cmd_plan;
 extern const struct command cmd_bench_decode;
 extern const struct command cmd_bench_prefill;
 extern const struct command cmd_bench_routes;

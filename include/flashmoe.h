@@ -182,6 +182,19 @@ FM_API void fm_model_stats(const struct fm_model *model, struct fm_stats *stats)
  * negative while there is none. False past the end. */
 FM_API bool fm_model_recall(const struct fm_model *model, unsigned i, double *recall);
 
+/* How a budget would be divided, as fm_stats has it, without taking any of it. */
+struct fm_plan {
+    uint64_t memory_budget_bytes, memory_program_bytes, memory_dense_bytes, memory_cache_bytes,
+        memory_kv_bytes, memory_scratch_bytes;
+    uint64_t n_cache_slots;
+    unsigned prefill_chunk, n_context, n_threads;
+    uint64_t least_bytes; /* the smallest budget that works */
+};
+/* The model may be open for its metadata only; keys and values are in the format it was opened
+ * with. FM_ERR_BUDGET with the arithmetic where it does not fit; then only least_bytes is set. */
+FM_API int fm_model_plan(const struct fm_model *model, const struct fm_model_options *options,
+                         struct fm_plan *plan, struct fm_error *err);
+
 /* What a cache of another size would have hit on the tokens decoded so far, counted while they are
  * decoded. Exact with the policy lru; with lcp the truth lies up to a few points higher in small
  * caches. */

@@ -134,6 +134,7 @@ int budget_plan(struct budget *b, const struct model *model, const struct quant 
         b->max_rows = b->n_sessions > FEWEST_ROWS ? b->n_sessions : FEWEST_ROWS;
         need = size_with_rows(b, model, kv_format);
     }
+    b->need = need;
     if (need > b->total)
         return does_not_fit(b, model, need, err);
     if (model->n_expert_layers == 0)
@@ -142,5 +143,42 @@ int budget_plan(struct budget *b, const struct model *model, const struct quant 
     uint64_t slots = fewest + (b->total - need) / per_slot;
     b->n_slots = (uint32_t)(slots < n_experts ? slots : n_experts);
     b->cache = expert_cache_bytes(model, b->n_slots);
+    return 0;
+}
+
+int fm_model_plan(const struct fm_model *m, const struct fm_model_options *options,
+                  struct fm_plan *plan, struct fm_error *err)
+{
+    struct fm_model_options least = *options;
+    struct streaming streaming;
+    struct budget b;
+    least.memory_bytes = 1;
+    *plan = (struct fm_plan){0};
+    int rc = streaming_choose(&streaming, options, err);
+    if (rc != 0)
+        return rc;
+    plat_memory_trim();
+    streaming_fit(&streaming, m->model);
+    const uint64_t reader = reader_bytes(&streaming.reader);
+    rc = budget_plan(&b, m->model, m->kv_format, reader, &least, err);
+    if (rc != FM_ERR_BUDGET || b.need == 0)
+        return rc; /* one byte is never enough: something else is wrong */
+    plan->least_bytes = b.need;
+    rc = budget_plan(&b, m->model, m->kv_format, reader, options, err);
+    if (rc != 0)
+        return rc;
+    *plan = (struct fm_plan){
+        .memory_budget_bytes = b.total,
+        .memory_program_bytes = b.program,
+        .memory_dense_bytes = b.dense,
+        .memory_cache_bytes = b.cache,
+        .memory_kv_bytes = b.sessions,
+        .memory_scratch_bytes = b.scratch,
+        .n_cache_slots = b.n_slots,
+        .prefill_chunk = b.max_rows,
+        .n_context = b.n_context,
+        .n_threads = b.n_threads,
+        .least_bytes = plan->least_bytes,
+    };
     return 0;
 }

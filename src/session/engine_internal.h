@@ -17,6 +17,7 @@ struct budget {
     uint64_t total;
     uint64_t program; /* resident before the model's own memory, buffers of reads, a margin */
     uint64_t dense, sessions, scratch, cache;
+    uint64_t need; /* with the fewest experts that work */
     uint32_t n_slots, n_context, n_sessions, max_rows, n_threads;
 };
 

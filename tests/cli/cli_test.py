@@ -34,6 +34,8 @@ COMMANDS = {
     "inspect": "json help",
     "tokenize": "prompt file plain ids count json help",
     "eval nll": "window windows " + ENGINE + " trace json quiet verbose help",
+    "plan": "memory threads prefill-chunk kv io reader read-depth policy routes context json quiet "
+            "help",
     "bench decode": "tokens repeat routes profile " + ENGINE + " json quiet verbose help",
     "bench prefill": "tokens repeat routes profile " + ENGINE + " json quiet verbose help",
     "bench routes": "experts used layers tokens json help",

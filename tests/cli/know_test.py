@@ -164,6 +164,77 @@ class Profile(Case):
         self.assertEqual(os.listdir(self.folder), [])
 
 
+class Plan(Case):
+    def plan(self, *args):
+        return json.loads(self.assert_works(flashmoe("plan", *args, "--json")).stdout)
+
+    def test_is_what_run_does(self):
+        """The budget is divided as run divides it."""
+        found = self.plan(*SMALL, "--context", "256")
+        row = found["budgets"][found["chosen"]]
+        self.assertEqual(row["what"], "--memory")
+        self.assertEqual(row["memory_budget_bytes"], 64 << 20)
+        run = json.loads(self.assert_works(
+            flashmoe("run", *SMALL, "--context", "256", "-p", "hi", "-n", "1", "--no-heat",
+                     "--json")).stdout)
+        self.assertEqual(row["n_context"], 256)
+        self.assertEqual(row["prefill_chunk"], run["prefill_chunk"])
+        self.assertAlmostEqual(row["n_cache_slots"], run["n_cache_slots"], delta=20)
+        parts = sum(row[f"memory_{part}_bytes"]
+                    for part in ("program", "dense", "cache", "kv", "scratch"))
+        self.assertLessEqual(parts, row["memory_budget_bytes"])
+
+    def test_rows(self):
+        found = self.plan(*SMALL)
+        info = info_of("nano")
+        rows = found["budgets"]
+        self.assertEqual([row["memory_budget_bytes"] for row in rows],
+                         sorted(row["memory_budget_bytes"] for row in rows))
+        for key in ("share", "hit_rate"):
+            self.assertEqual([row[key] for row in rows], sorted(row[key] for row in rows))
+        self.assertEqual(rows[0]["what"], "the smallest that works")
+        self.assertEqual((rows[-1]["what"], rows[-1]["share"]), ("every expert fits", 1))
+        for row in rows:
+            self.assertEqual(row["n_cache_slots"], round(row["share"] * found["n_experts"]))
+            self.assertAlmostEqual(row["limit"]["miss_bytes"],
+                                   (1 - row["hit_rate"]) * info["expert_token_bytes"], places=2)
+            self.assertLessEqual(row["limit"]["serial_tok_per_s"],
+                                 row["limit"]["overlapped_tok_per_s"])
+            cold = (info["dense_bytes"] + info["expert_token_bytes"]) / 1e9
+            self.assertGreaterEqual(row["first_token_s"], cold / found["disk_read_gb_per_s"] * 0.99)
+
+    def test_hits_are_those_of_the_replay(self):
+        found = self.plan(*SMALL, "--policy", "lru", "--routes", "gen:seed=7")
+        row = found["budgets"][found["chosen"]]
+        info = info_of("nano")
+        replay = json.loads(self.assert_works(flashmoe(
+            "bench", "replay", "gen:seed=7", "--residency", str(100 * row["share"]), "--layers",
+            str(info["n_moe_layers"]), "--experts", str(info["n_experts"]), "--used",
+            str(info["n_experts_per_token"]), "--tokens", "256", "--json")).stdout)
+        self.assertAlmostEqual(row["hit_rate"], replay["points"][0]["late_hits"]["lru"], places=6)
+
+    def test_too_small(self):
+        """The smallest budget that it names works; a little less does not."""
+        result = flashmoe("plan", "nano", "--memory", "8M")
+        self.assert_fails(result, 1, "the model needs at least", "dense weights", "the budget is 8")
+        least = re.search(r"the smallest budget that works here is --memory (\d+)M", result.stderr)
+        self.assert_works(flashmoe("run", "nano", "--memory", least[1] + "M", "-p", "hi", "-n", "2",
+                                   "--no-heat"))
+        self.assert_fails(flashmoe("run", "nano", "--memory", f"{int(least[1]) - 6}M", "-p", "hi",
+                                   "--no-heat", "-q"), 1, "the model needs at least")
+
+    def test_text(self):
+        out = self.assert_works(flashmoe("plan", *SMALL)).stdout
+        for word in ("memory read ", "disk read ", "routing      gen: ", "budget       64.0 MiB: ",
+                     "every expert fits", "the smallest that works", "--memory <-"):
+            self.assertIn(word, out)
+
+    def test_faults(self):
+        self.assert_fails(flashmoe("plan", "nano", "--policy", "best"), 1, "'best'")
+        self.assert_fails(flashmoe("plan", "nano", "--routes", "gen:what=1"), 1, "what")
+        self.assert_fails(flashmoe("plan", "no/such"), 1, "no/such")
+
+
 if __name__ == "__main__":
     cli_test.PROGRAM, cli_test.MODEL = (os.path.abspath(path) for path in sys.argv[1:3])
     unittest.main(argv=[sys.argv[0], *sys.argv[3:]], verbosity=1)
