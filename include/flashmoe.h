@@ -196,8 +196,8 @@ FM_API int fm_model_plan(const struct fm_model *model, const struct fm_model_opt
                          struct fm_plan *plan, struct fm_error *err);
 
 /* What a cache of another size would have hit on the tokens decoded so far, counted while they are
- * decoded. Exact with the policy lru; with lcp the truth lies up to a few points higher in small
- * caches. */
+ * decoded. Exact with the policy lru but for the smallest caches; with lcp right within about
+ * five points. */
 struct fm_cache_point {
     unsigned n_slots; /* experts that it has room for: at least one token's, at most all */
     double hit_rate;  /* 0 to 1; negative while no token was decoded */

@@ -1,6 +1,7 @@
 #include "cache/ghosts.h"
 
 #include <math.h>
+#include <stdbool.h>
 
 #include "base/mem.h"
 
@@ -132,17 +133,29 @@ void ghosts_count(struct ghosts *g, uint32_t layer, uint32_t expert)
     g->ranks[rank * GHOSTS_STEPS / g->n_all]++;
 }
 
-double ghosts_hit_rate(const struct ghosts *g, uint64_t n_slots)
+/* Uses of experts that were among the n_slots hottest. */
+static double count_hottest(const struct ghosts *g, uint64_t n_slots)
 {
-    if (g->n_uses == 0)
-        return -1;
     const double steps = (double)n_slots * GHOSTS_STEPS / (double)g->n_all;
     double hits = 0;
     for (uint32_t i = 0; i < GHOSTS_STEPS && i < steps; i++) {
         const double part = steps - i < 1 ? steps - i : 1;
         hits += part * (double)g->ranks[i];
     }
-    if (n_slots >= g->uses_per_token && hits < (double)g->n_again)
-        hits = (double)g->n_again;
+    return hits;
+}
+
+double ghosts_hit_rate(const struct ghosts *g, uint64_t n_slots)
+{
+    if (g->n_uses == 0)
+        return -1;
+    const double again = (double)g->n_again, floor_slots = (double)g->uses_per_token;
+    const bool is_near_floor = n_slots < 2 * (uint64_t)g->uses_per_token;
+    double hits = count_hottest(g, is_near_floor ? 2 * (uint64_t)g->uses_per_token : n_slots);
+    hits = hits > again ? hits : again;
+    if (is_near_floor && (double)n_slots > floor_slots)
+        hits = again + (hits - again) * ((double)n_slots / floor_slots - 1);
+    else if (is_near_floor)
+        hits = again * (double)n_slots / floor_slots;
     return hits / (double)g->n_uses;
 }

@@ -4,9 +4,10 @@
  * experts, resident or not, serves caches of every size: at the moment of a use, a cache with room
  * for C experts has the C hottest, and its hit or miss is told by the expert's rank. That is exact
  * for LRU. With LCP a cache also holds for a while what it had to admit without such heat, and
- * layers prefer their own experts by a margin, so that the truth lies some points higher in small
- * caches; a test holds it against the replay of the whole cache. A cache that has room for a
- * token's experts hits at least what the next token uses again: every layer keeps that many.
+ * layers prefer their own experts by a margin: it is right within some points, which a test holds
+ * against the replay of the whole cache. A cache that has room for one token's experts and no more
+ * hits what the next token uses again, and nothing else; up to twice that size the curve is a line
+ * between the two.
  *
  * An expert's first use misses in every size. Only single tokens are counted; those of a prompt
  * change the order alone.

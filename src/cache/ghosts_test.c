@@ -123,7 +123,7 @@ static void test_window(void **state)
     struct heat heat;
     struct ghosts g;
     assert_int_equal(heat_init(&heat, HEAT_LCP, 1, 256, NULL), 0);
-    assert_int_equal(ghosts_init(&g, &heat, 1, NULL), 0);
+    assert_int_equal(ghosts_init(&g, &heat, 0, NULL), 0); /* no floor */
     heat_restore(&heat, 0, 9, 1, 100000);
     ghosts_restore(&g);
     for (uint32_t i = 0; i < 3; i++) {
