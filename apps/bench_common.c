@@ -174,13 +174,17 @@ static int open_model(struct bench *bench, const struct bench_kind *kind, struct
 /* Its memory is what the measurement behind it needs to reach beyond the caches. */
 static int close_model(struct bench *bench, struct fm_error *err)
 {
-    const char *routes = bench->end.routes;
+    const char *routes = bench->end.routes, *approximate = bench->end.approximate;
     bench->architecture = mem_strdup(bench->info.architecture, err);
     bench->routes = routes != NULL ? mem_strdup(routes, err) : NULL;
-    if (bench->architecture == NULL || (routes != NULL && bench->routes == NULL))
+    bench->approximate = approximate != NULL ? mem_strdup(approximate, err) : NULL;
+    if (bench->architecture == NULL || (routes != NULL && bench->routes == NULL) ||
+        (approximate != NULL && bench->approximate == NULL))
         return FM_ERR_NOMEM;
     bench->info.architecture = bench->architecture;
     bench->info.routes = bench->end.routes = bench->begin.routes = bench->routes;
+    bench->info.approximate = bench->end.approximate = bench->begin.approximate =
+        bench->approximate;
     close_all(bench);
     return 0;
 }
@@ -233,6 +237,7 @@ int bench_run(const struct args *args, const struct bench_kind *kind)
     close_all(bench);
     mem_free(bench->architecture);
     mem_free(bench->routes);
+    mem_free(bench->approximate);
     mem_free(bench->prompt);
     json_decref(bench->recall);
     mem_free(bench);
@@ -292,7 +297,7 @@ json_t *bench_json(const struct bench *bench, const struct bench_kind *kind, jso
     const char *path = app_model_path(bench->args);
     json_t *all = json_pack(
         "{s:f, s:f, s:f, s:f, s:f, s:o, s:I, s:I, s:I, s:I, s:b, s:I, s:I, s:I, s:I, s:s, s:s,"
-        " s:f, s:f, s:f, s:I, s:b, s:o, s:o, s:s}",
+        " s:f, s:f, s:f, s:I, s:b, s:o, s:o, s:o, s:s}",
         "tok_per_s", speed.median, "tok_per_s_min", speed.least, "tok_per_s_max", speed.most,
         "hit_rate", bench_hit_rate(bench), "bytes_per_token", bench_bytes_per_token(bench),
         kind->pieces_name, pieces_json(bench), "n_tokens", (json_int_t)bench->n_tokens,
@@ -309,7 +314,8 @@ json_t *bench_json(const struct bench *bench, const struct bench_kind *kind, jso
         "memory_read_gb_per_s_max", bench->read.most * 1e-9,
         "read_buffer_bytes", (json_int_t)bench->read_buffer_bytes,
         "is_read_beyond_cache", is_beyond_cache(bench),
-        "routes", json_routes(s->routes), "model", json_text(path, strlen(path)),
+        "routes", json_label(s->routes),
+        "approximate", json_label(s->approximate), "model", json_text(path, strlen(path)),
         "architecture", bench->info.architecture);
     if (all == NULL || more == NULL || json_object_update(all, more) != 0) {
         json_decref(all);
@@ -353,4 +359,6 @@ void bench_print_rest(const struct bench *bench)
     (void)printf("processor    level %s, %u thread%s\n", s->cpu_level, s->n_threads,
                  s->n_threads == 1 ? "" : "s");
     (void)printf("routes       %s\n", s->routes != NULL ? s->routes : "the model's own");
+    if (s->approximate != NULL)
+        (void)printf("%s\n", s->approximate);
 }

@@ -36,7 +36,7 @@ struct bench {
     bool is_counting;           /* one of them is running */
     char logits_hash[33];
     json_t *recall; /* of looking ahead: a number for every layer, null where it was not tried */
-    char *architecture, *routes; /* the model is closed when results are printed */
+    char *architecture, *routes, *approximate; /* the model is closed when results are printed */
     struct fm_speed read; /* bytes per second, before and behind the pieces */
     struct fm_speed int8; /* operations per second; 0: not measured */
     struct fm_disk_speeds disk; /* behind the pieces; all 0: not measured */

@@ -281,7 +281,8 @@ static json_t *make_json(const struct run *run, const struct fm_stats *stats)
         (void)json_array_append_new(tokens, json_integer(((const int32_t *)run->tokens)[i]));
     return json_pack(
         "{s:o, s:o, s:I, s:I, s:s, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:s?, s:s?,"
-        " s:s?, s:I, s:I, s:i, s:i, s:i, s:s, s:s, s:I, s:{s:f, s:I, s:f, s:f}, s:o, s:s, s:o}",
+        " s:s?, s:I, s:I, s:i, s:i, s:i, s:s, s:s, s:I, s:{s:f, s:I, s:f, s:f}, s:o, s:s, s:o,"
+        " s:o}",
         "text", json_text(run->text_bytes > 0 ? run->text : "", run->text_bytes),
         "tokens", tokens,
         "n_tokens", (json_int_t)run->n_tokens,
@@ -310,7 +311,8 @@ static json_t *make_json(const struct run *run, const struct fm_stats *stats)
         "top_k", (json_int_t)run->sampling.top_k, "top_p", shown(run->sampling.top_p),
         "min_p", shown(run->sampling.min_p),
         "model", json_text(app_model_path(run->args), strlen(app_model_path(run->args))),
-        "architecture", run->info.architecture, "routes", json_routes(stats->routes));
+        "architecture", run->info.architecture, "routes", json_label(stats->routes),
+        "approximate", json_label(stats->approximate));
 }
 
 static void print_closing_line(const struct run *run, const struct fm_stats *stats)
@@ -334,6 +336,8 @@ static void print_closing_line(const struct run *run, const struct fm_stats *sta
         human_bytes(stats->memory_budget_bytes, budget), seed);
     if (stats->routes != NULL)
         say("routes: %s", stats->routes);
+    if (stats->approximate != NULL)
+        say("%s", stats->approximate);
 }
 
 /* Accepts what is closed already. */

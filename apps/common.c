@@ -64,6 +64,16 @@ static const struct option engine_options[] = {
     {.name = "no-heat", .kind = OPTION_FLAG, .help = "Neither use nor write a heat file"},
     {.name = "check", .kind = OPTION_FLAG,
      .help = "Hold everything that is read of a packed model against its checksums"},
+    {.name = "experts-per-token", .kind = OPTION_UINT, .metavar = "N", .min = 1,
+     .max = LIMIT_TOP_K, .shown = "the model's own number",
+     .help = "Approximate: give each token to fewer experts than the model was made for. Less is "
+             "read and computed, and every output says so; 'flashmoe eval nll' shows the cost"},
+    {.name = "cache-bias", .kind = OPTION_FLOAT, .metavar = "X", .float_min = 0, .float_max = 1,
+     .value = "0",
+     .help = "Approximate: let decoded tokens prefer experts that are in memory, by X of the "
+             "distance between the router's highest and lowest rating. Less is read, but the "
+             "answer then depends on what the cache holds: another budget or an earlier answer "
+             "changes it. 0: the routers alone choose"},
     {.name = NULL},
 };
 
@@ -224,6 +234,8 @@ static void read_engine_options(const struct args *args, struct fm_model_options
     options->policy = args_text(args, "policy");
     options->lookahead = args_text(args, "lookahead");
     options->heat_path = args_text(args, "heat");
+    options->experts_per_token = (unsigned)args_uint(args, "experts-per-token");
+    options->cache_bias = args_float(args, "cache-bias");
 }
 
 int app_model_open(const struct args *args, const struct app_model_options *how,
@@ -236,6 +248,10 @@ int app_model_open(const struct args *args, const struct app_model_options *how,
     struct fm_model_options options;
     fm_model_options_init(&options);
     read_engine_options(args, &options);
+    if (how->is_exact) {
+        options.experts_per_token = 0;
+        options.cache_bias = 0;
+    }
     options.n_context = how->n_context;
     options.routes = how->routes;
     char heat[LIMIT_PATH_BYTES];
@@ -248,12 +264,15 @@ int app_model_open(const struct args *args, const struct app_model_options *how,
     progress_end(&progress);
     if (rc == 0 && is_verbose)
         say_plan(*out);
-    if (rc == 0 && how->routes != NULL) {
-        struct fm_stats stats;
-        fm_model_stats(*out, &stats);
+    if (rc != 0)
+        return rc;
+    struct fm_stats stats;
+    fm_model_stats(*out, &stats);
+    if (stats.routes != NULL)
         say_warning("routes: %s", stats.routes);
-    }
-    return rc;
+    if (stats.approximate != NULL)
+        say_warning("%s", stats.approximate);
+    return 0;
 }
 
 int app_disk_measure(const struct args *args, struct fm_disk_speeds *speeds, struct fm_error *err)
@@ -301,7 +320,7 @@ int app_not_numbers(const struct args *args, struct fm_error *err)
                    is_f16 ? ", or its keys or values exceed the range of f16; try --kv f32" : "");
 }
 
-json_t *json_routes(const char *label)
+json_t *json_label(const char *label)
 {
     return label != NULL ? json_text(label, strlen(label)) : json_null();
 }

@@ -31,11 +31,13 @@ const char *app_model_path(const struct args *args);
 
 struct app_model_options {
     unsigned n_context; /* as in fm_model_options */
-    const char *routes; /* likewise; says so when they are in use */
+    const char *routes; /* likewise */
+    bool is_exact;      /* whatever approximations the options ask for */
     bool keeps_heat;    /* without --heat too: in the user's cache folder */
 };
 
-/* Opens the model with the options of group_engine and a progress bar. */
+/* Opens the model with the options of group_engine and a progress bar. Says on standard error when
+ * routes or approximations are in use. */
 int app_model_open(const struct args *args, const struct app_model_options *how,
                    struct fm_model **out, struct fm_error *err);
 int app_model_open_metadata(const struct args *args, struct fm_model **out, struct fm_error *err);
@@ -56,8 +58,8 @@ int app_not_numbers(const struct args *args, struct fm_error *err);
 /* What is measured with a buffer of fewer caches than this is partly their speed. */
 #define BEYOND_CACHES 3
 
-/* The label of fm_stats' routes as JSON: a string or null. */
-json_t *json_routes(const char *label);
+/* A label of fm_stats, routes or approximate, as JSON: a string or null. */
+json_t *json_label(const char *label);
 
 /* The text of -p, -f or standard input, NUL-terminated; free with mem_free. Fails with
  * FM_ERR_ARG when there is none and standard input is a terminal. */

@@ -96,6 +96,13 @@ struct fm_model_options {
      * opened, so that the hottest are fetched at once, and written when it is closed. NULL: none.
      * A file that is damaged or another model's is ignored with a line in the log. */
     const char *heat_path;
+    /* Approximations: they change the logits, and fm_stats.approximate says so in every output.
+     * Fewer experts per token than the model was made for; 0: the model's own number. */
+    unsigned experts_per_token;
+    /* Decoded tokens prefer experts that are in memory: what is added to their router logits, as a
+     * share of the distance between the token's highest and lowest, 0 to 1. Results then depend on
+     * what the cache holds. 0: the routers alone choose. */
+    double cache_bias;
     fm_progress_fn *progress;
     void *progress_ctx;
 };
@@ -128,7 +135,7 @@ struct fm_model_info {
     uint64_t mul_adds_per_head;     /* for each token whose logits are wanted */
     unsigned n_ignored_tensors;     /* vision, multi-token prediction */
     bool has_tokenizer, has_tied_head;
-    const char *routes; /* as in fm_stats */
+    const char *routes, *approximate; /* as in fm_stats */
 };
 
 FM_API void fm_model_info(const struct fm_model *model, struct fm_model_info *info);
@@ -174,6 +181,9 @@ struct fm_stats {
     /* What has taken the place of the routers and makes the text meaningless, in words that
      * belong in every output; NULL: the model routes itself. Valid until the model is closed. */
     const char *routes;
+    /* "approximate: " and what differs from the model as it was made, in words that belong in every
+     * output; NULL: nothing. Valid until the model is closed. */
+    const char *approximate;
 };
 
 FM_API void fm_model_stats(const struct fm_model *model, struct fm_stats *stats);

@@ -57,6 +57,12 @@ struct step {
     float *expert_parts; /* [n_rows, k, hidden] */
     float *ffn;          /* [n_rows, hidden] */
 
+    /* Approximate routing (prefer.h): the experts of the layer at hand that are in memory; NULL:
+     * the router alone chooses. */
+    const bool *resident; /* [n_experts] */
+    float cache_bias;
+    float *scores; /* [n_experts] */
+
     /* Of one row: what a later layer's router would choose now. */
     float *ahead_normed;   /* [hidden] */
     uint32_t *ahead_ids;   /* [k] ascending */

@@ -2,6 +2,8 @@
 
 #include <math.h>
 
+#include "arch/prefer.h"
+
 static const struct transformer *transformer_of(const struct step *step)
 {
     return step->arch;
@@ -202,6 +204,8 @@ void blocks_route(struct step *step, uint32_t layer)
     be->ops->matmul(be, products, t->shared_intermediate > 0 ? 2 : 1);
     be->ops->route(be, step->router, step->n_rows, t->n_experts, t->n_experts_per_token,
                    t->renormalises, step->ids, step->weights);
+    if (step->resident != NULL)
+        prefer_resident(step, t->n_experts, t->n_experts_per_token, t->renormalises);
 }
 
 void blocks_foresee(struct step *step, uint32_t layer)

@@ -44,7 +44,7 @@ struct transformer {
     uint32_t n_heads, n_kv_heads, head_dim, rotary_dim;
     bool has_attention_gate;
     uint32_t n_key_heads, n_value_heads, key_dim, value_dim, conv_kernel;
-    uint32_t n_experts, n_experts_per_token;
+    uint32_t n_experts, n_experts_per_token, n_experts_trained;
     uint32_t expert_intermediate, shared_intermediate, dense_intermediate;
     bool has_dense_layers, renormalises, has_tied_head;
     bool has_tiled_value_heads; /* source_conventions */

@@ -81,9 +81,9 @@ static int read_experts(struct transformer *t, const struct transformer_traits *
     int rc = config_uint(c, has_other ? other_name : "num_experts", 1, LIMIT_EXPERTS,
                          &t->n_experts, err);
     if (rc == 0)
-        rc = config_uint(c, "num_experts_per_tok", 1,
-                         t->n_experts < LIMIT_TOP_K ? t->n_experts : LIMIT_TOP_K,
-                         &t->n_experts_per_token, err);
+        rc = config_experts_per_token(c, "num_experts_per_tok",
+                                      t->n_experts < LIMIT_TOP_K ? t->n_experts : LIMIT_TOP_K,
+                                      &t->n_experts_trained, &t->n_experts_per_token, err);
     if (rc == 0)
         rc = config_uint(c, "moe_intermediate_size", 1, LIMIT_INTERMEDIATE,
                          &t->expert_intermediate, err);
@@ -334,7 +334,8 @@ static void fill_shape(const struct transformer *t, struct model_shape *shape)
     *shape = (struct model_shape){
         .n_layers = t->n_layers, .hidden = t->hidden, .vocabulary = t->vocabulary,
         .max_context = t->max_context, .n_experts = t->n_experts,
-        .n_experts_per_token = t->n_experts_per_token, .has_tied_head = t->has_tied_head,
+        .n_experts_per_token = t->n_experts_per_token,
+        .n_experts_trained = t->n_experts_trained, .has_tied_head = t->has_tied_head,
     };
     for (uint32_t i = 0; i < t->n_layers; i++)
         shape->n_attention_layers += !t->layers[i].is_recurrent;

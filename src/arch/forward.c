@@ -27,6 +27,7 @@ struct forward {
     struct forward_options options;
     struct step step;
     struct expert_groups groups;
+    bool *resident; /* [n_experts] */
     struct lookahead lookahead;
     void *lookahead_memory;
     struct backend_segment *segments; /* [max_segments] */
@@ -71,6 +72,8 @@ static void carve_all(struct carver *c, struct forward *f, const struct model *m
     f->step.shared = carve(c, rows * hidden, sizeof(float));
     f->step.expert_parts = carve(c, rows * k * hidden, sizeof(float));
     f->step.ffn = carve(c, rows * hidden, sizeof(float));
+    f->step.scores = carve(c, n_experts, sizeof(float));
+    f->resident = carve(c, n_experts, sizeof(bool));
     f->step.ahead_normed = carve(c, hidden, sizeof(float));
     f->step.ahead_ids = carve(c, k, sizeof(uint32_t));
     f->step.ahead_weights = carve(c, k, sizeof(float));
@@ -155,6 +158,7 @@ int forward_open(const struct model *model, struct backend *be, struct expert_ca
     f->step.be = be;
     f->step.kv_format = options->kv_format;
     f->step.n_context = options->n_context;
+    f->step.cache_bias = options->cache_bias;
     f->step.tokens = f->tokens;
     f->step.positions = f->positions;
     f->step.segments = f->segments;
@@ -352,6 +356,8 @@ static int run_experts(struct forward *f, const struct batch *batch, uint32_t la
 {
     struct step *step = &f->step;
     const uint32_t expert_layer = f->arch->expert_layer(f->model->arch, layer);
+    if (step->resident != NULL)
+        expert_cache_resident(f->cache, expert_layer, f->resident);
     f->arch->route(step, layer);
     if (f->options.routes != NULL)
         replace_ids(f, expert_layer);
@@ -402,6 +408,9 @@ static void lay_out_rows(struct forward *f, const struct batch *batch)
     assert(row <= f->options.max_rows && batch->n_segments <= f->options.max_segments);
     f->step.n_rows = row;
     f->step.n_segments = batch->n_segments;
+    /* A prompt reads nearly every expert whatever its tokens prefer. */
+    const bool is_decode = row == batch->n_segments;
+    f->step.resident = is_decode && f->options.cache_bias > 0 ? f->resident : NULL;
 }
 
 static void point_at_layer(struct forward *f, const struct batch *batch, uint32_t layer)

@@ -22,6 +22,7 @@ struct forward_options {
     uint32_t n_context;
     const struct quant *kv_format;
     enum lookahead_mode lookahead; /* off where routes take the routers' place */
+    float cache_bias; /* above 0: approximate routing, of tokens that are decoded (prefer.h) */
     const struct routes *routes; /* borrowed, of the model's shape; NULL: the routers choose */
 };
 

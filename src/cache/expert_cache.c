@@ -466,6 +466,16 @@ void expert_cache_end(struct expert_cache *cache)
     plan->is_open = false;
 }
 
+void expert_cache_resident(struct expert_cache *cache, uint32_t layer, bool *resident)
+{
+    assert(!cache->plan.is_open);
+    collect_guesses(cache);
+    for (uint32_t e = 0; e < cache->model->expert_layers[layer].n_experts; e++) {
+        const uint32_t at = *where_of(cache, layer, e);
+        resident[e] = at != NO_SLOT && cache->slots[at].is_ordered;
+    }
+}
+
 /* ---- guesses --------------------------------------------------------------------------------- */
 
 bool expert_cache_guess(struct expert_cache *cache, uint32_t layer, uint32_t expert)

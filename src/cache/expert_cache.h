@@ -52,6 +52,9 @@ struct expert_use {
 void expert_cache_begin(struct expert_cache *cache, uint32_t layer, uint32_t n_tokens,
                         const struct expert_use *uses, uint32_t n);
 
+/* Which experts of a layer are in memory, without waiting: resident[expert]. No plan is open. */
+void expert_cache_resident(struct expert_cache *cache, uint32_t layer, bool *resident);
+
 struct expert_item {
     uint32_t index;   /* into the uses given to begin */
     const void *slot; /* valid until the next call of next or end */

@@ -51,6 +51,20 @@ int config_bool_or(const struct config *config, const char *field, bool fallback
     return jdoc_bool_or(config_holder(config, field), config->file, field, fallback, out, err);
 }
 
+int config_experts_per_token(const struct config *config, const char *field, uint64_t most,
+                             uint32_t *trained, uint32_t *used, struct fm_error *err)
+{
+    int rc = config_uint(config, field, 1, most, trained, err);
+    const uint32_t asked = config->experts_per_token;
+    *used = asked > 0 ? asked : *trained;
+    if (rc == 0 && asked > *trained)
+        rc = err_set(err, FM_ERR_ARG,
+                     "%u experts per token were asked for, the model was made for %u (%s, field "
+                     "'%s'): expected 1 to %u",
+                     asked, *trained, config->file, field, *trained);
+    return rc;
+}
+
 int config_refuse_unless(const struct config *config, const char *field, const char *supported,
                          struct fm_error *err)
 {

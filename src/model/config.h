@@ -15,6 +15,7 @@ struct config {
     const json_t *root;
     const json_t *text; /* text_config, or the root itself */
     const char *model_type;
+    uint32_t experts_per_token; /* in place of the configuration's own; 0: that one */
 };
 
 int config_init(struct config *config, const struct jdoc *doc, struct fm_error *err);
@@ -30,6 +31,11 @@ int config_number_or(const struct config *config, const char *field, double min,
                      double fallback, double *out, struct fm_error *err);
 int config_bool_or(const struct config *config, const char *field, bool fallback, bool *out,
                    struct fm_error *err);
+
+/* Experts a token is given to: the configuration's `field`, 1 to `most`, as *trained, and in *used
+ * that or fewer of them where the caller of model_open asked for it. */
+int config_experts_per_token(const struct config *config, const char *field, uint64_t most,
+                             uint32_t *trained, uint32_t *used, struct fm_error *err);
 
 /* Refuses a field that is there with another value: the arithmetic would be wrong. */
 int config_refuse_unless(const struct config *config, const char *field, const char *supported,

@@ -125,6 +125,7 @@ static int open_into(struct model *model, const struct model_options *options,
     int rc = config_init(&config, &model->source->config, err);
     if (rc != 0)
         return rc;
+    config.experts_per_token = options->experts_per_token;
     model->family = find_family(options, config.model_type);
     if (model->family == NULL)
         return unknown_family(options, &config, err);

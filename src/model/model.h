@@ -52,6 +52,7 @@ struct weight expert_layer_weight(const struct expert_layer *layer, unsigned mat
 struct model_shape {
     uint32_t n_layers, n_attention_layers, hidden, vocabulary, max_context;
     uint32_t n_experts, n_experts_per_token;
+    uint32_t n_experts_trained; /* per token, where fewer are used */
     bool has_tied_head;
 };
 
@@ -119,6 +120,7 @@ struct model {
 struct model_options {
     const struct model_family *const *families; /* NULL-terminated */
     bool metadata_only;
+    uint32_t experts_per_token; /* fewer than the model's own: approximate; 0: the model's own */
 };
 
 /* Headers only: checks everything and computes all sizes. */

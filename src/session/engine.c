@@ -108,6 +108,7 @@ static int open_compute(struct fm_model *m, const struct fm_model_options *optio
                                             .n_context = b->n_context,
                                             .kv_format = m->kv_format,
                                             .lookahead = m->streaming.lookahead,
+                                            .cache_bias = m->cache_bias,
                                             .routes = m->routes};
     struct backend_options backend = {.n_threads = b->n_threads, .cpu = options->cpu,
                                       .pin_threads = options->pin_threads};
@@ -153,7 +154,9 @@ static int open_into(struct fm_model *m, const char *path,
                      const struct fm_model_options *options, struct fm_error *err)
 {
     const struct model_options model_options = {.families = arch_families(),
-                                                .metadata_only = options->metadata_only};
+                                                .metadata_only = options->metadata_only,
+                                                .experts_per_token =
+                                                    options->experts_per_token};
     m->is_metadata_only = options->metadata_only;
     int rc = choose_kv_format(m, options->kv, err);
     if (rc == 0)
@@ -167,6 +170,8 @@ static int open_into(struct fm_model *m, const char *path,
                      "'%s' is a %s and has no checksums to check; a packed model has them: "
                      "flashmoe pack",
                      path, source_kind_name(m->model->source));
+    if (rc == 0)
+        rc = approximate_choose(m, options, err);
     if (rc == 0)
         rc = open_tokenizer(m, err);
     if (rc == 0)
@@ -276,6 +281,7 @@ void fm_model_info(const struct fm_model *m, struct fm_model_info *info)
         .has_tokenizer = m->tokenizer != NULL,
         .has_tied_head = model->shape.has_tied_head,
         .routes = m->routes != NULL ? m->routes->label : NULL,
+        .approximate = approximate_label(m),
     };
     count_mul_adds(model, info);
     for (uint32_t i = 0; i < model->n_expert_layers; i++) {
@@ -355,6 +361,7 @@ void fm_model_stats(const struct fm_model *m, struct fm_stats *stats)
         .n_decode_tokens = m->n_decode_tokens,
         .decode_ns = m->decode_ns,
         .routes = m->routes != NULL ? m->routes->label : NULL,
+        .approximate = approximate_label(m),
     };
     if (m->cache == NULL)
         return;

@@ -39,6 +39,8 @@ struct fm_model {
     struct budget budget;
     bool is_metadata_only;
     struct routes *routes; /* NULL: the model's routers */
+    char approximate[128]; /* empty: exact */
+    float cache_bias;
     struct streaming streaming;
     const char *reader_name; /* NULL without routed experts */
     char *heat_path;         /* NULL: none */
@@ -69,6 +71,13 @@ struct fm_session {
 int budget_plan(struct budget *b, const struct model *model, const struct quant *kv_format,
                 uint64_t reader_bytes, const struct fm_model_options *options,
                 struct fm_error *err);
+
+/* Checks the approximations that are asked for once the model's headers are read, and puts them in
+ * words (approximate.c). */
+int approximate_choose(struct fm_model *m, const struct fm_model_options *options,
+                       struct fm_error *err);
+/* The words, or NULL. */
+const char *approximate_label(const struct fm_model *m);
 
 /* Takes the options apart, or says what is wrong with one, before anything is opened. */
 int streaming_choose(struct streaming *s, const struct fm_model_options *options,

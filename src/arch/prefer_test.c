@@ -1,0 +1,101 @@
+/* Cache-biased routing on rows made by hand. */
+#include "arch/prefer.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define N 6
+#define K 3
+
+static const float logits[N] = {4.0f, 1.0f, 3.0f, 2.0f, 2.5f, -6.0f};
+
+struct row {
+    struct step step;
+    bool resident[N];
+    float router[N], scores[N], weights[K];
+    uint32_t ids[K];
+};
+
+/* As the router leaves it: experts 0, 2 and 4. */
+static void fill(struct row *r, bool renormalises, float bias)
+{
+    *r = (struct row){.ids = {0, 2, 4}};
+    memcpy(r->router, logits, sizeof logits);
+    double sum = 0;
+    for (int e = 0; e < N; e++)
+        sum += !renormalises || e == 0 || e == 2 || e == 4 ? exp((double)logits[e]) : 0;
+    for (int i = 0; i < K; i++)
+        r->weights[i] = (float)(exp((double)logits[r->ids[i]]) / sum);
+    r->step = (struct step){.n_rows = 1, .router = r->router, .ids = r->ids, .weights = r->weights,
+                            .scores = r->scores, .resident = r->resident, .cache_bias = bias};
+}
+
+static void expect(const struct row *r, bool renormalises, uint32_t a, uint32_t b, uint32_t c)
+{
+    const uint32_t ids[K] = {a, b, c};
+    double sum = 0;
+    for (uint32_t e = 0; e < N; e++)
+        sum += !renormalises || e == a || e == b || e == c ? exp((double)logits[e]) : 0;
+    for (int i = 0; i < K; i++) {
+        assert_int_equal(r->ids[i], ids[i]);
+        assert_true(fabs((double)r->weights[i] - exp((double)logits[ids[i]]) / sum) < 1e-6);
+    }
+}
+
+/* The range of the logits is 10, so that a bias of 0.1 is worth 1. */
+static void test_bias(void **state)
+{
+    (void)state;
+    for (int renormalises = 0; renormalises < 2; renormalises++) {
+        struct row r;
+        fill(&r, renormalises, 0.1f);
+        r.resident[1] = r.resident[3] = true; /* 2 and 3: expert 3 ties with 2 and beats 4 */
+        prefer_resident(&r.step, N, K, renormalises);
+        expect(&r, renormalises, 0, 2, 3);
+        fill(&r, renormalises, 1.0f);
+        r.resident[1] = r.resident[3] = r.resident[5] = true; /* the router's first stays */
+        prefer_resident(&r.step, N, K, renormalises);
+        expect(&r, renormalises, 0, 1, 3);
+    }
+}
+
+static void test_nothing_to_prefer(void **state)
+{
+    (void)state;
+    for (int all = 0; all < 2; all++) {
+        struct row r, before;
+        fill(&r, true, 1.0f);
+        memset(r.resident, all, sizeof r.resident);
+        before = r;
+        prefer_resident(&r.step, N, K, true);
+        assert_memory_equal(r.ids, before.ids, sizeof r.ids);
+        assert_memory_equal(r.weights, before.weights, sizeof r.weights); /* the very bits */
+    }
+}
+
+static void test_logits_that_are_no_numbers(void **state)
+{
+    (void)state;
+    struct row r;
+    fill(&r, true, 0.5f);
+    r.router[1] = NAN;
+    r.router[5] = -INFINITY;
+    r.resident[1] = r.resident[5] = true;
+    prefer_resident(&r.step, N, K, true);
+    expect(&r, true, 0, 2, 4);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bias),
+        cmocka_unit_test(test_nothing_to_prefer),
+        cmocka_unit_test(test_logits_that_are_no_numbers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

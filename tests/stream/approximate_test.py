@@ -1,0 +1,136 @@
+"""approximate_test.py PROGRAM GOLDENS NANO: the lossy switches are off by default, are what they
+say, and are named in every output."""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PROGRAM = GOLDENS = NANO = None
+SECONDS = 120
+FAMILIES = ("qwen3_next", "qwen3_moe", "qwen3_5_moe_text")
+RUN = ("-p", "Once upon a time", "-n", "24", "--greedy", "--no-heat")
+FEWER = "approximate: 1 of 4 experts per token"
+
+
+def flashmoe(*args):
+    return subprocess.run([PROGRAM, *map(str, args)], stdin=subprocess.DEVNULL,
+                          capture_output=True, encoding="utf-8", timeout=SECONDS)
+
+
+def config_of(model):
+    config = json.loads((pathlib.Path(model) / "config.json").read_text())
+    return config, config.get("text_config", config)
+
+
+class Approximate(unittest.TestCase):
+    def works(self, *args):
+        result = flashmoe(*args)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result
+
+    def answer(self, model, *args):
+        return json.loads(self.works("run", model, *RUN, "--json", *args).stdout)
+
+    def test_all_experts_are_exact(self):
+        for family in FAMILIES:
+            model = GOLDENS / family
+            used = config_of(model)[1]["num_experts_per_tok"]
+            plain = self.answer(model)
+            self.assertIsNone(plain["approximate"])
+            for more in (("--experts-per-token", used), ("--cache-bias", 0)):
+                same = self.answer(model, *more)
+                self.assertIsNone(same["approximate"])
+                self.assertEqual(same["logits_hash"], plain["logits_hash"])
+
+    def test_fewer_experts_are_those_of_a_smaller_k(self):
+        """The same bits as a model whose configuration says so."""
+        for family in FAMILIES:
+            with self.subTest(family), tempfile.TemporaryDirectory() as folder:
+                small = os.path.join(folder, family)
+                shutil.copytree(GOLDENS / family, small)
+                config, text = config_of(small)
+                used = text["num_experts_per_tok"]
+                text["num_experts_per_tok"] = used - 1
+                (pathlib.Path(small) / "config.json").write_text(json.dumps(config))
+                expected = self.answer(small)
+                self.assertIsNone(expected["approximate"])
+                fewer = self.answer(GOLDENS / family, "--experts-per-token", used - 1)
+                self.assertEqual(fewer["approximate"],
+                                 f"approximate: {used - 1} of {used} experts per token")
+                self.assertEqual(fewer["logits_hash"], expected["logits_hash"])
+                self.assertNotEqual(fewer["logits_hash"],
+                                    self.answer(GOLDENS / family)["logits_hash"])
+
+    def test_bias_reads_less(self):
+        small = ("--memory", "48M", "--context", "256", "--prefill-chunk", "16")
+        exact = self.answer(NANO, *small)
+        plain = self.answer(NANO, "--cache-bias", "0.3", *small)
+        self.assertEqual(plain["approximate"],
+                         "approximate: experts in memory preferred (cache bias 0.3)")
+        self.assertLess(plain["bytes_read"], exact["bytes_read"])
+        self.assertNotEqual(plain["logits_hash"], exact["logits_hash"])
+
+    def test_refusals(self):
+        model = GOLDENS / "qwen3_next"
+        used = config_of(model)[1]["num_experts_per_tok"]
+        for option, value, words in (
+                ("--experts-per-token", used + 1, (f"{used + 1} experts", f"1 to {used}")),
+                ("--experts-per-token", 0, ("--experts-per-token",)),
+                ("--experts-per-token", "x", ("--experts-per-token",)),
+                ("--cache-bias", -0.1, ("--cache-bias", "0 to 1")),
+                ("--cache-bias", 1.1, ("--cache-bias", "0 to 1")),
+                ("--cache-bias", "nan", ("--cache-bias",))):
+            with self.subTest(option=option, value=value):
+                result = flashmoe("run", model, *RUN, option, value)
+                self.assertNotEqual(result.returncode, 0)
+                self.assertRegex(result.stderr, r"\Aflashmoe: [^\n]*\n\Z")
+                for word in words:
+                    self.assertIn(word, result.stderr)
+        result = flashmoe("run", model, *RUN, "--cache-bias", "0.1", "--routes", "gen")
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn("routes", result.stderr)
+
+    def test_label_is_in_every_output(self):
+        model, fewer = GOLDENS / "qwen3_next", ("--experts-per-token", "1")
+        self.assertEqual(self.works("run", model, *RUN, *fewer).stderr.count(FEWER), 2)
+        self.assertIn(FEWER, self.works("run", model, *RUN, "-q", *fewer).stderr)
+        self.assertNotIn("approximate", self.works("run", model, *RUN, "-v").stderr)
+        more = (model, "--tokens", "2", "--repeat", "1", "-q", *fewer)
+        self.assertIn(FEWER, self.works("bench", "prefill", *more).stdout)
+        found = json.loads(self.works("bench", "decode", *more, "--json").stdout)
+        self.assertEqual(found["approximate"], FEWER)
+
+    def test_eval_shows_the_cost(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "text.txt")
+            trace = os.path.join(folder, "trace.csv")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write("Once upon a time there was a robot who loved music. " * 20)
+            evaluate = ("eval", "nll", NANO, path, "--window", "32", "--windows", "4", "-q")
+            exact = json.loads(self.works(*evaluate, "--json").stdout)
+            self.assertIsNone(exact["approximate"])
+            self.assertNotIn("exact_nats_per_token", exact)
+            for used, more in ((2, ("--experts-per-token", "2")),
+                               (8, ("--cache-bias", "0.5", "--memory", "48M",
+                                    "--prefill-chunk", "16"))):
+                found = json.loads(self.works(*evaluate, "--json", "--trace", trace, *more).stdout)
+                self.assertIn("approximate: ", found["approximate"])
+                self.assertEqual(found["exact_nats_per_token"], exact["nats_per_token"])
+                self.assertNotEqual(found["cost_nats_per_token"], 0)
+                self.assertAlmostEqual(found["nats_per_token"] - found["exact_nats_per_token"],
+                                       found["cost_nats_per_token"])
+                text = self.works(*evaluate, *more).stdout
+                self.assertIn(found["approximate"], text)
+                self.assertIn("the cost is ", text)
+                with open(trace, encoding="utf-8") as file: # of the approximate evaluation alone
+                    self.assertEqual(sum("," in line for line in file) - 1, 4 * 32 * 8 * used)
+
+
+if __name__ == "__main__":
+    PROGRAM, GOLDENS, NANO = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3]
+    unittest.main(argv=sys.argv[:1] + sys.argv[4:])
