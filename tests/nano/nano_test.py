@@ -2,9 +2,11 @@
 """Holds the engine to transformers' results for the trained nano checkpoint.
 
 usage: nano_test.py --data DIR --unpack-to DIR [--short] [--model PATH] [--bits N...]
-                    {greedy,nll,packed,same-bits} PROGRAM
+                    {greedy,budgets,nll,packed,same-bits} PROGRAM
 
 greedy     the twelve greedy answers of nano_golden.json, token by token
+budgets    the program long_run: the same answers, and one of 100 tokens, at five budgets from the
+           smallest allowed to one that holds everything
 nll        nats per token of the eight held-out domains, within 0.002 of transformers in bf16
 packed     the same with the experts packed to affine groups of --bits (4, 3 and 2 unless given),
            against transformers with experts of those bits: within 0.01 at 4, 0.02 below
@@ -98,6 +100,15 @@ def greedy(program, model, original, golden):
     return n_failed
 
 
+def budgets(program, model, golden):
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        for case in golden["prompts"]:
+            for ids in case["ids"], case["greedy"]:
+                print(len(ids), *ids, file=file)
+        file.flush()
+        print(run([program, "budgets", str(model), "100", file.name]))
+
+
 def nll(program, model, references, heldout, windows, tolerance):
     n_failed = 0
     for domain, want in references.items():
@@ -128,7 +139,7 @@ def main():
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--model", type=pathlib.Path)
     parser.add_argument("--bits", type=int, action="append", choices=sorted(PACKED_TOLERANCE))
-    parser.add_argument("test", choices=["greedy", "nll", "packed", "same-bits"])
+    parser.add_argument("test", choices=["greedy", "budgets", "nll", "packed", "same-bits"])
     parser.add_argument("program")
     args = parser.parse_args()
     original = unpack(args.data, args.unpack_to)
@@ -136,6 +147,8 @@ def main():
     golden = json.load(open(args.data / "nano_golden.json"))
     if args.test == "greedy":
         sys.exit(greedy(args.program, model, original, golden) > 0)
+    if args.test == "budgets":
+        return budgets(args.program, model, golden)
     if args.test == "packed":
         terms = args.unpack_to, golden, args.data / "heldout"
         sys.exit(sum(packed(args.program, original, *terms, bits)
