@@ -5,7 +5,7 @@ usage: nano_test.py --data DIR --unpack-to DIR [--short] [--model PATH] [--bits 
                     {greedy,budgets,nll,packed,same-bits} PROGRAM
 
 greedy     the twelve greedy answers of nano_golden.json, token by token
-budgets    the program long_run: the same answers, and one of 100 tokens, at five budgets from the
+budgets    the program long_run: the same answers, and one of 20 tokens, at five budgets from the
            smallest allowed to one that holds everything
 nll        nats per token of the eight held-out domains, within 0.002 of transformers in bf16
 packed     the same with the experts packed to affine groups of --bits (4, 3 and 2 unless given),
@@ -106,7 +106,7 @@ def budgets(program, model, golden):
             for ids in case["ids"], case["greedy"]:
                 print(len(ids), *ids, file=file)
         file.flush()
-        print(run([program, "budgets", str(model), "100", file.name]))
+        print(run([program, "budgets", str(model), "20", file.name]))
 
 
 def nll(program, model, references, heldout, windows, tolerance):
