@@ -1,5 +1,6 @@
 """cgroup_test.py FLASHMOE: what a run holds, resident memory and page cache together, as its cgroup
-accounts for them, stays within 2 % of --memory from start to end, with a model three times as large.
+accounts for them, stays within 2 % of --memory from start to end. The model is three times as
+large.
 
 Read through the page cache, the same run exceeds it: the samples show what they should. In a cgroup
 with a limit and without --memory, the program fits itself into the limit and is not killed.
