@@ -348,9 +348,8 @@ void bench_print_disk(const struct bench *bench)
                      human_bytes(s->expert_bytes, expert), s->read_depth, s->io);
 }
 
-void bench_print_rest(const struct bench *bench)
+void bench_print_engine(const struct fm_stats *s)
 {
-    const struct fm_stats *s = &bench->end;
     char peak[UNIT_BYTES], budget[UNIT_BYTES];
     (void)printf("memory       %s of %s, %llu experts cached\n",
                  human_bytes(s->memory_resident_peak_bytes, peak),
@@ -361,4 +360,9 @@ void bench_print_rest(const struct bench *bench)
     (void)printf("routes       %s\n", s->routes != NULL ? s->routes : "the model's own");
     if (s->approximate != NULL)
         (void)printf("%s\n", s->approximate);
+}
+
+void bench_print_rest(const struct bench *bench)
+{
+    bench_print_engine(&bench->end);
 }

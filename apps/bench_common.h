@@ -81,5 +81,6 @@ json_t *bench_json(const struct bench *bench, const struct bench_kind *kind, jso
 void bench_print_read(const struct bench *bench);
 void bench_print_disk(const struct bench *bench); /* none when it was not measured */
 void bench_print_rest(const struct bench *bench);
+void bench_print_engine(const struct fm_stats *stats); /* memory, processor, routes */
 
 #endif

@@ -15,6 +15,8 @@ extern const struct command cmd_bench_decode;
 extern const struct command cmd_bench_prefill;
 extern const struct command cmd_bench_routes;
 extern const struct command cmd_bench_replay;
+extern const struct command cmd_bench_stream;
+extern const struct command cmd_bench_switch;
 extern const struct command cmd_doctor;
 extern const struct command cmd_synth;
 extern const struct command cmd_completions;

@@ -92,8 +92,9 @@ static const struct option routes_options[] = {
              "'gen' draws experts as Qwen3-30B uses them; 'gen:KEY=VALUE,...' changes how: hot "
              "(experts in a layer's hot set, or a percentage), alpha (how popularity falls with "
              "rank), delta (how rare the others are), beta (how much a token keeps of the last "
-             "one), drift (changes per token), topic (tokens until everything changes; 0: never) "
-             "and seed. A FILE is a recording made with --trace, or another route_trace v1 file"},
+             "one), drift (changes per token), topic (tokens until everything changes; 0: never), "
+             "topics (how many there are, in turn; 0: always new ones) and seed. A FILE is a "
+             "recording made with --trace, or another route_trace v1 file"},
     {.name = NULL},
 };
 
@@ -254,6 +255,10 @@ int app_model_open(const struct args *args, const struct app_model_options *how,
     }
     options.n_context = how->n_context;
     options.routes = how->routes;
+    if (how->memory_bytes > 0)
+        options.memory_bytes = how->memory_bytes;
+    if (options.prefill_chunk == 0)
+        options.prefill_chunk = how->prefill_chunk;
     char heat[LIMIT_PATH_BYTES];
     if (options.heat_path == NULL && how->keeps_heat && !args_flag(args, "no-heat") &&
         find_heat_path(app_model_path(args), heat))
@@ -264,7 +269,7 @@ int app_model_open(const struct args *args, const struct app_model_options *how,
     progress_end(&progress);
     if (rc == 0 && is_verbose)
         say_plan(*out);
-    if (rc != 0)
+    if (rc != 0 || how->is_again)
         return rc;
     struct fm_stats stats;
     fm_model_stats(*out, &stats);

@@ -34,6 +34,9 @@ struct app_model_options {
     const char *routes; /* likewise */
     bool is_exact;      /* whatever approximations the options ask for */
     bool keeps_heat;    /* without --heat too: in the user's cache folder */
+    uint64_t memory_bytes;  /* instead of --memory; 0: that */
+    unsigned prefill_chunk; /* without --prefill-chunk; 0: chosen from the budget */
+    bool is_again;          /* opened before by this command: the routes are not named again */
 };
 
 /* Opens the model with the options of group_engine and a progress bar. Says on standard error when

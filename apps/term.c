@@ -258,8 +258,7 @@ bool out_json(json_t *object)
     return is_written;
 }
 
-/* Length of the valid UTF-8 character at the front, 0 when there is none. */
-static size_t utf8_length(const unsigned char *s, size_t n)
+size_t utf8_length(const unsigned char *s, size_t n)
 {
     if (s[0] < 0x80)
         return 1;

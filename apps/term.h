@@ -66,6 +66,8 @@ bool out_text(const char *text, size_t text_bytes);
 bool out_json(json_t *object);
 /* A JSON string; bytes that are not UTF-8 become U+FFFD. */
 json_t *json_text(const char *text, size_t text_bytes);
+/* Bytes of the valid UTF-8 character at the front of n > 0 bytes, 0 when there is none. */
+size_t utf8_length(const unsigned char *s, size_t n);
 /* Text for one line: control characters, quotes and backslashes escaped as in C. */
 void out_escaped(const char *text, size_t text_bytes);
 

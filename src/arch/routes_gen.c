@@ -48,7 +48,7 @@ struct gen_key {
 static const struct gen_key key_list[] = {
     KEY(hot, 65535, true),   KEY(alpha, 4, false),       KEY(delta, 20, false),
     KEY(beta, 8, false),     KEY(drift, 100, false),     KEY(topic, 1 << 24, true),
-    KEY(seed, UINT32_MAX, true),
+    KEY(topics, 65535, true), KEY(seed, UINT32_MAX, true),
 };
 #define N_KEYS (sizeof key_list / sizeof key_list[0])
 
@@ -117,7 +117,7 @@ int routes_gen_parse(const char *text, struct routes_gen *gen, struct fm_error *
         if (key == NULL || n_name == n)
             return err_set(err, FM_ERR_ARG,
                            "'%s': '%.*s' is not KEY=VALUE with a key of hot, alpha, delta, beta, "
-                           "drift, topic, seed", text, (int)(n < 40 ? n : 40), at);
+                           "drift, topic, topics, seed", text, (int)(n < 40 ? n : 40), at);
         int rc = set_key(gen, text, key, at + n_name + 1, n - n_name - 1, err);
         if (rc != 0)
             return rc;
@@ -214,6 +214,19 @@ static void shuffle(struct gen_layer *l)
         swap_ranks(l, i - 1, (uint32_t)random_below(l, i));
 }
 
+/* The popularity that is a topic's own, whatever was drawn before: it returns with the topic. */
+static void rank_topic(struct gen_layer *l, const struct routes_gen *gen, uint32_t layer,
+                       uint64_t topic)
+{
+    const uint64_t random = l->random;
+    l->random = (gen->seed / MILLION) << 16 ^ layer;
+    l->random = next_random(&l->random) ^ (topic + 1) << 32;
+    for (uint32_t i = 0; i < l->n_experts; i++)
+        l->expert[i] = l->rank[i] = (uint16_t)i;
+    shuffle(l);
+    l->random = random;
+}
+
 static void begin_layer(struct gen_layer *l, const struct routes_gen *gen, uint32_t layer)
 {
     const uint32_t n = l->n_experts;
@@ -291,13 +304,15 @@ static void fill_layer(struct gen_layer *l, const struct routes_gen *gen, struct
                        uint32_t layer)
 {
     const struct routes_shape *s = &routes->shape;
-    const uint64_t topic = gen->topic / MILLION;
+    const uint64_t topic = gen->topic / MILLION, n_topics = gen->topics / MILLION;
     begin_layer(l, gen, layer);
     const uint16_t *before = NULL;
     for (uint32_t p = 0; p < s->n_positions; p++) {
         uint16_t *ids = routes->ids + ((size_t)p * s->n_layers + layer) * s->n_used;
         /* A quarter of two random hot sets is common, as it is between real topics. */
-        if (p > 0 && topic > 0 && p % topic == 0)
+        if (topic > 0 && n_topics > 0 && p % topic == 0)
+            rank_topic(l, gen, layer, p / topic % n_topics);
+        else if (p > 0 && topic > 0 && p % topic == 0)
             shuffle(l);
         else if (p > 0)
             drift(l, gen->drift);

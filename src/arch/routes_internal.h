@@ -19,6 +19,7 @@ struct routes_gen {
     uint64_t beta;  /* ln of how much likelier what the last token used is */
     uint64_t drift; /* pairs that swap their popularity, per token and layer */
     uint64_t topic; /* tokens until all popularity is drawn anew; 0: never */
+    uint64_t topics; /* after so many the first popularity comes again; 0: never */
     uint64_t seed;
 };
 

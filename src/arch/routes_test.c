@@ -58,6 +58,7 @@ static void test_same_on_every_machine(void **state)
         {"gen", {8, 512, 10, 300, 0}, 0x5a392009f7083f6fu},
         {"gen:hot=20%,alpha=1.5,delta=2,beta=0,drift=2.5,topic=10,seed=77", {3, 60, 4, 64, 0},
          0x52aba8b1247caf47u},
+        {"gen:topic=7,topics=3", {4, 64, 8, 60, 0}, 0x0cafe2a6edc8416fu},
         {"gen", {2, 5, 5, 9, 0}, 0x635c01fa7832ba61u},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -83,6 +84,34 @@ static void test_beginning_does_not_depend_on_length(void **state)
 static double distance(double a, double b)
 {
     return a > b ? a - b : b - a;
+}
+
+/* How many experts of layer 7 two ranges of 50 positions have in common. */
+static unsigned n_common(const struct routes *r, uint32_t a, uint32_t b)
+{
+    bool is_used[2][128] = {{false}};
+    unsigned n = 0;
+    for (uint32_t p = 0; p < 50; p++)
+        for (uint32_t i = 0; i < r->shape.n_used; i++) {
+            is_used[0][routes_at(r, a + p, 7)[i]] = true;
+            is_used[1][routes_at(r, b + p, 7)[i]] = true;
+        }
+    for (uint32_t e = 0; e < 128; e++)
+        n += is_used[0][e] && is_used[1][e];
+    return n;
+}
+
+/* The third topic of two is the first one again: its popularity, but not its tokens. */
+static void test_topics_return(void **state)
+{
+    (void)state;
+    static const char text[] = "gen:topic=50,topics=2,drift=0,alpha=0,hot=30,delta=20";
+    struct routes *r = open_routes(text, (struct routes_shape){8, 128, 6, 150, 0});
+    const size_t row_bytes = (size_t)8 * 6 * sizeof *r->ids;
+    check_order(r);
+    assert_true(n_common(r, 0, 100) > 2 * n_common(r, 0, 50));
+    assert_true(memcmp(routes_at(r, 0, 0), routes_at(r, 100, 0), 50 * row_bytes) != 0);
+    routes_close(r);
 }
 
 /* The generator is as close to the trace it was fitted to as its comment says, for any seed. */
@@ -148,7 +177,8 @@ static void test_bad_texts(void **state)
         "gen:", "gen:alpha", "gen:alpha=", "gen:alpha=x", "gen:alpha=-1", "gen:alpha=4.1",
         "gen:alpha=1e0", "gen:alpha=0.1234567", "gen:alpha=1.2.3", "gen:alpha=1,", "gen:,alpha=1",
         "gen:Alpha=1", "gen:hot=1.5", "gen:hot=101%", "gen:hot=%", "gen:seed=4294967296",
-        "gen:topic=0.5", "gen:drift=99999999999999999999", "gen:beta=.", "gen:alpha=%",
+        "gen:topic=0.5", "gen:topics=65536", "gen:drift=99999999999999999999", "gen:beta=.",
+        "gen:alpha=%",
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct routes *routes;
@@ -331,6 +361,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_on_every_machine),
         cmocka_unit_test(test_beginning_does_not_depend_on_length),
+        cmocka_unit_test(test_topics_return),
         cmocka_unit_test(test_like_the_trace),
         cmocka_unit_test(test_like_512_experts),
         cmocka_unit_test(test_keys),

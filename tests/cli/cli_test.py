@@ -38,6 +38,8 @@ COMMANDS = {
             "help",
     "bench decode": "tokens repeat routes profile " + ENGINE + " json quiet verbose help",
     "bench prefill": "tokens repeat routes profile " + ENGINE + " json quiet verbose help",
+    "bench stream": "budgets tokens svg routes " + ENGINE + " json quiet verbose help",
+    "bench switch": "tokens csv routes trace " + ENGINE + " json quiet verbose help",
     "bench routes": "experts used layers tokens json help",
     "bench replay": "residency experts used layers tokens json help",
     "doctor": "quick threads pin cpu json quiet help",
