@@ -203,14 +203,91 @@ static void test_cgroup_limits(void **state)
     put(root, "memory.stat", "total_active_file 1000\ntotal_inactive_file 500\n");
     assert_int_equal(plat_cgroup_left(own, root), 5000 - 2500);
     assert_true(plat_cgroup_left("no/such/file", root) == UINT64_MAX);
+    put(root, "own", "0::/inner\n");
+    put(inner, "memory.max", "9000\n");
+    put(inner, "memory.high", "700\n");
+    put(root, "memory.max", "max\n");
+    assert_int_equal(plat_cgroup_left(own, root), 700 - 123);
     char command[128];
     (void)snprintf(command, sizeof command, "rm -r %s", root);
     assert_int_equal(system(command), 0);
 }
 
+static void test_memory_pressure(void **state)
+{
+    (void)state;
+    static const char some[] = "some avg10=0.12 avg60=1.00 avg300=0.00 total=17338540\n"
+                               "full avg10=0.00 avg60=0.00 avg300=0.00 total=5\n";
+    static const char *const none[] = {"", "some", "some avg10=0.00\nfull total=5\n",
+                                       "full total=5\n", "some total=\n", "some total=-3\n"};
+    uint64_t us = 7;
+    assert_true(plat_parse_stall(some, &us));
+    assert_int_equal(us, 17338540);
+    for (size_t i = 0; i < sizeof none / sizeof none[0]; i++)
+        assert_false(plat_parse_stall(none[i], &us));
+    assert_int_equal(us, 17338540);
+
+    char root[] = "/tmp/flashmoe-pressure-XXXXXX", inner[64], own[64], machine[64];
+    assert_non_null(mkdtemp(root));
+    (void)snprintf(inner, sizeof inner, "%s/inner", root);
+    (void)snprintf(own, sizeof own, "%s/own", root);
+    (void)snprintf(machine, sizeof machine, "%s/machine", root);
+    assert_int_equal(mkdir(inner, 0700), 0);
+    struct plat_pressure p;
+    plat_group_pressure(own, root, machine, &p); /* nothing is there */
+    assert_true(p.stall_us == 0 && p.n_kills == 0 && p.n_limit_hits == 0);
+    put(root, "machine", some);
+    put(root, "own", "0::/inner\n");
+    put(inner, "memory.events", "low 9\nhigh 1\nmax 20\noom 4\noom_kill 3\n");
+    plat_group_pressure(own, root, machine, &p);
+    assert_true(p.stall_us == 17338540 && p.n_kills == 3 && p.n_limit_hits == 21);
+    put(inner, "memory.pressure", "some avg10=0.00 avg60=0.00 avg300=0.00 total=11\n");
+    plat_group_pressure(own, root, machine, &p);
+    assert_int_equal(p.stall_us, 11);
+    put(root, "own", "5:memory:/inner\n4:cpu:/\n");
+    put(inner, "memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n");
+    put(inner, "memory.failcnt", "77\n");
+    plat_group_pressure(own, root, machine, &p);
+    assert_true(p.stall_us == 17338540 && p.n_kills == 2 && p.n_limit_hits == 77);
+    char command[128];
+    (void)snprintf(command, sizeof command, "rm -r %s", root);
+    assert_int_equal(system(command), 0);
+
+    const long n_before = mem_count();
+    assert_true(plat_memory_pressure(&p));
+    assert_true(p.resident > 0 && p.available > 0);
+    assert_int_equal(mem_count(), n_before);
+}
+
+static void test_memory_is_given_back(void **state)
+{
+    (void)state;
+    const uint64_t bytes = 64u << 20, half = bytes / 2;
+    char *p = mem_new_bulk(bytes, "a test", NULL);
+    assert_non_null(p);
+    memset(p, 1, bytes);
+    const uint64_t before = plat_resident_bytes();
+    plat_give_back(p + half, half);
+    assert_true(plat_resident_bytes() + half - (4u << 20) <= before);
+    assert_int_equal(p[half - 1], 1);
+    mem_free(p);
+}
+
 #else
 
 static void test_cgroup_limits(void **state)
+{
+    (void)state;
+    skip();
+}
+
+static void test_memory_pressure(void **state)
+{
+    (void)state;
+    skip();
+}
+
+static void test_memory_is_given_back(void **state)
 {
     (void)state;
     skip();
@@ -230,6 +307,8 @@ int main(void)
         cmocka_unit_test(test_jdoc_numbers_beyond_integers),
         cmocka_unit_test(test_plat_reads_and_knows_the_machine),
         cmocka_unit_test(test_cgroup_limits),
+        cmocka_unit_test(test_memory_pressure),
+        cmocka_unit_test(test_memory_is_given_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

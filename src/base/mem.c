@@ -50,9 +50,14 @@ void *mem_new_aligned(uint64_t align, uint64_t bytes, const char *what, struct f
     return p;
 }
 
+uint64_t mem_bulk_page(uint64_t bytes)
+{
+    return bytes < 2 * (uint64_t)MEM_LARGE_PAGE ? MEM_PAGE : MEM_LARGE_PAGE;
+}
+
 void *mem_new_bulk(uint64_t bytes, const char *what, struct fm_error *err)
 {
-    if (bytes < 2 * (uint64_t)MEM_LARGE_PAGE)
+    if (mem_bulk_page(bytes) == MEM_PAGE)
         return mem_new_aligned(MEM_PAGE, bytes, what, err);
     void *p = mem_new_aligned(MEM_LARGE_PAGE, bytes, what, err);
     const uint64_t whole = bytes / MEM_LARGE_PAGE * MEM_LARGE_PAGE;

@@ -45,6 +45,8 @@ void *mem_new_aligned(uint64_t align, uint64_t bytes, const char *what, struct f
  * them on request (docs/BENCHMARKS.md has what they give). No page reaches beyond `bytes` rounded
  * up to MEM_PAGE. Free with mem_free. */
 void *mem_new_bulk(uint64_t bytes, const char *what, struct fm_error *err);
+/* What such memory of so many bytes is given back in without breaking up a page. */
+uint64_t mem_bulk_page(uint64_t bytes);
 
 /* Grows *array to at least `need` elements by doubling; *capacity is updated. 0 or FM_ERR_NOMEM,
  * the old array still valid. */

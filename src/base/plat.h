@@ -131,7 +131,7 @@ uint64_t plat_cache_bytes(void);
 /* The same from the caches listed below `root` (/sys/devices/system/cpu). */
 uint64_t plat_find_caches(const char *root, const bool is_allowed[PLAT_CPUS_MAX]);
 
-/* ---- memory ------------------------------------------------------------------------------ */
+/* ---- memory (plat_memory_posix.c) --------------------------------------------------------- */
 
 /* What the machine has; 0 when unknown. */
 uint64_t plat_memory_total(void);
@@ -144,12 +144,33 @@ void plat_want_large_pages(void *at, uint64_t bytes);
  * of MEM_PAGE. */
 void plat_refuse_large_pages(void *at, uint64_t bytes);
 
+/* Gives the pages of these bytes back to the system; they hold anything afterwards. `at` and
+ * `bytes` are multiples of MEM_PAGE, in memory of mem_new_bulk. */
+void plat_give_back(void *at, uint64_t bytes);
+
 /* Memory that can be taken now without swapping: what the machine has available, or what is
  * left of the cgroup's limit when that is less. 0 when unknown. */
 uint64_t plat_memory_available(void);
 /* What is left of the limits of the groups listed in `own_groups` (/proc/self/cgroup), page cache
  * not counted; UINT64_MAX without a limit. `root` NULL is where the system mounts them. */
 uint64_t plat_cgroup_left(const char *own_groups, const char *root);
+
+/* How scarce memory is. Counters begin anywhere: what they grow by tells. */
+struct plat_pressure {
+    uint64_t resident, available; /* as below and above */
+    uint64_t stall_us; /* tasks have waited for memory: in this process's group where it says so,
+                        * or else on the machine */
+    uint64_t n_limit_hits; /* the group came to its limit, be it with page cache */
+    uint64_t n_kills;      /* processes of the group killed for want of memory */
+};
+/* False where the system does not tell. Allocates nothing. */
+bool plat_memory_pressure(struct plat_pressure *pressure);
+/* The counters, from the groups listed in `own_groups` and the machine's file. */
+void plat_group_pressure(const char *own_groups, const char *root, const char *machine,
+                         struct plat_pressure *pressure);
+/* The time of the line "some ... total=N" of a pressure file; false when there is none. */
+bool plat_parse_stall(const char *text, uint64_t *stall_us);
+
 /* Resident memory of this process now, and the most it ever was. 0 when unknown. */
 uint64_t plat_resident_bytes(void);
 uint64_t plat_resident_peak_bytes(void);

@@ -1,0 +1,374 @@
+/* The part of plat.h about memory. What is read from the system is read into the stack: pressure is
+ * looked at while tokens are computed, and nothing allocates there. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#ifdef __linux__
+#include <malloc.h>
+#else
+#include <sys/resource.h>
+#endif
+#ifdef __APPLE__
+#include <mach/mach.h>
+#include <sys/sysctl.h>
+#endif
+
+#include "base/limits.h"
+#include "base/mem.h"
+#include "base/plat.h"
+
+#ifdef __linux__
+
+/* What a file of the system's says must fit: the longest, memory.stat, has some 4 KiB. */
+#define TEXT_BYTES 16384
+
+/* A small file, NUL-terminated; false when it cannot be read. */
+static bool read_text(const char *path, char text[TEXT_BYTES])
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    text[0] = '\0';
+    if (fd < 0)
+        return false;
+    const int64_t n = plat_read_some(fd, text, TEXT_BYTES - 1, 0);
+    plat_close(fd);
+    text[n > 0 ? n : 0] = '\0';
+    return n >= 0;
+}
+
+/* The first unsigned number in a file, or `fallback` ("max" in a cgroup file gives it too). */
+static uint64_t number_in_file(const char *path, uint64_t fallback)
+{
+    char text[TEXT_BYTES];
+    if (!read_text(path, text) || text[0] < '0' || text[0] > '9')
+        return fallback;
+    return strtoull(text, NULL, 10);
+}
+
+/* The number behind FIELD in lines "FIELD: N" or "FIELD N"; 0 when there is none. */
+static uint64_t field_of(const char *text, const char *field)
+{
+    const size_t n = strlen(field);
+    for (const char *line = text; line != NULL; line = strchr(line, '\n')) {
+        line += *line == '\n';
+        if (strncmp(line, field, n) == 0 && (line[n] == ':' || line[n] == ' '))
+            return strtoull(line + n + 1, NULL, 10);
+    }
+    return 0;
+}
+
+static uint64_t field_in_file(const char *path, const char *field)
+{
+    char text[TEXT_BYTES];
+    return read_text(path, text) ? field_of(text, field) : 0;
+}
+
+/* Names of one cgroup version. */
+struct cgroup_files {
+    const char *root, *limit, *throttle, *usage; /* above `throttle` a group is slowed down */
+    const char *active_file, *inactive_file;     /* lines of memory.stat */
+    const char *pressure, *events, *failures;    /* events has lines high, max and oom_kill */
+};
+
+static const struct cgroup_files cgroup_v1 = {
+    "/sys/fs/cgroup/memory", "memory.limit_in_bytes", NULL, "memory.usage_in_bytes",
+    "total_active_file", "total_inactive_file", NULL, "memory.oom_control", "memory.failcnt",
+};
+static const struct cgroup_files cgroup_v2 = {
+    "/sys/fs/cgroup", "memory.max", "memory.high", "memory.current", "active_file",
+    "inactive_file", "memory.pressure", "memory.events", NULL,
+};
+
+static bool cgroup_path(char path[LIMIT_PATH_BYTES], const char *root, const char *group,
+                        const char *name)
+{
+    int n = snprintf(path, LIMIT_PATH_BYTES, "%s%s/%s", root, group, name);
+    return n > 0 && n < LIMIT_PATH_BYTES;
+}
+
+/* What is left of one group's limit. Its page cache counts as usage but is given back when memory
+ * is wanted; the model's own files would otherwise fill the group that runs it. */
+static uint64_t cgroup_left(const struct cgroup_files *files, const char *root, const char *group)
+{
+    char path[LIMIT_PATH_BYTES];
+    if (!cgroup_path(path, root, group, files->limit))
+        return UINT64_MAX;
+    uint64_t limit = number_in_file(path, UINT64_MAX);
+    if (files->throttle != NULL && cgroup_path(path, root, group, files->throttle)) {
+        const uint64_t high = number_in_file(path, UINT64_MAX);
+        limit = high < limit ? high : limit;
+    }
+    uint64_t usage = cgroup_path(path, root, group, files->usage) ? number_in_file(path, 0) : 0;
+    uint64_t cache = 0;
+    char stat[TEXT_BYTES];
+    if (cgroup_path(path, root, group, "memory.stat") && read_text(path, stat))
+        cache = field_of(stat, files->active_file) + field_of(stat, files->inactive_file);
+    usage = usage > cache ? usage - cache : 0;
+    return limit > usage ? limit - usage : 0;
+}
+
+/* Walks from this process's group up to the root, since any ancestor may hold the limit. */
+static uint64_t cgroup_left_upwards(const struct cgroup_files *files, const char *root, char *group)
+{
+    uint64_t left = UINT64_MAX;
+    for (;;) {
+        uint64_t here = cgroup_left(files, root, group);
+        left = here < left ? here : left;
+        char *slash = strrchr(group, '/');
+        if (slash == NULL)
+            return left;
+        *slash = '\0';
+    }
+}
+
+/* Calls fn for every group in `own_groups` that counts memory. */
+static void each_group(const char *own_groups, const char *root,
+                       void (*fn)(void *ctx, const struct cgroup_files *files, const char *root,
+                                  char *group),
+                       void *ctx)
+{
+    char text[TEXT_BYTES];
+    if (!read_text(own_groups, text))
+        return;
+    for (char *line = text; *line != '\0';) {
+        char *end = line + strcspn(line, "\n");
+        char *next = *end != '\0' ? end + 1 : end;
+        *end = '\0';
+        char *controllers = strchr(line, ':');
+        char *group = controllers != NULL ? strchr(controllers + 1, ':') : NULL;
+        line = next;
+        if (group == NULL)
+            continue;
+        *group++ = '\0';
+        const struct cgroup_files *files = strcmp(controllers, ":") == 0         ? &cgroup_v2
+                                           : strcmp(controllers, ":memory") == 0 ? &cgroup_v1
+                                                                                 : NULL;
+        if (files != NULL)
+            fn(ctx, files, root != NULL ? root : files->root, group);
+    }
+}
+
+static void find_left(void *ctx, const struct cgroup_files *files, const char *root, char *group)
+{
+    uint64_t *left = ctx, here = cgroup_left_upwards(files, root, group);
+    *left = here < *left ? here : *left;
+}
+
+uint64_t plat_cgroup_left(const char *own_groups, const char *root)
+{
+    uint64_t left = UINT64_MAX;
+    each_group(own_groups, root, find_left, &left);
+    return left;
+}
+
+bool plat_parse_stall(const char *text, uint64_t *stall_us)
+{
+    const char *total = strncmp(text, "some ", 5) == 0 ? strstr(text, "total=") : NULL;
+    const char *end = strchr(text, '\n');
+    if (total == NULL || (end != NULL && total > end) || total[6] < '0' || total[6] > '9')
+        return false;
+    *stall_us = strtoull(total + 6, NULL, 10);
+    return true;
+}
+
+/* A group whose file says something about it stands before the machine. */
+static void find_pressure(void *ctx, const struct cgroup_files *files, const char *root,
+                          char *group)
+{
+    struct plat_pressure *p = ctx;
+    char path[LIMIT_PATH_BYTES], text[TEXT_BYTES];
+    if (files->pressure != NULL && cgroup_path(path, root, group, files->pressure) &&
+        read_text(path, text))
+        (void)plat_parse_stall(text, &p->stall_us); /* where it is switched off, none */
+    if (cgroup_path(path, root, group, files->events) && read_text(path, text)) {
+        p->n_kills += field_of(text, "oom_kill");
+        p->n_limit_hits += field_of(text, "high") + field_of(text, "max");
+    }
+    if (files->failures != NULL && cgroup_path(path, root, group, files->failures))
+        p->n_limit_hits += number_in_file(path, 0);
+}
+
+void plat_group_pressure(const char *own_groups, const char *root, const char *machine,
+                         struct plat_pressure *p)
+{
+    char text[TEXT_BYTES];
+    *p = (struct plat_pressure){0};
+    if (read_text(machine, text))
+        (void)plat_parse_stall(text, &p->stall_us); /* a kernel without PSI: none */
+    each_group(own_groups, root, find_pressure, p);
+}
+
+bool plat_memory_pressure(struct plat_pressure *p)
+{
+    plat_group_pressure("/proc/self/cgroup", NULL, "/proc/pressure/memory", p);
+    p->resident = plat_resident_bytes();
+    p->available = plat_memory_available();
+    return p->resident > 0;
+}
+
+uint64_t plat_memory_available(void)
+{
+    uint64_t machine = field_in_file("/proc/meminfo", "MemAvailable") * 1024; /* kB */
+    uint64_t group = plat_cgroup_left("/proc/self/cgroup", NULL);
+    return group < machine ? group : machine;
+}
+
+uint64_t plat_memory_total(void)
+{
+    return field_in_file("/proc/meminfo", "MemTotal") * 1024; /* kB */
+}
+
+uint64_t plat_resident_bytes(void)
+{
+    char text[TEXT_BYTES];
+    const char *resident = read_text("/proc/self/statm", text) ? strchr(text, ' ') : NULL;
+    return resident != NULL ? strtoull(resident, NULL, 10) * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
+}
+
+/* Not getrusage: its figure also counts what the process was before exec. */
+uint64_t plat_resident_peak_bytes(void)
+{
+    return field_in_file("/proc/self/status", "VmHWM") * 1024; /* kB */
+}
+
+bool plat_resident_peak_reset(void)
+{
+    FILE *f = fopen("/proc/self/clear_refs", "we");
+    if (f == NULL)
+        return false;
+    bool is_written = fputs("5\n", f) >= 0;
+    return fclose(f) == 0 && is_written;
+}
+
+void plat_want_large_pages(void *at, uint64_t bytes)
+{
+    (void)madvise(at, (size_t)bytes, MADV_HUGEPAGE); /* a kernel without them says no */
+}
+
+void plat_refuse_large_pages(void *at, uint64_t bytes)
+{
+    (void)madvise(at, (size_t)bytes, MADV_NOHUGEPAGE); /* the same, and then there are none */
+}
+
+void plat_memory_trim(void)
+{
+#ifdef __GLIBC__
+    (void)malloc_trim(0); /* says only whether anything was released */
+#endif
+}
+
+void plat_give_back(void *at, uint64_t bytes)
+{
+    if (bytes > 0)
+        (void)madvise(at, (size_t)bytes, MADV_DONTNEED); /* whole pages of our own: it cannot fail */
+}
+
+#else
+
+bool plat_parse_stall(const char *text, uint64_t *stall_us)
+{
+    (void)text, (void)stall_us; /* Linux only */
+    return false;
+}
+
+void plat_group_pressure(const char *own_groups, const char *root, const char *machine,
+                         struct plat_pressure *p)
+{
+    (void)own_groups, (void)root, (void)machine; /* Linux only */
+    *p = (struct plat_pressure){0};
+}
+
+bool plat_memory_pressure(struct plat_pressure *p)
+{
+    *p = (struct plat_pressure){0};
+    return false;
+}
+
+void plat_give_back(void *at, uint64_t bytes)
+{
+#ifdef MADV_FREE
+    if (bytes > 0)
+        (void)madvise(at, (size_t)bytes, MADV_FREE); /* whole pages of our own: it cannot fail */
+#else
+    (void)at, (void)bytes;
+#endif
+}
+
+uint64_t plat_cgroup_left(const char *own_groups, const char *root)
+{
+    (void)own_groups, (void)root; /* Linux only */
+    return UINT64_MAX;
+}
+
+uint64_t plat_memory_available(void)
+{
+#ifdef __APPLE__
+    vm_statistics64_data_t vm;
+    mach_msg_type_number_t count = HOST_VM_INFO64_COUNT;
+    if (host_statistics64(mach_host_self(), HOST_VM_INFO64, (host_info64_t)&vm, &count) == 0)
+        return ((uint64_t)vm.free_count + vm.inactive_count + vm.purgeable_count) *
+               (uint64_t)sysconf(_SC_PAGESIZE);
+#endif
+    return 0;
+}
+
+uint64_t plat_memory_total(void)
+{
+#ifdef __APPLE__
+    uint64_t total = 0;
+    size_t bytes = sizeof total;
+    if (sysctlbyname("hw.memsize", &total, &bytes, NULL, 0) == 0)
+        return total;
+#endif
+    return 0;
+}
+
+uint64_t plat_resident_bytes(void)
+{
+#ifdef __APPLE__
+    struct mach_task_basic_info info;
+    mach_msg_type_number_t count = MACH_TASK_BASIC_INFO_COUNT;
+    if (task_info(mach_task_self(), MACH_TASK_BASIC_INFO, (task_info_t)&info, &count) == 0)
+        return info.resident_size;
+#endif
+    return 0;
+}
+
+uint64_t plat_resident_peak_bytes(void)
+{
+    struct rusage usage;
+    if (getrusage(RUSAGE_SELF, &usage) != 0)
+        return 0;
+#ifdef __APPLE__
+    return (uint64_t)usage.ru_maxrss;
+#else
+    return (uint64_t)usage.ru_maxrss * 1024;
+#endif
+}
+
+bool plat_resident_peak_reset(void)
+{
+    return false;
+}
+
+void plat_want_large_pages(void *at, uint64_t bytes)
+{
+    (void)at;
+    (void)bytes;
+}
+
+void plat_refuse_large_pages(void *at, uint64_t bytes)
+{
+    (void)at;
+    (void)bytes;
+}
+
+void plat_memory_trim(void)
+{
+}
+
+#endif
