@@ -55,9 +55,11 @@ struct plan {
 struct expert_cache {
     const struct model *model;
     struct expert_store *store;
-    uint32_t n_slots, n_experts;
-    char *memory;       /* [n_slots, slot_bytes] */
-    struct slot *slots; /* [n_slots] */
+    uint32_t n_most, n_experts;
+    uint32_t n_slots;   /* those from here on are empty, and their memory is given back */
+    uint32_t n_wanted;  /* those from here on are not filled any more: n_slots comes down to it */
+    char *memory;       /* [n_most, slot_bytes] */
+    struct slot *slots; /* [n_most] */
     uint32_t *where;    /* [n_expert_layers, n_experts]: slot or NO_SLOT */
     uint32_t first_empty;
     struct heat heat;
@@ -157,7 +159,8 @@ static void make_empty(struct expert_cache *cache, uint32_t i)
     *where_of(cache, slot->layer, slot->expert) = NO_SLOT;
     victims_give_up(&cache->victims, i);
     *slot = (struct slot){.state = SLOT_EMPTY, .next = cache->first_empty};
-    cache->first_empty = i;
+    if (i < cache->n_wanted)
+        cache->first_empty = i;
 }
 
 static void drop_victim(struct expert_cache *cache, uint32_t i)
@@ -295,15 +298,17 @@ static bool unqueue_last(struct expert_cache *cache)
     return i != NO_SLOT;
 }
 
-/* Makes sure of an empty slot for the plan; false when every slot is pinned or on its way. */
+/* Makes sure of an empty slot for the plan; false when every slot is pinned or on its way. While
+ * the cache shrinks, one that was emptied may be none to fill. */
 static bool make_room(struct expert_cache *cache)
 {
-    if (cache->first_empty != NO_SLOT)
-        return true;
-    const uint32_t coldest = victims_coldest(&cache->victims, cache->plan.layer);
-    if (coldest == NO_VICTIM)
-        return unqueue_last(cache);
-    drop_victim(cache, coldest);
+    while (cache->first_empty == NO_SLOT) {
+        const uint32_t coldest = victims_coldest(&cache->victims, cache->plan.layer);
+        if (coldest != NO_VICTIM)
+            drop_victim(cache, coldest);
+        else if (!unqueue_last(cache))
+            return false;
+    }
     return true;
 }
 
@@ -476,6 +481,106 @@ void expert_cache_resident(struct expert_cache *cache, uint32_t layer, bool *res
     }
 }
 
+/* ---- size ------------------------------------------------------------------------------------ */
+
+static bool is_empty(struct expert_cache *cache, uint32_t i)
+{
+    pthread_mutex_lock(&cache->lock);
+    const bool is = cache->slots[i].state == SLOT_EMPTY;
+    pthread_mutex_unlock(&cache->lock);
+    return is;
+}
+
+/* The expert of a slot that is to go gets an empty one. */
+static void move_expert(struct expert_cache *cache, uint32_t from)
+{
+    const struct slot old = cache->slots[from];
+    drop_victim(cache, from);
+    const uint32_t to = fill_empty(cache, old.layer, old.expert, SLOT_READY);
+    memcpy(slot_memory(cache, to), slot_memory(cache, from),
+           cache->model->expert_layers[old.layer].record.bytes);
+    cache->slots[to].is_guess = old.is_guess;
+    cache->slots[to].is_prepared = old.is_prepared;
+    release(cache, to);
+}
+
+/* Empties a slot that is to go: the coldest experts are dropped, wherever they are, until this one
+ * is among them or can move. False when it cannot go now: it is being read, or no more may move. */
+static bool vacate(struct expert_cache *cache, uint32_t i, uint64_t *moves_left)
+{
+    if (!cache->slots[i].is_ordered)
+        return unqueue(cache, i) || is_empty(cache, i);
+    while (cache->slots[i].is_ordered) {
+        const uint32_t spare = victims_spare(&cache->victims);
+        if (cache->first_empty != NO_SLOT && *moves_left > 0) {
+            move_expert(cache, i);
+            (*moves_left)--;
+        } else if (spare == i || spare == NO_VICTIM) {
+            drop_victim(cache, i);
+        } else if (*moves_left > 0) {
+            drop_victim(cache, spare);
+        } else {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Bytes of the pool that n slots lie in, up to the end of a page. */
+static uint64_t pool_end(const struct expert_cache *cache, uint32_t n)
+{
+    const uint64_t slot_bytes = cache->model->expert_slot_bytes;
+    const uint64_t all = cache->n_most * slot_bytes / MEM_PAGE * MEM_PAGE;
+    const uint64_t end = mem_round_up(n * slot_bytes, mem_bulk_page(cache->n_most * slot_bytes));
+    return end < all ? end : all;
+}
+
+bool expert_cache_shrink(struct expert_cache *cache, uint64_t move_bytes)
+{
+    assert(!cache->plan.is_open);
+    if (cache->n_slots == cache->n_wanted)
+        return true;
+    uint64_t moves_left = 1 + move_bytes / cache->model->expert_slot_bytes;
+    const uint64_t end = pool_end(cache, cache->n_slots);
+    collect_guesses(cache);
+    while (cache->n_slots > cache->n_wanted && vacate(cache, cache->n_slots - 1, &moves_left))
+        cache->n_slots--;
+    const uint64_t now = pool_end(cache, cache->n_slots);
+    plat_give_back(cache->memory + now, end - now);
+    return cache->n_slots == cache->n_wanted;
+}
+
+void expert_cache_settle(struct expert_cache *cache)
+{
+    while (!expert_cache_shrink(cache, UINT64_MAX))
+        wait_for_guess(cache);
+}
+
+static uint32_t floor_of(const struct model *model, uint32_t n_slots)
+{
+    const uint32_t share = n_slots / (model->n_expert_layers > 0 ? model->n_expert_layers : 1);
+    const uint32_t k = model->shape.n_experts_per_token;
+    return k < share ? k : share;
+}
+
+void expert_cache_resize(struct expert_cache *cache, uint32_t n_slots)
+{
+    assert(!cache->plan.is_open && n_slots >= 1);
+    cache->n_wanted = n_slots < cache->n_most ? n_slots : cache->n_most;
+    if (cache->n_slots < cache->n_wanted)
+        cache->n_slots = cache->n_wanted;
+    cache->stats.n_slots = cache->n_wanted;
+    victims_set_floor(&cache->victims, floor_of(cache->model, cache->n_wanted));
+    cache->first_empty = NO_SLOT;
+    pthread_mutex_lock(&cache->lock);
+    for (uint32_t i = cache->n_wanted; i-- > 0;)
+        if (cache->slots[i].state == SLOT_EMPTY) {
+            cache->slots[i].next = cache->first_empty;
+            cache->first_empty = i;
+        }
+    pthread_mutex_unlock(&cache->lock);
+}
+
 /* ---- guesses --------------------------------------------------------------------------------- */
 
 bool expert_cache_guess(struct expert_cache *cache, uint32_t layer, uint32_t expert)
@@ -492,6 +597,8 @@ bool expert_cache_guess(struct expert_cache *cache, uint32_t layer, uint32_t exp
         if (heat >= heat_key(&cache->heat, layer, expert) - heat_age(&cache->heat, layer))
             return false;
         drop_victim(cache, coldest);
+        if (cache->first_empty == NO_SLOT)
+            return false; /* it is one of those that go */
     }
     const uint32_t i = fill_empty(cache, layer, expert, SLOT_READING);
     cache->slots[i].is_guess = true;
@@ -593,10 +700,10 @@ static int allocate(struct expert_cache *cache, struct fm_error *err)
     const struct model *model = cache->model;
     const uint64_t n_where = (uint64_t)model->n_expert_layers * cache->n_experts;
     uint64_t bytes;
-    if (!mem_mul(cache->n_slots, model->expert_slot_bytes, &bytes))
+    if (!mem_mul(cache->n_most, model->expert_slot_bytes, &bytes))
         return err_set(err, FM_ERR_NOMEM, "size overflow: the expert cache");
     cache->memory = mem_new_bulk(bytes, "the expert cache", err);
-    cache->slots = mem_new(cache->n_slots, sizeof *cache->slots, "the expert cache", err);
+    cache->slots = mem_new(cache->n_most, sizeof *cache->slots, "the expert cache", err);
     cache->where = mem_new(n_where, sizeof *cache->where, "the expert cache", err);
     cache->reads = mem_new(N_READS, sizeof *cache->reads, "the expert cache", err);
     cache->plan.hit_slots = mem_new(cache->n_experts, sizeof(uint32_t), "a plan", err);
@@ -614,7 +721,7 @@ static void fill_lists(struct expert_cache *cache)
 {
     cache->first_landed = cache->last_landed = NO_SLOT;
     for (uint32_t i = 0; i < cache->n_slots; i++)
-        cache->slots[i].next = i + 1 < cache->n_slots ? i + 1 : NO_SLOT;
+        cache->slots[i].next = i + 1 < cache->n_slots ? i + 1 : NO_SLOT; /* all are empty */
     for (uint32_t i = 0; i < READS_NEEDED; i++)
         cache->idle_reads[cache->n_idle_reads++] = i;
     for (uint32_t i = 0; i < READS_GUESSED; i++)
@@ -629,11 +736,9 @@ int expert_cache_open(const struct model *model, struct expert_store *store, uin
     if (cache == NULL)
         return FM_ERR_NOMEM;
     const uint32_t n_layers = model->n_expert_layers;
-    const uint32_t share = n_slots / (n_layers > 0 ? n_layers : 1);
-    const uint32_t k = model->shape.n_experts_per_token;
     cache->model = model;
     cache->store = store;
-    cache->n_slots = n_slots;
+    cache->n_most = cache->n_slots = cache->n_wanted = n_slots;
     cache->n_experts = most_experts(model);
     cache->stats.n_slots = n_slots;
     pthread_mutex_init(&cache->lock, NULL);
@@ -642,9 +747,10 @@ int expert_cache_open(const struct model *model, struct expert_store *store, uin
     if (rc == 0)
         rc = heat_init(&cache->heat, policy, n_layers, cache->n_experts, err);
     if (rc == 0)
-        rc = ghosts_init(&cache->ghosts, &cache->heat, k * n_layers, err);
+        rc = ghosts_init(&cache->ghosts, &cache->heat, model->shape.n_experts_per_token * n_layers,
+                         err);
     if (rc == 0)
-        rc = victims_init(&cache->victims, &cache->heat, n_slots, k < share ? k : share, err);
+        rc = victims_init(&cache->victims, &cache->heat, n_slots, floor_of(model, n_slots), err);
     if (rc != 0) {
         expert_cache_close(cache);
         return rc;

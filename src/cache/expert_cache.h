@@ -1,5 +1,5 @@
-/* The expert cache: a fixed pool of slots, taken at open and reused until close. The unit of work
- * is one layer's plan: begin names the experts the layer needs and starts reading those that are
+/* The expert cache: a pool of slots, reserved at open and reused until close. The unit of work is
+ * one layer's plan: begin names the experts the layer needs and starts reading those that are
  * missing; next hands out those that are ready, resident ones first and the others as they land;
  * end closes the plan. An expert that was asked for is always the expert that is handed out; a read
  * that fails makes next fail.
@@ -83,8 +83,20 @@ void expert_cache_warm(struct expert_cache *cache);
 /* Begins no more of these reads: before the store is closed, which waits for what has begun. */
 void expert_cache_stop_warming(struct expert_cache *cache);
 
+/* ---- size ------------------------------------------------------------------------------------ */
+
+/* Uses so many slots from now on, at least one and at most those it was opened with; no plan is
+ * open. Further ones are there at once. To use fewer, expert_cache_shrink is called between plans
+ * until it returns true: the coldest experts are dropped, the others are moved to the slots that
+ * stay, and the memory behind these is given back in whole pages. A call copies about move_bytes
+ * and waits for nothing: a slot that is being read goes at a later call. */
+void expert_cache_resize(struct expert_cache *cache, uint32_t n_slots);
+bool expert_cache_shrink(struct expert_cache *cache, uint64_t move_bytes);
+/* All of it now; waits for reads under way. */
+void expert_cache_settle(struct expert_cache *cache);
+
 struct expert_cache_stats {
-    uint64_t n_slots;
+    uint64_t n_slots; /* in use, empty or not */
     uint64_t n_hits, n_misses; /* experts that plans named: there, or not */
     uint64_t n_late;           /* of the misses, those whose guess was on its way */
     uint64_t n_guesses, n_guesses_used, n_warmed; /* guesses that landed; warmed ones apart */

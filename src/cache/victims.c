@@ -162,6 +162,18 @@ void victims_remove(struct victims *v, uint32_t slot)
     victims_aged(v, layer);
 }
 
+void victims_set_floor(struct victims *v, uint32_t floor)
+{
+    v->floor = floor;
+    for (uint32_t i = 0; i < v->n_layers; i++)
+        victims_aged(v, i);
+}
+
+uint32_t victims_spare(const struct victims *v)
+{
+    return v->winners[1] == NO_VICTIM ? NO_VICTIM : top_of(v, v->winners[1]);
+}
+
 uint32_t victims_coldest(const struct victims *v, uint32_t layer)
 {
     const uint32_t other = v->winners[1];

@@ -49,6 +49,10 @@ void victims_remove(struct victims *v, uint32_t slot);
  * of a layer, and between layers to the lower one. */
 uint32_t victims_coldest(const struct victims *v, uint32_t layer);
 
+/* The coldest slot of the layers that have more than their floor; NO_VICTIM when there is none. */
+uint32_t victims_spare(const struct victims *v);
+void victims_set_floor(struct victims *v, uint32_t floor);
+
 /* After heat_pass for a layer. */
 void victims_aged(struct victims *v, uint32_t layer);
 

@@ -38,7 +38,7 @@ struct faulty_reader {
     pthread_cond_t work_ready;
     struct read_op *queue;
     uint32_t n_queued, random;
-    bool is_closing;
+    bool is_closing, is_held; /* held: the threads serve nothing */
     unsigned n_threads;
     pthread_t threads[N_THREADS];
     long n_submitted, n_done, n_failed;
@@ -82,7 +82,7 @@ static void *faulty_main(void *arg)
     for (;;) {
         if (r->n_queued == 0 && r->is_closing)
             break;
-        if (r->n_queued == 0) {
+        if (r->n_queued == 0 || r->is_held) {
             pthread_cond_wait(&r->work_ready, &r->lock);
             continue;
         }
@@ -471,6 +471,130 @@ static void test_warm_and_guessed(void **state)
     close_model(&f);
 }
 
+/* Any size at any time, beside guesses, warming and failing reads: plans get the right bytes, and
+ * the slots of a cache that has settled lie inside its size. */
+static void test_size_changes(void **state)
+{
+    static const uint32_t slots[] = {2, 7, 20, 48};
+    struct fixture f;
+    uint32_t random = 5;
+    open_model(&f, *state);
+    for (unsigned i = 0; i < 2 * sizeof slots / sizeof slots[0]; i++) {
+        const uint32_t most = slots[i / 2];
+        uint32_t wanted = most;
+        open_cache(&f, most, i % 2);
+        struct heat *heat = expert_cache_heat(f.cache);
+        for (uint32_t e = 0; e < MAX_EXPERTS; e++)
+            heat_restore(heat, e % f.model->n_expert_layers, e, 1 + e, e);
+        expert_cache_warm(f.cache);
+        for (int round = 0; round < 400; round++) {
+            struct plan plan;
+            struct expert_cache_stats stats;
+            random_plan(&f, &random, &plan);
+            if (next_random(&random, 3) == 0) {
+                wanted = 1 + next_random(&random, most);
+                expert_cache_resize(f.cache, wanted);
+            }
+            if (next_random(&random, 2) == 0)
+                (void)expert_cache_shrink(f.cache, next_random(&random, 4) *
+                                                       f.model->expert_slot_bytes);
+            if (next_random(&random, 8) == 0)
+                expert_cache_settle(f.cache);
+            if (next_random(&random, 8) == 0)
+                set_fault(f.reader, 1 + next_random(&random, 9), 1, FAULT_EIO);
+            (void)expert_cache_guess(f.cache, plan.layer, next_random(&random, MAX_EXPERTS));
+            (void)run_plan_beside(&f, &plan, UINT32_MAX);
+            set_fault(f.reader, 0, 0, FAULT_EIO);
+            expert_cache_stats(f.cache, &stats);
+            assert_int_equal(stats.n_slots, wanted);
+        }
+        expert_cache_stop_warming(f.cache);
+        close_cache(&f);
+    }
+    close_model(&f);
+}
+
+static uint64_t n_read(struct fixture *f)
+{
+    pthread_mutex_lock(&f->reader->lock);
+    const long n = f->reader->n_submitted;
+    pthread_mutex_unlock(&f->reader->lock);
+    return (uint64_t)n;
+}
+
+/* What a smaller cache keeps are the hottest experts, wherever their slots were, and every layer
+ * keeps its floor; none of those is read again. */
+static void test_the_hottest_stay(void **state)
+{
+    struct fixture f;
+    struct plan all = {.n = MAX_EXPERTS}, some = {.n = 0}, other = {.layer = 1, .n = 4};
+    open_model(&f, *state);
+    const uint32_t k = f.model->shape.n_experts_per_token;
+    const uint32_t n_layers = f.model->n_expert_layers;
+    assert_true(k <= 4 && n_layers >= 2);
+    for (uint32_t i = 0; i < MAX_EXPERTS; i++)
+        all.ids[i] = i;
+    for (uint32_t i = 0; i < 4; i++)
+        other.ids[i] = i;
+    /* run_plan gives an expert id % 3 uses: those of 2 are hot, in slots all over the pool. */
+    for (uint32_t i = 2; i < MAX_EXPERTS; i += 3)
+        some.ids[some.n++] = i;
+    open_cache(&f, 2 * MAX_EXPERTS, false);
+    run_whole(&f, &other);
+    run_whole(&f, &all);
+    for (int round = 0; round < 5; round++)
+        run_whole(&f, &some);
+    const uint32_t floors = k * n_layers, wanted = some.n + floors;
+    expert_cache_resize(f.cache, wanted);
+    expert_cache_settle(f.cache);
+    assert_true(expert_cache_shrink(f.cache, 0)); /* nothing is left to do */
+    const uint64_t before = n_read(&f);
+    run_whole(&f, &some);
+    assert_int_equal(n_read(&f), before);
+    /* Layer 1 was colder than all of layer 0, and keeps as many as a token needs of it. */
+    struct expert_cache_stats was, is;
+    expert_cache_stats(f.cache, &was);
+    run_whole(&f, &other);
+    expert_cache_stats(f.cache, &is);
+    assert_int_equal(is.n_hits - was.n_hits, k < 4 ? k : 4);
+    /* Larger again: everything finds room, and stays. */
+    expert_cache_resize(f.cache, UINT32_MAX);
+    run_whole(&f, &all);
+    run_whole(&f, &other);
+    const uint64_t filled = n_read(&f);
+    run_whole(&f, &all);
+    run_whole(&f, &other);
+    assert_int_equal(n_read(&f), filled);
+    close_cache(&f);
+    close_model(&f);
+}
+
+/* A slot whose read is under way goes when it has landed; the call does not wait, settling does. */
+static void test_reads_under_way(void **state)
+{
+    struct fixture f;
+    const struct plan plan = {.layer = 0, .n = 1, .ids = {0}};
+    open_model(&f, *state);
+    open_cache(&f, 4, true);
+    assert_int_equal(run_plan_beside(&f, &plan, 1), 1);
+    pthread_mutex_lock(&f.reader->lock);
+    f.reader->is_held = true;
+    pthread_mutex_unlock(&f.reader->lock);
+    for (uint32_t i = 1; i < 4; i++)
+        assert_true(expert_cache_guess(f.cache, 0, i));
+    expert_cache_resize(f.cache, 1);
+    assert_false(expert_cache_shrink(f.cache, UINT64_MAX));
+    pthread_mutex_lock(&f.reader->lock);
+    f.reader->is_held = false;
+    pthread_mutex_unlock(&f.reader->lock);
+    pthread_cond_broadcast(&f.reader->work_ready);
+    expert_cache_settle(f.cache);
+    assert_true(expert_cache_shrink(f.cache, 0));
+    assert_int_equal(run_plan_beside(&f, &plan, UINT32_MAX), 0);
+    close_cache(&f);
+    close_model(&f);
+}
+
 /* ---- the store alone ------------------------------------------------------------------------ */
 
 struct answer {
@@ -545,6 +669,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_prestate(test_warm_and_guessed, next),
         cmocka_unit_test_prestate(test_warm_and_guessed, moe),
+        cmocka_unit_test_prestate(test_size_changes, next),
+        cmocka_unit_test_prestate(test_size_changes, moe),
+        cmocka_unit_test_prestate(test_the_hottest_stay, moe),
+        cmocka_unit_test_prestate(test_reads_under_way, next),
         cmocka_unit_test_prestate(test_store_answers_once, next),
         cmocka_unit_test_prestate(test_store_answers_once, moe),
         cmocka_unit_test_prestate(test_resident_experts_are_not_read, moe),
