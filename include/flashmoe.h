@@ -70,6 +70,10 @@ typedef void fm_progress_fn(void *ctx, uint64_t done, uint64_t total);
 
 struct fm_model_options {
     uint64_t memory_bytes;  /* budget for everything; 0: what the machine has free */
+    /* While tokens are computed the budget follows the machine's memory: under pressure the expert
+     * cache gives some back, and takes it again slowly, up to memory_bytes or, when that is 0, to
+     * what the machine has. "on" where the system tells (Linux), "off"; NULL: on. */
+    const char *elastic;
     unsigned n_threads;     /* 0: one per physical core this process may use */
     bool pin_threads;       /* keep each on a core of its own, except the caller's */
     const char *cpu;        /* level of the kernels (fm_machine_level); NULL: the best one here */
@@ -158,14 +162,16 @@ FM_API bool fm_number_format(unsigned i, struct fm_number_format *format);
 
 /* How the budget is spent, and what has happened so far. */
 struct fm_stats {
-    uint64_t memory_budget_bytes;
+    uint64_t memory_budget_bytes; /* now */
+    uint64_t memory_least_bytes, memory_most_bytes; /* what it may become */
     uint64_t memory_program_bytes; /* resident before the model's own memory was taken */
     uint64_t memory_dense_bytes;
     uint64_t memory_cache_bytes;
     uint64_t memory_kv_bytes; /* KV and recurrent state of all sessions */
     uint64_t memory_scratch_bytes;
     uint64_t memory_resident_peak_bytes; /* measured */
-    uint64_t n_cache_slots;
+    uint64_t n_cache_slots;       /* experts the cache has room for now */
+    uint64_t n_shrinks, n_grows;  /* times that this has changed */
     unsigned prefill_chunk, n_context, n_threads;
     const char *cpu_level; /* of the kernels in use; NULL without sessions */
 
@@ -187,6 +193,11 @@ struct fm_stats {
 };
 
 FM_API void fm_model_stats(const struct fm_model *model, struct fm_stats *stats);
+
+/* Another budget for a model in use, which it does not exceed from here on: between evaluations, or
+ * from a callback. The cache has become smaller when it returns; fm_stats tells the least and the
+ * most it may be, and more than the most is the most. FM_ERR_BUDGET: too small, nothing changed. */
+FM_API int fm_model_set_memory(struct fm_model *model, uint64_t bytes, struct fm_error *err);
 
 /* The share of its experts that looking ahead has foreseen in the i-th layer with experts, 0 to 1;
  * negative while there is none. False past the end. */

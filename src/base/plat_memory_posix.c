@@ -25,7 +25,7 @@
 #ifdef __linux__
 
 /* What a file of the system's says must fit: the longest, memory.stat, has some 4 KiB. */
-#define TEXT_BYTES 16384
+#define TEXT_BYTES 8192
 
 /* A small file, NUL-terminated; false when it cannot be read. */
 static bool read_text(const char *path, char text[TEXT_BYTES])

@@ -15,10 +15,20 @@
 /* Scratch may take this share of the budget before the chunk is made smaller. */
 #define SCRATCH_SHARE 8
 
-static uint64_t automatic_total(void)
+/* Of what is free so much is left to everybody else: a tenth, or less when the budget was given,
+ * which may mean to use nearly all there is. */
+#define RESERVE_SHARE 10
+#define RESERVE_SHARE_GIVEN 40
+
+static void choose_total(struct budget *b, const struct fm_model_options *options, bool is_elastic)
 {
-    /* A tenth of what is free is left to everybody else. */
-    return plat_resident_bytes() + plat_memory_available() / 10 * 9;
+    const uint64_t free_bytes = plat_memory_available();
+    const bool is_given = options->memory_bytes > 0;
+    b->reserve = free_bytes / (is_given ? RESERVE_SHARE_GIVEN : RESERVE_SHARE);
+    b->total = is_given ? options->memory_bytes : plat_resident_bytes() + free_bytes - b->reserve;
+    /* What others have now may be free later. */
+    const uint64_t machine = plat_memory_total() / RESERVE_SHARE * (RESERVE_SHARE - 1);
+    b->most = !is_given && is_elastic && machine > b->total ? machine : b->total;
 }
 
 static uint64_t scratch_bytes(const struct budget *b, const struct model *model,
@@ -111,12 +121,71 @@ static uint64_t size_with_rows(struct budget *b, const struct model *model,
     return sum;
 }
 
+/* ---- the expert cache ------------------------------------------------------------------------ */
+
+/* A cache of n slots that has room for n_most. */
+static uint64_t cache_bytes(const struct model *model, uint64_t n, uint64_t n_most)
+{
+    return expert_cache_bytes(model, n_most) - (n_most - n) * model->expert_slot_bytes;
+}
+
+/* Slots in so many bytes, whose last page ends inside them too: the memory behind them is the
+ * system's. */
+static uint64_t slots_in(const struct budget *b, const struct model *model, uint64_t bytes)
+{
+    const uint64_t page = mem_bulk_page(b->n_most * model->expert_slot_bytes);
+    return bytes / page * page / model->expert_slot_bytes;
+}
+
+/* Everything but the slots. */
+static uint64_t bytes_beside_slots(const struct budget *b, const struct model *model)
+{
+    return b->program + b->dense + b->sessions + b->scratch + cache_bytes(model, 0, b->n_most);
+}
+
+void budget_change(struct budget *b, const struct model *model, uint64_t total)
+{
+    const uint64_t bytes = total - bytes_beside_slots(b, model);
+    uint64_t n = slots_in(b, model, bytes);
+    n = bytes / model->expert_slot_bytes >= b->n_most ? b->n_most : n;
+    b->n_slots = n > b->n_fewest ? (uint32_t)n : b->n_fewest;
+    b->cache = cache_bytes(model, b->n_slots, b->n_most);
+    b->total = total;
+}
+
+int budget_too_small(const struct budget *b, const struct model *model, uint64_t total,
+                     struct fm_error *err)
+{
+    struct budget smaller = *b;
+    smaller.total = total;
+    smaller.cache = cache_bytes(model, b->n_fewest, b->n_most);
+    return does_not_fit(&smaller, model, b->least, err);
+}
+
+/* n_most is what the cache could at most be; makes it what it will be. */
+static void divide_cache(struct budget *b, const struct model *model, uint64_t need)
+{
+    const uint64_t n_all = b->n_most, slot_bytes = model->expert_slot_bytes;
+    const uint64_t bytes = b->total - need + b->n_fewest * slot_bytes;
+    const uint64_t exact = bytes / slot_bytes, rounded = slots_in(b, model, bytes);
+    if (b->most > b->total && exact < n_all && rounded >= b->n_fewest) {
+        b->n_slots = (uint32_t)rounded;
+    } else {
+        b->n_slots = b->n_most = (uint32_t)(exact < n_all ? exact : n_all);
+        b->most = b->total;
+    }
+    b->cache = cache_bytes(model, b->n_slots, b->n_most);
+    const uint64_t page = mem_bulk_page(b->n_most * slot_bytes);
+    b->least = bytes_beside_slots(b, model) + mem_round_up(b->n_fewest * slot_bytes, page);
+    b->least = b->least < b->total ? b->least : b->total;
+}
+
 int budget_plan(struct budget *b, const struct model *model, const struct quant *kv_format,
-                uint64_t reader_bytes, const struct fm_model_options *options,
+                uint64_t reader_bytes, const struct fm_model_options *options, bool is_elastic,
                 struct fm_error *err)
 {
     *b = (struct budget){0};
-    b->total = options->memory_bytes > 0 ? options->memory_bytes : automatic_total();
+    choose_total(b, options, is_elastic);
     b->program = plat_resident_bytes() + PROGRAM_MARGIN + reader_bytes;
     b->dense = model->dense_bytes;
     int rc = read_options(b, model, options, err);
@@ -125,9 +194,11 @@ int budget_plan(struct budget *b, const struct model *model, const struct quant 
     if (rc != 0)
         return rc;
     const uint64_t n_experts = (uint64_t)model->shape.n_experts * model->n_expert_layers;
-    const uint64_t fewest =
-        (uint64_t)model->shape.n_experts_per_token * model->n_expert_layers;
-    b->cache = expert_cache_bytes(model, fewest);
+    const uint64_t most = model->n_expert_layers > 0 ? b->most / model->expert_slot_bytes : 0;
+    b->n_fewest = model->shape.n_experts_per_token * model->n_expert_layers;
+    b->n_most = (uint32_t)(most < n_experts ? most : n_experts);
+    b->n_most = b->n_most > b->n_fewest ? b->n_most : b->n_fewest;
+    b->cache = cache_bytes(model, b->n_fewest, b->n_most);
     b->max_rows = choose_rows(b, model, kv_format, options->prefill_chunk);
     uint64_t need = size_with_rows(b, model, kv_format);
     if (need > b->total && options->prefill_chunk == 0 && b->max_rows > FEWEST_ROWS) {
@@ -137,12 +208,11 @@ int budget_plan(struct budget *b, const struct model *model, const struct quant 
     b->need = need;
     if (need > b->total)
         return does_not_fit(b, model, need, err);
+    b->least = b->total;
     if (model->n_expert_layers == 0)
-        return 0;
-    const uint64_t per_slot = expert_cache_bytes(model, 1) - expert_cache_bytes(model, 0);
-    uint64_t slots = fewest + (b->total - need) / per_slot;
-    b->n_slots = (uint32_t)(slots < n_experts ? slots : n_experts);
-    b->cache = expert_cache_bytes(model, b->n_slots);
+        b->most = b->total;
+    else
+        divide_cache(b, model, need);
     return 0;
 }
 

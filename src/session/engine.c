@@ -162,6 +162,8 @@ static int open_into(struct fm_model *m, const char *path,
     if (rc == 0)
         rc = streaming_choose(&m->streaming, options, err);
     if (rc == 0)
+        rc = elastic_choose(&m->elastic, options, err);
+    if (rc == 0)
         rc = fm_machine_check_level(options->cpu, err); /* before anything is read */
     if (rc == 0)
         rc = model_open(path, &model_options, &m->model, err);
@@ -184,7 +186,7 @@ static int open_into(struct fm_model *m, const char *path,
     plat_memory_trim(); /* the JSON trees are gone: do not count them as the program's */
     streaming_fit(&m->streaming, m->model);
     rc = budget_plan(&m->budget, m->model, m->kv_format, reader_bytes(&m->streaming.reader),
-                     options, err);
+                     options, m->elastic.is_on, err);
     if (rc == 0 && options->check)
         rc = packed_check_dense(m->model->source, err);
     if (rc == 0 && options->check && m->model->source->packed != NULL)
@@ -195,6 +197,8 @@ static int open_into(struct fm_model *m, const char *path,
         rc = streaming_open(m, options->check, err);
     if (rc == 0)
         rc = open_compute(m, options, err);
+    if (rc == 0)
+        elastic_start(m);
     return rc;
 }
 
@@ -346,12 +350,16 @@ void fm_model_stats(const struct fm_model *m, struct fm_stats *stats)
     const struct budget *b = &m->budget;
     *stats = (struct fm_stats){
         .memory_budget_bytes = b->total,
+        .memory_least_bytes = b->least,
+        .memory_most_bytes = b->most,
         .memory_program_bytes = b->program,
         .memory_dense_bytes = b->dense,
         .memory_cache_bytes = b->cache,
         .memory_kv_bytes = b->sessions,
         .memory_scratch_bytes = b->scratch,
         .memory_resident_peak_bytes = plat_resident_peak_bytes(),
+        .n_shrinks = m->elastic.n_shrinks,
+        .n_grows = m->elastic.n_grows,
         .prefill_chunk = b->max_rows,
         .n_context = b->n_context,
         .n_threads = b->n_threads,

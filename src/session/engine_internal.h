@@ -6,6 +6,7 @@
 #include <xxhash.h>
 
 #include "arch/forward.h"
+#include "session/pressure.h"
 #include "text/tokenizer.h"
 
 #ifdef __cplusplus
@@ -14,11 +15,22 @@ extern "C" {
 
 /* How the memory budget is divided; all fields in bytes unless named otherwise. */
 struct budget {
-    uint64_t total;
+    uint64_t total;       /* now */
+    uint64_t least, most; /* what it may become */
+    uint64_t reserve;     /* what is left to everybody else */
     uint64_t program; /* resident before the model's own memory, buffers of reads, a margin */
     uint64_t dense, sessions, scratch, cache;
     uint64_t need; /* with the fewest experts that work */
-    uint32_t n_slots, n_context, n_sessions, max_rows, n_threads;
+    uint32_t n_slots, n_fewest, n_most; /* experts cached: now, and what that may become */
+    uint32_t n_context, n_sessions, max_rows, n_threads;
+};
+
+/* The budget that follows the machine's memory (elastic.c). */
+struct elastic {
+    bool is_on;
+    struct pressure pressure;
+    uint64_t next_ns; /* when it is looked at again */
+    uint64_t n_shrinks, n_grows;
 };
 
 /* How experts are read and kept (streaming.c). */
@@ -37,6 +49,7 @@ struct fm_model {
     struct fm_sampling default_sampling;
     const struct quant *kv_format;
     struct budget budget;
+    struct elastic elastic;
     bool is_metadata_only;
     struct routes *routes; /* NULL: the model's routers */
     char approximate[128]; /* empty: exact */
@@ -69,8 +82,20 @@ struct fm_session {
 
 /* Divides the budget, or says with the arithmetic why it cannot. */
 int budget_plan(struct budget *b, const struct model *model, const struct quant *kv_format,
-                uint64_t reader_bytes, const struct fm_model_options *options,
+                uint64_t reader_bytes, const struct fm_model_options *options, bool is_elastic,
                 struct fm_error *err);
+/* Another total between `least` and `most`: fills in what depends on it. */
+void budget_change(struct budget *b, const struct model *model, uint64_t total);
+int budget_too_small(const struct budget *b, const struct model *model, uint64_t total,
+                     struct fm_error *err);
+
+int elastic_choose(struct elastic *e, const struct fm_model_options *options,
+                   struct fm_error *err);
+/* Once the cache is open. */
+void elastic_start(struct fm_model *m);
+/* Before every layer: looks at the machine's memory when it is time, and moves a few experts where
+ * the cache is to become smaller. No plan is open. */
+void elastic_step(struct fm_model *m);
 
 /* Checks the approximations that are asked for once the model's headers are read, and puts them in
  * words (approximate.c). */

@@ -159,6 +159,7 @@ static bool before_layer(void *ctx, uint32_t layer)
                                  e->n_tokens * n_layers);
     }
     e->n_foreign += mem_count() - n_before;
+    elastic_step(e->m);
     return true;
 }
 

@@ -65,6 +65,26 @@ static int open_reader(const struct streaming *s, struct reader **reader, struct
     return reader_pread_open(&s->reader, reader, err);
 }
 
+/* The memory is the system's until an expert is read into it, so that a cache can have room for what
+ * it may become; where the system counts it all the same, it cannot grow. */
+static int open_cache(struct fm_model *m, struct fm_error *err)
+{
+    struct budget *b = &m->budget;
+    const enum heat_policy policy = m->streaming.policy;
+    int rc = expert_cache_open(m->model, m->store, b->n_most, policy, &m->cache, err);
+    if (rc == FM_ERR_NOMEM && b->n_most > b->n_slots) {
+        log_info("cache", "%s; the cache cannot grow", err != NULL ? err->text : "out of memory");
+        b->n_most = b->n_slots;
+        b->most = b->total;
+        rc = expert_cache_open(m->model, m->store, b->n_most, policy, &m->cache, err);
+    }
+    if (rc == 0 && b->n_slots < b->n_most) {
+        expert_cache_resize(m->cache, b->n_slots);
+        expert_cache_settle(m->cache);
+    }
+    return rc;
+}
+
 int streaming_open(struct fm_model *m, bool checks, struct fm_error *err)
 {
     struct streaming *s = &m->streaming;
@@ -77,7 +97,7 @@ int streaming_open(struct fm_model *m, bool checks, struct fm_error *err)
     m->reader_name = reader->ops->name;
     rc = expert_store_open(m->model, reader, s->io, checks, &m->store, err);
     if (rc == 0)
-        rc = expert_cache_open(m->model, m->store, m->budget.n_slots, s->policy, &m->cache, err);
+        rc = open_cache(m, err);
     if (rc != 0 || s->heat_path == NULL)
         return rc;
     m->heat_path = mem_strdup(s->heat_path, err);

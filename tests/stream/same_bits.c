@@ -1,8 +1,9 @@
 /* same_bits MODEL [HASH [STEP [ROUTES]]]: the logits of every position of a prompt and of a greedy
  * continuation must be the same bits for every level of kernels, 1, 2 and 4 threads, prefill chunks
  * of 1, 7, 64 and all, budgets from the smallest allowed to everything, a cold and a warm cache,
- * direct and buffered reads of both readers, both cache policies, with and without a heat file,
- * beside another session in one batch, and in a program that rounds upwards. With HASH, that value
+ * direct and buffered reads of both readers, both cache policies, with and without a heat file, a
+ * cache that shrinks and grows before every token or every layer, beside another session in one
+ * batch, and in a program that rounds upwards. With HASH, that value
  * is required; "-" requires none. With STEP, only one in STEP combinations is run; with ROUTES,
  * they choose the experts in place of the routers. Exit status 3 when bits differ. */
 #include <fenv.h>
@@ -25,7 +26,7 @@ static bool is_small;
 static unsigned n_runs, n_different;
 static unsigned variant; /* of reading and caching */
 static char heat_path[64]; /* one run leaves it for the next */
-static uint64_t fewest_slots = UINT64_MAX, most_slots;
+static uint64_t fewest_slots = UINT64_MAX, most_slots, n_swings;
 
 static void die(const struct fm_error *err)
 {
@@ -87,7 +88,24 @@ static void ignore_logits(void *ctx, unsigned position, const float *logits, uns
     (void)ctx, (void)position, (void)logits, (void)n; /* asking for them is the point */
 }
 
-static const struct fm_observer all_logits = {.logits = ignore_logits};
+/* The cache changes its size: the least, some more, the most, and a size in between. */
+static void swing(struct fm_model *model)
+{
+    static unsigned n;
+    struct fm_stats stats;
+    struct fm_error err;
+    fm_model_stats(model, &stats);
+    const uint64_t least = stats.memory_least_bytes, more = stats.memory_most_bytes - least;
+    const uint64_t budgets[] = {least, least + more / 3, least + more, least + more / 2};
+    if (fm_model_set_memory(model, budgets[n++ % 4], &err) != 0)
+        die(&err);
+}
+
+static void swing_in_mid_token(void *ctx, uint64_t done, uint64_t total)
+{
+    (void)done, (void)total;
+    swing(ctx);
+}
 
 static void compare(const char *what, const struct fm_session *session)
 {
@@ -116,7 +134,11 @@ static void run_one(struct fm_model *model, struct fm_session *session,
 {
     struct fm_error err;
     fm_session_reset(session);
-    fm_session_observe(session, &all_logits);
+    const bool swings = variant % 4 == 1, swings_in_mid_token = variant % 4 == 2;
+    const struct fm_observer observer = {.ctx = model, .logits = ignore_logits,
+                                         .progress = swings_in_mid_token ? swing_in_mid_token
+                                                                         : NULL};
+    fm_session_observe(session, &observer);
     /* In company the other's tokens come first, so that ours begin and are cut anywhere. */
     const struct fm_batch_item alone = {session, prompt, N_PROMPT};
     const struct fm_batch_item company[] = {{beside, other, N_PROMPT / 2 - 3}, alone};
@@ -126,6 +148,8 @@ static void run_one(struct fm_model *model, struct fm_session *session,
         die(&err);
     for (unsigned i = 0; i < N_MORE; i++) {
         int32_t id = best(fm_session_logits(session), vocabulary);
+        if (swings)
+            swing(model);
         /* One further token of ours beside one, or a few, of the other's. */
         const struct fm_batch_item items[] = {{session, &id, 1}, {beside, other + i, 1 + i % 3}};
         if (fm_eval_batch(model, items, beside != NULL ? 2 : 1, &err) != 0)
@@ -204,6 +228,8 @@ static void run_all(const char *path, unsigned vocabulary, unsigned step)
         compare(what, session); /* cold */
         run_one(model, session, beside, vocabulary);
         compare(what, session); /* warm, and in company */
+        fm_model_stats(model, &stats);
+        n_swings += stats.n_shrinks + stats.n_grows;
         fm_session_close(beside);
         fm_session_close(session);
         fm_model_close(model);
@@ -246,9 +272,10 @@ int main(int argc, char **argv)
     const int step = argc > 3 ? atoi(argv[3]) : 1;
     run_all(argv[1], info.vocabulary, step > 0 ? (unsigned)step : 1);
     run_rounding_upwards(argv[1], info.vocabulary);
-    printf("%u runs, %u different, caches of %llu to %llu experts, logits hash %s\n", n_runs,
-           n_different, (unsigned long long)fewest_slots, (unsigned long long)most_slots, expected);
-    if (fewest_slots >= most_slots)
+    printf("%u runs, %u different, caches of %llu to %llu experts that changed size %llu times, "
+           "logits hash %s\n", n_runs, n_different, (unsigned long long)fewest_slots,
+           (unsigned long long)most_slots, (unsigned long long)n_swings, expected);
+    if (fewest_slots >= most_slots || n_swings < N_MORE)
         return 4; /* the budgets made no difference: nothing was shown */
     (void)remove(heat_path);
     return n_different > 0 ? 3 : 0;

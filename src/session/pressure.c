@@ -1,0 +1,82 @@
+#include "session/pressure.h"
+
+/* Tasks that wait for memory more than a tenth of the time. */
+#define STALL_SHARE 10
+#define SECOND_NS 1000000000ull
+
+static uint64_t least_of(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static uint64_t above(uint64_t a, uint64_t b)
+{
+    return a > b ? a - b : 0;
+}
+
+/* Hardly anything is left. */
+static bool is_scarce(const struct pressure *p, const struct plat_pressure *seen)
+{
+    return seen->available < p->reserve / 4;
+}
+
+/* A quarter of what can go for every second of trouble. */
+static uint64_t cut_of(const struct pressure *p, uint64_t elapsed_ns)
+{
+    const uint64_t ms = least_of(elapsed_ns, SECOND_NS) / 1000000;
+    return above(p->budget, p->least) / 4 / 1000 * ms;
+}
+
+/* What the budget must come down to; what it is when there is no pressure. */
+static uint64_t shrunk(const struct pressure *p, uint64_t now_ns, const struct plat_pressure *seen)
+{
+    const uint64_t fits = seen->resident + seen->available;
+    const uint64_t spare = above(fits, p->budget);
+    uint64_t target = p->budget;
+    if (!p->has_last)
+        return spare < p->reserve / 2 ? above(fits, p->reserve) : target;
+    if (is_scarce(p, seen)) /* others are waiting for more than can be seen */
+        return above(fits, 2 * p->reserve);
+    /* Page cache can fill a group to its limit too: that alone is no pressure. */
+    const bool has_hit = seen->n_limit_hits > p->last.n_limit_hits;
+    if (spare < p->reserve / 2 || (has_hit && spare < p->reserve))
+        target = above(fits, p->reserve);
+    /* Others may stall behind limits of their own, and a page cache that is too small makes its
+     * readers wait: neither asks for this memory while plenty is there. */
+    const uint64_t elapsed_ns = above(now_ns, p->last_ns);
+    const uint64_t stall_ns = above(seen->stall_us, p->last.stall_us) * 1000;
+    const bool is_stalled = stall_ns > elapsed_ns / STALL_SHARE && spare / 4 < p->reserve;
+    if (is_stalled || seen->n_kills > p->last.n_kills)
+        target = least_of(target, above(p->budget, cut_of(p, elapsed_ns)));
+    return target;
+}
+
+static uint64_t grown(struct pressure *p, uint64_t now_ns, const struct plat_pressure *seen)
+{
+    const uint64_t step = p->most / PRESSURE_GROW_SHARE;
+    const uint64_t wanted = above(p->most, p->budget);
+    const uint64_t spare = above(seen->resident + seen->available, p->budget + p->reserve);
+    if (wanted == 0 || spare < least_of(step, wanted) ||
+        above(now_ns, p->pressed_ns) < PRESSURE_CALM_NS ||
+        above(now_ns, p->grown_ns) < PRESSURE_GROW_NS)
+        return p->budget;
+    p->grown_ns = now_ns;
+    return p->budget + least_of(step, wanted);
+}
+
+uint64_t pressure_follow(struct pressure *p, uint64_t now_ns, const struct plat_pressure *seen,
+                         bool *is_urgent)
+{
+    const uint64_t target = shrunk(p, now_ns, seen);
+    if (!p->has_last || target < p->budget)
+        p->pressed_ns = now_ns;
+    *is_urgent = target < p->budget && is_scarce(p, seen);
+    if (target < p->budget)
+        p->budget = target > p->least ? target : least_of(p->least, p->budget);
+    else
+        p->budget = grown(p, now_ns, seen);
+    p->has_last = true;
+    p->last_ns = now_ns;
+    p->last = *seen;
+    return p->budget;
+}

@@ -1,0 +1,202 @@
+/* The budget under a simulated machine with a simulated clock. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "session/pressure.h"
+
+#define MIB (1ull << 20)
+#define STEP_NS 250000000ull
+
+/* A machine whose memory is the program's budget, what others take of what they want, and the
+ * rest. */
+struct world {
+    struct pressure p;
+    struct plat_pressure seen;
+    uint64_t now_ns, total, others;
+    bool is_urgent;
+};
+
+static void open_world(struct world *w)
+{
+    *w = (struct world){.p = {.least = 1000 * MIB, .most = 8000 * MIB, .reserve = 400 * MIB,
+                              .budget = 8000 * MIB},
+                        .now_ns = 77, .total = 10000 * MIB, .others = 1000 * MIB};
+}
+
+static uint64_t look(struct world *w)
+{
+    const uint64_t left = w->total - w->p.budget;
+    w->now_ns += STEP_NS;
+    w->seen.resident = w->p.budget;
+    w->seen.available = left > w->others ? left - w->others : 0;
+    return pressure_follow(&w->p, w->now_ns, &w->seen, &w->is_urgent);
+}
+
+static void look_for(struct world *w, unsigned seconds)
+{
+    for (unsigned i = 0; i < 4 * seconds; i++)
+        (void)look(w);
+}
+
+static void test_nothing_changes_without_pressure(void **state)
+{
+    (void)state;
+    struct world w;
+    open_world(&w);
+    look_for(&w, 100);
+    assert_int_equal(w.p.budget, 8000 * MIB);
+    w.others = 1799 * MIB; /* more than half of the reserve is there */
+    look_for(&w, 100);
+    assert_int_equal(w.p.budget, 8000 * MIB);
+}
+
+static void test_shrinks_at_once_and_grows_slowly(void **state)
+{
+    (void)state;
+    struct world w;
+    open_world(&w);
+    (void)look(&w);
+    w.others = 1850 * MIB;
+    assert_int_equal(look(&w), 7750 * MIB); /* the reserve is there again */
+    assert_false(w.is_urgent);
+    w.others = 3000 * MIB;
+    assert_int_equal(look(&w), 6950 * MIB);
+    assert_true(w.is_urgent); /* nothing was left */
+    assert_int_equal(look(&w), 6200 * MIB);
+    look_for(&w, 60);
+    assert_int_equal(w.p.budget, 6200 * MIB + 2 * 160 * MIB);
+    assert_false(w.is_urgent);
+    w.others = 1000 * MIB;
+    look_for(&w, 1); /* 2 % of the most, and no more within a second */
+    assert_int_equal(w.p.budget, 6200 * MIB + 3 * 160 * MIB);
+    look_for(&w, 3);
+    assert_int_equal(w.p.budget, 6200 * MIB + 6 * 160 * MIB);
+    look_for(&w, 20);
+    assert_int_equal(w.p.budget, 8000 * MIB); /* and never above */
+}
+
+static void test_calm_comes_first(void **state)
+{
+    (void)state;
+    struct world w;
+    open_world(&w);
+    (void)look(&w);
+    w.others = 1900 * MIB;
+    const uint64_t small = look(&w);
+    assert_int_equal(small, 7700 * MIB);
+    w.others = 500 * MIB;
+    look_for(&w, 4);
+    assert_int_equal(w.p.budget, small);
+    look_for(&w, 2);
+    assert_true(w.p.budget > small);
+}
+
+/* Between the marks it stays where it is: no growth that the next look would take back. */
+static void test_no_swinging(void **state)
+{
+    (void)state;
+    struct world w;
+    open_world(&w);
+    w.others = 4000 * MIB;
+    look_for(&w, 60);
+    const uint64_t found = w.p.budget;
+    assert_true(found <= 5600 * MIB && found > 5600 * MIB - 160 * MIB);
+    for (unsigned i = 0; i < 100; i++) {
+        w.others = i % 2 == 0 ? 4000 * MIB : 4150 * MIB;
+        look_for(&w, 1);
+        assert_int_equal(w.p.budget, found);
+    }
+}
+
+static void test_floor(void **state)
+{
+    (void)state;
+    struct world w;
+    open_world(&w);
+    (void)look(&w);
+    w.others = 9900 * MIB;
+    look_for(&w, 3); /* two reserves at a time */
+    assert_int_equal(w.p.budget, 1000 * MIB);
+    assert_int_equal(look(&w), 1000 * MIB);
+    w.p.budget = w.p.most = 900 * MIB; /* opened with less than it would shrink to */
+    assert_int_equal(look(&w), 900 * MIB);
+}
+
+/* More was asked for than there is: known at the first look. */
+static void test_fixed_budget_beyond_the_machine(void **state)
+{
+    (void)state;
+    struct world w;
+    open_world(&w);
+    w.p.budget = w.p.most = 20000 * MIB;
+    w.seen = (struct plat_pressure){.resident = 500 * MIB, .available = 8500 * MIB};
+    assert_int_equal(pressure_follow(&w.p, 1, &w.seen, &w.is_urgent), 8600 * MIB);
+    assert_false(w.is_urgent); /* nothing is taken yet */
+}
+
+static void test_stalls(void **state)
+{
+    (void)state;
+    struct world w;
+    open_world(&w);
+    w.others = 500 * MIB; /* 1500 MiB are left, less than four reserves */
+    (void)look(&w);
+    w.seen.stall_us += 20000; /* of 250 ms: not yet a tenth */
+    assert_int_equal(look(&w), 8000 * MIB);
+    w.seen.stall_us += 200000;
+    const uint64_t once = look(&w);
+    assert_true(once < 8000 * MIB && once > 7500 * MIB);
+    for (unsigned i = 0; i < 400; i++) {
+        w.others = 8500 * MIB - w.p.budget; /* what it gives, others take */
+        w.seen.stall_us += 200000;
+        (void)look(&w);
+    }
+    assert_true(w.p.budget >= 1000 * MIB && w.p.budget < 1100 * MIB);
+}
+
+/* Where there is plenty the stalls are not for want of this memory. */
+static void test_stalls_of_others(void **state)
+{
+    (void)state;
+    struct world w;
+    open_world(&w);
+    w.total = 20000 * MIB;
+    (void)look(&w);
+    w.seen.stall_us += 200000;
+    w.seen.n_limit_hits += 5;
+    assert_int_equal(look(&w), 8000 * MIB);
+}
+
+static void test_events(void **state)
+{
+    (void)state;
+    struct world w;
+    open_world(&w);
+    w.others = 1700 * MIB; /* 300 are left: more than half of the reserve */
+    w.seen.n_limit_hits = w.seen.n_kills = 1000; /* what was before does not count */
+    assert_int_equal(look(&w), 8000 * MIB);
+    w.seen.n_limit_hits++;
+    assert_int_equal(look(&w), 7900 * MIB);
+    assert_int_equal(look(&w), 7900 * MIB);
+    w.seen.n_kills++;
+    assert_true(look(&w) < 7600 * MIB);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_nothing_changes_without_pressure),
+        cmocka_unit_test(test_shrinks_at_once_and_grows_slowly),
+        cmocka_unit_test(test_calm_comes_first),
+        cmocka_unit_test(test_no_swinging),
+        cmocka_unit_test(test_floor),
+        cmocka_unit_test(test_fixed_budget_beyond_the_machine),
+        cmocka_unit_test(test_stalls),
+        cmocka_unit_test(test_stalls_of_others),
+        cmocka_unit_test(test_events),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
