@@ -281,7 +281,8 @@ static json_t *make_json(const struct run *run, const struct fm_stats *stats)
         (void)json_array_append_new(tokens, json_integer(((const int32_t *)run->tokens)[i]));
     return json_pack(
         "{s:o, s:o, s:I, s:I, s:s, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:s?, s:s?,"
-        " s:s?, s:I, s:I, s:i, s:i, s:i, s:s, s:s, s:I, s:{s:f, s:I, s:f, s:f}, s:o, s:s, s:o,"
+        " s:s?, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:s, s:s, s:I, s:{s:f, s:I, s:f, s:f}, s:o, s:s,"
+        " s:o,"
         " s:o}",
         "text", json_text(run->text_bytes > 0 ? run->text : "", run->text_bytes),
         "tokens", tokens,
@@ -301,6 +302,7 @@ static json_t *make_json(const struct run *run, const struct fm_stats *stats)
         "io", stats->io, "reader", stats->reader, "policy", stats->policy,
         "memory_bytes", (json_int_t)stats->memory_resident_peak_bytes,
         "memory_budget_bytes", (json_int_t)stats->memory_budget_bytes,
+        "n_shrinks", (json_int_t)stats->n_shrinks, "n_grows", (json_int_t)stats->n_grows,
         "n_context", (int)stats->n_context,
         "prefill_chunk", (int)stats->prefill_chunk,
         "n_threads", (int)stats->n_threads,
@@ -334,6 +336,9 @@ static void print_closing_line(const struct run *run, const struct fm_stats *sta
         human_bytes(stats->bytes_read, read),
         human_bytes(stats->memory_resident_peak_bytes, peak),
         human_bytes(stats->memory_budget_bytes, budget), seed);
+    if (stats->n_shrinks > 0)
+        say("memory was scarce: the expert cache gave some back and has room for %llu experts now "
+            "(--elastic off: it keeps what it has)", (unsigned long long)stats->n_cache_slots);
     if (stats->routes != NULL)
         say("routes: %s", stats->routes);
     if (stats->approximate != NULL)

@@ -32,6 +32,10 @@ static const struct option engine_options[] = {
      .shown = "what the machine has free",
      .help = "Budget for everything: dense weights, expert cache, KV and scratch. A larger one "
              "caches more experts"},
+    {.name = "elastic", .kind = OPTION_STRING, .metavar = "WHEN", .value = "on",
+     .help = "Give memory back while others need it: on or off. The cache shrinks at once and "
+             "grows again slowly, up to --memory or, without it, to what the machine has. It "
+             "changes speed and no bit of the answer"},
     {.name = "threads", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_THREADS,
      .shown = "one per physical core", .help = "Threads that compute"},
     {.name = "pin", .kind = OPTION_FLAG, .help = option_pin_help},
@@ -223,6 +227,7 @@ static bool find_heat_path(const char *model, char path[LIMIT_PATH_BYTES])
 static void read_engine_options(const struct args *args, struct fm_model_options *options)
 {
     options->memory_bytes = args_uint(args, "memory");
+    options->elastic = args_text(args, "elastic");
     options->n_threads = (unsigned)args_uint(args, "threads");
     options->pin_threads = args_flag(args, "pin");
     options->cpu = args_text(args, "cpu");

@@ -157,7 +157,9 @@ uint64_t plat_cgroup_left(const char *own_groups, const char *root);
 
 /* How scarce memory is. Counters begin anywhere: what they grow by tells. */
 struct plat_pressure {
-    uint64_t resident, available; /* as below and above */
+    uint64_t available; /* plat_memory_available */
+    uint64_t own;       /* resident memory of this process, less its files' pages, which count as
+                         * available */
     uint64_t stall_us; /* tasks have waited for memory: in this process's group where it says so,
                         * or else on the machine */
     uint64_t n_limit_hits; /* the group came to its limit, be it with page cache */

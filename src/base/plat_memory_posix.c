@@ -202,12 +202,27 @@ void plat_group_pressure(const char *own_groups, const char *root, const char *m
     each_group(own_groups, root, find_pressure, p);
 }
 
+/* What is resident; of it, what is read again from files when it is wanted. */
+static uint64_t resident_bytes(uint64_t *file_bytes)
+{
+    char text[TEXT_BYTES];
+    char *end = read_text("/proc/self/statm", text) ? strchr(text, ' ') : NULL;
+    const uint64_t page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
+    if (end == NULL)
+        return 0;
+    const uint64_t resident = strtoull(end, &end, 10);
+    *file_bytes = strtoull(end, NULL, 10) * page_bytes;
+    return resident * page_bytes;
+}
+
 bool plat_memory_pressure(struct plat_pressure *p)
 {
     plat_group_pressure("/proc/self/cgroup", NULL, "/proc/pressure/memory", p);
-    p->resident = plat_resident_bytes();
+    uint64_t file_bytes = 0;
+    const uint64_t resident = resident_bytes(&file_bytes);
+    p->own = resident > file_bytes ? resident - file_bytes : 0;
     p->available = plat_memory_available();
-    return p->resident > 0;
+    return p->own > 0;
 }
 
 uint64_t plat_memory_available(void)
@@ -224,9 +239,8 @@ uint64_t plat_memory_total(void)
 
 uint64_t plat_resident_bytes(void)
 {
-    char text[TEXT_BYTES];
-    const char *resident = read_text("/proc/self/statm", text) ? strchr(text, ' ') : NULL;
-    return resident != NULL ? strtoull(resident, NULL, 10) * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
+    uint64_t file_bytes;
+    return resident_bytes(&file_bytes);
 }
 
 /* Not getrusage: its figure also counts what the process was before exec. */
@@ -264,7 +278,7 @@ void plat_memory_trim(void)
 void plat_give_back(void *at, uint64_t bytes)
 {
     if (bytes > 0)
-        (void)madvise(at, (size_t)bytes, MADV_DONTNEED); /* whole pages of our own: it cannot fail */
+        (void)madvise(at, (size_t)bytes, MADV_DONTNEED); /* our own: it cannot fail */
 }
 
 #else

@@ -22,10 +22,12 @@
 
 static void choose_total(struct budget *b, const struct fm_model_options *options, bool is_elastic)
 {
+    struct plat_pressure seen;
+    const uint64_t own = plat_memory_pressure(&seen) ? seen.own : plat_resident_bytes();
     const uint64_t free_bytes = plat_memory_available();
     const bool is_given = options->memory_bytes > 0;
     b->reserve = free_bytes / (is_given ? RESERVE_SHARE_GIVEN : RESERVE_SHARE);
-    b->total = is_given ? options->memory_bytes : plat_resident_bytes() + free_bytes - b->reserve;
+    b->total = is_given ? options->memory_bytes : own + free_bytes - b->reserve;
     /* What others have now may be free later. */
     const uint64_t machine = plat_memory_total() / RESERVE_SHARE * (RESERVE_SHARE - 1);
     b->most = !is_given && is_elastic && machine > b->total ? machine : b->total;

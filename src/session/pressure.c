@@ -14,10 +14,16 @@ static uint64_t above(uint64_t a, uint64_t b)
     return a > b ? a - b : 0;
 }
 
+/* A limit may have come down far below what the reserve was made for. */
+static uint64_t reserve_of(const struct pressure *p, const struct plat_pressure *seen)
+{
+    return least_of(p->reserve, (seen->own + seen->available) / 10);
+}
+
 /* Hardly anything is left. */
 static bool is_scarce(const struct pressure *p, const struct plat_pressure *seen)
 {
-    return seen->available < p->reserve / 4;
+    return seen->available < reserve_of(p, seen) / 4;
 }
 
 /* A quarter of what can go for every second of trouble. */
@@ -30,22 +36,23 @@ static uint64_t cut_of(const struct pressure *p, uint64_t elapsed_ns)
 /* What the budget must come down to; what it is when there is no pressure. */
 static uint64_t shrunk(const struct pressure *p, uint64_t now_ns, const struct plat_pressure *seen)
 {
-    const uint64_t fits = seen->resident + seen->available;
+    const uint64_t fits = seen->own + seen->available;
     const uint64_t spare = above(fits, p->budget);
+    const uint64_t reserve = reserve_of(p, seen);
     uint64_t target = p->budget;
     if (!p->has_last)
-        return spare < p->reserve / 2 ? above(fits, p->reserve) : target;
+        return spare < reserve / 2 ? above(fits, reserve) : target;
     if (is_scarce(p, seen)) /* others are waiting for more than can be seen */
-        return above(fits, 2 * p->reserve);
+        return above(fits, 2 * reserve);
     /* Page cache can fill a group to its limit too: that alone is no pressure. */
     const bool has_hit = seen->n_limit_hits > p->last.n_limit_hits;
-    if (spare < p->reserve / 2 || (has_hit && spare < p->reserve))
-        target = above(fits, p->reserve);
+    if (spare < reserve / 2 || (has_hit && spare < reserve))
+        target = above(fits, reserve);
     /* Others may stall behind limits of their own, and a page cache that is too small makes its
      * readers wait: neither asks for this memory while plenty is there. */
     const uint64_t elapsed_ns = above(now_ns, p->last_ns);
     const uint64_t stall_ns = above(seen->stall_us, p->last.stall_us) * 1000;
-    const bool is_stalled = stall_ns > elapsed_ns / STALL_SHARE && spare / 4 < p->reserve;
+    const bool is_stalled = stall_ns > elapsed_ns / STALL_SHARE && spare / 4 < reserve;
     if (is_stalled || seen->n_kills > p->last.n_kills)
         target = least_of(target, above(p->budget, cut_of(p, elapsed_ns)));
     return target;
@@ -53,9 +60,10 @@ static uint64_t shrunk(const struct pressure *p, uint64_t now_ns, const struct p
 
 static uint64_t grown(struct pressure *p, uint64_t now_ns, const struct plat_pressure *seen)
 {
-    const uint64_t step = p->most / PRESSURE_GROW_SHARE;
+    const uint64_t fits = seen->own + seen->available;
+    const uint64_t step = least_of(p->most, fits) / PRESSURE_GROW_SHARE;
     const uint64_t wanted = above(p->most, p->budget);
-    const uint64_t spare = above(seen->resident + seen->available, p->budget + p->reserve);
+    const uint64_t spare = above(fits, p->budget + reserve_of(p, seen));
     if (wanted == 0 || spare < least_of(step, wanted) ||
         above(now_ns, p->pressed_ns) < PRESSURE_CALM_NS ||
         above(now_ns, p->grown_ns) < PRESSURE_GROW_NS)

@@ -25,7 +25,7 @@ struct pressure {
 
 #define PRESSURE_CALM_NS 5000000000ull /* so long after pressure nothing grows */
 #define PRESSURE_GROW_NS 1000000000ull /* between two growths */
-#define PRESSURE_GROW_SHARE 50         /* of `most`, that a growth is at most */
+#define PRESSURE_GROW_SHARE 50         /* of what the budget could be, that a growth is */
 
 /* The new budget. *is_urgent: hardly anything is left, so that it is better to stop for a moment
  * than to shrink little by little. */

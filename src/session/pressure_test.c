@@ -30,7 +30,7 @@ static uint64_t look(struct world *w)
 {
     const uint64_t left = w->total - w->p.budget;
     w->now_ns += STEP_NS;
-    w->seen.resident = w->p.budget;
+    w->seen.own = w->p.budget;
     w->seen.available = left > w->others ? left - w->others : 0;
     return pressure_follow(&w->p, w->now_ns, &w->seen, &w->is_urgent);
 }
@@ -67,13 +67,13 @@ static void test_shrinks_at_once_and_grows_slowly(void **state)
     assert_true(w.is_urgent); /* nothing was left */
     assert_int_equal(look(&w), 6200 * MIB);
     look_for(&w, 60);
-    assert_int_equal(w.p.budget, 6200 * MIB + 2 * 160 * MIB);
+    assert_int_equal(w.p.budget, 6480 * MIB);
     assert_false(w.is_urgent);
     w.others = 1000 * MIB;
     look_for(&w, 1); /* 2 % of the most, and no more within a second */
-    assert_int_equal(w.p.budget, 6200 * MIB + 3 * 160 * MIB);
+    assert_int_equal(w.p.budget, 6480 * MIB + 160 * MIB);
     look_for(&w, 3);
-    assert_int_equal(w.p.budget, 6200 * MIB + 6 * 160 * MIB);
+    assert_int_equal(w.p.budget, 6480 * MIB + 4 * 160 * MIB);
     look_for(&w, 20);
     assert_int_equal(w.p.budget, 8000 * MIB); /* and never above */
 }
@@ -132,9 +132,21 @@ static void test_fixed_budget_beyond_the_machine(void **state)
     struct world w;
     open_world(&w);
     w.p.budget = w.p.most = 20000 * MIB;
-    w.seen = (struct plat_pressure){.resident = 500 * MIB, .available = 8500 * MIB};
+    w.seen = (struct plat_pressure){.own = 500 * MIB, .available = 8500 * MIB};
     assert_int_equal(pressure_follow(&w.p, 1, &w.seen, &w.is_urgent), 8600 * MIB);
     assert_false(w.is_urgent); /* nothing is taken yet */
+}
+
+/* A group whose limit comes down to a tenth: the reserve comes down with it. */
+static void test_smaller_limit(void **state)
+{
+    (void)state;
+    struct world w;
+    open_world(&w);
+    (void)look(&w);
+    w.p.least = 100 * MIB;
+    w.seen = (struct plat_pressure){.own = 970 * MIB, .available = 30 * MIB};
+    assert_int_equal(pressure_follow(&w.p, w.now_ns += STEP_NS, &w.seen, &w.is_urgent), 900 * MIB);
 }
 
 static void test_stalls(void **state)
@@ -150,7 +162,7 @@ static void test_stalls(void **state)
     const uint64_t once = look(&w);
     assert_true(once < 8000 * MIB && once > 7500 * MIB);
     for (unsigned i = 0; i < 400; i++) {
-        w.others = 8500 * MIB - w.p.budget; /* what it gives, others take */
+        w.others = 9400 * MIB - w.p.budget; /* what it gives, others take */
         w.seen.stall_us += 200000;
         (void)look(&w);
     }
@@ -194,6 +206,7 @@ int main(void)
         cmocka_unit_test(test_no_swinging),
         cmocka_unit_test(test_floor),
         cmocka_unit_test(test_fixed_budget_beyond_the_machine),
+        cmocka_unit_test(test_smaller_limit),
         cmocka_unit_test(test_stalls),
         cmocka_unit_test(test_stalls_of_others),
         cmocka_unit_test(test_events),

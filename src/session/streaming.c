@@ -65,8 +65,8 @@ static int open_reader(const struct streaming *s, struct reader **reader, struct
     return reader_pread_open(&s->reader, reader, err);
 }
 
-/* The memory is the system's until an expert is read into it, so that a cache can have room for what
- * it may become; where the system counts it all the same, it cannot grow. */
+/* The memory is the system's until an expert is read into it, so that a cache can have room for
+ * what it may become; where the system counts it all the same, it cannot grow. */
 static int open_cache(struct fm_model *m, struct fm_error *err)
 {
     struct budget *b = &m->budget;

@@ -23,8 +23,8 @@ MODEL = ""
 SECONDS = 60
 
 # What every command that computes takes.
-ENGINE = "memory threads pin cpu prefill-chunk kv io reader read-depth policy lookahead heat "
-ENGINE += "no-heat check experts-per-token cache-bias"
+ENGINE = "memory elastic threads pin cpu prefill-chunk kv io reader read-depth policy lookahead "
+ENGINE += "heat no-heat check experts-per-token cache-bias"
 
 COMMANDS = {
     "run": "prompt file system raw n-tokens greedy temp top-k top-p min-p seed context "
@@ -310,10 +310,10 @@ class Run(Case):
              "n_cache_slots": int,
              "bytes_read": int, "read_wait_s": float, "io": str, "reader": str, "policy": str,
              "memory_bytes": int,
-             "memory_budget_bytes": int, "n_context": int, "prefill_chunk": int, "n_threads": int,
-             "cpu_level": str, "logits_hash": str, "seed": int, "sampling": dict,
-             "stop_reason": str, "model": str, "architecture": str, "routes": type(None),
-             "approximate": type(None)}
+             "memory_budget_bytes": int, "n_shrinks": int, "n_grows": int, "n_context": int,
+             "prefill_chunk": int, "n_threads": int, "cpu_level": str, "logits_hash": str,
+             "seed": int, "sampling": dict, "stop_reason": str, "model": str,
+             "architecture": str, "routes": type(None), "approximate": type(None)}
 
     def test_json(self):
         result = flashmoe("run", MODEL, "--json", "-p", "Once upon a time", "-n", "8")

@@ -68,7 +68,10 @@ static bool must_fail(struct faulty_reader *r)
 
 static void finish(struct faulty_reader *r, struct read_op *op, bool fails)
 {
-    int64_t result = serve(op, fails, r->fault);
+    pthread_mutex_lock(&r->lock);
+    const enum fault fault = r->fault;
+    pthread_mutex_unlock(&r->lock);
+    int64_t result = serve(op, fails, fault);
     pthread_mutex_lock(&r->lock);
     r->n_done++;
     pthread_mutex_unlock(&r->lock);

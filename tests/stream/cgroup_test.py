@@ -18,6 +18,8 @@ import tempfile
 import time
 import unittest
 
+from cgroup import open_group
+
 PROGRAM = None
 MIB = 1 << 20
 BUDGET = 104 * MIB
@@ -28,68 +30,17 @@ RUN = ("--raw", "--greedy", "-n", "120", "--context", "900", "--no-heat", "--rou
 PROMPT = "Once upon a time there was a robot who loved music. " * 10
 
 
-class Group:
-    """A memory cgroup of its own for one command."""
-
-    def __init__(self, parent, is_v2):
-        self.is_v2 = is_v2
-        self.path = parent / f"flashmoe-test-{os.getpid()}"
-        self.path.mkdir()
-
-    def limit(self, n_bytes):
-        name = "memory.max" if self.is_v2 else "memory.limit_in_bytes"
-        (self.path / name).write_text(str(n_bytes))
-
-    def held(self):
-        """Resident memory and page cache."""
-        stat = dict(line.split() for line in (self.path / "memory.stat").read_text().splitlines())
-        names = ("anon", "file") if self.is_v2 else ("rss", "cache")
-        return sum(int(stat[name]) for name in names)
-
-    def n_killed(self):
-        name = "memory.events" if self.is_v2 else "memory.oom_control"
-        stat = dict(line.split() for line in (self.path / name).read_text().splitlines())
-        return int(stat.get("oom_kill", 0))
-
-    def run(self, command):
-        """The finished process and the most it held."""
-        def enter():
-            (self.path / "cgroup.procs").write_text("0")
-        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
-                                       preexec_fn=enter)
-            most, n = 0, 0
-            while process.poll() is None:
-                most, n = max(most, self.held()), n + 1
-                time.sleep(0.01)
-            out.seek(0)
-            err.seek(0)
-            return process.returncode, out.read(), err.read(), most, n
-
-    def remove(self):
-        for _ in range(50):
-            try:
-                return self.path.rmdir()
-            except OSError: # what it held is being given back
-                time.sleep(0.1)
-
-
-def open_group():
-    """A group, or None where none can be made."""
-    root = pathlib.Path("/sys/fs/cgroup")
-    for parent, is_v2 in ((root / "memory", False), (root, True)):
-        try:
-            if is_v2:
-                (parent / "cgroup.subtree_control").write_text("+memory")
-            group = Group(parent, is_v2)
-        except OSError:
-            continue
-        try:
-            group.held()
-            return group
-        except (OSError, KeyError):
-            group.remove()
-    return None
+def sampled(group, command):
+    """Status, output and messages of the command, the most it held, and the samples taken."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        process = group.start(command, stdout=out, stderr=err)
+        most, n = 0, 0
+        while process.poll() is None:
+            most, n = max(most, group.held()), n + 1
+            time.sleep(0.01)
+        out.seek(0)
+        err.seek(0)
+        return process.returncode, out.read(), err.read(), most, n
 
 
 def forget(folder):
@@ -120,7 +71,7 @@ class Bounded(unittest.TestCase):
             if limit > 0:
                 group.limit(limit)
             command = [PROGRAM, "run", self.model, "-f", self.prompt, *RUN, *map(str, args)]
-            status, out, err, most, n = group.run(command)
+            status, out, err, most, n = sampled(group, command)
             n_killed = group.n_killed()
         finally:
             group.remove()

@@ -51,7 +51,8 @@ class Reading(unittest.TestCase):
             self.assertEqual(len(hashes), 1)
 
     def test_unknown_words(self):
-        for option, value in (("--io", "mmap"), ("--reader", "aio"), ("--policy", "fifo")):
+        for option, value in (("--io", "mmap"), ("--reader", "aio"), ("--policy", "fifo"),
+                              ("--elastic", "maybe")):
             result = flashmoe("-p", "x", option, value)
             self.assertNotEqual(result.returncode, 0)
             self.assertRegex(result.stderr, rf"\Aflashmoe: [^\n]*'{value}'[^\n]*\n\Z")

@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""scarce_test.py FLASHMOE MODEL: in a memory cgroup whose limit is below what the model would take,
+from the start or lowered while it answers, the program lives and gives the same text. Exit status
+77, skipped, where this process may make no memory cgroup."""
+import json
+import subprocess
+import sys
+import time
+
+from cgroup import open_group
+
+MIB = 1 << 20
+SECONDS = 120
+
+
+def start(group, command):
+    return group.start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def lower(group, limit, process):
+    """Down to `limit`, a few MiB above what is in use at a time: the system refuses less, or
+    kills."""
+    while process.poll() is None:
+        step = max(limit, group.usage() + 6 * MIB)
+        try:
+            group.limit(step)
+            if step == limit:
+                return True
+        except OSError:
+            pass
+        time.sleep(0.3)
+    return False
+
+
+def finish(process):
+    out, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, f"status {process.returncode}: {err}"
+    return json.loads(out)
+
+
+def main():
+    program, model = sys.argv[1:]
+    command = [program, "run", model, "-p", "def main():", "--raw", "-n", "1900", "--greedy",
+               "--json", "--no-heat", "--context", "2048", "--threads", "1"]
+    group = open_group()
+    if group is None:
+        print("skipped: no memory cgroup can be made here")
+        return 77
+    try:
+        group.limit(512 * MIB)
+        free = finish(start(group, command))
+        print(f"free: {free['n_cache_slots']} experts, {free['memory_bytes'] / MIB:.1f} MiB")
+        limit = free["memory_bytes"] - 10 * MIB
+
+        process = start(group, command)
+        while process.poll() is None and group.usage() < limit:
+            time.sleep(0.01)
+        assert lower(group, limit, process), "it was done before the limit was lowered"
+        lowered = finish(process)
+        print(f"lowered to {limit / MIB:.1f} MiB: {lowered['n_cache_slots']} experts, "
+              f"{lowered['n_shrinks']} shrinks")
+
+        group.limit(limit)
+        small = finish(start(group, command))
+        print(f"{limit / MIB:.1f} MiB from the start: {small['n_cache_slots']} experts, "
+              f"{small['memory_bytes'] / MIB:.1f} MiB")
+        for answer in (lowered, small):
+            assert answer["tokens"] == free["tokens"], "another text"
+            assert answer["logits_hash"] == free["logits_hash"], "other bits"
+            assert answer["n_cache_slots"] < free["n_cache_slots"], "nothing was given back"
+        assert lowered["n_shrinks"] > 0
+    finally:
+        group.remove()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
