@@ -22,6 +22,7 @@ struct doctor {
     struct fm_machine_speeds speeds;
     const char *model; /* whose disk is measured; NULL: none */
     struct fm_disk_speeds disk;
+    struct fm_io_speeds io; /* what --io auto goes by */
     char findings[FINDINGS_MAX][FINDING_BYTES]; /* what can be better, most important first */
     unsigned n_findings;
 };
@@ -119,6 +120,19 @@ static void show_pass(void *ctx, uint64_t done, uint64_t total)
     progress_steps(ctx, done, total, "passes");
 }
 
+/* Which way experts come faster, kept for the next start, and how fast they come that way. */
+static int measure_disk(struct doctor *d, bool quick, struct fm_error *err)
+{
+    struct fm_model_options options;
+    char path[LIMIT_PATH_BYTES];
+    fm_model_options_init(&options);
+    if (app_kept_path(d->model, "io", path))
+        options.io_path = path;
+    int rc = fm_io_measure(d->model, &options, &d->io, err);
+    options.io = d->io.io;
+    return rc == 0 ? fm_disk_measure(d->model, &options, quick, &d->disk, err) : rc;
+}
+
 static int measure(struct doctor *d, struct fm_error *err)
 {
     struct progress progress;
@@ -131,7 +145,7 @@ static int measure(struct doctor *d, struct fm_error *err)
         .progress = show_pass,
         .progress_ctx = &progress,
     };
-    int rc = d->model != NULL ? fm_disk_measure(d->model, NULL, options.quick, &d->disk, err) : 0;
+    int rc = d->model != NULL ? measure_disk(d, options.quick, err) : 0;
     if (rc == 0)
         rc = fm_machine_measure(&options, &d->speeds, err);
     progress_end(&progress);
@@ -215,6 +229,10 @@ static void print_disk(const struct doctor *d)
                  human_rate(s->read.median, median), human_rate(s->read.least, least),
                  human_rate(s->read.most, most), human_bytes(s->expert_bytes, expert),
                  s->read_depth, s->io);
+    char direct[UNIT_BYTES], page[UNIT_BYTES];
+    (void)printf("io auto      %s: %s past the page cache, %s through it, both from the disk\n",
+                 d->io.io, d->io.direct > 0 ? human_rate(d->io.direct, direct) : "impossible",
+                 human_rate(d->io.page, page));
 }
 
 /* In lines of at most COLUMNS, with those behind the first indented. */
@@ -267,6 +285,18 @@ static int put_speed(json_t *object, const char *name, const struct fm_speed *sp
     return rc;
 }
 
+static json_t *rate_or_null(double rate)
+{
+    return rate > 0 ? json_real(rate * 1e-9) : json_null();
+}
+
+static int put_io(json_t *object, const struct fm_io_speeds *io)
+{
+    return json_object_set_new(object, "io_auto", text_or_null(io->io)) |
+           json_object_set_new(object, "io_direct_gb_per_s", rate_or_null(io->direct)) |
+           json_object_set_new(object, "io_page_gb_per_s", rate_or_null(io->page));
+}
+
 static int print_json(const struct doctor *d)
 {
     const struct fm_machine_info *m = &d->info;
@@ -292,7 +322,8 @@ static int print_json(const struct doctor *d)
         "n_threads", (json_int_t)d->speeds.n_threads,
         "read_buffer_bytes", (json_int_t)d->speeds.read_buffer_bytes, "findings", findings);
     const struct fm_machine_speeds *s = &d->speeds;
-    if (all == NULL || put_speed(all, "disk_read_gb_per_s", &d->disk.read) != 0 ||
+    if (all == NULL || put_io(all, &d->io) != 0 ||
+        put_speed(all, "disk_read_gb_per_s", &d->disk.read) != 0 ||
         put_speed(all, "memory_read_gb_per_s", &s->read) != 0 ||
         put_speed(all, "memory_read_one_thread_gb_per_s", &s->read_one) != 0 ||
         put_speed(all, "int8_gop_per_s", &s->int8) != 0 ||
@@ -353,7 +384,8 @@ const struct command cmd_doctor = {
         "Flash-MoE has for it, and the memory. Then measures how fast memory is read, which "
         "bounds how fast tokens are generated, and how fast int8 numbers are multiplied, which "
         "bounds how fast prompts are read: the median of several passes, the slowest and the "
-        "fastest. With MODEL also how fast its experts come from its disk, random ones and whole. "
+        "fastest. With MODEL also how fast its experts come from its disk, random ones and whole, "
+        "and whether past the page cache or through it, which is what '--io auto' goes by. "
         "At the end stands in plain words what could be better.\n"
         "It takes a few seconds and up to an eighth of the available memory.",
     .operands = (const struct operand[]){{.name = "MODEL", .is_optional = true,

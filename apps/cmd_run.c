@@ -282,8 +282,7 @@ static json_t *make_json(const struct run *run, const struct fm_stats *stats)
     return json_pack(
         "{s:o, s:o, s:I, s:I, s:s, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:s?, s:s?,"
         " s:s?, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:s, s:s, s:I, s:{s:f, s:I, s:f, s:f}, s:o, s:s,"
-        " s:o,"
-        " s:o}",
+        " s:o, s:o}",
         "text", json_text(run->text_bytes > 0 ? run->text : "", run->text_bytes),
         "tokens", tokens,
         "n_tokens", (json_int_t)run->n_tokens,

@@ -50,7 +50,9 @@ static const struct option engine_options[] = {
              "memory"},
     {.name = "io", .kind = OPTION_STRING, .metavar = "HOW", .value = "auto",
      .help = "How experts are read: direct, past the system's page cache, so that nothing is held "
-             "twice; page, through it; or auto: direct where the file system can"},
+             "twice; page, through it; or auto: whichever brings this model faster from its disk, "
+             "measured at its first start and kept in the user's cache folder ('flashmoe doctor "
+             "MODEL' measures again), and direct where there is no such folder"},
     {.name = "reader", .kind = OPTION_STRING, .metavar = "NAME", .value = "pread",
      .help = "Who reads: pread, threads that wait for the disk, or uring, one thread with an "
              "io_uring where the system allows it"},
@@ -202,8 +204,7 @@ static unsigned long long path_hash(const char *path)
     return hash;
 }
 
-/* The model's heat file in the user's cache folder, which is made; false when there is none. */
-static bool find_heat_path(const char *model, char path[LIMIT_PATH_BYTES])
+bool app_kept_path(const char *model, const char *suffix, char path[LIMIT_PATH_BYTES])
 {
     char real[LIMIT_PATH_BYTES], dir[LIMIT_PATH_BYTES / 2];
     const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
@@ -219,8 +220,8 @@ static bool find_heat_path(const char *model, char path[LIMIT_PATH_BYTES])
     if (plat_make_dir(dir, NULL) != 0)
         return false;
     const char *name = strrchr(real, '/');
-    (void)snprintf(path, LIMIT_PATH_BYTES, "%s/%.80s-%016llx.heat", dir,
-                   name != NULL ? name + 1 : real, path_hash(real));
+    (void)snprintf(path, LIMIT_PATH_BYTES, "%s/%.80s-%016llx.%s", dir,
+                   name != NULL ? name + 1 : real, path_hash(real), suffix);
     return true;
 }
 
@@ -264,10 +265,12 @@ int app_model_open(const struct args *args, const struct app_model_options *how,
         options.memory_bytes = how->memory_bytes;
     if (options.prefill_chunk == 0)
         options.prefill_chunk = how->prefill_chunk;
-    char heat[LIMIT_PATH_BYTES];
+    char heat[LIMIT_PATH_BYTES], io[LIMIT_PATH_BYTES];
     if (options.heat_path == NULL && how->keeps_heat && !args_flag(args, "no-heat") &&
-        find_heat_path(app_model_path(args), heat))
+        app_kept_path(app_model_path(args), "heat", heat))
         options.heat_path = heat;
+    if (strcmp(options.io, "auto") == 0 && app_kept_path(app_model_path(args), "io", io))
+        options.io_path = io;
     options.progress = progress_bytes;
     options.progress_ctx = &progress;
     int rc = fm_model_open(app_model_path(args), &options, out, err);

@@ -5,6 +5,7 @@
 #include <jansson.h>
 #include <stddef.h>
 
+#include "base/limits.h"
 #include "flashmoe.h"
 #include "options.h"
 
@@ -55,6 +56,9 @@ int app_speeds_measure(const struct args *args, bool with_disk, struct app_speed
                        struct fm_error *err);
 /* The disk alone. */
 int app_disk_measure(const struct args *args, struct fm_disk_speeds *speeds, struct fm_error *err);
+/* A file in the user's cache folder, which is made, for what is kept about a model; false when
+ * there is none. */
+bool app_kept_path(const char *model, const char *suffix, char path[LIMIT_PATH_BYTES]);
 /* The error of a model none of whose logits is a number. */
 int app_not_numbers(const struct args *args, struct fm_error *err);
 

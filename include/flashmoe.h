@@ -87,9 +87,12 @@ struct fm_model_options {
     const char *routes;
     const char *kv; /* format of keys and values: "f16" or "f32"; NULL: f16 */
     /* How experts are read, which changes no bit: "direct" past the page cache where the file
-     * system can, "page" through it; NULL or "auto": direct. By "pread" threads, or by "uring"
-     * where the system has it; NULL: pread. */
+     * system can, "page" through it; NULL or "auto": what io_path says, or direct. By "pread"
+     * threads, or by "uring" where the system has it; NULL: pread. */
     const char *io, *reader;
+    /* A file that keeps which of the two is faster for this model on its disk. Where it does not
+     * say so, that is measured when the model is opened, in about a second. NULL: none. */
+    const char *io_path;
     unsigned read_depth; /* reads under way at a time; 0: 8 */
     /* Reads experts that the next layer's router would choose now: "on", "off", NULL or "auto":
      * tried in turns, and kept while it is faster. */
@@ -300,6 +303,15 @@ struct fm_disk_speeds {
 };
 FM_API int fm_disk_measure(const char *model_path, const struct fm_model_options *options,
                            bool quick, struct fm_disk_speeds *speeds, struct fm_error *err);
+
+/* Whether the experts of a model come faster past the page cache or through it, in bytes per second
+ * from the disk: what "auto" goes by. Measures now, and keeps it in io_path when there is one. */
+struct fm_io_speeds {
+    double direct, page; /* direct 0: the file system cannot */
+    const char *io;      /* the choice; page only where it is clearly faster */
+};
+FM_API int fm_io_measure(const char *model_path, const struct fm_model_options *options,
+                         struct fm_io_speeds *speeds, struct fm_error *err);
 
 /* ---- text ------------------------------------------------------------------------------ */
 

@@ -51,6 +51,8 @@ int plat_open_device(const char *path, int *fd, uint64_t *file_bytes, bool *is_d
 /* A file that is open once more, to be read past the page cache with plat_read_device: -1 when the
  * file system cannot, or when another file has its path by now. */
 int plat_reopen_direct(int fd, const char *path);
+/* Lets the page cache forget these bytes of a file, which were not written; a hint. */
+void plat_drop_pages(int fd, uint64_t offset, uint64_t bytes);
 /* plat_read_some for such a file: `bytes` and `offset` are multiples of MEM_PAGE. */
 int64_t plat_read_device(int fd, void *dst, uint64_t bytes, uint64_t offset);
 /* Makes the file `bytes` long, its space taken from the disk where the file system can. */

@@ -54,6 +54,15 @@ int plat_open_device(const char *path, int *fd, uint64_t *file_bytes, bool *is_d
     return 0;
 }
 
+void plat_drop_pages(int fd, uint64_t offset, uint64_t bytes)
+{
+#ifdef __linux__
+    (void)posix_fadvise(fd, (off_t)offset, (off_t)bytes, POSIX_FADV_DONTNEED); /* a hint */
+#else
+    (void)fd, (void)offset, (void)bytes;
+#endif
+}
+
 int plat_reopen_direct(int fd, const char *path)
 {
     struct plat_file_info old, now;

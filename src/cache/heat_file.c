@@ -32,21 +32,6 @@ static size_t file_bytes(const struct heat *heat)
            (size_t)heat->n_layers * heat->n_experts * sizeof(struct heat_entry);
 }
 
-/* The same checkpoint in the same form: its architecture, shape and the place of every expert. */
-static uint64_t model_identity(const struct model *model)
-{
-    XXH64_hash_t hash = XXH3_64bits(model->model_type, strlen(model->model_type));
-    for (uint32_t i = 0; i < model->n_expert_layers; i++) {
-        const struct expert_layer *l = &model->expert_layers[i];
-        const uint64_t facts[] = {hash, l->layer, l->n_experts, l->read_bytes,
-                                  l->extents[0].offset, l->extents[0].bytes};
-        hash = XXH3_64bits(facts, sizeof facts);
-        if (l->sums != NULL)
-            hash ^= XXH3_64bits(l->sums, l->n_experts * sizeof *l->sums);
-    }
-    return hash;
-}
-
 static const char *find_fault(const char *bytes, size_t n, const struct model *model,
                               const struct heat *heat)
 {

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "base/mem.h"
 #include "base/plat.h"
@@ -162,6 +163,20 @@ int model_open(const char *path, const struct model_options *options, struct mod
     struct source *source;
     int rc = source_open(path, &source, err);
     return rc != 0 ? rc : model_open_source(source, options, out, err);
+}
+
+uint64_t model_identity(const struct model *model)
+{
+    XXH64_hash_t hash = XXH3_64bits(model->model_type, strlen(model->model_type));
+    for (uint32_t i = 0; i < model->n_expert_layers; i++) {
+        const struct expert_layer *l = &model->expert_layers[i];
+        const uint64_t facts[] = {hash, l->layer, l->n_experts, l->read_bytes,
+                                  l->extents[0].offset, l->extents[0].bytes};
+        hash = XXH3_64bits(facts, sizeof facts);
+        if (l->sums != NULL)
+            hash ^= XXH3_64bits(l->sums, l->n_experts * sizeof *l->sums);
+    }
+    return hash;
 }
 
 void model_close(struct model *model)

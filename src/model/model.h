@@ -135,6 +135,10 @@ int model_load_dense(struct model *model, fm_progress_fn *progress, void *progre
                      struct fm_error *err);
 void model_close(struct model *model); /* accepts NULL */
 
+/* The same for the same checkpoint in the same form: its architecture, shape and the place of every
+ * expert. For what is kept from one run to the next. */
+uint64_t model_identity(const struct model *model);
+
 bool model_is_stop_token(const struct model *model, int32_t id);
 /* False when there is no room for another one. */
 bool model_add_stop_token(struct model *model, int32_t id);

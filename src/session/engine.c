@@ -183,6 +183,7 @@ static int open_into(struct fm_model *m, const char *path,
     rc = open_routes(m, options, err);
     if (rc != 0)
         return rc;
+    io_choose(&m->streaming, m->model);
     plat_memory_trim(); /* the JSON trees are gone: do not count them as the program's */
     streaming_fit(&m->streaming, m->model);
     rc = budget_plan(&m->budget, m->model, m->kv_format, reader_bytes(&m->streaming.reader),

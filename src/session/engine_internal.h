@@ -41,6 +41,8 @@ struct streaming {
     enum heat_policy policy;
     enum lookahead_mode lookahead;
     const char *heat_path; /* borrowed while the model opens */
+    bool is_auto;          /* io is what was measured, here or before (io_choice.c) */
+    const char *io_path;   /* where that is kept; borrowed likewise; NULL: nowhere */
 };
 
 struct fm_model {
@@ -107,7 +109,11 @@ const char *approximate_label(const struct fm_model *m);
 /* Takes the options apart, or says what is wrong with one, before anything is opened. */
 int streaming_choose(struct streaming *s, const struct fm_model_options *options,
                      struct fm_error *err);
-/* Once the model's headers are read. */
+int streaming_open_reader(const struct streaming *s, struct reader **reader, struct fm_error *err);
+/* Once the model's headers are read: what io is where it was left open. Never fails: what cannot be
+ * measured is read past the page cache. */
+void io_choose(struct streaming *s, const struct model *model);
+/* After that. */
 void streaming_fit(struct streaming *s, const struct model *model);
 /* Opens store and cache, and begins to warm it. */
 int streaming_open(struct fm_model *m, bool checks, struct fm_error *err);

@@ -26,6 +26,8 @@ int streaming_choose(struct streaming *s, const struct fm_model_options *options
         .reader.depth = options->read_depth > 0 ? options->read_depth : DEFAULT_DEPTH,
         .policy = options->policy != NULL ? heat_policy_find(options->policy) : HEAT_LCP,
         .heat_path = options->heat_path,
+        .is_auto = is_word(io, "auto"),
+        .io_path = options->io_path,
     };
     if (!is_word(io, "auto") && !is_word(io, "page") && !is_word(io, "direct"))
         return err_set(err, FM_ERR_ARG, "experts cannot be read by '%s', only direct, page or auto",
@@ -52,7 +54,7 @@ void streaming_fit(struct streaming *s, const struct model *model)
     s->reader.bounce_bytes = expert_store_bounce_bytes(model, s->io);
 }
 
-static int open_reader(const struct streaming *s, struct reader **reader, struct fm_error *err)
+int streaming_open_reader(const struct streaming *s, struct reader **reader, struct fm_error *err)
 {
     struct fm_error why = {0};
     int rc = s->wants_uring ? reader_uring_open(&s->reader, reader, &why) : FM_ERR_UNSUPPORTED;
@@ -91,7 +93,7 @@ int streaming_open(struct fm_model *m, bool checks, struct fm_error *err)
     if (m->model->n_expert_layers == 0)
         return 0;
     struct reader *reader;
-    int rc = open_reader(s, &reader, err);
+    int rc = streaming_open_reader(s, &reader, err);
     if (rc != 0)
         return rc;
     m->reader_name = reader->ops->name;
@@ -140,7 +142,7 @@ static int measure(const struct model *model, const struct streaming *s, bool qu
     struct expert_store *store;
     struct reader *reader;
     double figures[READER_PASSES_MAX];
-    int rc = open_reader(s, &reader, err);
+    int rc = streaming_open_reader(s, &reader, err);
     if (rc != 0)
         return rc;
     const struct reader_measurement how = {

@@ -18,6 +18,7 @@ struct measure {
     struct measure_slot *slots;
     char *memory; /* [n_slots, expert_slot_bytes] */
     uint64_t random;
+    bool is_cold;
     pthread_mutex_t lock; /* covers is_landed and is_ok */
     pthread_cond_t has_landed;
 };
@@ -40,14 +41,36 @@ static void landed(struct expert_read *read, bool ok)
     pthread_mutex_unlock(&m->lock);
 }
 
+static const struct expert_layer *next_expert(struct measure *m, uint32_t *layer, uint32_t *expert)
+{
+    *layer = next_random(m, m->model->n_expert_layers);
+    *expert = next_random(m, m->model->expert_layers[*layer].n_experts);
+    return &m->model->expert_layers[*layer];
+}
+
+/* Takes the experts of the next pass, as run_pass will draw them, out of the page cache. */
+static void drop_pages(struct measure *m, uint64_t bytes)
+{
+    const uint64_t random = m->random;
+    uint64_t asked = 0;
+    uint32_t layer, expert;
+    for (unsigned n = 0; n < m->n_slots || asked < bytes; n++) {
+        const struct expert_layer *l = next_expert(m, &layer, &expert);
+        for (uint32_t i = 0; i < l->n_extents; i++) {
+            const struct extent *e = &l->extents[(size_t)expert * l->n_extents + i];
+            plat_drop_pages(m->model->source->files[e->file].fd, e->offset, e->bytes);
+        }
+        asked += l->read_bytes;
+    }
+    m->random = random;
+}
+
 static uint64_t start(struct measure *m, struct measure_slot *slot)
 {
-    const uint32_t layer = next_random(m, m->model->n_expert_layers);
-    const struct expert_layer *l = &m->model->expert_layers[layer];
     slot->is_busy = true;
     slot->is_landed = false;
-    slot->read.expert_layer = layer;
-    slot->read.expert = next_random(m, l->n_experts);
+    const struct expert_layer *l =
+        next_expert(m, &slot->read.expert_layer, &slot->read.expert);
     slot->read.dst = m->memory + (size_t)(slot - m->slots) * m->model->expert_slot_bytes;
     slot->read.urgency = READ_NEEDED;
     slot->read.done = landed;
@@ -84,6 +107,9 @@ static int run_pass(struct measure *m, uint64_t bytes, double *figure, struct fm
 {
     uint64_t asked = 0;
     int rc = 0;
+    const uint64_t random = m->random;
+    if (m->is_cold)
+        drop_pages(m, bytes);
     const uint64_t begin_ns = plat_now_ns();
     for (unsigned i = 0; i < m->n_slots; i++)
         asked += start(m, &m->slots[i]);
@@ -95,6 +121,12 @@ static int run_pass(struct measure *m, uint64_t bytes, double *figure, struct fm
     }
     const uint64_t ns = plat_now_ns() - begin_ns;
     *figure = (double)asked * 1e9 / (double)(ns > 0 ? ns : 1);
+    if (m->is_cold) { /* nothing is left behind */
+        const uint64_t next = m->random;
+        m->random = random;
+        drop_pages(m, bytes);
+        m->random = next;
+    }
     return rc;
 }
 
@@ -103,7 +135,7 @@ int reader_measure(const struct model *model, struct expert_store *store,
                    struct fm_error *err)
 {
     struct measure m = {.model = model, .store = store, .n_slots = how->n_experts_at_a_time,
-                        .random = 1};
+                        .random = 1 + how->seed, .is_cold = how->is_cold};
     m.slots = mem_new(m.n_slots, sizeof *m.slots, "the measurement", err);
     m.memory = mem_new_bulk(m.n_slots * model->expert_slot_bytes, "the measurement", err);
     int rc = m.slots == NULL || m.memory == NULL ? FM_ERR_NOMEM : 0;

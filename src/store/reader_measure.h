@@ -16,6 +16,10 @@ struct reader_measurement {
     unsigned n_experts_at_a_time;
     unsigned n_passes;
     uint64_t pass_bytes; /* about so many in each */
+    uint64_t seed;       /* of the experts' order */
+    /* Takes them out of the page cache before and after each pass: what is read through it comes
+     * from the disk then. */
+    bool is_cold;
     void (*pass_done)(void *ctx); /* may be NULL */
     void *ctx;
 };

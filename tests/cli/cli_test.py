@@ -622,9 +622,10 @@ DOCTOR_TYPES = {
     "int8_one_thread_gop_per_s": float, "int8_one_thread_gop_per_s_min": float,
     "int8_one_thread_gop_per_s_max": float, "disk_read_gb_per_s": float,
     "disk_read_gb_per_s_min": float, "disk_read_gb_per_s_max": float,
+    "io_auto": str, "io_direct_gb_per_s": float, "io_page_gb_per_s": float,
 }
 # Null where the system does not say, has no limit, or the level has no such measurement.
-DOCTOR_NULLS = ("processor", "cpu_quota", "huge_pages", "cpu_level", "int8_", "disk_")
+DOCTOR_NULLS = ("processor", "cpu_quota", "huge_pages", "cpu_level", "int8_", "disk_", "io_")
 
 
 class Doctor(Case):

@@ -81,9 +81,57 @@ class Reading(unittest.TestCase):
     def test_heat_has_a_place_of_its_own(self):
         with tempfile.TemporaryDirectory() as folder:
             env = dict(os.environ, XDG_CACHE_HOME=folder)
-            self.run_json("-p", "Once", "-n", "4", "--no-heat", env=env)
+            self.run_json("-p", "Once", "-n", "4", "--no-heat", "--io", "direct", env=env)
             self.assertEqual(os.listdir(folder), [])
-            self.run_json("-p", "Once", "-n", "4", env=env)
+            self.run_json("-p", "Once", "-n", "4", "--io", "direct", env=env)
+            self.assertEqual([name.rsplit(".")[-1] for name in
+                              os.listdir(os.path.join(folder, "flashmoe"))], ["heat"])
+
+    def test_io_is_measured_once(self):
+        """Kept for the next start, followed there, and measured again when it is damaged."""
+        with tempfile.TemporaryDirectory() as folder:
+            env = dict(os.environ, XDG_CACHE_HOME=folder)
+            more = ("-p", "Once", "-n", "4", "--greedy", "--no-heat")
+            first = self.run_json(*more, env=env)
+            names = os.listdir(os.path.join(folder, "flashmoe"))
+            self.assertEqual([name.rsplit(".")[-1] for name in names], ["io"])
+            path = os.path.join(folder, "flashmoe", names[0])
+            with open(path, encoding="ascii") as file:
+                kept = file.read()
+            facts = dict(line.split() for line in kept.splitlines()[1:])
+            self.assertEqual(set(facts), {"model", "device", "bytes", "direct", "page"})
+            self.assertGreater(int(facts["page"]), 0)
+            is_direct = int(facts["direct"]) > 0
+            for direct, page, io in ((100, 121, "page"), (100, 119, "direct")):
+                text = kept[:kept.index("direct")] + f"direct {direct}\npage {page}\n"
+                with open(path, "w", encoding="ascii") as file:
+                    file.write(text)
+                answer = self.run_json(*more, env=env)
+                self.assertEqual(answer["io"], io if is_direct else "page")
+                self.assertEqual(answer["logits_hash"], first["logits_hash"])
+                with open(path, encoding="ascii") as file:
+                    self.assertEqual(file.read(), text)
+            for damaged in (kept[:-1], kept + "x", "", kept.replace("io 1", "io 2"),
+                            kept.replace(facts["model"], "0" * 16), "\0" + kept, kept * 20,
+                            kept.replace("device ", "device 1"), kept[:kept.index("page")]):
+                with open(path, "w", encoding="ascii") as file:
+                    file.write(damaged)
+                result = flashmoe("-v", *more, env=env)
+                self.assertEqual(result.returncode, 0, result.stderr)
+                self.assertIn("ignored", result.stderr)
+                self.assertEqual(json.loads(result.stdout)["logits_hash"], first["logits_hash"])
+                with open(path, encoding="ascii") as file:
+                    self.assertNotEqual(file.read(), damaged)
+
+    def test_doctor_measures_io(self):
+        with tempfile.TemporaryDirectory() as folder:
+            env = dict(os.environ, XDG_CACHE_HOME=folder)
+            result = subprocess.run([PROGRAM, "doctor", MODEL, "--quick", "--json", "-q"], env=env,
+                                    capture_output=True, encoding="utf-8", timeout=SECONDS)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            found = json.loads(result.stdout)
+            self.assertIn(found["io_auto"], ("direct", "page"))
+            self.assertGreater(found["io_page_gb_per_s"], 0)
             self.assertEqual(len(os.listdir(os.path.join(folder, "flashmoe"))), 1)
 
 
