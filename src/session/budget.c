@@ -223,20 +223,23 @@ int fm_model_plan(const struct fm_model *m, const struct fm_model_options *optio
 {
     struct fm_model_options least = *options;
     struct streaming streaming;
+    struct elastic elastic;
     struct budget b;
     least.memory_bytes = 1;
     *plan = (struct fm_plan){0};
     int rc = streaming_choose(&streaming, options, err);
+    if (rc == 0)
+        rc = elastic_choose(&elastic, options, err);
     if (rc != 0)
         return rc;
     plat_memory_trim();
     streaming_fit(&streaming, m->model);
     const uint64_t reader = reader_bytes(&streaming.reader);
-    rc = budget_plan(&b, m->model, m->kv_format, reader, &least, err);
+    rc = budget_plan(&b, m->model, m->kv_format, reader, &least, elastic.is_on, err);
     if (rc != FM_ERR_BUDGET || b.need == 0)
         return rc; /* one byte is never enough: something else is wrong */
     plan->least_bytes = b.need;
-    rc = budget_plan(&b, m->model, m->kv_format, reader, options, err);
+    rc = budget_plan(&b, m->model, m->kv_format, reader, options, elastic.is_on, err);
     if (rc != 0)
         return rc;
     *plan = (struct fm_plan){

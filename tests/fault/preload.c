@@ -1,4 +1,5 @@
-/* Makes reads fail: a shared object for LD_PRELOAD that stands before pread.
+/* Makes reads fail: a shared object for LD_PRELOAD that stands before pread. What the system says of
+ * itself, in /proc and /sys, is read as ever.
  *
  *   FAULT_KIND   eio: the call fails with EIO; zero: the file ends here; short: a few bytes only;
  *                eintr: two of three calls fail with EINTR; storm: short and eintr
@@ -38,9 +39,20 @@ static int is_faulty(long call)
     return call >= first && (span == 0 || call - first < span);
 }
 
-/* True when the call is over with *result; otherwise *bytes may have become less. */
-static int inject(size_t *bytes, ssize_t *result)
+static int is_of_the_system(int fd)
 {
+    char link[32], path[16];
+    (void)snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    const ssize_t n = readlink(link, path, sizeof path - 1);
+    path[n > 0 ? n : 0] = '\0';
+    return strncmp(path, "/proc/", 6) == 0 || strncmp(path, "/sys/", 5) == 0;
+}
+
+/* True when the call is over with *result; otherwise *bytes may have become less. */
+static int inject(int fd, size_t *bytes, ssize_t *result)
+{
+    if (is_of_the_system(fd))
+        return 0;
     const long call = atomic_fetch_add(&n_calls, 1) + 1;
     const char *kind = getenv("FAULT_KIND");
     if (kind == NULL || !is_faulty(call))
@@ -68,7 +80,7 @@ ssize_t pread(int fd, void *dst, size_t bytes, off_t offset)
 {
     ssize_t (*next)(int, void *, size_t, off_t);
     ssize_t result;
-    if (inject(&bytes, &result))
+    if (inject(fd, &bytes, &result))
         return result;
     *(void **)&next = dlsym(RTLD_NEXT, "pread");
     return next(fd, dst, bytes, offset);
@@ -78,7 +90,7 @@ ssize_t pread64(int fd, void *dst, size_t bytes, off64_t offset)
 {
     ssize_t (*next)(int, void *, size_t, off64_t);
     ssize_t result;
-    if (inject(&bytes, &result))
+    if (inject(fd, &bytes, &result))
         return result;
     *(void **)&next = dlsym(RTLD_NEXT, "pread64");
     return next(fd, dst, bytes, offset);
