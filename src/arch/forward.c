@@ -118,20 +118,6 @@ void forward_backend_options(const struct model *model, const struct forward_opt
     backend->n_context = options->n_context;
 }
 
-/* An expert that has been read: its rows into the order in which they are multiplied. */
-static void interleave_expert(void *ctx, uint32_t expert_layer, void *slot)
-{
-    const struct forward *f = ctx;
-    const struct expert_layer *layer = &f->model->expert_layers[expert_layer];
-    struct weight weights[EXPERT_MATRICES];
-    uint32_t n = 0;
-    for (unsigned m = 0; m < EXPERT_MATRICES; m++)
-        if (layer->record.matrices[m].is_interleaved)
-            weights[n++] = expert_layer_weight(layer, m, slot);
-    if (n > 0)
-        f->be->ops->interleave(f->be, weights, n);
-}
-
 int forward_open(const struct model *model, struct backend *be, struct expert_cache *cache,
                  const struct forward_options *options, struct forward **out,
                  struct fm_error *err)
@@ -162,8 +148,6 @@ int forward_open(const struct model *model, struct backend *be, struct expert_ca
     f->step.tokens = f->tokens;
     f->step.positions = f->positions;
     f->step.segments = f->segments;
-    if (cache != NULL)
-        expert_cache_prepare_with(cache, interleave_expert, f);
     *out = f;
     return 0;
 }
@@ -348,7 +332,7 @@ static void look_ahead(struct forward *f, uint32_t layer, uint32_t expert_layer)
     if (next == ARCH_NO_EXPERTS)
         return;
     f->arch->foresee(&f->step, layer + 1);
-    lookahead_guess(&f->lookahead, next, f->step.ahead_ids);
+    lookahead_guess(&f->lookahead, next, f->step.ahead_ids, f->step.ahead_weights);
 }
 
 static int run_experts(struct forward *f, const struct batch *batch, uint32_t layer,

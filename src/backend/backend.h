@@ -94,9 +94,6 @@ struct backend_ops {
     /* x[t] = row tokens[t] of w */
     void (*embed)(struct backend *be, const struct weight *w, const int32_t *tokens, size_t n,
                   float *x);
-    /* Interleaves the rows of matrices that lie by rows, in place (interleave.h); their formats and
-     * shapes suit that, and their columns are at most options.max_cols. */
-    void (*interleave)(struct backend *be, const struct weight *weights, size_t n);
     /* Names the rows x [n, n_cols] that the products and feed-forward blocks that follow are
      * multiplied with, until the next call; x must not change meanwhile. What a number format
      * needs of the rows is made once. */

@@ -31,7 +31,6 @@ struct slot {
     bool is_ordered; /* among the victims: ready, and no plan has pinned it */
     bool is_wanted;  /* by the plan, which waits for it */
     bool is_guess;   /* read by guess and not used since */
-    bool is_prepared; /* has been handed out since it was read */
     uint32_t layer, expert;
     uint32_t plan_index; /* while wanted or pinned; while queued its place in `warm` */
     uint32_t next;       /* in the list of landed slots, or of empty ones */
@@ -66,8 +65,6 @@ struct expert_cache {
     struct victims victims;
     struct ghosts ghosts;
     struct plan plan;
-    expert_prepare_fn *prepare; /* NULL: nothing is done */
-    void *prepare_ctx;
     struct expert_cache_stats stats;
     struct expert_read *reads;           /* [N_READS]: needed ones, guesses, warming */
     uint32_t idle_reads[READS_NEEDED];   /* a stack */
@@ -398,10 +395,6 @@ static void release_current(struct expert_cache *cache)
 static void hand_out(struct expert_cache *cache, uint32_t slot, struct expert_item *items,
                      uint32_t *n)
 {
-    struct slot *s = &cache->slots[slot];
-    if (!s->is_prepared && cache->prepare != NULL)
-        cache->prepare(cache->prepare_ctx, s->layer, slot_memory(cache, slot));
-    s->is_prepared = true;
     cache->plan.current[cache->plan.n_current++] = slot;
     items[(*n)++] = (struct expert_item){cache->slots[slot].plan_index, slot_memory(cache, slot)};
 }
@@ -500,7 +493,6 @@ static void move_expert(struct expert_cache *cache, uint32_t from)
     memcpy(slot_memory(cache, to), slot_memory(cache, from),
            cache->model->expert_layers[old.layer].record.bytes);
     cache->slots[to].is_guess = old.is_guess;
-    cache->slots[to].is_prepared = old.is_prepared;
     release(cache, to);
 }
 
@@ -583,7 +575,8 @@ void expert_cache_resize(struct expert_cache *cache, uint32_t n_slots)
 
 /* ---- guesses --------------------------------------------------------------------------------- */
 
-bool expert_cache_guess(struct expert_cache *cache, uint32_t layer, uint32_t expert)
+bool expert_cache_guess(struct expert_cache *cache, uint32_t layer, uint32_t expert,
+                        double likelihood)
 {
     if (*where_of(cache, layer, expert) != NO_SLOT || cache->n_idle_guesses == 0)
         return false;
@@ -594,7 +587,7 @@ bool expert_cache_guess(struct expert_cache *cache, uint32_t layer, uint32_t exp
         const struct slot *slot = &cache->slots[coldest];
         const double heat = heat_key(&cache->heat, slot->layer, slot->expert) -
                             heat_age(&cache->heat, slot->layer);
-        if (heat >= heat_key(&cache->heat, layer, expert) - heat_age(&cache->heat, layer))
+        if (heat >= heat_of_likely(&cache->heat, likelihood))
             return false;
         drop_victim(cache, coldest);
         if (cache->first_empty == NO_SLOT)
@@ -778,12 +771,6 @@ void expert_cache_close(struct expert_cache *cache)
     mem_free(cache->slots);
     mem_free(cache->memory);
     mem_free(cache);
-}
-
-void expert_cache_prepare_with(struct expert_cache *cache, expert_prepare_fn *prepare, void *ctx)
-{
-    cache->prepare = prepare;
-    cache->prepare_ctx = ctx;
 }
 
 void expert_cache_stats(const struct expert_cache *cache, struct expert_cache_stats *stats)

@@ -32,11 +32,6 @@ int expert_cache_open(const struct model *model, struct expert_store *store, uin
 /* Accepts NULL; no plan is open and the store is closed already, so that nothing is on its way. */
 void expert_cache_close(struct expert_cache *cache);
 
-/* What is done once to an expert that has been read, before it is first handed out: on the thread
- * that drives the plans. Set before the first plan. */
-typedef void expert_prepare_fn(void *ctx, uint32_t layer, void *slot);
-void expert_cache_prepare_with(struct expert_cache *cache, expert_prepare_fn *prepare, void *ctx);
-
 /* Memory a cache of n_slots takes, bookkeeping included. */
 uint64_t expert_cache_bytes(const struct model *model, uint64_t n_slots);
 
@@ -71,9 +66,11 @@ void expert_cache_end(struct expert_cache *cache);
 
 /* ---- guesses --------------------------------------------------------------------------------- */
 
-/* The expert may be wanted soon: reads it when it is not there, a read is idle, and an empty slot
- * or a colder expert's is to be had. May be called while a plan is open. True when it is read. */
-bool expert_cache_guess(struct expert_cache *cache, uint32_t layer, uint32_t expert);
+/* The expert will be wanted soon with this likelihood, above 0: reads it when it is not there, a
+ * read is idle, and an empty slot is to be had, or that of an expert that is colder than one used
+ * so likely (heat_of_likely). May be called while a plan is open. True when it is read. */
+bool expert_cache_guess(struct expert_cache *cache, uint32_t layer, uint32_t expert,
+                        double likelihood);
 
 /* What the cache remembers of all experts. Before the first plan it may be restored; then
  * expert_cache_warm starts to read the hottest experts into the empty slots, in the order in which

@@ -91,6 +91,11 @@ void heat_use(struct heat *heat, uint32_t layer, uint32_t expert, uint32_t n, ui
     set_key(heat, at);
 }
 
+double heat_of_likely(const struct heat *heat, double likelihood)
+{
+    return heat->policy == HEAT_LRU ? (double)heat->n_uses + 1 : fmath_log(likelihood) / LN_2;
+}
+
 void heat_restore(struct heat *heat, uint32_t layer, uint32_t expert, uint32_t count,
                   uint32_t idle)
 {

@@ -67,6 +67,10 @@ static inline double heat_age(const struct heat *heat, uint32_t layer)
     return heat->policy == HEAT_LCP ? (double)heat->clocks[layer] / HEAT_HALF_LIFE : 0;
 }
 
+/* How hot an expert is, on the scale of heat_key minus heat_age, that the next token will use with
+ * this likelihood, above 0. */
+double heat_of_likely(const struct heat *heat, double likelihood);
+
 /* By how much another layer's expert must be colder for a layer to drop it before its own coldest:
  * keys of different layers tell less than those of one. */
 static inline double heat_margin(const struct heat *heat)

@@ -1,5 +1,11 @@
 #include "cache/lookahead.h"
 
+#include <string.h>
+
+#include "base/limits.h"
+
+_Static_assert(LIMIT_TOP_K <= 64, "a bit for each expert of a token");
+
 /* Tokens of a trial with and of one without. */
 #define TRIAL_TOKENS 16
 /* Tokens until the next trial: after a success, and after failures, doubling. */
@@ -7,6 +13,9 @@
 #define SETTLED_WITHOUT 256
 #define SETTLED_WITHOUT_MOST 8192
 #define NO_LAYER UINT32_MAX
+/* Experts read ahead for a layer, those that the router gives most weight first: as many as can
+ * arrive while the layer's other work is done, and the ones that are seldom wrong. */
+#define MOST_GUESSES 4
 
 uint64_t lookahead_bytes(uint32_t n_layers, uint32_t n_used)
 {
@@ -70,12 +79,27 @@ void lookahead_end_token(struct lookahead *l, uint64_t ns, uint64_t n_misses)
     }
 }
 
-void lookahead_guess(struct lookahead *l, uint32_t layer, const uint32_t *ids)
+/* Of the experts foreseen for a layer as many are used as of those used were foreseen: both are as
+ * many. Before anything is known, half of them. */
+static double likelihood_of(const struct lookahead_layer *l)
 {
+    return ((double)l->n_foreseen + 1) / ((double)l->n_needed + 2);
+}
+
+void lookahead_guess(struct lookahead *l, uint32_t layer, const uint32_t *ids,
+                     const float *weights)
+{
+    const double likelihood = likelihood_of(&l->layers[layer]);
+    uint64_t tried = 0; /* a bit for each */
     l->foreseen_layer = layer;
-    for (uint32_t i = 0; i < l->n_used; i++) {
-        l->foreseen[i] = ids[i];
-        (void)expert_cache_guess(l->cache, layer, ids[i]);
+    memcpy(l->foreseen, ids, l->n_used * sizeof *ids);
+    for (uint32_t n_read = 0, n = 0; n < l->n_used && n_read < MOST_GUESSES; n++) {
+        uint32_t best = UINT32_MAX;
+        for (uint32_t i = 0; i < l->n_used; i++)
+            if ((tried >> i & 1) == 0 && (best == UINT32_MAX || weights[i] > weights[best]))
+                best = i;
+        tried |= UINT64_C(1) << best;
+        n_read += expert_cache_guess(l->cache, layer, ids[best], likelihood);
     }
 }
 

@@ -47,8 +47,10 @@ void lookahead_init(struct lookahead *l, enum lookahead_mode mode, struct expert
 void lookahead_begin_token(struct lookahead *l);
 void lookahead_end_token(struct lookahead *l, uint64_t ns, uint64_t n_misses);
 
-/* The experts that `layer` will probably use; guesses those that are missing. */
-void lookahead_guess(struct lookahead *l, uint32_t layer, const uint32_t *ids);
+/* The experts that `layer` will probably use, ascending, and the weights it would give them:
+ * guesses the likeliest of those that are missing. */
+void lookahead_guess(struct lookahead *l, uint32_t layer, const uint32_t *ids,
+                     const float *weights);
 /* The experts that it does use. */
 void lookahead_check(struct lookahead *l, uint32_t layer, const struct expert_use *uses,
                      uint32_t n);

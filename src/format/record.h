@@ -21,7 +21,7 @@ enum { EXPERT_GATE, EXPERT_UP, EXPERT_DOWN, EXPERT_MATRICES };
 struct record_matrix {
     const struct quant *quant;
     uint32_t n_rows, n_cols;
-    bool is_interleaved; /* in memory, from when it is first used (interleave.h) */
+    bool is_interleaved; /* in memory: the store sees to it (interleave.h) */
     uint64_t part_offset[QUANT_MAX_PARTS]; /* from the start of the record */
 };
 

@@ -7,7 +7,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "model/dense_internal.h"
+#include "model/binder_internal.h"
 #include "quant/interleave.h"
 
 #define NAME_BYTES 512
@@ -305,8 +305,7 @@ static void bind_rows(struct binder *b, struct weight *out, const struct tensor_
 /* A matrix that is multiplied with gets the order of rows that the kernels like best. */
 static void interleave_later(struct binder *b, struct weight *w)
 {
-    if (b->rc != 0 || !interleave_suits(w->quant, w->n_rows) ||
-        interleave_scratch_bytes(w->quant, w->n_cols) > DENSE_PIECE_BYTES)
+    if (b->rc != 0 || !interleave_suits(w->quant, w->n_rows, w->n_cols))
         return;
     b->rc = mem_grow((void **)&b->interleaved, &b->cap_interleaved, b->n_interleaved + 1,
                      sizeof *b->interleaved, "the list of matrices", b->err);
@@ -489,7 +488,7 @@ static void layout_slot(struct binder *b, struct expert_layer *layer, uint32_t h
         if (!find_piece(b, layer, 0, m, &piece))
             return;
         matrix->quant = piece.quant;
-        matrix->is_interleaved = interleave_suits(matrix->quant, matrix->n_rows);
+        matrix->is_interleaved = interleave_suits(matrix->quant, matrix->n_rows, matrix->n_cols);
         first = piece.tensor;
         count_format(b, piece.quant, true, layer->n_experts,
                      layer->n_experts *

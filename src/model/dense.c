@@ -10,11 +10,13 @@
 #include "model/dense_internal.h"
 #include "quant/interleave.h"
 
+/* Reads at a time, and bytes of one: what an SSD wants. */
 #define N_READERS 8
+#define PIECE_BYTES (1u << 20)
 /* Of one reader: a piece, and the pages it begins and ends in. */
-#define READER_BYTES (DENSE_PIECE_BYTES + 2 * MEM_PAGE)
+#define READER_BYTES (PIECE_BYTES + 2 * MEM_PAGE)
 /* Between two calls of the progress function. */
-#define ROUND_BYTES (64u * DENSE_PIECE_BYTES)
+#define ROUND_BYTES (64u * PIECE_BYTES)
 
 struct dense_plan {
     struct dense_read *reads;
@@ -151,7 +153,7 @@ static int read_range(const struct dense_load *load, char *buffer, uint64_t begi
         uint64_t from = begin > at ? begin - at : 0;
         const uint64_t to = end - at < r->bytes ? end - at : r->bytes;
         while (rc == 0 && from < to) {
-            const uint64_t n = to - from < DENSE_PIECE_BYTES ? to - from : DENSE_PIECE_BYTES;
+            const uint64_t n = to - from < PIECE_BYTES ? to - from : PIECE_BYTES;
             rc = read_pages(load, r->file, buffer,
                             (char *)load->model->dense + r->dense_offset + from, n,
                             r->offset + from, err);
@@ -199,7 +201,6 @@ static int read_matrices(struct dense_load *load, struct pool *pool, uint64_t to
 static void interleave_part(void *ctx, unsigned part, unsigned n_parts)
 {
     const struct dense_load *load = ctx;
-    char *scratch = load->buffers + part * (size_t)READER_BYTES;
     for (size_t i = 0; i < load->plan->n_interleaved; i++) {
         const struct weight *w = load->plan->interleaved[i];
         void *parts[QUANT_MAX_PARTS];
@@ -208,7 +209,7 @@ static void interleave_part(void *ctx, unsigned part, unsigned n_parts)
             parts[p] = (char *)load->model->dense +
                        ((const char *)w->parts[p] - (const char *)load->model->dense);
         pool_range(w->n_rows / INTERLEAVE_ROWS, part, n_parts, &begin, &end);
-        interleave_blocks(w->quant, w->n_cols, parts, begin, end, scratch);
+        interleave_blocks(w->quant, w->n_cols, parts, begin, end);
     }
 }
 

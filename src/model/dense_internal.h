@@ -9,9 +9,6 @@
 extern "C" {
 #endif
 
-/* Matrices are read in pieces of this size: what an SSD wants. A reader has as much memory. */
-#define DENSE_PIECE_BYTES (1u << 20)
-
 /* Takes the binder's lists over; they live on until the dense weights are read. */
 int dense_plan_take(struct model *model, struct binder *b, struct fm_error *err);
 void dense_plan_free(struct dense_plan *plan); /* accepts NULL */

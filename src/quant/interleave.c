@@ -4,10 +4,11 @@
 
 #define ROWS INTERLEAVE_ROWS
 
-bool interleave_suits(const struct quant *quant, uint64_t n_rows)
+bool interleave_suits(const struct quant *quant, uint64_t n_rows, uint64_t n_cols)
 {
     return quant->codes == QUANT_CODES_AFFINE && (quant->bits == 4 || quant->bits == 8) &&
-           n_rows % ROWS == 0;
+           n_rows % ROWS == 0 &&
+           n_cols <= INTERLEAVE_BLOCK_BYTES / ROWS * 8 / quant->bits;
 }
 
 /* ---- turning ---------------------------------------------------------------------------------
@@ -82,17 +83,18 @@ static void turn_halves(const char *from, size_t n, char *to)
 /* ---- matrices -------------------------------------------------------------------------------- */
 
 void interleave_blocks(const struct quant *quant, uint64_t n_cols, void *const parts[],
-                       uint64_t begin, uint64_t end, void *scratch)
+                       uint64_t begin, uint64_t end)
 {
+    _Alignas(64) char rows[INTERLEAVE_BLOCK_BYTES];
     for (unsigned p = 0; p < quant->n_parts; p++) {
         const size_t row_bytes = (size_t)quant_part_row_bytes(quant, p, n_cols);
         for (uint64_t b = begin; b < end; b++) {
             char *block = (char *)parts[p] + b * ROWS * row_bytes;
-            memcpy(scratch, block, ROWS * row_bytes);
+            memcpy(rows, block, ROWS * row_bytes);
             if (p == 0)
-                turn_words(scratch, row_bytes / sizeof(uint32_t), block);
+                turn_words(rows, row_bytes / sizeof(uint32_t), block);
             else
-                turn_halves(scratch, row_bytes / sizeof(uint16_t), block);
+                turn_halves(rows, row_bytes / sizeof(uint16_t), block);
         }
     }
 }

@@ -15,18 +15,15 @@ extern "C" {
 #endif
 
 #define INTERLEAVE_ROWS 16
+/* The most bytes that the codes of a block have: 16,384 columns of four bits. */
+#define INTERLEAVE_BLOCK_BYTES (128u << 10)
 
-bool interleave_suits(const struct quant *quant, uint64_t n_rows);
+bool interleave_suits(const struct quant *quant, uint64_t n_rows, uint64_t n_cols);
 
-/* Bytes of scratch for a matrix of n_cols columns: one block of its codes. */
-static inline uint64_t interleave_scratch_bytes(const struct quant *quant, uint64_t n_cols)
-{
-    return INTERLEAVE_ROWS * quant_part_row_bytes(quant, 0, n_cols);
-}
-
-/* Brings the blocks [begin, end) of a matrix by rows into the order, in place. */
+/* Brings the blocks [begin, end) of a matrix by rows into the order, in place. Takes
+ * INTERLEAVE_BLOCK_BYTES of stack. */
 void interleave_blocks(const struct quant *quant, uint64_t n_cols, void *const parts[],
-                       uint64_t begin, uint64_t end, void *scratch);
+                       uint64_t begin, uint64_t end);
 
 /* Row `r` of a matrix in this order, part after part, into `to` (quant_row_bytes); parts[] says
  * where each begins. */

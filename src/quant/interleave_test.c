@@ -50,10 +50,9 @@ static void check(const char *format, uint32_t n_cols)
     void *parts[QUANT_MAX_PARTS];
     for (unsigned p = 0; p < quant->n_parts; p++)
         parts[p] = m.bytes[1][p];
-    char *scratch = malloc((size_t)interleave_scratch_bytes(quant, n_cols));
     char *row = malloc((size_t)quant_row_bytes(quant, n_cols));
-    interleave_blocks(quant, n_cols, parts, 0, 1, scratch);
-    interleave_blocks(quant, n_cols, parts, 1, ROWS / INTERLEAVE_ROWS, scratch);
+    interleave_blocks(quant, n_cols, parts, 0, 1);
+    interleave_blocks(quant, n_cols, parts, 1, ROWS / INTERLEAVE_ROWS);
     for (unsigned r = 0; r < ROWS; r++) {
         const void *expected[QUANT_MAX_PARTS], *found[QUANT_MAX_PARTS];
         weight_row(&m.by_rows, r, expected);
@@ -66,7 +65,6 @@ static void check(const char *format, uint32_t n_cols)
     assert_memory_equal(m.bytes[1][0] + 16 * row_bytes + (3 * 16 + 5) * 4,
                         m.bytes[0][0] + 21 * row_bytes + 3 * 4, 4);
     free(row);
-    free(scratch);
     clear(&m);
 }
 
@@ -79,17 +77,22 @@ static void test_rows_are_found_again(void **state)
     check("affine4-g128-f16", 768);
     check("affine8-g64", 192);
     check("affine8-g32", 32);
+    check("affine4-g64", 16384);
+    check("affine8-g64", 8192);
 }
 
 static void test_what_suits(void **state)
 {
     (void)state;
-    assert_true(interleave_suits(quant_find("affine4-g64"), 16));
-    assert_true(interleave_suits(quant_find("affine8-g32-f16"), 512));
-    assert_false(interleave_suits(quant_find("affine4-g64"), 17));
-    assert_false(interleave_suits(quant_find("affine6-g64"), 16));
-    assert_false(interleave_suits(quant_find("q4_k"), 16));
-    assert_false(interleave_suits(quant_find("bf16"), 16));
+    assert_true(interleave_suits(quant_find("affine4-g64"), 16, 2048));
+    assert_true(interleave_suits(quant_find("affine8-g32-f16"), 512, 2048));
+    assert_false(interleave_suits(quant_find("affine4-g64"), 17, 2048));
+    assert_true(interleave_suits(quant_find("affine4-g64"), 16, 16384));
+    assert_false(interleave_suits(quant_find("affine4-g64"), 16, 16448));
+    assert_false(interleave_suits(quant_find("affine8-g64"), 16, 8256));
+    assert_false(interleave_suits(quant_find("affine6-g64"), 16, 2048));
+    assert_false(interleave_suits(quant_find("q4_k"), 16, 2048));
+    assert_false(interleave_suits(quant_find("bf16"), 16, 2048));
 }
 
 int main(void)

@@ -98,8 +98,10 @@ int streaming_open(struct fm_model *m, bool checks, struct fm_error *err)
         return rc;
     m->reader_name = reader->ops->name;
     rc = expert_store_open(m->model, reader, s->io, checks, &m->store, err);
-    if (rc == 0)
+    if (rc == 0) {
+        expert_store_interleave(m->store);
         rc = open_cache(m, err);
+    }
     if (rc != 0 || s->heat_path == NULL)
         return rc;
     m->heat_path = mem_strdup(s->heat_path, err);

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/plat.h"
+#include "quant/interleave.h"
 
 struct store_file {
     int fd; /* its own when is_direct, otherwise the model's */
@@ -15,7 +16,7 @@ struct expert_store {
     const struct model *model;
     struct reader *reader;
     struct store_file *files; /* [model->source->n_files] */
-    bool checks, has_direct;
+    bool checks, has_direct, interleaves;
 };
 
 /* No errno: the bytes came and are wrong. */
@@ -120,6 +121,11 @@ void expert_store_close(struct expert_store *store)
     mem_free(store);
 }
 
+void expert_store_interleave(struct expert_store *store)
+{
+    store->interleaves = true;
+}
+
 bool expert_store_is_direct(const struct expert_store *store)
 {
     return store->has_direct;
@@ -138,6 +144,21 @@ static bool has_checksum(const struct expert_read *read)
     return packed_sum_equal(&sum, &layer->sums[read->expert]);
 }
 
+/* Here, on the thread whose read was the last, while others still travel. */
+static void interleave(const struct expert_read *read)
+{
+    const struct expert_layer *layer = &read->store->model->expert_layers[read->expert_layer];
+    for (unsigned m = 0; m < EXPERT_MATRICES; m++) {
+        const struct record_matrix *matrix = &layer->record.matrices[m];
+        void *parts[QUANT_MAX_PARTS];
+        for (unsigned p = 0; p < matrix->quant->n_parts; p++)
+            parts[p] = (char *)read->dst + matrix->part_offset[p];
+        if (matrix->is_interleaved)
+            interleave_blocks(matrix->quant, matrix->n_cols, parts, 0,
+                              matrix->n_rows / INTERLEAVE_ROWS);
+    }
+}
+
 static void finish(struct expert_read *read)
 {
     bool ok = __atomic_load_n(&read->failed_op, __ATOMIC_RELAXED) < 0;
@@ -146,6 +167,8 @@ static void finish(struct expert_read *read)
         read->failed_op = 0;
         ok = false;
     }
+    if (ok && read->store->interleaves)
+        interleave(read);
     read->done(read, ok);
 }
 

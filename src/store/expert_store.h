@@ -51,6 +51,10 @@ void expert_store_close(struct expert_store *store); /* accepts NULL; waits for 
 
 void expert_store_submit(struct expert_store *store, struct expert_read *read);
 
+/* From now on experts arrive in the order of rows that kernels like best (interleave.h), where
+ * their record says so; before the first read. */
+void expert_store_interleave(struct expert_store *store);
+
 /* Whether any file is read past the page cache. */
 bool expert_store_is_direct(const struct expert_store *store);
 

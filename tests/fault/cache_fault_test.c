@@ -463,7 +463,7 @@ static void test_warm_and_guessed(void **state)
             random_plan(&f, &random, &plan);
             for (uint32_t k = 0; k < 3; k++)
                 (void)expert_cache_guess(f.cache, next_random(&random, f.model->n_expert_layers),
-                                         next_random(&random, MAX_EXPERTS));
+                                         next_random(&random, MAX_EXPERTS), 0.5);
             if (i % 2 == 0 && round == 10)
                 expert_cache_stop_warming(f.cache);
             (void)run_plan_beside(&f, &plan, UINT32_MAX);
@@ -505,7 +505,8 @@ static void test_size_changes(void **state)
                 expert_cache_settle(f.cache);
             if (next_random(&random, 8) == 0)
                 set_fault(f.reader, 1 + next_random(&random, 9), 1, FAULT_EIO);
-            (void)expert_cache_guess(f.cache, plan.layer, next_random(&random, MAX_EXPERTS));
+            (void)expert_cache_guess(f.cache, plan.layer, next_random(&random, MAX_EXPERTS),
+                                     0.5);
             (void)run_plan_beside(&f, &plan, UINT32_MAX);
             set_fault(f.reader, 0, 0, FAULT_EIO);
             expert_cache_stats(f.cache, &stats);
@@ -584,7 +585,7 @@ static void test_reads_under_way(void **state)
     f.reader->is_held = true;
     pthread_mutex_unlock(&f.reader->lock);
     for (uint32_t i = 1; i < 4; i++)
-        assert_true(expert_cache_guess(f.cache, 0, i));
+        assert_true(expert_cache_guess(f.cache, 0, i, 0.5));
     expert_cache_resize(f.cache, 1);
     assert_false(expert_cache_shrink(f.cache, UINT64_MAX));
     pthread_mutex_lock(&f.reader->lock);

@@ -1,5 +1,5 @@
-/* Makes reads fail: a shared object for LD_PRELOAD that stands before pread. What the system says of
- * itself, in /proc and /sys, is read as ever.
+/* Makes reads fail: a shared object for LD_PRELOAD that stands before pread. What the system says
+ * of itself, in /proc and /sys, is read as ever.
  *
  *   FAULT_KIND   eio: the call fails with EIO; zero: the file ends here; short: a few bytes only;
  *                eintr: two of three calls fail with EINTR; storm: short and eintr

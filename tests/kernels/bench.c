@@ -107,13 +107,11 @@ static void machine_close(struct machine *m)
 /* In the order of rows that the engine uses. */
 static void interleave(struct weight *w)
 {
-    uint8_t *scratch = allocate((size_t)interleave_scratch_bytes(w->quant, w->n_cols));
     void *parts[QUANT_MAX_PARTS];
     for (unsigned p = 0; p < w->quant->n_parts; p++)
         parts[p] = (void *)(uintptr_t)w->parts[p];
-    interleave_blocks(w->quant, w->n_cols, parts, 0, w->n_rows / INTERLEAVE_ROWS, scratch);
+    interleave_blocks(w->quant, w->n_cols, parts, 0, w->n_rows / INTERLEAVE_ROWS);
     w->is_interleaved = true;
-    free(scratch);
 }
 
 /* As many rows as the memory holds, the parts one behind the other; blocks repeat. */
@@ -136,7 +134,7 @@ static void make_weight(const struct machine *m, const struct quant *format, str
         at += (bytes + 63) / 64 * 64;
     }
     pool_clear(&pool);
-    if (interleave_suits(format, n_rows))
+    if (interleave_suits(format, n_rows, N_COLS))
         interleave(w);
 }
 

@@ -124,7 +124,7 @@ static struct shape choose_shape(struct check *c)
     s.end = s.begin + n;
     s.n_rows = s.end + (rng_chance(rng, 2) ? 0 : rng_below(rng, 20));
     s.n_rows = s.n_rows > 0 ? s.n_rows : 1;
-    s.is_interleaved = interleave_suits(c->format, INTERLEAVE_ROWS) && rng_chance(rng, 2);
+    s.is_interleaved = interleave_suits(c->format, INTERLEAVE_ROWS, s.n_cols) && rng_chance(rng, 2);
     if (s.is_interleaved) {
         s.begin = s.begin / INTERLEAVE_ROWS * INTERLEAVE_ROWS;
         s.end = round_to_blocks(s.end);
@@ -159,11 +159,10 @@ static void make_weight(struct check *c, const struct shape *s, struct weight *w
     }
     if (!s->is_interleaved)
         return;
-    static uint8_t scratch[INTERLEAVE_ROWS * 6016];
     void *parts[QUANT_MAX_PARTS];
     for (unsigned p = 0; p < format->n_parts; p++)
         parts[p] = (void *)(uintptr_t)w->parts[p];
-    interleave_blocks(format, s->n_cols, parts, 0, s->n_rows / INTERLEAVE_ROWS, scratch);
+    interleave_blocks(format, s->n_cols, parts, 0, s->n_rows / INTERLEAVE_ROWS);
     w->is_interleaved = true;
 }
 

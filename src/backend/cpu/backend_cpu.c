@@ -58,35 +58,6 @@ static void cpu_embed(struct backend *be, const struct weight *w, const int32_t 
     run_rows(cpu_of(be), embed_part, &job, n, w->n_cols);
 }
 
-struct interleave_job {
-    struct backend_cpu *cpu;
-    const struct weight *weights;
-    size_t n;
-};
-
-static void interleave_part(void *ctx, unsigned part, unsigned n_parts)
-{
-    const struct interleave_job *job = ctx;
-    for (size_t i = 0; i < job->n; i++) {
-        const struct weight *w = &job->weights[i];
-        void *parts[QUANT_MAX_PARTS];
-        size_t begin, end;
-        for (unsigned p = 0; p < w->quant->n_parts; p++)
-            parts[p] = (void *)(uintptr_t)w->parts[p];
-        pool_range(w->n_rows / INTERLEAVE_ROWS, part, n_parts, &begin, &end);
-        interleave_blocks(w->quant, w->n_cols, parts, begin, end, cpu_scratch(job->cpu, part));
-    }
-}
-
-static void cpu_interleave(struct backend *be, const struct weight *weights, size_t n)
-{
-    struct interleave_job job = {cpu_of(be), weights, n};
-    size_t work = 0;
-    for (size_t i = 0; i < n; i++)
-        work += (size_t)weights[i].n_rows * weights[i].n_cols;
-    cpu_run(job.cpu, interleave_part, &job, work);
-}
-
 struct norm_job {
     struct backend_cpu *cpu;
     const float *x, *weight;
@@ -310,7 +281,6 @@ static const struct backend_ops cpu_ops = {
     .name = "cpu",
     .close = cpu_close,
     .embed = cpu_embed,
-    .interleave = cpu_interleave,
     .input = cpu_input,
     .matmul = cpu_matmul,
     .ffn = cpu_ffn,
