@@ -247,6 +247,25 @@ static void check_bad(const char *text, const char *const *words)
 #define HEAD "# route_trace v1\n# n_layer=4 n_expert=8 n_expert_used=2\n" \
              "turn,phase,step,layer,slot,expert,weight,residency,expert_bytes\n"
 
+/* The labels of a recording are no sizes, whatever a path in them holds. */
+static void test_labels_in_a_trace(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "# route_trace v1\n# n_layer=4 n_expert=8 n_expert_used=2\n"
+        "# routes: replayed (/a n_layer=0 n_expert=1 n_expert_used=999999) - speed only\n"
+        "# approximate: 2 of 4 experts per token; n_layer=0\n"
+        "turn,phase,step,layer,slot,expert,weight,residency,expert_bytes\n"
+        "0,1,0,3,0,7,0.5,0,0\n0,1,0,3,1,2,0.5,0,0\n";
+    struct trace trace;
+    struct fm_error err = {0};
+    if (trace_parse(&trace, "x.csv", text, sizeof text - 1, &err) != 0)
+        fail_msg("%s", err.text);
+    assert_int_equal(trace.n_experts, 8);
+    assert_int_equal(trace.n_used, 2);
+    trace_clear(&trace);
+}
+
 static void test_bad_traces(void **state)
 {
     (void)state;
@@ -368,6 +387,7 @@ int main(void)
         cmocka_unit_test(test_bad_texts),
         cmocka_unit_test(test_trace_as_it_is),
         cmocka_unit_test(test_trace_in_other_shapes),
+        cmocka_unit_test(test_labels_in_a_trace),
         cmocka_unit_test(test_bad_traces),
         cmocka_unit_test(test_raw),
         cmocka_unit_test(test_missing_cells),

@@ -172,9 +172,17 @@ static int find_size(const struct parser *p, const char *line, size_t n, const c
     return 0;
 }
 
+static bool begins_with(const char *line, size_t n, const char *word)
+{
+    return n >= strlen(word) && memcmp(line, word, strlen(word)) == 0;
+}
+
 static int read_comment(struct parser *p, const char *line, size_t n, struct fm_error *err)
 {
     struct trace *t = p->trace;
+    /* How the recording was made; a path in it may hold anything. */
+    if (begins_with(line, n, "# routes: ") || begins_with(line, n, "# approximate: "))
+        return 0;
     int rc = find_size(p, line, n, " n_layer=", LIMIT_LAYERS, &p->n_model_layers, err);
     if (rc == 0)
         rc = find_size(p, line, n, " n_expert=", LIMIT_EXPERTS, &t->n_experts, err);

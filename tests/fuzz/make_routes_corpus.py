@@ -9,6 +9,8 @@ import pathlib
 import sys
 
 COLUMNS = "turn,phase,step,layer,slot,expert,weight,residency,expert_bytes"
+LABELS = ("# routes: replayed (/a n_layer=0 n_expert=1 n_expert_used=99999.csv) - speed only\n"
+          "# approximate: 2 of 4 experts per token\n")
 
 
 def trace(rows, layers=4, experts=8, used=2, first="# route_trace v1", columns=COLUMNS, end="\n"):
@@ -46,6 +48,7 @@ def seeds():
         "far-apart.csv": trace([row(0, 0, 0, 0, 0, 1), row(0, 0, 16777215, 0, 1, 2)]),
         "late-turn.csv": trace(one + [row(4000000000, 0, 0, 0, 0, 1)]),
         "no-end.csv": trace(one)[:-1],
+        "labels.csv": trace(one, columns=LABELS + COLUMNS),
         "bad-empty.csv": "",
         "bad-first.csv": trace(one, first="# route_trace v2"),
         "bad-columns.csv": trace(one, columns="turn,phase"),
