@@ -168,7 +168,8 @@ static int open_model(struct bench *bench, const struct bench_kind *kind, struct
     bench->is_resident = stats.n_cache_slots >=
                          (uint64_t)bench->info.n_experts * bench->info.n_moe_layers;
     interrupt_watch(bench->session);
-    return kind->open(bench, err);
+    rc = profile_head(&bench->profile, &bench->info, err);
+    return rc == 0 ? kind->open(bench, err) : rc;
 }
 
 /* Its memory is what the measurement behind it needs to reach beyond the caches. */
@@ -285,11 +286,6 @@ static json_t *pieces_json(const struct bench *bench)
     return pieces;
 }
 
-static bool is_beyond_cache(const struct bench *bench)
-{
-    return bench->read_buffer_bytes >= BEYOND_CACHES * plat_cache_bytes();
-}
-
 json_t *bench_json(const struct bench *bench, const struct bench_kind *kind, json_t *more)
 {
     const struct fm_stats *s = &bench->end;
@@ -297,7 +293,7 @@ json_t *bench_json(const struct bench *bench, const struct bench_kind *kind, jso
     const char *path = app_model_path(bench->args);
     json_t *all = json_pack(
         "{s:f, s:f, s:f, s:f, s:f, s:o, s:I, s:I, s:I, s:I, s:b, s:I, s:I, s:I, s:I, s:s, s:s,"
-        " s:f, s:f, s:f, s:I, s:b, s:o, s:o, s:o, s:s}",
+        " s:f, s:f, s:f, s:I, s:b, s:I, s:I, s:o, s:o, s:o, s:s}",
         "tok_per_s", speed.median, "tok_per_s_min", speed.least, "tok_per_s_max", speed.most,
         "hit_rate", bench_hit_rate(bench), "bytes_per_token", bench_bytes_per_token(bench),
         kind->pieces_name, pieces_json(bench), "n_tokens", (json_int_t)bench->n_tokens,
@@ -313,7 +309,8 @@ json_t *bench_json(const struct bench *bench, const struct bench_kind *kind, jso
         "memory_read_gb_per_s_min", bench->read.least * 1e-9,
         "memory_read_gb_per_s_max", bench->read.most * 1e-9,
         "read_buffer_bytes", (json_int_t)bench->read_buffer_bytes,
-        "is_read_beyond_cache", is_beyond_cache(bench),
+        "is_read_beyond_cache", app_is_beyond_cache(bench->read_buffer_bytes),
+        "n_shrinks", (json_int_t)s->n_shrinks, "n_grows", (json_int_t)s->n_grows,
         "routes", json_label(s->routes),
         "approximate", json_label(s->approximate), "model", json_text(path, strlen(path)),
         "architecture", bench->info.architecture);
@@ -332,7 +329,7 @@ void bench_print_read(const struct bench *bench)
                  human_rate(bench->read.median, median), human_rate(bench->read.least, least),
                  human_rate(bench->read.most, most),
                  bench->n_measured > 1 ? "before and after" : "after");
-    if (!is_beyond_cache(bench))
+    if (!app_is_beyond_cache(bench->read_buffer_bytes))
         (void)printf("             in part the speed of the cache of %s: too little memory is "
                      "free\n", human_bytes(plat_cache_bytes(), cache));
 }
@@ -348,6 +345,21 @@ void bench_print_disk(const struct bench *bench)
                      human_bytes(s->expert_bytes, expert), s->read_depth, s->io);
 }
 
+static const char *times(uint64_t n, char text[UNIT_BYTES])
+{
+    (void)snprintf(text, UNIT_BYTES, "%llu time%s", (unsigned long long)n, n == 1 ? "" : "s");
+    return text;
+}
+
+void bench_print_elastic(const char *where, uint64_t n_shrinks, uint64_t n_grows)
+{
+    char smaller[UNIT_BYTES], larger[UNIT_BYTES];
+    if (n_shrinks + n_grows > 0)
+        (void)printf("elastic      %sthe cache became smaller %s and larger %s, as the machine had "
+                     "memory (--elastic off: it keeps its size)\n", where,
+                     times(n_shrinks, smaller), times(n_grows, larger));
+}
+
 void bench_print_engine(const struct fm_stats *s)
 {
     char peak[UNIT_BYTES], budget[UNIT_BYTES];
@@ -355,6 +367,7 @@ void bench_print_engine(const struct fm_stats *s)
                  human_bytes(s->memory_resident_peak_bytes, peak),
                  human_bytes(s->memory_budget_bytes, budget),
                  (unsigned long long)s->n_cache_slots);
+    bench_print_elastic("", s->n_shrinks, s->n_grows);
     (void)printf("processor    level %s, %u thread%s\n", s->cpu_level, s->n_threads,
                  s->n_threads == 1 ? "" : "s");
     (void)printf("routes       %s\n", s->routes != NULL ? s->routes : "the model's own");

@@ -82,5 +82,7 @@ void bench_print_read(const struct bench *bench);
 void bench_print_disk(const struct bench *bench); /* none when it was not measured */
 void bench_print_rest(const struct bench *bench);
 void bench_print_engine(const struct fm_stats *stats); /* memory, processor, routes */
+/* That the cache has changed its size, if it has; `where` is "" or "at this budget ". */
+void bench_print_elastic(const char *where, uint64_t n_shrinks, uint64_t n_grows);
 
 #endif

@@ -71,6 +71,7 @@ static int decode_print(const struct bench *bench)
     const struct fm_speed speed = bench_tok_per_s(bench);
     struct known known = bench->known;
     known_finish(&known, bench->disk.read.median, bench->read.median);
+    known_set_speed(&known, speed.median);
     if (args_flag(bench->args, "json")) {
         json_t *more = known_json(&known);
         (void)json_object_set(more, "recall", bench->recall); /* NULL: bench_json has none either */
@@ -141,7 +142,8 @@ const struct command cmd_bench_decode = {
         "experts, keys and values at the middle position, the recurrent state read and written, "
         "and twice what comes from the disk. Where both overlap entirely the longer one binds. "
         "Experts that were read ahead and never used are not in the limit. Its percentage is "
-        "taken of the mean speed. A model that fits into the processor's cache can be faster.",
+        "what the median speed has of it. A model that fits into the processor's cache can be "
+        "faster.",
     .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help,
                                           .is_optional = true},
                                          {.name = NULL}},

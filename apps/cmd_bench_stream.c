@@ -264,9 +264,7 @@ static int check_hashes(struct job *job, struct fm_error *err)
     char first[UNIT_BYTES], this[UNIT_BYTES];
     if (job->at == 0)
         memcpy(job->first_hashes, job->hashes, sizeof job->hashes);
-    /* A bias to what is in memory makes the budget part of the result. */
-    if (args_float(job->stream->args, "cache-bias") > 0 ||
-        memcmp(job->first_hashes, job->hashes, sizeof job->hashes) == 0)
+    if (s->depends_on_budget || memcmp(job->first_hashes, job->hashes, sizeof job->hashes) == 0)
         return 0;
     return err_set(err, FM_ERR_FORMAT, "'%s': the logits with a budget of %s are not those with "
                    "%s, which must never be: a file that changes, memory that is faulty, or a "
@@ -290,6 +288,8 @@ static int run_budget(struct job *job, struct fm_error *err)
         rc = run_pass(job, &topics, pass, &before[pass], &after[pass], err);
     if (rc == 0) {
         point->n_slots = after[STREAM_WARM].n_cache_slots;
+        point->n_shrinks = after[STREAM_WARM].n_shrinks;
+        point->n_grows = after[STREAM_WARM].n_grows;
         point->peak_bytes = has_peak ? after[STREAM_WARM].memory_resident_peak_bytes : 0;
         rc = check_hashes(job, err);
     }
@@ -331,7 +331,7 @@ static int run_all(struct job *job, struct fm_error *err)
 static int run_bench_stream(const struct args *args)
 {
     struct fm_error err = {0};
-    struct stream s = {.args = args};
+    struct stream s = {.args = args, .depends_on_budget = args_float(args, "cache-bias") > 0};
     struct job job = {.stream = &s};
     struct part_file svg = {0};
     s.n_topic_tokens = (unsigned)(args_uint(args, "tokens") + N_TOPICS - 1) / N_TOPICS;
@@ -382,9 +382,10 @@ const struct command cmd_bench_stream = {
         "one after the other: that is the cold pass. Then the topics come again with other "
         "tokens: the warm pass. Every token is evaluated alone and counts, the openings of the "
         "texts too. The texts are drawn with a fixed seed and are the same at every budget, which "
-        "the hash of all logits proves; if it ever differs, that is an error. With --routes gen, "
-        "and for a model that has no tokenizer, generated routes change the topics; a recording "
-        "has those that it has.\n"
+        "the hash of all logits proves; if it ever differs, that is an error. With --cache-bias "
+        "the logits depend on the budget, and it says so. With --routes gen, and for a model that "
+        "has no tokenizer, generated routes change the topics; a recording has those that it "
+        "has.\n"
         "Before every budget and after the last one the speeds of the disk, for random experts, "
         "and of memory are measured; a budget's limit is that of the two measurements beside it. "
         "The limit is what 'flashmoe help bench decode' says: the longer of the times that the "

@@ -186,8 +186,8 @@ static int print_json(const struct switching *s)
     json_t *worst = cost_json(&s->costs[s->n_tokens + s->worst]);
     (void)json_object_set_new(worst, "token", json_integer(s->worst + 1));
     return out_json(json_pack(
-               "{s:s, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:s,"
-               " s:s, s:s?, s:o, s:s, s:o, s:o}",
+               "{s:s, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I,"
+               " s:I, s:s, s:s, s:s?, s:o, s:s, s:o, s:o}",
                "switch", title_of(s), "n_tokens", (json_int_t)s->n_tokens,
                "before", cost_json(&s->before), "prompt", prompt, "worst", worst,
                "steady", cost_json(&s->steady), "extra", cost_json(&s->extra),
@@ -198,6 +198,7 @@ static int print_json(const struct switching *s)
                "n_cache_slots", (json_int_t)stats->n_cache_slots,
                "memory_bytes", (json_int_t)stats->memory_resident_peak_bytes,
                "memory_budget_bytes", (json_int_t)stats->memory_budget_bytes,
+               "n_shrinks", (json_int_t)stats->n_shrinks, "n_grows", (json_int_t)stats->n_grows,
                "n_threads", (json_int_t)stats->n_threads, "cpu_level", stats->cpu_level,
                "logits_hash", s->logits_hash[1], "policy", stats->policy,
                "model", json_text(path, strlen(path)), "architecture", s->info.architecture,
@@ -209,6 +210,7 @@ static int print_json(const struct switching *s)
 
 static void write_csv(const struct switching *s, FILE *out)
 {
+    csv_labels(out, &s->info);
     (void)fprintf(out, "token,ms,misses,bytes\n");
     for (unsigned i = 0; i < 2 * s->n_tokens; i++) {
         const struct cost *c = &s->costs[i];

@@ -108,7 +108,7 @@ static void judge_memory(struct doctor *d)
     if (read->median > 0 && read->most - read->least > 0.25 * read->median)
         find(d, "The speed of memory varied by %.0f%% while it was measured: something else uses "
              "the machine.", 100 * (read->most - read->least) / read->median);
-    if (d->speeds.read_buffer_bytes < BEYOND_CACHES * m->cache_bytes)
+    if (!app_is_beyond_cache(d->speeds.read_buffer_bytes))
         find(d, "Too little memory is free to measure it beyond the processor's cache of %s.",
              human_bytes(m->cache_bytes, total));
 }

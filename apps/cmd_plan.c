@@ -1,7 +1,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/limits.h"
 #include "cmd.h"
 #include "common.h"
 #include "limit.h"
@@ -23,31 +22,15 @@ struct plan_row {
 struct planner {
     const struct args *args;
     struct fm_model *model;
-    struct fm_model_options options;
+    struct fm_model_options options; /* as run would have them */
     struct fm_model_info info;
     uint64_t n_all;    /* routed experts of all layers */
     uint64_t least_bytes;
     double position;   /* of the token that speeds are for */
-    struct fm_machine_speeds machine;
-    struct fm_disk_speeds disk; /* 0: not measured */
+    struct app_speeds speeds;
     struct plan_row rows[ROWS_MAX]; /* the smallest budget first */
     unsigned n_rows, chosen;
 };
-
-static void read_options(struct planner *p)
-{
-    const struct args *args = p->args;
-    fm_model_options_init(&p->options);
-    p->options.memory_bytes = args_uint(args, "memory");
-    p->options.n_context = (unsigned)args_uint(args, "context");
-    p->options.n_threads = (unsigned)args_uint(args, "threads");
-    p->options.prefill_chunk = (unsigned)args_uint(args, "prefill-chunk");
-    p->options.kv = args_text(args, "kv");
-    p->options.io = args_text(args, "io");
-    p->options.reader = args_text(args, "reader");
-    p->options.read_depth = (unsigned)args_uint(args, "read-depth");
-    p->options.policy = args_text(args, "policy");
-}
 
 /* ---- what fits ------------------------------------------------------------------------------- */
 
@@ -127,19 +110,6 @@ static int add_rows(struct planner *p, struct fm_error *err)
 
 /* ---- what to expect -------------------------------------------------------------------------- */
 
-static int measure(struct planner *p, struct fm_error *err)
-{
-    const struct fm_machine_options options = {.what = FM_MEASURE_READ, .quick = true,
-                                               .n_threads = p->options.n_threads};
-    struct progress progress;
-    progress_begin(&progress, "measuring memory and disk", !args_flag(p->args, "quiet"));
-    int rc = fm_machine_measure(&options, &p->machine, err);
-    if (rc == 0 && p->n_all > 0)
-        rc = fm_disk_measure(app_model_path(p->args), &p->options, true, &p->disk, err);
-    progress_end(&progress);
-    return rc;
-}
-
 static unsigned policy_index(const char *name)
 {
     unsigned i = 0;
@@ -174,17 +144,17 @@ static void expect(struct planner *p, struct plan_row *row)
 {
     const double experts = (double)p->info.expert_token_bytes;
     struct limit_load load = limit_load_of(&p->info, p->position, (1 - row->hit_rate) * experts);
-    load.disk_per_s = p->disk.read.median;
-    load.memory_per_s = p->machine.read.median;
+    const double disk_per_s = p->speeds.disk.read.median;
+    load.disk_per_s = disk_per_s;
+    load.memory_per_s = p->speeds.machine.read.median;
     limit_of(&load, 0, &row->limit);
     struct limit cold;
     load = limit_load_of(&p->info, 0, experts);
-    load.disk_per_s = p->disk.read.median;
-    load.memory_per_s = p->machine.read.median;
+    load.disk_per_s = disk_per_s;
+    load.memory_per_s = p->speeds.machine.read.median;
     limit_of(&load, 0, &cold);
-    row->first_token_s = p->disk.read.median > 0 && cold.most_per_s > 0
-                             ? (double)p->info.dense_bytes / p->disk.read.median +
-                                   1 / cold.most_per_s
+    row->first_token_s = disk_per_s > 0 && cold.most_per_s > 0
+                             ? (double)p->info.dense_bytes / disk_per_s + 1 / cold.most_per_s
                              : -1;
 }
 
@@ -204,7 +174,7 @@ static int make_plan(struct planner *p, struct fm_error *err)
     if (rc == 0)
         rc = replay(p, err);
     if (rc == 0)
-        rc = measure(p, err);
+        rc = app_speeds_measure(p->args, p->n_all > 0, &p->speeds, err);
     p->position = p->rows[p->chosen].plan.n_context / 2.0;
     for (unsigned i = 0; rc == 0 && i < p->n_rows; i++)
         expect(p, &p->rows[i]);
@@ -223,18 +193,21 @@ static void print_model(const struct planner *p)
     (void)printf("a token      reads %s of dense weights and %u experts of each of %u layers, %s\n",
                  human_bytes(info->dense_token_bytes, one), info->n_experts_per_token,
                  info->n_moe_layers, human_bytes(info->expert_token_bytes, token));
+    if (info->approximate != NULL)
+        (void)printf("%s\n", info->approximate);
 }
 
 static void print_machine(const struct planner *p)
 {
     char memory[UNIT_BYTES], disk[UNIT_BYTES], expert[UNIT_BYTES];
+    const struct fm_machine_speeds *m = &p->speeds.machine;
+    const struct fm_disk_speeds *d = &p->speeds.disk;
     (void)printf("memory read  %s with %u thread%s, measured now\n",
-                 human_rate(p->machine.read.median, memory), p->machine.n_threads,
-                 p->machine.n_threads == 1 ? "" : "s");
-    if (p->disk.read.median > 0)
+                 human_rate(m->read.median, memory), m->n_threads, m->n_threads == 1 ? "" : "s");
+    if (d->read.median > 0)
         (void)printf("disk read    %s, experts of %s, %u reads at a time, %s, measured now\n",
-                     human_rate(p->disk.read.median, disk),
-                     human_bytes(p->disk.expert_bytes, expert), p->disk.read_depth, p->disk.io);
+                     human_rate(d->read.median, disk), human_bytes(d->expert_bytes, expert),
+                     d->read_depth, d->io);
     if (p->n_all > 0)
         (void)printf("routing      %s: hit rates are those of %s on it, once warm\n",
                      args_text(p->args, "routes"), p->options.policy);
@@ -300,18 +273,20 @@ static json_t *row_json(const struct plan_row *row)
 
 static int print_json(const struct planner *p)
 {
-    const char *path = app_model_path(p->args);
+    const char *path = app_model_path(p->args), *routes = args_text(p->args, "routes");
+    const double disk_per_s = p->speeds.disk.read.median;
     json_t *rows = json_array();
     for (unsigned i = 0; i < p->n_rows; i++)
         (void)json_array_append_new(rows, row_json(&p->rows[i]));
     return out_json(json_pack(
-               "{s:o, s:s, s:I, s:f, s:o, s:I, s:s, s:s, s:I, s:o}",
+               "{s:o, s:s, s:I, s:f, s:o, s:I, s:o, s:o, s:s, s:I, s:o}",
                "model", json_text(path, strlen(path)), "architecture", p->info.architecture,
                "least_bytes", (json_int_t)p->least_bytes,
-               "memory_read_gb_per_s", p->machine.read.median * 1e-9,
+               "memory_read_gb_per_s", p->speeds.machine.read.median * 1e-9,
                "disk_read_gb_per_s",
-               p->disk.read.median > 0 ? json_real(p->disk.read.median * 1e-9) : json_null(),
-               "n_experts", (json_int_t)p->n_all, "routes", args_text(p->args, "routes"),
+               disk_per_s > 0 ? json_real(disk_per_s * 1e-9) : json_null(),
+               "n_experts", (json_int_t)p->n_all, "routes", json_text(routes, strlen(routes)),
+               "approximate", json_label(p->info.approximate),
                "policy", p->options.policy, "chosen", (json_int_t)p->chosen, "budgets", rows))
                ? STATUS_OK
                : STATUS_FAILED;
@@ -325,7 +300,8 @@ static int run_plan(const struct args *args)
     struct planner p = {.args = args};
     int status = STATUS_OK;
     say_library_log(false);
-    read_options(&p);
+    app_engine_options(args, &p.options);
+    p.options.n_context = (unsigned)args_uint(args, "context");
     if (make_plan(&p, &err) != 0) {
         status = say_failed(&err, STATUS_FAILED);
     } else if (args_flag(args, "json")) {
@@ -341,30 +317,13 @@ static int run_plan(const struct args *args)
 }
 
 static const struct option plan_options[] = {
-    {.name = "memory", .kind = OPTION_BYTES, .metavar = "SIZE", .min = 1 << 20,
-     .shown = "what the machine has free",
-     .help = "Budget for everything: dense weights, expert cache, KV and scratch"},
-    {.name = "threads", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_THREADS,
-     .shown = "one per physical core", .help = "Threads that compute"},
-    {.name = "prefill-chunk", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_CONTEXT,
-     .shown = "chosen from the budget", .help = "Prompt tokens computed together"},
-    {.name = "kv", .kind = OPTION_STRING, .metavar = "FORMAT", .value = "f16",
-     .help = "Format of keys and values, f16 or f32"},
-    {.name = "io", .kind = OPTION_STRING, .metavar = "HOW", .value = "auto",
-     .help = "How experts are read: direct, page or auto"},
-    {.name = "reader", .kind = OPTION_STRING, .metavar = "NAME", .value = "pread",
-     .help = "Who reads: pread or uring"},
-    {.name = "read-depth", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = 64, .value = "8",
-     .help = "Reads under way at a time"},
-    {.name = "policy", .kind = OPTION_STRING, .metavar = "NAME", .value = "lcp",
-     .help = "Which expert the cache drops: lcp or lru"},
     {.name = "routes", .kind = OPTION_PATH, .metavar = "SPEC|FILE", .value = "gen",
      .help = "The routing that hit rates are predicted for: 'gen', 'gen:KEY=VALUE,...' as in "
              "'flashmoe bench decode', or a recording of this model made with 'flashmoe run "
              "--trace', which is better"},
     {.name = NULL},
 };
-static const struct option_group group_plan = {"Memory and speed", plan_options};
+static const struct option_group group_plan = {"Routing", plan_options};
 
 static const struct option quiet_options[] = {
     {.name = "quiet", .letter = 'q', .kind = OPTION_FLAG,
@@ -382,13 +341,15 @@ const struct command cmd_plan = {
         "that one sees what more memory would give. The speeds of memory and disk are measured "
         "now. Which experts are in the cache is found by replaying a routing: one drawn as a real "
         "model uses its experts, or a recording. What comes out are the limits of disk and "
-        "memory; 'flashmoe bench decode' measures what is reached of them.\n"
+        "memory; 'flashmoe bench decode' measures what is reached of them. The options are those "
+        "of 'flashmoe run'; what --lookahead, --heat and --cache-bias do to the hits is not "
+        "predicted.\n"
         "A budget that is too small fails with the arithmetic and the smallest one that works.",
     .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help,
                                           .is_optional = true},
                                          {.name = NULL}},
-    .groups = (const struct option_group *const[]){&group_plan, &group_context, &group_json,
-                                                   &group_quiet, &group_help, NULL},
+    .groups = (const struct option_group *const[]){&group_engine, &group_context, &group_plan,
+                                                   &group_json, &group_quiet, &group_help, NULL},
     .examples = (const struct example[]){
         {"flashmoe plan MODEL --memory 8G", "What 8 GiB would give, and what more would"},
         {"flashmoe plan MODEL --context 32768", "What fits beside a long context"},

@@ -135,7 +135,9 @@ static int open_all(struct run *run, const char *text, size_t text_bytes, struct
     fm_model_info(run->model, &run->info);
     route_trace_head(&run->trace, app_model_path(run->args), &run->info);
     choose_sampling(run);
-    rc = tokenize_prompt(run, text, text_bytes, err);
+    rc = profile_head(&run->profile, &run->info, err);
+    if (rc == 0)
+        rc = tokenize_prompt(run, text, text_bytes, err);
     if (rc == 0 && run->n_prompt == 0)
         rc = err_set(err, FM_ERR_ARG, "the prompt gives no tokens");
     if (rc == 0)

@@ -1,7 +1,7 @@
 #include "common.h"
 
+#include <ctype.h>
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -13,6 +13,8 @@
 
 /* Text is held in memory once as bytes and once as token ids. */
 #define TEXT_BYTES_MAX ((size_t)1 << 30)
+/* What is measured with a buffer of fewer caches than this is partly their speed. */
+#define BEYOND_CACHES 3
 
 const char operand_model_help[] =
     "A packed model (NAME.fmoe), a GGUF file, or the directory of a Hugging Face or MLX "
@@ -225,8 +227,9 @@ bool app_kept_path(const char *model, const char *suffix, char path[LIMIT_PATH_B
     return true;
 }
 
-static void read_engine_options(const struct args *args, struct fm_model_options *options)
+void app_engine_options(const struct args *args, struct fm_model_options *options)
 {
+    fm_model_options_init(options);
     options->memory_bytes = args_uint(args, "memory");
     options->elastic = args_text(args, "elastic");
     options->n_threads = (unsigned)args_uint(args, "threads");
@@ -253,8 +256,7 @@ int app_model_open(const struct args *args, const struct app_model_options *how,
     struct progress progress;
     progress_begin(&progress, "loading", !args_flag(args, "quiet"));
     struct fm_model_options options;
-    fm_model_options_init(&options);
-    read_engine_options(args, &options);
+    app_engine_options(args, &options);
     if (how->is_exact) {
         options.experts_per_token = 0;
         options.cache_bias = 0;
@@ -291,8 +293,7 @@ int app_model_open(const struct args *args, const struct app_model_options *how,
 int app_disk_measure(const struct args *args, struct fm_disk_speeds *speeds, struct fm_error *err)
 {
     struct fm_model_options options;
-    fm_model_options_init(&options);
-    read_engine_options(args, &options);
+    app_engine_options(args, &options);
     return fm_disk_measure(app_model_path(args), &options, true, speeds, err);
 }
 
@@ -333,9 +334,30 @@ int app_not_numbers(const struct args *args, struct fm_error *err)
                    is_f16 ? ", or its keys or values exceed the range of f16; try --kv f32" : "");
 }
 
+bool app_is_beyond_cache(uint64_t buffer_bytes)
+{
+    return buffer_bytes >= BEYOND_CACHES * plat_cache_bytes();
+}
+
 json_t *json_label(const char *label)
 {
     return label != NULL ? json_text(label, strlen(label)) : json_null();
+}
+
+static void csv_label(FILE *out, const char *title, const char *label)
+{
+    if (label == NULL)
+        return;
+    (void)fprintf(out, "# %s", title);
+    for (; *label != '\0'; label++) /* a path in it may hold anything */
+        (void)fputc(iscntrl((unsigned char)*label) ? '?' : *label, out);
+    (void)fputc('\n', out);
+}
+
+void csv_labels(FILE *out, const struct fm_model_info *info)
+{
+    csv_label(out, "routes: ", info->routes);
+    csv_label(out, "", info->approximate);
 }
 
 int app_model_open_metadata(const struct args *args, struct fm_model **out, struct fm_error *err)

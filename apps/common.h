@@ -4,6 +4,7 @@
 
 #include <jansson.h>
 #include <stddef.h>
+#include <stdio.h>
 
 #include "base/limits.h"
 #include "flashmoe.h"
@@ -40,6 +41,8 @@ struct app_model_options {
     bool is_again;          /* opened before by this command: the routes are not named again */
 };
 
+/* The options of group_engine, as the user gave them. */
+void app_engine_options(const struct args *args, struct fm_model_options *options);
 /* Opens the model with the options of group_engine and a progress bar. Says on standard error when
  * routes or approximations are in use. */
 int app_model_open(const struct args *args, const struct app_model_options *how,
@@ -62,11 +65,13 @@ bool app_kept_path(const char *model, const char *suffix, char path[LIMIT_PATH_B
 /* The error of a model none of whose logits is a number. */
 int app_not_numbers(const struct args *args, struct fm_error *err);
 
-/* What is measured with a buffer of fewer caches than this is partly their speed. */
-#define BEYOND_CACHES 3
+/* False: what was measured with such a buffer is in part the speed of the processor's caches. */
+bool app_is_beyond_cache(uint64_t buffer_bytes);
 
 /* A label of fm_stats, routes or approximate, as JSON: a string or null. */
 json_t *json_label(const char *label);
+/* Both labels as the first lines of a CSV file, each behind "# "; nothing where there are none. */
+void csv_labels(FILE *out, const struct fm_model_info *info);
 
 /* The text of -p, -f or standard input, NUL-terminated; free with mem_free. Fails with
  * FM_ERR_ARG when there is none and standard input is a terminal. */

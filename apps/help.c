@@ -136,7 +136,7 @@ void docs_overview(FILE *out, const struct command *const *commands)
     fprintf(out, "flashmoe %s: %s.\n\nUsage: flashmoe COMMAND [OPTION...] [ARGUMENT...]\n\n",
             fm_version(), docs_tagline);
     for (size_t i = 0; commands[i] != NULL; i++)
-        fprintf(out, "  %-12s %s\n", commands[i]->name, commands[i]->summary);
+        fprintf(out, "  %-13s  %s\n", commands[i]->name, commands[i]->summary);
     fprintf(out,
             "\nStart here, with the small model that comes with the program:\n"
             "  flashmoe run -p \"Write a story about a robot who loves music.\"\n"

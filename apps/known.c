@@ -70,6 +70,12 @@ void known_finish(struct known *known, double disk_per_s, double memory_per_s)
     finish_point(known, miss, &known->now);
 }
 
+void known_set_speed(struct known *known, double tok_per_s)
+{
+    const struct limit_load load = known->limit.load;
+    limit_of(&load, tok_per_s, &known->limit);
+}
+
 /* ---- shown ----------------------------------------------------------------------------------- */
 
 const char *known_curve_text(const struct known *known, char text[KNOWN_TEXT_BYTES])

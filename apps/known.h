@@ -32,8 +32,11 @@ struct known {
  * decoded; since then nothing but single tokens of one session. */
 void known_take(struct known *known, const struct fm_model *model, const struct fm_stats *before,
                 double first_position);
-/* The machine's bytes per second, 0 where they were not measured; the model may be closed. */
+/* The machine's bytes per second, 0 where they were not measured; the model may be closed. What is
+ * reached of the limit is the mean speed. */
 void known_finish(struct known *known, double disk_per_s, double memory_per_s);
+/* After that, where another speed is shown than the mean: the limit is held against it. */
+void known_set_speed(struct known *known, double tok_per_s);
 
 /* The limit alone is limit_text's; these are "a cache of 25% would have ..." and "one more GiB
  * would ...". */

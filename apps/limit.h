@@ -54,7 +54,8 @@ void limit_between(const struct fm_stats *before, const struct fm_stats *after,
 /* One object; what is not known is null. */
 json_t *limit_json(const struct limit *limit);
 
-/* "57% of 12.34 tok/s, where the disk binds: 61.2 ms a token for 123 MB of reads, ..." */
+/* "57.0% of 12.34 tok/s, bound by the disk: a token takes 81 ms of the disk (123.0 MiB) and 40 ms
+ * of memory (1.5 GiB); without any overlap 8.26 tok/s" */
 #define LIMIT_TEXT_BYTES 256
 const char *limit_text(const struct limit *limit, char text[LIMIT_TEXT_BYTES]);
 

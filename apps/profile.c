@@ -1,8 +1,10 @@
 #include "profile.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
+#include "common.h"
 
 #define ROWS 4096
 
@@ -18,9 +20,11 @@ static const char *const columns[] = {"evaluation", "position", "n_tokens", "lay
 
 static const struct option profile_options[] = {
     {.name = "profile", .kind = OPTION_PATH, .metavar = "FILE",
-     .help = "Record for every evaluation and layer how long it mixed, routed, waited for experts, "
-             "had reads under way and computed, in nanoseconds, and its expert hits, misses and "
-             "bytes read; the last layer is the head. CSV, or JSON where FILE ends in .json"},
+     .help = "Record for every evaluation and layer how long it mixed, routed, waited for experts "
+             "and computed, in nanoseconds, and its expert hits, misses and bytes read; the last "
+             "layer is the head. read_ns runs beside wait_ns and compute_ns: from the start of "
+             "the layer's reads until its last missing expert was taken up, 0 without a miss. "
+             "CSV, or JSON where FILE ends in .json"},
     {.name = NULL},
 };
 const struct option_group group_profile = {"Output", profile_options};
@@ -42,8 +46,33 @@ int profile_open(struct profile *profile, const char *path, struct fm_error *err
         (void)part_file_close(&profile->out, false, NULL);
         return FM_ERR_NOMEM;
     }
-    for (size_t i = 0; !profile->is_json && i < N_COLUMNS; i++)
-        (void)fprintf(profile->out.file, "%s%s", columns[i], i + 1 < N_COLUMNS ? "," : "\n");
+    return 0;
+}
+
+static int write_json_head(FILE *out, const struct fm_model_info *info, struct fm_error *err)
+{
+    json_t *labels = json_pack("{s:o, s:o}", "routes", json_label(info->routes), "approximate",
+                               json_label(info->approximate));
+    char *text = labels != NULL ? json_dumps(labels, 0) : NULL;
+    json_decref(labels);
+    if (text == NULL)
+        return err_set(err, FM_ERR_NOMEM, "there is not enough memory for the profile's labels");
+    const size_t n = strlen(text) - 1; /* open at its end */
+    (void)fprintf(out, "%.*s, \"rows\": [", (int)n, text);
+    free(text);
+    return 0;
+}
+
+int profile_head(struct profile *profile, const struct fm_model_info *info, struct fm_error *err)
+{
+    FILE *out = profile->out.file;
+    if (out == NULL)
+        return 0;
+    if (profile->is_json)
+        return write_json_head(out, info, err);
+    csv_labels(out, info);
+    for (size_t i = 0; i < N_COLUMNS; i++)
+        (void)fprintf(out, "%s%s", columns[i], i + 1 < N_COLUMNS ? "," : "\n");
     return 0;
 }
 
@@ -55,7 +84,7 @@ static void write_row(struct profile *profile, const struct profile_row *row)
                                         l->compute_ns, l->n_hits, l->n_misses, l->bytes_read};
     FILE *file = profile->out.file;
     if (profile->is_json)
-        (void)fputs(profile->n_written == 0 ? "[\n{" : ",\n{", file);
+        (void)fputs(profile->n_written == 0 ? "\n{" : ",\n{", file);
     for (size_t i = 0; i < N_COLUMNS; i++) {
         if (profile->is_json)
             (void)fprintf(file, "\"%s\": ", columns[i]);
@@ -88,7 +117,7 @@ int profile_close(struct profile *profile, bool is_whole, struct fm_error *err)
         return 0;
     flush_rows(profile);
     if (profile->is_json)
-        (void)fputs(profile->n_written == 0 ? "[]\n" : "\n]\n", profile->out.file);
+        (void)fputs(profile->n_written == 0 ? "]}\n" : "\n]}\n", profile->out.file);
     mem_free(profile->rows);
     profile->rows = NULL;
     return part_file_close(&profile->out, is_whole, err);

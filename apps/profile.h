@@ -1,5 +1,6 @@
 /* Writes where the time of every evaluation and layer went, as CSV or, where the path ends in
- * .json, as a JSON array of objects with the same names. Rows are kept in memory of a fixed size
+ * .json, as a JSON object whose "rows" is an array of objects with the same names. The labels of
+ * replaced routes and of approximations are in both. Rows are kept in memory of a fixed size
  * and written when it is full, between layers, where no time is taken. One thread. */
 #ifndef FLASHMOE_APPS_PROFILE_H
 #define FLASHMOE_APPS_PROFILE_H
@@ -20,6 +21,8 @@ struct profile {
 
 /* `path` NULL makes a profile that does nothing. */
 int profile_open(struct profile *profile, const char *path, struct fm_error *err);
+/* Once the model is open and before the first row. */
+int profile_head(struct profile *profile, const struct fm_model_info *info, struct fm_error *err);
 static inline bool profile_is_on(const struct profile *profile)
 {
     return profile->out.file != NULL;

@@ -3,6 +3,7 @@
 #include <ctype.h>
 
 #include "base/limits.h"
+#include "common.h"
 
 int route_trace_open(struct route_trace *trace, const char *path, struct fm_error *err)
 {
@@ -18,9 +19,11 @@ void route_trace_head(struct route_trace *trace, const char *model,
     (void)fprintf(trace->out.file, "# route_trace v1\n# model=");
     for (; *model != '\0'; model++)
         (void)fputc(iscntrl((unsigned char)*model) ? '?' : *model, trace->out.file);
-    (void)fprintf(trace->out.file, " arch=%s n_layer=%u n_expert=%u n_expert_used=%u\n"
-                  "turn,phase,step,layer,slot,expert,weight,residency,expert_bytes\n",
+    (void)fprintf(trace->out.file, " arch=%s n_layer=%u n_expert=%u n_expert_used=%u\n",
                   info->architecture, info->n_layers, info->n_experts, info->n_experts_per_token);
+    csv_labels(trace->out.file, info);
+    (void)fputs("turn,phase,step,layer,slot,expert,weight,residency,expert_bytes\n",
+                trace->out.file);
 }
 
 void route_trace_row(void *ctx, unsigned layer, unsigned position, unsigned n,

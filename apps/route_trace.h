@@ -1,6 +1,6 @@
 /* Writes the routing of a run as a "# route_trace v1" CSV, the form that --routes reads: one line
  * per token, layer and slot, the heaviest expert in slot 0. `residency` and `expert_bytes` are
- * written as 0. */
+ * written as 0. The labels of replaced routes and of approximations stand in its head. */
 #ifndef FLASHMOE_APPS_ROUTE_TRACE_H
 #define FLASHMOE_APPS_ROUTE_TRACE_H
 

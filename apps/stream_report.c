@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/plat.h"
+#include "bench_common.h"
 #include "svg_plot.h"
 #include "term.h"
 #include "topics.h"
@@ -25,11 +25,6 @@ static struct fm_speed together(const struct fm_speed *speeds, unsigned n)
         all.most = speeds[i].most > all.most ? speeds[i].most : all.most;
     }
     return all;
-}
-
-static bool is_beyond_cache(const struct stream *s)
-{
-    return s->read_buffer_bytes >= BEYOND_CACHES * plat_cache_bytes();
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */
@@ -66,6 +61,16 @@ static void print_topics(const struct stream *s)
         (void)printf("%s\n", s->approximate);
 }
 
+static void print_elastic(const struct stream *s)
+{
+    for (unsigned i = 0; i < s->n_points; i++) {
+        char where[UNIT_BYTES + 8], budget[UNIT_BYTES];
+        (void)snprintf(where, sizeof where, "at %s ",
+                       human_bytes(s->points[i].budget_bytes, budget));
+        bench_print_elastic(where, s->points[i].n_shrinks, s->points[i].n_grows);
+    }
+}
+
 int stream_print_table(const struct stream *s)
 {
     char budget[UNIT_BYTES], expert[UNIT_BYTES];
@@ -84,14 +89,16 @@ int stream_print_table(const struct stream *s)
             print_pass(&point->passes[pass], pass_names[pass]);
         }
     }
-    (void)printf("\ntokens       %u in a pass; the logits are the same at every budget\n",
-                 s->n_tokens);
+    (void)printf("\ntokens       %u in a pass; the logits %s\n", s->n_tokens,
+                 s->depends_on_budget ? "depend on the budget (approximate)"
+                                      : "are the same at every budget");
     print_topics(s);
+    print_elastic(s);
     print_speed("disk read", s->disk, s->n_measured);
     (void)printf("; experts of %s, %u reads at a time, %s\n",
                  human_bytes(s->reads.expert_bytes, expert), s->reads.read_depth, s->reads.io);
     print_speed("memory read", s->memory, s->n_measured);
-    if (!is_beyond_cache(s))
+    if (!app_is_beyond_cache(s->read_buffer_bytes))
         (void)printf("; in part the speed of the processor's cache: too little memory is free");
     (void)printf("\nprocessor    level %s, %u thread%s\n", s->cpu_level, s->n_threads,
                  s->n_threads == 1 ? "" : "s");
@@ -114,9 +121,11 @@ static json_t *points_json(const struct stream *s)
         const struct stream_point *p = &s->points[i];
         json_t *peak = p->peak_bytes > 0 ? json_integer((json_int_t)p->peak_bytes) : json_null();
         (void)json_array_append_new(
-            points, json_pack("{s:I, s:I, s:f, s:o, s:o, s:o}", "memory_budget_bytes",
+            points, json_pack("{s:I, s:I, s:I, s:I, s:f, s:o, s:o, s:o}", "memory_budget_bytes",
                               (json_int_t)p->budget_bytes, "n_cache_slots",
-                              (json_int_t)p->n_slots, "resident_share", resident_share(s, p),
+                              (json_int_t)p->n_slots, "n_shrinks", (json_int_t)p->n_shrinks,
+                              "n_grows", (json_int_t)p->n_grows,
+                              "resident_share", resident_share(s, p),
                               "memory_bytes", peak, pass_names[STREAM_COLD],
                               pass_json(&p->passes[STREAM_COLD]), pass_names[STREAM_WARM],
                               pass_json(&p->passes[STREAM_WARM])));
@@ -138,13 +147,13 @@ int stream_print_json(const struct stream *s)
     for (unsigned i = 0; s->is_text && i < N_TOPICS; i++)
         (void)json_array_append_new(topics, json_string(topic_name(i)));
     return out_json(json_pack(
-               "{s:o, s:I, s:I, s:o, s:o, s:o, s:b, s:I, s:s, s:I, s:o, s:s, s:o, s:o}",
-               "budgets",
-               points_json(s), "n_tokens", (json_int_t)s->n_tokens, "n_topic_tokens",
-               (json_int_t)s->n_topic_tokens, "topics", topics,
+               "{s:o, s:b, s:I, s:I, s:o, s:o, s:o, s:b, s:I, s:s, s:I, s:o, s:s, s:o, s:o}",
+               "budgets", points_json(s), "logits_depend_on_budget", s->depends_on_budget,
+               "n_tokens", (json_int_t)s->n_tokens,
+               "n_topic_tokens", (json_int_t)s->n_topic_tokens, "topics", topics,
                "disk_bytes_per_s", speed_json(s->disk, s->n_measured),
                "memory_bytes_per_s", speed_json(s->memory, s->n_measured),
-               "is_read_beyond_cache", is_beyond_cache(s),
+               "is_read_beyond_cache", app_is_beyond_cache(s->read_buffer_bytes),
                "expert_bytes", (json_int_t)s->reads.expert_bytes, "cpu_level", s->cpu_level,
                "n_threads", (json_int_t)s->n_threads, "model", json_text(path, strlen(path)),
                "architecture", s->architecture, "routes", json_label(s->routes),
@@ -189,7 +198,8 @@ void stream_write_svg(const struct stream *s, FILE *out)
 {
     struct curves curves;
     double x[STREAM_BUDGETS_MAX];
-    char names[STREAM_BUDGETS_MAX][UNIT_BYTES], subtitle[128], note[256], routes[256];
+    char names[STREAM_BUDGETS_MAX][UNIT_BYTES], subtitle[128], note[256];
+    char routes[LIMIT_PATH_BYTES + 256]; /* a label may hold a path */
     char experts[UNIT_BYTES], disk[UNIT_BYTES], memory[UNIT_BYTES];
     const char *x_names[STREAM_BUDGETS_MAX];
     fill_curves(s, &curves);
@@ -215,16 +225,15 @@ void stream_write_svg(const struct stream *s, FILE *out)
     (void)snprintf(subtitle, sizeof subtitle,
                    "%s of experts; %u tokens in a pass, %u of each topic",
                    human_bytes(s->info.experts_bytes, experts), s->n_tokens, s->n_topic_tokens);
-    (void)snprintf(routes, sizeof routes, "Routes: %s%s%s",
-                   s->routes != NULL ? s->routes : "the model's own",
-                   s->approximate != NULL ? "; " : "",
-                   s->approximate != NULL ? s->approximate : "");
+    (void)snprintf(routes, sizeof routes, "Routes: %s",
+                   s->routes != NULL ? s->routes : "the model's own");
     (void)snprintf(note, sizeof note, "cold: after a fresh start; warm: the topics again. Measured "
                    "in between: disk %s, memory %s. Level %s, %u threads.",
                    human_rate(together(s->disk, s->n_measured).median, disk),
                    human_rate(together(s->memory, s->n_measured).median, memory), s->cpu_level,
                    s->n_threads);
-    const struct plot plot = {.title = title, .subtitle = subtitle, .notes = {note, routes},
+    const struct plot plot = {.title = title, .subtitle = subtitle, 
+                              .notes = {note, routes, s->approximate},
                               .x_title = "memory budget", .x_unit = is_large ? "GiB" : "MiB",
                               .x = x, .x_names = x_names,
                               .n_points = s->n_points, .panels = panels, .n_panels = 4};

@@ -251,7 +251,7 @@ static size_t line_bytes(const char *note)
     size_t at = n < NOTE_CHARACTERS ? n : NOTE_CHARACTERS;
     while (at < n && at > 0 && note[at - 1] != ' ' && note[at - 1] != ',')
         at--;
-    return at > 0 ? at : n;
+    return at > 0 ? at : NOTE_CHARACTERS;
 }
 
 /* Draws them from `top` on unless `out` is NULL; returns the number of lines. */

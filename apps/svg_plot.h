@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 #define PLOT_SERIES_MAX 3
-#define PLOT_NOTES_MAX 2
+#define PLOT_NOTES_MAX 3
 
 enum plot_style { PLOT_SOLID, PLOT_DASHED, PLOT_DOTTED }; /* dotted: thin, without points */
 

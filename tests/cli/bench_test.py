@@ -180,7 +180,10 @@ class Stream(Case):
         floor, all_of_it = points[0], points[1]
         self.assertLess(floor["resident_share"], 0.25)
         self.assertEqual(all_of_it["resident_share"], 1)
+        self.assertIs(found["logits_depend_on_budget"], False)
         for point in points:
+            self.assertGreaterEqual(point["n_shrinks"], 0)
+            self.assertGreaterEqual(point["n_grows"], 0)
             if point["memory_bytes"] is not None:
                 self.assertLessEqual(point["memory_bytes"], point["memory_budget_bytes"] * 1.02)
             for name in ("cold", "warm"):

@@ -34,8 +34,7 @@ COMMANDS = {
     "inspect": "json help",
     "tokenize": "prompt file plain ids count json help",
     "eval nll": "window windows " + ENGINE + " trace json quiet verbose help",
-    "plan": "memory threads prefill-chunk kv io reader read-depth policy routes context json quiet "
-            "help",
+    "plan": "context routes " + ENGINE + " json quiet help",
     "bench decode": "tokens repeat routes profile " + ENGINE + " json quiet verbose help",
     "bench prefill": "tokens repeat routes profile " + ENGINE + " json quiet verbose help",
     "bench stream": "budgets tokens svg routes " + ENGINE + " json quiet verbose help",

@@ -17,6 +17,7 @@ import cli_test
 from cli_test import Case, flashmoe
 
 SMALL = ("nano", "--memory", "64M")
+THREE = ("--tokens", "3", "--repeat", "3")
 
 
 def info_of(model):
@@ -41,26 +42,36 @@ class Limit(Case):
         self.assertAlmostEqual(limit["percent"] / 100 * limit["overlapped_tok_per_s"] /
                                limit["tok_per_s"], 1, places=6)
 
+    def check_bench(self, found, info):
+        """What is printed as the speed is what the share of the limit is taken of."""
+        self.assertEqual(found["limit"]["tok_per_s"], found["tok_per_s"])
+        speeds = sorted(one["tok_per_s"] for one in found["stretches"])
+        self.assertEqual(found["tok_per_s"], speeds[1])
+        self.check(found["limit"], info, found["n_prompt_tokens"] + 4)
+
     def test_resident(self):
         found = json.loads(self.assert_works(
-            flashmoe("bench", "decode", cli_test.MODEL, "--tokens", "3", "--repeat", "1",
-                     "--json")).stdout)
+            flashmoe("bench", "decode", cli_test.MODEL, *THREE, "--json")).stdout)
         self.assertEqual(found["limit"]["miss_bytes"], 0)
         self.assertIs(found["limit"]["disk_bytes_per_s"], None)
         self.assertAlmostEqual(found["limit"]["memory_bytes_per_s"] * 1e-9,
                                found["memory_read_gb_per_s"], places=6)
-        self.check(found["limit"], info_of(cli_test.MODEL), found["n_prompt_tokens"] + 1)
+        self.check_bench(found, info_of(cli_test.MODEL))
 
     def test_read(self):
-        args = ("bench", "decode", *SMALL, "--tokens", "3", "--repeat", "1", "--lookahead", "off")
+        args = ("bench", "decode", *SMALL, *THREE, "--lookahead", "off")
         found = json.loads(self.assert_works(flashmoe(*args, "--json")).stdout)
         self.assertIs(found["is_resident"], False)
         self.assertGreater(found["bytes_per_token"], 0)
         self.assertAlmostEqual(found["limit"]["miss_bytes"], found["bytes_per_token"], places=3)
         self.assertGreater(found["limit"]["disk_bytes_per_s"], 0)
-        self.check(found["limit"], info_of("nano"), found["n_prompt_tokens"] + 1)
+        self.check_bench(found, info_of("nano"))
         out = self.assert_works(flashmoe(*args)).stdout
-        self.assertRegex(out, r"(?m)^limit +[\d.]+% of [\d.]+ tok/s, bound by (the disk|memory): ")
+        speed = float(re.search(r"(?m)^speed +([\d.]+) tok/s median, ", out)[1])
+        percent, limit = map(float, re.search(
+            r"(?m)^limit +([\d.]+)% of ([\d.]+) tok/s, bound by (?:the disk|memory): ",
+            out).groups())
+        self.assertAlmostEqual(percent, 100 * speed / limit, delta=0.06 + percent * 0.01 / speed)
         self.assertRegex(out, r"(?m)^disk read +[\d.]+ .B/s, .* experts of .* measured after$")
 
 
@@ -115,8 +126,13 @@ class Profile(Case):
         out = self.assert_works(flashmoe(*args, "--profile", path, "--json")).stdout
         self.assertEqual(os.listdir(self.folder), [name])
         with open(path, encoding="ascii") as file:
-            rows = json.load(file) if name.endswith(".json") else [
-                {key: int(value) for key, value in row.items()} for row in csv.DictReader(file)]
+            if name.endswith(".json"):
+                profile = json.load(file)
+                rows = profile.pop("rows")
+                self.assertEqual(profile, {"routes": None, "approximate": None})
+            else:
+                rows = [{key: int(value) for key, value in row.items()}
+                        for row in csv.DictReader(file)]
         os.unlink(path)
         return json.loads(out), rows
 
@@ -183,6 +199,27 @@ class Plan(Case):
         parts = sum(row[f"memory_{part}_bytes"]
                     for part in ("program", "dense", "cache", "kv", "scratch"))
         self.assertLessEqual(parts, row["memory_budget_bytes"])
+
+    def test_options_are_those_of_run(self):
+        few = self.plan(*SMALL, "--experts-per-token", "2", "--elastic", "off", "--pin")
+        info, label = info_of("nano"), "approximate: 2 of 8 experts per token"
+        self.assertEqual(few["approximate"], label)
+        self.assertEqual(few["budgets"][0]["limit"]["expert_bytes"],
+                         info["expert_token_bytes"] / 4)
+        exact = self.plan(*SMALL)
+        self.assertIs(exact["approximate"], None)
+        self.assertLess(few["least_bytes"], exact["least_bytes"])
+        self.assertIn(f"\n{label}\n", self.assert_works(
+            flashmoe("plan", *SMALL, "--experts-per-token", "2")).stdout)
+        self.assert_fails(flashmoe("plan", *SMALL, "--elastic", "maybe"), 1, "'maybe'")
+
+    def test_path_of_routes(self):
+        """Any name that a file can have."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "a\udcff.csv")
+            self.assert_works(flashmoe("run", *SMALL, "-p", "hi", "-n", "4", "--no-heat", "--trace",
+                                       path))
+            self.assertIn("a\ufffd.csv", self.plan(*SMALL, "--routes", path)["routes"])
 
     def test_rows(self):
         found = self.plan(*SMALL)

@@ -95,6 +95,9 @@ class Approximate(unittest.TestCase):
         self.assertNotEqual(result.returncode, 0)
         self.assertIn("routes", result.stderr)
 
+    def read(self, folder, name):
+        return (pathlib.Path(folder) / name).read_text(encoding="utf-8")
+
     def test_label_is_in_every_output(self):
         model, fewer = GOLDENS / "qwen3_next", ("--experts-per-token", "1")
         self.assertEqual(self.works("run", model, *RUN, *fewer).stderr.count(FEWER), 2)
@@ -104,6 +107,52 @@ class Approximate(unittest.TestCase):
         self.assertIn(FEWER, self.works("bench", "prefill", *more).stdout)
         found = json.loads(self.works("bench", "decode", *more, "--json").stdout)
         self.assertEqual(found["approximate"], FEWER)
+        for command in (("plan",), ("bench", "switch", "--tokens", "64"),
+                        ("bench", "stream", "--tokens", "12", "--budgets", "all")):
+            more = (*command, model, "-q", *fewer)
+            self.assertIn(f"\n{FEWER}\n", self.works(*more).stdout)
+            self.assertEqual(json.loads(self.works(*more, "--json").stdout)["approximate"], FEWER)
+
+    def test_label_is_in_every_file(self):
+        """And that of routes, where they can be replaced."""
+        model, fewer = GOLDENS / "qwen3_next", ("--experts-per-token", "1", "-q")
+        gen = ("--routes", "gen:seed=7")
+        with tempfile.TemporaryDirectory() as folder:
+            at = lambda name: os.path.join(folder, name)
+            self.works("run", model, *RUN, *fewer, *gen, "--trace", at("t.csv"), "--profile",
+                       at("p.csv"))
+            self.works("run", model, *RUN, *fewer, *gen, "--profile", at("p.json"))
+            self.works("bench", "switch", model, "--tokens", "64", *fewer, *gen, "--csv",
+                       at("s.csv"), "--trace", at("st.csv"))
+            self.works("bench", "stream", model, "--tokens", "12", "--budgets", "all", *fewer,
+                       *gen, "--svg", at("s.svg"))
+            for name in ("t.csv", "p.csv", "s.csv", "st.csv"):
+                lines = self.read(folder, name).splitlines()
+                self.assertEqual(lines.count(f"# {FEWER}"), 1, name)
+                routes = [line for line in lines if line.startswith("# routes: generated (")]
+                self.assertEqual(["speed only" in line for line in routes], [True], name)
+            profile = json.loads(self.read(folder, "p.json"))
+            self.assertEqual(profile["approximate"], FEWER)
+            self.assertIn("speed only", profile["routes"])
+            self.assertGreater(len(profile["rows"]), 0)
+            self.assertIn(f">{FEWER}</text>", self.read(folder, "s.svg"))
+            self.assertIn("speed only", self.read(folder, "s.svg"))
+            for name in ("t.csv", "st.csv"): # its head is still that of a recording
+                found = json.loads(self.works("bench", "replay", at(name), "--json").stdout)
+                self.assertEqual(found["n_used"], 1)
+            self.works("run", model, *RUN, "-q", "--trace", at("t.csv"), "--profile", at("p.csv"))
+            for name in ("t.csv", "p.csv"): # nothing to say
+                self.assertNotIn("approximate", self.read(folder, name))
+                self.assertNotIn("# routes", self.read(folder, name))
+
+    def test_stream_says_that_the_budget_counts(self):
+        stream = ("bench", "stream", NANO, "--tokens", "36", "--budgets", "floor,all", "-q")
+        bias = ("--cache-bias", "0.5")
+        text = self.works(*stream, *bias).stdout
+        self.assertIn("the logits depend on the budget (approximate)", text)
+        self.assertNotIn("the same at every budget", text)
+        found = json.loads(self.works(*stream, *bias, "--json").stdout)
+        self.assertIs(found["logits_depend_on_budget"], True)
 
     def test_eval_shows_the_cost(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """scarce_test.py FLASHMOE MODEL: in a memory cgroup whose limit is below what the model would take,
-from the start or lowered while it answers, the program lives and gives the same text. Exit status
-77, skipped, where this process may make no memory cgroup."""
+from the start or lowered while it answers, the program lives and gives the same text, and
+measurements say that the cache became smaller. Exit status 77, skipped, where this process may make
+no memory cgroup."""
 import json
 import subprocess
 import sys
@@ -32,10 +33,30 @@ def lower(group, limit, process):
     return False
 
 
-def finish(process):
+def output(process):
     out, err = process.communicate(timeout=SECONDS)
     assert process.returncode == 0, f"status {process.returncode}: {err}"
-    return json.loads(out)
+    return out
+
+
+def finish(process):
+    return json.loads(output(process))
+
+
+def measurements_say_so(group, program, model):
+    """A measurement while the cache changes its size is not one of the budget asked for."""
+    decode = [program, "bench", "decode", model, "--memory", "400M", "--tokens", "32", "--repeat",
+              "2", "--threads", "1"]
+    stream = [program, "bench", "stream", model, "--budgets", "400M", "--tokens", "60",
+              "--threads", "1"]
+    group.limit(512 * MIB)
+    free = finish(start(group, [*decode, "--json"]))
+    assert free["n_shrinks"] == 0
+    group.limit(free["memory_bytes"] - 10 * MIB)
+    assert finish(start(group, [*decode, "--json"]))["n_shrinks"] > 0
+    assert finish(start(group, [*stream, "--json"]))["budgets"][0]["n_shrinks"] > 0
+    assert "\nelastic      the cache became smaller 1 time" in output(start(group, decode))
+    assert "\nelastic      at 400.0 MiB the cache became smaller " in output(start(group, stream))
 
 
 def main():
@@ -69,6 +90,7 @@ def main():
             assert answer["logits_hash"] == free["logits_hash"], "other bits"
             assert answer["n_cache_slots"] < free["n_cache_slots"], "nothing was given back"
         assert lowered["n_shrinks"] > 0
+        measurements_say_so(group, program, model)
     finally:
         group.remove()
     return 0
