@@ -392,7 +392,7 @@ struct fm_layer_profile {
     uint64_t route_ns;   /* choosing experts, starting their reads, looking ahead */
     uint64_t wait_ns;    /* for the next experts that are ready */
     uint64_t compute_ns; /* experts, or the dense block */
-    uint64_t read_ns;    /* from starting the reads to the last missing expert's arrival */
+    uint64_t read_ns;    /* from starting the reads until the last missing expert is taken up */
     uint64_t n_hits, n_misses, bytes_read; /* guesses that landed are among the bytes */
 };
 
