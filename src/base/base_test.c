@@ -1,3 +1,4 @@
+#include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -6,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -167,6 +169,42 @@ static void test_plat_reads_and_knows_the_machine(void **state)
     assert_true(plat_now_ns() > 0);
 }
 
+static unsigned n_names(const char *dir)
+{
+    unsigned n = 0;
+    DIR *d = opendir(dir);
+    assert_non_null(d);
+    while (readdir(d) != NULL)
+        n++;
+    assert_int_equal(closedir(d), 0);
+    return n - 2; /* "." and ".." */
+}
+
+static void test_replaced_file(void **state)
+{
+    (void)state;
+    char root[] = "/tmp/flashmoe-replace-XXXXXX", path[64], *text;
+    size_t n;
+    struct fm_error err;
+    assert_non_null(mkdtemp(root));
+    (void)snprintf(path, sizeof path, "%s/kept", root);
+    for (const char *want = "first"; want != NULL; want = *want == 'f' ? "the other" : NULL) {
+        assert_int_equal(plat_replace_file(path, want, strlen(want), &err), 0);
+        assert_int_equal(plat_read_file(path, 100, &text, &n, &err), 0);
+        assert_string_equal(text, want);
+        mem_free(text);
+        assert_int_equal(n_names(root), 1);
+    }
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(mkdir(path, 0700), 0); /* in its way */
+    assert_int_equal(plat_replace_file(path, "x", 1, &err), FM_ERR_IO);
+    assert_non_null(strstr(err.text, path));
+    assert_int_equal(n_names(root), 1);
+    assert_int_equal(rmdir(path), 0);
+    assert_int_equal(rmdir(root), 0);
+    assert_int_equal(plat_replace_file(path, "x", 1, &err), FM_ERR_IO);
+}
+
 #ifdef __linux__
 
 static void put(const char *dir, const char *name, const char *text)
@@ -235,20 +273,25 @@ static void test_memory_pressure(void **state)
     assert_int_equal(mkdir(inner, 0700), 0);
     struct plat_pressure p;
     plat_group_pressure(own, root, machine, &p); /* nothing is there */
-    assert_true(p.stall_us == 0 && p.n_kills == 0 && p.n_limit_hits == 0);
+    assert_true(p.stall_us == 0 && p.machine_stall_us == 0 && p.n_kills == 0 &&
+                p.n_limit_hits == 0);
     put(root, "machine", some);
     put(root, "own", "0::/inner\n");
+    put(inner, "memory.pressure", "some avg10=0.00 avg60=0.00 avg300=0.00 total=11\n");
+    plat_group_pressure(own, root, machine, &p); /* without events it is the root of all groups */
+    assert_true(p.stall_us == 0 && p.machine_stall_us == 17338540);
     put(inner, "memory.events", "low 9\nhigh 1\nmax 20\noom 4\noom_kill 3\n");
     plat_group_pressure(own, root, machine, &p);
-    assert_true(p.stall_us == 17338540 && p.n_kills == 3 && p.n_limit_hits == 21);
-    put(inner, "memory.pressure", "some avg10=0.00 avg60=0.00 avg300=0.00 total=11\n");
-    plat_group_pressure(own, root, machine, &p);
-    assert_int_equal(p.stall_us, 11);
-    put(root, "own", "5:memory:/inner\n4:cpu:/\n");
+    assert_true(p.stall_us == 11 && p.machine_stall_us == 17338540);
+    assert_true(p.n_kills == 3 && p.n_limit_hits == 21);
+    put(root, "own", "6:memory_like:/\n5:hugetlb,memory:/inner\n4:cpu:/\n");
     put(inner, "memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n");
     put(inner, "memory.failcnt", "77\n");
     plat_group_pressure(own, root, machine, &p);
-    assert_true(p.stall_us == 17338540 && p.n_kills == 2 && p.n_limit_hits == 77);
+    assert_true(p.stall_us == 0 && p.n_kills == 2 && p.n_limit_hits == 77);
+    put(root, "own", "5:memory,hugetlb:/inner\n");
+    plat_group_pressure(own, root, machine, &p);
+    assert_int_equal(p.n_limit_hits, 77);
     char command[128];
     (void)snprintf(command, sizeof command, "rm -r %s", root);
     assert_int_equal(system(command), 0);
@@ -306,6 +349,7 @@ int main(void)
         cmocka_unit_test(test_jdoc_messages_name_file_field_value),
         cmocka_unit_test(test_jdoc_numbers_beyond_integers),
         cmocka_unit_test(test_plat_reads_and_knows_the_machine),
+        cmocka_unit_test(test_replaced_file),
         cmocka_unit_test(test_cgroup_limits),
         cmocka_unit_test(test_memory_pressure),
         cmocka_unit_test(test_memory_is_given_back),

@@ -51,8 +51,11 @@ int plat_open_device(const char *path, int *fd, uint64_t *file_bytes, bool *is_d
 /* A file that is open once more, to be read past the page cache with plat_read_device: -1 when the
  * file system cannot, or when another file has its path by now. */
 int plat_reopen_direct(int fd, const char *path);
-/* Lets the page cache forget these bytes of a file, which were not written; a hint. */
+/* Lets the page cache forget the pages that hold these bytes of a file, which were not written; a
+ * hint. */
 void plat_drop_pages(int fd, uint64_t offset, uint64_t bytes);
+/* Reads of this file through the page cache bring only what they ask for; a hint. */
+void plat_expect_random(int fd, bool is_random);
 /* plat_read_some for such a file: `bytes` and `offset` are multiples of MEM_PAGE. */
 int64_t plat_read_device(int fd, void *dst, uint64_t bytes, uint64_t offset);
 /* Makes the file `bytes` long, its space taken from the disk where the file system can. */
@@ -66,6 +69,9 @@ int plat_sync(int fd, const char *path, struct fm_error *err);
 /* Makes the names in a directory durable: after create, rename, remove. */
 int plat_sync_dir(const char *path, struct fm_error *err);
 int plat_rename(const char *from, const char *to, struct fm_error *err);
+/* A small file, written aside and renamed: whoever opens it finds the old one or the new one. After
+ * a failure nothing is left beside it. */
+int plat_replace_file(const char *path, const void *bytes, uint64_t n, struct fm_error *err);
 int plat_make_dir(const char *path, struct fm_error *err);   /* one that exists is fine */
 int plat_remove(const char *path, struct fm_error *err);     /* a file; none there is fine */
 int plat_remove_dir(const char *path, struct fm_error *err); /* an empty one; none is fine */
@@ -125,6 +131,8 @@ unsigned plat_find_cores(const char *root, const bool is_allowed[PLAT_CPUS_MAX],
 /* plat_cpu_quota from the groups listed in `own_groups` (/proc/self/cgroup); `root` NULL is where
  * the system mounts them. */
 double plat_cgroup_cpus(const char *own_groups, const char *root);
+/* Whether a cgroup's list ":cpu,cpuacct" has a controller. */
+bool plat_has_controller(const char *list, const char *name);
 
 /* The processor's name as its maker writes it, "" when unknown. */
 void plat_cpu_name(char *buffer, size_t bytes);
@@ -162,8 +170,8 @@ struct plat_pressure {
     uint64_t available; /* plat_memory_available */
     uint64_t own;       /* resident memory of this process, less its files' pages, which count as
                          * available */
-    uint64_t stall_us; /* tasks have waited for memory: in this process's group where it says so,
-                        * or else on the machine */
+    uint64_t stall_us; /* tasks of this process's group have waited for memory; 0 when unknown */
+    uint64_t machine_stall_us; /* the same of all tasks of the machine */
     uint64_t n_limit_hits; /* the group came to its limit, be it with page cache */
     uint64_t n_kills;      /* processes of the group killed for want of memory */
 };

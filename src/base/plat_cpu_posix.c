@@ -228,11 +228,12 @@ static double group_cpus(const char *group, bool is_v1)
 }
 
 /* True for ":cpu", ":cpuacct,cpu" and the like. */
-static bool has_cpu_controller(const char *controllers)
+bool plat_has_controller(const char *list, const char *name)
 {
-    for (const char *c = controllers; *c != '\0'; c += strcspn(c, ",")) {
+    const size_t n = strlen(name);
+    for (const char *c = list; *c != '\0'; c += strcspn(c, ",")) {
         c++; /* the ':' or ',' */
-        if (strncmp(c, "cpu", 3) == 0 && (c[3] == ',' || c[3] == '\0'))
+        if (strncmp(c, name, n) == 0 && (c[n] == ',' || c[n] == '\0'))
             return true;
     }
     return false;
@@ -253,7 +254,7 @@ double plat_cgroup_cpus(const char *own_groups, const char *root)
             continue;
         *group++ = '\0';
         const bool is_v1 = strcmp(controllers, ":") != 0;
-        if (is_v1 && !has_cpu_controller(controllers))
+        if (is_v1 && !plat_has_controller(controllers, "cpu"))
             continue;
         const char *mounted = is_v1 ? "/sys/fs/cgroup/cpu" : "/sys/fs/cgroup";
         int n = snprintf(path, sizeof path, "%s%s", root != NULL ? root : mounted, group);

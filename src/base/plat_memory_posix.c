@@ -144,9 +144,10 @@ static void each_group(const char *own_groups, const char *root,
         if (group == NULL)
             continue;
         *group++ = '\0';
-        const struct cgroup_files *files = strcmp(controllers, ":") == 0         ? &cgroup_v2
-                                           : strcmp(controllers, ":memory") == 0 ? &cgroup_v1
-                                                                                 : NULL;
+        const struct cgroup_files *files =
+            strcmp(controllers, ":") == 0                  ? &cgroup_v2
+            : plat_has_controller(controllers, "memory") ? &cgroup_v1
+                                                         : NULL;
         if (files != NULL)
             fn(ctx, files, root != NULL ? root : files->root, group);
     }
@@ -175,19 +176,20 @@ bool plat_parse_stall(const char *text, uint64_t *stall_us)
     return true;
 }
 
-/* A group whose file says something about it stands before the machine. */
+/* The root of all groups has no events: what waits there is the machine. */
 static void find_pressure(void *ctx, const struct cgroup_files *files, const char *root,
                           char *group)
 {
     struct plat_pressure *p = ctx;
     char path[LIMIT_PATH_BYTES], text[TEXT_BYTES];
-    if (files->pressure != NULL && cgroup_path(path, root, group, files->pressure) &&
-        read_text(path, text))
-        (void)plat_parse_stall(text, &p->stall_us); /* where it is switched off, none */
-    if (cgroup_path(path, root, group, files->events) && read_text(path, text)) {
+    const bool is_group = cgroup_path(path, root, group, files->events) && read_text(path, text);
+    if (is_group) {
         p->n_kills += field_of(text, "oom_kill");
         p->n_limit_hits += field_of(text, "high") + field_of(text, "max");
     }
+    if (is_group && files->pressure != NULL && cgroup_path(path, root, group, files->pressure) &&
+        read_text(path, text))
+        (void)plat_parse_stall(text, &p->stall_us); /* where it is switched off, none */
     if (files->failures != NULL && cgroup_path(path, root, group, files->failures))
         p->n_limit_hits += number_in_file(path, 0);
 }
@@ -198,7 +200,7 @@ void plat_group_pressure(const char *own_groups, const char *root, const char *m
     char text[TEXT_BYTES];
     *p = (struct plat_pressure){0};
     if (read_text(machine, text))
-        (void)plat_parse_stall(text, &p->stall_us); /* a kernel without PSI: none */
+        (void)plat_parse_stall(text, &p->machine_stall_us); /* a kernel without PSI: none */
     each_group(own_groups, root, find_pressure, p);
 }
 

@@ -57,9 +57,23 @@ int plat_open_device(const char *path, int *fd, uint64_t *file_bytes, bool *is_d
 void plat_drop_pages(int fd, uint64_t offset, uint64_t bytes)
 {
 #ifdef __linux__
-    (void)posix_fadvise(fd, (off_t)offset, (off_t)bytes, POSIX_FADV_DONTNEED); /* a hint */
+    if (bytes == 0) /* that would mean all up to the end */
+        return;
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), first = offset / page * page;
+    const uint64_t end = mem_round_up(offset + bytes, page); /* a part of a page would stay */
+    (void)posix_fadvise(fd, (off_t)first, (off_t)(end - first), POSIX_FADV_DONTNEED); /* a hint */
 #else
     (void)fd, (void)offset, (void)bytes;
+#endif
+}
+
+void plat_expect_random(int fd, bool is_random)
+{
+#ifdef __linux__
+    const int advice = is_random ? POSIX_FADV_RANDOM : POSIX_FADV_NORMAL;
+    (void)posix_fadvise(fd, 0, 0, advice); /* a hint */
+#else
+    (void)fd, (void)is_random;
 #endif
 }
 
@@ -197,6 +211,24 @@ int plat_rename(const char *from, const char *to, struct fm_error *err)
     if (rename(from, to) == 0)
         return 0;
     return err_set(err, FM_ERR_IO, "cannot rename '%s' to '%s': %s", from, to, strerror(errno));
+}
+
+int plat_replace_file(const char *path, const void *bytes, uint64_t n, struct fm_error *err)
+{
+    char aside[LIMIT_PATH_BYTES];
+    if ((size_t)snprintf(aside, sizeof aside, "%s.XXXXXX", path) >= sizeof aside)
+        return err_set(err, FM_ERR_ARG, "the path is too long: '%s'", path);
+    int fd = mkstemp(aside);
+    if (fd < 0)
+        return failed(err, "create", aside);
+    (void)fcntl(fd, F_SETFD, FD_CLOEXEC); /* it cannot fail */
+    int rc = plat_write_at(fd, aside, bytes, n, 0, err);
+    plat_close(fd);
+    if (rc == 0)
+        rc = plat_rename(aside, path, err);
+    if (rc != 0)
+        (void)unlink(aside); /* the error that matters is told */
+    return rc;
 }
 
 int plat_make_dir(const char *path, struct fm_error *err)

@@ -1,10 +1,8 @@
 #include "cache/heat_file.h"
 
-#include <stdio.h>
 #include <string.h>
 #include <xxhash.h>
 
-#include "base/limits.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/plat.h"
@@ -91,33 +89,16 @@ static void fill(char *bytes, const struct model *model, const struct heat *heat
     memcpy(bytes, &h, sizeof h);
 }
 
-static int write_file(const char *path, const char *bytes, size_t n, struct fm_error *err)
-{
-    bool is_direct = false;
-    int fd;
-    int rc = plat_create(path, &is_direct, &fd, err);
-    if (rc != 0)
-        return rc;
-    rc = plat_write_at(fd, path, bytes, n, 0, err);
-    plat_close(fd);
-    return rc;
-}
-
 int heat_file_save(const char *path, const struct model *model, const struct heat *heat,
                    struct fm_error *err)
 {
-    char partial[LIMIT_PATH_BYTES];
     if (heat->n_uses == 0)
         return 0;
-    if ((size_t)snprintf(partial, sizeof partial, "%s.partial", path) >= sizeof partial)
-        return err_set(err, FM_ERR_ARG, "the path of the heat file is too long: '%s'", path);
     char *bytes = mem_new(file_bytes(heat), 1, "the heat file", err);
     if (bytes == NULL)
         return FM_ERR_NOMEM;
     fill(bytes, model, heat);
-    int rc = write_file(partial, bytes, file_bytes(heat), err);
-    if (rc == 0)
-        rc = plat_rename(partial, path, err);
+    int rc = plat_replace_file(path, bytes, file_bytes(heat), err);
     mem_free(bytes);
     return rc;
 }

@@ -24,6 +24,7 @@ void elastic_start(struct fm_model *m)
     const struct budget *b = &m->budget;
     m->elastic.pressure = (struct pressure){.least = b->least, .most = b->most,
                                             .reserve = b->reserve, .budget = b->total};
+    m->elastic.pressure.ignores_stalls = m->store != NULL && !expert_store_is_direct(m->store);
 }
 
 static void apply(struct fm_model *m, uint64_t total)

@@ -33,6 +33,26 @@ static uint64_t cut_of(const struct pressure *p, uint64_t elapsed_ns)
     return above(p->budget, p->least) / 4 / 1000 * ms;
 }
 
+static bool is_stalled(uint64_t stall_us, uint64_t last_us, uint64_t elapsed_ns)
+{
+    return above(stall_us, last_us) * 1000 > elapsed_ns / STALL_SHARE;
+}
+
+/* Whether tasks wait for memory that this budget could give. Those of the own group count while
+ * less than four reserves are there: a page cache that is too small makes its readers wait, too.
+ * All others may stall behind limits of their own, as long as the reserve is whole. */
+static bool tasks_wait(const struct pressure *p, uint64_t elapsed_ns,
+                       const struct plat_pressure *seen)
+{
+    const uint64_t reserve = reserve_of(p, seen);
+    const uint64_t spare = above(seen->own + seen->available, p->budget);
+    if (p->ignores_stalls)
+        return false;
+    return (spare / 4 < reserve && is_stalled(seen->stall_us, p->last.stall_us, elapsed_ns)) ||
+           (seen->available < reserve &&
+            is_stalled(seen->machine_stall_us, p->last.machine_stall_us, elapsed_ns));
+}
+
 /* What the budget must come down to; what it is when there is no pressure. */
 static uint64_t shrunk(const struct pressure *p, uint64_t now_ns, const struct plat_pressure *seen)
 {
@@ -48,12 +68,8 @@ static uint64_t shrunk(const struct pressure *p, uint64_t now_ns, const struct p
     const bool has_hit = seen->n_limit_hits > p->last.n_limit_hits;
     if (spare < reserve / 2 || (has_hit && spare < reserve))
         target = above(fits, reserve);
-    /* Others may stall behind limits of their own, and a page cache that is too small makes its
-     * readers wait: neither asks for this memory while plenty is there. */
     const uint64_t elapsed_ns = above(now_ns, p->last_ns);
-    const uint64_t stall_ns = above(seen->stall_us, p->last.stall_us) * 1000;
-    const bool is_stalled = stall_ns > elapsed_ns / STALL_SHARE && spare / 4 < reserve;
-    if (is_stalled || seen->n_kills > p->last.n_kills)
+    if (tasks_wait(p, elapsed_ns, seen) || seen->n_kills > p->last.n_kills)
         target = least_of(target, above(p->budget, cut_of(p, elapsed_ns)));
     return target;
 }

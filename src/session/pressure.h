@@ -17,6 +17,9 @@ extern "C" {
 struct pressure {
     uint64_t least, most; /* bytes the budget may be */
     uint64_t reserve;
+    /* Experts are read through the page cache: who waits for memory may wait for its pages, which
+     * a smaller budget makes no faster. */
+    bool ignores_stalls;
     uint64_t budget; /* now */
     bool has_last;
     uint64_t last_ns, pressed_ns, grown_ns; /* the last look, the last pressure, the last growth */

@@ -178,8 +178,66 @@ static void test_stalls_of_others(void **state)
     w.total = 20000 * MIB;
     (void)look(&w);
     w.seen.stall_us += 200000;
+    w.seen.machine_stall_us += 200000;
     w.seen.n_limit_hits += 5;
     assert_int_equal(look(&w), 8000 * MIB);
+}
+
+/* A budget of all that was free but the reserve. */
+static void open_automatic(struct world *w)
+{
+    open_world(w);
+    w->p.reserve = 1000 * MIB;
+    w->p.most = 9000 * MIB; /* may grow into what others have now */
+    w->p.budget = w->total - w->others - w->p.reserve;
+    (void)look(w);
+    assert_int_equal(w->p.budget, 8000 * MIB);
+}
+
+/* Somebody stalls for a minute: behind a limit of their own while the reserve is whole, for want of
+ * this memory when it is touched. */
+static void test_stalls_of_the_machine(void **state)
+{
+    (void)state;
+    struct world w;
+    open_automatic(&w);
+    for (unsigned i = 0; i < 240; i++) {
+        w.seen.machine_stall_us += 200000;
+        assert_int_equal(look(&w), 8000 * MIB);
+    }
+    w.others += 200 * MIB; /* more than half of the reserve is there */
+    assert_int_equal(look(&w), 8000 * MIB);
+    w.seen.machine_stall_us += 20000; /* not yet a tenth of the time */
+    assert_int_equal(look(&w), 8000 * MIB);
+    w.seen.machine_stall_us += 200000;
+    const uint64_t once = look(&w);
+    assert_true(once < 8000 * MIB && once > 7500 * MIB);
+}
+
+static void test_stalls_of_the_group(void **state)
+{
+    (void)state;
+    struct world w;
+    open_automatic(&w);
+    w.seen.stall_us += 200000;
+    assert_true(look(&w) < 8000 * MIB);
+}
+
+/* Read through the page cache, experts make their own readers wait for memory. */
+static void test_stalls_behind_the_page_cache(void **state)
+{
+    (void)state;
+    struct world w;
+    open_automatic(&w);
+    w.p.ignores_stalls = true;
+    w.others += 200 * MIB;
+    for (unsigned i = 0; i < 40; i++) {
+        w.seen.stall_us += 200000;
+        w.seen.machine_stall_us += 200000;
+        assert_int_equal(look(&w), 8000 * MIB);
+    }
+    w.others += 400 * MIB; /* less than half of the reserve */
+    assert_true(look(&w) < 8000 * MIB);
 }
 
 static void test_events(void **state)
@@ -209,6 +267,9 @@ int main(void)
         cmocka_unit_test(test_smaller_limit),
         cmocka_unit_test(test_stalls),
         cmocka_unit_test(test_stalls_of_others),
+        cmocka_unit_test(test_stalls_of_the_machine),
+        cmocka_unit_test(test_stalls_of_the_group),
+        cmocka_unit_test(test_stalls_behind_the_page_cache),
         cmocka_unit_test(test_events),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
