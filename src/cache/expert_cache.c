@@ -431,20 +431,21 @@ int expert_cache_next(struct expert_cache *cache, bool polls, struct expert_item
     start_reads(cache);
     while (*n < most && plan->next_hit < plan->n_hits)
         hand_out(cache, plan->hit_slots[plan->next_hit++], items, n);
-    while (*n == 0 && plan->n_in_flight == 0 && plan->next_missing < plan->n_missing) {
-        wait_for_guess(cache); /* guesses have all the slots: one of them becomes a victim */
-        start_reads(cache);
-    }
-    while (*n < most && plan->n_in_flight > 0) {
-        uint32_t i = take_landed(cache, polls || *n > 0);
+    while (*n < most && (plan->n_in_flight > 0 || plan->next_missing < plan->n_missing)) {
+        const bool waits = !polls && *n == 0;
+        if (plan->n_in_flight == 0 && waits) {
+            wait_for_guess(cache); /* guesses have all the slots: one of them becomes a victim */
+            start_reads(cache);
+            continue;
+        }
+        const uint32_t i = take_landed(cache, !waits);
         if (i == NO_SLOT)
             break;
         int rc = take_outcome(cache, i, items, n, err);
         if (rc != 0)
             return rc;
     }
-    assert(*n > 0 || plan->n_in_flight > 0 || plan->next_missing == plan->n_missing);
-    return *n > 0 || plan->n_in_flight > 0;
+    return *n > 0 || plan->n_in_flight > 0 || plan->next_missing < plan->n_missing;
 }
 
 void expert_cache_end(struct expert_cache *cache)
