@@ -111,7 +111,7 @@ static int size_sessions(struct budget *b, const struct model *model,
                               b->n_sessions, b->n_context);
 }
 
-/* What everything takes with max_rows tokens at a time. */
+/* What everything takes with max_rows tokens at a time and the fewest experts. */
 static uint64_t size_with_rows(struct budget *b, const struct model *model,
                                const struct quant *kv_format)
 {
@@ -155,6 +155,22 @@ void budget_change(struct budget *b, const struct model *model, uint64_t total)
     b->total = total;
 }
 
+static uint64_t least_total(const struct budget *b, const struct model *model)
+{
+    const uint64_t slots = b->n_fewest * model->expert_slot_bytes;
+    const uint64_t page = mem_bulk_page(b->n_most * model->expert_slot_bytes);
+    const uint64_t least = bytes_beside_slots(b, model) + mem_round_up(slots, page);
+    return least < b->total ? least : b->total;
+}
+
+void budget_stop_growth(struct budget *b, const struct model *model)
+{
+    b->n_most = b->n_slots;
+    b->most = b->total;
+    budget_change(b, model, b->total);
+    b->least = least_total(b, model);
+}
+
 int budget_too_small(const struct budget *b, const struct model *model, uint64_t total,
                      struct fm_error *err)
 {
@@ -164,11 +180,29 @@ int budget_too_small(const struct budget *b, const struct model *model, uint64_t
     return does_not_fit(&smaller, model, b->least, err);
 }
 
-/* n_most is what the cache could at most be; makes it what it will be. */
-static void divide_cache(struct budget *b, const struct model *model, uint64_t need)
+/* What a slot takes beside its expert's bytes, also while it is not in use. */
+static uint64_t slot_overhead(const struct model *model)
 {
+    return expert_cache_bytes(model, 1) - expert_cache_bytes(model, 0) - model->expert_slot_bytes;
+}
+
+/* The most slots that the budget may become; what they take must leave room for the fewest now. */
+static uint64_t most_slots(const struct budget *b, const struct model *model)
+{
+    const uint64_t overhead = slot_overhead(model);
+    const uint64_t n_experts = (uint64_t)model->shape.n_experts * model->n_expert_layers;
+    const uint64_t later = (b->most - b->need) / (model->expert_slot_bytes + overhead);
+    const uint64_t now = (b->total - b->need) / overhead;
+    const uint64_t n = b->n_fewest + (later < now ? later : now);
+    return n < n_experts ? n : n_experts;
+}
+
+/* Gives the cache what is left above the need. */
+static void divide_cache(struct budget *b, const struct model *model)
+{
+    b->n_most = (uint32_t)most_slots(b, model);
     const uint64_t n_all = b->n_most, slot_bytes = model->expert_slot_bytes;
-    const uint64_t bytes = b->total - need + b->n_fewest * slot_bytes;
+    const uint64_t bytes = b->total - bytes_beside_slots(b, model);
     const uint64_t exact = bytes / slot_bytes, rounded = slots_in(b, model, bytes);
     if (b->most > b->total && exact < n_all && rounded >= b->n_fewest) {
         b->n_slots = (uint32_t)rounded;
@@ -177,9 +211,7 @@ static void divide_cache(struct budget *b, const struct model *model, uint64_t n
         b->most = b->total;
     }
     b->cache = cache_bytes(model, b->n_slots, b->n_most);
-    const uint64_t page = mem_bulk_page(b->n_most * slot_bytes);
-    b->least = bytes_beside_slots(b, model) + mem_round_up(b->n_fewest * slot_bytes, page);
-    b->least = b->least < b->total ? b->least : b->total;
+    b->least = least_total(b, model);
 }
 
 int budget_plan(struct budget *b, const struct model *model, const struct quant *kv_format,
@@ -195,11 +227,7 @@ int budget_plan(struct budget *b, const struct model *model, const struct quant 
         rc = size_sessions(b, model, kv_format, err);
     if (rc != 0)
         return rc;
-    const uint64_t n_experts = (uint64_t)model->shape.n_experts * model->n_expert_layers;
-    const uint64_t most = model->n_expert_layers > 0 ? b->most / model->expert_slot_bytes : 0;
-    b->n_fewest = model->shape.n_experts_per_token * model->n_expert_layers;
-    b->n_most = (uint32_t)(most < n_experts ? most : n_experts);
-    b->n_most = b->n_most > b->n_fewest ? b->n_most : b->n_fewest;
+    b->n_fewest = b->n_most = model->shape.n_experts_per_token * model->n_expert_layers;
     b->cache = cache_bytes(model, b->n_fewest, b->n_most);
     b->max_rows = choose_rows(b, model, kv_format, options->prefill_chunk);
     uint64_t need = size_with_rows(b, model, kv_format);
@@ -214,7 +242,7 @@ int budget_plan(struct budget *b, const struct model *model, const struct quant 
     if (model->n_expert_layers == 0)
         b->most = b->total;
     else
-        divide_cache(b, model, need);
+        divide_cache(b, model);
     return 0;
 }
 
@@ -224,7 +252,7 @@ int fm_model_plan(const struct fm_model *m, const struct fm_model_options *optio
     struct fm_model_options least = *options;
     struct streaming streaming;
     struct elastic elastic;
-    struct budget b;
+    struct budget b, smallest;
     least.memory_bytes = 1;
     *plan = (struct fm_plan){0};
     int rc = streaming_choose(&streaming, options, err);
@@ -235,11 +263,12 @@ int fm_model_plan(const struct fm_model *m, const struct fm_model_options *optio
     plat_memory_trim();
     streaming_fit(&streaming, m->model);
     const uint64_t reader = reader_bytes(&streaming.reader);
-    rc = budget_plan(&b, m->model, m->kv_format, reader, &least, elastic.is_on, err);
-    if (rc != FM_ERR_BUDGET || b.need == 0)
-        return rc; /* one byte is never enough: something else is wrong */
-    plan->least_bytes = b.need;
     rc = budget_plan(&b, m->model, m->kv_format, reader, options, elastic.is_on, err);
+    if (rc != 0 && (rc != FM_ERR_BUDGET || b.need == 0))
+        return rc; /* nothing that another budget would help with */
+    /* One byte is never enough. Behind the other: what that has made resident counts here, too. */
+    (void)budget_plan(&smallest, m->model, m->kv_format, reader, &least, elastic.is_on, NULL);
+    plan->least_bytes = smallest.need;
     if (rc != 0)
         return rc;
     *plan = (struct fm_plan){

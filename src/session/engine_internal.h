@@ -88,6 +88,8 @@ int budget_plan(struct budget *b, const struct model *model, const struct quant 
                 struct fm_error *err);
 /* Another total between `least` and `most`: fills in what depends on it. */
 void budget_change(struct budget *b, const struct model *model, uint64_t total);
+/* It never becomes more than it is now. */
+void budget_stop_growth(struct budget *b, const struct model *model);
 int budget_too_small(const struct budget *b, const struct model *model, uint64_t total,
                      struct fm_error *err);
 

@@ -133,6 +133,31 @@ static void test_in_mid_answer(void **state)
     fm_model_close(model);
 }
 
+/* What is said to be enough is enough. What is not the model's may grow by pages meanwhile. */
+static void test_least_is_enough(void **state)
+{
+    (void)state;
+    struct fm_error err = {0};
+    struct fm_model *model;
+    struct fm_model_options options;
+    struct fm_plan plan;
+    fm_model_options_init(&options);
+    options.metadata_only = true; /* no threads, whose stacks would grow */
+    options.n_context = 512;
+    assert_int_equal(fm_model_open(path, &options, &model, &err), 0);
+    int rc = FM_ERR_BUDGET;
+    for (unsigned i = 0; i < 10 && rc == FM_ERR_BUDGET; i++) {
+        options.memory_bytes = MIB;
+        assert_int_equal(fm_model_plan(model, &options, &plan, &err), FM_ERR_BUDGET);
+        options.memory_bytes = plan.least_bytes;
+        rc = fm_model_plan(model, &options, &plan, &err);
+    }
+    if (rc != 0)
+        fail_msg("%s", err.text);
+    assert_int_equal(plan.memory_budget_bytes, options.memory_bytes);
+    fm_model_close(model);
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 2)
@@ -141,6 +166,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_memory_is_given_back),
         cmocka_unit_test(test_in_mid_answer),
+        cmocka_unit_test(test_least_is_enough),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
