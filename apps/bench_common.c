@@ -208,7 +208,7 @@ static int run_all(struct bench *bench, const struct bench_kind *kind, struct fm
     if (rc == 0)
         rc = measure_machine(bench, kind->measure, err);
     if (rc == 0 && kind->measures_disk && !bench->is_resident)
-        rc = app_disk_measure(bench->args, &bench->disk, err);
+        rc = app_disk_measure(bench->args, bench->end.io, &bench->disk, err);
     return rc;
 }
 

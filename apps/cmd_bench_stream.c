@@ -29,6 +29,7 @@ struct job {
     bool is_again; /* the model was opened before */
     unsigned at;   /* the budget that is measured now */
     uint64_t floor_bytes, all_bytes;
+    const char *io; /* how experts are read */
     struct progress progress;
     char note[UNIT_BYTES + 32];
     uint64_t n_done; /* tokens */
@@ -96,6 +97,7 @@ static int find_ends(struct job *job, struct fm_error *err)
     fm_model_close(model);
     if (rc != 0)
         return rc;
+    job->io = stats.io;
     const uint64_t slot = stats.memory_cache_bytes / stats.n_cache_slots + 1;
     const uint64_t fixed = stats.memory_program_bytes + stats.memory_dense_bytes +
                            stats.memory_kv_bytes + stats.memory_scratch_bytes + BUDGET_MARGIN;
@@ -172,10 +174,10 @@ static int choose_budgets(struct job *job, struct fm_error *err)
 
 /* ---- one budget ------------------------------------------------------------------------------ */
 
-static int measure_machine(struct stream *s, struct fm_error *err)
+static int measure_machine(struct stream *s, const char *io, struct fm_error *err)
 {
     struct app_speeds speeds;
-    int rc = app_speeds_measure(s->args, true, &speeds, err);
+    int rc = app_speeds_measure(s->args, true, io, &speeds, err);
     if (rc != 0)
         return rc;
     const uint64_t buffer_bytes = speeds.machine.read_buffer_bytes;
@@ -296,7 +298,7 @@ static int run_budget(struct job *job, struct fm_error *err)
     topics_close(&topics);
     fm_model_close(model);
     if (rc == 0)
-        rc = measure_machine(s, err);
+        rc = measure_machine(s, job->io, err);
     for (unsigned pass = 0; rc == 0 && pass < STREAM_PASSES; pass++)
         sum_up(s, job->at, pass, &before[pass], &after[pass]);
     return rc;
@@ -316,9 +318,13 @@ static int run_all(struct job *job, struct fm_error *err)
         rc = topics_choose_routes(s->args, s->n_topic_tokens, true, &job->routes_wanted, err);
     job->n_context = job->routes_wanted != NULL ? STREAM_PASSES * s->n_tokens : s->n_topic_tokens;
     if (rc == 0)
-        rc = measure_machine(s, err); /* first: what it leaves behind counts as the program's */
+        rc = measure_machine(s, NULL, err); /* first: what it leaves counts as the program's */
     if (rc == 0)
         rc = find_ends(job, err);
+    if (rc == 0 && strcmp(job->io, s->reads.io) != 0) { /* the model has chosen another way */
+        s->n_measured = 0;
+        rc = measure_machine(s, job->io, err);
+    }
     if (rc == 0)
         rc = choose_budgets(job, err);
     progress_begin(&job->progress, s->args->command->name, !args_flag(s->args, "quiet"));

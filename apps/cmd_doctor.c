@@ -230,9 +230,9 @@ static void print_disk(const struct doctor *d)
                  human_rate(s->read.most, most), human_bytes(s->expert_bytes, expert),
                  s->read_depth, s->io);
     char direct[UNIT_BYTES], page[UNIT_BYTES];
-    (void)printf("io auto      %s: %s past the page cache, %s through it, both from the disk\n",
+    (void)printf("io auto      %s: %s past the page cache, %s through it, from the disk\n",
                  d->io.io, d->io.direct > 0 ? human_rate(d->io.direct, direct) : "impossible",
-                 human_rate(d->io.page, page));
+                 d->io.page > 0 ? human_rate(d->io.page, page) : "not measured (slow)");
 }
 
 /* In lines of at most COLUMNS, with those behind the first indented. */

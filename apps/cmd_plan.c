@@ -23,6 +23,7 @@ struct planner {
     const struct args *args;
     struct fm_model *model;
     struct fm_model_options options; /* as run would have them */
+    char io_path[LIMIT_PATH_BYTES]; /* what is kept about the disk */
     struct fm_model_info info;
     uint64_t n_all;    /* routed experts of all layers */
     uint64_t least_bytes;
@@ -301,6 +302,7 @@ static int run_plan(const struct args *args)
     int status = STATUS_OK;
     say_library_log(false);
     app_engine_options(args, &p.options);
+    app_keep_io(app_model_path(args), &p.options, p.io_path);
     p.options.n_context = (unsigned)args_uint(args, "context");
     if (make_plan(&p, &err) != 0) {
         status = say_failed(&err, STATUS_FAILED);

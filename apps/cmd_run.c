@@ -370,7 +370,7 @@ static void measure_stats(struct run *run)
     struct app_speeds speeds;
     close_all(run);
     const bool is_read = run->known.after.bytes_read > run->prompt_end.bytes_read;
-    if (app_speeds_measure(run->args, is_read, &speeds, &err) != 0)
+    if (app_speeds_measure(run->args, is_read, run->known.after.io, &speeds, &err) != 0)
         say_warning("--stats: %s", err.text);
     known_finish(&run->known, speeds.disk.read.median, speeds.machine.read.median);
 }

@@ -52,9 +52,10 @@ static const struct option engine_options[] = {
              "memory"},
     {.name = "io", .kind = OPTION_STRING, .metavar = "HOW", .value = "auto",
      .help = "How experts are read: direct, past the system's page cache, so that nothing is held "
-             "twice; page, through it; or auto: whichever brings this model faster from its disk, "
-             "measured at its first start and kept in the user's cache folder ('flashmoe doctor "
-             "MODEL' measures again), and direct where there is no such folder"},
+             "twice; page, through it, which keeps what it likes outside of --memory; or auto: "
+             "whichever brings this model faster from its disk, inside of --memory, measured at "
+             "its first start and kept in the user's cache folder ('flashmoe doctor MODEL' "
+             "measures again), and direct where there is no such folder"},
     {.name = "reader", .kind = OPTION_STRING, .metavar = "NAME", .value = "pread",
      .help = "Who reads: pread, threads that wait for the disk, or uring, one thread with an "
              "io_uring where the system allows it"},
@@ -227,6 +228,12 @@ bool app_kept_path(const char *model, const char *suffix, char path[LIMIT_PATH_B
     return true;
 }
 
+void app_keep_io(const char *model, struct fm_model_options *options, char path[LIMIT_PATH_BYTES])
+{
+    if (strcmp(options->io, "auto") == 0 && app_kept_path(model, "io", path))
+        options->io_path = path;
+}
+
 void app_engine_options(const struct args *args, struct fm_model_options *options)
 {
     fm_model_options_init(options);
@@ -271,8 +278,7 @@ int app_model_open(const struct args *args, const struct app_model_options *how,
     if (options.heat_path == NULL && how->keeps_heat && !args_flag(args, "no-heat") &&
         app_kept_path(app_model_path(args), "heat", heat))
         options.heat_path = heat;
-    if (strcmp(options.io, "auto") == 0 && app_kept_path(app_model_path(args), "io", io))
-        options.io_path = io;
+    app_keep_io(app_model_path(args), &options, io);
     options.progress = progress_bytes;
     options.progress_ctx = &progress;
     int rc = fm_model_open(app_model_path(args), &options, out, err);
@@ -290,10 +296,15 @@ int app_model_open(const struct args *args, const struct app_model_options *how,
     return 0;
 }
 
-int app_disk_measure(const struct args *args, struct fm_disk_speeds *speeds, struct fm_error *err)
+int app_disk_measure(const struct args *args, const char *io, struct fm_disk_speeds *speeds,
+                     struct fm_error *err)
 {
     struct fm_model_options options;
+    char kept[LIMIT_PATH_BYTES];
     app_engine_options(args, &options);
+    if (io != NULL)
+        options.io = io;
+    app_keep_io(app_model_path(args), &options, kept);
     return fm_disk_measure(app_model_path(args), &options, true, speeds, err);
 }
 
@@ -302,8 +313,8 @@ static void show_pass(void *ctx, uint64_t done, uint64_t total)
     progress_steps(ctx, done, total, "passes");
 }
 
-int app_speeds_measure(const struct args *args, bool with_disk, struct app_speeds *speeds,
-                       struct fm_error *err)
+int app_speeds_measure(const struct args *args, bool with_disk, const char *io,
+                       struct app_speeds *speeds, struct fm_error *err)
 {
     struct progress progress;
     *speeds = (struct app_speeds){0};
@@ -319,7 +330,7 @@ int app_speeds_measure(const struct args *args, bool with_disk, struct app_speed
     };
     int rc = fm_machine_measure(&options, &speeds->machine, err);
     if (rc == 0 && with_disk)
-        rc = app_disk_measure(args, &speeds->disk, err);
+        rc = app_disk_measure(args, io, &speeds->disk, err);
     progress_end(&progress);
     if (rc != 0)
         *speeds = (struct app_speeds){0};

@@ -50,18 +50,22 @@ int app_model_open(const struct args *args, const struct app_model_options *how,
 int app_model_open_metadata(const struct args *args, struct fm_model **out, struct fm_error *err);
 /* The machine's speeds, measured now and quickly, for the model and the options of group_engine:
  * memory, and where `with_disk` the disk, of which a few hundred megabytes are read. What was not
- * measured is 0, all of it after a failure. Not while a model is open: it takes memory. */
+ * measured is 0, all of it after a failure. Not while a model is open: it takes memory. `io` is how
+ * a run has read its experts, as fm_stats has it; NULL: as the next one will, if that is known. */
 struct app_speeds {
     struct fm_machine_speeds machine; /* reading memory alone */
     struct fm_disk_speeds disk;
 };
-int app_speeds_measure(const struct args *args, bool with_disk, struct app_speeds *speeds,
-                       struct fm_error *err);
+int app_speeds_measure(const struct args *args, bool with_disk, const char *io,
+                       struct app_speeds *speeds, struct fm_error *err);
 /* The disk alone. */
-int app_disk_measure(const struct args *args, struct fm_disk_speeds *speeds, struct fm_error *err);
+int app_disk_measure(const struct args *args, const char *io, struct fm_disk_speeds *speeds,
+                     struct fm_error *err);
 /* A file in the user's cache folder, which is made, for what is kept about a model; false when
  * there is none. */
 bool app_kept_path(const char *model, const char *suffix, char path[LIMIT_PATH_BYTES]);
+/* Such a file for what '--io auto' goes by, where that is the option. */
+void app_keep_io(const char *model, struct fm_model_options *options, char path[LIMIT_PATH_BYTES]);
 /* The error of a model none of whose logits is a number. */
 int app_not_numbers(const struct args *args, struct fm_error *err);
 

@@ -294,7 +294,7 @@ FM_API int fm_machine_measure(const struct fm_machine_options *options,
                               struct fm_machine_speeds *speeds, struct fm_error *err);
 
 /* How fast the experts of a model come from its disk: random whole experts, with so many reads
- * under way as `options` say (io, reader, read_depth; the rest is not looked at). */
+ * under way as `options` say (io, io_path, reader, read_depth; the rest is not looked at). */
 struct fm_disk_speeds {
     struct fm_speed read;       /* bytes */
     uint64_t expert_bytes;      /* of the largest expert */
@@ -307,7 +307,7 @@ FM_API int fm_disk_measure(const char *model_path, const struct fm_model_options
 /* Whether the experts of a model come faster past the page cache or through it, in bytes per second
  * from the disk: what "auto" goes by. Measures now, and keeps it in io_path when there is one. */
 struct fm_io_speeds {
-    double direct, page; /* direct 0: the file system cannot */
+    double direct, page; /* 0: not measured: the file system cannot, or is slow */
     const char *io;      /* the choice; page only where it is clearly faster */
 };
 FM_API int fm_io_measure(const char *model_path, const struct fm_model_options *options,

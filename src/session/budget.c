@@ -261,8 +261,9 @@ int fm_model_plan(const struct fm_model *m, const struct fm_model_options *optio
     if (rc != 0)
         return rc;
     plat_memory_trim();
+    io_choose(&streaming, m->model, false);
     streaming_fit(&streaming, m->model);
-    const uint64_t reader = reader_bytes(&streaming.reader);
+    const uint64_t reader = streaming_bytes(&streaming, m->model);
     rc = budget_plan(&b, m->model, m->kv_format, reader, options, elastic.is_on, err);
     if (rc != 0 && (rc != FM_ERR_BUDGET || b.need == 0))
         return rc; /* nothing that another budget would help with */

@@ -183,10 +183,10 @@ static int open_into(struct fm_model *m, const char *path,
     rc = open_routes(m, options, err);
     if (rc != 0)
         return rc;
-    io_choose(&m->streaming, m->model);
+    io_choose(&m->streaming, m->model, true);
     plat_memory_trim(); /* the JSON trees are gone: do not count them as the program's */
     streaming_fit(&m->streaming, m->model);
-    rc = budget_plan(&m->budget, m->model, m->kv_format, reader_bytes(&m->streaming.reader),
+    rc = budget_plan(&m->budget, m->model, m->kv_format, streaming_bytes(&m->streaming, m->model),
                      options, m->elastic.is_on, err);
     if (rc == 0 && options->check)
         rc = packed_check_dense(m->model->source, err);

@@ -112,11 +112,13 @@ const char *approximate_label(const struct fm_model *m);
 int streaming_choose(struct streaming *s, const struct fm_model_options *options,
                      struct fm_error *err);
 int streaming_open_reader(const struct streaming *s, struct reader **reader, struct fm_error *err);
-/* Once the model's headers are read: what io is where it was left open. Never fails: what cannot be
- * measured is read past the page cache. */
-void io_choose(struct streaming *s, const struct model *model);
+/* Once the model's headers are read: what io is where it was left open, as it was kept or as it is
+ * measured now where it may be. Never fails: what is not known is read past the page cache. */
+void io_choose(struct streaming *s, const struct model *model, bool may_measure);
 /* After that. */
 void streaming_fit(struct streaming *s, const struct model *model);
+/* Then: memory that reads take on their way. */
+uint64_t streaming_bytes(const struct streaming *s, const struct model *model);
 /* Opens store and cache, and begins to warm it. */
 int streaming_open(struct fm_model *m, bool checks, struct fm_error *err);
 /* Saves the heat and closes both. */

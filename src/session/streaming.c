@@ -54,6 +54,11 @@ void streaming_fit(struct streaming *s, const struct model *model)
     s->reader.bounce_bytes = expert_store_bounce_bytes(model, s->io);
 }
 
+uint64_t streaming_bytes(const struct streaming *s, const struct model *model)
+{
+    return reader_bytes(&s->reader) + s->reader.depth * expert_store_page_bytes(model, s->io);
+}
+
 int streaming_open_reader(const struct streaming *s, struct reader **reader, struct fm_error *err)
 {
     struct fm_error why = {0};
@@ -137,6 +142,8 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* Through the page cache, too, experts come from the disk: of a model that does not fit into memory
+ * few pages are there. */
 static int measure(const struct model *model, const struct streaming *s, bool quick,
                    struct fm_disk_speeds *speeds, struct fm_error *err)
 {
@@ -152,7 +159,8 @@ static int measure(const struct model *model, const struct streaming *s, bool qu
         .pass_bytes = quick ? PASS_BYTES / 2 : PASS_BYTES,
     };
     speeds->reader = reader->ops->name;
-    rc = expert_store_open(model, reader, s->io, false, &store, err);
+    const enum store_io io = s->io == STORE_PAGES ? STORE_PAGES_DROPPED : s->io;
+    rc = expert_store_open(model, reader, io, false, &store, err);
     if (rc != 0)
         return rc;
     speeds->io = expert_store_is_direct(store) ? "direct" : "page";
@@ -181,6 +189,7 @@ int fm_disk_measure(const char *model_path, const struct fm_model_options *optio
     if (rc == 0 && model->n_expert_layers == 0)
         rc = err_set(err, FM_ERR_ARG, "'%s' has no routed experts to read", model_path);
     if (rc == 0) {
+        io_choose(&s, model, false);
         streaming_fit(&s, model);
         speeds->read_depth = s.reader.depth;
         for (uint32_t i = 0; i < model->n_expert_layers; i++)

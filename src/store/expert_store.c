@@ -17,6 +17,7 @@ struct expert_store {
     struct reader *reader;
     struct store_file *files; /* [model->source->n_files] */
     bool checks, has_direct, interleaves;
+    bool drops; /* what was read through the page cache is dropped from it */
 };
 
 /* No errno: the bytes came and are wrong. */
@@ -59,6 +60,17 @@ uint64_t expert_store_bounce_bytes(const struct model *model, enum store_io io)
     return most;
 }
 
+uint64_t expert_store_page_bytes(const struct model *model, enum store_io io)
+{
+    uint64_t most = 0;
+    for (uint32_t i = 0; io == STORE_PAGES_DROPPED && i < model->n_expert_layers; i++) {
+        const uint64_t expert = model->expert_layers[i].read_bytes, op = op_bytes(expert);
+        const uint64_t need = expert < op ? expert : op;
+        most = need > most ? need : most;
+    }
+    return most > 0 ? most + 2 * MEM_PAGE : 0;
+}
+
 static void open_direct(struct expert_store *store, uint32_t i)
 {
     const struct source_file *file = &store->model->source->files[i];
@@ -67,6 +79,14 @@ static void open_direct(struct expert_store *store, uint32_t i)
         store->files[i] = (struct store_file){fd, true};
         store->has_direct = true;
     }
+}
+
+/* Readahead would leave pages behind that nobody drops. */
+static void expect_random(const struct expert_store *store, bool is_random)
+{
+    for (uint32_t i = 0; store->drops && i < store->model->source->n_files; i++)
+        if (!store->files[i].is_direct)
+            plat_expect_random(store->files[i].fd, is_random);
 }
 
 static int open_files(struct expert_store *store, enum store_io io, struct fm_error *err)
@@ -99,12 +119,14 @@ int expert_store_open(const struct model *model, struct reader *reader, enum sto
         reader->ops->close(reader);
         return FM_ERR_NOMEM;
     }
-    *store = (struct expert_store){.model = model, .reader = reader, .checks = checks};
+    *store = (struct expert_store){.model = model, .reader = reader, .checks = checks,
+                                   .drops = io != STORE_PAGES};
     int rc = open_files(store, io, err);
     if (rc != 0) {
         expert_store_close(store);
         return rc;
     }
+    expect_random(store, true);
     *out = store;
     return 0;
 }
@@ -114,6 +136,8 @@ void expert_store_close(struct expert_store *store)
     if (store == NULL)
         return;
     store->reader->ops->close(store->reader);
+    if (store->files != NULL)
+        expect_random(store, false);
     for (uint32_t i = 0; store->files != NULL && i < store->model->source->n_files; i++)
         if (store->files[i].is_direct)
             plat_close(store->files[i].fd);
@@ -177,6 +201,8 @@ static void finish(struct expert_read *read)
 static void piece_done(struct read_op *op, int64_t result)
 {
     struct expert_read *read = op->ctx;
+    if (read->store->drops && !op->is_direct)
+        plat_drop_pages(op->fd, op->offset, op->bytes);
     if (result < 0 || (uint64_t)result != op->bytes) {
         int none = -1;
         int mine = (int)(op - read->ops);

@@ -35,13 +35,17 @@ struct expert_read {
 };
 
 enum store_io {
-    STORE_PAGES,  /* through the page cache */
-    STORE_DIRECT, /* past it, on file systems that can */
+    STORE_PAGES,         /* through the page cache */
+    STORE_PAGES_DROPPED, /* the same, and what was read is dropped from it at once */
+    STORE_DIRECT,        /* past it, on file systems that can; on others STORE_PAGES_DROPPED */
 };
 
 /* What a reader's buffers must hold (struct reader_options); 0 when every direct read is of whole
  * pages into whole pages. */
 uint64_t expert_store_bounce_bytes(const struct model *model, enum store_io io);
+
+/* The most that the page cache holds of one operation until it is dropped; 0 where nothing is. */
+uint64_t expert_store_page_bytes(const struct model *model, enum store_io io);
 
 /* `reader` is owned by the store from here on, also on failure. The model must outlive it. With
  * `checks`, what is read is held against its checksum where the model has them. */

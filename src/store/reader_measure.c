@@ -18,7 +18,6 @@ struct measure {
     struct measure_slot *slots;
     char *memory; /* [n_slots, expert_slot_bytes] */
     uint64_t random;
-    bool is_cold;
     pthread_mutex_t lock; /* covers is_landed and is_ok */
     pthread_cond_t has_landed;
 };
@@ -107,8 +106,7 @@ static int run_pass(struct measure *m, uint64_t bytes, double *figure, struct fm
 {
     uint64_t asked = 0;
     int rc = 0;
-    const uint64_t random = m->random;
-    if (m->is_cold)
+    if (!expert_store_is_direct(m->store))
         drop_pages(m, bytes);
     const uint64_t begin_ns = plat_now_ns();
     for (unsigned i = 0; i < m->n_slots; i++)
@@ -121,12 +119,6 @@ static int run_pass(struct measure *m, uint64_t bytes, double *figure, struct fm
     }
     const uint64_t ns = plat_now_ns() - begin_ns;
     *figure = (double)asked * 1e9 / (double)(ns > 0 ? ns : 1);
-    if (m->is_cold) { /* nothing is left behind */
-        const uint64_t next = m->random;
-        m->random = random;
-        drop_pages(m, bytes);
-        m->random = next;
-    }
     return rc;
 }
 
@@ -135,7 +127,7 @@ int reader_measure(const struct model *model, struct expert_store *store,
                    struct fm_error *err)
 {
     struct measure m = {.model = model, .store = store, .n_slots = how->n_experts_at_a_time,
-                        .random = 1 + how->seed, .is_cold = how->is_cold};
+                        .random = 1 + how->seed};
     m.slots = mem_new(m.n_slots, sizeof *m.slots, "the measurement", err);
     m.memory = mem_new_bulk(m.n_slots * model->expert_slot_bytes, "the measurement", err);
     int rc = m.slots == NULL || m.memory == NULL ? FM_ERR_NOMEM : 0;

@@ -1,6 +1,8 @@
 /* How fast a reader brings experts of a model from the disk, measured now: random ones, as decode
- * asks for them, with as many under way as the reader takes. Takes memory of its own and gives it
- * back. Any thread may call; it needs the disk for itself to mean anything. */
+ * asks for them, with as many under way as the reader takes. Where a store reads through the page
+ * cache, they are taken out of it before each pass, and the store drops what it reads
+ * (STORE_PAGES_DROPPED): everything comes from the disk, and little of it is held. Takes memory of
+ * its own and gives it back. Any thread may call; it needs the disk for itself to mean anything. */
 #ifndef FLASHMOE_STORE_READER_MEASURE_H
 #define FLASHMOE_STORE_READER_MEASURE_H
 
@@ -17,9 +19,6 @@ struct reader_measurement {
     unsigned n_passes;
     uint64_t pass_bytes; /* about so many in each */
     uint64_t seed;       /* of the experts' order */
-    /* Takes them out of the page cache before and after each pass: what is read through it comes
-     * from the disk then. */
-    bool is_cold;
     void (*pass_done)(void *ctx); /* may be NULL */
     void *ctx;
 };

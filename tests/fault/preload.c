@@ -2,7 +2,8 @@
  * of itself, in /proc and /sys, is read as ever.
  *
  *   FAULT_KIND   eio: the call fails with EIO; zero: the file ends here; short: a few bytes only;
- *                eintr: two of three calls fail with EINTR; storm: short and eintr
+ *                eintr: two of three calls fail with EINTR; storm: short and eintr; slow: each
+ *                takes ten milliseconds more
  *   FAULT_AT     the first call that is faulty, counted from 1 over all threads (default 1)
  *   FAULT_SPAN   how many are, 0 for all from there on (default 1)
  *   FAULT_COUNT  a file that gets the number of calls when the process ends
@@ -15,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/types.h>
+#include <time.h>
 #include <unistd.h>
 
 /* A prime, so that nothing stays aligned. */
@@ -66,6 +68,10 @@ static int inject(int fd, size_t *bytes, ssize_t *result)
     if ((is_storm || strcmp(kind, "eintr") == 0) && call % 3 != 0) {
         errno = EINTR;
         return 1;
+    }
+    if (strcmp(kind, "slow") == 0) {
+        const struct timespec nap = {.tv_nsec = 10000000};
+        (void)nanosleep(&nap, NULL);
     }
     if (strcmp(kind, "zero") == 0) {
         *result = 0;

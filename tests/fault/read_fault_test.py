@@ -26,14 +26,18 @@ LOAD_FAULT = (r"\Aflashmoe: [^\n]*'[^'\n]*/[a-z_]+\.(?:json|safetensors)'[^\n]* 
               r"[^\n]*\n\Z")
 
 
-def run(*args, **faults):
+def run(*args, io="direct", cache_home=None, **faults):
     env = dict(os.environ, LD_PRELOAD=PRELOAD)
+    if cache_home is not None:
+        env["XDG_CACHE_HOME"] = cache_home
     # The sanitizer's runtime is not the first library then, which it would refuse.
     env["ASAN_OPTIONS"] = ":".join(filter(None, [env.get("ASAN_OPTIONS"),
                                                  "verify_asan_link_order=0"]))
     env.update({f"FAULT_{name.upper()}": str(value) for name, value in faults.items()})
     # A prompt of one token needs few experts, so that the answer has many left to read.
-    command = [PROGRAM, "run", MODEL, "-p", "h", "--raw", "--greedy", "-q", "--no-heat", *args]
+    # What --io auto measures at a first start would be reads, too.
+    command = [PROGRAM, "run", MODEL, "-p", "h", "--raw", "--greedy", "-q", "--no-heat", "--io",
+               io, *args]
     return subprocess.run(command, env=env, stdin=subprocess.DEVNULL, timeout=SECONDS,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
@@ -120,6 +124,17 @@ class Reads(unittest.TestCase):
         for kind in ("short", "eintr", "storm"):
             with self.subTest(kind):
                 self.assertEqual(bits(kind=kind, span=0), expected)
+
+    def test_slow_disk(self):
+        """What --io auto goes by is measured no further than the first try, and kept."""
+        with tempfile.TemporaryDirectory() as folder:
+            result = run("-n", str(N_TOKENS), io="auto", cache_home=folder, kind="slow", span=0)
+            self.assertEqual((result.returncode, result.stdout), (0, self.text))
+            folder = os.path.join(folder, "flashmoe")
+            name, = os.listdir(folder)
+            with open(os.path.join(folder, name), encoding="ascii") as file:
+                facts = dict(line.split() for line in file.read().splitlines()[1:])
+            self.assertEqual([int(facts[io]) > 0 for io in ("direct", "page")].count(True), 1)
 
 
 if __name__ == "__main__":

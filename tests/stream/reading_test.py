@@ -100,8 +100,8 @@ class Reading(unittest.TestCase):
                 kept = file.read()
             facts = dict(line.split() for line in kept.splitlines()[1:])
             self.assertEqual(set(facts), {"model", "device", "bytes", "direct", "page"})
-            self.assertGreater(int(facts["page"]), 0)
             is_direct = int(facts["direct"]) > 0
+            self.assertTrue(is_direct or int(facts["page"]) > 0)
             for direct, page, io in ((100, 121, "page"), (100, 119, "direct")):
                 text = kept[:kept.index("direct")] + f"direct {direct}\npage {page}\n"
                 with open(path, "w", encoding="ascii") as file:
@@ -111,6 +111,9 @@ class Reading(unittest.TestCase):
                 self.assertEqual(answer["logits_hash"], first["logits_hash"])
                 with open(path, encoding="ascii") as file:
                     self.assertEqual(file.read(), text)
+            with open(path, "w", encoding="ascii") as file:
+                file.write(kept[:kept.index("direct")] + "direct 100\npage 121\n")
+            self.assert_planned_through_the_page_cache(env)
             for damaged in (kept[:-1], kept + "x", "", kept.replace("io 1", "io 2"),
                             kept.replace(facts["model"], "0" * 16), "\0" + kept, kept * 20,
                             kept.replace("device ", "device 1"), kept[:kept.index("page")]):
@@ -123,6 +126,12 @@ class Reading(unittest.TestCase):
                 with open(path, encoding="ascii") as file:
                     self.assertNotEqual(file.read(), damaged)
 
+    def assert_planned_through_the_page_cache(self, env):
+        result = subprocess.run([PROGRAM, "plan", MODEL, "-q"], env=env, capture_output=True,
+                                encoding="utf-8", timeout=SECONDS)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertRegex(result.stdout, "\ndisk read [^\n]* page, measured now")
+
     def test_doctor_measures_io(self):
         with tempfile.TemporaryDirectory() as folder:
             env = dict(os.environ, XDG_CACHE_HOME=folder)
@@ -131,7 +140,9 @@ class Reading(unittest.TestCase):
             self.assertEqual(result.returncode, 0, result.stderr)
             found = json.loads(result.stdout)
             self.assertIn(found["io_auto"], ("direct", "page"))
-            self.assertGreater(found["io_page_gb_per_s"], 0)
+            # None: the file system cannot read directly, or the disk is too slow to go on.
+            speeds = [found[f"io_{io}_gb_per_s"] for io in ("direct", "page")]
+            self.assertGreater(max(speed or 0 for speed in speeds), 0)
             self.assertEqual(len(os.listdir(os.path.join(folder, "flashmoe"))), 1)
 
 
