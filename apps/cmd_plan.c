@@ -175,7 +175,7 @@ static int make_plan(struct planner *p, struct fm_error *err)
     if (rc == 0)
         rc = replay(p, err);
     if (rc == 0)
-        rc = app_speeds_measure(p->args, p->n_all > 0, &p->speeds, err);
+        rc = app_speeds_measure(p->args, p->n_all > 0, NULL, &p->speeds, err);
     p->position = p->rows[p->chosen].plan.n_context / 2.0;
     for (unsigned i = 0; rc == 0 && i < p->n_rows; i++)
         expect(p, &p->rows[i]);

@@ -617,7 +617,8 @@ static void test_a_guess_fails_in_a_slot_that_goes(void **state)
         f.reader->random = (uint32_t)round * 2654435761u;
         hold(f.reader, true);
         set_fault(f.reader, 1, 1, FAULT_EIO);
-        assert_true(expert_cache_guess(f.cache, 0, 0) && expert_cache_guess(f.cache, 0, 1));
+        assert_true(expert_cache_guess(f.cache, 0, 0, 0.5));
+        assert_true(expert_cache_guess(f.cache, 0, 1, 0.5));
         expert_cache_resize(f.cache, 1);
         expert_cache_begin(f.cache, 0, 1, &use, 1);
         const uint64_t n_before = n_read(&f);
