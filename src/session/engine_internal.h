@@ -119,6 +119,10 @@ void io_choose(struct streaming *s, const struct model *model, bool may_measure)
 void streaming_fit(struct streaming *s, const struct model *model);
 /* Then: memory that reads take on their way. */
 uint64_t streaming_bytes(const struct streaming *s, const struct model *model);
+/* The options and the headers of a model whose disk is to be measured: one with routed experts. The
+ * model, NULL when it could not be opened, is the caller's also after a failure. */
+int streaming_open_model(const char *model_path, const struct fm_model_options *options,
+                         struct streaming *s, struct model **model, struct fm_error *err);
 /* Opens store and cache, and begins to warm it. */
 int streaming_open(struct fm_model *m, bool checks, struct fm_error *err);
 /* Saves the heat and closes both. */

@@ -184,16 +184,9 @@ void io_choose(struct streaming *s, const struct model *model, bool may_measure)
 int fm_io_measure(const char *model_path, const struct fm_model_options *options,
                   struct fm_io_speeds *speeds, struct fm_error *err)
 {
-    struct fm_model_options defaults;
     struct streaming s;
-    struct model *model = NULL;
-    const struct model_options model_options = {.families = arch_families()};
-    fm_model_options_init(&defaults);
-    int rc = streaming_choose(&s, options != NULL ? options : &defaults, err);
-    if (rc == 0)
-        rc = model_open(model_path, &model_options, &model, err);
-    if (rc == 0 && model->n_expert_layers == 0)
-        rc = err_set(err, FM_ERR_ARG, "'%s' has no routed experts to read", model_path);
+    struct model *model;
+    int rc = streaming_open_model(model_path, options, &s, &model, err);
     if (rc == 0)
         rc = measure_and_keep(s.io_path, model, speeds, err);
     model_close(model);

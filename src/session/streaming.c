@@ -174,20 +174,28 @@ static int measure(const struct model *model, const struct streaming *s, bool qu
     return 0;
 }
 
+int streaming_open_model(const char *model_path, const struct fm_model_options *options,
+                         struct streaming *s, struct model **model, struct fm_error *err)
+{
+    struct fm_model_options defaults;
+    const struct model_options model_options = {.families = arch_families()};
+    fm_model_options_init(&defaults);
+    *model = NULL;
+    int rc = streaming_choose(s, options != NULL ? options : &defaults, err);
+    if (rc == 0)
+        rc = model_open(model_path, &model_options, model, err);
+    if (rc == 0 && (*model)->n_expert_layers == 0)
+        rc = err_set(err, FM_ERR_ARG, "'%s' has no routed experts to read", model_path);
+    return rc;
+}
+
 int fm_disk_measure(const char *model_path, const struct fm_model_options *options, bool quick,
                     struct fm_disk_speeds *speeds, struct fm_error *err)
 {
-    struct fm_model_options defaults;
     struct streaming s;
-    struct model *model = NULL;
-    const struct model_options model_options = {.families = arch_families()};
-    fm_model_options_init(&defaults);
+    struct model *model;
     *speeds = (struct fm_disk_speeds){0};
-    int rc = streaming_choose(&s, options != NULL ? options : &defaults, err);
-    if (rc == 0)
-        rc = model_open(model_path, &model_options, &model, err);
-    if (rc == 0 && model->n_expert_layers == 0)
-        rc = err_set(err, FM_ERR_ARG, "'%s' has no routed experts to read", model_path);
+    int rc = streaming_open_model(model_path, options, &s, &model, err);
     if (rc == 0) {
         io_choose(&s, model, false);
         streaming_fit(&s, model);

@@ -16,6 +16,7 @@
 #include "base/mem.h"
 #include "base/plat.h"
 #include "cache/expert_cache.h"
+#include "cache/lookahead.h"
 
 #define GOLDEN FLASHMOE_TEST_DIR "/golden/"
 #define MAX_EXPERTS 16
@@ -635,6 +636,62 @@ static void test_a_guess_fails_in_a_slot_that_goes(void **state)
     close_model(&f);
 }
 
+/* A full cache: a guess takes the slot of an expert that is colder than it is likely, and no
+ * other's. */
+static void test_guesses_are_as_warm_as_likely(void **state)
+{
+    struct fixture f;
+    struct expert_cache_stats stats;
+    const struct plan cold = {.layer = 0, .n = 1, .ids = {4}};
+    const struct plan hot = {.layer = 0, .n = 1, .ids = {1}};
+    const struct plan guessed = {.layer = 0, .n = 1, .ids = {2}};
+    open_model(&f, *state);
+    open_cache(&f, 2, true);
+    run_whole(&f, &cold);
+    run_whole(&f, &hot);
+    assert_false(expert_cache_guess(f.cache, 0, 2, 0.5)); /* used a token ago */
+    for (int token = 0; token < 24; token++)
+        run_whole(&f, &hot);
+    assert_false(expert_cache_guess(f.cache, 0, 2, 0.05)); /* an eighth is left of its heat */
+    assert_true(expert_cache_guess(f.cache, 0, 2, 0.5));
+    assert_false(expert_cache_guess(f.cache, 0, 3, 0.5)); /* only the hot one is left */
+    const uint64_t n_before = n_read(&f);
+    assert_int_equal(run_plan_beside(&f, &guessed, UINT32_MAX), 0);
+    assert_int_equal(n_read(&f), n_before);
+    expert_cache_stats(f.cache, &stats);
+    assert_true(stats.n_guesses == 1 && stats.n_guesses_used == 1);
+    close_cache(&f);
+    close_model(&f);
+}
+
+/* Of the experts that are foreseen the four with most weight are read, of those not there. */
+static void test_the_likeliest_are_read_ahead(void **state)
+{
+    static const uint32_t ids[] = {0, 1, 2, 3, 4, 5, 6};
+    static const float weights[] = {.1f, .3f, .2f, .05f, .15f, .12f, .08f};
+    static char memory[1024];
+    struct fixture f;
+    struct expert_cache_stats stats;
+    struct lookahead ahead;
+    const struct plan resident = {.layer = 0, .n = 1, .ids = {1}};
+    const struct plan read = {.layer = 0, .n = 4, .ids = {0, 2, 4, 5}};
+    open_model(&f, *state);
+    assert_true(lookahead_bytes(f.model->n_expert_layers, 7) <= sizeof memory);
+    memset(memory, 0, sizeof memory);
+    open_cache(&f, MAX_EXPERTS, true);
+    run_whole(&f, &resident);
+    lookahead_init(&ahead, LOOKAHEAD_ON, f.cache, f.model->n_expert_layers, 7, memory);
+    lookahead_begin_token(&ahead);
+    lookahead_guess(&ahead, 0, ids, weights);
+    const uint64_t n_before = n_read(&f);
+    assert_int_equal(run_plan_beside(&f, &read, UINT32_MAX), 0);
+    assert_int_equal(n_read(&f), n_before);
+    expert_cache_stats(f.cache, &stats);
+    assert_true(stats.n_guesses == 4 && stats.n_guesses_used == 4);
+    close_cache(&f);
+    close_model(&f);
+}
+
 /* ---- the store alone ------------------------------------------------------------------------ */
 
 struct answer {
@@ -714,6 +771,8 @@ int main(void)
         cmocka_unit_test_prestate(test_the_hottest_stay, moe),
         cmocka_unit_test_prestate(test_reads_under_way, next),
         cmocka_unit_test_prestate(test_a_guess_fails_in_a_slot_that_goes, next),
+        cmocka_unit_test_prestate(test_guesses_are_as_warm_as_likely, moe),
+        cmocka_unit_test_prestate(test_the_likeliest_are_read_ahead, moe),
         cmocka_unit_test_prestate(test_store_answers_once, next),
         cmocka_unit_test_prestate(test_store_answers_once, moe),
         cmocka_unit_test_prestate(test_resident_experts_are_not_read, moe),
