@@ -88,17 +88,28 @@ static void ignore_logits(void *ctx, unsigned position, const float *logits, uns
     (void)ctx, (void)position, (void)logits, (void)n; /* asking for them is the point */
 }
 
+static struct fm_stats stats_of(const struct fm_model *model)
+{
+    struct fm_stats stats;
+    fm_model_stats(model, &stats);
+    return stats;
+}
+
+static void set_memory(struct fm_model *model, uint64_t bytes)
+{
+    struct fm_error err;
+    if (fm_model_set_memory(model, bytes, &err) != 0)
+        die(&err);
+}
+
 /* The cache changes its size: the least, some more, the most, and a size in between. */
 static void swing(struct fm_model *model)
 {
     static unsigned n;
-    struct fm_stats stats;
-    struct fm_error err;
-    fm_model_stats(model, &stats);
+    const struct fm_stats stats = stats_of(model);
     const uint64_t least = stats.memory_least_bytes, more = stats.memory_most_bytes - least;
     const uint64_t budgets[] = {least, least + more / 3, least + more, least + more / 2};
-    if (fm_model_set_memory(model, budgets[n++ % 4], &err) != 0)
-        die(&err);
+    set_memory(model, budgets[n++ % 4]);
 }
 
 static void swing_in_mid_token(void *ctx, uint64_t done, uint64_t total)
@@ -157,7 +168,8 @@ static void run_one(struct fm_model *model, struct fm_session *session,
     }
 }
 
-/* Opens with the least memory that is enough, to about 1 MiB, and `more` on top. What the process
+/* Opens with the least memory that is enough, to about 1 MiB, and `more` on top; without more the
+ * cache then shrinks to its least, which may be a small part of a MiB below. What the process
  * itself takes counts too and grows, so the search starts afresh each time. */
 static struct fm_model *open_smallest(const char *path, unsigned threads, unsigned chunk,
                                       uint64_t more)
@@ -177,9 +189,11 @@ static struct fm_model *open_smallest(const char *path, unsigned threads, unsign
         }
     }
     fm_model_close(model);
-    for (;; enough += 1 << 20)
-        if (try_open(path, threads, chunk, enough + more, &model, NULL) == 0)
-            return model;
+    while (try_open(path, threads, chunk, enough + more, &model, NULL) != 0)
+        enough += 1 << 20;
+    if (more == 0)
+        set_memory(model, stats_of(model).memory_least_bytes);
+    return model;
 }
 
 /* Every level of kernels that this machine has, in turn; the reference, whose fused multiply-adds
@@ -217,8 +231,7 @@ static void run_all(const char *path, unsigned vocabulary, unsigned step)
                             : open_smallest(path, threads[t], chunks[c],
                                             b == SOME_MORE ? 32 << 20 : 0);
         struct fm_session *session = open_session(model), *beside = open_session(model);
-        struct fm_stats stats;
-        fm_model_stats(model, &stats);
+        struct fm_stats stats = stats_of(model);
         fewest_slots = stats.n_cache_slots < fewest_slots ? stats.n_cache_slots : fewest_slots;
         most_slots = stats.n_cache_slots > most_slots ? stats.n_cache_slots : most_slots;
         char what[128];
@@ -228,7 +241,7 @@ static void run_all(const char *path, unsigned vocabulary, unsigned step)
         compare(what, session); /* cold */
         run_one(model, session, beside, vocabulary);
         compare(what, session); /* warm, and in company */
-        fm_model_stats(model, &stats);
+        stats = stats_of(model);
         n_swings += stats.n_shrinks + stats.n_grows;
         fm_session_close(beside);
         fm_session_close(session);
@@ -275,8 +288,8 @@ int main(int argc, char **argv)
     printf("%u runs, %u different, caches of %llu to %llu experts that changed size %llu times, "
            "logits hash %s\n", n_runs, n_different, (unsigned long long)fewest_slots,
            (unsigned long long)most_slots, (unsigned long long)n_swings, expected);
+    (void)remove(heat_path);
     if (fewest_slots >= most_slots || n_swings < N_MORE)
         return 4; /* the budgets made no difference: nothing was shown */
-    (void)remove(heat_path);
     return n_different > 0 ? 3 : 0;
 }
