@@ -58,6 +58,8 @@ struct pool {
     pool_fn *fn;
     void *ctx;
 
+    _Alignas(MEM_CACHE_LINE) atomic_size_t next_item; /* of this round */
+
     /* Written only by those who sleep. */
     _Alignas(MEM_CACHE_LINE) atomic_uint n_sleeping; /* workers in bed, or about to be */
     struct bed bed;                                  /* the caller's */
@@ -294,18 +296,30 @@ unsigned pool_n_threads(const struct pool *pool)
     return pool->n_threads;
 }
 
+void pool_run_alone(struct pool *pool, pool_fn *fn, void *ctx)
+{
+    atomic_store_explicit(&pool->next_item, 0, memory_order_relaxed);
+    fn(ctx, 0, 1);
+}
+
 void pool_run(struct pool *pool, pool_fn *fn, void *ctx)
 {
     if (pool->n_threads == 1) {
-        fn(ctx, 0, 1);
+        pool_run_alone(pool, fn, ctx);
         return;
     }
     pool->fn = fn;
     pool->ctx = ctx;
+    atomic_store_explicit(&pool->next_item, 0, memory_order_relaxed);
     const unsigned round = start_round(pool);
     fn(ctx, 0, pool->n_threads);
     for (unsigned i = 0; i < pool->n_started; i++)
         (void)run_part(pool, &pool->workers[i], round);
     for (unsigned i = 0; i < pool->n_started; i++)
         wait_for_part(pool, &pool->workers[i], round);
+}
+
+size_t pool_take(struct pool *pool)
+{
+    return atomic_fetch_add_explicit(&pool->next_item, 1, memory_order_relaxed);
 }

@@ -32,6 +32,13 @@ unsigned pool_n_threads(const struct pool *pool);
 
 /* Runs fn once for every part and returns when all are done. */
 void pool_run(struct pool *pool, pool_fn *fn, void *ctx);
+/* Runs fn as the one part of one, here. */
+void pool_run_alone(struct pool *pool, pool_fn *fn, void *ctx);
+
+/* Only inside fn: the next of the numbers 0, 1, ... that this run's parts take in turn, each number
+ * once. Items numbered so keep every thread at work until the last is taken, where a fixed share
+ * would wait for a thread that the system holds up. */
+size_t pool_take(struct pool *pool);
 
 /* The half-open range of `n` items that belongs to `part`. */
 static inline void pool_range(size_t n, unsigned part, unsigned n_parts, size_t *begin,

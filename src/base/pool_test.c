@@ -95,6 +95,47 @@ static void test_sleepers_wake(void **state)
     pool_close(pool);
 }
 
+struct items {
+    struct pool *pool;
+    unsigned n_taken[1000];
+};
+
+/* The first item keeps its taker busy: the others take the rest. */
+static void take_part(void *ctx, unsigned part, unsigned n_parts)
+{
+    struct items *items = ctx;
+    (void)part, (void)n_parts;
+    for (size_t i; (i = pool_take(items->pool)) < 1000;) {
+        items->n_taken[i]++;
+        if (i == 0)
+            (void)usleep(2000);
+    }
+}
+
+static void check_all_taken(struct items *items)
+{
+    for (unsigned i = 0; i < 1000; i++) {
+        assert_int_equal(items->n_taken[i], 1);
+        items->n_taken[i] = 0;
+    }
+}
+
+static void test_items_are_taken_once(void **state)
+{
+    (void)state;
+    static struct items items;
+    for (unsigned n_threads = 1; n_threads <= 5; n_threads++) {
+        assert_int_equal(pool_open(n_threads, false, &items.pool, NULL), 0);
+        for (unsigned round = 0; round < 20; round++) {
+            pool_run(items.pool, take_part, &items);
+            check_all_taken(&items);
+            pool_run_alone(items.pool, take_part, &items);
+            check_all_taken(&items);
+        }
+        pool_close(items.pool);
+    }
+}
+
 static void test_opens_and_closes(void **state)
 {
     (void)state;
@@ -133,6 +174,7 @@ int main(void)
         cmocka_unit_test(test_more_threads_than_cores),
         cmocka_unit_test(test_pinned),
         cmocka_unit_test(test_sleepers_wake),
+        cmocka_unit_test(test_items_are_taken_once),
         cmocka_unit_test(test_opens_and_closes),
         cmocka_unit_test(test_a_round_allocates_nothing),
     };

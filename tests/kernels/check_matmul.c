@@ -219,6 +219,13 @@ static uint32_t *take_list(struct check *c, const char *name, size_t n, size_t n
     return list;
 }
 
+/* Where the rows are cut in two products with the same inputs; at the end: nowhere. */
+static size_t choose_cut(struct check *c, const struct shape *s)
+{
+    const size_t cut = s->begin + rng_below(&c->rng, s->end - s->begin + 1) / 16 * 16;
+    return rng_chance(&c->rng, 2) && cut > s->begin ? cut : s->end;
+}
+
 void check_matmul(struct check *c)
 {
     const struct shape s = choose_shape(c);
@@ -240,12 +247,21 @@ void check_matmul(struct check *c)
     const unsigned y = take_output(c, "y", FLOAT32,
                                    (s.y_rows - 1) * s.y_stride + s.end - s.y_first, 4);
     const unsigned scratch = take_scratch(c, KERNEL_MATMUL_SCRATCH(s.n_cols, s.n), 64);
-    describe(c, "rows %zu..%zu of %zu, %zu columns, %zu tokens%s%s, y from row %zu by %zu",
-             s.begin, s.end, s.n_rows, s.n_cols, s.n, s.has_pick ? ", pick" : "",
+    const size_t cut = choose_cut(c, &s);
+    describe(c, "rows %zu..%zu..%zu of %zu, %zu columns, %zu tokens%s%s, y from row %zu by %zu",
+             s.begin, cut, s.end, s.n_rows, s.n_cols, s.n, s.has_pick ? ", pick" : "",
              s.has_place ? ", place" : "", s.y_first, s.y_stride);
     EACH_SIDE(c, k) {
         m.y = out(c, y);
         m.scratch = out(c, scratch);
+        m.begin = s.begin;
+        m.end = cut;
+        m.has_same_inputs = false;
         k->matmul(&m);
+        m.begin = cut;
+        m.end = s.end;
+        m.has_same_inputs = true;
+        if (cut < s.end)
+            k->matmul(&m);
     }
 }

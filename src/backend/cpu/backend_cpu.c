@@ -14,7 +14,7 @@
 void cpu_run(const struct backend_cpu *cpu, pool_fn *fn, void *ctx, size_t work)
 {
     if (work < LEAST_PARALLEL_WORK)
-        fn(ctx, 0, 1);
+        pool_run_alone(cpu->pool, fn, ctx);
     else
         pool_run(cpu->pool, fn, ctx);
 }

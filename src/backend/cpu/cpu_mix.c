@@ -91,12 +91,13 @@ static void attend_row(const struct attention_job *job, size_t row, size_t kv_he
         close_head(job, row, kv_head * group + h, total[h]);
 }
 
-/* Work items are (row, key and value head), dealt out in turn: later rows see more positions. */
+/* Work items are (row, key and value head): later rows see more positions. */
 static void attend_part(void *ctx, unsigned part, unsigned n_parts)
 {
     const struct attention_job *job = ctx;
     const size_t n_kv_heads = job->args->n_kv_heads;
-    for (size_t i = part; i < job->segment->n_rows * n_kv_heads; i += n_parts)
+    (void)n_parts;
+    for (size_t i; (i = pool_take(job->cpu->pool)) < job->segment->n_rows * n_kv_heads;)
         attend_row(job, i / n_kv_heads, i % n_kv_heads, cpu_scratch(job->cpu, part));
 }
 
@@ -112,7 +113,8 @@ static void blocks_part(void *ctx, unsigned part, unsigned n_parts)
     const struct attention_job *job = ctx;
     const struct backend_attention *a = job->args;
     const size_t group = a->n_heads / a->n_kv_heads;
-    for (size_t i = part; i < job->n_blocks * a->n_kv_heads; i += n_parts) {
+    (void)n_parts;
+    for (size_t i; (i = pool_take(job->cpu->pool)) < job->n_blocks * a->n_kv_heads;) {
         const size_t block = i / a->n_kv_heads, kv_head = i % a->n_kv_heads;
         float *most = partial_of(job, block), *total = most + a->n_heads;
         float *out = total + a->n_heads;
@@ -194,7 +196,8 @@ static void delta_part(void *ctx, unsigned part, unsigned n_parts)
     const struct delta_job *job = ctx;
     const struct backend_delta_net *a = job->args;
     const size_t n_items = a->n_segments * a->n_key_heads;
-    for (size_t i = part; i < n_items; i += n_parts)
+    (void)n_parts;
+    for (size_t i; (i = pool_take(job->cpu->pool)) < n_items;)
         delta_item(job, &a->segments[i / a->n_key_heads], i % a->n_key_heads,
                    cpu_scratch(job->cpu, part));
 }

@@ -1,5 +1,6 @@
-/* Products of weights with the input's rows. Work is dealt out in units of weight rows, by their
- * cost, before it starts: a thread's share is one run through the list of weights. */
+/* Products of weights with the input's rows. Work is cut into pieces by its cost, in units of
+ * weight rows, before it starts: a piece is one run through the list of weights. Few rows make one
+ * piece a thread, many rows smaller ones that the threads take in turn. */
 #include <assert.h>
 
 #include "backend/cpu/backend_cpu_internal.h"
@@ -7,6 +8,10 @@
 
 /* Rows of a unit: as many blocks as a kernel takes side by side, so that none is left over. */
 #define UNIT_ROWS (4 * KERNEL_ROWS)
+/* Multiply-adds of a piece, some 100 us, and pieces per thread: what a thread may have to wait for
+ * another at the end, beside what it costs to begin one. */
+#define LEAST_PIECE_WORK (8u << 20)
+#define MOST_PIECES 32
 
 /* ---- shares ---------------------------------------------------------------------------------- */
 
@@ -19,18 +24,18 @@ static uint64_t row_cost(const struct weight *w, size_t n)
     return n <= 2 ? bytes : bytes + n * w->n_cols * factor / 4;
 }
 
-/* A walk through the units of a list; a thread takes those that begin inside its part of the
- * total cost. */
+/* A walk through the units of a list; a piece has those that begin inside its part of the total
+ * cost. */
 struct share {
-    uint64_t begin, end; /* this thread's part */
+    uint64_t begin, end; /* this piece's part */
     uint64_t at;         /* where the next item begins */
 };
 
-static struct share share_of(uint64_t total, unsigned part, unsigned n_parts)
+static struct share share_of(uint64_t total, size_t piece, size_t n_pieces)
 {
-    return (struct share){.begin = total / n_parts * part + total % n_parts * part / n_parts,
-                          .end = total / n_parts * (part + 1) +
-                                 total % n_parts * (part + 1) / n_parts};
+    return (struct share){.begin = total / n_pieces * piece + total % n_pieces * piece / n_pieces,
+                          .end = total / n_pieces * (piece + 1) +
+                                 total % n_pieces * (piece + 1) / n_pieces};
 }
 
 static uint64_t first_at_or_after(uint64_t at, uint64_t start, uint64_t unit_cost, uint64_t n)
@@ -41,7 +46,7 @@ static uint64_t first_at_or_after(uint64_t at, uint64_t start, uint64_t unit_cos
     return unit < n ? unit : n;
 }
 
-/* The units [begin, end) of the next item that belong to this thread. */
+/* The units [begin, end) of the next item that belong to this piece. */
 static void share_next(struct share *s, uint64_t n_units, uint64_t unit_cost, size_t *begin,
                        size_t *end)
 {
@@ -53,6 +58,34 @@ static void share_next(struct share *s, uint64_t n_units, uint64_t unit_cost, si
 static size_t smaller(size_t a, size_t b)
 {
     return a < b ? a : b;
+}
+
+/* Into how many pieces to cut work of so many multiply-adds on n rows. Where the weights' bytes
+ * bound it, one run of memory a thread is best. */
+static size_t n_pieces_for(const struct backend_cpu *cpu, size_t n, size_t work)
+{
+    const size_t n_threads = cpu->limits.n_threads;
+    if (n <= 2 || n_threads == 1)
+        return n_threads;
+    const size_t n_pieces = smaller(work / LEAST_PIECE_WORK, MOST_PIECES * n_threads);
+    return n_pieces > n_threads ? n_pieces : n_threads;
+}
+
+/* What a thread multiplied with last: kernels use their order of the same inputs again. */
+struct inputs {
+    const struct quant *quant;
+    const int8_t *q;
+    const uint32_t *pick;
+    size_t n, n_cols;
+};
+
+static void multiply(const struct backend_cpu *cpu, struct inputs *last, struct kernel_matmul *m)
+{
+    const struct inputs now = {m->w->quant, m->in.q, m->pick, m->n, m->w->n_cols};
+    m->has_same_inputs = now.quant == last->quant && now.q == last->q && now.pick == last->pick &&
+                         now.n == last->n && now.n_cols == last->n_cols;
+    *last = now;
+    cpu->kernels.matmul(m);
 }
 
 /* ---- the input ------------------------------------------------------------------------------- */
@@ -124,6 +157,7 @@ struct matmul_job {
     const struct backend_product *products;
     size_t n_products;
     uint64_t total;
+    size_t n_pieces;
 };
 
 static uint64_t n_units_of(size_t n_rows, size_t unit)
@@ -137,7 +171,7 @@ struct run {
     size_t begin, end;
 };
 
-/* The rows of the next product that belong to this thread, none behind the last. */
+/* The rows of the next product that belong to this piece, none behind the last. */
 static struct run matmul_run(const struct matmul_job *job, size_t i, struct share *share)
 {
     size_t begin, end;
@@ -149,20 +183,29 @@ static struct run matmul_run(const struct matmul_job *job, size_t i, struct shar
     return (struct run){w, begin * UNIT_ROWS, smaller(end * UNIT_ROWS, w->n_rows)};
 }
 
-static void matmul_part(void *ctx, unsigned part, unsigned n_parts)
+static void matmul_piece(const struct matmul_job *job, size_t piece, struct inputs *last,
+                         float *scratch)
 {
-    const struct matmul_job *job = ctx;
     struct backend_cpu *cpu = job->cpu;
-    struct share share = share_of(job->total, part, n_parts);
+    struct share share = share_of(job->total, piece, job->n_pieces);
     struct run run = matmul_run(job, 0, &share), next;
     for (size_t i = 0; i < job->n_products; i++, run = next) {
         next = matmul_run(job, i + 1, &share);
         if (run.begin < run.end)
-            cpu->kernels.matmul(&(struct kernel_matmul){
+            multiply(cpu, last, &(struct kernel_matmul){
                 .w = run.w, .begin = run.begin, .end = run.end, .in = input_for(cpu, run.w),
                 .n = cpu->input.n, .y = job->products[i].y, .y_stride = run.w->n_rows,
-                .scratch = cpu_scratch(cpu, part), .next = next.w, .next_row = next.begin});
+                .scratch = scratch, .next = next.w, .next_row = next.begin});
     }
+}
+
+static void matmul_part(void *ctx, unsigned part, unsigned n_parts)
+{
+    const struct matmul_job *job = ctx;
+    struct inputs last = {0};
+    (void)n_parts;
+    for (size_t piece; (piece = pool_take(job->cpu->pool)) < job->n_pieces;)
+        matmul_piece(job, piece, &last, cpu_scratch(job->cpu, part));
 }
 
 void cpu_matmul(struct backend *be, const struct backend_product *products, size_t n)
@@ -175,6 +218,7 @@ void cpu_matmul(struct backend *be, const struct backend_product *products, size
         job.total += n_units_of(w->n_rows, UNIT_ROWS) * UNIT_ROWS * row_cost(w, job.cpu->input.n);
         work += (size_t)w->n_rows * w->n_cols * job.cpu->input.n;
     }
+    job.n_pieces = n_pieces_for(job.cpu, job.cpu->input.n, work);
     cpu_run(job.cpu, matmul_part, &job, work);
 }
 
@@ -185,6 +229,7 @@ struct ffn_job {
     const struct backend_ffn *blocks;
     size_t n_blocks;
     uint64_t total;
+    size_t n_pieces;
 };
 
 /* Rows of gate and up that one thread computes together: whole groups of what down reads, so that
@@ -227,22 +272,22 @@ static void round_hidden(const struct backend_cpu *cpu, const struct backend_ffn
 }
 
 static void gate_rows(const struct ffn_job *job, const struct backend_ffn *f, size_t at,
-                      size_t begin, size_t end, struct run next, unsigned part)
+                      size_t begin, size_t end, struct run next, struct inputs *last,
+                      float *scratch)
 {
     struct backend_cpu *cpu = job->cpu;
     const size_t width = f->gate.n_rows;
     struct kernel_matmul m = {.w = &f->gate, .begin = begin, .end = end,
                               .in = input_for(cpu, &f->gate), .n = f->n, .pick = f->rows,
-                              .y = cpu->gate + at, .y_stride = width,
-                              .scratch = cpu_scratch(cpu, part), .next = &f->up,
-                              .next_row = begin};
-    cpu->kernels.matmul(&m);
+                              .y = cpu->gate + at, .y_stride = width, .scratch = scratch,
+                              .next = &f->up, .next_row = begin};
+    multiply(cpu, last, &m);
     m.w = &f->up;
     m.in = input_for(cpu, &f->up);
     m.y = cpu->up + at;
     m.next = next.w;
     m.next_row = next.begin;
-    cpu->kernels.matmul(&m);
+    multiply(cpu, last, &m);
     for (size_t i = at + begin; i < at + f->n * width; i += width)
         cpu->kernels.silu_mul(cpu->gate + i, cpu->up + i, end - begin);
     if (f->down.quant->codes != QUANT_NO_CODES)
@@ -260,18 +305,26 @@ static struct run gate_run(const struct ffn_job *job, size_t i, struct share *sh
     return (struct run){&f->gate, begin * unit, smaller(end * unit, f->gate.n_rows)};
 }
 
-static void gate_part(void *ctx, unsigned part, unsigned n_parts)
+static void gate_piece(const struct ffn_job *job, size_t piece, struct inputs *last, float *scratch)
 {
-    const struct ffn_job *job = ctx;
-    struct share share = share_of(job->total, part, n_parts);
+    struct share share = share_of(job->total, piece, job->n_pieces);
     struct run run = gate_run(job, 0, &share), next;
     size_t at = 0;
     for (size_t i = 0; i < job->n_blocks; i++, run = next) {
         next = gate_run(job, i + 1, &share);
         if (run.begin < run.end)
-            gate_rows(job, &job->blocks[i], at, run.begin, run.end, next, part);
+            gate_rows(job, &job->blocks[i], at, run.begin, run.end, next, last, scratch);
         at = hidden_behind(&job->blocks[i], at);
     }
+}
+
+static void gate_part(void *ctx, unsigned part, unsigned n_parts)
+{
+    const struct ffn_job *job = ctx;
+    struct inputs last = {0};
+    (void)n_parts;
+    for (size_t piece; (piece = pool_take(job->cpu->pool)) < job->n_pieces;)
+        gate_piece(job, piece, &last, cpu_scratch(job->cpu, part));
 }
 
 static uint64_t down_unit_cost(const struct backend_ffn *f)
@@ -289,11 +342,10 @@ static struct run down_run(const struct ffn_job *job, size_t i, struct share *sh
     return (struct run){&f->down, begin * UNIT_ROWS, smaller(end * UNIT_ROWS, f->down.n_rows)};
 }
 
-static void down_part(void *ctx, unsigned part, unsigned n_parts)
+static void down_piece(const struct ffn_job *job, size_t piece, struct inputs *last, float *scratch)
 {
-    const struct ffn_job *job = ctx;
     struct backend_cpu *cpu = job->cpu;
-    struct share share = share_of(job->total, part, n_parts);
+    struct share share = share_of(job->total, piece, job->n_pieces);
     struct run run = down_run(job, 0, &share), next;
     size_t at = 0;
     for (size_t i = 0; i < job->n_blocks; at = hidden_behind(&job->blocks[i], at), i++) {
@@ -304,12 +356,21 @@ static void down_part(void *ctx, unsigned part, unsigned n_parts)
                                         .offset = cpu->hidden.offset + scale_at(at),
                                         .sum = cpu->hidden.sum + scale_at(at)};
         if (run.begin < run.end)
-            cpu->kernels.matmul(&(struct kernel_matmul){
+            multiply(cpu, last, &(struct kernel_matmul){
                 .w = run.w, .begin = run.begin, .end = run.end, .in = in, .n = f->n, .y = f->out,
-                .y_stride = run.w->n_rows, .place = f->places, .scratch = cpu_scratch(cpu, part),
+                .y_stride = run.w->n_rows, .place = f->places, .scratch = scratch,
                 .next = next.w, .next_row = next.begin});
         run = next;
     }
+}
+
+static void down_part(void *ctx, unsigned part, unsigned n_parts)
+{
+    const struct ffn_job *job = ctx;
+    struct inputs last = {0};
+    (void)n_parts;
+    for (size_t piece; (piece = pool_take(job->cpu->pool)) < job->n_pieces;)
+        down_piece(job, piece, &last, cpu_scratch(job->cpu, part));
 }
 
 void cpu_ffn(struct backend *be, const struct backend_ffn *blocks, size_t n_blocks)
@@ -327,8 +388,8 @@ void cpu_ffn(struct backend *be, const struct backend_ffn *blocks, size_t n_bloc
         n_rows += f->n;
     }
     assert(n_rows <= job.cpu->limits.max_ffn_rows);
-    (void)n_rows;
     job.total = gate_total;
+    job.n_pieces = n_pieces_for(job.cpu, n_rows / n_blocks, work);
     cpu_run(job.cpu, gate_part, &job, 2 * work);
     job.total = down_total;
     cpu_run(job.cpu, down_part, &job, work);

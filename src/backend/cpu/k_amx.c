@@ -184,7 +184,8 @@ static void matmul_tiles(const struct kernel_matmul *m)
     tokens.offset = tokens.scale + n * n_groups;
     tokens.start = (int32_t *)(void *)(tokens.offset + n * n_groups);
     tokens.codes = (int8_t *)(tokens.start + n * n_groups);
-    gather_tokens(m, &tokens);
+    if (!m->has_same_inputs)
+        gather_tokens(m, &tokens);
     configure_tiles(tokens.step);
     for (size_t r = m->begin; r < m->end; r += p.blocks[0].n) {
         row_block_at(m, r, &p.blocks[0]);

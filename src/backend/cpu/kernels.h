@@ -57,6 +57,9 @@ struct kernel_matmul {
     const uint32_t *place; /* result t goes to row place[t] of y; NULL: row t */
     size_t y_first;        /* the weight row that lands in column 0 of y */
     float *scratch;        /* [KERNEL_MATMUL_SCRATCH], at a multiple of 64 bytes */
+    /* The last product in this scratch had this n, in, pick, and a weight of this format and width:
+     * what the kernel keeps there of the inputs may be used again. */
+    bool has_same_inputs;
     /* What the same thread multiplies with next, and from which row on: its first lines are fetched
      * at the end of this one. NULL: not known. */
     const struct weight *next;
