@@ -5,6 +5,7 @@
 
 #include "base/mem.h"
 #include "base/plat.h"
+#include "quant/interleave.h"
 
 #define NAME_BYTES 512
 
@@ -91,6 +92,7 @@ struct parser {
     struct packed *packed;
     const char *label;
     const json_t *root;
+    uint64_t version;
     char *names;      /* where the next tensor's name goes */
     uint64_t dense_at; /* where the next tensor of dense.bin begins */
     struct fm_error *err;
@@ -224,7 +226,14 @@ static int read_matrix(struct parser *p, const json_t *entry, unsigned m,
                    "a multiple of the format's block");
     out->n_rows = (uint32_t)rows;
     out->n_cols = (uint32_t)cols;
-    return rc;
+    const json_t *interleaved = json_object_get(object, "interleaved");
+    if (rc != 0 || interleaved == NULL || p->version == PACKED_VERSION_BY_ROWS)
+        return rc;
+    out->lies_interleaved = json_integer_value(interleaved) == INTERLEAVE_ROWS;
+    if (!out->lies_interleaved || !interleave_suits(out->quant, rows, cols))
+        return wrong(p, matrix_fields[m], "interleaved", interleaved,
+                     "16, and a format and rows that can be");
+    return 0;
 }
 
 static int read_record_sums(struct parser *p, const json_t *entry, struct packed_layer *layer)
@@ -366,17 +375,16 @@ static int make_room(struct parser *p)
 static int read_head(struct parser *p)
 {
     const char *format = NULL;
-    uint64_t version;
     int rc = jdoc_string(p->root, p->label, "format", &format, p->err);
     if (rc == 0 && strcmp(format, PACKED_FORMAT) != 0)
         rc = err_set(p->err, FM_ERR_FORMAT, "%s: field 'format' is \"%.60s\", expected \"%s\"",
                      p->label, format, PACKED_FORMAT);
     if (rc == 0)
-        rc = jdoc_uint(p->root, p->label, "version", 1, INT64_MAX, &version, p->err);
-    if (rc == 0 && version > PACKED_VERSION)
+        rc = jdoc_uint(p->root, p->label, "version", 1, INT64_MAX, &p->version, p->err);
+    if (rc == 0 && p->version > PACKED_VERSION)
         rc = err_set(p->err, FM_ERR_UNSUPPORTED,
                      "%s: field 'version' is %llu; this version reads up to %d", p->label,
-                     (unsigned long long)version, PACKED_VERSION);
+                     (unsigned long long)p->version, PACKED_VERSION);
     struct source_conventions *c = &p->source->conventions;
     const json_t *object = json_object_get(p->root, "conventions");
     if (rc == 0)

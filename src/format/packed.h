@@ -14,7 +14,8 @@
 extern "C" {
 #endif
 
-#define PACKED_VERSION 1
+#define PACKED_VERSION 2
+#define PACKED_VERSION_BY_ROWS 1 /* of a model without interleaved matrices */
 #define PACKED_FORMAT "flashmoe-packed"
 #define PACKED_MODEL_NAME "model.json"
 #define PACKED_DENSE_NAME "dense.bin"

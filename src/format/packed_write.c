@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 #include "format/packed.h"
+#include "quant/interleave.h"
 
 static json_t *sum_json(const struct packed_sum *sum)
 {
@@ -38,8 +39,19 @@ static json_t *dense_json(const struct packed *packed)
 
 static json_t *matrix_json(const struct record_matrix *m)
 {
-    return json_pack("{s:s, s:o, s:o}", "format", m->quant->name, "rows", uint_json(m->n_rows),
-                     "cols", uint_json(m->n_cols));
+    json_t *matrix = json_pack("{s:s, s:o, s:o}", "format", m->quant->name, "rows",
+                               uint_json(m->n_rows), "cols", uint_json(m->n_cols));
+    if (m->lies_interleaved)
+        (void)json_object_set_new(matrix, "interleaved", uint_json(INTERLEAVE_ROWS));
+    return matrix;
+}
+
+static bool has_interleaved(const struct packed_layer *layer)
+{
+    for (unsigned m = 0; m < EXPERT_MATRICES; m++)
+        if (layer->record.matrices[m].lies_interleaved)
+            return true;
+    return false;
 }
 
 static json_t *layer_json(const struct packed_layer *layer)
@@ -73,13 +85,16 @@ static json_t *model_json(const struct packed *packed, json_t *config,
                           const struct source_conventions *c, json_t *provenance)
 {
     json_t *layers = json_array();
-    for (uint32_t i = 0; i < packed->n_layers; i++)
+    int version = PACKED_VERSION_BY_ROWS;
+    for (uint32_t i = 0; i < packed->n_layers; i++) {
         (void)json_array_append_new(layers, layer_json(&packed->layers[i]));
+        version = has_interleaved(&packed->layers[i]) ? PACKED_VERSION : version;
+    }
     json_t *conventions = json_pack("{s:b, s:b, s:b}", "final_norms", c->has_final_norms,
                                     "final_decay", c->has_final_decay, "tiled_value_heads",
                                     c->has_tiled_value_heads);
     return json_pack("{s:s, s:i, s:O, s:O, s:o, s:o, s:o, s:o}", "format", PACKED_FORMAT,
-                     "version", PACKED_VERSION, "provenance", provenance, "config", config,
+                     "version", version, "provenance", provenance, "config", config,
                      "conventions", conventions, "files", files_json(packed), "dense",
                      dense_json(packed), "experts", layers);
 }

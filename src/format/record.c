@@ -1,6 +1,7 @@
 #include "format/record.h"
 
 #include "base/mem.h"
+#include "quant/interleave.h"
 
 static bool round_up(uint64_t *n, uint64_t align)
 {
@@ -40,4 +41,12 @@ bool record_layout(struct record *record)
     }
     record->bytes = at;
     return round_up(&record->bytes, RECORD_ALIGN);
+}
+
+void record_interleave(const struct record_matrix *matrix, void *data)
+{
+    void *parts[QUANT_MAX_PARTS];
+    for (unsigned p = 0; p < matrix->quant->n_parts; p++)
+        parts[p] = (char *)data + matrix->part_offset[p];
+    interleave_blocks(matrix->quant, matrix->n_cols, parts, 0, matrix->n_rows / INTERLEAVE_ROWS);
 }

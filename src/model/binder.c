@@ -489,6 +489,8 @@ static void layout_slot(struct binder *b, struct expert_layer *layer, uint32_t h
             return;
         matrix->quant = piece.quant;
         matrix->is_interleaved = interleave_suits(matrix->quant, matrix->n_rows, matrix->n_cols);
+        matrix->lies_interleaved = piece.tensor->records != NULL &&
+                                   piece.tensor->records->record.matrices[m].lies_interleaved;
         first = piece.tensor;
         count_format(b, piece.quant, true, layer->n_experts,
                      layer->n_experts *

@@ -198,7 +198,7 @@ static int read_matrices(struct dense_load *load, struct pool *pool, uint64_t to
 
 /* ---- order ----------------------------------------------------------------------------------- */
 
-static void interleave_part(void *ctx, unsigned part, unsigned n_parts)
+static void interleave_share(void *ctx, unsigned part, unsigned n_parts)
 {
     const struct dense_load *load = ctx;
     for (size_t i = 0; i < load->plan->n_interleaved; i++) {
@@ -215,7 +215,7 @@ static void interleave_part(void *ctx, unsigned part, unsigned n_parts)
 
 static void interleave_matrices(struct dense_load *load, struct pool *pool)
 {
-    pool_run(pool, interleave_part, load);
+    pool_run(pool, interleave_share, load);
     for (size_t i = 0; i < load->plan->n_interleaved; i++)
         load->plan->interleaved[i]->is_interleaved = true;
 }

@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 #include "base/plat.h"
+#include "quant/interleave.h"
 
 /* Rows of the source are decoded in pieces of about this size. */
 #define RAW_BYTES (2u << 20)
@@ -27,23 +28,33 @@ static uint64_t raw_bytes_of(const struct quant *quant, uint64_t n_rows, uint64_
     return quant_matrix_bytes(quant, n_rows, n_cols) + (uint64_t)QUANT_MAX_PARTS * MEM_CACHE_LINE;
 }
 
-static uint64_t rows_per_piece(const struct quant *quant, uint64_t n_cols)
+/* Rows are read, decoded and written in pieces of whole groups. */
+static uint64_t rows_of_group(const struct matrix_source *from, const struct matrix_target *to)
 {
-    const uint64_t group = rows_together(quant);
+    const uint64_t group = rows_together(from->quant);
+    const bool has_blocks = from->is_interleaved || to->is_interleaved;
+    return has_blocks && group < INTERLEAVE_ROWS ? INTERLEAVE_ROWS : group;
+}
+
+static uint64_t rows_per_piece(const struct quant *quant, uint64_t group, uint64_t n_cols)
+{
     uint64_t n = RAW_BYTES / (raw_bytes_of(quant, group, n_cols) + 1) * group;
     return n > group ? n : group;
 }
 
 void encoder_needs_add(struct encoder_needs *needs, const struct quant *from, uint64_t n_cols)
 {
-    uint64_t raw = raw_bytes_of(from, rows_per_piece(from, n_cols), n_cols);
-    needs->raw_bytes = raw > needs->raw_bytes ? raw : needs->raw_bytes;
+    const uint64_t groups[] = {rows_together(from), INTERLEAVE_ROWS};
+    for (unsigned i = 0; i < 2; i++) {
+        const uint64_t raw = raw_bytes_of(from, rows_per_piece(from, groups[i], n_cols), n_cols);
+        needs->raw_bytes = raw > needs->raw_bytes ? raw : needs->raw_bytes;
+    }
     needs->max_cols = n_cols > needs->max_cols ? n_cols : needs->max_cols;
 }
 
 uint64_t encoder_bytes(const struct encoder_needs *needs)
 {
-    return needs->out_bytes + needs->raw_bytes + needs->max_cols * 2 * sizeof(float);
+    return needs->out_bytes + needs->raw_bytes + needs->max_cols * 3 * sizeof(float);
 }
 
 int encoder_init(struct encoder *e, const struct encoder_needs *needs, struct fm_error *err)
@@ -53,11 +64,13 @@ int encoder_init(struct encoder *e, const struct encoder_needs *needs, struct fm
     e->raw = mem_new_aligned(MEM_CACHE_LINE, needs->raw_bytes, "a read buffer", err);
     e->row = mem_new_aligned(MEM_CACHE_LINE, needs->max_cols * sizeof(float), "a row", err);
     e->spare = mem_new_aligned(MEM_CACHE_LINE, needs->max_cols * sizeof(float), "a row", err);
+    e->taken = mem_new_aligned(MEM_CACHE_LINE, needs->max_cols * sizeof(float), "a row", err);
     e->hash = XXH3_createState();
     if (e->hash == NULL)
         return err_set(err, FM_ERR_NOMEM, "out of memory: a checksum");
-    return e->out == NULL || e->raw == NULL || e->row == NULL || e->spare == NULL ? FM_ERR_NOMEM
-                                                                                   : 0;
+    const bool has_all = e->out != NULL && e->raw != NULL && e->row != NULL && e->spare != NULL &&
+                         e->taken != NULL;
+    return has_all ? 0 : FM_ERR_NOMEM;
 }
 
 void encoder_clear(struct encoder *e)
@@ -66,6 +79,7 @@ void encoder_clear(struct encoder *e)
     mem_free(e->raw);
     mem_free(e->row);
     mem_free(e->spare);
+    mem_free(e->taken);
     (void)XXH3_freeState(e->hash); /* accepts NULL */
     *e = (struct encoder){0};
 }
@@ -166,22 +180,50 @@ static int read_slot(const struct matrix_source *from, uint64_t at, uint64_t byt
     return 0;
 }
 
-static int copy_part(struct stream *s, const struct matrix_source *from, unsigned part,
+static int refuse_rows(const struct matrix_source *from, struct fm_error *err)
+{
+    return err_set(err, FM_ERR_UNSUPPORTED, "rows of %llu columns are too long to be encoded",
+                   (unsigned long long)from->n_cols);
+}
+
+/* A part that keeps its format; with `turns` its rows are interleaved on the way. */
+static int copy_part(struct stream *s, const struct matrix_source *from, unsigned part, bool turns,
                      struct fm_error *err)
 {
     const uint64_t bytes = quant_part_bytes(from->quant, part, from->n_rows, from->n_cols);
+    const uint64_t row_bytes = quant_part_row_bytes(from->quant, part, from->n_cols);
+    const uint64_t block = turns ? INTERLEAVE_ROWS * row_bytes : 1;
+    const uint64_t most = most_at_once(s) - most_at_once(s) % block;
+    if (most == 0)
+        return refuse_rows(from, err);
     for (uint64_t done = 0; done < bytes;) {
-        uint64_t n = bytes - done < most_at_once(s) ? bytes - done : most_at_once(s);
+        uint64_t n = bytes - done < most ? bytes - done : most;
         char *at;
         int rc = make_room(s, n, &at, err);
         if (rc == 0)
             rc = read_slot(from, from->part_offset[part] + done, n, at, err);
         if (rc != 0)
             return rc;
+        if (turns)
+            interleave_part(from->quant, part, from->n_cols, at, n / block);
         s->used += n;
         done += n;
     }
     return 0;
+}
+
+/* Where row i of what was read lies; one of an interleaved matrix is put together. */
+static void take_row(const struct encoder *e, const struct matrix_source *from,
+                     const char *const raw[], uint64_t i, const void *row[])
+{
+    struct weight w = {.quant = from->quant, .n_cols = (uint32_t)from->n_cols};
+    for (unsigned p = 0; p < from->quant->n_parts; p++) {
+        w.parts[p] = raw[p];
+        row[p] = raw[p] + quant_part_row(from->quant, p, i) *
+                              quant_part_row_bytes(from->quant, p, from->n_cols);
+    }
+    if (from->is_interleaved)
+        interleave_take_row(&w, i, e->taken, row);
 }
 
 /* Rows [first, first + n), of which the first begins a group. Row i of part p goes to
@@ -205,9 +247,7 @@ static int encode_rows(struct encoder *e, const struct matrix_source *from, uint
     for (uint64_t i = 0; i < n; i++) {
         const void *src[QUANT_MAX_PARTS] = {0};
         void *dst[QUANT_MAX_PARTS] = {0};
-        for (unsigned p = 0; p < from->quant->n_parts; p++)
-            src[p] = raw[p] + quant_part_row(from->quant, p, i) *
-                                  quant_part_row_bytes(from->quant, p, from->n_cols);
+        take_row(e, from, raw, i, src);
         for (unsigned p = 0; p < to->n_parts; p++)
             dst[p] = out[p] + i * step[p];
         from->quant->decode_row(from->quant, src, e->row, from->n_cols);
@@ -218,10 +258,11 @@ static int encode_rows(struct encoder *e, const struct matrix_source *from, uint
 
 /* All parts in one pass: they fit into the buffer together. */
 static int encode_at_once(struct stream *s, const struct matrix_source *from,
-                          const struct quant *to, const uint64_t part_offset[], uint64_t span,
-                          struct fm_error *err)
+                          const struct matrix_target *target, uint64_t span, struct fm_error *err)
 {
-    const uint64_t n_rows = rows_per_piece(from->quant, from->n_cols);
+    const struct quant *to = target->quant;
+    const uint64_t *part_offset = target->part_offset;
+    const uint64_t n_rows = rows_per_piece(from->quant, rows_of_group(from, target), from->n_cols);
     char *at, *out[QUANT_MAX_PARTS] = {0};
     uint64_t step[QUANT_MAX_PARTS] = {0};
     int rc = make_room(s, span, &at, err);
@@ -237,8 +278,11 @@ static int encode_at_once(struct stream *s, const struct matrix_source *from,
     for (uint64_t r = 0; rc == 0 && r < from->n_rows; r += n_rows) {
         const uint64_t n = from->n_rows - r < n_rows ? from->n_rows - r : n_rows;
         rc = encode_rows(s->encoder, from, r, n, to, out, step, err);
-        for (unsigned p = 0; p < to->n_parts; p++)
+        for (unsigned p = 0; p < to->n_parts; p++) {
+            if (rc == 0 && target->is_interleaved)
+                interleave_part(to, p, from->n_cols, out[p], n / INTERLEAVE_ROWS);
             out[p] += n * step[p];
+        }
         if (rc == 0)
             rc = crew_advance(s->crew, 0, err);
     }
@@ -247,16 +291,16 @@ static int encode_at_once(struct stream *s, const struct matrix_source *from,
 }
 
 /* One part of a matrix that is too large to be held; the others are computed and dropped. */
-static int encode_part(struct stream *s, const struct matrix_source *from, const struct quant *to,
-                       unsigned part, struct fm_error *err)
+static int encode_part(struct stream *s, const struct matrix_source *from,
+                       const struct matrix_target *target, unsigned part, struct fm_error *err)
 {
+    const struct quant *to = target->quant;
     const uint64_t row_bytes = quant_part_row_bytes(to, part, from->n_cols);
-    const uint64_t group = rows_together(from->quant);
-    uint64_t n_rows = rows_per_piece(from->quant, from->n_cols), room = most_at_once(s) / row_bytes;
+    const uint64_t group = rows_of_group(from, target), room = most_at_once(s) / row_bytes;
+    uint64_t n_rows = rows_per_piece(from->quant, group, from->n_cols);
     n_rows = room < n_rows ? room - room % group : n_rows;
     if (n_rows == 0)
-        return err_set(err, FM_ERR_UNSUPPORTED, "rows of %llu columns are too long to be encoded",
-                       (unsigned long long)from->n_cols);
+        return refuse_rows(from, err);
     for (uint64_t r = 0; r < from->n_rows; r += n_rows) {
         const uint64_t n = from->n_rows - r < n_rows ? from->n_rows - r : n_rows;
         char *at, *out[QUANT_MAX_PARTS];
@@ -269,27 +313,31 @@ static int encode_part(struct stream *s, const struct matrix_source *from, const
             rc = encode_rows(s->encoder, from, r, n, to, out, step, err);
         if (rc != 0)
             return rc;
+        if (target->is_interleaved)
+            interleave_part(to, part, from->n_cols, at, n / INTERLEAVE_ROWS);
         s->used += n * row_bytes;
     }
     return 0;
 }
 
-int encode_matrix(struct stream *s, const struct matrix_source *from, const struct quant *to,
-                  const uint64_t part_offset[], uint64_t base, struct fm_error *err)
+int encode_matrix(struct stream *s, const struct matrix_source *from,
+                  const struct matrix_target *to, struct fm_error *err)
 {
-    const unsigned last = to->n_parts - 1;
+    const unsigned last = to->quant->n_parts - 1;
+    const uint64_t *part_offset = to->part_offset;
     const uint64_t span = part_offset[last] - part_offset[0] +
-                          quant_part_bytes(to, last, from->n_rows, from->n_cols);
+                          quant_part_bytes(to->quant, last, from->n_rows, from->n_cols);
+    const bool turns = to->is_interleaved && !from->is_interleaved;
     int rc = 0;
-    if (from->quant != to && span <= s->encoder->out_bytes - MEM_PAGE) {
-        rc = stream_pad(s, base + part_offset[0], err);
-        return rc != 0 ? rc : encode_at_once(s, from, to, part_offset, span, err);
+    if (from->quant != to->quant && span <= s->encoder->out_bytes - MEM_PAGE) {
+        rc = stream_pad(s, to->base + part_offset[0], err);
+        return rc != 0 ? rc : encode_at_once(s, from, to, span, err);
     }
-    for (unsigned p = 0; rc == 0 && p < to->n_parts; p++) {
-        rc = stream_pad(s, base + part_offset[p], err);
+    for (unsigned p = 0; rc == 0 && p < to->quant->n_parts; p++) {
+        rc = stream_pad(s, to->base + part_offset[p], err);
         if (rc == 0)
-            rc = from->quant == to ? copy_part(s, from, p, err)
-                                   : encode_part(s, from, to, p, err);
+            rc = from->quant == to->quant ? copy_part(s, from, p, turns, err)
+                                          : encode_part(s, from, to, p, err);
     }
     return rc;
 }

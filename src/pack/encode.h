@@ -19,6 +19,7 @@ struct encoder {
     char *raw;   /* [raw_bytes] rows of the source */
     float *row;  /* [max_cols] */
     char *spare; /* [4 * max_cols] parts of a row that are not wanted */
+    char *taken; /* [4 * max_cols] a row of an interleaved matrix */
     XXH3_state_t *hash;
 };
 
@@ -62,11 +63,21 @@ struct matrix_source {
     const uint64_t *part_offset; /* in the slot */
     const struct extent *extents;
     unsigned n_extents;
+    bool is_interleaved;
 };
 
-/* Appends the matrix in format `to`, whose parts go to `part_offset` + base in the file. */
-int encode_matrix(struct stream *s, const struct matrix_source *from, const struct quant *to,
-                  const uint64_t part_offset[], uint64_t base, struct fm_error *err);
+/* What becomes of it: its format, the order of its rows, and where its parts go in the file. One
+ * that is interleaved and keeps its format stays so. */
+struct matrix_target {
+    const struct quant *quant;
+    bool is_interleaved;
+    const uint64_t *part_offset; /* from base on */
+    uint64_t base;
+};
+
+/* Appends the matrix. */
+int encode_matrix(struct stream *s, const struct matrix_source *from,
+                  const struct matrix_target *to, struct fm_error *err);
 
 #ifdef __cplusplus
 }

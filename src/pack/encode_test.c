@@ -15,11 +15,12 @@
 #include "base/mem.h"
 #include "base/plat.h"
 
-enum { N_ROWS = 300, N_COLS = 512, BASE = 8192 };
+enum { N_ROWS = 304, N_COLS = 512, BASE = 8192 };
 
 /* One encoding, on the one thread of a crew. */
 struct job {
     const struct quant *to;
+    bool interleaves;
     uint64_t out_bytes;
     struct matrix_source from;
     bool is_direct, is_taken;
@@ -55,7 +56,9 @@ static int run_work(void *ctx, struct crew *crew, unsigned worker, struct crew_w
         rc = plat_create(job->path, &job->is_direct, &fd, err);
     stream_begin(&s, &encoder, crew, fd, job->path, job->is_direct, BASE);
     if (rc == 0)
-        rc = encode_matrix(&s, &job->from, job->to, part_offset, BASE, err);
+        rc = encode_matrix(&s, &job->from,
+                           &(struct matrix_target){job->to, job->interleaves, part_offset, BASE},
+                           err);
     if (rc == 0)
         rc = stream_pad(&s, BASE + job->bytes, err);
     if (rc == 0)
@@ -144,8 +147,115 @@ static void test_buffers(void **state)
     assert_int_equal(rmdir(folder), 0);
 }
 
+/* ---- the order of rows ---- */
+
+struct place {
+    char folder[32], src[64], out[64];
+};
+
+/* The matrix in another format and order, with buffers of that size; from BASE on. */
+static char *encoded(const struct place *place, const struct matrix_source *from, const char *to,
+                     bool interleaves, uint64_t out_bytes)
+{
+    struct job job = {.to = quant_find(to), .interleaves = interleaves, .out_bytes = out_bytes,
+                      .from = *from};
+    char *data;
+    (void)snprintf(job.path, sizeof job.path, "%s", place->out);
+    encode(&job, &data);
+    assert_int_equal(unlink(job.path), 0);
+    return data;
+}
+
+/* A source in `format` of what lies from BASE on in `data`. */
+static void put_source(const struct place *place, const char *format, bool is_interleaved,
+                       const char *data, struct source *source, struct source_file *file,
+                       struct extent *extent, uint64_t part_offset[], struct matrix_source *from)
+{
+    const struct quant *quant = quant_find(format);
+    struct fm_error err = {0};
+    bool is_direct = false;
+    uint64_t end = 0;
+    assert_true(record_place(quant, N_ROWS, N_COLS, &end, part_offset));
+    *file = (struct source_file){.path = (char *)(uintptr_t)place->src};
+    assert_int_equal(plat_create(file->path, &is_direct, &file->fd, &err), 0);
+    assert_int_equal(plat_write_at(file->fd, file->path, data + BASE, end, 0, &err), 0);
+    *extent = (struct extent){.bytes = end};
+    *source = (struct source){.files = file, .n_files = 1};
+    *from = (struct matrix_source){.source = source, .quant = quant, .n_rows = N_ROWS,
+                                   .n_cols = N_COLS, .part_offset = part_offset,
+                                   .extents = extent, .n_extents = 1,
+                                   .is_interleaved = is_interleaved};
+}
+
+static void drop_source(const struct place *place, struct source_file *file)
+{
+    plat_close(file->fd);
+    assert_int_equal(unlink(place->src), 0);
+}
+
+/* Turns what lies by rows from BASE on. */
+static void turn(const char *format, char *data)
+{
+    struct record_matrix matrix = {.quant = quant_find(format), .n_rows = N_ROWS,
+                                   .n_cols = N_COLS};
+    uint64_t end = 0;
+    assert_true(record_place(matrix.quant, N_ROWS, N_COLS, &end, matrix.part_offset));
+    record_interleave(&matrix, data + BASE);
+}
+
+static void check_same(const char *format, const char *a, const char *b)
+{
+    uint64_t end = 0, part_offset[QUANT_MAX_PARTS];
+    assert_true(record_place(quant_find(format), N_ROWS, N_COLS, &end, part_offset));
+    assert_memory_equal(a + BASE, b + BASE, end);
+}
+
+/* From rows and from blocks, to rows and to blocks, in one piece and in many: the same numbers. */
+static void test_order_of_rows(void **state)
+{
+    (void)state;
+    struct place place = {.folder = "/tmp/encode-test-XXXXXX"};
+    assert_non_null(mkdtemp(place.folder));
+    (void)snprintf(place.src, sizeof place.src, "%s/src", place.folder);
+    (void)snprintf(place.out, sizeof place.out, "%s/out", place.folder);
+    struct source source;
+    struct source_file file = {.path = place.src};
+    struct extent extents[2];
+    uint64_t part_offset[QUANT_MAX_PARTS] = {0};
+    make_source(&source, &file, extents);
+    struct matrix_source from = {.source = &source, .quant = &quant_bf16, .n_rows = N_ROWS,
+                                 .n_cols = N_COLS, .part_offset = part_offset, .extents = extents,
+                                 .n_extents = 2};
+    char *rows8 = encoded(&place, &from, "affine8-g32", false, 16u << 20);
+    char *blocks8 = encoded(&place, &from, "affine8-g32", true, 16u << 20);
+    char *small8 = encoded(&place, &from, "affine8-g32", true, 3 * MEM_PAGE);
+    drop_source(&place, &file);
+    put_source(&place, "affine8-g32", false, rows8, &source, &file, extents, part_offset, &from);
+    char *rows4 = encoded(&place, &from, "affine4-g64", false, 16u << 20);
+    char *copied8 = encoded(&place, &from, "affine8-g32", true, 3 * MEM_PAGE);
+    drop_source(&place, &file);
+    put_source(&place, "affine8-g32", true, blocks8, &source, &file, extents, part_offset, &from);
+    char *again4 = encoded(&place, &from, "affine4-g64", false, 3 * MEM_PAGE);
+    char *blocks4 = encoded(&place, &from, "affine4-g64", true, 9 * MEM_PAGE);
+    char *again8 = encoded(&place, &from, "affine8-g32", true, 9 * MEM_PAGE);
+    drop_source(&place, &file);
+    turn("affine8-g32", rows8);
+    check_same("affine8-g32", blocks8, rows8);
+    check_same("affine8-g32", small8, rows8);
+    check_same("affine8-g32", copied8, rows8);
+    check_same("affine8-g32", again8, rows8);
+    check_same("affine4-g64", again4, rows4);
+    turn("affine4-g64", rows4);
+    check_same("affine4-g64", blocks4, rows4);
+    char *all[] = {rows8, blocks8, small8, rows4, copied8, again4, blocks4, again8};
+    for (unsigned i = 0; i < sizeof all / sizeof all[0]; i++)
+        mem_free(all[i]);
+    assert_int_equal(rmdir(place.folder), 0);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_buffers)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_buffers),
+                                       cmocka_unit_test(test_order_of_rows)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

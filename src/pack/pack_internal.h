@@ -16,7 +16,7 @@ extern "C" {
 #define PACK_WINDOW 2     /* files on the way at the same time */
 /* Grows when the same source and formats would give other bytes than before: what an earlier
  * number has begun is then not continued. */
-#define PACK_ENCODER 1
+#define PACK_ENCODER 2
 
 /* An output file goes through these in order. */
 enum pack_step {

@@ -52,8 +52,11 @@ static int write_record(struct pack *pack, const struct pack_file *file, uint32_
         const struct matrix_source matrix = {
             .source = pack->model->source, .quant = a->quant, .n_rows = a->n_rows,
             .n_cols = a->n_cols, .part_offset = a->part_offset,
-            .extents = first, .n_extents = from->n_extents};
-        rc = encode_matrix(s, &matrix, b->quant, b->part_offset, base, err);
+            .extents = first, .n_extents = from->n_extents,
+            .is_interleaved = a->lies_interleaved};
+        rc = encode_matrix(s, &matrix,
+                           &(struct matrix_target){b->quant, b->lies_interleaved, b->part_offset,
+                                                   base}, err);
     }
     if (rc == 0)
         rc = stream_pad(s, base + file->to->record.bytes, err);
@@ -85,7 +88,8 @@ static int write_tensor(struct pack *pack, uint64_t index, struct stream *s, str
         if (bad != 0)
             return bad;
     }
-    int rc = encode_matrix(s, &matrix, out->quant, part_offset, 0, err);
+    int rc = encode_matrix(s, &matrix, &(struct matrix_target){out->quant, false, part_offset, 0},
+                           err);
     if (rc == 0)
         rc = stream_pad(s, out->offset + out->bytes, err);
     if (rc == 0)

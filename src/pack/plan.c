@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/plat.h"
 #include "pack/pack_internal.h"
+#include "quant/interleave.h"
 
 #define DEFAULT_EXPERTS "affine4-g64"
 #define KEEP "keep"
@@ -214,6 +215,7 @@ static int plan_layer(struct pack *pack, struct choices *choices, uint32_t index
         struct record_matrix *matrix = &to->record.matrices[m];
         const struct quant *quant = matrix->quant;
         matrix->quant = resolve(choices, &choices->experts, TENSOR_EXPERT, quant, matrix->n_cols);
+        matrix->lies_interleaved = interleave_suits(matrix->quant, matrix->n_rows, matrix->n_cols);
         if (matrix->quant != quant)
             encoder_needs_add(&pack->needs, quant, matrix->n_cols);
     }

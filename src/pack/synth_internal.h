@@ -122,6 +122,7 @@ struct synth_file {
     uint64_t piece_bytes; /* written together, a multiple of 4096 */
     enum synth_sums sums;
     struct packed_sum *piece_sums; /* borrowed */
+    const struct record *record;   /* of each piece, to be interleaved; borrowed, may be NULL */
 };
 
 struct synth_plan {

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "quant/interleave.h"
 #include "pack/synth_internal.h"
 
 static int plan_dense(struct synth_plan *plan, struct fm_error *err)
@@ -59,9 +60,9 @@ static int plan_layer(struct synth_plan *plan, uint32_t first, struct fm_error *
     struct packed_layer *layer = &plan->packed->layers[plan->packed->n_layers++];
     *layer = (struct packed_layer){.layer = t->layer, .n_experts = t->n_experts};
     for (unsigned i = 0; i < EXPERT_MATRICES; i++)
-        layer->record.matrices[i] = (struct record_matrix){.quant = t[i].quant,
-                                                           .n_rows = (uint32_t)t[i].n_rows,
-                                                           .n_cols = (uint32_t)t[i].n_cols};
+        layer->record.matrices[i] = (struct record_matrix){
+            .quant = t[i].quant, .n_rows = (uint32_t)t[i].n_rows, .n_cols = (uint32_t)t[i].n_cols,
+            .lies_interleaved = interleave_suits(t[i].quant, t[i].n_rows, t[i].n_cols)};
     char prefix[64];
     (void)snprintf(prefix, sizeof prefix, "model.layers.%u.mlp.", t->layer);
     layer->prefix = mem_strdup(prefix, err);
@@ -77,6 +78,7 @@ static int plan_layer(struct synth_plan *plan, uint32_t first, struct fm_error *
     file->piece_bytes = layer->record.bytes;
     file->sums = SYNTH_PIECE_SUMS;
     file->piece_sums = layer->sums;
+    file->record = &layer->record;
     return plan_records(file, layer, first, err);
 }
 

@@ -64,6 +64,9 @@ static int write_piece(struct writer *w, size_t f, uint64_t offset, void *buffer
     const struct output *out = &w->outputs[f];
     *bytes = file->bytes - offset < file->piece_bytes ? file->bytes - offset : file->piece_bytes;
     synth_file_fill(w->plan, file, offset, *bytes, buffer);
+    for (unsigned m = 0; file->record != NULL && m < EXPERT_MATRICES; m++)
+        if (file->record->matrices[m].lies_interleaved)
+            record_interleave(&file->record->matrices[m], buffer);
     uint64_t n = *bytes;
     if (out->is_direct) { /* the last piece; the file is cut to its length in the end */
         n = mem_round_up(n, MEM_PAGE);

@@ -82,21 +82,28 @@ static void turn_halves(const char *from, size_t n, char *to)
 
 /* ---- matrices -------------------------------------------------------------------------------- */
 
+void interleave_part(const struct quant *quant, unsigned part, uint64_t n_cols, void *rows,
+                     uint64_t n_blocks)
+{
+    _Alignas(64) char before[INTERLEAVE_BLOCK_BYTES];
+    const size_t row_bytes = (size_t)quant_part_row_bytes(quant, part, n_cols);
+    for (uint64_t b = 0; b < n_blocks; b++) {
+        char *block = (char *)rows + b * ROWS * row_bytes;
+        memcpy(before, block, ROWS * row_bytes);
+        if (part == 0)
+            turn_words(before, row_bytes / sizeof(uint32_t), block);
+        else
+            turn_halves(before, row_bytes / sizeof(uint16_t), block);
+    }
+}
+
 void interleave_blocks(const struct quant *quant, uint64_t n_cols, void *const parts[],
                        uint64_t begin, uint64_t end)
 {
-    _Alignas(64) char rows[INTERLEAVE_BLOCK_BYTES];
-    for (unsigned p = 0; p < quant->n_parts; p++) {
-        const size_t row_bytes = (size_t)quant_part_row_bytes(quant, p, n_cols);
-        for (uint64_t b = begin; b < end; b++) {
-            char *block = (char *)parts[p] + b * ROWS * row_bytes;
-            memcpy(rows, block, ROWS * row_bytes);
-            if (p == 0)
-                turn_words(rows, row_bytes / sizeof(uint32_t), block);
-            else
-                turn_halves(rows, row_bytes / sizeof(uint16_t), block);
-        }
-    }
+    for (unsigned p = 0; p < quant->n_parts; p++)
+        interleave_part(quant, p, n_cols,
+                        (char *)parts[p] + begin * ROWS * quant_part_row_bytes(quant, p, n_cols),
+                        end - begin);
 }
 
 void interleave_take_row(const struct weight *w, uint64_t r, void *to, const void *parts[])

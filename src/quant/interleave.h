@@ -24,6 +24,9 @@ bool interleave_suits(const struct quant *quant, uint64_t n_rows, uint64_t n_col
  * INTERLEAVE_BLOCK_BYTES of stack. */
 void interleave_blocks(const struct quant *quant, uint64_t n_cols, void *const parts[],
                        uint64_t begin, uint64_t end);
+/* The same for n_blocks of one part, which begin at `rows`. */
+void interleave_part(const struct quant *quant, unsigned part, uint64_t n_cols, void *rows,
+                     uint64_t n_blocks);
 
 /* Row `r` of a matrix in this order, part after part, into `to` (quant_row_bytes); parts[] says
  * where each begins. */

@@ -5,7 +5,6 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/plat.h"
-#include "quant/interleave.h"
 
 struct store_file {
     int fd; /* its own when is_direct, otherwise the model's */
@@ -174,12 +173,8 @@ static void interleave(const struct expert_read *read)
     const struct expert_layer *layer = &read->store->model->expert_layers[read->expert_layer];
     for (unsigned m = 0; m < EXPERT_MATRICES; m++) {
         const struct record_matrix *matrix = &layer->record.matrices[m];
-        void *parts[QUANT_MAX_PARTS];
-        for (unsigned p = 0; p < matrix->quant->n_parts; p++)
-            parts[p] = (char *)read->dst + matrix->part_offset[p];
-        if (matrix->is_interleaved)
-            interleave_blocks(matrix->quant, matrix->n_cols, parts, 0,
-                              matrix->n_rows / INTERLEAVE_ROWS);
+        if (matrix->is_interleaved && !matrix->lies_interleaved)
+            record_interleave(matrix, read->dst);
     }
 }
 

@@ -26,14 +26,20 @@ def layer(number, n_experts=2, formats=("bf16",) * 3, record=4096, rows=8, cols=
     return {**entry, "xxh3_128": [SUM] * n_experts}
 
 
-def model(tensors=(), layers=(), dense_bytes=0, files=()):
-    return {"format": "flashmoe-packed", "version": 1,
+def model(tensors=(), layers=(), dense_bytes=0, files=(), version=1):
+    return {"format": "flashmoe-packed", "version": version,
             "provenance": {"source": "m", "kind": "GGUF"}, "config": {"model_type": "qwen3_moe"},
             "conventions": {"final_norms": False, "final_decay": True,
                             "tiled_value_heads": False},
             "files": list(files),
             "dense": {"file": "dense.bin", "bytes": dense_bytes, "tensors": list(tensors)},
             "experts": list(layers), "self": SUM}
+
+
+def interleaved(rows=16, count=16, format_name="affine4-g32"):
+    one = layer(0, 2, (format_name,) * 3, 4096, rows, 32)
+    one["up"]["interleaved"] = count
+    return model((), [one], 0, (), 2)
 
 
 def good_seeds():
@@ -48,6 +54,8 @@ def good_seeds():
         "fp8": model([tensor("w", "fp8-b128-f32", [3, 256], 0)], (), 832),
         "dims": model([tensor("conv", "bf16", [4, 1, 2, 1], 0)], (), 64),
         "no-conventions": {k: v for k, v in whole.items() if k != "conventions"},
+        "interleaved": interleaved(),
+        "interleaved-version-1": {**interleaved(), "version": 1},
         "extra-fields": {**whole, "note": [1, None, {"a": 1.5}]},
     }
 
@@ -65,7 +73,7 @@ def bad_seeds():
         seeds["bad-" + name] = bad
 
     change("format", ["format"], "other")
-    change("version", ["version"], 2)
+    change("version", ["version"], 3)
     change("config", ["config"], [])
     change("tensors", ["dense", "tensors"], 7)
     change("name", ["dense", "tensors", 0, "name"], None)
@@ -88,6 +96,9 @@ def bad_seeds():
     change("sums", ["experts", 0, "xxh3_128"], [SUM])
     change("file-name", ["files", 0, "name"], "../tokenizer.json")
     change("file-bytes", ["files", 0, "bytes"], -1)
+    seeds["bad-interleaved-rows"] = interleaved(rows=24)
+    seeds["bad-interleaved-count"] = interleaved(count=8)
+    seeds["bad-interleaved-format"] = interleaved(format_name="q8_0")
     return seeds
 
 

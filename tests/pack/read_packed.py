@@ -68,6 +68,16 @@ def read_layer(folder, layer):
     return matrices, record
 
 
+def by_rows(raw, rows, unit):
+    """A part of an interleaved matrix, section "Interleaved rows", with its rows one by one."""
+    size, result = len(raw) // rows, b""
+    for r in range(rows):
+        block = raw[r // 16 * 16 * size:(r // 16 + 1) * 16 * size]
+        result += b"".join(block[at:at + unit]
+                           for at in range(r % 16 * unit, len(block), 16 * unit))
+    return result
+
+
 def matrix(folder, layer, expert, name):
     """The floats of one matrix of one expert; bf16 and affine with bf16 scales."""
     placed, record = read_layer(folder, layer)
@@ -76,6 +86,8 @@ def matrix(folder, layer, expert, name):
         f.seek(expert * record)
         data = f.read(record)
     part = [data[at:at + size] for at, size in placed[name]]
+    if "interleaved" in m:
+        part = [by_rows(raw, m["rows"], 4 if i == 0 else 2) for i, raw in enumerate(part)]
     bf16 = lambda raw: [struct.unpack("<f", b"\0\0" + raw[i:i + 2])[0]
                         for i in range(0, len(raw), 2)]
     if m["format"] == "bf16":
@@ -95,8 +107,12 @@ def read(folder):
     if not text.endswith(seal):
         raise ValueError("model.json does not end with its seal")
     check("model.json", text[:-len(seal)], model["self"])
-    if (model["format"], model["version"]) != ("flashmoe-packed", 1):
-        raise ValueError("not a pack of version 1")
+    if model["format"] != "flashmoe-packed" or model["version"] not in (1, 2):
+        raise ValueError("not a pack of version 1 or 2")
+    interleaved = any("interleaved" in layer[name] for layer in model["experts"]
+                      for name in ("gate", "up", "down"))
+    if interleaved != (model["version"] == 2):
+        raise ValueError(f"version {model['version']}, interleaved: {interleaved}")
     dense, at = (folder / "dense.bin").read_bytes(), 0
     for t in model["dense"]["tensors"]:
         rows = 1

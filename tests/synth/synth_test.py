@@ -274,7 +274,7 @@ FIXED = {
 }
 FIXED_SHA256 = {
     "a.gguf": "cf45f4eac83b6f71a30c96b406908d8c1bfe99b4b994d3cc9cbee735b4181e81",
-    "packed.fmoe": "3d4cdb8e588a83c97181e54692ebd0bf561f4190bc24119d954dd4a034e9ddc3",
+    "packed.fmoe": "486f4bea1d11a74e3372e0d1def7bb72f2cd1e70ef2755c5a5402f209852e147",
     "hf": "9c6a5a555e86a34a9817fe7e1eb21a463f0600df36864425430a69d28c31ffd2",
     "mlx": "d26f667f508b8374b37ab8ab66d4ce5ee687d83390a0cd7dd714ff4a3a40c875",
 }
