@@ -335,6 +335,19 @@ static void look_ahead(struct forward *f, uint32_t layer, uint32_t expert_layer)
     lookahead_guess(&f->lookahead, next, f->step.ahead_ids, f->step.ahead_weights);
 }
 
+/* Rows that use most of a layer's experts use most of the next one's: they are read while the rows
+ * are mixed. */
+static void sweep_ahead(struct forward *f, uint32_t layer)
+{
+    const bool is_sweep = f->step.n_rows > 1 &&
+                          4ull * f->groups.n_chosen >= 3ull * f->model->shape.n_experts;
+    if (!is_sweep || f->options.lookahead == LOOKAHEAD_OFF || layer == f->model->shape.n_layers)
+        return;
+    const uint32_t expert_layer = f->arch->expert_layer(f->model->arch, layer);
+    if (expert_layer != ARCH_NO_EXPERTS)
+        expert_cache_sweep(f->cache, expert_layer);
+}
+
 static int run_experts(struct forward *f, const struct batch *batch, uint32_t layer,
                        struct fm_error *err)
 {
@@ -367,8 +380,10 @@ static int run_experts(struct forward *f, const struct batch *batch, uint32_t la
         f->times.wait_ns += lap(f);
     }
     expert_cache_end(f->cache);
-    if (rc == 0)
+    if (rc == 0) {
+        sweep_ahead(f, layer + 1);
         f->arch->close(step, layer);
+    }
     f->times.compute_ns += lap(f);
     return rc;
 }

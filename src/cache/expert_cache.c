@@ -1,113 +1,12 @@
-#include "cache/expert_cache.h"
-
 #include <assert.h>
-#include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/plat.h"
-#include "cache/ghosts.h"
-#include "cache/victims.h"
-
-#define NO_SLOT UINT32_MAX
-/* Experts on their way at a time, by what they are read for. */
-#define READS_NEEDED 64
-#define READS_GUESSED 8
-#define READS_WARM 8
-#define N_READS (READS_NEEDED + READS_GUESSED + READS_WARM)
-
-enum slot_state {
-    SLOT_EMPTY,
-    SLOT_QUEUED,  /* will be warmed: has an expert and no bytes */
-    SLOT_READING, /* its read is under way */
-    SLOT_READY,   /* holds an expert */
-    SLOT_FAILED,  /* its read has failed */
-};
-
-struct slot {
-    enum slot_state state;
-    bool is_ordered; /* among the victims: ready, and no plan has pinned it */
-    bool is_wanted;  /* by the plan, which waits for it */
-    bool is_guess;   /* read by guess and not used since */
-    uint32_t layer, expert;
-    uint32_t plan_index; /* while wanted or pinned; while queued its place in `warm` */
-    uint32_t next;       /* in the list of landed slots, or of empty ones */
-    uint32_t read;       /* while it is being read */
-};
-
-/* The plan in progress. */
-struct plan {
-    bool is_open;
-    uint32_t layer;
-    const struct expert_use *uses;
-    uint32_t *hit_slots; /* [n_hits]: pinned, not yet handed out */
-    uint32_t n_hits, next_hit;
-    uint32_t *missing; /* [n_missing]: indices into uses */
-    uint32_t n_missing, next_missing;
-    uint32_t n_in_flight;
-    uint32_t *current; /* [n_current]: the slots handed out last */
-    uint32_t n_current;
-};
-
-struct expert_cache {
-    const struct model *model;
-    struct expert_store *store;
-    uint32_t n_most, n_experts;
-    uint32_t n_slots;   /* those from here on are empty, and their memory is given back */
-    uint32_t n_wanted;  /* those from here on are not filled any more: n_slots comes down to it */
-    char *memory;       /* [n_most, slot_bytes] */
-    struct slot *slots; /* [n_most] */
-    uint32_t *where;    /* [n_expert_layers, n_experts]: slot or NO_SLOT */
-    uint32_t first_empty;
-    struct heat heat;
-    struct victims victims;
-    struct ghosts ghosts;
-    struct plan plan;
-    struct expert_cache_stats stats;
-    struct expert_read *reads;           /* [N_READS]: needed ones, guesses, warming */
-    uint32_t idle_reads[READS_NEEDED];   /* a stack */
-    uint32_t idle_guesses[READS_GUESSED]; /* another */
-    uint32_t n_idle_reads, n_idle_guesses;
-
-    /* The lock covers what reader threads touch: a slot's way from QUEUED to READING to READY or
-     * FAILED, the landed list and the queue of slots to warm. Everything else belongs to the thread
-     * that drives the plans. */
-    pthread_mutex_t lock;
-    pthread_cond_t has_landed;
-    uint32_t first_landed, last_landed;
-    uint32_t *warm; /* [n_warm] slots, in the order of the disk; NO_SLOT: not any more */
-    uint32_t n_warm, next_warm;
-};
-
-static uint32_t *where_of(struct expert_cache *cache, uint32_t layer, uint32_t expert)
-{
-    return &cache->where[(size_t)layer * cache->n_experts + expert];
-}
-
-static void *slot_memory(struct expert_cache *cache, uint32_t slot)
-{
-    return cache->memory + (size_t)slot * cache->model->expert_slot_bytes;
-}
+#include "cache/expert_cache_internal.h"
 
 /* ---- reads ----------------------------------------------------------------------------------- */
-
-static void submit(struct expert_cache *cache, uint32_t read, uint32_t slot,
-                   enum read_urgency urgency);
-
-/* With the lock held: the next slot to warm, whose read begins. */
-static uint32_t take_warm(struct expert_cache *cache)
-{
-    while (cache->next_warm < cache->n_warm) {
-        const uint32_t i = cache->warm[cache->next_warm++];
-        if (i != NO_SLOT) {
-            cache->slots[i].state = SLOT_READING;
-            return i;
-        }
-    }
-    return NO_SLOT;
-}
 
 /* Runs on a reader thread. */
 static void slot_landed(struct expert_read *read, bool ok)
@@ -127,15 +26,15 @@ static void slot_landed(struct expert_read *read, bool ok)
         cache->first_landed = i;
     cache->last_landed = i;
     if (number >= READS_NEEDED + READS_GUESSED)
-        next = take_warm(cache);
+        next = background_next(cache, number);
     pthread_cond_signal(&cache->has_landed);
     pthread_mutex_unlock(&cache->lock);
     if (next != NO_SLOT)
-        submit(cache, number, next, READ_GUESSED);
+        cache_submit(cache, number, next, READ_GUESSED);
 }
 
-static void submit(struct expert_cache *cache, uint32_t read, uint32_t i,
-                   enum read_urgency urgency)
+void cache_submit(struct expert_cache *cache, uint32_t read, uint32_t i,
+                  enum read_urgency urgency)
 {
     struct expert_read *r = &cache->reads[read];
     cache->slots[i].read = read;
@@ -150,7 +49,7 @@ static void submit(struct expert_cache *cache, uint32_t read, uint32_t i,
 
 /* ---- slots ----------------------------------------------------------------------------------- */
 
-static void make_empty(struct expert_cache *cache, uint32_t i)
+void cache_make_empty(struct expert_cache *cache, uint32_t i)
 {
     struct slot *slot = &cache->slots[i];
     *where_of(cache, slot->layer, slot->expert) = NO_SLOT;
@@ -160,15 +59,14 @@ static void make_empty(struct expert_cache *cache, uint32_t i)
         cache->first_empty = i;
 }
 
-static void drop_victim(struct expert_cache *cache, uint32_t i)
+void cache_drop_victim(struct expert_cache *cache, uint32_t i)
 {
     victims_remove(&cache->victims, i);
-    make_empty(cache, i);
+    cache_make_empty(cache, i);
 }
 
-/* An empty slot becomes that of an expert nobody has; its bytes are still to come. */
-static uint32_t fill_empty(struct expert_cache *cache, uint32_t layer, uint32_t expert,
-                           enum slot_state state)
+uint32_t cache_fill_empty(struct expert_cache *cache, uint32_t layer, uint32_t expert,
+                          enum slot_state state)
 {
     const uint32_t i = cache->first_empty;
     cache->first_empty = cache->slots[i].next;
@@ -200,7 +98,7 @@ static void keep_guess(struct expert_cache *cache, uint32_t i)
     if (slot->state == SLOT_FAILED) {
         log_info("cache", "expert %u of layer %u could not be read ahead", slot->expert,
                  layer->layer);
-        make_empty(cache, i);
+        cache_make_empty(cache, i);
         return;
     }
     cache->stats.bytes_read += layer->read_bytes;
@@ -269,32 +167,6 @@ static void wait_for_guess(struct expert_cache *cache)
 
 /* ---- plans ----------------------------------------------------------------------------------- */
 
-/* Gives up to warm a slot, unless its read has begun. */
-static bool unqueue(struct expert_cache *cache, uint32_t i)
-{
-    pthread_mutex_lock(&cache->lock);
-    const bool is_queued = cache->slots[i].state == SLOT_QUEUED;
-    if (is_queued)
-        cache->warm[cache->slots[i].plan_index] = NO_SLOT;
-    pthread_mutex_unlock(&cache->lock);
-    if (is_queued)
-        make_empty(cache, i);
-    return is_queued;
-}
-
-/* Empties the last slot to be warmed: what is needed goes before what may be. */
-static bool unqueue_last(struct expert_cache *cache)
-{
-    uint32_t i = NO_SLOT;
-    pthread_mutex_lock(&cache->lock);
-    while (i == NO_SLOT && cache->next_warm < cache->n_warm)
-        i = cache->warm[--cache->n_warm];
-    pthread_mutex_unlock(&cache->lock);
-    if (i != NO_SLOT)
-        make_empty(cache, i);
-    return i != NO_SLOT;
-}
-
 /* Makes sure of an empty slot for the plan; false when every slot is pinned or on its way. While
  * the cache shrinks, one that was emptied may be none to fill. */
 static bool make_room(struct expert_cache *cache)
@@ -302,8 +174,8 @@ static bool make_room(struct expert_cache *cache)
     while (cache->first_empty == NO_SLOT) {
         const uint32_t coldest = victims_coldest(&cache->victims, cache->plan.layer);
         if (coldest != NO_VICTIM)
-            drop_victim(cache, coldest);
-        else if (!unqueue_last(cache))
+            cache_drop_victim(cache, coldest);
+        else if (!background_give_up_last(cache))
             return false;
     }
     return true;
@@ -315,19 +187,20 @@ static void start_reads(struct expert_cache *cache)
     struct plan *plan = &cache->plan;
     while (plan->next_missing < plan->n_missing && cache->n_idle_reads > 0 && make_room(cache)) {
         const uint32_t index = plan->missing[plan->next_missing++];
-        const uint32_t i = fill_empty(cache, plan->layer, plan->uses[index].expert, SLOT_READING);
+        const uint32_t i = cache_fill_empty(cache, plan->layer, plan->uses[index].expert,
+                                            SLOT_READING);
         cache->slots[i].plan_index = index;
         cache->slots[i].is_wanted = true;
         plan->n_in_flight++;
-        submit(cache, cache->idle_reads[--cache->n_idle_reads], i, READ_NEEDED);
+        cache_submit(cache, cache->idle_reads[--cache->n_idle_reads], i, READ_NEEDED);
     }
 }
 
-/* An expert that has a slot and is not ready: it is to be warmed, or on its way. */
+/* An expert that has a slot and is not ready: it waits in the background, or is on its way. */
 static void want_slot(struct expert_cache *cache, uint32_t i, uint32_t index)
 {
     struct slot *slot = &cache->slots[i];
-    if (unqueue(cache, i)) {
+    if (background_give_up(cache, i)) {
         cache->plan.missing[cache->plan.n_missing++] = index;
         return;
     }
@@ -381,6 +254,7 @@ void expert_cache_begin(struct expert_cache *cache, uint32_t layer, uint32_t n_t
     victims_aged(&cache->victims, layer);
     cache->stats.n_hits += plan->n_hits;
     cache->stats.n_misses += n - plan->n_hits;
+    background_end_sweep(cache);
     start_reads(cache);
 }
 
@@ -407,13 +281,13 @@ static int take_outcome(struct expert_cache *cache, uint32_t i, struct expert_it
     struct slot *slot = &cache->slots[i];
     if (slot->state == SLOT_FAILED && slot->read >= READS_NEEDED) {
         cache->plan.missing[cache->plan.n_missing++] = slot->plan_index;
-        make_empty(cache, i);
+        cache_make_empty(cache, i);
         start_reads(cache);
         return 0;
     }
     if (slot->state == SLOT_FAILED) {
         int rc = expert_store_explain(cache->store, &cache->reads[slot->read], err);
-        make_empty(cache, i);
+        cache_make_empty(cache, i);
         return rc;
     }
     cache->stats.bytes_read += cache->model->expert_layers[slot->layer].read_bytes;
@@ -458,7 +332,7 @@ void expert_cache_end(struct expert_cache *cache)
     while (plan->n_in_flight > 0) {
         const uint32_t i = take_landed(cache, false);
         if (cache->slots[i].state == SLOT_FAILED)
-            make_empty(cache, i);
+            cache_make_empty(cache, i);
         else
             release(cache, i);
     }
@@ -489,8 +363,8 @@ static bool is_empty(struct expert_cache *cache, uint32_t i)
 static void move_expert(struct expert_cache *cache, uint32_t from)
 {
     const struct slot old = cache->slots[from];
-    drop_victim(cache, from);
-    const uint32_t to = fill_empty(cache, old.layer, old.expert, SLOT_READY);
+    cache_drop_victim(cache, from);
+    const uint32_t to = cache_fill_empty(cache, old.layer, old.expert, SLOT_READY);
     memcpy(slot_memory(cache, to), slot_memory(cache, from),
            cache->model->expert_layers[old.layer].record.bytes);
     cache->slots[to].is_guess = old.is_guess;
@@ -502,16 +376,16 @@ static void move_expert(struct expert_cache *cache, uint32_t from)
 static bool vacate(struct expert_cache *cache, uint32_t i, uint64_t *moves_left)
 {
     if (!cache->slots[i].is_ordered)
-        return unqueue(cache, i) || is_empty(cache, i);
+        return background_give_up(cache, i) || is_empty(cache, i);
     while (cache->slots[i].is_ordered) {
         const uint32_t spare = victims_spare(&cache->victims);
         if (cache->first_empty != NO_SLOT && *moves_left > 0) {
             move_expert(cache, i);
             (*moves_left)--;
         } else if (spare == i || spare == NO_VICTIM) {
-            drop_victim(cache, i);
+            cache_drop_victim(cache, i);
         } else if (*moves_left > 0) {
-            drop_victim(cache, spare);
+            cache_drop_victim(cache, spare);
         } else {
             return false;
         }
@@ -590,84 +464,19 @@ bool expert_cache_guess(struct expert_cache *cache, uint32_t layer, uint32_t exp
                             heat_age(&cache->heat, slot->layer);
         if (heat >= heat_of_likely(&cache->heat, likelihood))
             return false;
-        drop_victim(cache, coldest);
+        cache_drop_victim(cache, coldest);
         if (cache->first_empty == NO_SLOT)
             return false; /* it is one of those that go */
     }
-    const uint32_t i = fill_empty(cache, layer, expert, SLOT_READING);
+    const uint32_t i = cache_fill_empty(cache, layer, expert, SLOT_READING);
     cache->slots[i].is_guess = true;
-    submit(cache, cache->idle_guesses[--cache->n_idle_guesses], i, READ_GUESSED);
+    cache_submit(cache, cache->idle_guesses[--cache->n_idle_guesses], i, READ_GUESSED);
     return true;
 }
 
 struct heat *expert_cache_heat(struct expert_cache *cache)
 {
     return &cache->heat;
-}
-
-struct hot_expert {
-    double heat;
-    uint32_t layer, expert;
-};
-
-static int by_heat(const void *a, const void *b)
-{
-    const double x = ((const struct hot_expert *)a)->heat, y = ((const struct hot_expert *)b)->heat;
-    return (x < y) - (x > y);
-}
-
-static int by_place(const void *a, const void *b)
-{
-    const struct hot_expert *x = a, *y = b;
-    const uint64_t i = (uint64_t)x->layer << 32 | x->expert;
-    const uint64_t j = (uint64_t)y->layer << 32 | y->expert;
-    return (i > j) - (i < j);
-}
-
-/* The hottest experts, as many as there are empty slots, in the order of the disk. */
-static uint32_t find_hottest(struct expert_cache *cache, struct hot_expert *hot)
-{
-    uint32_t n = 0, n_empty = 0;
-    for (uint32_t l = 0; l < cache->heat.n_layers; l++)
-        for (uint32_t e = 0; e < cache->model->expert_layers[l].n_experts; e++)
-            if (cache->heat.counts[(size_t)l * cache->n_experts + e] > 0)
-                hot[n++] = (struct hot_expert){heat_key(&cache->heat, l, e), l, e};
-    for (uint32_t i = cache->first_empty; i != NO_SLOT; i = cache->slots[i].next)
-        n_empty++;
-    qsort(hot, n, sizeof *hot, by_heat);
-    n = n < n_empty ? n : n_empty;
-    qsort(hot, n, sizeof *hot, by_place);
-    return n;
-}
-
-void expert_cache_warm(struct expert_cache *cache)
-{
-    assert(!cache->plan.is_open && cache->warm == NULL);
-    ghosts_restore(&cache->ghosts);
-    const uint64_t n_all = (uint64_t)cache->heat.n_layers * cache->n_experts;
-    struct hot_expert *hot = mem_new(n_all, sizeof *hot, "the list of hot experts", NULL);
-    const uint32_t n = hot != NULL ? find_hottest(cache, hot) : 0;
-    cache->warm = mem_new(n, sizeof *cache->warm, "the list of hot experts", NULL);
-    for (uint32_t i = 0; cache->warm != NULL && i < n; i++) {
-        const uint32_t slot = fill_empty(cache, hot[i].layer, hot[i].expert, SLOT_QUEUED);
-        cache->slots[slot].plan_index = i;
-        cache->warm[cache->n_warm++] = slot;
-    }
-    mem_free(hot);
-    for (uint32_t i = 0; i < READS_WARM; i++) {
-        pthread_mutex_lock(&cache->lock);
-        const uint32_t slot = take_warm(cache);
-        pthread_mutex_unlock(&cache->lock);
-        if (slot != NO_SLOT)
-            submit(cache, READS_NEEDED + READS_GUESSED + i, slot, READ_GUESSED);
-    }
-}
-
-void expert_cache_stop_warming(struct expert_cache *cache)
-{
-    pthread_mutex_lock(&cache->lock);
-    cache->next_warm = cache->n_warm;
-    pthread_mutex_unlock(&cache->lock);
 }
 
 /* ---- open and close ------------------------------------------------------------------------- */
@@ -683,7 +492,7 @@ static uint32_t most_experts(const struct model *model)
 uint64_t expert_cache_bytes(const struct model *model, uint64_t n_slots)
 {
     const uint32_t n_layers = model->n_expert_layers, n_experts = most_experts(model);
-    return n_slots * (model->expert_slot_bytes + sizeof(struct slot)) +
+    return n_slots * (model->expert_slot_bytes + sizeof(struct slot) + sizeof(uint32_t)) +
            (n_layers + 3) * (uint64_t)n_experts * sizeof(uint32_t) +
            N_READS * sizeof(struct expert_read) + heat_bytes(n_layers, n_experts) +
            ghosts_bytes(n_layers, n_experts) + victims_bytes(n_layers, n_experts, n_slots);
@@ -700,11 +509,13 @@ static int allocate(struct expert_cache *cache, struct fm_error *err)
     cache->slots = mem_new(cache->n_most, sizeof *cache->slots, "the expert cache", err);
     cache->where = mem_new(n_where, sizeof *cache->where, "the expert cache", err);
     cache->reads = mem_new(N_READS, sizeof *cache->reads, "the expert cache", err);
+    cache->background.slots = mem_new(cache->n_most, sizeof(uint32_t), "the expert cache", err);
     cache->plan.hit_slots = mem_new(cache->n_experts, sizeof(uint32_t), "a plan", err);
     cache->plan.missing = mem_new(cache->n_experts, sizeof(uint32_t), "a plan", err);
     cache->plan.current = mem_new(cache->n_experts, sizeof(uint32_t), "a plan", err);
     if (cache->memory == NULL || cache->slots == NULL || cache->where == NULL ||
-        cache->reads == NULL || cache->plan.hit_slots == NULL || cache->plan.missing == NULL ||
+        cache->reads == NULL || cache->background.slots == NULL ||
+        cache->plan.hit_slots == NULL || cache->plan.missing == NULL ||
         cache->plan.current == NULL)
         return FM_ERR_NOMEM;
     memset(cache->where, 0xff, n_where * sizeof *cache->where); /* NO_SLOT */
@@ -720,6 +531,7 @@ static void fill_lists(struct expert_cache *cache)
         cache->idle_reads[cache->n_idle_reads++] = i;
     for (uint32_t i = 0; i < READS_GUESSED; i++)
         cache->idle_guesses[cache->n_idle_guesses++] = READS_NEEDED + i;
+    background_init(cache);
 }
 
 int expert_cache_open(const struct model *model, struct expert_store *store, uint32_t n_slots,
@@ -766,7 +578,7 @@ void expert_cache_close(struct expert_cache *cache)
     mem_free(cache->plan.hit_slots);
     mem_free(cache->plan.missing);
     mem_free(cache->plan.current);
-    mem_free(cache->warm);
+    mem_free(cache->background.slots);
     mem_free(cache->reads);
     mem_free(cache->where);
     mem_free(cache->slots);

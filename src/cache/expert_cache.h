@@ -7,9 +7,10 @@
  * A plan may name more experts than there are slots: handing out the next experts releases those
  * before them, and their slots are reused.
  *
- * Guesses are reads that nobody waits for: experts that may be wanted soon (expert_cache_guess) and
- * those that an earlier run of the program found hot (expert_cache_warm). They are served after
- * everything needed, never take the slot of an expert that is hotter, and one that fails is
+ * Guesses are reads that nobody waits for: experts that may be wanted soon (expert_cache_guess,
+ * expert_cache_sweep) and those that an earlier run of the program found hot (expert_cache_warm).
+ * They are served after everything needed, never take the slot of an expert that is hotter, but for
+ * a sweep's share, and one that fails is
  * forgotten.
  *
  * One thread drives plans; completions arrive from reader threads. The cache's lock is never held
@@ -77,6 +78,10 @@ bool expert_cache_guess(struct expert_cache *cache, uint32_t layer, uint32_t exp
  * they lie on the disk, while plans already run. */
 struct heat *expert_cache_heat(struct expert_cache *cache);
 void expert_cache_warm(struct expert_cache *cache);
+/* A prompt comes to this layer next and will use nearly all of its experts: reads those that are
+ * not there, in the order of the disk, into a share of the slots, those of the coldest experts of
+ * other layers, until the layer's plan begins. No plan is open. */
+void expert_cache_sweep(struct expert_cache *cache, uint32_t layer);
 /* Begins no more of these reads: before the store is closed, which waits for what has begun. */
 void expert_cache_stop_warming(struct expert_cache *cache);
 

@@ -467,6 +467,8 @@ static void test_warm_and_guessed(void **state)
                                          next_random(&random, MAX_EXPERTS), 0.5);
             if (i % 2 == 0 && round == 10)
                 expert_cache_stop_warming(f.cache);
+            if (round % 3 == 1)
+                expert_cache_sweep(f.cache, plan.layer);
             (void)run_plan_beside(&f, &plan, UINT32_MAX);
         }
         expert_cache_stop_warming(f.cache);
@@ -502,6 +504,8 @@ static void test_size_changes(void **state)
             if (next_random(&random, 2) == 0)
                 (void)expert_cache_shrink(f.cache, next_random(&random, 4) *
                                                        f.model->expert_slot_bytes);
+            if (next_random(&random, 4) == 0)
+                expert_cache_sweep(f.cache, plan.layer);
             if (next_random(&random, 8) == 0)
                 expert_cache_settle(f.cache);
             if (next_random(&random, 8) == 0)
@@ -664,7 +668,7 @@ static void test_guesses_are_as_warm_as_likely(void **state)
     close_model(&f);
 }
 
-/* Of the experts that are foreseen the four with most weight are read, of those not there. */
+/* Of the experts foreseen the four with most weight are read, of those not there. */
 static void test_the_likeliest_are_read_ahead(void **state)
 {
     static const uint32_t ids[] = {0, 1, 2, 3, 4, 5, 6};
@@ -688,6 +692,12 @@ static void test_the_likeliest_are_read_ahead(void **state)
     assert_int_equal(n_read(&f), n_before);
     expert_cache_stats(f.cache, &stats);
     assert_true(stats.n_guesses == 4 && stats.n_guesses_used == 4);
+    close_cache(&f);
+    open_cache(&f, 16, true); /* of the layer of a prompt, the first into an eighth of the slots */
+    expert_cache_sweep(f.cache, 0);
+    assert_int_equal(run_plan_beside(&f, &read, UINT32_MAX), 0);
+    expert_cache_stats(f.cache, &stats);
+    assert_true(stats.n_guesses + stats.n_warmed <= 2 && stats.n_guesses_used == 1);
     close_cache(&f);
     close_model(&f);
 }

@@ -1,0 +1,205 @@
+/* Reads that nobody waits for, one behind another: experts that an earlier run found hot, and those
+ * of the layer that a prompt comes to next. */
+#include <assert.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "cache/expert_cache_internal.h"
+
+#define FIRST_READ (READS_NEEDED + READS_GUESSED)
+
+/* ---- the queue ------------------------------------------------------------------------------- */
+
+void background_init(struct expert_cache *cache)
+{
+    struct background *b = &cache->background;
+    for (uint32_t i = 0; i < READS_BACKGROUND; i++)
+        b->idle_reads[b->n_idle_reads++] = FIRST_READ + i;
+}
+
+/* With the lock held: the next slot, whose read begins. */
+static uint32_t take_queued(struct expert_cache *cache)
+{
+    struct background *b = &cache->background;
+    while (b->next < b->n) {
+        const uint32_t i = b->slots[b->next++];
+        if (i != NO_SLOT) {
+            cache->slots[i].state = SLOT_READING;
+            return i;
+        }
+    }
+    return NO_SLOT;
+}
+
+uint32_t background_next(struct expert_cache *cache, uint32_t read)
+{
+    const uint32_t i = take_queued(cache);
+    if (i == NO_SLOT)
+        cache->background.idle_reads[cache->background.n_idle_reads++] = read;
+    return i;
+}
+
+static void start(struct expert_cache *cache)
+{
+    struct background *b = &cache->background;
+    for (;;) {
+        pthread_mutex_lock(&cache->lock);
+        const uint32_t i = b->n_idle_reads > 0 ? take_queued(cache) : NO_SLOT;
+        const uint32_t read = i != NO_SLOT ? b->idle_reads[--b->n_idle_reads] : 0;
+        pthread_mutex_unlock(&cache->lock);
+        if (i == NO_SLOT)
+            return;
+        cache_submit(cache, read, i, READ_GUESSED);
+    }
+}
+
+/* An expert at the end of the queue, into an empty slot. */
+static void queue(struct expert_cache *cache, uint32_t layer, uint32_t expert, bool is_guess)
+{
+    struct background *b = &cache->background;
+    const uint32_t i = cache_fill_empty(cache, layer, expert, SLOT_QUEUED);
+    cache->slots[i].plan_index = b->n; /* which only this thread changes */
+    cache->slots[i].is_guess = is_guess;
+    pthread_mutex_lock(&cache->lock);
+    b->slots[b->n++] = i;
+    pthread_mutex_unlock(&cache->lock);
+}
+
+bool background_give_up(struct expert_cache *cache, uint32_t i)
+{
+    pthread_mutex_lock(&cache->lock);
+    const bool is_queued = cache->slots[i].state == SLOT_QUEUED;
+    if (is_queued)
+        cache->background.slots[cache->slots[i].plan_index] = NO_SLOT;
+    pthread_mutex_unlock(&cache->lock);
+    if (is_queued)
+        cache_make_empty(cache, i);
+    return is_queued;
+}
+
+bool background_give_up_last(struct expert_cache *cache)
+{
+    struct background *b = &cache->background;
+    uint32_t i = NO_SLOT;
+    pthread_mutex_lock(&cache->lock);
+    while (i == NO_SLOT && b->next < b->n)
+        i = b->slots[--b->n];
+    pthread_mutex_unlock(&cache->lock);
+    if (i != NO_SLOT)
+        cache_make_empty(cache, i);
+    return i != NO_SLOT;
+}
+
+/* ---- what an earlier run found hot ----------------------------------------------------------- */
+
+struct hot_expert {
+    double heat;
+    uint32_t layer, expert;
+};
+
+static int by_heat(const void *a, const void *b)
+{
+    const double x = ((const struct hot_expert *)a)->heat, y = ((const struct hot_expert *)b)->heat;
+    return (x < y) - (x > y);
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const struct hot_expert *x = a, *y = b;
+    const uint64_t i = (uint64_t)x->layer << 32 | x->expert;
+    const uint64_t j = (uint64_t)y->layer << 32 | y->expert;
+    return (i > j) - (i < j);
+}
+
+/* The hottest experts, as many as there are empty slots, in the order of the disk. */
+static uint32_t find_hottest(struct expert_cache *cache, struct hot_expert *hot)
+{
+    uint32_t n = 0, n_empty = 0;
+    for (uint32_t l = 0; l < cache->heat.n_layers; l++)
+        for (uint32_t e = 0; e < cache->model->expert_layers[l].n_experts; e++)
+            if (cache->heat.counts[(size_t)l * cache->n_experts + e] > 0)
+                hot[n++] = (struct hot_expert){heat_key(&cache->heat, l, e), l, e};
+    for (uint32_t i = cache->first_empty; i != NO_SLOT; i = cache->slots[i].next)
+        n_empty++;
+    qsort(hot, n, sizeof *hot, by_heat);
+    n = n < n_empty ? n : n_empty;
+    qsort(hot, n, sizeof *hot, by_place);
+    return n;
+}
+
+void expert_cache_warm(struct expert_cache *cache)
+{
+    assert(!cache->plan.is_open && cache->background.n == 0);
+    ghosts_restore(&cache->ghosts);
+    const uint64_t n_all = (uint64_t)cache->heat.n_layers * cache->n_experts;
+    struct hot_expert *hot = mem_new(n_all, sizeof *hot, "the list of hot experts", NULL);
+    const uint32_t n = hot != NULL ? find_hottest(cache, hot) : 0;
+    for (uint32_t i = 0; i < n; i++)
+        queue(cache, hot[i].layer, hot[i].expert, false);
+    mem_free(hot);
+    start(cache);
+}
+
+void expert_cache_stop_warming(struct expert_cache *cache)
+{
+    pthread_mutex_lock(&cache->lock);
+    cache->background.next = cache->background.n;
+    cache->background.is_stopped = true;
+    pthread_mutex_unlock(&cache->lock);
+}
+
+/* ---- the next layer of a prompt -------------------------------------------------------------- */
+
+/* The part of the slots that a sweep may take: what can be read while a layer is mixed, and little
+ * of what the next tokens will want. */
+#define SWEEP_SHARE 8
+
+/* Begins another queue, unless one is in progress. */
+static bool begin_sweep(struct expert_cache *cache)
+{
+    struct background *b = &cache->background;
+    pthread_mutex_lock(&cache->lock);
+    const bool is_idle = b->next == b->n && !b->is_stopped;
+    if (is_idle)
+        b->n = b->next = 0;
+    pthread_mutex_unlock(&cache->lock);
+    b->is_sweep |= is_idle;
+    return is_idle;
+}
+
+/* An empty slot, if need be the coldest expert's, which must not be of the layer itself. */
+static bool make_room(struct expert_cache *cache, uint32_t layer)
+{
+    if (cache->first_empty != NO_SLOT)
+        return true;
+    const uint32_t coldest = victims_coldest(&cache->victims, layer);
+    if (coldest == NO_VICTIM || cache->slots[coldest].layer == layer)
+        return false;
+    cache_drop_victim(cache, coldest);
+    return cache->first_empty != NO_SLOT;
+}
+
+void expert_cache_sweep(struct expert_cache *cache, uint32_t layer)
+{
+    const uint32_t n_experts = cache->model->expert_layers[layer].n_experts;
+    uint32_t n_left = cache->n_wanted / SWEEP_SHARE;
+    assert(!cache->plan.is_open);
+    if (!begin_sweep(cache))
+        return;
+    for (uint32_t e = 0; e < n_experts && n_left > 0; e++) {
+        if (*where_of(cache, layer, e) != NO_SLOT)
+            continue;
+        if (!make_room(cache, layer))
+            break;
+        queue(cache, layer, e, true);
+        n_left--;
+    }
+    start(cache);
+}
+
+void background_end_sweep(struct expert_cache *cache)
+{
+    while (cache->background.is_sweep && background_give_up_last(cache))
+        ;
+    cache->background.is_sweep = false;
+}
