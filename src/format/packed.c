@@ -232,7 +232,7 @@ static int read_matrix(struct parser *p, const json_t *entry, unsigned m,
     out->lies_interleaved = json_integer_value(interleaved) == INTERLEAVE_ROWS;
     if (!out->lies_interleaved || !interleave_suits(out->quant, rows, cols))
         return wrong(p, matrix_fields[m], "interleaved", interleaved,
-                     "16, and a format and rows that can be");
+                     "16, for affine groups of 4 or 8 bits and rows in whole blocks of 16");
     return 0;
 }
 

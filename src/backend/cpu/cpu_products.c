@@ -71,19 +71,18 @@ static size_t n_pieces_for(const struct backend_cpu *cpu, size_t n, size_t work)
     return n_pieces > n_threads ? n_pieces : n_threads;
 }
 
-/* What a thread multiplied with last: kernels use their order of the same inputs again. */
+/* What a thread multiplied with last in this job: kernels use their order of the same inputs again.
+ * How many there are and how wide follows from where they lie. */
 struct inputs {
     const struct quant *quant;
     const int8_t *q;
     const uint32_t *pick;
-    size_t n, n_cols;
 };
 
 static void multiply(const struct backend_cpu *cpu, struct inputs *last, struct kernel_matmul *m)
 {
-    const struct inputs now = {m->w->quant, m->in.q, m->pick, m->n, m->w->n_cols};
-    m->has_same_inputs = now.quant == last->quant && now.q == last->q && now.pick == last->pick &&
-                         now.n == last->n && now.n_cols == last->n_cols;
+    const struct inputs now = {m->w->quant, m->in.q, m->pick};
+    m->has_same_inputs = now.quant == last->quant && now.q == last->q && now.pick == last->pick;
     *last = now;
     cpu->kernels.matmul(m);
 }
