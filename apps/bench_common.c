@@ -53,8 +53,24 @@ static int measure_machine(struct bench *bench, unsigned what, struct fm_error *
 
 /* ---- the work -------------------------------------------------------------------------------- */
 
-int bench_make_prompt(struct bench *bench, const char *text, size_t n, bool repeats,
-                      struct fm_error *err)
+/* Some length and several subjects, so that a prompt made of it uses many experts. */
+static const char prompt_text[] =
+    "In the year the river froze, the clockmaker of Hallow Street stopped selling clocks. He said "
+    "that time had become too cheap. \"Everyone has an hour,\" he told the baker, \"and nobody has "
+    "an afternoon.\" Instead he built small machines that did one thing each: a brass beetle that "
+    "sorted buttons, a lamp that knew when it was read by, a kettle that wrote down the weather."
+    "\n\n"
+    "Water boils at 100 degrees at sea level and at about 90 degrees at 3000 metres, because the "
+    "pressure of the air is lower there. The same holds for 7 * 12 = 84 kettles."
+    "\n\n"
+    "def mean(values):\n    total = 0.0\n    for value in values:\n        total += value\n"
+    "    return total / len(values)"
+    "\n\n"
+    "To make soup: cut two onions, three carrots and a leek; fry them slowly in oil; add a litre "
+    "of water and a spoon of salt; wait until the carrots are soft. Serve it with dark bread."
+    "\n\n";
+
+int bench_make_prompt(struct bench *bench, size_t n, struct fm_error *err)
 {
     bench->prompt = mem_new(n, sizeof *bench->prompt, "the prompt", err);
     if (bench->prompt == NULL)
@@ -66,12 +82,10 @@ int bench_make_prompt(struct bench *bench, const char *text, size_t n, bool repe
         return 0;
     int32_t *ids = NULL;
     size_t n_ids = 0;
-    int rc = fm_tokenize(bench->model, text, strlen(text), FM_TEXT_PLAIN, &ids, &n_ids, err);
-    if (rc == 0 && n_ids > 0) {
-        bench->n_prompt = repeats || n_ids > n ? n : n_ids;
-        for (size_t i = 0; i < bench->n_prompt; i++)
-            bench->prompt[i] = ids[i % n_ids];
-    }
+    int rc = fm_tokenize(bench->model, prompt_text, strlen(prompt_text), FM_TEXT_PLAIN, &ids,
+                         &n_ids, err);
+    for (size_t i = 0; rc == 0 && n_ids > 0 && i < n; i++)
+        bench->prompt[i] = ids[i % n_ids];
     fm_free(ids);
     return rc;
 }

@@ -61,10 +61,8 @@ struct bench_kind {
 /* All of a command that has the options "tokens" and "repeat"; returns the exit status. */
 int bench_run(const struct args *args, const struct bench_kind *kind);
 
-/* For `open`: the first `n` tokens of `text`, or of a fixed sequence without a tokenizer. A text
- * that is shorter begins again when `repeats`, or else gives all it has. */
-int bench_make_prompt(struct bench *bench, const char *text, size_t n, bool repeats,
-                      struct fm_error *err);
+/* For `open`: `n` tokens of a fixed text, over and over, or of a sequence without a tokenizer. */
+int bench_make_prompt(struct bench *bench, size_t n, struct fm_error *err);
 /* For `open`: looks into the session with the bench as ctx; `observer` may have more than that. */
 void bench_observe(struct bench *bench, struct fm_observer observer);
 /* For `piece`: so many tokens are done altogether. */

@@ -1,13 +1,14 @@
 #include "bench_common.h"
 #include "cmd.h"
 
-#define PROMPT_TOKENS 16
-
-static const char prompt_text[] = "The moon rose over the quiet sea and the night was still.";
+static unsigned n_prompt_tokens(const struct bench *bench)
+{
+    return (unsigned)args_uint(bench->args, "prompt");
+}
 
 static unsigned decode_context(const struct bench *bench)
 {
-    return PROMPT_TOKENS + bench->n_tokens * bench->n_repeat;
+    return n_prompt_tokens(bench) + bench->n_tokens * bench->n_repeat;
 }
 
 /* Where every expert fits, all that is measured is decoded once before, so that nothing is read
@@ -16,7 +17,7 @@ static int decode_open(struct bench *bench, struct fm_error *err)
 {
     bench->n_warm = bench->is_resident ? bench->n_repeat : 0;
     bench_observe(bench, (struct fm_observer){0});
-    int rc = bench_make_prompt(bench, prompt_text, PROMPT_TOKENS, false, err);
+    int rc = bench_make_prompt(bench, n_prompt_tokens(bench), err);
     if (rc == 0)
         rc = fm_sampler_open(bench->model, &(struct fm_sampling){.top_p = 1}, &bench->sampler,
                              err);
@@ -119,6 +120,9 @@ static const struct option decode_options[] = {
      .value = "32", .help = "Tokens in a stretch"},
     {.name = "repeat", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = BENCH_REPEAT_MAX,
      .value = "5", .help = "Stretches, one after the other"},
+    {.name = "prompt", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = 1u << 16,
+     .value = "16",
+     .help = "Tokens of the prompt. A long one leaves a full cache behind, as in use"},
     {.name = NULL},
 };
 static const struct option_group group_decode = {"Measurement", decode_options};
@@ -127,7 +131,7 @@ const struct command cmd_bench_decode = {
     .name = "bench decode",
     .summary = "Measure how fast a model generates tokens",
     .description =
-        "A short fixed prompt is read and not counted. Then the most likely tokens are decoded, "
+        "A fixed prompt is read and not counted. Then the most likely tokens are decoded, "
         "stop tokens or not, in stretches that follow each other in one session: repeating the "
         "same tokens would find their experts in the cache. Printed are the median, the lowest "
         "and the highest speed of the stretches, and over all of them the expert hit rate and "

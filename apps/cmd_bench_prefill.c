@@ -2,23 +2,6 @@
 #include "bench_common.h"
 #include "cmd.h"
 
-/* Some length and several subjects, so that a prompt made of it uses many experts. */
-static const char prompt_text[] =
-    "In the year the river froze, the clockmaker of Hallow Street stopped selling clocks. He said "
-    "that time had become too cheap. \"Everyone has an hour,\" he told the baker, \"and nobody has "
-    "an afternoon.\" Instead he built small machines that did one thing each: a brass beetle that "
-    "sorted buttons, a lamp that knew when it was read by, a kettle that wrote down the weather."
-    "\n\n"
-    "Water boils at 100 degrees at sea level and at about 90 degrees at 3000 metres, because the "
-    "pressure of the air is lower there. The same holds for 7 * 12 = 84 kettles."
-    "\n\n"
-    "def mean(values):\n    total = 0.0\n    for value in values:\n        total += value\n"
-    "    return total / len(values)"
-    "\n\n"
-    "To make soup: cut two onions, three carrots and a leek; fry them slowly in oil; add a litre "
-    "of water and a spoon of salt; wait until the carrots are soft. Serve it with dark bread."
-    "\n\n";
-
 static unsigned prefill_context(const struct bench *bench)
 {
     return bench->n_tokens;
@@ -35,7 +18,7 @@ static int prefill_open(struct bench *bench, struct fm_error *err)
 {
     bench->n_warm = 1;
     bench_observe(bench, (struct fm_observer){.progress = show_layer});
-    return bench_make_prompt(bench, prompt_text, bench->n_tokens, true, err);
+    return bench_make_prompt(bench, bench->n_tokens, err);
 }
 
 static int prefill_prompt(struct bench *bench, struct fm_error *err)

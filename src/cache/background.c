@@ -1,28 +1,27 @@
-/* Reads that nobody waits for, one behind another: experts that an earlier run found hot, and those
- * of the layer that a prompt comes to next. */
+/* Reads that nobody waits for, one behind another: experts that the next layer will probably use,
+ * those that an earlier run found hot, and those of the layer that a prompt comes to next. */
 #include <assert.h>
 #include <stdlib.h>
 
 #include "base/mem.h"
 #include "cache/expert_cache_internal.h"
 
-#define FIRST_READ (READS_NEEDED + READS_GUESSED)
-
-/* ---- the queue ------------------------------------------------------------------------------- */
+/* ---- the queues ------------------------------------------------------------------------------ */
 
 void background_init(struct expert_cache *cache)
 {
     struct background *b = &cache->background;
+    for (uint32_t i = 0; i < READS_GUESSED; i++)
+        b->guesses.idle_reads[b->guesses.n_idle_reads++] = READS_NEEDED + i;
     for (uint32_t i = 0; i < READS_BACKGROUND; i++)
-        b->idle_reads[b->n_idle_reads++] = FIRST_READ + i;
+        b->others.idle_reads[b->others.n_idle_reads++] = READS_NEEDED + READS_GUESSED + i;
 }
 
 /* With the lock held: the next slot, whose read begins. */
-static uint32_t take_queued(struct expert_cache *cache)
+static uint32_t take_queued(struct expert_cache *cache, struct read_queue *q)
 {
-    struct background *b = &cache->background;
-    while (b->next < b->n) {
-        const uint32_t i = b->slots[b->next++];
+    while (q->next < q->n) {
+        const uint32_t i = q->slots[q->next++];
         if (i != NO_SLOT) {
             cache->slots[i].state = SLOT_READING;
             return i;
@@ -33,19 +32,20 @@ static uint32_t take_queued(struct expert_cache *cache)
 
 uint32_t background_next(struct expert_cache *cache, uint32_t read)
 {
-    const uint32_t i = take_queued(cache);
+    struct background *b = &cache->background;
+    struct read_queue *q = read < READS_NEEDED + READS_GUESSED ? &b->guesses : &b->others;
+    const uint32_t i = take_queued(cache, q);
     if (i == NO_SLOT)
-        cache->background.idle_reads[cache->background.n_idle_reads++] = read;
+        q->idle_reads[q->n_idle_reads++] = read;
     return i;
 }
 
-static void start(struct expert_cache *cache)
+static void start(struct expert_cache *cache, struct read_queue *q)
 {
-    struct background *b = &cache->background;
     for (;;) {
         pthread_mutex_lock(&cache->lock);
-        const uint32_t i = b->n_idle_reads > 0 ? take_queued(cache) : NO_SLOT;
-        const uint32_t read = i != NO_SLOT ? b->idle_reads[--b->n_idle_reads] : 0;
+        const uint32_t i = q->n_idle_reads > 0 ? take_queued(cache, q) : NO_SLOT;
+        const uint32_t read = i != NO_SLOT ? q->idle_reads[--q->n_idle_reads] : 0;
         pthread_mutex_unlock(&cache->lock);
         if (i == NO_SLOT)
             return;
@@ -53,41 +53,93 @@ static void start(struct expert_cache *cache)
     }
 }
 
-/* An expert at the end of the queue, into an empty slot. */
-static void queue(struct expert_cache *cache, uint32_t layer, uint32_t expert, bool is_guess)
+/* An expert at the end of a queue, into an empty slot. */
+static uint32_t queue(struct expert_cache *cache, struct read_queue *q, uint32_t layer,
+                      uint32_t expert)
 {
-    struct background *b = &cache->background;
     const uint32_t i = cache_fill_empty(cache, layer, expert, SLOT_QUEUED);
-    cache->slots[i].plan_index = b->n; /* which only this thread changes */
-    cache->slots[i].is_guess = is_guess;
+    cache->slots[i].plan_index = q->n; /* which only this thread changes */
+    cache->slots[i].is_ahead = q == &cache->background.guesses;
     pthread_mutex_lock(&cache->lock);
-    b->slots[b->n++] = i;
+    q->slots[q->n++] = i;
     pthread_mutex_unlock(&cache->lock);
+    return i;
 }
 
 bool background_give_up(struct expert_cache *cache, uint32_t i)
 {
+    struct background *b = &cache->background;
+    const struct slot *slot = &cache->slots[i];
     pthread_mutex_lock(&cache->lock);
-    const bool is_queued = cache->slots[i].state == SLOT_QUEUED;
+    const bool is_queued = slot->state == SLOT_QUEUED;
     if (is_queued)
-        cache->background.slots[cache->slots[i].plan_index] = NO_SLOT;
+        (slot->is_ahead ? &b->guesses : &b->others)->slots[slot->plan_index] = NO_SLOT;
     pthread_mutex_unlock(&cache->lock);
     if (is_queued)
         cache_make_empty(cache, i);
     return is_queued;
 }
 
-bool background_give_up_last(struct expert_cache *cache)
+static bool give_up_last(struct expert_cache *cache, struct read_queue *q)
 {
-    struct background *b = &cache->background;
     uint32_t i = NO_SLOT;
     pthread_mutex_lock(&cache->lock);
-    while (i == NO_SLOT && b->next < b->n)
-        i = b->slots[--b->n];
+    while (i == NO_SLOT && q->next < q->n)
+        i = q->slots[--q->n];
     pthread_mutex_unlock(&cache->lock);
     if (i != NO_SLOT)
         cache_make_empty(cache, i);
     return i != NO_SLOT;
+}
+
+bool background_give_up_last(struct expert_cache *cache)
+{
+    return give_up_last(cache, &cache->background.others) ||
+           give_up_last(cache, &cache->background.guesses);
+}
+
+void background_end_ahead(struct expert_cache *cache)
+{
+    struct background *b = &cache->background;
+    while (give_up_last(cache, &b->guesses))
+        ;
+    pthread_mutex_lock(&cache->lock);
+    b->guesses.n = b->guesses.next = 0;
+    pthread_mutex_unlock(&cache->lock);
+    while (b->is_sweep && give_up_last(cache, &b->others))
+        ;
+    b->is_sweep = false;
+}
+
+/* ---- the next layer of a token --------------------------------------------------------------- */
+
+/* An empty slot, if need be that of an expert colder than one used so likely. */
+static bool make_room_for_guess(struct expert_cache *cache, uint32_t layer, double likelihood)
+{
+    if (cache->first_empty != NO_SLOT)
+        return true;
+    const uint32_t coldest = victims_coldest(&cache->victims, layer);
+    if (coldest == NO_VICTIM)
+        return false;
+    const struct slot *slot = &cache->slots[coldest];
+    const double heat = heat_key(&cache->heat, slot->layer, slot->expert) -
+                        heat_age(&cache->heat, slot->layer);
+    if (heat >= heat_of_likely(&cache->heat, likelihood))
+        return false;
+    cache_drop_victim(cache, coldest);
+    return cache->first_empty != NO_SLOT; /* it may be one of those that go */
+}
+
+bool expert_cache_guess(struct expert_cache *cache, uint32_t layer, uint32_t expert,
+                        double likelihood)
+{
+    struct read_queue *q = &cache->background.guesses;
+    if (*where_of(cache, layer, expert) != NO_SLOT || q->n == cache->n_most ||
+        !make_room_for_guess(cache, layer, likelihood))
+        return false;
+    cache->slots[queue(cache, q, layer, expert)].is_guess = true;
+    start(cache, q);
+    return true;
 }
 
 /* ---- what an earlier run found hot ----------------------------------------------------------- */
@@ -129,22 +181,24 @@ static uint32_t find_hottest(struct expert_cache *cache, struct hot_expert *hot)
 
 void expert_cache_warm(struct expert_cache *cache)
 {
-    assert(!cache->plan.is_open && cache->background.n == 0);
+    assert(!cache->plan.is_open && cache->background.others.n == 0);
     ghosts_restore(&cache->ghosts);
     const uint64_t n_all = (uint64_t)cache->heat.n_layers * cache->n_experts;
     struct hot_expert *hot = mem_new(n_all, sizeof *hot, "the list of hot experts", NULL);
     const uint32_t n = hot != NULL ? find_hottest(cache, hot) : 0;
     for (uint32_t i = 0; i < n; i++)
-        queue(cache, hot[i].layer, hot[i].expert, false);
+        (void)queue(cache, &cache->background.others, hot[i].layer, hot[i].expert);
     mem_free(hot);
-    start(cache);
+    start(cache, &cache->background.others);
 }
 
 void expert_cache_stop_warming(struct expert_cache *cache)
 {
+    struct background *b = &cache->background;
     pthread_mutex_lock(&cache->lock);
-    cache->background.next = cache->background.n;
-    cache->background.is_stopped = true;
+    b->guesses.next = b->guesses.n;
+    b->others.next = b->others.n;
+    b->is_stopped = true;
     pthread_mutex_unlock(&cache->lock);
 }
 
@@ -159,9 +213,9 @@ static bool begin_sweep(struct expert_cache *cache)
 {
     struct background *b = &cache->background;
     pthread_mutex_lock(&cache->lock);
-    const bool is_idle = b->next == b->n && !b->is_stopped;
+    const bool is_idle = b->others.next == b->others.n && !b->is_stopped;
     if (is_idle)
-        b->n = b->next = 0;
+        b->others.n = b->others.next = 0;
     pthread_mutex_unlock(&cache->lock);
     b->is_sweep |= is_idle;
     return is_idle;
@@ -191,15 +245,8 @@ void expert_cache_sweep(struct expert_cache *cache, uint32_t layer)
             continue;
         if (!make_room(cache, layer))
             break;
-        queue(cache, layer, e, true);
+        cache->slots[queue(cache, &cache->background.others, layer, e)].is_guess = true;
         n_left--;
     }
-    start(cache);
-}
-
-void background_end_sweep(struct expert_cache *cache)
-{
-    while (cache->background.is_sweep && background_give_up_last(cache))
-        ;
-    cache->background.is_sweep = false;
+    start(cache, &cache->background.others);
 }

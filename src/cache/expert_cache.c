@@ -25,7 +25,7 @@ static void slot_landed(struct expert_read *read, bool ok)
     else
         cache->first_landed = i;
     cache->last_landed = i;
-    if (number >= READS_NEEDED + READS_GUESSED)
+    if (number >= READS_NEEDED)
         next = background_next(cache, number);
     pthread_cond_signal(&cache->has_landed);
     pthread_mutex_unlock(&cache->lock);
@@ -82,14 +82,6 @@ static void release(struct expert_cache *cache, uint32_t i)
     victims_add(&cache->victims, i);
 }
 
-static void give_back_read(struct expert_cache *cache, uint32_t read)
-{
-    if (read < READS_NEEDED)
-        cache->idle_reads[cache->n_idle_reads++] = read;
-    else if (read < READS_NEEDED + READS_GUESSED)
-        cache->idle_guesses[cache->n_idle_guesses++] = read;
-}
-
 /* A slot that has landed and that the plan does not wait for. */
 static void keep_guess(struct expert_cache *cache, uint32_t i)
 {
@@ -136,7 +128,8 @@ static uint32_t take_landed(struct expert_cache *cache, bool polls)
         pthread_mutex_unlock(&cache->lock);
         if (i == NO_SLOT)
             return i;
-        give_back_read(cache, cache->slots[i].read);
+        if (cache->slots[i].read < READS_NEEDED)
+            cache->idle_reads[cache->n_idle_reads++] = cache->slots[i].read;
         if (!cache->slots[i].is_wanted) {
             keep_guess(cache, i);
             continue;
@@ -254,7 +247,7 @@ void expert_cache_begin(struct expert_cache *cache, uint32_t layer, uint32_t n_t
     victims_aged(&cache->victims, layer);
     cache->stats.n_hits += plan->n_hits;
     cache->stats.n_misses += n - plan->n_hits;
-    background_end_sweep(cache);
+    background_end_ahead(cache);
     start_reads(cache);
 }
 
@@ -448,37 +441,6 @@ void expert_cache_resize(struct expert_cache *cache, uint32_t n_slots)
     pthread_mutex_unlock(&cache->lock);
 }
 
-/* ---- guesses --------------------------------------------------------------------------------- */
-
-bool expert_cache_guess(struct expert_cache *cache, uint32_t layer, uint32_t expert,
-                        double likelihood)
-{
-    if (*where_of(cache, layer, expert) != NO_SLOT || cache->n_idle_guesses == 0)
-        return false;
-    if (cache->first_empty == NO_SLOT) {
-        const uint32_t coldest = victims_coldest(&cache->victims, layer);
-        if (coldest == NO_VICTIM)
-            return false;
-        const struct slot *slot = &cache->slots[coldest];
-        const double heat = heat_key(&cache->heat, slot->layer, slot->expert) -
-                            heat_age(&cache->heat, slot->layer);
-        if (heat >= heat_of_likely(&cache->heat, likelihood))
-            return false;
-        cache_drop_victim(cache, coldest);
-        if (cache->first_empty == NO_SLOT)
-            return false; /* it is one of those that go */
-    }
-    const uint32_t i = cache_fill_empty(cache, layer, expert, SLOT_READING);
-    cache->slots[i].is_guess = true;
-    cache_submit(cache, cache->idle_guesses[--cache->n_idle_guesses], i, READ_GUESSED);
-    return true;
-}
-
-struct heat *expert_cache_heat(struct expert_cache *cache)
-{
-    return &cache->heat;
-}
-
 /* ---- open and close ------------------------------------------------------------------------- */
 
 static uint32_t most_experts(const struct model *model)
@@ -492,7 +454,7 @@ static uint32_t most_experts(const struct model *model)
 uint64_t expert_cache_bytes(const struct model *model, uint64_t n_slots)
 {
     const uint32_t n_layers = model->n_expert_layers, n_experts = most_experts(model);
-    return n_slots * (model->expert_slot_bytes + sizeof(struct slot) + sizeof(uint32_t)) +
+    return n_slots * (model->expert_slot_bytes + sizeof(struct slot) + 2 * sizeof(uint32_t)) +
            (n_layers + 3) * (uint64_t)n_experts * sizeof(uint32_t) +
            N_READS * sizeof(struct expert_read) + heat_bytes(n_layers, n_experts) +
            ghosts_bytes(n_layers, n_experts) + victims_bytes(n_layers, n_experts, n_slots);
@@ -509,12 +471,14 @@ static int allocate(struct expert_cache *cache, struct fm_error *err)
     cache->slots = mem_new(cache->n_most, sizeof *cache->slots, "the expert cache", err);
     cache->where = mem_new(n_where, sizeof *cache->where, "the expert cache", err);
     cache->reads = mem_new(N_READS, sizeof *cache->reads, "the expert cache", err);
-    cache->background.slots = mem_new(cache->n_most, sizeof(uint32_t), "the expert cache", err);
+    struct background *b = &cache->background;
+    b->guesses.slots = mem_new(cache->n_most, sizeof(uint32_t), "the expert cache", err);
+    b->others.slots = mem_new(cache->n_most, sizeof(uint32_t), "the expert cache", err);
     cache->plan.hit_slots = mem_new(cache->n_experts, sizeof(uint32_t), "a plan", err);
     cache->plan.missing = mem_new(cache->n_experts, sizeof(uint32_t), "a plan", err);
     cache->plan.current = mem_new(cache->n_experts, sizeof(uint32_t), "a plan", err);
     if (cache->memory == NULL || cache->slots == NULL || cache->where == NULL ||
-        cache->reads == NULL || cache->background.slots == NULL ||
+        cache->reads == NULL || b->guesses.slots == NULL || b->others.slots == NULL ||
         cache->plan.hit_slots == NULL || cache->plan.missing == NULL ||
         cache->plan.current == NULL)
         return FM_ERR_NOMEM;
@@ -529,8 +493,6 @@ static void fill_lists(struct expert_cache *cache)
         cache->slots[i].next = i + 1 < cache->n_slots ? i + 1 : NO_SLOT; /* all are empty */
     for (uint32_t i = 0; i < READS_NEEDED; i++)
         cache->idle_reads[cache->n_idle_reads++] = i;
-    for (uint32_t i = 0; i < READS_GUESSED; i++)
-        cache->idle_guesses[cache->n_idle_guesses++] = READS_NEEDED + i;
     background_init(cache);
 }
 
@@ -578,12 +540,18 @@ void expert_cache_close(struct expert_cache *cache)
     mem_free(cache->plan.hit_slots);
     mem_free(cache->plan.missing);
     mem_free(cache->plan.current);
-    mem_free(cache->background.slots);
+    mem_free(cache->background.guesses.slots);
+    mem_free(cache->background.others.slots);
     mem_free(cache->reads);
     mem_free(cache->where);
     mem_free(cache->slots);
     mem_free(cache->memory);
     mem_free(cache);
+}
+
+struct heat *expert_cache_heat(struct expert_cache *cache)
+{
+    return &cache->heat;
 }
 
 void expert_cache_stats(const struct expert_cache *cache, struct expert_cache_stats *stats)

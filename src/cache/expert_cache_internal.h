@@ -15,7 +15,7 @@ extern "C" {
 #define NO_SLOT UINT32_MAX
 /* Experts on their way at a time, by what they are read for. */
 #define READS_NEEDED 64
-#define READS_GUESSED 8
+#define READS_GUESSED 2 /* few: one that has begun is read though the layer has chosen others */
 #define READS_BACKGROUND 8
 #define N_READS (READS_NEEDED + READS_GUESSED + READS_BACKGROUND)
 
@@ -32,8 +32,9 @@ struct slot {
     bool is_ordered; /* among the victims: ready, and no plan has pinned it */
     bool is_wanted;  /* by the plan, which waits for it */
     bool is_guess;   /* read by guess and not used since */
+    bool is_ahead;   /* while queued: among the guesses */
     uint32_t layer, expert;
-    uint32_t plan_index; /* while wanted or pinned; while queued its place in the background */
+    uint32_t plan_index; /* while wanted or pinned; while queued its place there */
     uint32_t next;       /* in the list of landed slots, or of empty ones */
     uint32_t read;       /* while it is being read */
 };
@@ -52,14 +53,20 @@ struct plan {
     uint32_t n_current;
 };
 
-/* Experts to be read one after another while nobody waits for them. The slots are taken at once and
- * hold no bytes until their turn comes. */
-struct background {
-    uint32_t *slots; /* [n], room for n_most, in the order of the disk; NO_SLOT: not any more */
+/* Experts to be read one behind another while nobody waits for them. The slots are taken at once
+ * and hold no bytes until their turn comes. */
+struct read_queue {
+    uint32_t *slots; /* [n], room for n_most; NO_SLOT: not any more */
     uint32_t n, next;
     uint32_t idle_reads[READS_BACKGROUND]; /* a stack */
     uint32_t n_idle_reads;
-    bool is_sweep; /* for the next layer of a prompt: what its plan does not want is not read */
+};
+
+struct background {
+    /* What the next layer of a token will probably use, the likeliest first, and before all else;
+     * what an earlier run found hot or a prompt comes to, in the order of the disk. */
+    struct read_queue guesses, others;
+    bool is_sweep; /* the others are a prompt's: what its plan does not want is not read */
     bool is_stopped;
 };
 
@@ -80,8 +87,7 @@ struct expert_cache {
     struct expert_cache_stats stats;
     struct expert_read *reads;           /* [N_READS]: needed ones, guesses, in the background */
     uint32_t idle_reads[READS_NEEDED];   /* a stack */
-    uint32_t idle_guesses[READS_GUESSED]; /* another */
-    uint32_t n_idle_reads, n_idle_guesses;
+    uint32_t n_idle_reads;
 
     /* The lock covers what reader threads touch: a slot's way from QUEUED to READING to READY or
      * FAILED, the landed list and the background. Everything else belongs to the thread
@@ -123,9 +129,9 @@ uint32_t background_next(struct expert_cache *cache, uint32_t read);
 bool background_give_up(struct expert_cache *cache, uint32_t slot);
 /* Empties the last slot that waits: what is needed goes before what may be. */
 bool background_give_up_last(struct expert_cache *cache);
-/* Behind a plan's begin: what a sweep has not read by now and the plan does not want. */
-void background_end_sweep(struct expert_cache *cache);
-/* At open. */
+/* Behind a plan's begin: gives up what was foreseen for it, is not wanted and has not begun. */
+void background_end_ahead(struct expert_cache *cache);
+/* At open, with the memory of the queues. */
 void background_init(struct expert_cache *cache);
 
 #ifdef __cplusplus

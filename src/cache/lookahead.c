@@ -13,9 +13,9 @@ _Static_assert(LIMIT_TOP_K <= 64, "a bit for each expert of a token");
 #define SETTLED_WITHOUT 256
 #define SETTLED_WITHOUT_MOST 8192
 #define NO_LAYER UINT32_MAX
-/* Experts read ahead for a layer, those that the router gives most weight first: as many as can
- * arrive while the layer's other work is done, and the ones that are seldom wrong. */
-#define MOST_GUESSES 4
+/* Experts queued for a layer, those that the router gives most weight first: about as many as can
+ * arrive while the layer's other work is done. */
+#define MOST_GUESSES 6
 
 uint64_t lookahead_bytes(uint32_t n_layers, uint32_t n_used)
 {

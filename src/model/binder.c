@@ -284,6 +284,16 @@ static void bind_part(struct binder *b, const struct weight *w, const struct ten
     }
 }
 
+/* A place for a part that begins at this byte of its file. A large one lies in its first page as it
+ * does there, so that whole pages can be read to where they stay. */
+#define LARGE_PART_BYTES (256u << 10)
+static uint64_t reserve_part(struct binder *b, uint64_t bytes, uint64_t offset)
+{
+    if (bytes >= LARGE_PART_BYTES && offset % MEM_CACHE_LINE == 0)
+        b->dense_bytes += (offset - b->dense_bytes) % MEM_PAGE;
+    return reserve(b, bytes);
+}
+
 static void bind_rows(struct binder *b, struct weight *out, const struct tensor_info *t,
                       const struct quant *quant, uint32_t n_cols, const struct row_range *ranges,
                       unsigned n_ranges)
@@ -294,7 +304,8 @@ static void bind_rows(struct binder *b, struct weight *out, const struct tensor_
     const struct quant *own = are_cut(quant, ranges, n_ranges) ? quant : quant->unshared;
     *out = (struct weight){.quant = own, .n_rows = (uint32_t)n_rows, .n_cols = n_cols};
     for (unsigned p = 0; p < own->n_parts && b->rc == 0; p++) {
-        uint64_t at = reserve(b, quant_part_bytes(own, p, n_rows, n_cols));
+        uint64_t at = reserve_part(b, quant_part_bytes(own, p, n_rows, n_cols),
+                                   t->parts[p].offset);
         add_pointer(b, &out->parts[p], at);
         bind_part(b, out, t, quant, p, ranges, n_ranges, at);
     }

@@ -12,11 +12,11 @@
 
 /* Reads at a time, and bytes of one: what an SSD wants. */
 #define N_READERS 8
-#define PIECE_BYTES (1u << 20)
+#define PIECE_BYTES (1u << 19)
 /* Of one reader: a piece, and the pages it begins and ends in. */
 #define READER_BYTES (PIECE_BYTES + 2 * MEM_PAGE)
 /* Between two calls of the progress function. */
-#define ROUND_BYTES (64u * PIECE_BYTES)
+#define ROUND_BYTES (512u * PIECE_BYTES)
 
 struct dense_plan {
     struct dense_read *reads;
@@ -121,14 +121,27 @@ struct dense_load {
     } outcomes[N_READERS];
 };
 
-/* A piece of a file whose pages are read into a buffer and copied from there. */
-static int read_pages(const struct dense_load *load, uint32_t file, char *buffer, char *dst,
+/* Whole pages of a file, to where they stay. */
+static int read_whole_pages(const struct dense_load *load, uint32_t file, char *dst,
+                            uint64_t bytes, uint64_t offset, struct fm_error *err)
+{
+    const int64_t got = plat_read_device(load->direct_fds[file], dst, bytes, offset);
+    if (got == (int64_t)bytes)
+        return 0;
+    return plat_explain_read(got, load->model->source->files[file].path, bytes, offset, err);
+}
+
+/* A piece of a file: whole pages where the memory lies as the file does; otherwise its pages are
+ * read into a buffer and copied from there. */
+static int read_piece(const struct dense_load *load, uint32_t file, char *buffer, char *dst,
                       uint64_t bytes, uint64_t offset, struct fm_error *err)
 {
     const struct source_file *f = &load->model->source->files[file];
     const int fd = load->direct_fds[file];
     if (fd < 0)
         return plat_read_at(f->fd, f->path, dst, bytes, offset, err);
+    if (((uintptr_t)dst | offset | bytes) % MEM_PAGE == 0)
+        return read_whole_pages(load, file, dst, bytes, offset, err);
     const uint64_t skip = offset % MEM_PAGE;
     const int64_t got =
         plat_read_device(fd, buffer, mem_round_up(skip + bytes, MEM_PAGE), offset - skip);
@@ -138,6 +151,18 @@ static int read_pages(const struct dense_load *load, uint32_t file, char *buffer
     }
     memcpy(dst, buffer + skip, (size_t)bytes);
     return 0;
+}
+
+/* What to read at once from this byte of a file, so that the next piece begins with a page and most
+ * are whole ones. */
+static uint64_t piece_bytes(uint64_t offset, uint64_t left)
+{
+    const uint64_t begun = offset % MEM_PAGE;
+    if (begun > 0)
+        return left < MEM_PAGE - begun ? left : MEM_PAGE - begun;
+    if (left >= PIECE_BYTES)
+        return PIECE_BYTES;
+    return left < MEM_PAGE ? left : left / MEM_PAGE * MEM_PAGE;
 }
 
 /* The bytes from `begin` to `end` of all matrices, piece by piece. */
@@ -153,8 +178,8 @@ static int read_range(const struct dense_load *load, char *buffer, uint64_t begi
         uint64_t from = begin > at ? begin - at : 0;
         const uint64_t to = end - at < r->bytes ? end - at : r->bytes;
         while (rc == 0 && from < to) {
-            const uint64_t n = to - from < PIECE_BYTES ? to - from : PIECE_BYTES;
-            rc = read_pages(load, r->file, buffer,
+            const uint64_t n = piece_bytes(r->offset + from, to - from);
+            rc = read_piece(load, r->file, buffer,
                             (char *)load->model->dense + r->dense_offset + from, n,
                             r->offset + from, err);
             from += n;

@@ -135,6 +135,15 @@ void streaming_close(struct fm_model *m)
 #define PASSES 7
 #define PASSES_QUICK 3
 #define PASS_BYTES (512ull << 20)
+/* More than processors' caches hold. */
+#define MEASURE_MEMORY_BYTES (1ull << 30)
+
+/* A quarter of what the model itself would take, so that the measurement stays far inside. */
+static uint64_t measure_memory(uint64_t budget)
+{
+    const uint64_t quarter = (budget > 0 ? budget : plat_memory_available()) / 4;
+    return quarter < MEASURE_MEMORY_BYTES ? quarter : MEASURE_MEMORY_BYTES;
+}
 
 static int compare(const void *a, const void *b)
 {
@@ -145,7 +154,7 @@ static int compare(const void *a, const void *b)
 /* Through the page cache, too, experts come from the disk: of a model that does not fit into memory
  * few pages are there. */
 static int measure(const struct model *model, const struct streaming *s, bool quick,
-                   struct fm_disk_speeds *speeds, struct fm_error *err)
+                   uint64_t memory_bytes, struct fm_disk_speeds *speeds, struct fm_error *err)
 {
     struct expert_store *store;
     struct reader *reader;
@@ -157,6 +166,7 @@ static int measure(const struct model *model, const struct streaming *s, bool qu
         .n_experts_at_a_time = s->reader.depth,
         .n_passes = quick ? PASSES_QUICK : PASSES,
         .pass_bytes = quick ? PASS_BYTES / 2 : PASS_BYTES,
+        .memory_bytes = memory_bytes,
     };
     speeds->reader = reader->ops->name;
     const enum store_io io = s->io == STORE_PAGES ? STORE_PAGES_DROPPED : s->io;
@@ -203,7 +213,8 @@ int fm_disk_measure(const char *model_path, const struct fm_model_options *optio
         for (uint32_t i = 0; i < model->n_expert_layers; i++)
             if (model->expert_layers[i].read_bytes > speeds->expert_bytes)
                 speeds->expert_bytes = model->expert_layers[i].read_bytes;
-        rc = measure(model, &s, quick, speeds, err);
+        rc = measure(model, &s, quick,
+                     measure_memory(options != NULL ? options->memory_bytes : 0), speeds, err);
     }
     model_close(model);
     return rc;

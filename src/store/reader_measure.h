@@ -18,6 +18,9 @@ struct reader_measurement {
     unsigned n_experts_at_a_time;
     unsigned n_passes;
     uint64_t pass_bytes; /* about so many in each */
+    /* Memory that the experts are spread over, as over a cache's: bytes that land in memory which
+     * the processor's cache does not hold take longer. At least the experts at a time. */
+    uint64_t memory_bytes;
     uint64_t seed;       /* of the experts' order */
     void (*pass_done)(void *ctx); /* may be NULL */
     void *ctx;

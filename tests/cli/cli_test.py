@@ -35,7 +35,7 @@ COMMANDS = {
     "tokenize": "prompt file plain ids count json help",
     "eval nll": "window windows " + ENGINE + " trace json quiet verbose help",
     "plan": "context routes " + ENGINE + " json quiet help",
-    "bench decode": "tokens repeat routes profile " + ENGINE + " json quiet verbose help",
+    "bench decode": "tokens repeat prompt routes profile " + ENGINE + " json quiet verbose help",
     "bench prefill": "tokens repeat routes profile " + ENGINE + " json quiet verbose help",
     "bench stream": "budgets tokens svg routes " + ENGINE + " json quiet verbose help",
     "bench switch": "tokens csv routes trace " + ENGINE + " json quiet verbose help",
