@@ -1,7 +1,5 @@
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/limits.h"
@@ -12,7 +10,9 @@
 #include "known.h"
 #include "profile.h"
 #include "route_trace.h"
+#include "sampling_options.h"
 #include "term.h"
+#include "token_logprobs.h"
 
 /* One run from the prompt to the closing line. */
 struct run {
@@ -22,7 +22,9 @@ struct run {
     struct fm_session *session;
     struct fm_sampler *sampler;
     struct fm_decoder *decoder;
+    struct fm_stop *stop;
     struct fm_sampling sampling;
+    struct fm_logit_bias bias[SAMPLING_BIAS_MAX];
     struct fm_model_info info;
     unsigned n_context;
     struct route_trace trace;
@@ -38,47 +40,14 @@ struct run {
     bool is_line_open; /* the text on standard output does not end with a newline */
     bool is_out_gone;  /* standard output cannot be written any more */
     const char *stop_reason;
+    int stop_string; /* the --stop that ended the answer, or -1 */
+    struct token_logprobs logprobs;
     json_t *json; /* what is printed at the end */
     struct fm_stats prompt_end; /* when the prompt was read */
     struct known known;         /* --stats */
 };
 
 /* ---- before the first token ------------------------------------------------------------ */
-
-/* 32 bits that differ from run to run, short enough to be typed again. */
-static uint64_t clock_seed(void)
-{
-    struct timespec now;
-    (void)clock_gettime(CLOCK_REALTIME, &now); /* cannot fail for this clock */
-    uint64_t x = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-    x += (uint64_t)getpid() << 40;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return (x ^ (x >> 31)) & 0xffffffffu;
-}
-
-static void choose_sampling(struct run *run)
-{
-    static const char *const shapers[] = {"top-k", "top-p", "min-p"};
-    const struct args *args = run->args;
-    struct fm_sampling *sampling = &run->sampling;
-    fm_sampling_default(run->model, sampling);
-    if (args_given(args, "temp"))
-        sampling->temperature = (float)args_float(args, "temp");
-    if (args_given(args, "top-k"))
-        sampling->top_k = (unsigned)args_uint(args, "top-k");
-    if (args_given(args, "top-p"))
-        sampling->top_p = (float)args_float(args, "top-p");
-    if (args_given(args, "min-p"))
-        sampling->min_p = (float)args_float(args, "min-p");
-    if (args_flag(args, "greedy"))
-        sampling->temperature = 0;
-    sampling->seed = args_given(args, "seed") ? args_uint(args, "seed") : clock_seed();
-    for (size_t i = 0; i < sizeof shapers / sizeof shapers[0]; i++)
-        if (sampling->temperature == 0 && args_given(args, shapers[i]) && !run->is_quiet)
-            say("note: --%s has no effect at temperature 0; add --temp 0.7, for example",
-                shapers[i]);
-}
 
 static int check_context(const struct run *run, struct fm_error *err)
 {
@@ -115,6 +84,16 @@ static int tokenize_prompt(struct run *run, const char *text, size_t text_bytes,
                        &run->n_prompt, err);
 }
 
+static int open_stop(struct run *run, struct fm_error *err)
+{
+    const char *strings[REPEATS_MAX];
+    const size_t n = args_count(run->args, "stop");
+    for (size_t i = 0; i < n; i++)
+        strings[i] = args_text_at(run->args, "stop", i);
+    int rc = fm_stop_open(strings, (unsigned)n, &run->stop, err);
+    return rc == 0 ? 0 : err_wrap(err, rc, "--stop");
+}
+
 static int open_all(struct run *run, const char *text, size_t text_bytes, struct fm_error *err)
 {
     int rc = route_trace_open(&run->trace, args_text(run->args, "trace"), err);
@@ -134,8 +113,9 @@ static int open_all(struct run *run, const char *text, size_t text_bytes, struct
     run->n_context = stats.n_context;
     fm_model_info(run->model, &run->info);
     route_trace_head(&run->trace, app_model_path(run->args), &run->info);
-    choose_sampling(run);
-    rc = profile_head(&run->profile, &run->info, err);
+    rc = sampling_choose(run->args, run->model, run->is_quiet, run->bias, &run->sampling, err);
+    if (rc == 0)
+        rc = profile_head(&run->profile, &run->info, err);
     if (rc == 0)
         rc = tokenize_prompt(run, text, text_bytes, err);
     if (rc == 0 && run->n_prompt == 0)
@@ -147,7 +127,11 @@ static int open_all(struct run *run, const char *text, size_t text_bytes, struct
     if (rc == 0)
         rc = fm_sampler_open(run->model, &run->sampling, &run->sampler, err);
     if (rc == 0)
+        rc = open_stop(run, err);
+    if (rc == 0)
         rc = fm_session_open(run->model, &run->session, err);
+    if (rc == 0)
+        fm_sampler_accept_prompt(run->sampler, run->prompt, run->n_prompt);
     return rc;
 }
 
@@ -171,6 +155,20 @@ static int emit(struct run *run, const char *text, size_t text_bytes, struct fm_
     return 0;
 }
 
+/* Text of the answer on its way through the stop strings. */
+static int take_text(struct run *run, const char *text, size_t text_bytes, struct fm_error *err)
+{
+    const char *shown;
+    size_t shown_bytes;
+    int rc = fm_stop_push(run->stop, text, text_bytes, &shown, &shown_bytes, &run->stop_string,
+                          err);
+    if (rc == 0)
+        rc = emit(run, shown, shown_bytes, err);
+    if (run->stop_string >= 0)
+        run->stop_reason = "stop";
+    return rc;
+}
+
 /* Chooses, keeps and prints one token; sets stop_reason when it is the last. */
 static int next_token(struct run *run, int32_t *id, struct fm_error *err)
 {
@@ -178,9 +176,15 @@ static int next_token(struct run *run, int32_t *id, struct fm_error *err)
                       "the answer", err);
     if (rc != 0)
         return rc;
-    *id = fm_sampler_pick(run->sampler, fm_session_logits(run->session));
+    const float *logits = fm_session_logits(run->session);
+    *id = fm_sampler_pick(run->sampler, logits);
     if (*id < 0)
         return app_not_numbers(run->args, err);
+    fm_sampler_accept(run->sampler, *id);
+    if (args_given(run->args, "logprobs"))
+        rc = token_logprobs_add(&run->logprobs, run->model, logits, *id, err);
+    if (rc != 0)
+        return rc;
     ((int32_t *)run->tokens)[run->n_tokens++] = *id;
     if (fm_model_is_stop_token(run->model, *id)) {
         run->stop_reason = "stop";
@@ -190,7 +194,9 @@ static int next_token(struct run *run, int32_t *id, struct fm_error *err)
     size_t text_bytes = 0;
     rc = fm_decoder_push(run->decoder, *id, &text, &text_bytes, err);
     if (rc == 0)
-        rc = emit(run, text, text_bytes, err);
+        rc = take_text(run, text, text_bytes, err);
+    if (run->stop_reason != NULL)
+        return rc;
     if (run->n_tokens >= args_uint(run->args, "n-tokens"))
         run->stop_reason = "length";
     else if (fm_session_position(run->session) >= run->n_context)
@@ -257,7 +263,9 @@ static int generate(struct run *run, struct fm_error *err)
     const char *text = NULL;
     size_t text_bytes = 0;
     fm_decoder_finish(run->decoder, &text, &text_bytes);
-    return emit(run, text, text_bytes, err);
+    rc = take_text(run, text, text_bytes, err);
+    fm_stop_finish(run->stop, &text, &text_bytes);
+    return rc == 0 ? emit(run, text, text_bytes, err) : rc;
 }
 
 /* ---- after the last token -------------------------------------------------------------- */
@@ -268,10 +276,13 @@ static double hit_rate(const struct fm_stats *stats)
     return n > 0 ? (double)stats->n_expert_hits / (double)n : 0;
 }
 
-/* The number as it was typed: 0.7, not 0.699999988. */
-static double shown(float x)
+/* The --stop that was found, or null. */
+static json_t *stop_json(const struct run *run)
 {
-    return round((double)x * 1e6) / 1e6;
+    if (run->stop_string < 0)
+        return json_null();
+    const char *text = args_text_at(run->args, "stop", (size_t)run->stop_string);
+    return json_text(text, strlen(text));
 }
 
 static json_t *make_json(const struct run *run, const struct fm_stats *stats)
@@ -283,8 +294,7 @@ static json_t *make_json(const struct run *run, const struct fm_stats *stats)
         (void)json_array_append_new(tokens, json_integer(((const int32_t *)run->tokens)[i]));
     return json_pack(
         "{s:o, s:o, s:I, s:I, s:s, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:s?, s:s?,"
-        " s:s?, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:s, s:s, s:I, s:{s:f, s:I, s:f, s:f}, s:o, s:s,"
-        " s:o, s:o}",
+        " s:s?, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:s, s:s, s:I, s:o, s:o, s:o, s:s, s:o, s:o}",
         "text", json_text(run->text_bytes > 0 ? run->text : "", run->text_bytes),
         "tokens", tokens,
         "n_tokens", (json_int_t)run->n_tokens,
@@ -310,9 +320,7 @@ static json_t *make_json(const struct run *run, const struct fm_stats *stats)
         "cpu_level", stats->cpu_level,
         "logits_hash", hash,
         "seed", (json_int_t)run->sampling.seed,
-        "sampling", "temperature", shown(run->sampling.temperature),
-        "top_k", (json_int_t)run->sampling.top_k, "top_p", shown(run->sampling.top_p),
-        "min_p", shown(run->sampling.min_p),
+        "sampling", sampling_json(&run->sampling), "stop_string", stop_json(run),
         "model", json_text(app_model_path(run->args), strlen(app_model_path(run->args))),
         "architecture", run->info.architecture, "routes", json_label(stats->routes),
         "approximate", json_label(stats->approximate));
@@ -325,6 +333,7 @@ static void print_closing_line(const struct run *run, const struct fm_stats *sta
         (void)snprintf(seed, sizeof seed, "seed %llu", (unsigned long long)run->sampling.seed);
     const char *why = strcmp(run->stop_reason, "length") == 0    ? "-n reached"
                       : strcmp(run->stop_reason, "context") == 0 ? "context full"
+                      : run->stop_string >= 0                    ? "stop string"
                       : strcmp(run->stop_reason, "stop") == 0    ? "complete"
                                                                  : "interrupted";
     if (isatty(STDOUT_FILENO) && isatty(STDERR_FILENO))
@@ -355,7 +364,9 @@ static void close_all(struct run *run)
         fm_sampler_close(run->sampler);
     if (run->decoder != NULL)
         fm_decoder_close(run->decoder);
+    fm_stop_close(run->stop);
     fm_model_close(run->model);
+    run->stop = NULL;
     run->session = NULL;
     run->sampler = NULL;
     run->decoder = NULL;
@@ -398,8 +409,14 @@ static int finish(struct run *run)
     fm_model_stats(run->model, &stats);
     if (run->is_json)
         run->json = make_json(run, &stats);
+    const bool has_logprobs = args_given(run->args, "logprobs");
+    if (has_logprobs && run->json != NULL)
+        (void)json_object_set_new(run->json, "logprobs",
+                                  token_logprobs_json(&run->logprobs, run->model));
     if (run->is_line_open)
         (void)out_text("\n", 1); /* out_finish reports a fault */
+    if (has_logprobs && !run->is_json)
+        token_logprobs_print(&run->logprobs, run->model);
     if (!run->is_json && !run->is_quiet)
         print_closing_line(run, &stats);
     if (has_stats) {
@@ -419,7 +436,8 @@ static int run_run(const struct args *args)
 {
     struct fm_error err = {0};
     struct run run = {.args = args, .is_json = args_flag(args, "json"),
-                      .is_quiet = args_flag(args, "quiet")};
+                      .is_quiet = args_flag(args, "quiet"), .stop_string = -1};
+    run.logprobs.n_top = (unsigned)args_uint(args, "logprobs");
     char *text = NULL;
     size_t text_bytes = 0;
     int rc = prompt_read(args, &text, &text_bytes, &err);
@@ -450,6 +468,7 @@ static int run_run(const struct args *args)
     fm_free(run.prompt);
     mem_free(run.tokens);
     mem_free(run.text);
+    token_logprobs_clear(&run.logprobs);
     return status;
 }
 
@@ -471,25 +490,9 @@ static const struct option answer_options[] = {
      .value = "512",
      .help = "Tokens to generate at most. The answer ends earlier at the model's stop token or at "
              "the end of the context; 0 only reads the prompt"},
-    {.name = "greedy", .kind = OPTION_FLAG, .excludes = "temp",
-     .help = "Take the most likely token every time, as --temp 0 does"},
-    {.name = "temp", .kind = OPTION_FLOAT, .metavar = "X", .float_min = 0, .float_max = 10,
-     .shown = "what the model recommends, else 0",
-     .help = "Temperature: 0 takes the most likely token, higher values vary more"},
-    {.name = "top-k", .kind = OPTION_UINT, .metavar = "N", .max = LIMIT_VOCAB,
-     .shown = "what the model recommends",
-     .help = "Choose among the N most likely tokens only; 0 switches it off"},
-    {.name = "top-p", .kind = OPTION_FLOAT, .metavar = "X", .float_min = 0, .float_max = 1,
-     .shown = "what the model recommends",
-     .help = "Choose among the most likely tokens that together have probability X; 1 switches it "
-             "off"},
-    {.name = "min-p", .kind = OPTION_FLOAT, .metavar = "X", .float_min = 0, .float_max = 1,
-     .shown = "what the model recommends",
-     .help = "Leave out tokens less likely than X times the most likely one; 0 switches it off"},
-    {.name = "seed", .kind = OPTION_UINT, .metavar = "N", .max = INT64_MAX,
-     .shown = "from the clock",
-     .help = "Seed of the choice. The closing line names it, and the same seed gives the same "
-             "answer"},
+    {.name = "stop", .kind = OPTION_STRING, .metavar = "TEXT", .is_many = true,
+     .help = "End the answer before this text. May be given several times: the one that comes "
+             "first counts"},
     {.name = NULL},
 };
 
@@ -498,6 +501,10 @@ static const struct option stats_options[] = {
      .help = "Say which of disk and memory bound the answer's speed, what share of that limit it "
              "reached, and what other cache sizes would have hit. Their speeds are measured after "
              "the answer, which takes a few seconds"},
+    {.name = "logprobs", .kind = OPTION_UINT, .metavar = "N", .max = LOGPROBS_MAX,
+     .help = "Show each token's log probability and the N most likely tokens in its place, with "
+             "--json in the object, otherwise on standard error. They are the model's own, before "
+             "temperature, penalties and filters"},
     {.name = NULL},
 };
 
@@ -513,15 +520,16 @@ const struct command cmd_run = {
         "rate, bytes read and memory go to standard error. Ctrl-C ends the answer in order with "
         "exit status 130; a second Ctrl-C kills the program.\n"
         "With --json one object holds the text, the token ids (the stop token included), the "
-        "reason for stopping (stop, length, context, interrupted), speed, hit rate, bytes read, "
-        "memory, the seed and a hash of all logits.",
+        "reason for stopping (stop, length, context, interrupted), the stop string that was found, "
+        "speed, hit rate, bytes read, memory, the seed and a hash of all logits.",
     .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help,
                                           .is_optional = true},
                                          {.name = NULL}},
-    .groups = (const struct option_group *const[]){&group_prompt, &group_answer, &group_engine,
-                                                   &group_context, &group_routes, &group_trace,
-                                                   &group_stats, &group_profile, &group_json,
-                                                   &group_messages, &group_help, NULL},
+    .groups = (const struct option_group *const[]){&group_prompt, &group_answer, &group_sampling,
+                                                   &group_engine, &group_context,
+                                                   &group_routes, &group_trace, &group_stats,
+                                                   &group_profile, &group_json, &group_messages,
+                                                   &group_help, NULL},
     .examples = (const struct example[]){
         {"flashmoe run -p \"Write a story about a robot who loves music.\"",
          "The nano model that comes with the program"},
@@ -530,6 +538,8 @@ const struct command cmd_run = {
          "Read the prompt from a file, use at most 8 GiB, and make it repeatable"},
         {"flashmoe run MODEL --json --greedy -p Hello | jq -r .text",
          "Use the answer and the measurements in a script"},
+        {"flashmoe run MODEL --temp 0.7 --top-p 0.8 --stop END -p \"Count to ten.\"",
+         "Vary more, and end the answer at a word"},
         {"flashmoe run MODEL --routes gen -p Hello", "Measure speed where the weights are random"},
         {NULL, NULL}},
     .run = run_run,

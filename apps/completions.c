@@ -177,7 +177,7 @@ static void zsh_option(FILE *out, const struct command *command, const struct op
         fprintf(out, "'(-%c --%s)'{-%c%s,--%s%s}'", option->letter, option->name, option->letter,
                 is_flag ? "" : "+", option->name, is_flag ? "" : "=");
     else
-        fprintf(out, "'--%s%s", option->name, is_flag ? "" : "=");
+        fprintf(out, "'%s--%s%s", option->is_many ? "*" : "", option->name, is_flag ? "" : "=");
     fputc('[', out);
     put_quoted(out, option->help, "[]:\\");
     fputc(']', out);

@@ -176,8 +176,12 @@ static int value_set(struct arg_value *value, const char *text, struct fm_error 
         rc = float_parse(option, text, &value->real, err);
     else if (option->kind == OPTION_BYTES)
         rc = size_parse(option, text, &value->number, err);
+    if (rc == 0 && option->is_many && value->n_texts == REPEATS_MAX)
+        rc = err_set(err, FM_ERR_ARG, "given more than %d times", REPEATS_MAX);
     if (rc != 0)
         return err_wrap(err, rc, "--%s", option->name);
+    if (option->is_many)
+        value->texts[value->n_texts++] = text;
     value->text = text;
     value->has_value = true;
     return 0;
@@ -417,6 +421,20 @@ const char *args_text(const struct args *args, const char *name)
     const struct arg_value *value = find_value(args, name);
     assert(value->option->kind == OPTION_STRING || value->option->kind == OPTION_PATH);
     return value->text;
+}
+
+size_t args_count(const struct args *args, const char *name)
+{
+    const struct arg_value *value = find_value(args, name);
+    assert(value->option->is_many);
+    return value->n_texts;
+}
+
+const char *args_text_at(const struct args *args, const char *name, size_t i)
+{
+    const struct arg_value *value = find_value(args, name);
+    assert(i < value->n_texts);
+    return value->texts[i];
 }
 
 const char *args_operand(const struct args *args, size_t i)

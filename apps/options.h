@@ -12,7 +12,8 @@
 
 #include "base/err.h"
 
-#define OPTIONS_MAX 48 /* options of one command */
+#define OPTIONS_MAX 64 /* options of one command */
+#define REPEATS_MAX 16 /* of one option */
 #define OPERANDS_MAX 8 /* operands of one command line */
 #define WORD_BYTES 64  /* a command or option name in a message */
 
@@ -36,6 +37,7 @@ struct option {
     const char *shown;    /* the default in words, where there is no fixed value */
     const char *excludes; /* names, separated by blanks, that may not be given with this one */
     const char *help;     /* sentences without a full stop at the end */
+    bool is_many; /* OPTION_STRING: every value counts; otherwise the last one does */
 };
 
 struct option_group {
@@ -75,6 +77,8 @@ struct arg_value {
     uint64_t number;
     double real;
     const char *text; /* borrowed from argv or the table */
+    const char *texts[REPEATS_MAX]; /* likewise, all of them where is_many */
+    size_t n_texts;
 };
 
 struct args {
@@ -98,6 +102,9 @@ bool args_flag(const struct args *args, const char *name);
 uint64_t args_uint(const struct args *args, const char *name); /* also bytes; 0 without value */
 double args_float(const struct args *args, const char *name);
 const char *args_text(const struct args *args, const char *name); /* NULL without value */
+/* The values of an option that may be given several times. */
+size_t args_count(const struct args *args, const char *name);
+const char *args_text_at(const struct args *args, const char *name, size_t i);
 const char *args_operand(const struct args *args, size_t i);      /* NULL when absent */
 
 /* "8G" and the like in bytes. `available_bytes` is what "100%" means; 0: unknown. */

@@ -460,25 +460,81 @@ FM_API bool fm_routes_reference(unsigned i, const char **name, struct fm_routes_
 
 /* ---- sampling -------------------------------------------------------------------------- */
 
+struct fm_logit_bias {
+    int32_t id;
+    float bias; /* added to the logit; -INFINITY: the token never comes */
+};
+
+/* In the order in which they apply, which is that of transformers: bias and penalties change the
+ * logits, also at temperature 0; then the temperature divides them; then each of top-k, top-p,
+ * min-p and typical-p leaves out tokens among those that the one before has left. */
 struct fm_sampling {
     float temperature; /* 0: the most likely token */
     unsigned top_k;    /* 0: off */
     float top_p;       /* 1: off; the most likely token always stays */
     float min_p;       /* 0: off */
     uint64_t seed;
+    /* The fewest tokens with this much of the probability whose surprise is nearest to the mean
+     * one; 0 and 1: off. */
+    float typical_p;
+    /* Of tokens that the prompt or the answer has: logits above 0 are divided by it, others
+     * multiplied; 0 and 1: off. */
+    float repetition_penalty;
+    /* Of tokens that the answer has: subtracted once; and once for each time. 0: off. */
+    float presence_penalty, frequency_penalty;
+    unsigned penalty_window; /* the last tokens that these three look at; 0: all */
+    const struct fm_logit_bias *logit_bias; /* [n_logit_bias], used while the sampler opens */
+    unsigned n_logit_bias;
 };
 
 /* What the checkpoint's generation_config.json recommends, or greedy. */
 FM_API void fm_sampling_default(const struct fm_model *model, struct fm_sampling *sampling);
 
+/* Chooses tokens for one answer. The same seed, logits and tokens so far give the same token on
+ * every machine. */
 struct fm_sampler;
 FM_API int fm_sampler_open(const struct fm_model *model, const struct fm_sampling *sampling,
                            struct fm_sampler **out, struct fm_error *err);
 FM_API void fm_sampler_close(struct fm_sampler *sampler);
 /* A token id, or FM_ERR_FORMAT when no logit is a number: the weights are damaged, or keys or
- * values exceed f16 (fm_model_options.kv). Padding rows of the vocabulary, which have no token,
- * are never chosen. */
+ * values exceed f16 (fm_model_options.kv), or the bias forbids every token. Padding rows of the
+ * vocabulary, which have no token, are never chosen. */
 FM_API int32_t fm_sampler_pick(struct fm_sampler *sampler, const float *logits);
+/* What fm_sampler_pick would draw from, best first, without drawing: `ids` and `probabilities` have
+ * room for the vocabulary. Returns how many there are, or FM_ERR_FORMAT as above. */
+FM_API int fm_sampler_distribution(struct fm_sampler *sampler, const float *logits, int32_t *ids,
+                                   float *probabilities);
+/* What the penalties go by: the tokens of the prompt, then each token of the answer. Ids that the
+ * model does not have are ignored. Without penalties neither does anything. */
+FM_API void fm_sampler_accept_prompt(struct fm_sampler *sampler, const int32_t *ids, size_t n_ids);
+FM_API void fm_sampler_accept(struct fm_sampler *sampler, int32_t id);
+
+struct fm_logprob {
+    int32_t id;
+    float logprob; /* natural */
+};
+/* Log probabilities in the model's own distribution: before bias, penalties, temperature and
+ * filters, padding rows included. `chosen` is filled in for its id; `top` gets the n_top most
+ * likely tokens, best first, the lower id first among equals. Returns how many of them there are,
+ * or FM_ERR_ARG for an id that the model does not have, or FM_ERR_FORMAT when the logits give no
+ * distribution. */
+FM_API int fm_logprobs(const struct fm_model *model, const float *logits,
+                       struct fm_logprob *chosen, struct fm_logprob *top, unsigned n_top);
+
+/* Finds the first of several stop strings in a text that comes in pieces, and keeps back only what
+ * may begin one. However the text is cut, the result is the same. The string that ends first
+ * counts, the longest of those that end together. */
+struct fm_stop;
+FM_API int fm_stop_open(const char *const *strings, unsigned n_strings, struct fm_stop **out,
+                        struct fm_error *err);
+FM_API void fm_stop_close(struct fm_stop *stop); /* accepts NULL */
+/* The text that may be shown, valid until the next call. *found becomes the number of the string
+ * that was found, or -1; after it nothing more comes. */
+FM_API int fm_stop_push(struct fm_stop *stop, const char *text, size_t text_bytes,
+                        const char **shown, size_t *shown_bytes, int *found,
+                        struct fm_error *err);
+/* What was kept back when the text is over. */
+FM_API void fm_stop_finish(struct fm_stop *stop, const char **shown, size_t *shown_bytes);
 
 /* ---- packing --------------------------------------------------------------------------- */
 

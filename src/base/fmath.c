@@ -5,6 +5,11 @@ float fmath_exp_of(float x)
     return fmath_exp(x);
 }
 
+double fmath_log_of(double x)
+{
+    return fmath_log(x);
+}
+
 /* e^x in double for |x| < 700, relative error below 1e-15. */
 static double exp_double(double x)
 {

@@ -17,6 +17,7 @@ extern "C" {
 #endif
 
 float fmath_exp_of(float x);
+double fmath_log_of(double x);
 /* base^exponent for base > 0; relative error below 1e-14. For tables made when a model opens. */
 double fmath_pow_of(double base, double exponent);
 

@@ -114,6 +114,7 @@ static void test_log_and_pow(void **state)
             most_pow = fmax(most_pow, fabs(fmath_pow_of(base, e) / pow(base, e) - 1));
     print_message("log: %.3g, pow: %.3g relative\n", most_log, most_pow);
     assert_true(most_log < 1e-14);
+    assert_true(fmath_log_of(1.0) == 0 && fmath_log_of(7.5) == fmath_log(7.5));
     assert_true(most_pow < 1e-14);
 }
 

@@ -36,6 +36,9 @@
 #define LIMIT_CONV_KERNEL 16
 #define LIMIT_CONTEXT (1u << 24)
 #define LIMIT_STOP_TOKENS 32
+/* Every byte of an answer is compared with each stop string; clients send at most 16. */
+#define LIMIT_STOP_STRINGS 64
+#define LIMIT_STOP_STRING_BYTES 4096
 #define LIMIT_THREADS 256
 
 #endif

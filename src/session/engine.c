@@ -75,7 +75,7 @@ static int read_default_sampling(struct fm_model *m, struct fm_error *err)
     *s = (struct fm_sampling){.temperature = 0, .top_p = 1};
     struct jdoc doc;
     bool does_sample = false;
-    double temperature = 0, top_p = 1, min_p = 0;
+    double temperature = 0, top_p = 1, min_p = 0, typical_p = 1, repetition = 1;
     uint64_t top_k = 0;
     int rc = source_read_json(m->model->source, "generation_config.json", LIMIT_CONFIG_JSON_BYTES,
                               &doc, err);
@@ -90,10 +90,16 @@ static int read_default_sampling(struct fm_model *m, struct fm_error *err)
         rc = jdoc_number_or(doc.root, path, "min_p", 0, 1, 0, &min_p, err);
     if (rc == 0)
         rc = jdoc_uint_or(doc.root, path, "top_k", 0, LIMIT_VOCAB, 0, &top_k, err);
+    if (rc == 0)
+        rc = jdoc_number_or(doc.root, path, "typical_p", 0, 1, 1, &typical_p, err);
+    if (rc == 0)
+        rc = jdoc_number_or(doc.root, path, "repetition_penalty", 0, 100, 1, &repetition, err);
     jdoc_clear(&doc);
     if (rc == 0 && does_sample)
         *s = (struct fm_sampling){.temperature = (float)temperature, .top_k = (unsigned)top_k,
-                                  .top_p = (float)top_p, .min_p = (float)min_p};
+                                  .top_p = (float)top_p, .min_p = (float)min_p,
+                                  .typical_p = (float)typical_p,
+                                  .repetition_penalty = (float)repetition};
     return rc;
 }
 

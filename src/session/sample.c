@@ -3,6 +3,7 @@
 
 #include "base/fmath.h"
 #include "base/mem.h"
+#include "session/adjust.h"
 #include "session/engine_internal.h"
 
 struct candidate {
@@ -14,7 +15,9 @@ struct fm_sampler {
     const struct fm_model *model;
     struct fm_sampling sampling;
     uint64_t random_state;
+    struct adjust adjust;
     struct candidate *candidates; /* [vocabulary] */
+    float *scaled; /* [vocabulary] scaled logits of those kept, best first; for typical-p only */
 };
 
 void fm_sampling_default(const struct fm_model *model, struct fm_sampling *sampling)
@@ -27,22 +30,31 @@ int fm_sampler_open(const struct fm_model *model, const struct fm_sampling *samp
 {
     *out = NULL;
     const struct fm_sampling *p = sampling;
+    const uint32_t vocabulary = model->model->shape.vocabulary;
     if (!(p->temperature >= 0) || !(p->top_p >= 0 && p->top_p <= 1) ||
-        !(p->min_p >= 0 && p->min_p <= 1))
-        return err_set(err, FM_ERR_ARG,
-                       "temperature %g, top-p %g, min-p %g: expected 0 or more, 0 to 1, 0 to 1",
-                       (double)p->temperature, (double)p->top_p, (double)p->min_p);
+        !(p->min_p >= 0 && p->min_p <= 1) || !(p->typical_p >= 0 && p->typical_p <= 1))
+        return err_set(err, FM_ERR_ARG, "temperature %g, top-p %g, min-p %g, typical-p %g: "
+                       "expected 0 or more, 0 to 1, 0 to 1, 0 to 1", (double)p->temperature,
+                       (double)p->top_p, (double)p->min_p, (double)p->typical_p);
     struct fm_sampler *s = mem_new(1, sizeof *s, "the sampler", err);
     if (s == NULL)
         return FM_ERR_NOMEM;
     s->model = model;
     s->sampling = *sampling;
+    s->sampling.logit_bias = NULL; /* the caller's; adjust_init takes what it says */
     s->random_state = sampling->seed;
-    s->candidates = mem_new(model->model->shape.vocabulary, sizeof *s->candidates, "the sampler",
-                            err);
-    if (s->candidates == NULL) {
+    int rc = adjust_init(&s->adjust, sampling, vocabulary, err);
+    if (rc == 0) {
+        s->candidates = mem_new(vocabulary, sizeof *s->candidates, "the sampler", err);
+        rc = s->candidates != NULL ? 0 : FM_ERR_NOMEM;
+    }
+    if (rc == 0 && p->typical_p > 0 && p->typical_p < 1) {
+        s->scaled = mem_new(vocabulary, sizeof *s->scaled, "the sampler", err);
+        rc = s->scaled != NULL ? 0 : FM_ERR_NOMEM;
+    }
+    if (rc != 0) {
         fm_sampler_close(s);
-        return FM_ERR_NOMEM;
+        return rc;
     }
     *out = s;
     return 0;
@@ -52,8 +64,21 @@ void fm_sampler_close(struct fm_sampler *s)
 {
     if (s == NULL)
         return;
+    adjust_clear(&s->adjust);
     mem_free(s->candidates);
+    mem_free(s->scaled);
     mem_free(s);
+}
+
+void fm_sampler_accept_prompt(struct fm_sampler *s, const int32_t *ids, size_t n_ids)
+{
+    for (size_t i = 0; i < n_ids; i++)
+        adjust_accept(&s->adjust, ids[i], false);
+}
+
+void fm_sampler_accept(struct fm_sampler *s, int32_t id)
+{
+    adjust_accept(&s->adjust, id, true);
 }
 
 /* SplitMix64: one 64-bit state, full period. */
@@ -108,15 +133,20 @@ static struct candidate heap_pop(struct candidate *heap, size_t n)
 
 /* ---- picking -------------------------------------------------------------------------------- */
 
-/* Tokens that exist and have a number for a logit. */
+/* Tokens that exist, have a number for a logit and may come. */
 static size_t list_candidates(struct fm_sampler *s, const float *logits)
 {
     const struct tokenizer *tok = s->model->tokenizer;
     size_t n = 0;
     for (uint32_t id = 0; id < s->model->model->shape.vocabulary; id++) {
         bool exists = tok == NULL || tokenizer_has_id(tok, (int32_t)id);
-        if (exists && logits[id] == logits[id])
-            s->candidates[n++] = (struct candidate){logits[id], (int32_t)id};
+        float logit = logits[id];
+        if (s->adjust.is_on) {
+            logit = adjust_logit(&s->adjust, id, logit);
+            exists = exists && logit != -INFINITY;
+        }
+        if (exists && logit == logit)
+            s->candidates[n++] = (struct candidate){logit, (int32_t)id};
     }
     return n;
 }
@@ -130,10 +160,16 @@ static int32_t pick_best(const struct candidate *c, size_t n)
     return best.id;
 }
 
-/* e^((logit - best) / temperature): 1 for the best. */
+/* 0 for the best. */
+static float scaled_logit(const struct fm_sampler *s, float logit, float best)
+{
+    return (logit - best) / s->sampling.temperature;
+}
+
+/* 1 for the best. */
 static float relative_weight(const struct fm_sampler *s, float logit, float best)
 {
-    return fmath_exp_of((logit - best) / s->sampling.temperature);
+    return fmath_exp_of(scaled_logit(s, logit, best));
 }
 
 /* Keeps the top-k best, of these the fewest that hold top-p of the probability, of these the ones
@@ -162,6 +198,8 @@ static size_t keep_likely(struct fm_sampler *s, size_t n, double *kept_weight)
         float weight = relative_weight(s, next->logit, best);
         if (weight < p->min_p)
             break;
+        if (s->scaled != NULL)
+            s->scaled[n_kept] = scaled_logit(s, next->logit, best);
         next->logit = weight;
         kept += weight;
         n_kept++;
@@ -170,24 +208,134 @@ static size_t keep_likely(struct fm_sampler *s, size_t n, double *kept_weight)
     return n_kept;
 }
 
-static int32_t pick_random(struct fm_sampler *s, size_t n)
+/* Of the n_kept best, the i-th at c[n - 1 - i], the fewest with typical-p of their weight whose
+ * surprise -ln p is nearest to the mean surprise, and all that are as near as the last of them.
+ * That is how far the scaled logit is from the mean one, and these descend: the kept are
+ * neighbours, [*first, *end). */
+static void keep_typical(const struct fm_sampler *s, size_t n, size_t n_kept, size_t *first,
+                         size_t *end)
 {
-    double kept;
-    const size_t n_kept = keep_likely(s, n, &kept);
-    const struct candidate *c = s->candidates;
-    double dice = next_random(s) * kept;
-    for (size_t i = 0; i + 1 < n_kept; i++) {
-        dice -= c[n - 1 - i].logit;
-        if (dice < 0)
-            return c[n - 1 - i].id;
+    const struct candidate *best = &s->candidates[n - 1];
+    double total = 0, mean = 0;
+    for (size_t i = 0; i < n_kept; i++) {
+        const double weight = (best - i)->logit;
+        total += weight;
+        mean += weight > 0 ? weight * s->scaled[i] : 0; /* not 0 times infinity */
     }
-    return c[n - n_kept].id;
+    mean /= total;
+    size_t a = 0;
+    while (a < n_kept && s->scaled[a] >= mean)
+        a++;
+    size_t b = a;
+    double kept = 0, last = 0;
+    while (b - a < n_kept) {
+        const double above = a > 0 ? s->scaled[a - 1] - mean : INFINITY;
+        const double below = b < n_kept ? mean - s->scaled[b] : INFINITY;
+        const double nearest = a > 0 && (above <= below || b == n_kept) ? above : below;
+        if (kept >= (double)s->sampling.typical_p * total && nearest > last)
+            break;
+        last = nearest;
+        kept += nearest == above && a > 0 ? (best - --a)->logit : (best - b++)->logit;
+    }
+    *first = a;
+    *end = b;
+}
+
+/* What may be drawn of n candidates: the i-th best, first <= i < end, stands i places before the
+ * last one with its weight in `logit`. */
+struct choice {
+    const struct candidate *best;
+    size_t first, end;
+    double weight; /* of all */
+};
+
+static struct choice list_choice(struct fm_sampler *s, size_t n)
+{
+    struct choice c = {.best = &s->candidates[n - 1]};
+    if (s->sampling.temperature == 0) {
+        s->candidates[n - 1] = (struct candidate){1, pick_best(s->candidates, n)};
+        c.weight = c.end = 1;
+        return c;
+    }
+    c.end = keep_likely(s, n, &c.weight);
+    if (s->scaled == NULL)
+        return c;
+    keep_typical(s, n, c.end, &c.first, &c.end);
+    c.weight = 0;
+    for (size_t i = c.first; i < c.end; i++)
+        c.weight += (c.best - i)->logit;
+    return c;
 }
 
 int32_t fm_sampler_pick(struct fm_sampler *s, const float *logits)
 {
-    size_t n = list_candidates(s, logits);
+    const size_t n = list_candidates(s, logits);
     if (n == 0)
         return FM_ERR_FORMAT; /* nothing but NaN: no choice is right */
-    return s->sampling.temperature > 0 ? pick_random(s, n) : pick_best(s->candidates, n);
+    if (s->sampling.temperature == 0)
+        return pick_best(s->candidates, n);
+    const struct choice c = list_choice(s, n);
+    double dice = next_random(s) * c.weight;
+    for (size_t i = c.first; i + 1 < c.end; i++) {
+        dice -= (c.best - i)->logit;
+        if (dice < 0)
+            return (c.best - i)->id;
+    }
+    return (c.best - (c.end - 1))->id;
+}
+
+int fm_sampler_distribution(struct fm_sampler *s, const float *logits, int32_t *ids,
+                            float *probabilities)
+{
+    const size_t n = list_candidates(s, logits);
+    if (n == 0)
+        return FM_ERR_FORMAT;
+    const struct choice c = list_choice(s, n);
+    for (size_t i = c.first; i < c.end; i++) {
+        ids[i - c.first] = (c.best - i)->id;
+        probabilities[i - c.first] = (float)((c.best - i)->logit / c.weight);
+    }
+    return (int)(c.end - c.first);
+}
+
+/* ---- log probabilities ---------------------------------------------------------------------- */
+
+/* ln of the sum of e^(logit - best); the terms are added in the order of their ids. */
+static bool log_total(const float *logits, uint32_t n, float *best, double *out)
+{
+    *best = -INFINITY;
+    for (uint32_t id = 0; id < n; id++)
+        *best = logits[id] > *best ? logits[id] : *best;
+    double total = 0;
+    for (uint32_t id = 0; id < n; id++)
+        total += logits[id] == logits[id] ? fmath_exp_of(logits[id] - *best) : 0;
+    *out = total > 0 ? fmath_log_of(total) : 0; /* NaN is not above 0 */
+    return total > 0;
+}
+
+int fm_logprobs(const struct fm_model *m, const float *logits, struct fm_logprob *chosen,
+                struct fm_logprob *top, unsigned n_top)
+{
+    const uint32_t vocabulary = m->model->shape.vocabulary;
+    if (chosen->id < 0 || (uint32_t)chosen->id >= vocabulary)
+        return FM_ERR_ARG;
+    float best;
+    double total;
+    if (!log_total(logits, vocabulary, &best, &total))
+        return FM_ERR_FORMAT;
+    chosen->logprob = (float)((double)logits[chosen->id] - best - total);
+    unsigned n = 0;
+    for (uint32_t id = 0; id < vocabulary && n_top > 0; id++) {
+        const float logit = logits[id];
+        if (logit != logit || (n == n_top && !(logit > top[n - 1].logprob)) ||
+            (m->tokenizer != NULL && !tokenizer_has_id(m->tokenizer, (int32_t)id)))
+            continue;
+        unsigned i = n < n_top ? n++ : n - 1;
+        for (; i > 0 && logit > top[i - 1].logprob; i--)
+            top[i] = top[i - 1];
+        top[i] = (struct fm_logprob){(int32_t)id, logit};
+    }
+    for (unsigned i = 0; i < n; i++)
+        top[i].logprob = (float)((double)top[i].logprob - best - total);
+    return (int)n;
 }

@@ -135,12 +135,239 @@ static void test_a_seed_repeats(void **state)
     fm_sampler_close(b);
 }
 
+/* Logits that differ from token to token, made of whole numbers. */
+static void patterned(int step)
+{
+    for (int i = 0; i < N; i++)
+        logits[i] = (float)((i * 37 + step * 11) % 101) * 0.09f - 4.0f;
+}
+
+static void test_seeds_keep_their_tokens(void **state)
+{
+    (void)state;
+    static const struct {
+        struct fm_sampling sampling;
+        int32_t ids[24];
+    } cases[] = {
+        {{.temperature = 1, .top_p = 1, .seed = 1},
+         {199, 2,  42,  190, 217, 312, 175, 156, 134, 177, 248, 21,
+          231, 116, 184, 91, 287, 120, 169, 223, 267, 294, 228, 176}},
+        {{.temperature = 0.7f, .top_k = 20, .top_p = 0.8f, .seed = 42},
+         {120, 158, 13,  40,  37,  83,  293, 208, 175, 131, 300, 84,
+          10,  310, 165, 233, 159, 317, 112, 27,  286, 92,  179, 206}},
+        {{.temperature = 1.3f, .top_p = 0.95f, .min_p = 0.05f, .seed = 123456789},
+         {90, 196, 245, 280, 168, 211, 74,  82,  142, 300, 313, 152,
+          48, 239, 34,  61,  189, 44,  281, 196, 116, 190, 135, 293}},
+        {{.temperature = 0.6f, .top_k = 5, .top_p = 1, .min_p = 0.2f, .seed = 7},
+         {131, 57,  114, 212, 239, 165, 293, 118, 44, 172, 98,  155,
+          182, 108, 34,  233, 189, 186, 314, 68,  95, 92,  119, 247}},
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        struct fm_sampler *sampler = open_sampler(cases[c].sampling);
+        for (int step = 0; step < 24; step++) {
+            patterned(step);
+            assert_int_equal(fm_sampler_pick(sampler, logits), cases[c].ids[step]);
+            fm_sampler_accept(sampler, cases[c].ids[step]); /* nothing without penalties */
+        }
+        fm_sampler_close(sampler);
+    }
+}
+
+/* What is left of the probabilities, by an exact softmax over the tokens that may come. */
+static void test_draws_follow_the_distribution(void **state)
+{
+    (void)state;
+    enum { DRAWS = 200000 };
+    const struct fm_sampling cases[] = {
+        {.temperature = 1.5f, .top_p = 1, .top_k = 60, .seed = 3},
+        {.temperature = 2, .top_p = 0.7f, .seed = 4},
+        {.temperature = 1.2f, .top_p = 1, .min_p = 0.02f, .typical_p = 0.9f, .seed = 5},
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        unsigned counts[N], n_kept = 0;
+        patterned(1);
+        draw(cases[c], DRAWS, counts);
+        double total = 0, chi_square = 0;
+        for (int i = 0; i < N; i++)
+            total += counts[i] > 0 ? exp((double)logits[i] / cases[c].temperature) : 0;
+        for (int i = 0; i < N; i++) {
+            if (counts[i] == 0)
+                continue;
+            const double want =
+                exp((double)logits[i] / cases[c].temperature) / total * DRAWS;
+            chi_square += (counts[i] - want) * (counts[i] - want) / want;
+            n_kept++;
+        }
+        const double freedom = n_kept - 1.0; /* its mean; its variance is twice that */
+        assert_true(n_kept > 30);
+        assert_true(fabs(chi_square - freedom) < 4 * sqrt(2 * freedom));
+    }
+}
+
+static void test_bias(void **state)
+{
+    (void)state;
+    all_unlikely();
+    logits[5] = 3.0f;
+    logits[6] = 2.0f;
+    struct fm_logit_bias bias[] = {{6, 0.75f}, {6, 0.75f}, {9, 53.25f}, {9, -INFINITY}};
+    struct fm_sampling sampling = {.top_p = 1, .logit_bias = bias, .n_logit_bias = 4};
+    struct fm_sampler *sampler = open_sampler(sampling);
+    bias[0].bias = -100; /* it was used while the sampler opened */
+    assert_int_equal(fm_sampler_pick(sampler, logits), 6);
+    fm_sampler_close(sampler);
+    struct fm_logit_bias none[N];
+    for (int i = 0; i < N; i++)
+        none[i] = (struct fm_logit_bias){i, -INFINITY};
+    for (int temperature = 0; temperature < 2; temperature++) {
+        sampling = (struct fm_sampling){.temperature = (float)temperature, .top_p = 1,
+                                        .logit_bias = none, .n_logit_bias = N};
+        sampler = open_sampler(sampling);
+        assert_int_equal(fm_sampler_pick(sampler, logits), FM_ERR_FORMAT);
+        fm_sampler_close(sampler);
+        sampling.n_logit_bias = 7;
+        sampler = open_sampler(sampling);
+        assert_true(fm_sampler_pick(sampler, logits) >= 7);
+        fm_sampler_close(sampler);
+    }
+}
+
+/* Two tokens with the logits a and b: which is chosen after `ids`, the first n_prompt of them the
+ * prompt's. */
+static int32_t pick_after(struct fm_sampling sampling, float a, float b, const int32_t *ids,
+                          size_t n_ids, size_t n_prompt)
+{
+    all_unlikely();
+    logits[1] = a;
+    logits[2] = b;
+    sampling.top_p = 1;
+    struct fm_sampler *sampler = open_sampler(sampling);
+    fm_sampler_accept_prompt(sampler, ids, n_prompt);
+    for (size_t i = n_prompt; i < n_ids; i++)
+        fm_sampler_accept(sampler, ids[i]);
+    int32_t id = fm_sampler_pick(sampler, logits);
+    fm_sampler_close(sampler);
+    return id;
+}
+
+static void test_penalties(void **state)
+{
+    (void)state;
+    const struct fm_sampling repetition = {.repetition_penalty = 2};
+    const struct fm_sampling presence = {.presence_penalty = 1};
+    const struct fm_sampling frequency = {.frequency_penalty = 0.5f};
+    const int32_t ids[] = {1, 1, 1, 9, 9, -1, N};
+    /* 3 becomes 1.5; -3 becomes -6; how often it was does not matter, nor whose it was. */
+    assert_int_equal(pick_after(repetition, 3, 1.4f, ids, 3, 0), 1);
+    assert_int_equal(pick_after(repetition, 3, 1.6f, ids, 3, 0), 2);
+    assert_int_equal(pick_after(repetition, 3, 1.6f, ids, 1, 1), 2);
+    assert_int_equal(pick_after(repetition, -3, -5.9f, ids, 3, 0), 2);
+    assert_int_equal(pick_after(repetition, -3, -6.1f, ids, 3, 0), 1);
+    /* Only the answer counts: once, and every time. */
+    assert_int_equal(pick_after(presence, 3, 2.1f, ids, 3, 0), 2);
+    assert_int_equal(pick_after(presence, 3, 1.9f, ids, 3, 0), 1);
+    assert_int_equal(pick_after(presence, 3, 2.1f, ids, 3, 3), 1);
+    assert_int_equal(pick_after(frequency, 3, 1.6f, ids, 3, 0), 2);
+    assert_int_equal(pick_after(frequency, 3, 1.4f, ids, 3, 0), 1);
+    assert_int_equal(pick_after(frequency, 3, 1.9f, ids, 3, 1), 1);
+    assert_int_equal(pick_after(frequency, 3, 2.1f, ids, 3, 1), 2);
+    /* Ids that do not exist are ignored; negative penalties favour. */
+    assert_int_equal(pick_after(frequency, 3, 2.9f, ids + 3, 4, 0), 1);
+    assert_int_equal(pick_after((struct fm_sampling){.presence_penalty = -1}, 3, 3.5f, ids, 1, 0),
+                     1);
+}
+
+static void test_penalty_window(void **state)
+{
+    (void)state;
+    struct fm_sampling sampling = {.presence_penalty = 1, .repetition_penalty = 1.5f,
+                                   .frequency_penalty = 0.25f};
+    const int32_t ids[] = {1, 2, 1, 7, 7, 8};
+    for (unsigned window = 1; window <= 7; window++) {
+        sampling.penalty_window = window;
+        for (size_t n = 0; n <= 6; n++)
+            for (size_t n_prompt = 0; n_prompt <= n; n_prompt++) {
+                const size_t skipped = n > window ? n - window : 0;
+                struct fm_sampling all = sampling;
+                all.penalty_window = 0;
+                const size_t kept_prompt = n_prompt > skipped ? n_prompt - skipped : 0;
+                for (float b = 0; b < 4; b += 0.3f)
+                    assert_int_equal(pick_after(sampling, 3, b, ids, n, n_prompt),
+                                     pick_after(all, 3, b, ids + skipped, n - skipped,
+                                                kept_prompt));
+            }
+    }
+}
+
+static void test_typical(void **state)
+{
+    (void)state;
+    all_unlikely();
+    for (int i = 6; i < 10; i++)
+        logits[i] = 0;
+    unsigned counts[N];
+    logits[5] = 3.0f; /* 0.834, 0.0415 each: the mean surprise is 0.68, ln 1/0.834 is 0.18 */
+    draw((struct fm_sampling){.temperature = 1, .top_p = 1, .typical_p = 0.5f}, 2000, counts);
+    assert_int_equal(counts[5], 2000);
+    logits[5] = 1.0f; /* 0.405, 0.149 each: the mean is 1.497; 0.905 is 0.593 off, 1.905 0.407 */
+    draw((struct fm_sampling){.temperature = 1, .top_p = 1, .typical_p = 0.1f}, 4000, counts);
+    for (int i = 0; i < N; i++)
+        assert_int_equal(counts[i] > 0, i >= 6 && i < 10); /* equal ones stay together */
+    draw((struct fm_sampling){.temperature = 1, .top_p = 1, .typical_p = 0.7f}, 4000, counts);
+    for (int i = 0; i < N; i++)
+        assert_int_equal(counts[i] > 0, i >= 5 && i < 10);
+    /* Top-k first: of two, both. */
+    draw((struct fm_sampling){.temperature = 1, .top_k = 2, .top_p = 1, .typical_p = 0.99f}, 2000,
+         counts);
+    assert_true(counts[5] + counts[6] == 2000 && counts[6] > 0);
+}
+
+static void test_logprobs(void **state)
+{
+    (void)state;
+    patterned(3);
+    double total = 0;
+    for (int i = 0; i < N; i++)
+        total += exp(logits[i]);
+    struct fm_logprob chosen = {.id = 17}, top[8];
+    assert_int_equal(fm_logprobs(model, logits, &chosen, top, 8), 8);
+    assert_true(fabs(chosen.logprob - (logits[17] - log(total))) < 1e-5);
+    for (int i = 0; i < 8; i++) {
+        assert_true(fabs(top[i].logprob - (logits[top[i].id] - log(total))) < 1e-5);
+        assert_true(i == 0 || top[i].logprob < top[i - 1].logprob ||
+                    (top[i].logprob == top[i - 1].logprob && top[i].id > top[i - 1].id));
+        for (int id = 0; id < N; id++) /* what is left out is no likelier than the last */
+            assert_true(logits[id] <= logits[top[7].id] || id == top[0].id || id == top[1].id ||
+                        id == top[2].id || id == top[3].id || id == top[4].id ||
+                        id == top[5].id || id == top[6].id);
+    }
+    assert_int_equal(fm_logprobs(model, logits, &chosen, NULL, 0), 0);
+    chosen.id = N;
+    assert_int_equal(fm_logprobs(model, logits, &chosen, NULL, 0), FM_ERR_ARG);
+    chosen.id = 4;
+    for (int i = 0; i < N; i++)
+        logits[i] = i < 3 ? NAN : -INFINITY;
+    assert_int_equal(fm_logprobs(model, logits, &chosen, top, 8), FM_ERR_FORMAT);
+    logits[4] = -1e30f; /* alone */
+    assert_true(fm_logprobs(model, logits, &chosen, top, 2) == 2 && chosen.logprob == 0);
+    assert_true(top[0].id == 4 && top[1].logprob == -INFINITY);
+}
+
 static void test_out_of_range_is_refused(void **state)
 {
     (void)state;
     const struct fm_sampling wrong[] = {
         {.temperature = -1, .top_p = 1}, {.temperature = NAN, .top_p = 1}, {.top_p = -0.5f},
         {.top_p = 1.5f},                 {.top_p = 1, .min_p = 2},
+        {.top_p = 1, .typical_p = 1.5f}, {.top_p = 1, .typical_p = NAN},
+        {.top_p = 1, .repetition_penalty = -1},
+        {.top_p = 1, .presence_penalty = INFINITY},
+        {.top_p = 1, .frequency_penalty = NAN},
+        {.top_p = 1, .penalty_window = UINT32_MAX},
+        {.top_p = 1, .logit_bias = &(struct fm_logit_bias){-1, 0}, .n_logit_bias = 1},
+        {.top_p = 1, .logit_bias = &(struct fm_logit_bias){N, 0}, .n_logit_bias = 1},
+        {.top_p = 1, .logit_bias = &(struct fm_logit_bias){1, NAN}, .n_logit_bias = 1},
+        {.top_p = 1, .logit_bias = &(struct fm_logit_bias){1, INFINITY}, .n_logit_bias = 1},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         struct fm_sampler *sampler;
@@ -157,6 +384,13 @@ int main(void)
         cmocka_unit_test(test_frequencies_follow_the_softmax),
         cmocka_unit_test(test_filters),
         cmocka_unit_test(test_a_seed_repeats),
+        cmocka_unit_test(test_seeds_keep_their_tokens),
+        cmocka_unit_test(test_draws_follow_the_distribution),
+        cmocka_unit_test(test_bias),
+        cmocka_unit_test(test_penalties),
+        cmocka_unit_test(test_penalty_window),
+        cmocka_unit_test(test_typical),
+        cmocka_unit_test(test_logprobs),
         cmocka_unit_test(test_out_of_range_is_refused),
     };
     return cmocka_run_group_tests(tests, open_model, close_model);

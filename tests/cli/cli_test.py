@@ -27,8 +27,10 @@ ENGINE = "memory elastic threads pin cpu prefill-chunk kv io reader read-depth p
 ENGINE += "heat no-heat check experts-per-token cache-bias"
 
 COMMANDS = {
-    "run": "prompt file system raw n-tokens greedy temp top-k top-p min-p seed context "
-           + ENGINE + " routes trace stats profile json quiet verbose help",
+    "run": "prompt file system raw n-tokens stop greedy temp top-k top-p min-p typical-p "
+           "repeat-penalty presence-penalty frequency-penalty repeat-window logit-bias seed "
+           "context "
+           + ENGINE + " routes trace stats logprobs profile json quiet verbose help",
     "pack": "experts dense embed head consume yes restart threads json quiet verbose help",
     "verify": "threads json quiet help",
     "inspect": "json help",
@@ -154,7 +156,8 @@ class Usage(Case):
     def test_values(self):
         for option, value in (("temp", "x"), ("temp", "11"), ("top-p", "1.5"), ("min-p", "-1"),
                               ("n-tokens", "-1"), ("threads", "0"), ("context", "0"),
-                              ("seed", "1.5"), ("top-k", "many")):
+                              ("seed", "1.5"), ("top-k", "many"), ("typical-p", "2"),
+                              ("repeat-penalty", "-1"), ("logprobs", "21")):
             self.assert_fails(flashmoe("run", MODEL, "-p", "hi", f"--{option}", value), 2,
                               f"--{option}")
         self.assert_fails(flashmoe("run", MODEL, "-n"), 2, "--n-tokens needs a value")
@@ -311,8 +314,13 @@ class Run(Case):
              "memory_bytes": int,
              "memory_budget_bytes": int, "n_shrinks": int, "n_grows": int, "n_context": int,
              "prefill_chunk": int, "n_threads": int, "cpu_level": str, "logits_hash": str,
-             "seed": int, "sampling": dict, "stop_reason": str, "model": str,
+             "seed": int, "sampling": dict, "stop_reason": str, "stop_string": type(None),
+             "model": str,
              "architecture": str, "routes": type(None), "approximate": type(None)}
+
+    SAMPLING = {"temperature": 0, "top_k": 0, "top_p": 1, "min_p": 0, "typical_p": 1,
+                "repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0,
+                "penalty_window": 0, "logit_bias": []}
 
     def test_json(self):
         result = flashmoe("run", MODEL, "--json", "-p", "Once upon a time", "-n", "8")
@@ -329,7 +337,7 @@ class Run(Case):
         self.assertGreater(answer["n_prompt_tokens"], 0)
         self.assertGreater(answer["memory_bytes"], 0)
         self.assertEqual(answer["model"], MODEL)
-        self.assertEqual(sorted(answer["sampling"]), ["min_p", "temperature", "top_k", "top_p"])
+        self.assertEqual(set(answer["sampling"]), set(self.SAMPLING))
 
     def test_prompt_from_everywhere(self):
         expected = self.run_json("-p", "Hello there", "-n", "4", "--greedy")
@@ -356,8 +364,8 @@ class Run(Case):
     def test_sampling_flags(self):
         answer = self.run_json("-p", "Hi", "-n", "1", "--temp", "0.7", "--top-k", "5", "--top-p",
                                "0.9", "--min-p", "0.05", "--seed", "3")
-        self.assertEqual(answer["sampling"],
-                         {"temperature": 0.7, "top_k": 5, "top_p": 0.9, "min_p": 0.05})
+        self.assertEqual(answer["sampling"], {**self.SAMPLING, "temperature": 0.7, "top_k": 5,
+                                              "top_p": 0.9, "min_p": 0.05})
         greedy = self.run_json("-p", "Hi", "-n", "6", "--greedy")
         cold = self.run_json("-p", "Hi", "-n", "6", "--temp", "0")
         self.assertEqual(greedy["sampling"]["temperature"], 0)

@@ -98,6 +98,7 @@ static const struct option test_options[] = {
     {.name = "fast", .letter = 'f', .kind = OPTION_FLAG, .excludes = "ratio text", .help = "Fast"},
     {.name = "quiet", .letter = 'q', .kind = OPTION_FLAG, .help = "Quiet"},
     {.name = "help", .letter = 'h', .kind = OPTION_FLAG, .help = "Help"},
+    {.name = "many", .kind = OPTION_STRING, .metavar = "X", .is_many = true, .help = "Many"},
     {.name = NULL},
 };
 static const struct option_group test_group = {"Options", test_options};
@@ -151,6 +152,20 @@ static void test_forms(void **state)
     assert_int_equal(parse("one -t -q", &args, &err), 0);
     assert_string_equal(args_text(&args, "text"), "-q");
     assert_false(args_flag(&args, "quiet"));
+}
+
+static void test_many(void **state)
+{
+    (void)state;
+    struct args args;
+    struct fm_error err = {0};
+    assert_int_equal(parse("one", &args, &err), 0);
+    assert_int_equal(args_count(&args, "many"), 0);
+    assert_int_equal(parse("--many a one --many=b,c --many a", &args, &err), 0);
+    assert_int_equal(args_count(&args, "many"), 3);
+    assert_string_equal(args_text_at(&args, "many", 0), "a");
+    assert_string_equal(args_text_at(&args, "many", 1), "b,c");
+    assert_string_equal(args_text_at(&args, "many", 2), "a");
 }
 
 static void test_defaults(void **state)
@@ -248,6 +263,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sizes),     cmocka_unit_test(test_bad_sizes),
         cmocka_unit_test(test_nearest),   cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_many),
         cmocka_unit_test(test_defaults),  cmocka_unit_test(test_help_wins),
         cmocka_unit_test(test_mistakes),  cmocka_unit_test(test_commands),
     };

@@ -58,6 +58,10 @@ static int generate(struct use *u, struct fm_error *err)
 static int use_all(struct use *u, const char *path, bool has_text, struct fm_error *err)
 {
     static const int32_t fixed_ids[] = {3, 1, 4, 1, 5, 9, 2, 6};
+    const struct fm_logit_bias bias = {1, -1};
+    const struct fm_sampling sampling = {.temperature = 1, .top_p = 1, .seed = 7, .typical_p = 0.9f,
+                                         .repetition_penalty = 1.1f, .penalty_window = 8,
+                                         .logit_bias = &bias, .n_logit_bias = 1};
     struct fm_model_options options;
     fm_model_options_init(&options);
     options.n_threads = 2;
@@ -68,9 +72,7 @@ static int use_all(struct use *u, const char *path, bool has_text, struct fm_err
     for (int i = 0; rc == 0 && i < 2; i++)
         rc = fm_session_open(u->model, &u->sessions[i], err);
     if (rc == 0)
-        rc = fm_sampler_open(u->model,
-                             &(struct fm_sampling){.temperature = 1, .top_p = 1, .seed = 7},
-                             &u->sampler, err);
+        rc = fm_sampler_open(u->model, &sampling, &u->sampler, err);
     if (rc == 0 && !has_text)
         return fm_session_eval(u->sessions[0], fixed_ids, 8, err);
     if (rc == 0)

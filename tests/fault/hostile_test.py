@@ -545,6 +545,7 @@ class Beside(Case):
         for field, values in {"eos_token_id": ("x", -1, [1, None], 2 ** 40),
                               "temperature": ("hot", -1, 1e30), "top_p": (2, -1, "x"),
                               "top_k": (-1, 1.5, 2 ** 40, "x"), "min_p": (-1, 2),
+                              "typical_p": (-1, 2), "repetition_penalty": (-1, 101, "x"),
                               "do_sample": (1, "yes")}.items():
             for value in values:
                 self.refuse(lambda c, f=field, v=value: c.fields({f: v}, GENERATION),
