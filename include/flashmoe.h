@@ -362,6 +362,19 @@ FM_API void fm_session_close(struct fm_session *session); /* accepts NULL */
 FM_API void fm_session_reset(struct fm_session *session);
 FM_API unsigned fm_session_position(const struct fm_session *session);
 
+/* The tokens so far, one for each position; borrowed until the next evaluation. */
+FM_API const int32_t *fm_session_ids(const struct fm_session *session);
+
+/* Prefixes are not computed twice: where the session could go back to, to go on with these tokens,
+ * which are all from position 0 on. Tokens in common are kept, but for the last one, whose logits
+ * are wanted. Recurrent layers cannot go back to just any position: the session keeps a few, at the
+ * end of every prompt, up to 64 tokens before it, and ever further apart. 0: from the beginning. */
+FM_API unsigned fm_session_nearest(const struct fm_session *session, const int32_t *ids,
+                                   size_t n_ids);
+/* Goes there and returns where: evaluate ids from there on. The state is bit for bit what computing
+ * the prefix gives. Where anything is dropped, the logits and their hash are too. */
+FM_API unsigned fm_session_rewind(struct fm_session *session, const int32_t *ids, size_t n_ids);
+
 /* Appends tokens to the session and computes them. After a failure the session must be reset or
  * closed. */
 FM_API int fm_session_eval(struct fm_session *session, const int32_t *ids, size_t n_ids,
@@ -414,6 +427,38 @@ FM_API void fm_session_observe(struct fm_session *session, const struct fm_obser
 /* Makes the evaluation in progress, or the next one, fail with FM_ERR_CANCELLED. In a batch that
  * ends the evaluation for all its sessions. */
 FM_API void fm_session_cancel(struct fm_session *session);
+
+/* ---- snapshots ------------------------------------------------------------------------- */
+
+/* The session's state in a file, written aside and renamed when it is whole; and back again into a
+ * session of the same model and format of keys and values, bit for bit. Loading what is damaged or
+ * another model's fails with a sentence and leaves the session empty. */
+FM_API int fm_session_save(const struct fm_session *session, const char *path,
+                           struct fm_error *err);
+FM_API int fm_session_load(struct fm_session *session, const char *path, struct fm_error *err);
+
+/* A directory of snapshots of a model, most_bytes at most: those that were used longest ago go
+ * first. One that is damaged or another model's is skipped with a line in the log. One process at a
+ * time writes; others only read what was there when they opened it. Used by the thread that drives
+ * the sessions. */
+struct fm_snapshots;
+FM_API int fm_snapshots_open(struct fm_model *model, const char *dir, uint64_t most_bytes,
+                             struct fm_snapshots **out, struct fm_error *err);
+FM_API void fm_snapshots_close(struct fm_snapshots *snapshots); /* accepts NULL */
+/* Keeps what the session has computed, unless it is kept already or does not fit. */
+FM_API int fm_snapshots_keep(struct fm_snapshots *snapshots, const struct fm_session *session,
+                             struct fm_error *err);
+/* Brings the session to the longest prefix of these tokens that it or a snapshot has, and returns
+ * its length: evaluate ids from there on (fm_session_rewind). */
+FM_API unsigned fm_snapshots_restore(struct fm_snapshots *snapshots, struct fm_session *session,
+                                     const int32_t *ids, size_t n_ids);
+
+struct fm_snapshots_stats {
+    uint64_t n_files, bytes;
+    uint64_t n_written, n_restored; /* since it was opened */
+};
+FM_API void fm_snapshots_stats(const struct fm_snapshots *snapshots,
+                               struct fm_snapshots_stats *stats);
 
 /* ---- routing --------------------------------------------------------------------------- */
 

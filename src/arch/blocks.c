@@ -1,6 +1,7 @@
 #include "arch/blocks.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "arch/prefer.h"
 
@@ -94,6 +95,16 @@ void blocks_sizes(const void *arch, struct arch_sizes *sizes)
                                 larger((uint64_t)t->n_heads * t->head_dim, value_width(t));
 }
 
+static uint64_t conv_floats(const struct transformer *t)
+{
+    return (uint64_t)(t->conv_kernel - 1) * conv_channels(t);
+}
+
+static uint64_t state_floats(const struct transformer *t)
+{
+    return (uint64_t)t->n_value_heads * t->key_dim * t->value_dim;
+}
+
 void blocks_state(const void *arch, uint32_t layer, struct layer_state *state)
 {
     const struct transformer *t = arch;
@@ -103,8 +114,8 @@ void blocks_state(const void *arch, uint32_t layer, struct layer_state *state)
         state->head_dim = t->head_dim;
         return;
     }
-    state->conv_floats = (uint64_t)(t->conv_kernel - 1) * conv_channels(t);
-    state->delta_floats = (uint64_t)t->n_value_heads * t->key_dim * t->value_dim;
+    state->conv_floats = conv_floats(t);
+    state->delta_floats = state_floats(t);
 }
 
 uint32_t blocks_expert_layer(const void *arch, uint32_t layer)
@@ -155,6 +166,47 @@ static void attention(struct step *step, const struct attention_weights *w,
     be->ops->matmul(be, &(struct backend_product){&w->o, m->out}, 1);
 }
 
+/* The rows of a segment with a mark: those before it, its state, those behind it. */
+static void run_marked(struct backend *be, struct backend_delta_net args,
+                       const struct backend_segment *segment, uint64_t conv_floats,
+                       uint64_t delta_floats)
+{
+    struct backend_segment part = *segment;
+    args.segments = &part;
+    args.n_segments = 1;
+    part.n_rows = segment->mark_rows;
+    be->ops->delta_net(be, &args);
+    memcpy(segment->mark_conv, segment->conv, conv_floats * sizeof(float));
+    memcpy(segment->mark_delta, segment->delta, delta_floats * sizeof(float));
+    part.first_row += part.n_rows;
+    part.position += part.n_rows;
+    part.n_rows = segment->n_rows - part.n_rows;
+    be->ops->delta_net(be, &args);
+}
+
+/* Tokens follow each other here, so cutting the rows changes nothing. */
+static void run_segments(struct step *step, struct backend_delta_net args)
+{
+    const struct transformer *t = transformer_of(step);
+    const struct backend_segment *segments = args.segments;
+    const size_t n = args.n_segments;
+    bool has_mark = false;
+    for (size_t i = 0; i < n; i++)
+        has_mark |= segments[i].mark_rows > 0;
+    if (!has_mark) {
+        step->be->ops->delta_net(step->be, &args);
+        return;
+    }
+    args.n_segments = 1;
+    for (size_t i = 0; i < n; i++) {
+        args.segments = &segments[i];
+        if (segments[i].mark_rows > 0)
+            run_marked(step->be, args, &segments[i], conv_floats(t), state_floats(t));
+        else
+            step->be->ops->delta_net(step->be, &args);
+    }
+}
+
 static void delta_net(struct step *step, const struct delta_net_weights *w,
                       const struct mix_buffers *m)
 {
@@ -165,7 +217,7 @@ static void delta_net(struct step *step, const struct delta_net_weights *w,
         {&w->qkv, m->qkv}, {&w->z, m->z}, {&w->b, m->b}, {&w->a, m->a}};
     be->ops->input(be, step->normed, n, t->hidden);
     be->ops->matmul(be, products, 4);
-    be->ops->delta_net(be, &(struct backend_delta_net){
+    run_segments(step, (struct backend_delta_net){
         .segments = step->segments, .n_segments = step->n_segments,
         .n_key_heads = t->n_key_heads, .n_value_heads = t->n_value_heads,
         .has_tiled_value_heads = t->has_tiled_value_heads, .key_dim = t->key_dim,

@@ -396,6 +396,7 @@ static void lay_out_rows(struct forward *f, const struct batch *batch)
     for (uint32_t s = 0; s < batch->n_segments; s++) {
         const struct batch_segment *from = &batch->segments[s];
         assert(from->sequence->position + from->n_tokens <= f->options.n_context);
+        sequence_expect(from->sequence, from->n_tokens);
         f->segments[s] = (struct backend_segment){.first_row = row, .n_rows = from->n_tokens,
                                                   .position = from->sequence->position};
         for (uint32_t i = 0; i < from->n_tokens; i++) {
@@ -412,6 +413,15 @@ static void lay_out_rows(struct forward *f, const struct batch *batch)
     f->step.resident = is_decode && f->options.cache_bias > 0 ? f->resident : NULL;
 }
 
+static void point_at_mark(struct backend_segment *segment, const struct sequence *sequence)
+{
+    if (sequence->next_position == 0)
+        return;
+    segment->mark_rows = sequence->next_position - sequence->position;
+    segment->mark_conv = sequence_marked(sequence, segment->conv);
+    segment->mark_delta = sequence_marked(sequence, segment->delta);
+}
+
 static void point_at_layer(struct forward *f, const struct batch *batch, uint32_t layer)
 {
     for (uint32_t s = 0; s < batch->n_segments; s++) {
@@ -420,6 +430,7 @@ static void point_at_layer(struct forward *f, const struct batch *batch, uint32_
         f->segments[s].values = l->values;
         f->segments[s].conv = l->conv;
         f->segments[s].delta = l->delta;
+        point_at_mark(&f->segments[s], batch->segments[s].sequence);
     }
 }
 
@@ -532,7 +543,7 @@ int forward_run(struct forward *f, const struct batch *batch, struct fm_error *e
     f->times.compute_ns = lap(f);
     end_times(f, batch, f->model->shape.n_layers);
     for (uint32_t s = 0; s < batch->n_segments; s++)
-        batch->segments[s].sequence->position += batch->segments[s].n_tokens;
+        sequence_advance(batch->segments[s].sequence, batch->segments[s].n_tokens);
     return 0;
 }
 

@@ -23,9 +23,10 @@ bool sequence_bytes(const struct model *model, const struct quant *kv_format, ui
 {
     struct sequence_sizes sizes;
     sequence_sizes(model, kv_format, &sizes);
-    uint64_t kv;
+    uint64_t kv, recurrent;
     return mem_mul(sizes.kv_position_bytes, n_context, &kv) &&
-           mem_add(kv, sizes.recurrent_bytes, bytes);
+           mem_mul(sizes.recurrent_bytes, 1 + SEQUENCE_MARKS, &recurrent) &&
+           mem_add(kv, recurrent, bytes);
 }
 
 int sequence_new(const struct model *model, const struct quant *kv_format, uint32_t n_context,
@@ -49,7 +50,10 @@ int sequence_new(const struct model *model, const struct quant *kv_format, uint3
         sequence_free(seq);
         return FM_ERR_NOMEM;
     }
-    char *recurrent = seq->block, *kv = recurrent + sizes.recurrent_bytes;
+    char *recurrent = seq->block;
+    for (unsigned i = 0; i < SEQUENCE_MARKS; i++)
+        seq->marks[i].recurrent = recurrent + (i + 1) * sizes.recurrent_bytes;
+    char *kv = recurrent + (1 + SEQUENCE_MARKS) * sizes.recurrent_bytes;
     for (uint32_t i = 0; i < n_layers; i++) {
         struct layer_state s;
         arch->state(model->arch, i, &s);
@@ -79,5 +83,121 @@ void sequence_free(struct sequence *sequence)
 void sequence_reset(struct sequence *sequence)
 {
     sequence->position = 0;
+    sequence->next_position = 0;
     memset(sequence->block, 0, sequence->recurrent_bytes);
+    for (unsigned i = 0; i < SEQUENCE_MARKS; i++)
+        sequence->marks[i].position = 0;
+}
+
+/* ---- going back ------------------------------------------------------------------------------ */
+
+/* A changed last line is seldom longer, and this much is computed anew at most beside it. */
+#define MARK_TOKENS 64
+
+static const struct sequence_mark *nearest_mark(const struct sequence *s, uint32_t position)
+{
+    const struct sequence_mark *best = NULL;
+    for (unsigned i = 0; i < SEQUENCE_MARKS; i++) {
+        const struct sequence_mark *m = &s->marks[i];
+        if (m->position > 0 && m->position <= position &&
+            (best == NULL || m->position > best->position))
+            best = m;
+    }
+    return best;
+}
+
+uint32_t sequence_nearest(const struct sequence *s, uint32_t position)
+{
+    if (position >= s->position)
+        return s->position;
+    if (s->recurrent_bytes == 0)
+        return position;
+    const struct sequence_mark *mark = nearest_mark(s, position);
+    return mark != NULL ? mark->position : 0;
+}
+
+void sequence_rewind(struct sequence *s, uint32_t position)
+{
+    const uint32_t to = sequence_nearest(s, position);
+    if (to == s->position)
+        return;
+    if (to == 0) {
+        sequence_reset(s);
+        return;
+    }
+    if (s->recurrent_bytes > 0)
+        memcpy(s->block, nearest_mark(s, to)->recurrent, s->recurrent_bytes);
+    for (unsigned i = 0; i < SEQUENCE_MARKS; i++)
+        if (s->marks[i].position > to)
+            s->marks[i].position = 0;
+    s->position = to;
+    s->next_position = 0;
+}
+
+/* The mark before this one and the one behind it, or where the sequence begins and `end`. */
+static void neighbours(const struct sequence *s, uint32_t position, uint32_t end, uint32_t *before,
+                       uint32_t *behind)
+{
+    *before = 0;
+    *behind = end;
+    for (unsigned i = 0; i < SEQUENCE_MARKS; i++) {
+        const uint32_t p = s->marks[i].position;
+        if (p > *before && p < position)
+            *before = p;
+        if (p > position && p < *behind)
+            *behind = p;
+    }
+}
+
+/* A mark to overwrite for one at `position`: itself, a free one, or the one that is missed least:
+ * whose neighbours are the closest together for how long ago it is. */
+static struct sequence_mark *take_mark(struct sequence *s, uint32_t position)
+{
+    struct sequence_mark *worst = NULL;
+    double least = 0;
+    for (unsigned i = 0; i < SEQUENCE_MARKS; i++)
+        if (s->marks[i].position == position)
+            return &s->marks[i];
+    for (unsigned i = 0; i < SEQUENCE_MARKS; i++) {
+        struct sequence_mark *m = &s->marks[i];
+        if (m->position == 0)
+            return m;
+        uint32_t before, behind;
+        neighbours(s, m->position, position, &before, &behind);
+        const double loss = (double)(behind - before) / (double)(position + 1 - before);
+        if (worst == NULL || loss < least) {
+            worst = m;
+            least = loss;
+        }
+    }
+    return worst;
+}
+
+void sequence_mark(struct sequence *s)
+{
+    if (s->recurrent_bytes == 0 || s->position == 0)
+        return;
+    struct sequence_mark *m = take_mark(s, s->position);
+    memcpy(m->recurrent, s->block, s->recurrent_bytes);
+    m->position = s->position;
+}
+
+void sequence_expect(struct sequence *s, uint32_t n_tokens)
+{
+    const uint32_t last = s->position + n_tokens - 1;
+    const uint32_t at = last / MARK_TOKENS * MARK_TOKENS;
+    s->next_position = 0;
+    if (s->recurrent_bytes == 0 || n_tokens == 1 || at <= s->position)
+        return;
+    s->next_mark = take_mark(s, at);
+    s->next_mark->position = 0; /* until it is whole */
+    s->next_position = at;
+}
+
+void sequence_advance(struct sequence *s, uint32_t n_tokens)
+{
+    s->position += n_tokens;
+    if (s->next_position > 0)
+        s->next_mark->position = s->next_position;
+    s->next_position = 0;
 }

@@ -2,6 +2,10 @@
  * attention layers for every position up to n_context, and the recurrent state of the others.
  * All of it is one block taken at new; pages of positions never reached are never touched.
  *
+ * Keys and values of a position stay what they are, so attention can go back to any position. A
+ * recurrent state cannot: of some positions it is copied aside, which are the sequence's marks. The
+ * more tokens ago, the further apart they are.
+ *
  * Belongs to the thread that drives the forward pass. */
 #ifndef FLASHMOE_ARCH_STATE_H
 #define FLASHMOE_ARCH_STATE_H
@@ -17,10 +21,21 @@ struct sequence_layer {
     float *conv, *delta;
 };
 
+#define SEQUENCE_MARKS 4
+
+struct sequence_mark {
+    uint32_t position; /* 0: none */
+    char *recurrent;   /* [recurrent_bytes] */
+};
+
 struct sequence {
     uint32_t position; /* tokens so far */
     void *block;
     uint64_t recurrent_bytes; /* at the front of the block */
+    struct sequence_mark marks[SEQUENCE_MARKS]; /* in no order; of no use without such a state */
+    /* The mark that the tokens being computed leave: at that position, when all layers are done. */
+    uint32_t next_position; /* 0: none */
+    struct sequence_mark *next_mark;
     struct sequence_layer layers[]; /* [n_layers] */
 };
 
@@ -39,8 +54,29 @@ int sequence_new(const struct model *model, const struct quant *kv_format, uint3
                  struct sequence **out, struct fm_error *err);
 void sequence_free(struct sequence *sequence); /* accepts NULL */
 
-/* Back to position 0. */
+/* Back to position 0, without marks. */
 void sequence_reset(struct sequence *sequence);
+
+/* ---- going back ------------------------------------------------------------------------------ */
+
+/* The nearest position at or before this one that the sequence can go back to; 0 always is. */
+uint32_t sequence_nearest(const struct sequence *sequence, uint32_t position);
+/* Goes there; marks behind it are dropped. */
+void sequence_rewind(struct sequence *sequence, uint32_t position);
+/* Marks where it is. */
+void sequence_mark(struct sequence *sequence);
+
+/* The next n_tokens will leave a mark a little before their end, where a prompt that has changed in
+ * its last line can go on: where layers copy their state there to, offset as the state itself. */
+void sequence_expect(struct sequence *sequence, uint32_t n_tokens);
+/* They are computed: the position moves on. */
+void sequence_advance(struct sequence *sequence, uint32_t n_tokens);
+/* A layer's state in a mark. */
+static inline float *sequence_marked(const struct sequence *sequence, const float *state)
+{
+    return (float *)(void *)(sequence->next_mark->recurrent +
+                             ((const char *)state - (const char *)sequence->block));
+}
 
 #ifdef __cplusplus
 }

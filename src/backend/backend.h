@@ -31,6 +31,9 @@ struct backend_segment {
     /* Recurrent layers. */
     float *conv;  /* [kernel - 1, channels], oldest first */
     float *delta; /* [n_value_heads, value_dim, key_dim] */
+    /* After the first mark_rows rows their state is copied there; 0: not. */
+    uint32_t mark_rows;
+    float *mark_conv, *mark_delta;
 };
 
 /* Heads of queries or keys: norm over each head, then rotary embedding, in place. */

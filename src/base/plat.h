@@ -89,6 +89,8 @@ struct plat_file_info {
 /* A link is not followed. False when there is no such file. */
 bool plat_file_info(const char *path, struct plat_file_info *info);
 bool plat_open_file_info(int fd, struct plat_file_info *info);
+/* The file's mtime becomes now; a hint. */
+void plat_touch(const char *path);
 /* Whether names in a directory can be made and removed by this process. */
 bool plat_may_change_dir(const char *path);
 /* What an ordinary user may still write to the file system of `path`; UINT64_MAX when unknown. */
@@ -102,6 +104,7 @@ bool plat_real_path(const char *path, char out[]);
 bool plat_program_dir(char *buffer, size_t bytes);
 
 uint64_t plat_now_ns(void); /* monotonic */
+int64_t plat_wall_ns(void); /* since 1970, as plat_file_info's mtime_ns */
 
 /* pthread_create for a thread of the library: no signal of the host's is ever handled on it. 0, or
  * an errno. */

@@ -145,6 +145,13 @@ uint64_t plat_now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+int64_t plat_wall_ns(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_REALTIME, &t); /* cannot fail for this clock */
+    return (int64_t)t.tv_sec * 1000000000 + (int64_t)t.tv_nsec;
+}
+
 int plat_thread_start(pthread_t *thread, void *(*thread_main)(void *), void *arg)
 {
     sigset_t all, before;

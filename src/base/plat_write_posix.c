@@ -307,6 +307,11 @@ bool plat_open_file_info(int fd, struct plat_file_info *info)
     return true;
 }
 
+void plat_touch(const char *path)
+{
+    (void)utimensat(AT_FDCWD, path, NULL, 0);
+}
+
 bool plat_may_change_dir(const char *path)
 {
     return access(path, W_OK | X_OK) == 0;

@@ -106,6 +106,7 @@ static int size_sessions(struct budget *b, const struct model *model,
     uint64_t one;
     bool fits = sequence_bytes(model, kv_format, b->n_context, &one) &&
                 mem_add(one, (uint64_t)model->shape.vocabulary * VOCABULARY_BYTES, &one) &&
+                mem_add(one, (uint64_t)b->n_context * sizeof(int32_t), &one) &&
                 mem_mul(one, b->n_sessions, &b->sessions);
     return fits ? 0 : err_set(err, FM_ERR_BUDGET, "size overflow: %u sessions of %u positions",
                               b->n_sessions, b->n_context);

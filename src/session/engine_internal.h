@@ -72,6 +72,7 @@ struct fm_model {
 struct fm_session {
     struct fm_model *owner;
     struct sequence *sequence;
+    int32_t *ids;  /* [n_context]: the tokens so far, one for each position */
     float *logits; /* [vocabulary] */
     bool has_logits;
     bool is_broken; /* an evaluation failed: only reset or close help */

@@ -23,8 +23,9 @@ int fm_session_open(struct fm_model *m, struct fm_session **out, struct fm_error
     s->owner = m;
     m->n_open_sessions++;
     s->logits = mem_new(m->model->shape.vocabulary, sizeof *s->logits, "the logits", err);
+    s->ids = mem_new(m->budget.n_context, sizeof *s->ids, "the session's tokens", err);
     s->hash = XXH3_createState();
-    int rc = s->logits == NULL || s->hash == NULL
+    int rc = s->logits == NULL || s->ids == NULL || s->hash == NULL
                  ? err_set(err, FM_ERR_NOMEM, "out of memory: cannot allocate a session")
                  : sequence_new(m->model, m->kv_format, m->budget.n_context, &s->sequence, err);
     if (rc != 0) {
@@ -44,6 +45,7 @@ void fm_session_close(struct fm_session *s)
     sequence_free(s->sequence);
     (void)XXH3_freeState(s->hash); /* always succeeds */
     mem_free(s->logits);
+    mem_free(s->ids);
     mem_free(s);
 }
 
@@ -59,6 +61,38 @@ void fm_session_reset(struct fm_session *s)
 unsigned fm_session_position(const struct fm_session *s)
 {
     return s->sequence->position;
+}
+
+const int32_t *fm_session_ids(const struct fm_session *s)
+{
+    return s->ids;
+}
+
+unsigned fm_session_nearest(const struct fm_session *s, const int32_t *ids, size_t n_ids)
+{
+    const uint32_t position = s->sequence->position;
+    uint32_t n_common = 0;
+    if (s->is_broken || n_ids == 0)
+        return 0;
+    while (n_common < position && n_common < n_ids && s->ids[n_common] == ids[n_common])
+        n_common++;
+    if (n_common == n_ids)
+        n_common--; /* the last one is computed, for its logits */
+    return sequence_nearest(s->sequence, n_common);
+}
+
+unsigned fm_session_rewind(struct fm_session *s, const int32_t *ids, size_t n_ids)
+{
+    const unsigned to = fm_session_nearest(s, ids, n_ids);
+    if (to == 0) {
+        fm_session_reset(s);
+    } else if (to < s->sequence->position) {
+        sequence_rewind(s->sequence, to);
+        s->has_logits = false;
+        __atomic_store_n(&s->is_cancelled, 0, __ATOMIC_RELAXED);
+        (void)XXH3_128bits_reset(s->hash); /* fails for NULL only */
+    }
+    return to;
 }
 
 const float *fm_session_logits(const struct fm_session *s)
@@ -253,6 +287,18 @@ static uint32_t fill_batch(struct evaluation *e)
     return n_segments;
 }
 
+/* The tokens that a segment has computed. The end of a prompt is marked: what is asked next often
+ * differs from here on. */
+static void remember(const struct evaluation *e, uint32_t segment)
+{
+    struct fm_session *s = session_of(e, segment);
+    const struct batch_segment *done = &e->m->segments[segment];
+    memcpy(s->ids + s->sequence->position - done->n_tokens, done->tokens,
+           done->n_tokens * sizeof *s->ids);
+    if (done->n_tokens > 1 && done->wants_last_logits)
+        sequence_mark(s->sequence);
+}
+
 static int run_batches(struct evaluation *e, struct fm_error *err)
 {
     const struct batch_hooks hooks = {.ctx = e, .before_layer = before_layer,
@@ -265,6 +311,8 @@ static int run_batches(struct evaluation *e, struct fm_error *err)
         int rc = forward_run(e->m->forward, &batch, err);
         if (rc != 0)
             return rc;
+        for (uint32_t i = 0; i < n_segments; i++)
+            remember(e, i);
         e->n_done += e->n_rows;
     }
     return 0;

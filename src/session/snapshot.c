@@ -1,0 +1,312 @@
+#include "session/snapshot.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/plat.h"
+
+/* Little-endian, as it lies in memory on every processor this runs on. Behind it: tokens, positions
+ * of the marks, their states after the session's own, keys and values, XXH3-128 of all of it. */
+struct snapshot_header {
+    char magic[8];
+    uint64_t model;
+    uint64_t bytes; /* of the file */
+    uint64_t recurrent_bytes, kv_position_bytes;
+    char kv_format[16];
+    uint32_t n_tokens, n_marks;
+    uint64_t checksum; /* XXH3 of the header before it, the tokens and the marks' positions */
+};
+
+static const char magic[8] = {'F', 'M', 'S', 'N', 'A', 'P', '1', '\n'};
+
+/* ---- what is in it --------------------------------------------------------------------------- */
+
+uint64_t snapshot_model(const struct fm_model *m)
+{
+    const uint64_t facts[] = {model_identity(m->model),
+                              XXH3_64bits(m->model->dense, m->model->dense_bytes),
+                              m->model->dense_bytes};
+    return XXH3_64bits(facts, sizeof facts);
+}
+
+static uint32_t n_marks(const struct sequence *seq)
+{
+    uint32_t n = 0;
+    for (unsigned i = 0; i < SEQUENCE_MARKS && seq->recurrent_bytes > 0; i++)
+        n += seq->marks[i].position > 0;
+    return n;
+}
+
+static uint64_t bytes_of(const struct snapshot_header *h)
+{
+    return sizeof *h + (uint64_t)h->n_tokens * sizeof(int32_t) + h->n_marks * sizeof(uint32_t) +
+           (1 + (uint64_t)h->n_marks) * h->recurrent_bytes + h->n_tokens * h->kv_position_bytes +
+           sizeof(XXH128_hash_t);
+}
+
+static struct snapshot_header header_of(const struct fm_model *m, uint64_t model)
+{
+    struct sequence_sizes sizes;
+    struct snapshot_header h = {.model = model};
+    sequence_sizes(m->model, m->kv_format, &sizes);
+    memcpy(h.magic, magic, sizeof magic);
+    (void)snprintf(h.kv_format, sizeof h.kv_format, "%s", m->kv_format->name);
+    h.recurrent_bytes = sizes.recurrent_bytes;
+    h.kv_position_bytes = sizes.kv_position_bytes;
+    return h;
+}
+
+static struct snapshot_header header_for(const struct fm_session *s, uint64_t model)
+{
+    struct snapshot_header h = header_of(s->owner, model);
+    h.n_tokens = s->sequence->position;
+    h.n_marks = n_marks(s->sequence);
+    h.bytes = bytes_of(&h);
+    return h;
+}
+
+uint64_t snapshot_bytes(const struct fm_session *s)
+{
+    return header_for(s, 0).bytes;
+}
+
+static uint64_t head_checksum(const struct snapshot_header *h, const int32_t *ids,
+                              const uint32_t *marks)
+{
+    const uint64_t sums[] = {XXH3_64bits(h, offsetof(struct snapshot_header, checksum)),
+                             XXH3_64bits(ids, h->n_tokens * sizeof *ids),
+                             XXH3_64bits(marks, h->n_marks * sizeof *marks)};
+    return XXH3_64bits(sums, sizeof sums);
+}
+
+/* ---- a file, from its beginning to its end --------------------------------------------------- */
+
+struct stream {
+    int fd;
+    bool writes;
+    const char *path;
+    uint64_t at;
+    XXH3_state_t *hash;
+    int rc;
+    struct fm_error *err;
+};
+
+static void pass(struct stream *f, void *bytes, uint64_t n)
+{
+    if (f->rc != 0 || n == 0)
+        return;
+    f->rc = f->writes ? plat_write_at(f->fd, f->path, bytes, n, f->at, f->err)
+                      : plat_read_at(f->fd, f->path, bytes, n, f->at, f->err);
+    if (f->rc == 0)
+        (void)XXH3_128bits_update(f->hash, bytes, n); /* fails for NULL only */
+    f->at += n;
+}
+
+static void pass_state(struct stream *f, const struct fm_session *s, uint32_t n_positions)
+{
+    const struct fm_model *m = s->owner;
+    const struct arch *arch = arch_of(m->model);
+    struct sequence *seq = s->sequence;
+    pass(f, seq->block, seq->recurrent_bytes);
+    for (unsigned i = 0; i < SEQUENCE_MARKS; i++)
+        if (seq->marks[i].position > 0)
+            pass(f, seq->marks[i].recurrent, seq->recurrent_bytes);
+    for (uint32_t i = 0; i < m->model->shape.n_layers; i++) {
+        struct layer_state layer;
+        arch->state(m->model->arch, i, &layer);
+        const uint64_t row = quant_row_bytes(m->kv_format, layer.head_dim);
+        const uint64_t head = row * m->budget.n_context;
+        for (uint32_t h = 0; h < layer.n_kv_heads; h++) {
+            pass(f, (char *)seq->layers[i].keys + h * head, n_positions * row);
+            pass(f, (char *)seq->layers[i].values + h * head, n_positions * row);
+        }
+    }
+}
+
+static int stream_begin(struct stream *f, struct fm_error *err)
+{
+    f->err = err;
+    f->hash = XXH3_createState();
+    if (f->hash == NULL)
+        return err_set(err, FM_ERR_NOMEM, "out of memory: cannot allocate a checksum");
+    (void)XXH3_128bits_reset(f->hash); /* fails for NULL only */
+    return 0;
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+static int write_all(const struct fm_session *s, uint64_t model, int fd, const char *path,
+                     struct fm_error *err)
+{
+    struct stream f = {.fd = fd, .writes = true, .path = path};
+    struct snapshot_header h = header_for(s, model);
+    uint32_t marks[SEQUENCE_MARKS];
+    uint32_t n = 0;
+    for (unsigned i = 0; i < SEQUENCE_MARKS && h.n_marks > 0; i++)
+        if (s->sequence->marks[i].position > 0)
+            marks[n++] = s->sequence->marks[i].position;
+    h.checksum = head_checksum(&h, s->ids, marks);
+    int rc = stream_begin(&f, err);
+    if (rc != 0)
+        return rc;
+    pass(&f, &h, sizeof h);
+    pass(&f, s->ids, h.n_tokens * sizeof *s->ids);
+    pass(&f, marks, n * sizeof *marks);
+    pass_state(&f, s, h.n_tokens);
+    XXH128_hash_t sum = XXH3_128bits_digest(f.hash);
+    pass(&f, &sum, sizeof sum);
+    (void)XXH3_freeState(f.hash); /* always succeeds */
+    return f.rc != 0 ? f.rc : plat_sync(fd, path, err);
+}
+
+int snapshot_write(const struct fm_session *s, uint64_t model, const char *path,
+                   struct fm_error *err)
+{
+    char part[LIMIT_PATH_BYTES];
+    bool is_direct = false;
+    int fd;
+    if (s->is_broken || s->sequence->position == 0)
+        return err_set(err, FM_ERR_ARG, "the session has no tokens to keep");
+    if ((size_t)snprintf(part, sizeof part, "%s.part", path) >= sizeof part)
+        return err_set(err, FM_ERR_ARG, "the path '%s' is too long", path);
+    int rc = plat_create(part, &is_direct, &fd, err);
+    if (rc != 0)
+        return rc;
+    rc = write_all(s, model, fd, part, err);
+    plat_close(fd);
+    if (rc == 0)
+        rc = plat_rename(part, path, err);
+    if (rc != 0)
+        (void)plat_remove(part, NULL); /* the fault before is the one to tell of */
+    return rc;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+static int check_header(const struct fm_model *m, uint64_t model, const struct snapshot_header *h,
+                        uint64_t file_bytes, const char *path, struct fm_error *err)
+{
+    const struct snapshot_header own = header_of(m, model);
+    if (memcmp(h->magic, magic, sizeof magic) != 0)
+        return err_set(err, FM_ERR_FORMAT, "'%s' is no snapshot", path);
+    if (h->model != model || h->recurrent_bytes != own.recurrent_bytes ||
+        h->kv_position_bytes != own.kv_position_bytes ||
+        memcmp(h->kv_format, own.kv_format, sizeof own.kv_format) != 0)
+        return err_set(err, FM_ERR_FORMAT,
+                       "'%s' is a snapshot of another model or another format of keys and values",
+                       path);
+    if (h->n_tokens == 0 || h->n_marks > SEQUENCE_MARKS || bytes_of(h) != h->bytes ||
+        h->bytes != file_bytes)
+        return err_set(err, FM_ERR_FORMAT,
+                       "the snapshot '%s' is damaged: it has %llu bytes and says %llu", path,
+                       (unsigned long long)file_bytes, (unsigned long long)h->bytes);
+    if (h->n_tokens > m->budget.n_context)
+        return err_set(err, FM_ERR_ARG,
+                       "the snapshot '%s' has %u tokens, the context has %u positions (--context)",
+                       path, h->n_tokens, m->budget.n_context);
+    return 0;
+}
+
+/* Header, tokens and marks, in this order. */
+static int read_head(const struct fm_model *m, uint64_t model, struct stream *f,
+                     uint64_t file_bytes, struct snapshot_header *h, int32_t *ids,
+                     uint32_t marks[SEQUENCE_MARKS])
+{
+    pass(f, h, sizeof *h);
+    if (f->rc == 0)
+        f->rc = check_header(m, model, h, file_bytes, f->path, f->err);
+    if (f->rc != 0)
+        return f->rc;
+    pass(f, ids, h->n_tokens * sizeof *ids);
+    pass(f, marks, h->n_marks * sizeof *marks);
+    bool is_sound = f->rc == 0 && head_checksum(h, ids, marks) == h->checksum;
+    for (uint32_t i = 0; is_sound && i < h->n_marks; i++)
+        is_sound = marks[i] > 0 && marks[i] <= h->n_tokens;
+    for (uint32_t i = 0; is_sound && i < h->n_tokens; i++)
+        is_sound = ids[i] >= 0 && (uint32_t)ids[i] < m->model->shape.vocabulary;
+    if (f->rc == 0 && !is_sound)
+        f->rc = err_set(f->err, FM_ERR_FORMAT, "the snapshot '%s' is damaged", f->path);
+    return f->rc;
+}
+
+int snapshot_read_info(const struct fm_model *m, uint64_t model, const char *path,
+                       struct snapshot_info *info, struct fm_error *err)
+{
+    struct stream f = {.path = path};
+    struct snapshot_header h;
+    uint64_t bytes;
+    *info = (struct snapshot_info){0};
+    int rc = plat_open(path, &f.fd, &bytes, err);
+    if (rc != 0)
+        return rc;
+    rc = stream_begin(&f, err);
+    if (rc == 0) {
+        info->ids = mem_new(m->budget.n_context, sizeof *info->ids, "a snapshot's tokens", err);
+        rc = info->ids == NULL ? FM_ERR_NOMEM
+                               : read_head(m, model, &f, bytes, &h, info->ids, info->marks);
+        (void)XXH3_freeState(f.hash); /* always succeeds */
+    }
+    plat_close(f.fd);
+    if (rc != 0) {
+        mem_free(info->ids);
+        info->ids = NULL;
+        return rc;
+    }
+    info->bytes = bytes;
+    info->n_tokens = h.n_tokens;
+    info->n_marks = h.n_marks;
+    info->is_attention_only = h.recurrent_bytes == 0;
+    return 0;
+}
+
+static int read_all(struct fm_session *s, uint64_t model, struct stream *f, uint64_t file_bytes)
+{
+    struct snapshot_header h;
+    uint32_t marks[SEQUENCE_MARKS];
+    XXH128_hash_t sum;
+    if (read_head(s->owner, model, f, file_bytes, &h, s->ids, marks) != 0)
+        return f->rc;
+    for (uint32_t i = 0; i < h.n_marks; i++)
+        s->sequence->marks[i].position = marks[i];
+    pass_state(f, s, h.n_tokens);
+    const XXH128_hash_t is = XXH3_128bits_digest(f->hash);
+    pass(f, &sum, sizeof sum);
+    if (f->rc == 0 && !XXH128_isEqual(is, sum))
+        f->rc = err_set(f->err, FM_ERR_FORMAT, "the snapshot '%s' is damaged: its checksum is "
+                        "another", f->path);
+    if (f->rc == 0)
+        s->sequence->position = h.n_tokens;
+    return f->rc;
+}
+
+int snapshot_read(struct fm_session *s, uint64_t model, const char *path, struct fm_error *err)
+{
+    struct stream f = {.path = path};
+    uint64_t bytes;
+    fm_session_reset(s);
+    int rc = plat_open(path, &f.fd, &bytes, err);
+    if (rc != 0)
+        return rc;
+    rc = stream_begin(&f, err);
+    if (rc == 0) {
+        rc = read_all(s, model, &f, bytes);
+        (void)XXH3_freeState(f.hash); /* always succeeds */
+    }
+    plat_close(f.fd);
+    if (rc != 0)
+        fm_session_reset(s);
+    return rc;
+}
+
+/* ---- for the public --------------------------------------------------------------------------- */
+
+int fm_session_save(const struct fm_session *s, const char *path, struct fm_error *err)
+{
+    return snapshot_write(s, snapshot_model(s->owner), path, err);
+}
+
+int fm_session_load(struct fm_session *s, const char *path, struct fm_error *err)
+{
+    return snapshot_read(s, snapshot_model(s->owner), path, err);
+}

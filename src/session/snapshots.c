@@ -1,0 +1,259 @@
+/* A directory of snapshots of one model: the longest known prefix of a prompt is found there. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/limits.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/plat.h"
+#include "format/directory.h"
+#include "session/snapshot.h"
+
+#define SUFFIX ".fmsnap"
+/* 32 digits and the suffix. */
+#define NAME_BYTES 48
+
+struct entry {
+    char name[NAME_BYTES];
+    struct snapshot_info info;
+    int64_t used_ns; /* when it was written or restored last */
+};
+
+struct fm_snapshots {
+    struct fm_model *model;
+    uint64_t identity;
+    char *dir;
+    uint64_t most_bytes, bytes;
+    int lock_fd; /* -1: another process has it, and this one only reads */
+    struct entry *entries;
+    size_t n_entries, cap_entries;
+    struct fm_snapshots_stats stats;
+};
+
+static bool path_of(const struct fm_snapshots *store, const char *name,
+                    char path[LIMIT_PATH_BYTES])
+{
+    return (size_t)snprintf(path, LIMIT_PATH_BYTES, "%s/%s", store->dir, name) < LIMIT_PATH_BYTES;
+}
+
+/* ---- the list -------------------------------------------------------------------------------- */
+
+static void forget(struct fm_snapshots *store, size_t i)
+{
+    store->bytes -= store->entries[i].info.bytes;
+    mem_free(store->entries[i].info.ids);
+    store->entries[i] = store->entries[--store->n_entries];
+}
+
+static void drop(struct fm_snapshots *store, size_t i)
+{
+    char path[LIMIT_PATH_BYTES];
+    struct fm_error err;
+    if (store->lock_fd >= 0 && path_of(store, store->entries[i].name, path) &&
+        plat_remove(path, &err) != 0)
+        log_info("snapshots", "%s", err.text);
+    forget(store, i);
+}
+
+static int add(struct fm_snapshots *store, const char *name, int64_t used_ns, struct fm_error *err)
+{
+    char path[LIMIT_PATH_BYTES];
+    struct entry e = {.used_ns = used_ns};
+    if (strlen(name) >= sizeof e.name || !path_of(store, name, path))
+        return err_set(err, FM_ERR_ARG, "the path of snapshot '%s' is too long", name);
+    (void)snprintf(e.name, sizeof e.name, "%s", name);
+    int rc = snapshot_read_info(store->model, store->identity, path, &e.info, err);
+    if (rc == 0)
+        rc = mem_grow((void **)&store->entries, &store->cap_entries, store->n_entries + 1,
+                      sizeof *store->entries, "the list of snapshots", err);
+    if (rc != 0) {
+        mem_free(e.info.ids);
+        return rc;
+    }
+    store->entries[store->n_entries++] = e;
+    store->bytes += e.info.bytes;
+    return 0;
+}
+
+static int see_name(void *ctx, const char *name, struct fm_error *err)
+{
+    struct fm_snapshots *store = ctx;
+    char path[LIMIT_PATH_BYTES];
+    struct plat_file_info info;
+    struct fm_error why;
+    (void)err;
+    if (!path_of(store, name, path) || !plat_file_info(path, &info) || info.is_dir)
+        return 0;
+    if (name_has_suffix(name, SUFFIX ".part") && store->lock_fd >= 0)
+        (void)plat_remove(path, &why); /* left by a process that was killed */
+    else if (name_has_suffix(name, SUFFIX) && add(store, name, info.mtime_ns, &why) != 0)
+        log_info("snapshots", "skipped: %s", why.text);
+    return 0;
+}
+
+/* Makes room for so many bytes: what was used longest ago goes first. */
+static bool make_room(struct fm_snapshots *store, uint64_t bytes)
+{
+    if (bytes > store->most_bytes)
+        return false;
+    while (store->bytes > store->most_bytes - bytes) {
+        size_t oldest = 0;
+        for (size_t i = 1; i < store->n_entries; i++)
+            if (store->entries[i].used_ns < store->entries[oldest].used_ns)
+                oldest = i;
+        drop(store, oldest);
+    }
+    return true;
+}
+
+/* ---- open and close --------------------------------------------------------------------------- */
+
+int fm_snapshots_open(struct fm_model *model, const char *dir, uint64_t most_bytes,
+                      struct fm_snapshots **out, struct fm_error *err)
+{
+    *out = NULL;
+    int rc = plat_make_dir(dir, err);
+    if (rc != 0)
+        return rc;
+    struct fm_snapshots *store = mem_new(1, sizeof *store, "the snapshots", err);
+    if (store == NULL)
+        return FM_ERR_NOMEM;
+    struct fm_error why;
+    store->model = model;
+    store->identity = snapshot_model(model);
+    store->most_bytes = most_bytes;
+    store->lock_fd = -1;
+    store->dir = mem_strdup(dir, err);
+    rc = store->dir == NULL ? FM_ERR_NOMEM : 0;
+    if (rc == 0 && plat_lock_dir(dir, &store->lock_fd, &why) != 0) {
+        store->lock_fd = -1;
+        log_info("snapshots", "none are written: %s", why.text);
+    }
+    if (rc == 0)
+        rc = plat_each_name(dir, see_name, store, err);
+    if (rc != 0) {
+        fm_snapshots_close(store);
+        return rc;
+    }
+    if (store->lock_fd >= 0)
+        (void)make_room(store, 0);
+    *out = store;
+    return 0;
+}
+
+void fm_snapshots_close(struct fm_snapshots *store)
+{
+    if (store == NULL)
+        return;
+    while (store->n_entries > 0)
+        forget(store, store->n_entries - 1);
+    plat_close(store->lock_fd);
+    mem_free(store->entries);
+    mem_free(store->dir);
+    mem_free(store);
+}
+
+void fm_snapshots_stats(const struct fm_snapshots *store, struct fm_snapshots_stats *stats)
+{
+    *stats = store->stats;
+    stats->n_files = store->n_entries;
+    stats->bytes = store->bytes;
+}
+
+/* ---- keeping ----------------------------------------------------------------------------------- */
+
+static void name_of(const struct fm_session *s, uint64_t identity, char name[NAME_BYTES])
+{
+    const XXH128_hash_t h =
+        XXH3_128bits_withSeed(s->ids, s->sequence->position * sizeof *s->ids, identity);
+    (void)snprintf(name, NAME_BYTES, "%016llx%016llx" SUFFIX, (unsigned long long)h.high64,
+                   (unsigned long long)h.low64);
+}
+
+static void touch(struct fm_snapshots *store, struct entry *e)
+{
+    char path[LIMIT_PATH_BYTES];
+    e->used_ns = plat_wall_ns();
+    if (store->lock_fd >= 0 && path_of(store, e->name, path))
+        plat_touch(path);
+}
+
+int fm_snapshots_keep(struct fm_snapshots *store, const struct fm_session *s, struct fm_error *err)
+{
+    char name[NAME_BYTES], path[LIMIT_PATH_BYTES];
+    if (store->lock_fd < 0 || s->is_broken || s->sequence->position == 0)
+        return 0;
+    name_of(s, store->identity, name);
+    for (size_t i = 0; i < store->n_entries; i++)
+        if (strcmp(store->entries[i].name, name) == 0) {
+            touch(store, &store->entries[i]);
+            return 0;
+        }
+    const uint64_t bytes = snapshot_bytes(s);
+    if (!make_room(store, bytes)) {
+        log_info("snapshots", "%u tokens take %llu bytes and the limit is %llu: not kept",
+                 s->sequence->position, (unsigned long long)bytes,
+                 (unsigned long long)store->most_bytes);
+        return 0;
+    }
+    if (!path_of(store, name, path))
+        return err_set(err, FM_ERR_ARG, "the path of snapshot '%s' is too long", name);
+    int rc = snapshot_write(s, store->identity, path, err);
+    if (rc == 0)
+        rc = add(store, name, plat_wall_ns(), err);
+    store->stats.n_written += rc == 0;
+    return rc;
+}
+
+/* ---- finding ------------------------------------------------------------------------------------ */
+
+/* Where a session restored from it could go on with these tokens. */
+static uint32_t usable(const struct entry *e, const int32_t *ids, size_t n_ids)
+{
+    const struct snapshot_info *info = &e->info;
+    uint32_t n_common = 0, best = 0;
+    while (n_common < info->n_tokens && n_common + 1 < n_ids &&
+           info->ids[n_common] == ids[n_common])
+        n_common++;
+    if (n_common == info->n_tokens || info->is_attention_only)
+        return n_common;
+    for (uint32_t i = 0; i < info->n_marks; i++)
+        if (info->marks[i] <= n_common && info->marks[i] > best)
+            best = info->marks[i];
+    return best;
+}
+
+/* The best one that is more than `least`; NULL: none. */
+static struct entry *find_best(const struct fm_snapshots *store, const int32_t *ids, size_t n_ids,
+                               uint32_t least)
+{
+    struct entry *best = NULL;
+    for (size_t i = 0; i < store->n_entries; i++) {
+        const uint32_t n = usable(&store->entries[i], ids, n_ids);
+        if (n > least) {
+            best = &store->entries[i];
+            least = n;
+        }
+    }
+    return best;
+}
+
+unsigned fm_snapshots_restore(struct fm_snapshots *store, struct fm_session *s, const int32_t *ids,
+                              size_t n_ids)
+{
+    const uint32_t own = fm_session_nearest(s, ids, n_ids);
+    struct entry *e;
+    while ((e = find_best(store, ids, n_ids, own)) != NULL) {
+        char path[LIMIT_PATH_BYTES];
+        struct fm_error err = {0};
+        if (path_of(store, e->name, path) &&
+            snapshot_read(s, store->identity, path, &err) == 0) {
+            touch(store, e);
+            store->stats.n_restored++;
+            break;
+        }
+        log_info("snapshots", "skipped: %s", err.text);
+        drop(store, (size_t)(e - store->entries));
+    }
+    return fm_session_rewind(s, ids, n_ids);
+}
