@@ -24,8 +24,8 @@ struct expert_store {
 
 /* ---- open and close ------------------------------------------------------------------------- */
 
-/* One operation reads about so much: half of it, eight at a time, is little for an SSD; twice as much
- * came a quarter slower into memory that no cache holds. */
+/* One operation reads about so much: half of it, eight at a time, is little for an SSD; twice as
+ * much came a quarter slower into memory that no cache holds. */
 #define OP_BYTES (1u << 19)
 
 /* The most bytes of an operation: whole pages. Large experts are read in longer ones. */
