@@ -454,15 +454,20 @@ static struct node *parse_subscript(struct parser *p, struct node *of)
     }
     parser_advance(p);
     struct node *tuple = parser_node(p, N_TUPLE, p->token.line);
+    bool has_slice = false;
     if (tuple == NULL)
         return NULL;
     struct node **tail = &tuple->list;
     while (p->rc == 0 && !parser_is_operator(p, "]")) {
         if (tuple->list != NULL)
             parser_expect_operator(p, ",");
-        parser_append(&tail, parse_subscribed(p));
+        struct node *part = parse_subscribed(p);
+        has_slice = has_slice || (part != NULL && part->kind == N_SLICE);
+        parser_append(&tail, part);
     }
     parser_expect_operator(p, "]");
+    if (has_slice && p->rc == 0 && tuple->list->next != NULL)
+        return parser_fail(p, node->line, "a slice stands alone");
     node->b = tuple->list != NULL && tuple->list->next == NULL ? tuple->list : tuple;
     return node;
 }
