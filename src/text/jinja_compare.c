@@ -62,7 +62,9 @@ static int compare_numbers(struct value a, struct value b)
     const int64_t i = int_of(a.kind == V_FLOAT ? b : a);
     const double f = a.kind == V_FLOAT ? a.u.f : b.u.f;
     int order; /* of the float against the integer */
-    if (f >= 9223372036854775808.0)
+    if (isnan(f))
+        order = 1; /* those who ask look for it themselves */
+    else if (f >= 9223372036854775808.0)
         order = 1;
     else if (f < -9223372036854775808.0)
         order = -1;
@@ -239,9 +241,11 @@ static struct list *characters_of(struct run *r, const struct str *s)
         size_t end = at + 1;
         while (end < s->bytes && ((uint8_t)s->text[end] & 0xc0) == 0x80)
             end++;
-        struct str *one = (struct str *)str_part(r, s, at, end);
-        if (one != s) /* a character of markup is not markup */
-            one->is_markup = false;
+        struct str *one = run_new(r, 1, sizeof *one);
+        if (one == NULL)
+            break;
+        *one = *str_part(r, s, at, end);
+        one->is_markup = false; /* a character of markup is not markup */
         list_push(r, list, v_str(one));
         at = end;
     }

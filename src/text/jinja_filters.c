@@ -168,7 +168,7 @@ static struct value x_truncate(struct run *r, struct value v, const struct args 
     const struct str *end = given[2].kind == V_MISSING ? v_text(r, "...").u.str
                                                        : arg_str(r, "truncate", given[2]);
     const int64_t leeway = given[3].kind == V_NONE ? 5 : arg_int(r, "truncate", given[3], 5);
-    const int64_t kept = length - (int64_t)end->n_chars;
+    const int64_t kept = length < 0 ? -1 : length - (int64_t)end->n_chars;
     if (r->rc == 0 && (kept < 0 || leeway < 0))
         return run_fail(r, "truncate: the length is shorter than the end");
     if (!value_length(r, v, &n) || n - leeway <= length)
@@ -381,10 +381,13 @@ static struct value round_common(struct run *r, struct value v, int64_t digits)
         int64_t down = x / by * by, rest = x % by;
         if (rest < 0) {
             rest += by;
-            down -= by;
+            if (__builtin_sub_overflow(down, by, &down))
+                return run_fail(r, "an integer does not fit into 64 bits");
         }
         const bool is_up = rest > by - rest || (rest == by - rest && (down / by) % 2 != 0);
-        return v_int(is_up ? down + by : down);
+        if (is_up && __builtin_add_overflow(down, by, &down))
+            return run_fail(r, "an integer does not fit into 64 bits");
+        return v_int(down);
     }
     if (isnan(v.u.f) || isinf(v.u.f) || digits > 300)
         return v;

@@ -161,9 +161,10 @@ static int64_t take_number(struct percent *f)
     }
     while (look(f) >= '0' && look(f) <= '9' && x <= MOST_WIDTH)
         x = 10 * x + (f->format->text[f->at++] - '0');
-    if (x > MOST_WIDTH || x < -MOST_WIDTH)
-        (void)run_fail(f->r, "a width of more than %d", MOST_WIDTH);
-    return x;
+    if (x <= MOST_WIDTH && x >= -MOST_WIDTH)
+        return x;
+    (void)run_fail(f->r, "a width of more than %d", MOST_WIDTH);
+    return 0;
 }
 
 static void take_flags(struct percent *f, struct layout *l)

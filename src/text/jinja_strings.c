@@ -591,7 +591,7 @@ static struct value m_expandtabs(struct run *r, struct value self, const struct 
         if (c == '\t') {
             const int64_t n = size > 0 ? size - column % size : 0;
             sbuf_fill(r, &text, &blank, (size_t)n);
-            column += n;
+            column += r->rc == 0 ? n : 0;
             continue;
         }
         sbuf_part(r, &text, s, at, at + used);

@@ -5,7 +5,7 @@ that depends on addresses, random numbers or integers of more than 64 bits.
 """
 VARIABLES = {
     "s": "Hello World", "t": "  <b>x & 'y'</b>\n\tz ", "u": "Zürich ß ǅ İ ΑΣ 日本語 😀", "e": "",
-    "n": 7, "m": -3, "z": 0, "f": 2.5, "g": -0.125, "h": 1e16, "b": True, "c": False,
+    "n": 7, "m": -3, "z": 0, "f": 2.5, "g": 0.125, "h": 1e16, "b": True, "c": False,
     "nil": None, "l": [3, 1, 2], "w": ["b", "A", "c", "a"], "x": [], "mixed": [1, "1", 1.0, None],
     "d": {"b": 1, "a": [1, 2], "C": {"k": "v"}}, "q": {},
     "rows": [{"k": "x", "v": 1, "deep": {"i": [4, 5]}}, {"k": "Y", "v": 2},
@@ -21,7 +21,7 @@ tojson|tojson(indent=2)|tojson(sort_keys=true)|tojson(ensure_ascii=true)
 tojson(separators=(',', ':'))|dictsort|dictsort(by='value')
 dictsort(true, reverse=true)|items|items|list|replace('l', 'L')|replace('', '.')
 replace('o', '0', 1)|indent|indent(2, true)|indent(width='> ', blank=true)
-truncate(5)|truncate(6, true)|truncate(7, end='!', leeway=0)|wordcount|urlencode
+truncate(5)|truncate(6, true)|truncate(7, end='!', leeway=0)|urlencode
 map('upper')|map('upper')|list|map(attribute='v')|map(attribute='deep.i.0')
 map(attribute='zz', default=9)|list|map('int')|list|select|list|select('odd')
 list|select('gt', 1)|list|reject('none')|list|reject('string')|list
