@@ -9,8 +9,8 @@
  * `struct fm_error`, which may be NULL. The library never exits, prints or reads the environment.
  *
  * Threads: a model and its sessions are used by one thread at a time. Beside it, any thread may
- * tokenize (fm_tokenize, fm_tokenize_chat, fm_token_text), use decoders and samplers of its own,
- * and call fm_session_cancel, which a signal handler may do too. Two models are independent.
+ * use text (fm_tokenize*, fm_chat_render, fm_token_*), decoders and samplers of its own, and call
+ * fm_session_cancel, which a signal handler may do too. Two models are independent.
  *
  * Callbacks run on the thread that evaluates. They may tokenize and decode; they must not evaluate,
  * reset or close anything of the same model. */
@@ -142,6 +142,7 @@ struct fm_model_info {
     uint64_t mul_adds_per_head;     /* for each token whose logits are wanted */
     unsigned n_ignored_tensors;     /* vision, multi-token prediction */
     bool has_tokenizer, has_tied_head;
+    bool has_chat_template; /* of its own; where it is false, ChatML stands in */
     const char *routes, *approximate; /* as in fm_stats */
 };
 
@@ -324,12 +325,33 @@ enum {
 FM_API int fm_tokenize(const struct fm_model *model, const char *text, size_t text_bytes,
                        int flags, int32_t **ids, size_t *n_ids, struct fm_error *err);
 
-/* Token ids of one user message in the model's chat form, ready to be answered; freed with
- * fm_free. Special tokens in `system` (may be NULL) and `user` are ordinary characters.
- * FM_ERR_UNSUPPORTED when the tokenizer has no chat tokens. */
+/* A conversation in the model's chat form: JSON text, either an array of messages or an object with
+ * "messages", "tools", "documents", "add_generation_prompt" (otherwise true) and other variables of
+ * the model's chat template ("enable_thinking"). A model without a template has ChatML.
+ *
+ * Nobody leaves his turn: special tokens in what somebody wrote are ordinary characters. Tokens
+ * such as <think> and <tool_call> count in content and reasoning of the assistant's messages, so
+ * that an answer in the history has the ids it was generated with; those that frame the turns do
+ * not even there. Any thread. FM_ERR_ARG when it is no conversation, or the template refuses it;
+ * FM_ERR_UNSUPPORTED when the model has no chat form. */
+struct fm_chat_options {
+    int64_t now_s;        /* seconds since 1970, for templates that write the date */
+    int32_t now_offset_s; /* what local time is ahead of UTC */
+};
+/* The text, NUL-terminated; freed with fm_free. `options` may be NULL: the beginning of 1970. */
+FM_API int fm_chat_render(const struct fm_model *model, const char *conversation, size_t bytes,
+                          const struct fm_chat_options *options, char **text, size_t *text_bytes,
+                          struct fm_error *err);
+/* Its token ids, freed with fm_free. */
+FM_API int fm_tokenize_messages(const struct fm_model *model, const char *conversation,
+                                size_t bytes, const struct fm_chat_options *options, int32_t **ids,
+                                size_t *n_ids, struct fm_error *err);
+/* The same of an optional system message and one of the user, ready to be answered. */
 FM_API int fm_tokenize_chat(const struct fm_model *model, const char *system, const char *user,
                             size_t user_bytes, int32_t **ids, size_t *n_ids, struct fm_error *err);
 
+/* True for tokens that steer the model and give no text. */
+FM_API bool fm_token_is_special(const struct fm_model *model, int32_t id);
 /* The bytes an id stands for, special tokens included and not necessarily whole characters; NULL
  * when the id has no token. Not NUL-terminated. */
 FM_API const char *fm_token_text(const struct fm_model *model, int32_t id, size_t *text_bytes);

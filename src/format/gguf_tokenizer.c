@@ -380,10 +380,12 @@ static int add_tokenizer_config(struct source *source, const struct gguf *g,
                                 const struct vocabulary *v, struct fm_error *err)
 {
     struct writer w = {.path = g->path, .err = err};
-    uint64_t eos = UINT64_MAX, template_bytes = 0;
+    uint64_t eos = UINT64_MAX, bos = UINT64_MAX, template_bytes = 0;
     const char *template = NULL;
     bool adds_bos = false;
     int rc = find_id(g, v, "tokenizer.ggml.eos_token_id", &eos, err);
+    if (rc == 0)
+        rc = find_id(g, v, "tokenizer.ggml.bos_token_id", &bos, err);
     if (rc == 0)
         rc = gguf_bool_or(g, "tokenizer.ggml.add_bos_token", false, &adds_bos, err);
     if (rc == 0)
@@ -394,6 +396,10 @@ static int add_tokenizer_config(struct source *source, const struct gguf *g,
     if (eos != UINT64_MAX) {
         put(&w, ",\"eos_token\":");
         put_quoted(&w, v->tokens[eos].text, v->tokens[eos].bytes);
+    }
+    if (bos != UINT64_MAX) {
+        put(&w, ",\"bos_token\":");
+        put_quoted(&w, v->tokens[bos].text, v->tokens[bos].bytes);
     }
     if (template != NULL) {
         put(&w, ",\"chat_template\":");

@@ -66,7 +66,7 @@ static int open_tokenizer(struct fm_model *m, struct fm_error *err)
                      tokenizer_n_ids(m->tokenizer) - 1, m->model->shape.vocabulary);
     if (rc == 0)
         rc = read_eos_token(m, err);
-    return rc;
+    return rc != 0 ? rc : chat_form_open(m, err);
 }
 
 static int read_default_sampling(struct fm_model *m, struct fm_error *err)
@@ -238,6 +238,7 @@ void fm_model_close(struct fm_model *m)
     forward_close(m->forward);
     backend_close(m->be);
     streaming_close(m);
+    chat_close(m->chat);
     tokenizer_close(m->tokenizer);
     routes_close(m->routes);
     model_close(m->model);
@@ -290,6 +291,7 @@ void fm_model_info(const struct fm_model *m, struct fm_model_info *info)
         .state_bytes = sizes.recurrent_bytes,
         .n_ignored_tensors = model->n_ignored_tensors,
         .has_tokenizer = m->tokenizer != NULL,
+        .has_chat_template = m->chat != NULL && chat_has_template(m->chat),
         .has_tied_head = model->shape.has_tied_head,
         .routes = m->routes != NULL ? m->routes->label : NULL,
         .approximate = approximate_label(m),

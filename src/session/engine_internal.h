@@ -7,6 +7,7 @@
 
 #include "arch/forward.h"
 #include "session/pressure.h"
+#include "text/chat.h"
 #include "text/tokenizer.h"
 
 #ifdef __cplusplus
@@ -48,6 +49,7 @@ struct streaming {
 struct fm_model {
     struct model *model;
     struct tokenizer *tokenizer; /* NULL without tokenizer.json */
+    struct chat *chat;           /* NULL without tokenizer */
     struct fm_sampling default_sampling;
     const struct quant *kv_format;
     struct budget budget;
@@ -82,6 +84,9 @@ struct fm_session {
     uint32_t batch_item; /* while a batch runs: its place in the caller's list, plus one */
     uint32_t n_done;     /* tokens of the current call already computed */
 };
+
+/* The chat form of the model: its template and special tokens (text.c). */
+int chat_form_open(struct fm_model *m, struct fm_error *err);
 
 /* Divides the budget, or says with the arithmetic why it cannot. */
 int budget_plan(struct budget *b, const struct model *model, const struct quant *kv_format,

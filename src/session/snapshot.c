@@ -20,7 +20,7 @@ struct snapshot_header {
 
 static const char magic[8] = {'F', 'M', 'S', 'N', 'A', 'P', '1', '\n'};
 
-/* ---- what is in it --------------------------------------------------------------------------- */
+/* ---- what is in it -------------------------------------------------------------------------- */
 
 uint64_t snapshot_model(const struct fm_model *m)
 {
@@ -80,7 +80,7 @@ static uint64_t head_checksum(const struct snapshot_header *h, const int32_t *id
     return XXH3_64bits(sums, sizeof sums);
 }
 
-/* ---- a file, from its beginning to its end --------------------------------------------------- */
+/* ---- a file, from its beginning to its end -------------------------------------------------- */
 
 struct stream {
     int fd;
@@ -134,7 +134,7 @@ static int stream_begin(struct stream *f, struct fm_error *err)
     return 0;
 }
 
-/* ---- writing --------------------------------------------------------------------------------- */
+/* ---- writing -------------------------------------------------------------------------------- */
 
 static int write_all(const struct fm_session *s, uint64_t model, int fd, const char *path,
                      struct fm_error *err)
@@ -182,7 +182,7 @@ int snapshot_write(const struct fm_session *s, uint64_t model, const char *path,
     return rc;
 }
 
-/* ---- reading --------------------------------------------------------------------------------- */
+/* ---- reading -------------------------------------------------------------------------------- */
 
 static int check_header(const struct fm_model *m, uint64_t model, const struct snapshot_header *h,
                         uint64_t file_bytes, const char *path, struct fm_error *err)
@@ -299,7 +299,7 @@ int snapshot_read(struct fm_session *s, uint64_t model, const char *path, struct
     return rc;
 }
 
-/* ---- for the public --------------------------------------------------------------------------- */
+/* ---- for the public ------------------------------------------------------------------------- */
 
 int fm_session_save(const struct fm_session *s, const char *path, struct fm_error *err)
 {

@@ -36,7 +36,7 @@ static bool path_of(const struct fm_snapshots *store, const char *name,
     return (size_t)snprintf(path, LIMIT_PATH_BYTES, "%s/%s", store->dir, name) < LIMIT_PATH_BYTES;
 }
 
-/* ---- the list -------------------------------------------------------------------------------- */
+/* ---- the list ------------------------------------------------------------------------------- */
 
 static void forget(struct fm_snapshots *store, size_t i)
 {
@@ -106,7 +106,7 @@ static bool make_room(struct fm_snapshots *store, uint64_t bytes)
     return true;
 }
 
-/* ---- open and close --------------------------------------------------------------------------- */
+/* ---- open and close ------------------------------------------------------------------------- */
 
 int fm_snapshots_open(struct fm_model *model, const char *dir, uint64_t most_bytes,
                       struct fm_snapshots **out, struct fm_error *err)
@@ -160,7 +160,7 @@ void fm_snapshots_stats(const struct fm_snapshots *store, struct fm_snapshots_st
     stats->bytes = store->bytes;
 }
 
-/* ---- keeping ----------------------------------------------------------------------------------- */
+/* ---- keeping -------------------------------------------------------------------------------- */
 
 static void name_of(const struct fm_session *s, uint64_t identity, char name[NAME_BYTES])
 {
@@ -205,7 +205,7 @@ int fm_snapshots_keep(struct fm_snapshots *store, const struct fm_session *s, st
     return rc;
 }
 
-/* ---- finding ------------------------------------------------------------------------------------ */
+/* ---- finding -------------------------------------------------------------------------------- */
 
 /* Where a session restored from it could go on with these tokens. */
 static uint32_t usable(const struct entry *e, const int32_t *ids, size_t n_ids)

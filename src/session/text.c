@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "session/engine_internal.h"
 #include "text/chat.h"
+#include "text/unicode.h"
 
 static int needs_tokenizer(const struct fm_model *m, struct fm_error *err)
 {
@@ -25,19 +26,136 @@ int fm_tokenize(const struct fm_model *m, const char *text, size_t text_bytes, i
     return rc;
 }
 
+/* ---- conversations -------------------------------------------------------------------------- */
+
+int chat_form_open(struct fm_model *m, struct fm_error *err)
+{
+    const struct source *source = m->model->source;
+    struct jdoc config = {0}, json = {0}, map = {0};
+    struct chat_files files = {0};
+    char label[LIMIT_PATH_BYTES], *text = NULL;
+    int rc = source_read_text(source, "chat_template.jinja", LIMIT_CONFIG_JSON_BYTES, &text,
+                              &files.template_bytes, label, err);
+    if (rc == 0)
+        rc = source_read_json(source, "tokenizer_config.json", LIMIT_CONFIG_JSON_BYTES, &config,
+                              err);
+    if (rc == 0)
+        rc = source_read_json(source, "chat_template.json", LIMIT_CONFIG_JSON_BYTES, &json, err);
+    if (rc == 0)
+        rc = source_read_json(source, "special_tokens_map.json", LIMIT_CONFIG_JSON_BYTES, &map,
+                              err);
+    if (rc == 0) {
+        files.template_text = text;
+        files.tokenizer_config = config.root;
+        files.template_json = json.root;
+        files.special_tokens_map = map.root;
+        rc = chat_open(source->path, &files, m->tokenizer, &m->chat, err);
+    }
+    jdoc_clear(&config);
+    jdoc_clear(&json);
+    jdoc_clear(&map);
+    mem_free(text);
+    return rc;
+}
+
+static int render(const struct fm_model *m, const json_t *conversation,
+                  const struct fm_chat_options *options, struct jinja_rendering *out,
+                  struct fm_error *err)
+{
+    static const struct fm_chat_options defaults = {0};
+    options = options != NULL ? options : &defaults;
+    const int rc = needs_tokenizer(m, err);
+    return rc != 0 ? rc : chat_render(m->chat, conversation, options->now_s,
+                                      options->now_offset_s, out, err);
+}
+
+/* Messages as JSON text. */
+static int render_text(const struct fm_model *m, const char *conversation, size_t bytes,
+                       const struct fm_chat_options *options, struct jinja_rendering *out,
+                       struct fm_error *err)
+{
+    json_error_t why;
+    *out = (struct jinja_rendering){0};
+    json_t *json = json_loadb(conversation, bytes, JSON_REJECT_DUPLICATES, &why);
+    if (json == NULL)
+        return err_set(err, FM_ERR_ARG, "the conversation is not JSON: line %d: %s", why.line,
+                       why.text);
+    const int rc = render(m, json, options, out, err);
+    json_decref(json);
+    return rc;
+}
+
+int fm_chat_render(const struct fm_model *m, const char *conversation, size_t bytes,
+                   const struct fm_chat_options *options, char **text, size_t *text_bytes,
+                   struct fm_error *err)
+{
+    struct jinja_rendering rendering;
+    *text = NULL;
+    *text_bytes = 0;
+    const int rc = render_text(m, conversation, bytes, options, &rendering, err);
+    if (rc != 0)
+        return rc;
+    *text = rendering.text;
+    *text_bytes = rendering.bytes;
+    rendering.text = NULL;
+    jinja_rendering_clear(&rendering);
+    return 0;
+}
+
+int fm_tokenize_messages(const struct fm_model *m, const char *conversation, size_t bytes,
+                         const struct fm_chat_options *options, int32_t **ids, size_t *n_ids,
+                         struct fm_error *err)
+{
+    struct jinja_rendering rendering;
+    *ids = NULL;
+    *n_ids = 0;
+    int rc = render_text(m, conversation, bytes, options, &rendering, err);
+    if (rc == 0)
+        rc = chat_encode(m->chat, &rendering, ids, n_ids, err);
+    jinja_rendering_clear(&rendering);
+    return rc;
+}
+
+/* A message; text that is not UTF-8 has U+FFFD for every part that is not. */
+static int add_message(json_t *messages, const char *role, const char *text, size_t bytes,
+                       struct fm_error *err)
+{
+    const size_t n_bad = utf8_count_bad((const uint8_t *)text, bytes);
+    uint8_t *valid = mem_new(bytes + 2 * n_bad + 1, 1, "a message", err);
+    if (valid == NULL)
+        return FM_ERR_NOMEM;
+    const size_t n = utf8_repair((const uint8_t *)text, bytes, valid, NULL);
+    json_t *message = json_pack("{s:s, s:s%}", "role", role, "content", (char *)valid, n);
+    const int rc = json_array_append_new(messages, message) == 0
+                       ? 0 : err_set(err, FM_ERR_NOMEM, "no memory for a message");
+    mem_free(valid);
+    return rc;
+}
+
 int fm_tokenize_chat(const struct fm_model *m, const char *system, const char *user,
                      size_t user_bytes, int32_t **ids, size_t *n_ids, struct fm_error *err)
 {
+    struct jinja_rendering rendering = {0};
     *ids = NULL;
     *n_ids = 0;
-    int rc = needs_tokenizer(m, err);
-    if (rc != 0)
-        return rc;
-    if (!chat_is_available(m->tokenizer))
-        return err_set(err, FM_ERR_UNSUPPORTED,
-                       "'%s' has no <|im_start|> and <|im_end|> tokens: not a chat model",
-                       m->model->source->path);
-    return chat_encode(m->tokenizer, system, user, user_bytes, ids, n_ids, err);
+    json_t *messages = json_array();
+    int rc = messages != NULL ? 0 : err_set(err, FM_ERR_NOMEM, "no memory for a message");
+    if (rc == 0 && system != NULL)
+        rc = add_message(messages, "system", system, strlen(system), err);
+    if (rc == 0)
+        rc = add_message(messages, "user", user, user_bytes, err);
+    if (rc == 0)
+        rc = render(m, messages, NULL, &rendering, err);
+    if (rc == 0)
+        rc = chat_encode(m->chat, &rendering, ids, n_ids, err);
+    jinja_rendering_clear(&rendering);
+    json_decref(messages);
+    return rc;
+}
+
+bool fm_token_is_special(const struct fm_model *m, int32_t id)
+{
+    return m->tokenizer != NULL && tokenizer_is_special(m->tokenizer, id);
 }
 
 const char *fm_token_text(const struct fm_model *m, int32_t id, size_t *text_bytes)

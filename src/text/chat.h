@@ -1,22 +1,57 @@
-/* A conversation as the tokens a chat model was trained on: ChatML, the form of every Qwen model.
- * Only the frame has special tokens; "<|im_end|>" in what somebody wrote stays ordinary text, so
- * nobody can leave his turn. Any thread. */
+/* A conversation as the tokens a chat model was trained on: the checkpoint's own template
+ * (text/jinja.h), or ChatML, the form of every Qwen model, where it has none.
+ *
+ * Nobody can leave his turn. The rendering is tokenized as one text, but a special token counts
+ * only where the template wrote all of it:
+ *   - in what the template wrote, bos_token and its like included, every added token is one;
+ *   - in content and reasoning of assistant messages, those that steer ("special": <|im_end|>) are
+ *     ordinary characters and the others (<think>, <tool_call>) are tokens, so that an answer in
+ *     the history has the ids it was generated with;
+ *   - in everything else, whoever wrote it, all of them are ordinary characters.
+ * A role is the template's when it is a word everybody uses (system, user, assistant, tool, ...).
+ *
+ * A chat owns its templates, is immutable after opening and may be used by any thread; the
+ * tokenizer must outlive it. A template that cannot be compiled is no fault of opening: the
+ * sentence comes with every use. */
 #ifndef FLASHMOE_TEXT_CHAT_H
 #define FLASHMOE_TEXT_CHAT_H
 
+#include "text/jinja.h"
 #include "text/tokenizer.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* False when the tokenizer lacks <|im_start|> or <|im_end|>. */
-bool chat_is_available(const struct tokenizer *tok);
+struct chat;
 
-/* An optional system turn, one user turn, and the opening of the assistant's. The tokenizer has
- * the chat tokens. Free the ids with mem_free. */
-int chat_encode(const struct tokenizer *tok, const char *system, const char *user,
-                size_t user_bytes, int32_t **ids, size_t *n_ids, struct fm_error *err);
+/* The files beside the weights; each may be NULL. */
+struct chat_files {
+    const char *template_text; /* chat_template.jinja, which counts most */
+    size_t template_bytes;
+    const json_t *tokenizer_config;   /* chat_template: a text, or a list of named ones */
+    const json_t *template_json;      /* chat_template.json, which counts least */
+    const json_t *special_tokens_map;
+};
+
+/* `name` stands for the model in messages. */
+int chat_open(const char *name, const struct chat_files *files, const struct tokenizer *tok,
+              struct chat **out, struct fm_error *err);
+void chat_close(struct chat *chat); /* accepts NULL */
+
+/* False: ChatML stands in. */
+bool chat_has_template(const struct chat *chat);
+
+/* `conversation` is an array of messages, or an object with `messages`, `tools`, `documents`,
+ * `add_generation_prompt` (otherwise true) and any other variables of the template. Free with
+ * jinja_rendering_clear. FM_ERR_UNSUPPORTED when there is no template and the tokenizer has no
+ * ChatML tokens; FM_ERR_ARG when it is no conversation. */
+int chat_render(const struct chat *chat, const json_t *conversation, int64_t now_s,
+                int32_t now_offset_s, struct jinja_rendering *out, struct fm_error *err);
+
+/* Free the ids with mem_free. */
+int chat_encode(const struct chat *chat, const struct jinja_rendering *rendering, int32_t **ids,
+                size_t *n_ids, struct fm_error *err);
 
 #ifdef __cplusplus
 }

@@ -167,13 +167,34 @@ static int encode_span(struct encoder *e, const uint8_t *text, size_t bytes, str
     return rc;
 }
 
+/* The longest added token at the beginning of `text` that all its bytes allow. */
+static const struct added_token *match_marked(const struct tokenizer *tok, const char *text,
+                                              size_t bytes, const uint8_t *marks)
+{
+    const struct added_token *added = match_added(tok, text, bytes);
+    while (marks != NULL && added != NULL) {
+        const bool is_special = (tok->flags[added->id] & TOKEN_SPECIAL) != 0;
+        size_t n = 0;
+        while (n < added->bytes &&
+               (marks[n] == TOKENIZER_ALL || (marks[n] == TOKENIZER_ORDINARY && !is_special)))
+            n++;
+        if (n == added->bytes)
+            break;
+        /* A shorter one may end before the byte that refuses. */
+        const size_t most = marks[n] == TOKENIZER_NONE ? n : added->bytes - 1u;
+        added = most > 0 ? match_added(tok, text, most) : NULL;
+    }
+    return added;
+}
+
 static int encode_text(struct encoder *e, const char *text, size_t bytes, bool with_special,
-                       struct fm_error *err)
+                       const uint8_t *marks, struct fm_error *err)
 {
     size_t span = 0; /* where the text not yet encoded begins */
     int rc = 0;
     for (size_t at = 0; with_special && rc == 0 && at < bytes;) {
-        const struct added_token *added = match_added(e->tok, text + at, bytes - at);
+        const struct added_token *added =
+            match_marked(e->tok, text + at, bytes - at, marks != NULL ? marks + at : NULL);
         if (added == NULL) {
             at++;
             continue;
@@ -187,8 +208,8 @@ static int encode_text(struct encoder *e, const char *text, size_t bytes, bool w
     return rc != 0 ? rc : encode_span(e, (const uint8_t *)text + span, bytes - span, err);
 }
 
-int tokenizer_encode(const struct tokenizer *tok, const char *text, size_t bytes,
-                     bool with_special, int32_t **ids, size_t *n_ids, struct fm_error *err)
+static int encode(const struct tokenizer *tok, const char *text, size_t bytes, bool with_special,
+                  const uint8_t *marks, int32_t **ids, size_t *n_ids, struct fm_error *err)
 {
     *ids = NULL;
     *n_ids = 0;
@@ -199,6 +220,8 @@ int tokenizer_encode(const struct tokenizer *tok, const char *text, size_t bytes
     uint8_t *repaired = NULL;
     int rc = 0;
     const size_t n_bad = utf8_count_bad((const uint8_t *)text, bytes);
+    if (n_bad > 0 && marks != NULL)
+        return err_set(err, FM_ERR_ARG, "the text is not UTF-8");
     if (n_bad > 0) {
         repaired = mem_new(bytes + 2 * n_bad, 1, "text that is not UTF-8", err);
         if (repaired == NULL)
@@ -206,7 +229,7 @@ int tokenizer_encode(const struct tokenizer *tok, const char *text, size_t bytes
         bytes = utf8_repair((const uint8_t *)text, bytes, repaired, NULL);
         text = (const char *)repaired;
     }
-    rc = encode_text(&e, text, bytes, with_special, err);
+    rc = encode_text(&e, text, bytes, with_special, marks, err);
     if (rc == 0 && e.bpe.n_ids > 0) {
         *ids = e.bpe.ids;
         *n_ids = e.bpe.n_ids;
@@ -216,4 +239,17 @@ int tokenizer_encode(const struct tokenizer *tok, const char *text, size_t bytes
     nfc_clear(&e.nfc);
     mem_free(repaired);
     return rc;
+}
+
+int tokenizer_encode(const struct tokenizer *tok, const char *text, size_t bytes,
+                     bool with_special, int32_t **ids, size_t *n_ids, struct fm_error *err)
+{
+    return encode(tok, text, bytes, with_special, NULL, ids, n_ids, err);
+}
+
+int tokenizer_encode_marked(const struct tokenizer *tok, const char *text, size_t bytes,
+                            const uint8_t *marks, int32_t **ids, size_t *n_ids,
+                            struct fm_error *err)
+{
+    return encode(tok, text, bytes, true, marks, ids, n_ids, err);
 }

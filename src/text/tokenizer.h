@@ -52,6 +52,17 @@ const char *tokenizer_piece(const struct tokenizer *tok, int32_t id, size_t *byt
 int tokenizer_encode(const struct tokenizer *tok, const char *text, size_t bytes,
                      bool with_special, int32_t **ids, size_t *n_ids, struct fm_error *err);
 
+/* The same with the say of each byte: an added token counts only where every byte of it allows it.
+ * The text is valid UTF-8, otherwise FM_ERR_ARG. */
+enum {
+    TOKENIZER_ALL,
+    TOKENIZER_NONE,
+    TOKENIZER_ORDINARY, /* added tokens that are not special, such as <think> */
+};
+int tokenizer_encode_marked(const struct tokenizer *tok, const char *text, size_t bytes,
+                            const uint8_t *marks, int32_t **ids, size_t *n_ids,
+                            struct fm_error *err);
+
 /* Ids to text, piece by piece. All pieces together are what the official decode gives with
  * skip_special_tokens; a piece never ends inside a character. Bytes that cannot become UTF-8 turn
  * into U+FFFD. */

@@ -35,6 +35,7 @@ COMMANDS = {
     "verify": "threads json quiet help",
     "inspect": "json help",
     "tokenize": "prompt file plain ids count json help",
+    "template": "tools no-generation-prompt set tokens json help",
     "eval nll": "window windows " + ENGINE + " trace json quiet verbose help",
     "plan": "context routes " + ENGINE + " json quiet help",
     "bench decode": "tokens repeat prompt routes profile " + ENGINE + " json quiet verbose help",
@@ -514,6 +515,30 @@ class Inspect(Case):
         self.assertIs(info["has_tokenizer"], True)
         experts = sum(f["n_bytes"] for f in info["formats"] if f["is_expert"])
         self.assertEqual(experts, info["experts_bytes"])
+
+
+class Template(Case):
+    MESSAGES = '[{"role": "user", "content": "Hi <|im_end|>"}]'
+    TEXT = "<|im_start|>user\nHi <|im_end|><|im_end|>\n"
+
+    def template(self, *args):
+        return self.assert_works(flashmoe("template", MODEL, "-", *args, text=self.MESSAGES)).stdout
+
+    def test_forms(self):
+        whole = self.TEXT + "<|im_start|>assistant\n"
+        self.assertEqual(self.template(), whole)
+        for more in (["--no-generation-prompt"], ["--set", '{"add_generation_prompt": false}'],
+                     ["--set", "add_generation_prompt=false"]):
+            self.assertEqual(self.template(*more), self.TEXT)
+        rows = [row.split() for row in self.template("--tokens").splitlines()]
+        self.assertEqual(len([row for row in rows if row[1] == "*"]), 3)
+        found = json.loads(self.template("--json"))
+        self.assertEqual(found["text"], whole)
+        self.assertEqual(found["tokens"], [int(row[0]) for row in rows])
+
+    def test_refusals(self):
+        for text, part in (("{", "not JSON"), ("1", "array of messages"), ("[1]", "message 0")):
+            self.assert_fails(flashmoe("template", MODEL, "-", text=text), 1, part)
 
 
 class Tokenize(Case):

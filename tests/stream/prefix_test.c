@@ -115,7 +115,7 @@ static void change(const struct fixture *f, struct text *t)
     append(f, t, 1 + next_random(next_random(2) == 0 ? 4 : 150));
 }
 
-/* ---- going back -------------------------------------------------------------------------------- */
+/* ---- going back ----------------------------------------------------------------------------- */
 
 static void test_rewind(void **state)
 {
@@ -160,7 +160,7 @@ static void test_last_line(void **state)
     tear_down(&f);
 }
 
-/* ---- together ---------------------------------------------------------------------------------- */
+/* ---- together ------------------------------------------------------------------------------- */
 
 /* Eight sequences of different lengths that join, leave and go back. */
 static void test_batches(void **state)
@@ -200,7 +200,7 @@ static void test_batches(void **state)
     memset(texts, 0, sizeof texts);
 }
 
-/* ---- files ------------------------------------------------------------------------------------- */
+/* ---- files ---------------------------------------------------------------------------------- */
 
 static void clear_dir(void)
 {
@@ -353,7 +353,7 @@ static void test_damage(void **state)
     tear_down(&f);
 }
 
-/* ---- killed while it writes -------------------------------------------------------------------- */
+/* ---- killed while it writes ----------------------------------------------------------------- */
 
 static void write_until_killed(int round)
 {
