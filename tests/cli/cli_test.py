@@ -517,30 +517,6 @@ class Inspect(Case):
         self.assertEqual(experts, info["experts_bytes"])
 
 
-class Template(Case):
-    MESSAGES = '[{"role": "user", "content": "Hi <|im_end|>"}]'
-    TEXT = "<|im_start|>user\nHi <|im_end|><|im_end|>\n"
-
-    def template(self, *args):
-        return self.assert_works(flashmoe("template", MODEL, "-", *args, text=self.MESSAGES)).stdout
-
-    def test_forms(self):
-        whole = self.TEXT + "<|im_start|>assistant\n"
-        self.assertEqual(self.template(), whole)
-        for more in (["--no-generation-prompt"], ["--set", '{"add_generation_prompt": false}'],
-                     ["--set", "add_generation_prompt=false"]):
-            self.assertEqual(self.template(*more), self.TEXT)
-        rows = [row.split() for row in self.template("--tokens").splitlines()]
-        self.assertEqual(len([row for row in rows if row[1] == "*"]), 3)
-        found = json.loads(self.template("--json"))
-        self.assertEqual(found["text"], whole)
-        self.assertEqual(found["tokens"], [int(row[0]) for row in rows])
-
-    def test_refusals(self):
-        for text, part in (("{", "not JSON"), ("1", "array of messages"), ("[1]", "message 0")):
-            self.assert_fails(flashmoe("template", MODEL, "-", text=text), 1, part)
-
-
 class Tokenize(Case):
     TEXT = "Hello, wörld\n"
 

@@ -1,0 +1,44 @@
+"""How a conversation is shown as a model's template renders it.
+
+Usage: template_test.py PROGRAM MODEL [TestClass...]
+
+MODEL is a tiny checkpoint with a tokenizer.
+"""
+
+import json
+import os
+import sys
+import unittest
+
+import cli_test
+from cli_test import Case, flashmoe
+
+
+class Template(Case):
+    MESSAGES = '[{"role": "user", "content": "Hi <|im_end|>"}]'
+    TEXT = "<|im_start|>user\nHi <|im_end|><|im_end|>\n"
+
+    def template(self, *args):
+        result = flashmoe("template", cli_test.MODEL, "-", *args, text=self.MESSAGES)
+        return self.assert_works(result).stdout
+
+    def test_forms(self):
+        whole = self.TEXT + "<|im_start|>assistant\n"
+        self.assertEqual(self.template(), whole)
+        for more in (["--no-generation-prompt"], ["--set", '{"add_generation_prompt": false}'],
+                     ["--set", "add_generation_prompt=false"]):
+            self.assertEqual(self.template(*more), self.TEXT)
+        rows = [row.split() for row in self.template("--tokens").splitlines()]
+        self.assertEqual(len([row for row in rows if row[1] == "*"]), 3)
+        found = json.loads(self.template("--json"))
+        self.assertEqual(found["text"], whole)
+        self.assertEqual(found["tokens"], [int(row[0]) for row in rows])
+
+    def test_refusals(self):
+        for text, part in (("{", "not JSON"), ("1", "array of messages"), ("[1]", "message 0")):
+            self.assert_fails(flashmoe("template", cli_test.MODEL, "-", text=text), 1, part)
+
+
+if __name__ == "__main__":
+    cli_test.PROGRAM, cli_test.MODEL = (os.path.abspath(path) for path in sys.argv[1:3])
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]], verbosity=1)
