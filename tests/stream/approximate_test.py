@@ -205,6 +205,33 @@ class Approximate(unittest.TestCase):
                 with open(trace, encoding="utf-8") as file: # of the approximate evaluation alone
                     self.assertEqual(sum("," in line for line in file) - 1, 4 * 32 * 8 * used)
 
+    def test_needles(self):
+        """Sought twice; f16 finds what is just before the question."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "text.txt")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write("Once upon a time there was a robot who loved music. " * 40)
+            seek = ("eval", "needle", NANO, path, "--context", "256", "--depths", "3",
+                    "--needles", "4", "-q")
+            exact = json.loads(self.works(*seek, "--json").stdout)
+            self.assertIsNone(exact["approximate"])
+            self.assertNotIn("exact", exact)
+            self.assertEqual(exact["n_needles"], 12)
+            self.assertEqual([d["depth"] for d in exact["depths"]], [0, 0.5, 1])
+            self.assertEqual(sum(d["hits"] for d in exact["depths"]), exact["n_hits"])
+            found = json.loads(self.works(*seek, "--json", "--kv", "rot2").stdout)
+            self.assertEqual(found["approximate"], "approximate: keys and values in 2 bits (rot2)")
+            for key in ("n_hits", "answer_nats_per_token", "n_answer_tokens", "depths"):
+                self.assertEqual(found["exact"][key], exact[key])
+            self.assertNotEqual(found["answer_nats_per_token"], exact["answer_nats_per_token"])
+            self.assertLessEqual(found["n_same_answer_tokens"], found["n_answer_tokens"])
+            text = self.works(*seek, "--kv", "rot2").stdout
+            self.assertIn(found["approximate"], text)
+            self.assertIn(f"exact {exact['n_hits']} of 12", text)
+            result = flashmoe("eval", "needle", NANO, path, "--context", "4096")
+            self.assertNotEqual(result.returncode, 0)
+            self.assertIn("a context of 4096 needs as many", result.stderr)
+
 
 if __name__ == "__main__":
     PROGRAM, GOLDENS, NANO = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3]
