@@ -1,13 +1,19 @@
+#include "base/limits.h"
 #include "bench_common.h"
 #include "cmd.h"
 
-#define PROMPT_TOKENS 16
+#define PROMPT_TOKENS 16 /* a longer prompt is the text over and over */
 
 static const char prompt_text[] = "The moon rose over the quiet sea and the night was still.";
 
+static unsigned prompt_tokens(const struct bench *bench)
+{
+    return (unsigned)args_uint(bench->args, "prompt");
+}
+
 static unsigned decode_context(const struct bench *bench)
 {
-    return PROMPT_TOKENS + bench->n_tokens * bench->n_repeat;
+    return prompt_tokens(bench) + bench->n_tokens * bench->n_repeat;
 }
 
 /* Where every expert fits, all that is measured is decoded once before, so that nothing is read
@@ -16,7 +22,8 @@ static int decode_open(struct bench *bench, struct fm_error *err)
 {
     bench->n_warm = bench->is_resident ? bench->n_repeat : 0;
     bench_observe(bench, (struct fm_observer){0});
-    int rc = bench_make_prompt(bench, prompt_text, PROMPT_TOKENS, false, err);
+    const unsigned n = prompt_tokens(bench);
+    int rc = bench_make_prompt(bench, prompt_text, n, n > PROMPT_TOKENS, err);
     if (rc == 0)
         rc = fm_sampler_open(bench->model, &(struct fm_sampling){.top_p = 1}, &bench->sampler,
                              err);
@@ -119,6 +126,8 @@ static const struct option decode_options[] = {
      .value = "32", .help = "Tokens in a stretch"},
     {.name = "repeat", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = BENCH_REPEAT_MAX,
      .value = "5", .help = "Stretches, one after the other"},
+    {.name = "prompt", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_CONTEXT / 2,
+     .value = "16", .help = "Tokens of the prompt, for the speed in a long context"},
     {.name = NULL},
 };
 static const struct option_group group_decode = {"Measurement", decode_options};
@@ -127,7 +136,7 @@ const struct command cmd_bench_decode = {
     .name = "bench decode",
     .summary = "Measure how fast a model generates tokens",
     .description =
-        "A short fixed prompt is read and not counted. Then the most likely tokens are decoded, "
+        "A fixed prompt is read and not counted. Then the most likely tokens are decoded, "
         "stop tokens or not, in stretches that follow each other in one session: repeating the "
         "same tokens would find their experts in the cache. Printed are the median, the lowest "
         "and the highest speed of the stretches, and over all of them the expert hit rate and "
