@@ -290,7 +290,7 @@ class Completions(Case):
     @unittest.skipUnless(shutil.which("bash"), "bash is not installed")
     def test_bash(self):
         self.assertEqual(self.complete("flashmoe", "r"), ["run"])
-        self.assertEqual(self.complete("flashmoe", "eval", ""), ["needle", "nll"])
+        self.assertEqual(self.complete("flashmoe", "eval", ""), ["nll", "needle"])
         self.assertEqual(self.complete("flashmoe", "run", "--th"), ["--threads"])
         self.assertEqual(self.complete("flashmoe", "eval", "nll", "--wi"), ["--window",
                                                                             "--windows"])
