@@ -9,6 +9,7 @@ extern const struct command cmd_inspect;
 extern const struct command cmd_tokenize;
 extern const struct command cmd_template;
 extern const struct command cmd_eval_nll;
+extern const struct command cmd_eval_needle;
 extern const struct command cmd_pack;
 extern const struct command cmd_verify;
 extern const struct command cmd_plan;

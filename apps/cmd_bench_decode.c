@@ -1,3 +1,4 @@
+#include "base/limits.h"
 #include "bench_common.h"
 #include "cmd.h"
 
@@ -120,7 +121,7 @@ static const struct option decode_options[] = {
      .value = "32", .help = "Tokens in a stretch"},
     {.name = "repeat", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = BENCH_REPEAT_MAX,
      .value = "5", .help = "Stretches, one after the other"},
-    {.name = "prompt", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = 1u << 16,
+    {.name = "prompt", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_CONTEXT / 2,
      .value = "16",
      .help = "Tokens of the prompt. A long one leaves a full cache behind, as in use"},
     {.name = NULL},

@@ -3,11 +3,10 @@
 #include <string.h>
 
 #include "base/limits.h"
-#include "base/mem.h"
 #include "base/plat.h"
 #include "cmd.h"
 #include "common.h"
-#include "corpus.h"
+#include "eval_tokens.h"
 #include "interrupt.h"
 #include "route_trace.h"
 #include "term.h"
@@ -20,8 +19,7 @@ struct nll {
     const struct args *args;
     struct fm_model *model;
     struct fm_session *session;
-    void *ids; /* int32_t [n_ids] */
-    size_t n_ids, ids_capacity;
+    struct eval_tokens tokens;
     size_t window, n_windows; /* n_windows 0: the whole file */
 
     const int32_t *targets; /* of the window being computed, by position */
@@ -45,75 +43,6 @@ static double nats_per_token(const struct nll_sum *sum)
 
 /* ---- text to tokens -------------------------------------------------------------------- */
 
-static int has_token(const struct fm_model *model, const char *mark, bool *has,
-                     struct fm_error *err)
-{
-    int32_t *ids = NULL;
-    size_t n_ids = 0;
-    int rc = fm_tokenize(model, mark, strlen(mark), FM_TEXT_WITH_SPECIAL, &ids, &n_ids, err);
-    *has = rc == 0 && n_ids == 1;
-    fm_free(ids);
-    return rc;
-}
-
-static int find_marks(const struct fm_model *model, struct corpus_marks *marks,
-                      struct fm_error *err)
-{
-    bool has_begin = false, has_close = false;
-    int rc = has_token(model, "<|im_start|>", &has_begin, err);
-    if (rc == 0)
-        rc = has_token(model, "<|im_end|>", &has_close, err);
-    if (rc == 0)
-        rc = has_token(model, "<|endoftext|>", &marks->has_end, err);
-    marks->has_chat = has_begin && has_close;
-    return rc;
-}
-
-static int append_document(struct nll *nll, const char *text, size_t text_bytes,
-                           struct fm_error *err)
-{
-    int32_t *ids = NULL;
-    size_t n_ids = 0;
-    int rc = fm_tokenize(nll->model, text, text_bytes, FM_TEXT_WITH_SPECIAL, &ids, &n_ids, err);
-    if (rc == 0)
-        rc = mem_grow(&nll->ids, &nll->ids_capacity, nll->n_ids + n_ids, sizeof *ids,
-                      "the tokens", err);
-    if (rc == 0 && n_ids > 0) {
-        memcpy((int32_t *)nll->ids + nll->n_ids, ids, n_ids * sizeof *ids);
-        nll->n_ids += n_ids;
-    }
-    fm_free(ids);
-    return rc;
-}
-
-/* Reads documents until there are tokens for the windows asked for. */
-static int read_tokens(struct nll *nll, const char *path, struct fm_error *err)
-{
-    struct corpus_marks marks = {0};
-    struct corpus corpus = {0};
-    const size_t enough = nll->n_windows > 0 ? nll->n_windows * nll->window + WINDOW_EXTRA
-                                             : SIZE_MAX;
-    int rc = find_marks(nll->model, &marks, err);
-    if (rc == 0)
-        rc = corpus_open(&corpus, path, marks, err);
-    while (rc == 0 && nll->n_ids < enough) {
-        char *text = NULL;
-        size_t text_bytes = 0;
-        int found = corpus_next(&corpus, &text, &text_bytes, err);
-        if (found == 0)
-            break;
-        rc = found < 0 ? found : append_document(nll, text, text_bytes, err);
-        mem_free(text);
-    }
-    if (corpus.has_cut_line && !args_flag(nll->args, "quiet"))
-        say("note: '%s' line %u, the last one, is cut off and was skipped", path, corpus.line);
-    corpus_close(&corpus);
-    if (rc == 0 && nll->n_ids < 2)
-        rc = err_set(err, FM_ERR_FORMAT, "'%s' gives %zu tokens; at least 2 are needed", path,
-                     nll->n_ids);
-    return rc;
-}
-
 static int check_window(const struct nll *nll, struct fm_error *err)
 {
     struct fm_model_info info;
@@ -136,7 +65,10 @@ static int tokenize_file(struct nll *nll, struct fm_error *err)
     if (rc == 0)
         rc = check_window(nll, err);
     if (rc == 0)
-        rc = read_tokens(nll, args_operand(nll->args, 1), err);
+        rc = eval_tokens_read(&nll->tokens, nll->args, nll->model, args_operand(nll->args, 1),
+                              nll->n_windows > 0 ? nll->n_windows * nll->window + WINDOW_EXTRA
+                                                 : SIZE_MAX,
+                              err);
     fm_model_close(nll->model);
     nll->model = NULL;
     return rc;
@@ -175,7 +107,7 @@ static void record_route(void *ctx, unsigned layer, unsigned position, unsigned 
 /* Tokens of the window that begins at `at`; fewer than 2 when the text is used up. */
 static size_t window_tokens(const struct nll *nll, size_t at)
 {
-    size_t left = at < nll->n_ids ? nll->n_ids - at : 0;
+    size_t left = at < nll->tokens.n_ids ? nll->tokens.n_ids - at : 0;
     size_t most = nll->window + WINDOW_EXTRA;
     return left < most ? left : most;
 }
@@ -191,7 +123,7 @@ static size_t count_windows(const struct nll *nll)
 
 static int eval_window(struct nll *nll, size_t at, struct fm_error *err)
 {
-    const int32_t *ids = (const int32_t *)nll->ids + at;
+    const int32_t *ids = eval_tokens_at(&nll->tokens, at);
     nll->n_targets = window_tokens(nll, at) - 1;
     nll->targets = ids + 1;
     fm_session_reset(nll->session);
@@ -349,7 +281,7 @@ static int run_nll(const struct args *args)
     interrupt_watch(NULL);
     fm_session_close(nll.session);
     fm_model_close(nll.model);
-    mem_free(nll.ids);
+    eval_tokens_clear(&nll.tokens);
     return status;
 }
 
@@ -362,10 +294,6 @@ static const struct option window_options[] = {
 };
 static const struct option_group group_windows = {"Windows", window_options};
 
-static const char file_help[] =
-    "NAME.jsonl with one record per line, {\"text\": ...} or {\"prompt\": ..., \"response\": "
-    "...}, which is rendered as chat; any other file is one plain text";
-
 const struct command cmd_eval_nll = {
     .name = "eval nll",
     .summary = "Measure how well a model predicts a text, in nats per token",
@@ -373,11 +301,11 @@ const struct command cmd_eval_nll = {
         "The documents are put one after the other and cut into windows that do not overlap. In "
         "each, the model starts empty, reads N tokens and predicts the one after each of them. "
         "Less is better; the perplexity is e to the power of the nats per token.\n"
-        "With --experts-per-token or --cache-bias the text is evaluated twice, the second time "
-        "exactly, and the cost in nats is the difference. With --cache-bias each token is "
-        "computed by itself, as in an answer.",
+        "With --experts-per-token, --cache-bias or a --kv below f16 the text is evaluated twice, "
+        "the second time exactly, and the cost in nats is the difference. With --cache-bias each "
+        "token is computed by itself, as in an answer.",
     .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help},
-                                         {.name = "FILE", .help = file_help},
+                                         {.name = "FILE", .help = operand_corpus_help},
                                          {.name = NULL}},
     .groups = (const struct option_group *const[]){&group_windows, &group_engine,
                                                    &group_trace, &group_json, &group_messages,

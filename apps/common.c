@@ -48,8 +48,9 @@ static const struct option engine_options[] = {
      .help = "Prompt tokens computed together. More of them read each expert less often and take "
              "more scratch memory"},
     {.name = "kv", .kind = OPTION_STRING, .metavar = "FORMAT", .value = "f16",
-     .help = "Format of keys and values, f16 or f32, which rounds nothing and takes twice the "
-             "memory"},
+     .help = "Format of keys and values: f16; f32, which rounds nothing and takes twice the "
+             "memory; or, approximate, rotated and in fewer bits: rot8, rot4, rot3 or rot2. "
+             "'flashmoe eval' measures what they cost"},
     {.name = "io", .kind = OPTION_STRING, .metavar = "HOW", .value = "auto",
      .help = "How experts are read: direct, past the system's page cache, so that nothing is held "
              "twice; page, through it, which keeps what it likes outside of --memory; or auto: "
@@ -267,6 +268,8 @@ int app_model_open(const struct args *args, const struct app_model_options *how,
     if (how->is_exact) {
         options.experts_per_token = 0;
         options.cache_bias = 0;
+        if (strcmp(options.kv, "f32") != 0)
+            options.kv = "f16";
     }
     options.n_context = how->n_context;
     options.routes = how->routes;
@@ -339,10 +342,12 @@ int app_speeds_measure(const struct args *args, bool with_disk, const char *io,
 
 int app_not_numbers(const struct args *args, struct fm_error *err)
 {
-    const bool is_f16 = strcmp(args_text(args, "kv"), "f16") == 0;
+    const char *kv = args_text(args, "kv");
     return err_set(err, FM_ERR_FORMAT, "'%s' gives logits that are not numbers (NaN): its weights "
                    "are damaged%s", app_model_path(args),
-                   is_f16 ? ", or its keys or values exceed the range of f16; try --kv f32" : "");
+                   strcmp(kv, "f32") != 0
+                       ? ", or its keys or values exceed the range of f16; try --kv f32"
+                       : "");
 }
 
 bool app_is_beyond_cache(uint64_t buffer_bytes)

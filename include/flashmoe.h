@@ -85,7 +85,9 @@ struct fm_model_options {
     /* Replaces the routers' choice of experts, to measure speed with realistic reuse: "gen",
      * "gen:KEY=VALUE,..." or the path of a routing trace. NULL: the model's own routers. */
     const char *routes;
-    const char *kv; /* format of keys and values: "f16" or "f32"; NULL: f16 */
+    /* Format of keys and values: "f16" or "f32"; or, which is approximate, rotated and in fewer
+     * bits: "rot8", "rot4", "rot3", "rot2". NULL: f16. */
+    const char *kv;
     /* How experts are read, which changes no bit: "direct" past the page cache where the file
      * system can, "page" through it; NULL or "auto": what io_path says, or direct. By "pread"
      * threads, or by "uring" where the system has it; NULL: pread. */

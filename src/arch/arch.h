@@ -37,7 +37,7 @@ struct step {
     const void *arch; /* the family's model */
     const struct model *model;
     struct backend *be;
-    const struct quant *kv_format;
+    const struct kv_format *kv_format;
     uint32_t n_context;
 
     uint32_t n_rows;

@@ -20,7 +20,7 @@ struct forward_options {
     uint32_t max_rows;     /* tokens in a batch */
     uint32_t max_segments; /* sequences in a batch */
     uint32_t n_context;
-    const struct quant *kv_format;
+    const struct kv_format *kv_format;
     enum lookahead_mode lookahead; /* off where routes take the routers' place */
     float cache_bias; /* above 0: approximate routing, of tokens that are decoded (prefer.h) */
     const struct routes *routes; /* borrowed, of the model's shape; NULL: the routers choose */

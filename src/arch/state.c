@@ -4,7 +4,7 @@
 
 #include "base/mem.h"
 
-void sequence_sizes(const struct model *model, const struct quant *kv_format,
+void sequence_sizes(const struct model *model, const struct kv_format *kv_format,
                     struct sequence_sizes *sizes)
 {
     const struct arch *arch = arch_of(model);
@@ -12,14 +12,29 @@ void sequence_sizes(const struct model *model, const struct quant *kv_format,
     for (uint32_t i = 0; i < model->shape.n_layers; i++) {
         struct layer_state s;
         arch->state(model->arch, i, &s);
-        sizes->kv_position_bytes += 2 * s.n_kv_heads * quant_row_bytes(kv_format, s.head_dim);
+        sizes->kv_position_bytes += 2 * s.n_kv_heads * kv_row_bytes(kv_format, s.head_dim);
         sizes->recurrent_bytes +=
             mem_round_up((s.conv_floats + s.delta_floats) * sizeof(float), MEM_CACHE_LINE);
     }
 }
 
-bool sequence_bytes(const struct model *model, const struct quant *kv_format, uint32_t n_context,
-                    uint64_t *bytes)
+int sequence_check(const struct model *model, const struct kv_format *kv_format,
+                   struct fm_error *err)
+{
+    for (uint32_t i = 0; i < model->shape.n_layers; i++) {
+        struct layer_state s;
+        arch_of(model)->state(model->arch, i, &s);
+        if (s.n_kv_heads > 0 && !kv_fits(kv_format, s.head_dim))
+            return err_set(err, FM_ERR_ARG,
+                           "keys and values cannot be kept as '%s': layer %u has heads of %u "
+                           "dimensions, and only multiples of %d are rotated; use f16",
+                           kv_format->name, i, s.head_dim, KV_GROUP);
+    }
+    return 0;
+}
+
+bool sequence_bytes(const struct model *model, const struct kv_format *kv_format,
+                    uint32_t n_context, uint64_t *bytes)
 {
     struct sequence_sizes sizes;
     sequence_sizes(model, kv_format, &sizes);
@@ -29,7 +44,7 @@ bool sequence_bytes(const struct model *model, const struct quant *kv_format, ui
            mem_add(kv, recurrent, bytes);
 }
 
-int sequence_new(const struct model *model, const struct quant *kv_format, uint32_t n_context,
+int sequence_new(const struct model *model, const struct kv_format *kv_format, uint32_t n_context,
                  struct sequence **out, struct fm_error *err)
 {
     *out = NULL;
@@ -62,7 +77,7 @@ int sequence_new(const struct model *model, const struct quant *kv_format, uint3
         l->delta = l->conv + s.conv_floats;
         recurrent += mem_round_up((s.conv_floats + s.delta_floats) * sizeof(float),
                                   MEM_CACHE_LINE);
-        uint64_t half = (uint64_t)s.n_kv_heads * quant_row_bytes(kv_format, s.head_dim) * n_context;
+        uint64_t half = (uint64_t)s.n_kv_heads * kv_row_bytes(kv_format, s.head_dim) * n_context;
         l->keys = kv;
         l->values = kv + half;
         kv += 2 * half;

@@ -44,13 +44,16 @@ struct sequence_sizes {
     uint64_t recurrent_bytes;
 };
 
-void sequence_sizes(const struct model *model, const struct quant *kv_format,
+void sequence_sizes(const struct model *model, const struct kv_format *kv_format,
                     struct sequence_sizes *sizes);
+/* Refuses a format that the heads of a layer do not fit. */
+int sequence_check(const struct model *model, const struct kv_format *kv_format,
+                   struct fm_error *err);
 /* All a sequence takes; false when that does not fit into 64 bits. */
-bool sequence_bytes(const struct model *model, const struct quant *kv_format, uint32_t n_context,
-                    uint64_t *bytes);
+bool sequence_bytes(const struct model *model, const struct kv_format *kv_format,
+                    uint32_t n_context, uint64_t *bytes);
 
-int sequence_new(const struct model *model, const struct quant *kv_format, uint32_t n_context,
+int sequence_new(const struct model *model, const struct kv_format *kv_format, uint32_t n_context,
                  struct sequence **out, struct fm_error *err);
 void sequence_free(struct sequence *sequence); /* accepts NULL */
 

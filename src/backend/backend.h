@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "quant/kv.h"
 #include "quant/weight.h"
 
 #ifdef __cplusplus
@@ -26,7 +27,7 @@ struct backend;
 struct backend_segment {
     uint32_t first_row, n_rows;
     uint32_t position; /* of the first row */
-    /* Attention layers: [n_kv_heads, n_context, head_dim] in kv format. */
+    /* Attention layers: [n_kv_heads, n_context] rows in kv format. */
     void *keys, *values;
     /* Recurrent layers. */
     float *conv;  /* [kernel - 1, channels], oldest first */
@@ -49,9 +50,11 @@ struct backend_heads {
 struct backend_attention {
     const struct backend_segment *segments;
     size_t n_segments;
-    const struct quant *kv_format;
+    const struct kv_format *kv_format;
     unsigned n_heads, n_kv_heads, head_dim, n_context;
-    const float *q;    /* head h of row t at t * q_row_stride + h * q_head_stride */
+    /* Head h of row t at t * q_row_stride + h * q_head_stride; rotated in place where the format
+     * is. */
+    float *q;
     const float *gate; /* the same strides, or NULL: out *= sigmoid(gate) */
     size_t q_row_stride, q_head_stride;
     const float *k, *v; /* [n, n_kv_heads * head_dim], stored before attending */

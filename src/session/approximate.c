@@ -41,6 +41,11 @@ int approximate_choose(struct fm_model *m, const struct fm_model_options *option
                        options->cache_bias);
         add(m, text);
     }
+    if (m->kv_format->bits < kv_f16.bits) {
+        (void)snprintf(text, sizeof text, "keys and values in %u bits (%s)", m->kv_format->bits,
+                       m->kv_format->name);
+        add(m, text);
+    }
     return 0;
 }
 

@@ -10,10 +10,10 @@
 /* Per session and word of the vocabulary: the logits, and a sampler's candidates. */
 #define VOCABULARY_BYTES (sizeof(float) + 2 * sizeof(int32_t))
 #define DEFAULT_CONTEXT 4096
-#define DEFAULT_ROWS 512
+#define DEFAULT_ROWS 2048
 #define FEWEST_ROWS 16
 /* Scratch may take this share of the budget before the chunk is made smaller. */
-#define SCRATCH_SHARE 8
+#define SCRATCH_SHARE 16
 
 /* Of what is free so much is left to everybody else: a tenth, or less when the budget was given,
  * which may mean to use nearly all there is. */
@@ -34,7 +34,7 @@ static void choose_total(struct budget *b, const struct fm_model_options *option
 }
 
 static uint64_t scratch_bytes(const struct budget *b, const struct model *model,
-                              const struct quant *kv_format, uint32_t rows)
+                              const struct kv_format *kv_format, uint32_t rows)
 {
     const struct forward_options forward = {.max_rows = rows, .max_segments = b->n_sessions,
                                             .n_context = b->n_context, .kv_format = kv_format};
@@ -90,7 +90,7 @@ static int read_options(struct budget *b, const struct model *model,
 
 /* As many tokens at a time as asked for, or as the budget comfortably holds. */
 static uint32_t choose_rows(const struct budget *b, const struct model *model,
-                            const struct quant *kv_format, uint32_t asked)
+                            const struct kv_format *kv_format, uint32_t asked)
 {
     uint32_t rows = asked > 0 ? asked : DEFAULT_ROWS;
     rows = rows < b->n_context ? rows : b->n_context;
@@ -101,7 +101,7 @@ static uint32_t choose_rows(const struct budget *b, const struct model *model,
 }
 
 static int size_sessions(struct budget *b, const struct model *model,
-                         const struct quant *kv_format, struct fm_error *err)
+                         const struct kv_format *kv_format, struct fm_error *err)
 {
     uint64_t one;
     bool fits = sequence_bytes(model, kv_format, b->n_context, &one) &&
@@ -114,7 +114,7 @@ static int size_sessions(struct budget *b, const struct model *model,
 
 /* What everything takes with max_rows tokens at a time and the fewest experts. */
 static uint64_t size_with_rows(struct budget *b, const struct model *model,
-                               const struct quant *kv_format)
+                               const struct kv_format *kv_format)
 {
     b->scratch = scratch_bytes(b, model, kv_format, b->max_rows);
     uint64_t sum = b->program;
@@ -215,7 +215,7 @@ static void divide_cache(struct budget *b, const struct model *model)
     b->least = least_total(b, model);
 }
 
-int budget_plan(struct budget *b, const struct model *model, const struct quant *kv_format,
+int budget_plan(struct budget *b, const struct model *model, const struct kv_format *kv_format,
                 uint64_t reader_bytes, const struct fm_model_options *options, bool is_elastic,
                 struct fm_error *err)
 {

@@ -149,11 +149,17 @@ static int open_routes(struct fm_model *m, const struct fm_model_options *option
 
 static int choose_kv_format(struct fm_model *m, const char *name, struct fm_error *err)
 {
-    m->kv_format = name == NULL ? &quant_f16 : quant_find(name);
-    if (m->kv_format == &quant_f16 || m->kv_format == &quant_f32)
+    m->kv_format = name == NULL ? &kv_f16 : kv_find(name);
+    if (m->kv_format != NULL)
         return 0;
-    return err_set(err, FM_ERR_ARG, "keys and values cannot be kept as '%s', only as f16 or f32",
-                   name);
+    char names[64] = "";
+    for (unsigned i = 0; kv_at(i) != NULL; i++) {
+        const size_t used = strlen(names);
+        (void)snprintf(names + used, sizeof names - used, "%s%s", i > 0 ? ", " : "",
+                       kv_at(i)->name);
+    }
+    return err_set(err, FM_ERR_ARG, "keys and values cannot be kept as '%s', only as one of %s",
+                   name, names);
 }
 
 static int open_into(struct fm_model *m, const char *path,
@@ -178,6 +184,8 @@ static int open_into(struct fm_model *m, const char *path,
                      "'%s' is a %s and has no checksums to check; a packed model has them: "
                      "flashmoe pack",
                      path, source_kind_name(m->model->source));
+    if (rc == 0)
+        rc = sequence_check(m->model, m->kv_format, err);
     if (rc == 0)
         rc = approximate_choose(m, options, err);
     if (rc == 0)

@@ -51,12 +51,12 @@ struct fm_model {
     struct tokenizer *tokenizer; /* NULL without tokenizer.json */
     struct chat *chat;           /* NULL without tokenizer */
     struct fm_sampling default_sampling;
-    const struct quant *kv_format;
+    const struct kv_format *kv_format;
     struct budget budget;
     struct elastic elastic;
     bool is_metadata_only;
     struct routes *routes; /* NULL: the model's routers */
-    char approximate[128]; /* empty: exact */
+    char approximate[160]; /* empty: exact */
     float cache_bias;
     struct streaming streaming;
     const char *reader_name; /* NULL without routed experts */
@@ -89,7 +89,7 @@ struct fm_session {
 int chat_form_open(struct fm_model *m, struct fm_error *err);
 
 /* Divides the budget, or says with the arithmetic why it cannot. */
-int budget_plan(struct budget *b, const struct model *model, const struct quant *kv_format,
+int budget_plan(struct budget *b, const struct model *model, const struct kv_format *kv_format,
                 uint64_t reader_bytes, const struct fm_model_options *options, bool is_elastic,
                 struct fm_error *err);
 /* Another total between `least` and `most`: fills in what depends on it. */

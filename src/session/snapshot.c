@@ -115,7 +115,7 @@ static void pass_state(struct stream *f, const struct fm_session *s, uint32_t n_
     for (uint32_t i = 0; i < m->model->shape.n_layers; i++) {
         struct layer_state layer;
         arch->state(m->model->arch, i, &layer);
-        const uint64_t row = quant_row_bytes(m->kv_format, layer.head_dim);
+        const uint64_t row = kv_row_bytes(m->kv_format, layer.head_dim);
         const uint64_t head = row * m->budget.n_context;
         for (uint32_t h = 0; h < layer.n_kv_heads; h++) {
             pass(f, (char *)seq->layers[i].keys + h * head, n_positions * row);

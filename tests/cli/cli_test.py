@@ -37,6 +37,7 @@ COMMANDS = {
     "tokenize": "prompt file plain ids count json help",
     "template": "tools no-generation-prompt set tokens json help",
     "eval nll": "window windows " + ENGINE + " trace json quiet verbose help",
+    "eval needle": "context depths needles " + ENGINE + " json quiet verbose help",
     "plan": "context routes " + ENGINE + " json quiet help",
     "bench decode": "tokens repeat prompt routes profile " + ENGINE + " json quiet verbose help",
     "bench prefill": "tokens repeat routes profile " + ENGINE + " json quiet verbose help",
@@ -293,7 +294,7 @@ class Completions(Case):
     @unittest.skipUnless(shutil.which("bash"), "bash is not installed")
     def test_bash(self):
         self.assertEqual(self.complete("flashmoe", "r"), ["run"])
-        self.assertEqual(self.complete("flashmoe", "eval", ""), ["nll"])
+        self.assertEqual(self.complete("flashmoe", "eval", ""), ["nll", "needle"])
         self.assertEqual(self.complete("flashmoe", "run", "--th"), ["--threads"])
         self.assertEqual(self.complete("flashmoe", "eval", "nll", "--wi"), ["--window",
                                                                             "--windows"])

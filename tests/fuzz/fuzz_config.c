@@ -64,10 +64,10 @@ static void check_sizes(const struct model *model)
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         const struct forward_options options = {.max_rows = rows[i], .max_segments = 1,
                                                 .n_context = s->max_context,
-                                                .kv_format = &quant_f32};
+                                                .kv_format = &kv_f32};
         uint64_t scratch = forward_bytes(model, &options), state;
         require(scratch > smaller, "more rows take more scratch");
-        require(sequence_bytes(model, &quant_f32, rows[i], &state), "a sequence has a size");
+        require(sequence_bytes(model, &kv_f32, rows[i], &state), "a sequence has a size");
         smaller = scratch;
     }
 }
@@ -97,7 +97,7 @@ static void count_logits(void *ctx, uint32_t segment, uint32_t row, const float 
 static void set_up(struct model *model, struct engine *e)
 {
     const struct forward_options options = {.max_rows = 2, .max_segments = 1,
-                                            .n_context = CONTEXT, .kv_format = &quant_f32};
+                                            .n_context = CONTEXT, .kv_format = &kv_f32};
     struct backend_options backend = {.n_threads = 1};
     forward_backend_options(model, &options, &backend);
     int rc = model_load_dense(model, NULL, NULL, NULL);
@@ -113,7 +113,7 @@ static void set_up(struct model *model, struct engine *e)
     if (rc == 0)
         rc = forward_open(model, e->be, e->cache, &options, &e->forward, NULL);
     if (rc == 0)
-        rc = sequence_new(model, &quant_f32, CONTEXT, &e->sequence, NULL);
+        rc = sequence_new(model, &kv_f32, CONTEXT, &e->sequence, NULL);
     require(rc == 0, "a model that opened can be set up");
 }
 

@@ -207,13 +207,15 @@ static void run_attention(struct job *job)
         job->k->attend(&job->attention);
 }
 
-static void bench_attention(const struct kernels *k, const struct quant *format, double peak)
+static void bench_attention(const struct kernels *k, const struct kv_format *format,
+                            double peak)
 {
     const size_t n = KERNEL_ATTENTION_BLOCK * DIM;
     float *x = random_floats(n), *q = random_floats(HEADS * DIM);
-    void *kv = allocate(n * sizeof(float));
-    format->encode_row(format, x, &kv, n);
-    float *results = allocate((2 * HEADS + HEADS * DIM + HEADS * KERNEL_ATTENTION_BLOCK) *
+    char *kv = allocate(n * sizeof(float));
+    for (size_t i = 0; i < KERNEL_ATTENTION_BLOCK; i++)
+        kv_store(format, KV_VALUE, x + i * DIM, DIM, kv + i * kv_row_bytes(format, DIM));
+    float *results = allocate((2 * HEADS + HEADS * DIM + KERNEL_ATTENTION_SCRATCH(HEADS, DIM)) *
                               sizeof *results);
     struct job job = {.run = run_attention, .k = k};
     job.attention = (struct kernel_attention){
@@ -222,8 +224,8 @@ static void bench_attention(const struct kernels *k, const struct quant *format,
         .most = results, .total = results + HEADS, .out = results + 2 * HEADS,
         .scratch = results + 2 * HEADS + HEADS * DIM};
     const double ops = 16 * 4.0 * HEADS * (double)n;
-    printf("%-10s attend %s, %d heads of %d, 256 positions %*s", k->name, format->name, HEADS, DIM,
-           4, "");
+    printf("%-10s attend %-4s, %d heads of %d, 256 positions    ", k->name, format->name, HEADS,
+           DIM);
     print_rate(ops / seconds_of(&job), peak);
     printf("\n");
     free(x), free(q), free(kv), free(results);
@@ -286,7 +288,7 @@ static void run_silu_mul(struct job *j)
 
 static void run_store_kv(struct job *j)
 {
-    REPEAT(j->k->store_kv(&quant_f16, j->floats[0], j->n, j->floats[1]);)
+    REPEAT(j->k->store_kv(&kv_f16, KV_KEY, j->floats[0], j->n, j->floats[1]);)
 }
 
 static void run_route(struct job *j)
@@ -354,8 +356,8 @@ static void bench_level(const struct bench_options *o, const struct level *level
         }
     }
     if (o->kernel == NULL || strcmp(o->kernel, "attend") == 0) {
-        bench_attention(&k, &quant_f16, m->flt);
-        bench_attention(&k, &quant_f32, m->flt);
+        for (unsigned f = 0; kv_at(f) != NULL; f++)
+            bench_attention(&k, kv_at(f), m->flt);
     }
     if (o->kernel == NULL || strcmp(o->kernel, "delta_head") == 0)
         bench_delta(&k, m->flt);

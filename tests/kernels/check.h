@@ -72,7 +72,8 @@ struct check {
     unsigned n_sides, side;
     bool has_no_pages;          /* no buffer touches a forbidden page */
     bool is_skipped[MAX_SIDES]; /* this kernel is the same as in a lower level */
-    const struct quant *format; /* of the weights, or of keys and values */
+    const struct quant *format; /* of the weights */
+    const struct kv_format *kv; /* of keys and values */
     const struct pool *pool;
     char shape[TEXT_BYTES];
     uint64_t index, seed; /* of the case */

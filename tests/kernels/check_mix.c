@@ -6,29 +6,48 @@
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
-static void *take_kv(struct check *c, const char *name, size_t n, enum values values)
+static size_t alignment_of(const struct kv_format *format)
 {
-    const size_t bytes = quant_row_bytes(c->format, 1);
-    void *kv = take_input(c, name, n * bytes, bytes);
-    static float x[256 * 300];
-    rng_floats(&c->rng, values, x, n);
-    c->format->encode_row(c->format, x, &kv, n);
+    return format == &kv_f32 ? 4 : format == &kv_f16 ? 2 : 1;
+}
+
+static void *take_kv(struct check *c, const char *name, enum kv_side side, size_t n, size_t dim,
+                     enum values values)
+{
+    const size_t bytes = kv_row_bytes(c->kv, dim);
+    char *kv = take_input(c, name, n * bytes, alignment_of(c->kv));
+    float x[300];
+    for (size_t i = 0; i < n; i++) {
+        rng_floats(&c->rng, values, x, dim);
+        kv_store(c->kv, side, x, dim, kv + i * bytes);
+    }
     return kv;
+}
+
+/* Rotated vectors are whole groups. */
+static size_t choose_dim(struct check *c, size_t most)
+{
+    const size_t dim = rng_length(&c->rng, most);
+    return c->kv->plain != NULL ? dim : (dim + KV_GROUP - 1) / KV_GROUP * KV_GROUP;
 }
 
 void check_store_kv(struct check *c)
 {
-    const size_t n = rng_length(&c->rng, 300);
+    const size_t n = choose_dim(c, 300);
     const enum values values = rng_values(&c->rng);
     float *x = take_floats(c, "x", n, values);
     const unsigned scaled = (unsigned)rng_below(&c->rng, 3);
     for (size_t i = 0; values == ORDINARY && i < n && scaled > 0; i++)
         x[i] *= scaled == 1 ? 0x1p-12f : 0x1p14f; /* the denormals and the end of f16 */
-    const bool is_half = c->format == &quant_f16;
-    const unsigned to = take_output(c, "to", is_half ? FLOAT16 : FLOAT32, n, is_half ? 2 : 4);
+    const enum kv_side side = rng_chance(&c->rng, 2) ? KV_KEY : KV_VALUE;
+    const bool is_half = c->kv == &kv_f16;
+    const unsigned to =
+        c->kv->plain == NULL
+            ? take_output(c, "to", BYTES, kv_row_bytes(c->kv, n), 1)
+            : take_output(c, "to", is_half ? FLOAT16 : FLOAT32, n, alignment_of(c->kv));
     describe(c, "n %zu, values %d", n, (int)values);
     EACH_SIDE(c, k)
-        k->store_kv(c->format, x, n, out(c, to));
+        k->store_kv(c->kv, side, x, n, out(c, to));
 }
 
 static size_t choose_positions(struct rng *rng)
@@ -43,21 +62,21 @@ static size_t choose_positions(struct rng *rng)
 void check_attend(struct check *c)
 {
     const size_t n = choose_positions(&c->rng);
-    const size_t dim = rng_length(&c->rng, rng_chance(&c->rng, 4) ? 260 : 80);
+    const size_t dim = choose_dim(c, rng_chance(&c->rng, 4) ? 260 : 80);
     const size_t n_heads = rng_between(&c->rng, 1, 9);
     const size_t stride = dim + (rng_chance(&c->rng, 2) ? 0 : rng_below(&c->rng, 20));
     const enum values values = rng_values(&c->rng);
     struct kernel_attention a = {
-        .kv_format = c->format, .q_stride = stride, .n_heads = (unsigned)n_heads,
+        .kv_format = c->kv, .q_stride = stride, .n_heads = (unsigned)n_heads,
         .head_dim = (unsigned)dim, .n_positions = n,
         .scale = rng_chance(&c->rng, 4) ? rng_float(&c->rng, rng_values(&c->rng)) : 0.125f};
     a.q = take_floats(c, "q", (n_heads - 1) * stride + dim, rng_values(&c->rng));
-    a.keys = take_kv(c, "keys", n * dim, values);
-    a.values = take_kv(c, "values", n * dim, rng_values(&c->rng));
+    a.keys = take_kv(c, "keys", KV_KEY, n, dim, values);
+    a.values = take_kv(c, "values", KV_VALUE, n, dim, rng_values(&c->rng));
     const unsigned most = take_output(c, "most", FLOAT32, n_heads, 4);
     const unsigned total = take_output(c, "total", FLOAT32, n_heads, 4);
     const unsigned result = take_output(c, "out", FLOAT32, n_heads * dim, 4);
-    const unsigned scratch = take_scratch(c, n_heads * KERNEL_ATTENTION_BLOCK, 4);
+    const unsigned scratch = take_scratch(c, KERNEL_ATTENTION_SCRATCH(n_heads, dim), 4);
     describe(c, "%zu positions, %zu heads of %zu by %zu, keys %d", n, n_heads, dim, stride,
              (int)values);
     EACH_SIDE(c, k) {

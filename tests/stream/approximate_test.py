@@ -75,6 +75,31 @@ class Approximate(unittest.TestCase):
         self.assertLess(plain["bytes_read"], exact["bytes_read"])
         self.assertNotEqual(plain["logits_hash"], exact["logits_hash"])
 
+    def test_keys_and_values_in_fewer_bits(self):
+        """The label, and the bytes of a head's vector, which has 64 dimensions here."""
+        model = GOLDENS / "qwen3_next"
+        plain, hashes = self.answer(model), set()
+        positions = {}
+        for kv in ("f16", "f32"):
+            self.assertIsNone(self.answer(model, "--kv", kv)["approximate"])
+        for kv, bits in (("rot8", 8), ("rot4", 4), ("rot3", 3), ("rot2", 2)):
+            found = self.answer(model, "--kv", kv)
+            self.assertEqual(found["approximate"],
+                             f"approximate: keys and values in {bits} bits ({kv})")
+            hashes.add(found["logits_hash"])
+        self.assertEqual(len(hashes - {plain["logits_hash"]}), 4)
+        for kv in ("f16", "f32", "rot8", "rot4", "rot3", "rot2"):
+            plan = json.loads(self.works("plan", model, "--kv", kv, "--json", "-q").stdout)
+            positions[kv] = plan["budgets"][0]["memory_kv_bytes"]
+            context = plan["budgets"][0]["n_context"]
+        vector = {"f32": 256, "f16": 128, "rot8": 66, "rot4": 34, "rot3": 26, "rot2": 18}
+        vectors = (positions["f32"] - positions["f16"]) / 128
+        self.assertEqual(vectors % (2 * context), 0)
+        for kv, bytes_each in vector.items():
+            self.assertEqual(positions["f32"] - positions[kv], vectors * (256 - bytes_each), kv)
+        both = self.answer(model, "--kv", "rot4", "--experts-per-token", "1")
+        self.assertEqual(both["approximate"], FEWER + "; keys and values in 4 bits (rot4)")
+
     def test_refusals(self):
         model = GOLDENS / "qwen3_next"
         used = config_of(model)[1]["num_experts_per_tok"]
@@ -84,7 +109,8 @@ class Approximate(unittest.TestCase):
                 ("--experts-per-token", "x", ("--experts-per-token",)),
                 ("--cache-bias", -0.1, ("--cache-bias", "0 to 1")),
                 ("--cache-bias", 1.1, ("--cache-bias", "0 to 1")),
-                ("--cache-bias", "nan", ("--cache-bias",))):
+                ("--cache-bias", "nan", ("--cache-bias",)),
+                ("--kv", "q4_0", ("'q4_0'", "f16, f32, rot8, rot4, rot3, rot2"))):
             with self.subTest(option=option, value=value):
                 result = flashmoe("run", model, *RUN, option, value)
                 self.assertNotEqual(result.returncode, 0)
@@ -164,7 +190,7 @@ class Approximate(unittest.TestCase):
             exact = json.loads(self.works(*evaluate, "--json").stdout)
             self.assertIsNone(exact["approximate"])
             self.assertNotIn("exact_nats_per_token", exact)
-            for used, more in ((2, ("--experts-per-token", "2")),
+            for used, more in ((2, ("--experts-per-token", "2")), (8, ("--kv", "rot2")),
                                (8, ("--cache-bias", "0.5", "--memory", "48M",
                                     "--prefill-chunk", "16"))):
                 found = json.loads(self.works(*evaluate, "--json", "--trace", trace, *more).stdout)
@@ -178,6 +204,33 @@ class Approximate(unittest.TestCase):
                 self.assertIn("the cost is ", text)
                 with open(trace, encoding="utf-8") as file: # of the approximate evaluation alone
                     self.assertEqual(sum("," in line for line in file) - 1, 4 * 32 * 8 * used)
+
+    def test_needles(self):
+        """Sought twice; f16 finds what is just before the question."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "text.txt")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write("Once upon a time there was a robot who loved music. " * 40)
+            seek = ("eval", "needle", NANO, path, "--context", "256", "--depths", "3",
+                    "--needles", "4", "-q")
+            exact = json.loads(self.works(*seek, "--json").stdout)
+            self.assertIsNone(exact["approximate"])
+            self.assertNotIn("exact", exact)
+            self.assertEqual(exact["n_needles"], 12)
+            self.assertEqual([d["depth"] for d in exact["depths"]], [0, 0.5, 1])
+            self.assertEqual(sum(d["hits"] for d in exact["depths"]), exact["n_hits"])
+            found = json.loads(self.works(*seek, "--json", "--kv", "rot2").stdout)
+            self.assertEqual(found["approximate"], "approximate: keys and values in 2 bits (rot2)")
+            for key in ("n_hits", "answer_nats_per_token", "n_answer_tokens", "depths"):
+                self.assertEqual(found["exact"][key], exact[key])
+            self.assertNotEqual(found["answer_nats_per_token"], exact["answer_nats_per_token"])
+            self.assertLessEqual(found["n_same_answer_tokens"], found["n_answer_tokens"])
+            text = self.works(*seek, "--kv", "rot2").stdout
+            self.assertIn(found["approximate"], text)
+            self.assertIn(f"exact {exact['n_hits']} of 12", text)
+            result = flashmoe("eval", "needle", NANO, path, "--context", "4096")
+            self.assertNotEqual(result.returncode, 0)
+            self.assertIn("a context of 4096 needs as many", result.stderr)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-/* same_bits MODEL [HASH [STEP [ROUTES]]]: the logits of every position of a prompt and of a greedy
- * continuation must be the same bits for every level of kernels, 1, 2 and 4 threads, prefill chunks
- * of 1, 7, 64 and all, budgets from the smallest allowed to everything, a cold and a warm cache,
- * direct and buffered reads of both readers, both cache policies, with and without a heat file, a
- * cache that shrinks and grows before every token or every layer, beside another session in one
- * batch, and in a program that rounds upwards. With HASH, that value
- * is required; "-" requires none. With STEP, only one in STEP combinations is run; with ROUTES,
- * they choose the experts in place of the routers. Exit status 3 when bits differ. */
+/* same_bits MODEL [HASH [STEP [ROUTES [KV]]]]: the logits of every position of a prompt and of a
+ * greedy continuation must be the same bits for every level of kernels, 1, 2 and 4 threads,
+ * prefill chunks of 1, 7, 64 and all, budgets from the smallest allowed to everything, a cold and
+ * a warm cache, direct and buffered reads of both readers, both cache policies, with and without
+ * a heat file, a cache that shrinks and grows before every token or every layer, beside another
+ * session in one batch, and in a program that rounds upwards. With HASH, that value is required;
+ * "-" requires none. With STEP, only one in STEP combinations is run; with ROUTES, they choose
+ * the experts in place of the routers, unless they are "-"; with KV, that is the format of keys
+ * and values. Exit status 3 when bits differ. */
 #include <fenv.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +22,7 @@
 static int32_t prompt[N_PROMPT], other[N_PROMPT];
 static char expected[33];
 static const char *routes; /* NULL: the model's own */
+static const char *kv;     /* NULL: f16 */
 static const char *level;  /* of the kernels; NULL: the best */
 static bool is_small;
 static unsigned n_runs, n_different;
@@ -54,6 +56,7 @@ static int try_open(const char *path, unsigned threads, unsigned chunk, uint64_t
     options.n_context = CONTEXT;
     options.n_sessions = 2;
     options.routes = routes;
+    options.kv = kv;
     options.cpu = level;
     options.io = variant % 2 == 0 ? "direct" : "page";
     options.reader = variant / 2 % 2 == 0 ? "pread" : "uring";
@@ -273,7 +276,8 @@ int main(int argc, char **argv)
         return 2;
     if (argc > 2 && strcmp(argv[2], "-") != 0)
         snprintf(expected, sizeof expected, "%s", argv[2]);
-    routes = argc > 4 ? argv[4] : NULL;
+    routes = argc > 4 && strcmp(argv[4], "-") != 0 ? argv[4] : NULL;
+    kv = argc > 5 ? argv[5] : NULL;
     snprintf(heat_path, sizeof heat_path, "same_bits-%ld.heat", (long)getpid());
     struct fm_model *model = open_model(argv[1], 1, 1, 0);
     struct fm_model_info info;

@@ -216,7 +216,8 @@ static const size_t group_sizes[CPU_GROUP_SIZES] = {16, 32, 64, 128};
 static size_t thread_floats_for(const struct backend_options *o)
 {
     const size_t product = KERNEL_MATMUL_SCRATCH(o->max_cols, o->max_rows);
-    const size_t attention = (size_t)o->n_heads * (KERNEL_ATTENTION_BLOCK + 4ul + o->head_dim);
+    const size_t attention = KERNEL_ATTENTION_SCRATCH(o->n_heads, o->head_dim) +
+                             (size_t)o->n_heads * (4ul + o->head_dim);
     const size_t delta = KERNEL_DELTA_SCRATCH(o->key_dim);
     size_t most = product > attention ? product : attention;
     most = most > delta ? most : delta;

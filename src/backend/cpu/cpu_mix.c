@@ -13,21 +13,29 @@ struct attention_job {
     size_t n_blocks; /* of the last row */
 };
 
-/* Keys and values of rows dealt out in turn. */
+static bool is_rotated(const struct backend_attention *a)
+{
+    return a->kv_format->plain == NULL;
+}
+
+/* Keys and values of rows and heads dealt out in turn, and the rotation of their queries. */
 static void store_part(void *ctx, unsigned part, unsigned n_parts)
 {
     const struct attention_job *job = ctx;
     const struct backend_attention *a = job->args;
     const struct backend_segment *segment = job->segment;
     const struct kernels *kernels = &job->cpu->kernels;
-    const size_t dim = a->head_dim, row_bytes = quant_row_bytes(a->kv_format, dim);
-    for (size_t t = part; t < segment->n_rows; t += n_parts)
-        for (size_t h = 0; h < a->n_kv_heads; h++) {
-            const size_t at = (h * a->n_context + segment->position + t) * row_bytes;
-            const size_t from = ((segment->first_row + t) * a->n_kv_heads + h) * dim;
-            kernels->store_kv(a->kv_format, a->k + from, dim, (char *)segment->keys + at);
-            kernels->store_kv(a->kv_format, a->v + from, dim, (char *)segment->values + at);
-        }
+    const size_t dim = a->head_dim, row_bytes = kv_row_bytes(a->kv_format, dim);
+    const size_t group = a->n_heads / a->n_kv_heads;
+    for (size_t i = part; i < (size_t)segment->n_rows * a->n_kv_heads; i += n_parts) {
+        const size_t t = i / a->n_kv_heads, h = i % a->n_kv_heads, row = segment->first_row + t;
+        const size_t at = (h * a->n_context + segment->position + t) * row_bytes;
+        const size_t from = (row * a->n_kv_heads + h) * dim;
+        kernels->store_kv(a->kv_format, KV_KEY, a->k + from, dim, (char *)segment->keys + at);
+        kernels->store_kv(a->kv_format, KV_VALUE, a->v + from, dim, (char *)segment->values + at);
+        for (size_t q = h * group; is_rotated(a) && q < (h + 1) * group; q++)
+            kv_rotate(a->q + row * a->q_row_stride + q * a->q_head_stride, dim);
+    }
 }
 
 static size_t smaller(size_t a, size_t b)
@@ -41,7 +49,7 @@ static void attend_block(const struct attention_job *job, size_t row, size_t kv_
 {
     const struct backend_attention *a = job->args;
     const struct backend_segment *segment = job->segment;
-    const size_t row_bytes = quant_row_bytes(a->kv_format, a->head_dim);
+    const size_t row_bytes = kv_row_bytes(a->kv_format, a->head_dim);
     const size_t first = block * KERNEL_ATTENTION_BLOCK;
     const size_t group = a->n_heads / a->n_kv_heads, visible = segment->position + row + 1;
     const size_t at = (kv_head * a->n_context + first) * row_bytes;
@@ -65,6 +73,8 @@ static void close_head(const struct attention_job *job, size_t row, size_t head,
 {
     const struct backend_attention *a = job->args;
     const size_t at = (job->segment->first_row + row) * a->q_row_stride + head * a->q_head_stride;
+    if (is_rotated(a))
+        kv_rotate_back(out_of(job, row, head), a->head_dim);
     job->cpu->kernels.attend_close(out_of(job, row, head), total,
                                    a->gate != NULL ? a->gate + at : NULL, a->head_dim);
 }
@@ -76,7 +86,7 @@ static void attend_row(const struct attention_job *job, size_t row, size_t kv_he
     const size_t group = a->n_heads / a->n_kv_heads, dim = a->head_dim;
     const size_t n_positions = job->segment->position + row + 1;
     const size_t n_blocks = (n_positions + KERNEL_ATTENTION_BLOCK - 1) / KERNEL_ATTENTION_BLOCK;
-    float *scores = scratch, *most = scores + group * KERNEL_ATTENTION_BLOCK;
+    float *scores = scratch, *most = scores + KERNEL_ATTENTION_SCRATCH(group, dim);
     float *total = most + group, *block_most = total + group, *block_total = block_most + group;
     float *block_out = block_total + group;
     float *out = out_of(job, row, kv_head * group);

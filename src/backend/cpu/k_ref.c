@@ -171,15 +171,27 @@ static void rotate(float *x, const float *cosines, const float *sines, unsigned 
     }
 }
 
-static void store_kv(const struct quant *kv_format, const float *x, size_t n, void *to)
+static void store_kv(const struct kv_format *kv_format, enum kv_side side, const float *x, size_t n,
+                     void *to)
 {
-    kv_format->encode_row(kv_format, x, &to, n);
+    kv_store(kv_format, side, x, n, to);
 }
 
-static void load_kv(const struct kernel_attention *a, const char *rows, size_t i, float *row)
+/* The row is x * what is returned. */
+static float load_kv(const struct kernel_attention *a, const char *rows, size_t i, float *x)
 {
-    const void *at = rows + i * quant_row_bytes(a->kv_format, a->head_dim);
-    a->kv_format->decode_row(a->kv_format, &at, row, a->head_dim);
+    const size_t dim = a->head_dim;
+    const struct quant *plain = a->kv_format->plain;
+    const void *row = rows + i * kv_row_bytes(a->kv_format, dim);
+    if (plain != NULL) {
+        plain->decode_row(plain, &row, x, dim);
+        return 1;
+    }
+    int8_t levels[LIMIT_HEAD_DIM];
+    kv_load_levels(a->kv_format, row, dim, levels);
+    for (size_t d = 0; d < dim; d++)
+        x[d] = levels[d];
+    return kv_load_scale(a->kv_format, row, dim);
 }
 
 static void attend(const struct kernel_attention *a)
@@ -189,9 +201,9 @@ static void attend(const struct kernel_attention *a)
     for (unsigned h = 0; h < a->n_heads; h++)
         a->most[h] = -INFINITY;
     for (size_t i = 0; i < n; i++) {
-        load_kv(a, a->keys, i, row);
+        const float kept = load_kv(a, a->keys, i, row);
         for (unsigned h = 0; h < a->n_heads; h++) {
-            const float score = dot(a->q + h * a->q_stride, row, dim) * a->scale;
+            const float score = dot(a->q + h * a->q_stride, row, dim) * kept * a->scale;
             a->scratch[h * KERNEL_ATTENTION_BLOCK + i] = score;
             a->most[h] = score > a->most[h] ? score : a->most[h];
         }
@@ -204,9 +216,9 @@ static void attend(const struct kernel_attention *a)
     }
     memset(a->out, 0, a->n_heads * dim * sizeof *a->out);
     for (size_t i = 0; i < n; i++) {
-        load_kv(a, a->values, i, row);
+        const float kept = load_kv(a, a->values, i, row);
         for (unsigned h = 0; h < a->n_heads; h++) {
-            const float share = a->scratch[h * KERNEL_ATTENTION_BLOCK + i];
+            const float share = a->scratch[h * KERNEL_ATTENTION_BLOCK + i] * kept;
             for (size_t d = 0; d < dim; d++)
                 a->out[h * dim + d] = fmaf(share, row[d], a->out[h * dim + d]);
         }

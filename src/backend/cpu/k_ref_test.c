@@ -299,11 +299,11 @@ struct attention {
     float q[HEADS * Q_STRIDE];
 };
 
-static void attend_heads(const struct attention *f, const struct quant *format, size_t first,
+static void attend_heads(const struct attention *f, const struct kv_format *format, size_t first,
                          size_t n, unsigned head, unsigned n_heads, struct heads *to)
 {
-    float scratch[HEADS * KERNEL_ATTENTION_BLOCK];
-    const bool is_half = format == &quant_f16;
+    float scratch[KERNEL_ATTENTION_SCRATCH(HEADS, DIM)];
+    const bool is_half = format == &kv_f16;
     ref.attend(&(struct kernel_attention){
         .kv_format = format, .q = f->q + head * Q_STRIDE, .q_stride = Q_STRIDE,
         .n_heads = n_heads, .head_dim = DIM,
@@ -316,7 +316,7 @@ static void attend_heads(const struct attention *f, const struct quant *format, 
 }
 
 /* Block by block, merged in ascending order. */
-static void attend_all(const struct attention *f, const struct quant *format, size_t n,
+static void attend_all(const struct attention *f, const struct kv_format *format, size_t n,
                        const float *gate, struct heads *to)
 {
     for (size_t at = 0; at < n; at += KERNEL_ATTENTION_BLOCK) {
@@ -337,7 +337,7 @@ static void attend_all(const struct attention *f, const struct quant *format, si
         ref.attend_close(to->out + h * DIM, to->total[h], gate, DIM);
 }
 
-static void check_attention(const struct attention *f, const struct quant *format, size_t n,
+static void check_attention(const struct attention *f, const struct kv_format *format, size_t n,
                             const float *gate)
 {
     struct heads got;
@@ -364,15 +364,15 @@ static void check_attention(const struct attention *f, const struct quant *forma
     }
 }
 
-static void store(const struct quant *format, const float *x, void *to, double *decoded)
+static void store(const struct kv_format *format, const float *x, void *to, double *decoded)
 {
     static float back[POSITIONS * DIM];
     const void *from = to;
-    ref.store_kv(format, x, POSITIONS * DIM, to);
-    format->decode_row(format, &from, back, POSITIONS * DIM);
+    ref.store_kv(format, KV_KEY, x, POSITIONS * DIM, to);
+    format->plain->decode_row(format->plain, &from, back, POSITIONS * DIM);
     for (size_t i = 0; i < POSITIONS * DIM; i++) {
         decoded[i] = back[i];
-        assert_true(fabs(decoded[i] - x[i]) <= (format == &quant_f16 ? 0x1p-12 : 0));
+        assert_true(fabs(decoded[i] - x[i]) <= (format == &kv_f16 ? 0x1p-12 : 0));
     }
 }
 
@@ -384,7 +384,7 @@ static void test_attention(void **state)
     float gate[DIM];
     fill(gate, DIM);
     for (unsigned half = 0; half < 2; half++) {
-        const struct quant *format = half ? &quant_f16 : &quant_f32;
+        const struct kv_format *format = half ? &kv_f16 : &kv_f32;
         fill(f.x, POSITIONS * DIM);
         store(format, f.x, half ? (void *)f.keys_f16 : (void *)f.keys_f32, f.keys);
         fill(f.x, POSITIONS * DIM);

@@ -11,7 +11,9 @@
  * acc = fmaf(b_w, offset_x, acc) with offset_x = s_x * sum of the group's codes.
  *
  * Attention: each block of positions by itself gives its largest score, the sum of exponentials
- * and the weighted values; the blocks are merged in ascending order. */
+ * and the weighted values; the blocks are merged in ascending order. Where keys and values are
+ * rotated (quant/kv.h), a score is (<q, levels> * the key's scale) * scale, and the share of a
+ * value is multiplied with its scale before its levels. */
 #ifndef FLASHMOE_BACKEND_CPU_KERNELS_H
 #define FLASHMOE_BACKEND_CPU_KERNELS_H
 
@@ -23,6 +25,9 @@ extern "C" {
 
 /* Positions in a block of attention; the blocks begin at position 0. */
 #define KERNEL_ATTENTION_BLOCK 256
+/* Floats of scratch for attention: scores, and some rows of keys. */
+#define KERNEL_ATTENTION_SCRATCH(n_heads, head_dim)                                                \
+    ((size_t)(n_heads) * KERNEL_ATTENTION_BLOCK + 4 * (size_t)(head_dim))
 /* Weight rows that a kernel likes to take together: parts of a matrix should begin and end at
  * multiples of it, but need not. */
 #define KERNEL_ROWS 16
@@ -68,16 +73,16 @@ struct kernel_matmul {
 
 /* The query heads of one row that share a key and value head, against one block of positions. */
 struct kernel_attention {
-    const struct quant *kv_format; /* f32 or f16 */
-    const float *q; /* head h at h * q_stride */
+    const struct kv_format *kv_format;
+    const float *q; /* head h at h * q_stride, rotated where the format is */
     size_t q_stride;
     unsigned n_heads, head_dim;
-    const char *keys, *values; /* [n_positions, head_dim] */
+    const char *keys, *values; /* [n_positions] rows */
     size_t n_positions;        /* at most KERNEL_ATTENTION_BLOCK */
     float scale;
     float *most, *total; /* [n_heads]: the largest score; the sum of exponentials */
-    float *out;          /* [n_heads, head_dim] */
-    float *scratch;      /* [n_heads, KERNEL_ATTENTION_BLOCK] */
+    float *out;          /* [n_heads, head_dim], rotated where the format is */
+    float *scratch;      /* [KERNEL_ATTENTION_SCRATCH] */
 };
 
 struct kernels {
@@ -91,8 +96,9 @@ struct kernels {
     void (*rope_angles)(uint32_t position, const float *frequencies, unsigned half,
                         float *cosines, float *sines);
     void (*rotate)(float *x, const float *cosines, const float *sines, unsigned half);
-    /* n floats to the format of keys and values. */
-    void (*store_kv)(const struct quant *kv_format, const float *x, size_t n, void *to);
+    /* The vector of one head, n floats, to a row of keys or values. */
+    void (*store_kv)(const struct kv_format *kv_format, enum kv_side side, const float *x, size_t n,
+                     void *to);
     void (*attend)(const struct kernel_attention *args);
     /* Adds a later block's result to an earlier one's: most, total and out of one head. */
     void (*attend_merge)(float *most, float *total, float *out, float block_most,

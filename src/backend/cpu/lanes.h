@@ -2,11 +2,12 @@
  * lanes_<isa>.h, then this; what comes out is one complete set of static functions compiled for
  * that level, and lanes_init, which puts them into a table.
  *
- * The vocabulary: vf is 16 floats, vi 16 int32, vc 16 rows of four codes, each in as many
- * registers as the level needs; vf_* and vi_* work lane by lane. Sums over lanes follow the tree
- * of kernels.h. vi_dots_* and vi_dot4 are exact integers, so how they are found is the level's
- * own affair; but vi_dot4 may take a constant off every wide code, WIDE_CODES_SHIFT, and the
- * caller makes up for it. vp is one register of a vf. TILE_BLOCKS and TILE_TOKENS are how many row
+ * he vocabulary: vf is 16 floats, vi 16 int32, vc 16 rows of four codes, each in as many registers
+ * as the level needs; vf_* and vi_* work lane by lane. Sums over lanes follow the tree of
+ * kernels.h. vi_dots_* and vi_dot4 are exact integers, so how they are found is the level's own
+ * affair; but vi_dot4 may take a constant off every wide code, WIDE_CODES_SHIFT, and the caller
+ * makes up for it. vl is a table of 16 levels of keys and values (quant/kv.h), and vf_load_levels
+ * the levels of 16 codes. vp is one register of a vf. TILE_BLOCKS and TILE_TOKENS are how many row
  * blocks and tokens of a product the level keeps in registers.
  *
  * Where a level has something better than a template's function it defines LEVEL_HAS_<NAME>

@@ -3,16 +3,15 @@
 #ifndef FLASHMOE_BACKEND_CPU_LANES_ATTENTION_H
 #define FLASHMOE_BACKEND_CPU_LANES_ATTENTION_H
 
-static void store_kv(const struct quant *kv_format, const float *x, size_t n, void *to)
+static void store_kv(const struct kv_format *kv_format, enum kv_side side, const float *x, size_t n,
+                     void *to)
 {
     size_t i = 0;
-    if (kv_format == &quant_f16)
+    if (kv_format == &kv_f16)
         for (; i + LANES <= n; i += LANES)
             vf_store_f16((char *)to + 2 * i, vf_load(x + i));
-    if (i == n)
-        return;
-    void *rest = (char *)to + (kv_format == &quant_f16 ? 2 * i : 0);
-    kv_format->encode_row(kv_format, x + i, &rest, n - i);
+    if (i < n)
+        kv_store(kv_format, side, x + i, n - i, (char *)to + 2 * i);
 }
 
 /* Scores of four positions and at most four heads. */
@@ -121,9 +120,108 @@ INLINE void values_of(const struct kernel_attention *a, enum float_kind kind, si
     }
 }
 
+/* ---- rotated formats ------------------------------------------------------------------------- */
+
+/* Scores of all heads with at most four positions, whose levels become floats once. */
+INLINE void rotated_scores(const struct kernel_attention *a, unsigned bits, size_t first,
+                           size_t n_positions)
+{
+    const size_t dim = a->head_dim, row_bytes = kv_row_bytes(a->kv_format, dim);
+    const vl table = vl_load(a->kv_format->levels);
+    float *levels = a->scratch + a->n_heads * (size_t)KERNEL_ATTENTION_BLOCK;
+    float kept[FLOAT_ROWS], result[LANES];
+    const char *rows[FLOAT_ROWS];
+    for (size_t i = 0; i < FLOAT_ROWS; i++) {
+        const size_t k = i < n_positions ? i : 0;
+        const char *row = a->keys + (first + k) * row_bytes;
+        rows[i] = (const char *)(levels + k * dim);
+        kept[i] = kv_load_scale(a->kv_format, row, dim);
+        for (size_t d = 0; i == k && d < dim; d += LANES)
+            vf_store(levels + k * dim + d, vf_load_levels(row + d * bits / 8, bits, table));
+    }
+    for (unsigned head = 0; head < a->n_heads; head += FLOAT_TOKENS) {
+        const unsigned n = a->n_heads - head < FLOAT_TOKENS ? a->n_heads - head : FLOAT_TOKENS;
+        const float *x[FLOAT_TOKENS];
+        for (unsigned h = 0; h < FLOAT_TOKENS; h++)
+            x[h] = a->q + (head + (h < n ? h : 0)) * a->q_stride;
+        if (n == 1)
+            float_tile(rows, FLOAT_F32, x, 1, dim, result);
+        else
+            float_tile(rows, FLOAT_F32, x, FLOAT_TOKENS, dim, result);
+        for (unsigned h = 0; h < n; h++)
+            for (size_t i = 0; i < n_positions; i++)
+                a->scratch[(head + h) * KERNEL_ATTENTION_BLOCK + first + i] =
+                    result[4 * i + h] * kept[i] * a->scale;
+    }
+}
+
+/* Sixteen dimensions of n_heads heads (a constant). */
+INLINE void rotated_value_tile(const struct kernel_attention *a, unsigned bits, size_t row_bytes,
+                               size_t d, unsigned head, unsigned n_heads)
+{
+    const vl table = vl_load(a->kv_format->levels);
+    const float *share = a->scratch + head * KERNEL_ATTENTION_BLOCK;
+    const char *row = a->values + d * bits / 8;
+    vf acc[VALUE_HEADS];
+    UNROLL for (unsigned h = 0; h < n_heads; h++)
+        acc[h] = vf_zero();
+    for (size_t i = 0; i < a->n_positions; i++, row += row_bytes) {
+        const vf v = vf_load_levels(row, bits, table);
+        UNROLL for (unsigned h = 0; h < n_heads; h++)
+            acc[h] = vf_fma(vf_set1(share[h * KERNEL_ATTENTION_BLOCK + i]), v, acc[h]);
+    }
+    UNROLL for (unsigned h = 0; h < n_heads; h++)
+        vf_store(a->out + (head + h) * (size_t)a->head_dim + d, acc[h]);
+}
+
+INLINE void rotated_attend(const struct kernel_attention *a, unsigned bits)
+{
+    const size_t dim = a->head_dim, row_bytes = kv_row_bytes(a->kv_format, dim);
+    float kept[KERNEL_ATTENTION_BLOCK];
+    for (size_t i = 0; i < a->n_positions; i += FLOAT_ROWS)
+        rotated_scores(a, bits, i,
+                       a->n_positions - i < FLOAT_ROWS ? a->n_positions - i : FLOAT_ROWS);
+    for (size_t i = 0; i < a->n_positions; i++)
+        kept[i] = kv_load_scale(a->kv_format, a->values + i * row_bytes, dim);
+    for (unsigned h = 0; h < a->n_heads; h++) {
+        float *share = a->scratch + h * KERNEL_ATTENTION_BLOCK;
+        shares_of(share, a->n_positions, &a->most[h], &a->total[h]);
+        for (size_t i = 0; i < a->n_positions; i++)
+            share[i] *= kept[i];
+    }
+    for (unsigned head = 0; head < a->n_heads;) {
+        const unsigned n = a->n_heads - head >= VALUE_HEADS ? VALUE_HEADS : 1;
+        for (size_t d = 0; d < dim; d += LANES)
+            if (n == 1)
+                rotated_value_tile(a, bits, row_bytes, d, head, 1);
+            else
+                rotated_value_tile(a, bits, row_bytes, d, head, VALUE_HEADS);
+        head += n;
+    }
+}
+
+static void attend_rot8(const struct kernel_attention *a) { rotated_attend(a, 8); }
+static void attend_rot4(const struct kernel_attention *a) { rotated_attend(a, 4); }
+static void attend_rot3(const struct kernel_attention *a) { rotated_attend(a, 3); }
+static void attend_rot2(const struct kernel_attention *a) { rotated_attend(a, 2); }
+
+static void attend_rotated(const struct kernel_attention *a)
+{
+    switch (a->kv_format->bits) {
+    case 8: attend_rot8(a); return;
+    case 4: attend_rot4(a); return;
+    case 3: attend_rot3(a); return;
+    default: attend_rot2(a); return;
+    }
+}
+
 static void attend(const struct kernel_attention *a)
 {
-    const enum float_kind kind = a->kv_format == &quant_f16 ? FLOAT_F16 : FLOAT_F32;
+    if (a->kv_format->plain == NULL) {
+        attend_rotated(a);
+        return;
+    }
+    const enum float_kind kind = a->kv_format == &kv_f16 ? FLOAT_F16 : FLOAT_F32;
     const size_t row_bytes = (kind == FLOAT_F16 ? 2 : 4) * (size_t)a->head_dim;
     for (size_t i = 0; i < a->n_positions; i += FLOAT_ROWS) {
         const size_t n = a->n_positions - i < FLOAT_ROWS ? a->n_positions - i : FLOAT_ROWS;

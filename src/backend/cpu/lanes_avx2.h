@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "backend/cpu/lanes_levels_x86.h"
 #include "backend/cpu/lanes_macros.h"
 
 #define CODES_F16(half) _cvtsh_ss(half)
@@ -124,6 +125,13 @@ static inline void vf_put_part(vf *to, unsigned part, vp x)
         to->hi = x;
 }
 
+INLINE vf vf_load_levels(const char *p, unsigned bits, vl table)
+{
+    const __m128i levels = x86_levels(p, bits, table);
+    const __m256i lo = _mm256_cvtepi8_epi32(levels);
+    const __m256i hi = _mm256_cvtepi8_epi32(_mm_unpackhi_epi64(levels, levels));
+    return (vf){_mm256_cvtepi32_ps(lo), _mm256_cvtepi32_ps(hi)};
+}
 static inline void vf_store_f16(void *p, vf x)
 {
     _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(x.lo, _MM_FROUND_TO_NEAREST_INT));

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "backend/cpu/lanes_levels_x86.h"
 #include "backend/cpu/lanes_macros.h"
 
 #define CODES_F16(half) _cvtsh_ss(half)
@@ -59,6 +60,10 @@ INLINE vf vf_load_f16(const void *p)
 INLINE vf vf_load_f16_part(const void *p, size_t n)
 {
     return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first_lanes(n), p));
+}
+INLINE vf vf_load_levels(const char *p, unsigned bits, vl table)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(x86_levels(p, bits, table)));
 }
 INLINE void vf_store_f16(void *p, vf x)
 {

@@ -156,6 +156,48 @@ static inline vf vf_load_bf16_part(const void *p, size_t n)
     memcpy(x, p, n * sizeof *x);
     return vf_load_bf16(x);
 }
+
+/* The codes of keys and values (quant/kv.h) as levels; `bits` is a constant. */
+typedef int8x16_t vl;
+
+INLINE vl vl_load(const int8_t levels[16]) { return vld1q_s8(levels); }
+
+INLINE uint8x16_t neon_low_bits(const char *p)
+{
+    static const int32_t by[4] = {0, -2, -4, -6};
+    uint32_t packed;
+    memcpy(&packed, p, sizeof packed);
+    const uint32x4_t moved = vshlq_u32(vdupq_n_u32(packed), vld1q_s32(by));
+    return vandq_u8(vreinterpretq_u8_u32(moved), vdupq_n_u8(3));
+}
+INLINE uint8x16_t neon_high_bit(const char *p)
+{
+    const uint8x8_t each = vreinterpret_u8_u64(vdup_n_u64(0x8040201008040201ull));
+    const uint8x16_t spread = vcombine_u8(vdup_n_u8((uint8_t)p[0]), vdup_n_u8((uint8_t)p[1]));
+    return vandq_u8(vtstq_u8(spread, vcombine_u8(each, each)), vdupq_n_u8(4));
+}
+INLINE int8x16_t neon_levels(const char *p, unsigned bits, vl table)
+{
+    if (bits == 8)
+        return vreinterpretq_s8_u8(vld1q_u8((const uint8_t *)p));
+    uint8x16_t codes;
+    if (bits == 4) {
+        const uint8x8_t packed = vld1_u8((const uint8_t *)p);
+        codes = vcombine_u8(vand_u8(packed, vdup_n_u8(15)), vshr_n_u8(packed, 4));
+    } else {
+        codes = neon_low_bits(p);
+        if (bits == 3)
+            codes = vorrq_u8(codes, neon_high_bit(p + 4));
+    }
+    return vqtbl1q_s8(table, codes);
+}
+INLINE vf vf_load_levels(const char *p, unsigned bits, vl table)
+{
+    const int8x16_t levels = neon_levels(p, bits, table);
+    const int16x8_t lo = vmovl_s8(vget_low_s8(levels)), hi = vmovl_high_s8(levels);
+    return (vf){{vcvtq_f32_s32(vmovl_s16(vget_low_s16(lo))), vcvtq_f32_s32(vmovl_high_s16(lo)),
+                 vcvtq_f32_s32(vmovl_s16(vget_low_s16(hi))), vcvtq_f32_s32(vmovl_high_s16(hi))}};
+}
 INLINE void vf_store_f16(void *p, vf x)
 {
     const float16x8_t a = vcvt_high_f16_f32(vcvt_f16_f32(x.p[0]), x.p[1]);
