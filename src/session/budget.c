@@ -10,7 +10,10 @@
 /* Per session and word of the vocabulary: the logits, and a sampler's candidates. */
 #define VOCABULARY_BYTES (sizeof(float) + 2 * sizeof(int32_t))
 #define DEFAULT_CONTEXT 4096
+/* Tokens of a prompt at a time: the more, the seldomer experts are read. What is in memory anyway
+ * gains nothing by more than the fewer ones. */
 #define DEFAULT_ROWS 2048
+#define RESIDENT_ROWS 512
 #define FEWEST_ROWS 16
 /* Scratch may take this share of the budget before the chunk is made smaller. */
 #define SCRATCH_SHARE 16
@@ -88,11 +91,20 @@ static int read_options(struct budget *b, const struct model *model,
     return 0;
 }
 
+static bool may_hold_all(const struct budget *b, const struct model *model)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < model->n_expert_layers; i++)
+        n += model->expert_layers[i].n_experts;
+    return b->total / (model->expert_slot_bytes + 1) >= n;
+}
+
 /* As many tokens at a time as asked for, or as the budget comfortably holds. */
 static uint32_t choose_rows(const struct budget *b, const struct model *model,
                             const struct kv_format *kv_format, uint32_t asked)
 {
-    uint32_t rows = asked > 0 ? asked : DEFAULT_ROWS;
+    uint32_t rows = may_hold_all(b, model) ? RESIDENT_ROWS : DEFAULT_ROWS;
+    rows = asked > 0 ? asked : rows;
     rows = rows < b->n_context ? rows : b->n_context;
     while (asked == 0 && rows > FEWEST_ROWS &&
            scratch_bytes(b, model, kv_format, rows) > b->total / SCRATCH_SHARE)
