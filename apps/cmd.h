@@ -5,6 +5,7 @@
 #include "options.h"
 
 extern const struct command cmd_run;
+extern const struct command cmd_chat;
 extern const struct command cmd_inspect;
 extern const struct command cmd_tokenize;
 extern const struct command cmd_template;

@@ -208,12 +208,12 @@ static unsigned long long path_hash(const char *path)
     return hash;
 }
 
-bool app_kept_path(const char *model, const char *suffix, char path[LIMIT_PATH_BYTES])
+bool app_cache_path(const char *file, char path[LIMIT_PATH_BYTES])
 {
-    char real[LIMIT_PATH_BYTES], dir[LIMIT_PATH_BYTES / 2];
+    char dir[LIMIT_PATH_BYTES / 2];
     const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     const bool has_xdg = xdg != NULL && xdg[0] == '/';
-    if ((!has_xdg && (home == NULL || home[0] != '/')) || !plat_real_path(model, real))
+    if (!has_xdg && (home == NULL || home[0] != '/'))
         return false;
     const int n = snprintf(dir, sizeof dir, "%s%s", has_xdg ? xdg : home,
                            has_xdg ? "" : "/.cache");
@@ -223,10 +223,19 @@ bool app_kept_path(const char *model, const char *suffix, char path[LIMIT_PATH_B
     (void)strncat(dir, "/flashmoe", sizeof dir - (size_t)n - 1);
     if (plat_make_dir(dir, NULL) != 0)
         return false;
-    const char *name = strrchr(real, '/');
-    (void)snprintf(path, LIMIT_PATH_BYTES, "%s/%.80s-%016llx.%s", dir,
-                   name != NULL ? name + 1 : real, path_hash(real), suffix);
+    (void)snprintf(path, LIMIT_PATH_BYTES, "%s/%.200s", dir, file);
     return true;
+}
+
+bool app_kept_path(const char *model, const char *suffix, char path[LIMIT_PATH_BYTES])
+{
+    char real[LIMIT_PATH_BYTES], file[128];
+    if (!plat_real_path(model, real))
+        return false;
+    const char *name = strrchr(real, '/');
+    (void)snprintf(file, sizeof file, "%.80s-%016llx.%.16s", name != NULL ? name + 1 : real,
+                   path_hash(real), suffix);
+    return app_cache_path(file, path);
 }
 
 void app_keep_io(const char *model, struct fm_model_options *options, char path[LIMIT_PATH_BYTES])

@@ -61,8 +61,9 @@ int app_speeds_measure(const struct args *args, bool with_disk, const char *io,
 /* The disk alone. */
 int app_disk_measure(const struct args *args, const char *io, struct fm_disk_speeds *speeds,
                      struct fm_error *err);
-/* A file in the user's cache folder, which is made, for what is kept about a model; false when
- * there is none. */
+/* A file in the user's cache folder, which is made; false when there is none. */
+bool app_cache_path(const char *name, char path[LIMIT_PATH_BYTES]);
+/* Such a file for what is kept about a model. */
 bool app_kept_path(const char *model, const char *suffix, char path[LIMIT_PATH_BYTES]);
 /* Such a file for what '--io auto' goes by, where that is the option. */
 void app_keep_io(const char *model, struct fm_model_options *options, char path[LIMIT_PATH_BYTES]);

@@ -29,6 +29,31 @@ void interrupt_install(void)
     (void)sigaction(SIGINT, &action, NULL);
 }
 
+static void on_patient_interrupt(int signal_number)
+{
+    struct fm_session *session = atomic_load(&watched);
+    is_seen = is_seen + 1;
+    if (is_seen == 2 && session != NULL)
+        fm_session_cancel(session);
+    if (is_seen <= 2)
+        return;
+    progress_erase_from_signal();
+    (void)signal(signal_number, SIG_DFL);
+    (void)raise(signal_number);
+}
+
+void interrupt_install_patient(void)
+{
+    struct sigaction action = {.sa_handler = on_patient_interrupt};
+    (void)sigemptyset(&action.sa_mask);
+    (void)sigaction(SIGINT, &action, NULL);
+}
+
+void interrupt_forget(void)
+{
+    is_seen = 0;
+}
+
 void interrupt_watch(struct fm_session *session)
 {
     atomic_store(&watched, session);

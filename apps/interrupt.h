@@ -14,4 +14,10 @@ void interrupt_watch(struct fm_session *session);
 void interrupt_hold(bool hold);
 bool interrupt_seen(void);
 
+/* For a program that goes on after Ctrl-C: the first one is only noted, the second cancels the
+ * watched session, the third kills. Reads and writes in progress end. */
+void interrupt_install_patient(void);
+/* Counts from the first one again. */
+void interrupt_forget(void);
+
 #endif

@@ -10,6 +10,7 @@
 #   build  finds the libraries                    pkg-config             pkg-config        pkgconf
 #   build  JSON                                   jansson.pc             libjansson-dev    jansson
 #   build  checksums                              libxxhash.pc           libxxhash-dev     xxhash
+#   build  edited lines in chat (Linux)           libedit.pc             libedit-dev       -
 #   test   unit tests                             cmocka.pc              libcmocka-dev     cmocka
 #   test   lint and test scripts                  python3                python3           python3
 #   test   headers must be usable from C++        g++, c++ or clang++    g++               (Xcode)
@@ -71,6 +72,9 @@ need "$(has_command ninja)" ninja-build ninja "runs the build"
 need "$(has_command pkg-config)" pkg-config pkgconf "finds the libraries"
 need "$(has_library jansson libjansson-dev)" libjansson-dev jansson "JSON"
 need "$(has_library libxxhash libxxhash-dev)" libxxhash-dev xxhash "checksums"
+if [ "$system" = Linux ]; then
+    need "$(has_library libedit libedit-dev)" libedit-dev - "edited lines in chat"
+fi
 if [ "$group" = test ]; then
     need "$(has_command python3)" python3 python3 "lint and test scripts"
     need "$(has_library cmocka libcmocka-dev)" libcmocka-dev cmocka "unit tests"

@@ -23,14 +23,16 @@ MODEL = ""
 SECONDS = 60
 
 # What every command that computes takes.
-ENGINE = "memory elastic threads pin cpu prefill-chunk kv io reader read-depth policy lookahead "
-ENGINE += "heat no-heat check experts-per-token cache-bias"
+ENGINE = "memory elastic threads pin cpu prefill-chunk kv io reader read-depth policy lookahead " \
+         "heat no-heat check experts-per-token cache-bias "
+SAMPLING = "n-tokens stop greedy temp top-k top-p min-p typical-p repeat-penalty seed context " \
+           "presence-penalty frequency-penalty repeat-window logit-bias "
 
 COMMANDS = {
-    "run": "prompt file system raw n-tokens stop greedy temp top-k top-p min-p typical-p "
-           "repeat-penalty presence-penalty frequency-penalty repeat-window logit-bias seed "
-           "context "
-           + ENGINE + " routes trace stats logprobs profile json quiet verbose help",
+    "run": "prompt file system raw routes trace stats logprobs profile json quiet verbose help "
+           + SAMPLING + ENGINE,
+    "chat": SAMPLING + ENGINE + "system system-file snapshots snapshot-limit no-history quiet "
+            "verbose help",
     "pack": "experts dense embed head consume yes restart threads json quiet verbose help",
     "verify": "threads json quiet help",
     "inspect": "json help",
