@@ -41,8 +41,8 @@ static void show_progress(void *ctx, uint64_t done, uint64_t total)
 }
 
 /* In pieces: between two of them Ctrl-C loses nothing of what is computed. Where `last_apart`, the
- * last token is one of its own: recurrent layers can go back to the place before it, so that another
- * answer computes that token alone. */
+ * last token is one of its own: recurrent layers can go back to the place before it, so that
+ * another answer computes that token alone. */
 static int eval_prompt(struct answer *a, const int32_t *ids, size_t n_ids, bool last_apart,
                        struct fm_error *err)
 {
