@@ -35,7 +35,7 @@ static int open_model(struct chat *chat, struct fm_error *err)
 {
     const struct args *args = chat->args;
     const struct app_model_options how = {.n_context = (unsigned)args_uint(args, "context"),
-                                          .keeps_heat = true};
+                                          .n_marks = 4, .keeps_heat = true};
     struct fm_stats stats;
     int rc = app_model_open(args, &how, &chat->model, err);
     if (rc != 0)

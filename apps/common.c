@@ -281,6 +281,7 @@ int app_model_open(const struct args *args, const struct app_model_options *how,
             options.kv = "f16";
     }
     options.n_context = how->n_context;
+    options.n_marks = how->n_marks;
     options.routes = how->routes;
     if (how->memory_bytes > 0)
         options.memory_bytes = how->memory_bytes;

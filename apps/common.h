@@ -32,7 +32,7 @@ extern const char option_pin_help[], option_cpu_help[];
 const char *app_model_path(const struct args *args);
 
 struct app_model_options {
-    unsigned n_context; /* as in fm_model_options */
+    unsigned n_context, n_marks; /* as in fm_model_options */
     const char *routes; /* likewise */
     bool is_exact;      /* whatever approximations the options ask for */
     bool keeps_heat;    /* without --heat too: in the user's cache folder */

@@ -79,6 +79,9 @@ struct fm_model_options {
     const char *cpu;        /* level of the kernels (fm_machine_level); NULL: the best one here */
     unsigned n_sessions;    /* sessions that may be open at a time; the budget holds them all */
     unsigned n_context;     /* positions per session; 0: the model's maximum, at most 4096 */
+    /* States of recurrent layers that a session keeps to go back to (fm_session_rewind), at most 8;
+     * each takes memory. 0: it can only begin again. Without such layers it needs none. */
+    unsigned n_marks;
     unsigned prefill_chunk; /* tokens computed together; 0: chosen from the budget */
     bool check;             /* hold what is read of a packed model against its checksums */
     bool metadata_only;     /* headers and tokenizer only: inspect and tokenize, no sessions */
@@ -391,8 +394,9 @@ FM_API const int32_t *fm_session_ids(const struct fm_session *session);
 
 /* Prefixes are not computed twice: where the session could go back to, to go on with these tokens,
  * which are all from position 0 on. Tokens in common are kept, but for the last one, whose logits
- * are wanted. Recurrent layers cannot go back to just any position: the session keeps a few, at the
- * end of every prompt, up to 64 tokens before it, and ever further apart. 0: from the beginning. */
+ * are wanted. Recurrent layers cannot go back to just any position: the session keeps n_marks
+ * of them, at the end of a prompt, up to 64 tokens before it, and ever further apart. 0: from the
+ * beginning. */
 FM_API unsigned fm_session_nearest(const struct fm_session *session, const int32_t *ids,
                                    size_t n_ids);
 /* Goes there and returns where: evaluate ids from there on. The state is bit for bit what computing

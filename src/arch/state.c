@@ -34,24 +34,24 @@ int sequence_check(const struct model *model, const struct kv_format *kv_format,
 }
 
 bool sequence_bytes(const struct model *model, const struct kv_format *kv_format,
-                    uint32_t n_context, uint64_t *bytes)
+                    uint32_t n_context, uint32_t n_marks, uint64_t *bytes)
 {
     struct sequence_sizes sizes;
     sequence_sizes(model, kv_format, &sizes);
     uint64_t kv, recurrent;
     return mem_mul(sizes.kv_position_bytes, n_context, &kv) &&
-           mem_mul(sizes.recurrent_bytes, 1 + SEQUENCE_MARKS, &recurrent) &&
+           mem_mul(sizes.recurrent_bytes, 1 + (uint64_t)n_marks, &recurrent) &&
            mem_add(kv, recurrent, bytes);
 }
 
 int sequence_new(const struct model *model, const struct kv_format *kv_format, uint32_t n_context,
-                 struct sequence **out, struct fm_error *err)
+                 uint32_t n_marks, struct sequence **out, struct fm_error *err)
 {
     *out = NULL;
     const struct arch *arch = arch_of(model);
     const uint32_t n_layers = model->shape.n_layers;
     uint64_t bytes;
-    if (!sequence_bytes(model, kv_format, n_context, &bytes))
+    if (!sequence_bytes(model, kv_format, n_context, n_marks, &bytes))
         return err_set(err, FM_ERR_NOMEM, "size overflow: a context of %u positions", n_context);
     struct sequence *seq =
         mem_new(1, sizeof *seq + n_layers * sizeof seq->layers[0], "a sequence", err);
@@ -66,9 +66,10 @@ int sequence_new(const struct model *model, const struct kv_format *kv_format, u
         return FM_ERR_NOMEM;
     }
     char *recurrent = seq->block;
-    for (unsigned i = 0; i < SEQUENCE_MARKS; i++)
+    seq->n_marks = sizes.recurrent_bytes > 0 ? n_marks : 0;
+    for (unsigned i = 0; i < seq->n_marks; i++)
         seq->marks[i].recurrent = recurrent + (i + 1) * sizes.recurrent_bytes;
-    char *kv = recurrent + (1 + SEQUENCE_MARKS) * sizes.recurrent_bytes;
+    char *kv = recurrent + (1 + (uint64_t)n_marks) * sizes.recurrent_bytes;
     for (uint32_t i = 0; i < n_layers; i++) {
         struct layer_state s;
         arch->state(model->arch, i, &s);
@@ -100,7 +101,7 @@ void sequence_reset(struct sequence *sequence)
     sequence->position = 0;
     sequence->next_position = 0;
     memset(sequence->block, 0, sequence->recurrent_bytes);
-    for (unsigned i = 0; i < SEQUENCE_MARKS; i++)
+    for (unsigned i = 0; i < sequence->n_marks; i++)
         sequence->marks[i].position = 0;
 }
 
@@ -112,7 +113,7 @@ void sequence_reset(struct sequence *sequence)
 static const struct sequence_mark *nearest_mark(const struct sequence *s, uint32_t position)
 {
     const struct sequence_mark *best = NULL;
-    for (unsigned i = 0; i < SEQUENCE_MARKS; i++) {
+    for (unsigned i = 0; i < s->n_marks; i++) {
         const struct sequence_mark *m = &s->marks[i];
         if (m->position > 0 && m->position <= position &&
             (best == NULL || m->position > best->position))
@@ -142,7 +143,7 @@ void sequence_rewind(struct sequence *s, uint32_t position)
     }
     if (s->recurrent_bytes > 0)
         memcpy(s->block, nearest_mark(s, to)->recurrent, s->recurrent_bytes);
-    for (unsigned i = 0; i < SEQUENCE_MARKS; i++)
+    for (unsigned i = 0; i < s->n_marks; i++)
         if (s->marks[i].position > to)
             s->marks[i].position = 0;
     s->position = to;
@@ -155,7 +156,7 @@ static void neighbours(const struct sequence *s, uint32_t position, uint32_t end
 {
     *before = 0;
     *behind = end;
-    for (unsigned i = 0; i < SEQUENCE_MARKS; i++) {
+    for (unsigned i = 0; i < s->n_marks; i++) {
         const uint32_t p = s->marks[i].position;
         if (p > *before && p < position)
             *before = p;
@@ -170,10 +171,10 @@ static struct sequence_mark *take_mark(struct sequence *s, uint32_t position)
 {
     struct sequence_mark *worst = NULL;
     double least = 0;
-    for (unsigned i = 0; i < SEQUENCE_MARKS; i++)
+    for (unsigned i = 0; i < s->n_marks; i++)
         if (s->marks[i].position == position)
             return &s->marks[i];
-    for (unsigned i = 0; i < SEQUENCE_MARKS; i++) {
+    for (unsigned i = 0; i < s->n_marks; i++) {
         struct sequence_mark *m = &s->marks[i];
         if (m->position == 0)
             return m;
@@ -190,7 +191,7 @@ static struct sequence_mark *take_mark(struct sequence *s, uint32_t position)
 
 void sequence_mark(struct sequence *s)
 {
-    if (s->recurrent_bytes == 0 || s->position == 0)
+    if (s->n_marks == 0 || s->position == 0)
         return;
     struct sequence_mark *m = take_mark(s, s->position);
     memcpy(m->recurrent, s->block, s->recurrent_bytes);
@@ -202,7 +203,7 @@ void sequence_expect(struct sequence *s, uint32_t n_tokens)
     const uint32_t last = s->position + n_tokens - 1;
     const uint32_t at = last / MARK_TOKENS * MARK_TOKENS;
     s->next_position = 0;
-    if (s->recurrent_bytes == 0 || n_tokens == 1 || at <= s->position)
+    if (s->n_marks == 0 || n_tokens == 1 || at <= s->position)
         return;
     s->next_mark = take_mark(s, at);
     s->next_mark->position = 0; /* until it is whole */

@@ -21,7 +21,7 @@ struct sequence_layer {
     float *conv, *delta;
 };
 
-#define SEQUENCE_MARKS 4
+#define SEQUENCE_MARKS 8 /* at most */
 
 struct sequence_mark {
     uint32_t position; /* 0: none */
@@ -32,7 +32,8 @@ struct sequence {
     uint32_t position; /* tokens so far */
     void *block;
     uint64_t recurrent_bytes; /* at the front of the block */
-    struct sequence_mark marks[SEQUENCE_MARKS]; /* in no order; of no use without such a state */
+    uint32_t n_marks; /* room for so many: 0 where nothing is recurrent */
+    struct sequence_mark marks[SEQUENCE_MARKS]; /* [n_marks], in no order */
     /* The mark that the tokens being computed leave: at that position, when all layers are done. */
     uint32_t next_position; /* 0: none */
     struct sequence_mark *next_mark;
@@ -51,10 +52,10 @@ int sequence_check(const struct model *model, const struct kv_format *kv_format,
                    struct fm_error *err);
 /* All a sequence takes; false when that does not fit into 64 bits. */
 bool sequence_bytes(const struct model *model, const struct kv_format *kv_format,
-                    uint32_t n_context, uint64_t *bytes);
+                    uint32_t n_context, uint32_t n_marks, uint64_t *bytes);
 
 int sequence_new(const struct model *model, const struct kv_format *kv_format, uint32_t n_context,
-                 struct sequence **out, struct fm_error *err);
+                 uint32_t n_marks, struct sequence **out, struct fm_error *err);
 void sequence_free(struct sequence *sequence); /* accepts NULL */
 
 /* Back to position 0, without marks. */

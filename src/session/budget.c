@@ -78,6 +78,7 @@ static int read_options(struct budget *b, const struct model *model,
     b->n_threads = options->n_threads > 0 ? options->n_threads : plat_n_cores();
     b->n_threads = b->n_threads < LIMIT_THREADS ? b->n_threads : LIMIT_THREADS;
     b->n_sessions = options->n_sessions > 0 ? options->n_sessions : 1;
+    b->n_marks = options->n_marks < SEQUENCE_MARKS ? options->n_marks : SEQUENCE_MARKS;
     b->n_context = options->n_context;
     if (b->n_context == 0)
         b->n_context = longest < DEFAULT_CONTEXT ? longest : DEFAULT_CONTEXT;
@@ -116,7 +117,7 @@ static int size_sessions(struct budget *b, const struct model *model,
                          const struct kv_format *kv_format, struct fm_error *err)
 {
     uint64_t one;
-    bool fits = sequence_bytes(model, kv_format, b->n_context, &one) &&
+    bool fits = sequence_bytes(model, kv_format, b->n_context, b->n_marks, &one) &&
                 mem_add(one, (uint64_t)model->shape.vocabulary * VOCABULARY_BYTES, &one) &&
                 mem_add(one, (uint64_t)b->n_context * sizeof(int32_t), &one) &&
                 mem_mul(one, b->n_sessions, &b->sessions);

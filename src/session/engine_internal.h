@@ -23,7 +23,7 @@ struct budget {
     uint64_t dense, sessions, scratch, cache;
     uint64_t need; /* with the fewest experts that work */
     uint32_t n_slots, n_fewest, n_most; /* experts cached: now, and what that may become */
-    uint32_t n_context, n_sessions, max_rows, n_threads;
+    uint32_t n_context, n_sessions, n_marks, max_rows, n_threads;
 };
 
 /* The budget that follows the machine's memory (elastic.c). */

@@ -7,7 +7,7 @@
 #include "base/plat.h"
 
 /* Little-endian, as it lies in memory on every processor this runs on. Behind it: tokens, positions
- * of the marks, their states after the session's own, keys and values, XXH3-128 of all of it. */
+ * of the marks, their states, the session's own, keys and values, XXH3-128 of all of it. */
 struct snapshot_header {
     char magic[8];
     uint64_t model;
@@ -33,7 +33,7 @@ uint64_t snapshot_model(const struct fm_model *m)
 static uint32_t n_marks(const struct sequence *seq)
 {
     uint32_t n = 0;
-    for (unsigned i = 0; i < SEQUENCE_MARKS && seq->recurrent_bytes > 0; i++)
+    for (unsigned i = 0; i < seq->n_marks; i++)
         n += seq->marks[i].position > 0;
     return n;
 }
@@ -103,15 +103,22 @@ static void pass(struct stream *f, void *bytes, uint64_t n)
     f->at += n;
 }
 
+/* Before the session's own state: where it has no room for a mark, that is read over it. */
+static void pass_marks(struct stream *f, struct sequence *seq, uint32_t n)
+{
+    for (unsigned i = 0; f->writes && i < seq->n_marks; i++)
+        if (seq->marks[i].position > 0)
+            pass(f, seq->marks[i].recurrent, seq->recurrent_bytes);
+    for (unsigned i = 0; !f->writes && i < n; i++)
+        pass(f, i < seq->n_marks ? seq->marks[i].recurrent : seq->block, seq->recurrent_bytes);
+}
+
 static void pass_state(struct stream *f, const struct fm_session *s, uint32_t n_positions)
 {
     const struct fm_model *m = s->owner;
     const struct arch *arch = arch_of(m->model);
     struct sequence *seq = s->sequence;
     pass(f, seq->block, seq->recurrent_bytes);
-    for (unsigned i = 0; i < SEQUENCE_MARKS; i++)
-        if (seq->marks[i].position > 0)
-            pass(f, seq->marks[i].recurrent, seq->recurrent_bytes);
     for (uint32_t i = 0; i < m->model->shape.n_layers; i++) {
         struct layer_state layer;
         arch->state(m->model->arch, i, &layer);
@@ -143,7 +150,7 @@ static int write_all(const struct fm_session *s, uint64_t model, int fd, const c
     struct snapshot_header h = header_for(s, model);
     uint32_t marks[SEQUENCE_MARKS];
     uint32_t n = 0;
-    for (unsigned i = 0; i < SEQUENCE_MARKS && h.n_marks > 0; i++)
+    for (unsigned i = 0; i < s->sequence->n_marks; i++)
         if (s->sequence->marks[i].position > 0)
             marks[n++] = s->sequence->marks[i].position;
     h.checksum = head_checksum(&h, s->ids, marks);
@@ -153,6 +160,7 @@ static int write_all(const struct fm_session *s, uint64_t model, int fd, const c
     pass(&f, &h, sizeof h);
     pass(&f, s->ids, h.n_tokens * sizeof *s->ids);
     pass(&f, marks, n * sizeof *marks);
+    pass_marks(&f, s->sequence, n);
     pass_state(&f, s, h.n_tokens);
     XXH128_hash_t sum = XXH3_128bits_digest(f.hash);
     pass(&f, &sum, sizeof sum);
@@ -267,14 +275,15 @@ static int read_all(struct fm_session *s, uint64_t model, struct stream *f, uint
     XXH128_hash_t sum;
     if (read_head(s->owner, model, f, file_bytes, &h, s->ids, marks) != 0)
         return f->rc;
-    for (uint32_t i = 0; i < h.n_marks; i++)
-        s->sequence->marks[i].position = marks[i];
+    pass_marks(f, s->sequence, h.n_marks);
     pass_state(f, s, h.n_tokens);
     const XXH128_hash_t is = XXH3_128bits_digest(f->hash);
     pass(f, &sum, sizeof sum);
     if (f->rc == 0 && !XXH128_isEqual(is, sum))
         f->rc = err_set(f->err, FM_ERR_FORMAT, "the snapshot '%s' is damaged: its checksum is "
                         "another", f->path);
+    for (uint32_t i = 0; f->rc == 0 && i < h.n_marks && i < s->sequence->n_marks; i++)
+        s->sequence->marks[i].position = marks[i];
     if (f->rc == 0)
         s->sequence->position = h.n_tokens;
     return f->rc;

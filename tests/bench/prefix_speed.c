@@ -66,6 +66,7 @@ int main(int argc, char **argv)
     fm_model_options_init(&options);
     options.n_sessions = 2;
     options.n_context = (unsigned)n;
+    options.n_marks = 4;
     options.memory_bytes = argc > 3 ? strtoull(argv[3], NULL, 10) : 0;
     check(fm_model_open(argv[1], &options, &model, &err), &err);
     fm_model_info(model, &info);

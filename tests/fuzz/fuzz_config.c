@@ -67,7 +67,7 @@ static void check_sizes(const struct model *model)
                                                 .kv_format = &kv_f32};
         uint64_t scratch = forward_bytes(model, &options), state;
         require(scratch > smaller, "more rows take more scratch");
-        require(sequence_bytes(model, &kv_f32, rows[i], &state), "a sequence has a size");
+        require(sequence_bytes(model, &kv_f32, rows[i], 0, &state), "a sequence has a size");
         smaller = scratch;
     }
 }
@@ -113,7 +113,7 @@ static void set_up(struct model *model, struct engine *e)
     if (rc == 0)
         rc = forward_open(model, e->be, e->cache, &options, &e->forward, NULL);
     if (rc == 0)
-        rc = sequence_new(model, &kv_f32, CONTEXT, &e->sequence, NULL);
+        rc = sequence_new(model, &kv_f32, CONTEXT, 0, &e->sequence, NULL);
     require(rc == 0, "a model that opened can be set up");
 }
 

@@ -51,6 +51,7 @@ static void set_up(struct fixture *f, unsigned n_sessions)
     options.n_threads = 2;
     options.n_sessions = N_SESSIONS;
     options.n_context = CONTEXT;
+    options.n_marks = 4;
     options.prefill_chunk = 100;
     *f = (struct fixture){0};
     must(fm_model_open(model_path, &options, &f->model, &err), &err);
