@@ -272,7 +272,8 @@ int chat_edit_read(struct chat_edit *edit, const char *prompt, const char **line
         is_resized = 0;
         el_resize(edit->el);
     }
-    (void)out_text("\033[?2004h", 8); /* pastes in brackets */
+    (void)el_set(edit->el, EL_PREP_TERM, 1); /* before the prompt: what is typed at it is edited */
+    (void)out_text("\033[?2004h", 8);        /* pastes in brackets */
     const wchar_t *wide = el_wgets(edit->el, &n);
     (void)out_text("\033[?2004l", 8);
     if (wide == NULL || n <= 0)

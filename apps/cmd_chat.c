@@ -206,7 +206,7 @@ const struct command cmd_chat = {
         {"flashmoe chat", "Talk with the nano model that comes with the program"},
         {"flashmoe chat MODEL --memory 12G --system \"Be brief.\"",
          "With instructions, and at most 12 GiB"},
-        {"flashmoe chat MODEL --system-file agent.txt --snapshots ~/.cache/flashmoe-snapshots",
+        {"flashmoe chat MODEL --system-file agent.txt --snapshots ~/.cache/chats",
          "Long instructions that are computed once and kept on disk"},
         {NULL, NULL}},
     .run = run_chat,
