@@ -85,10 +85,11 @@ static void watch_terminal(void)
 static int next_byte(EditLine *el, unsigned char *byte)
 {
     for (;;) {
-        const ssize_t n = read(STDIN_FILENO, byte, 1);
+        const bool is_there = interrupt_wait_input(STDIN_FILENO);
+        const ssize_t n = is_there ? read(STDIN_FILENO, byte, 1) : -1;
         if (n >= 0)
             return (int)n;
-        if (errno != EINTR || interrupt_seen())
+        if (interrupt_seen() || (is_there && errno != EINTR))
             return -1;
         if (is_continued) { /* the shell has had the terminal */
             is_continued = 0;
