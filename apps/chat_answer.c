@@ -37,6 +37,8 @@ struct answer {
 static void show_progress(void *ctx, uint64_t done, uint64_t total)
 {
     struct answer *a = ctx;
+    if (interrupt_seen())
+        a->progress.label = "stopping soon (Ctrl-C: at once)";
     progress_steps(&a->progress, a->n_before + done * a->n_piece / total, a->n_total, "tokens");
 }
 
@@ -424,8 +426,8 @@ void chat_show_status(const struct chat *chat)
     char resident[UNIT_BYTES], budget[UNIT_BYTES];
     const uint64_t n_used = turn->n_hits + turn->n_misses;
     fm_model_stats(chat->model, &stats);
-    (void)fprintf(stderr, DIM "%.1f tok/s | hits %.1f%% | disk %.2f GB/s | memory %s of %s | "
-                  "%u of %u tokens%s" NORMAL "\n", per_second(turn->n_decoded, turn->decode_ns),
+    (void)fprintf(stderr, DIM "%.1f tok/s | hits %.0f%% | disk %.2f GB/s | memory %s of %s | "
+                  "%u/%u%s" NORMAL "\n", per_second(turn->n_decoded, turn->decode_ns),
                   n_used > 0 ? 100 * (double)turn->n_hits / (double)n_used : 100.0,
                   per_second(turn->bytes_read, turn->wall_ns) * 1e-9,
                   human_bytes(plat_resident_bytes(), resident),

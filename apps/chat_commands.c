@@ -356,9 +356,9 @@ void chat_command(struct chat *chat, const char *line)
     }
     const char *nearest = rc == FM_ERR_UNSUPPORTED ? nearest_word(name, names) : NULL;
     if (rc == FM_ERR_UNSUPPORTED && err.code == 0)
-        say("there is no command '/%s'%s%s%s; /help lists them", name,
-            nearest != NULL ? "; did you mean '/" : "", nearest != NULL ? nearest : "",
-            nearest != NULL ? "'?" : "");
+        say("there is no command '/%s'; %s%s%s/help lists them", name,
+            nearest != NULL ? "did you mean '/" : "", nearest != NULL ? nearest : "",
+            nearest != NULL ? "'? " : "");
     else if (rc != 0)
         (void)say_failed(&err, 0);
     mem_free(rest);

@@ -85,10 +85,11 @@ static void watch_terminal(void)
 static int next_byte(EditLine *el, unsigned char *byte)
 {
     for (;;) {
-        const ssize_t n = read(STDIN_FILENO, byte, 1);
+        const bool is_there = interrupt_wait_input(STDIN_FILENO);
+        const ssize_t n = is_there ? read(STDIN_FILENO, byte, 1) : -1;
         if (n >= 0)
             return (int)n;
-        if (errno != EINTR || interrupt_seen())
+        if (interrupt_seen() || (is_there && errno != EINTR))
             return -1;
         if (is_continued) { /* the shell has had the terminal */
             is_continued = 0;
@@ -272,7 +273,8 @@ int chat_edit_read(struct chat_edit *edit, const char *prompt, const char **line
         is_resized = 0;
         el_resize(edit->el);
     }
-    (void)out_text("\033[?2004h", 8); /* pastes in brackets */
+    (void)el_set(edit->el, EL_PREP_TERM, 1); /* before the prompt: what is typed at it is edited */
+    (void)out_text("\033[?2004h", 8);        /* pastes in brackets */
     const wchar_t *wide = el_wgets(edit->el, &n);
     (void)out_text("\033[?2004l", 8);
     if (wide == NULL || n <= 0)

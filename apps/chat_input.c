@@ -90,11 +90,12 @@ static int read_line(struct chat_input *input, struct fm_error *err)
     bool is_empty = true;
     for (;;) {
         if (input->n_used == input->n_ahead) {
-            const ssize_t n = read(STDIN_FILENO, input->ahead, READ_BYTES);
-            if (n < 0 && errno == EINTR && !interrupt_seen())
-                continue;
-            if (n < 0 && errno == EINTR)
+            const bool is_there = interrupt_wait_input(STDIN_FILENO);
+            const ssize_t n = is_there ? read(STDIN_FILENO, input->ahead, READ_BYTES) : -1;
+            if (n < 0 && interrupt_seen())
                 return EDIT_CLEARED;
+            if (n < 0 && (!is_there || errno == EINTR))
+                continue;
             if (n < 0)
                 return err_set(err, FM_ERR_IO, "cannot read standard input: %s", strerror(errno)),
                        EDIT_FAILED;

@@ -1,5 +1,6 @@
 #include "interrupt.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -47,6 +48,18 @@ void interrupt_install_patient(void)
     struct sigaction action = {.sa_handler = on_patient_interrupt};
     (void)sigemptyset(&action.sa_mask);
     (void)sigaction(SIGINT, &action, NULL);
+}
+
+bool interrupt_wait_input(int fd)
+{
+    sigset_t with, without;
+    struct pollfd input = {.fd = fd, .events = POLLIN};
+    (void)sigemptyset(&with);
+    (void)sigaddset(&with, SIGINT);
+    (void)sigprocmask(SIG_BLOCK, &with, &without);
+    const int n = is_seen ? -1 : ppoll(&input, 1, NULL, &without);
+    (void)sigprocmask(SIG_SETMASK, &without, NULL);
+    return n > 0;
 }
 
 void interrupt_forget(void)

@@ -17,6 +17,9 @@ bool interrupt_seen(void);
 /* For a program that goes on after Ctrl-C: the first one is only noted, the second cancels the
  * watched session, the third kills. Reads and writes in progress end. */
 void interrupt_install_patient(void);
+/* Waits until there is something to read: true. False after any signal, Ctrl-C that came before it
+ * included: none is missed between looking and waiting. */
+bool interrupt_wait_input(int fd);
 /* Counts from the first one again. */
 void interrupt_forget(void);
 
