@@ -1,6 +1,5 @@
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/limits.h"
@@ -9,14 +8,6 @@
 #include "cmd.h"
 #include "common.h"
 #include "interrupt.h"
-
-static void set_now(struct chat *chat)
-{
-    const time_t now = time(NULL);
-    struct tm local = {0};
-    (void)localtime_r(&now, &local);
-    chat->now = (struct fm_chat_options){.now_s = now, .now_offset_s = (int32_t)local.tm_gmtoff};
-}
 
 /* A conversation needs a chat form: that is found out before anything is typed. */
 static int check_chat_form(struct chat *chat, struct fm_error *err)
@@ -145,7 +136,7 @@ static int run_chat(const struct args *args)
     struct fm_error err = {0};
     struct chat chat = {.args = args, .is_quiet = args_flag(args, "quiet"), .thinking = -1,
                         .is_terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO)};
-    set_now(&chat);
+    chat.now = app_chat_now();
     int rc = open_all(&chat, &err);
     const int status = rc == 0 ? talk(&chat) : say_failed(&err, STATUS_FAILED);
     close_all(&chat);

@@ -71,7 +71,8 @@ static int tokenize_prompt(struct run *run, const char *text, size_t text_bytes,
 {
     int rc = FM_ERR_UNSUPPORTED;
     if (!args_flag(run->args, "raw")) {
-        rc = fm_tokenize_chat(run->model, args_text(run->args, "system"), text, text_bytes,
+        const struct fm_chat_options now = app_chat_now();
+        rc = fm_tokenize_chat(run->model, args_text(run->args, "system"), text, text_bytes, &now,
                               &run->prompt, &run->n_prompt, err);
         if (rc != FM_ERR_UNSUPPORTED || !run->info.has_tokenizer)
             return rc;

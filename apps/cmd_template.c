@@ -1,7 +1,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/mem.h"
 #include "cmd.h"
@@ -96,11 +95,7 @@ static int render(const struct args *args, const struct fm_model *model, struct 
 {
     json_t *conversation = NULL;
     char *text = NULL;
-    const time_t now = time(NULL);
-    struct tm local = {0};
-    (void)localtime_r(&now, &local);
-    const struct fm_chat_options options = {.now_s = now,
-                                            .now_offset_s = (int32_t)local.tm_gmtoff};
+    const struct fm_chat_options options = app_chat_now();
     int rc = read_conversation(args, &conversation, err);
     if (rc == 0) {
         text = json_dumps(conversation, JSON_COMPACT | JSON_REAL_PRECISION(17));

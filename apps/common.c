@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/limits.h"
@@ -384,6 +385,14 @@ void csv_labels(FILE *out, const struct fm_model_info *info)
 {
     csv_label(out, "routes: ", info->routes);
     csv_label(out, "", info->approximate);
+}
+
+struct fm_chat_options app_chat_now(void)
+{
+    const time_t now = time(NULL);
+    struct tm local = {0};
+    (void)localtime_r(&now, &local);
+    return (struct fm_chat_options){.now_s = now, .now_offset_s = (int32_t)local.tm_gmtoff};
 }
 
 int app_model_open_metadata(const struct args *args, struct fm_model **out, struct fm_error *err)

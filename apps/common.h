@@ -48,6 +48,8 @@ void app_engine_options(const struct args *args, struct fm_model_options *option
 int app_model_open(const struct args *args, const struct app_model_options *how,
                    struct fm_model **out, struct fm_error *err);
 int app_model_open_metadata(const struct args *args, struct fm_model **out, struct fm_error *err);
+/* The clock on the wall, for templates that write the date. */
+struct fm_chat_options app_chat_now(void);
 /* The machine's speeds, measured now and quickly, for the model and the options of group_engine:
  * memory, and where `with_disk` the disk, of which a few hundred megabytes are read. What was not
  * measured is 0, all of it after a failure. Not while a model is open: it takes memory. `io` is how

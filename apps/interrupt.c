@@ -1,9 +1,9 @@
 #include "interrupt.h"
 
-#include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <sys/select.h>
 
 #include "term.h"
 
@@ -53,11 +53,13 @@ void interrupt_install_patient(void)
 bool interrupt_wait_input(int fd)
 {
     sigset_t with, without;
-    struct pollfd input = {.fd = fd, .events = POLLIN};
+    fd_set input;
+    FD_ZERO(&input);
+    FD_SET(fd, &input); /* standard input: a small number */
     (void)sigemptyset(&with);
     (void)sigaddset(&with, SIGINT);
     (void)sigprocmask(SIG_BLOCK, &with, &without);
-    const int n = is_seen ? -1 : ppoll(&input, 1, NULL, &without);
+    const int n = is_seen ? -1 : pselect(fd + 1, &input, NULL, NULL, NULL, &without);
     (void)sigprocmask(SIG_SETMASK, &without, NULL);
     return n > 0;
 }

@@ -353,7 +353,8 @@ FM_API int fm_tokenize_messages(const struct fm_model *model, const char *conver
                                 size_t *n_ids, struct fm_error *err);
 /* The same of an optional system message and one of the user, ready to be answered. */
 FM_API int fm_tokenize_chat(const struct fm_model *model, const char *system, const char *user,
-                            size_t user_bytes, int32_t **ids, size_t *n_ids, struct fm_error *err);
+                            size_t user_bytes, const struct fm_chat_options *options, int32_t **ids,
+                            size_t *n_ids, struct fm_error *err);
 
 /* True for tokens that steer the model and give no text. */
 FM_API bool fm_token_is_special(const struct fm_model *model, int32_t id);
@@ -459,8 +460,9 @@ FM_API void fm_session_cancel(struct fm_session *session);
 /* ---- snapshots ------------------------------------------------------------------------- */
 
 /* The session's state in a file, written aside and renamed when it is whole; and back again into a
- * session of the same model and format of keys and values, bit for bit. Loading what is damaged or
- * another model's fails with a sentence and leaves the session empty. */
+ * session of the same model, approximations and format of keys and values, bit for bit. Loading
+ * what is damaged or another model's fails with a sentence and leaves the session empty. With
+ * fm_model_options.routes nothing is kept. */
 FM_API int fm_session_save(const struct fm_session *session, const char *path,
                            struct fm_error *err);
 FM_API int fm_session_load(struct fm_session *session, const char *path, struct fm_error *err);

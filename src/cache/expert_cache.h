@@ -10,8 +10,7 @@
  * Guesses are reads that nobody waits for: experts that may be wanted soon (expert_cache_guess,
  * expert_cache_sweep) and those that an earlier run of the program found hot (expert_cache_warm).
  * They are served after everything needed, never take the slot of an expert that is hotter, but for
- * a sweep's share, and one that fails is
- * forgotten.
+ * a sweep's share, and one that fails is forgotten.
  *
  * One thread drives plans; completions arrive from reader threads. The cache's lock is never held
  * across a read or a callback. */
@@ -67,9 +66,10 @@ void expert_cache_end(struct expert_cache *cache);
 
 /* ---- guesses --------------------------------------------------------------------------------- */
 
-/* The expert will be wanted soon with this likelihood, above 0: reads it when it is not there, a
- * read is idle, and an empty slot is to be had, or that of an expert that is colder than one used
- * so likely (heat_of_likely). May be called while a plan is open. True when it is read. */
+/* The next plan will want the expert with this likelihood, above 0: reads it behind the guesses
+ * before it when it is not there and an empty slot is to be had, or that of an expert that is
+ * colder than one used so likely (heat_of_likely). Given up if that plan begins before its read
+ * does. May be called while a plan is open. True when it waits to be read. */
 bool expert_cache_guess(struct expert_cache *cache, uint32_t layer, uint32_t expert,
                         double likelihood);
 

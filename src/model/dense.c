@@ -245,6 +245,28 @@ static void interleave_matrices(struct dense_load *load, struct pool *pool)
         load->plan->interleaved[i]->is_interleaved = true;
 }
 
+/* ---- gaps ------------------------------------------------------------------------------------ */
+
+static int by_place_in_memory(const void *a, const void *b)
+{
+    const struct dense_read *x = a, *y = b;
+    return (x->dense_offset > y->dense_offset) - (x->dense_offset < y->dense_offset);
+}
+
+/* What lies between the weights is zero, so that the block is the same bytes at every start. */
+static void clear_gaps(struct model *model, struct dense_plan *plan)
+{
+    uint64_t end = 0;
+    qsort(plan->reads, plan->n_reads, sizeof *plan->reads, by_place_in_memory);
+    for (size_t i = 0; i < plan->n_reads; i++) {
+        const struct dense_read *r = &plan->reads[i];
+        memset((char *)model->dense + end, 0, (size_t)(r->dense_offset - end));
+        end = r->dense_offset +
+              (r->vector_quant != NULL ? (uint64_t)r->n * sizeof(float) : r->bytes);
+    }
+    memset((char *)model->dense + end, 0, (size_t)(model->dense_bytes - end));
+}
+
 /* ---- all of them ----------------------------------------------------------------------------- */
 
 static int open_load(struct dense_load *load, struct pool **pool, struct fm_error *err)
@@ -301,8 +323,10 @@ int model_load_dense(struct model *model, fm_progress_fn *progress, void *progre
         rc = read_matrices(&load, pool, total, &done, progress, progress_ctx, err);
     for (size_t i = 0; rc == 0 && i < plan->n_pointers; i++)
         *plan->pointers[i].at = (const char *)model->dense + plan->pointers[i].dense_offset;
-    if (rc == 0)
+    if (rc == 0) {
         interleave_matrices(&load, pool);
+        clear_gaps(model, plan);
+    }
     close_load(&load, pool);
     if (rc != 0)
         return rc;

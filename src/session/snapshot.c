@@ -22,12 +22,39 @@ static const char magic[8] = {'F', 'M', 'S', 'N', 'A', 'P', '1', '\n'};
 
 /* ---- what is in it -------------------------------------------------------------------------- */
 
-uint64_t snapshot_model(const struct fm_model *m)
+/* Of a layer without checksums: the beginnings of its first, middle and last expert. */
+#define SAMPLE_BYTES 4096
+static int sample_experts(const struct model *model, const struct expert_layer *layer,
+                          uint64_t *hash, struct fm_error *err)
 {
-    const uint64_t facts[] = {model_identity(m->model),
-                              XXH3_64bits(m->model->dense, m->model->dense_bytes),
-                              m->model->dense_bytes};
-    return XXH3_64bits(facts, sizeof facts);
+    const uint32_t experts[] = {0, layer->n_experts / 2, layer->n_experts - 1};
+    unsigned char bytes[SAMPLE_BYTES];
+    int rc = 0;
+    for (unsigned i = 0; rc == 0 && i < 3; i++) {
+        const struct extent *e = &layer->extents[(size_t)experts[i] * layer->n_extents];
+        const struct source_file *file = &model->source->files[e->file];
+        const uint64_t n = e->bytes < sizeof bytes ? e->bytes : sizeof bytes;
+        rc = plat_read_at(file->fd, file->path, bytes, n, e->offset, err);
+        if (rc == 0)
+            *hash = XXH3_64bits_withSeed(bytes, (size_t)n, *hash);
+    }
+    return rc;
+}
+
+int snapshot_model(const struct fm_model *m, uint64_t *identity, struct fm_error *err)
+{
+    const struct model *model = m->model;
+    int rc = 0;
+    if (m->routes != NULL)
+        return err_set(err, FM_ERR_ARG, "routes have taken the place of the model's routers: what "
+                       "they compute is no prefix to keep");
+    uint64_t hash = XXH3_64bits_withSeed(model->dense, model->dense_bytes, model_identity(model));
+    hash = XXH3_64bits_withSeed(m->approximate, strlen(m->approximate), hash);
+    for (uint32_t i = 0; rc == 0 && i < model->n_expert_layers; i++)
+        if (model->expert_layers[i].sums == NULL)
+            rc = sample_experts(model, &model->expert_layers[i], &hash, err);
+    *identity = hash;
+    return rc;
 }
 
 static uint32_t n_marks(const struct sequence *seq)
@@ -202,8 +229,8 @@ static int check_header(const struct fm_model *m, uint64_t model, const struct s
         h->kv_position_bytes != own.kv_position_bytes ||
         memcmp(h->kv_format, own.kv_format, sizeof own.kv_format) != 0)
         return err_set(err, FM_ERR_FORMAT,
-                       "'%s' is a snapshot of another model or another format of keys and values",
-                       path);
+                       "'%s' is a snapshot of another model, of other approximations or of "
+                       "another format of keys and values", path);
     if (h->n_tokens == 0 || h->n_marks > SEQUENCE_MARKS || bytes_of(h) != h->bytes ||
         h->bytes != file_bytes)
         return err_set(err, FM_ERR_FORMAT,
@@ -312,10 +339,15 @@ int snapshot_read(struct fm_session *s, uint64_t model, const char *path, struct
 
 int fm_session_save(const struct fm_session *s, const char *path, struct fm_error *err)
 {
-    return snapshot_write(s, snapshot_model(s->owner), path, err);
+    uint64_t model;
+    const int rc = snapshot_model(s->owner, &model, err);
+    return rc != 0 ? rc : snapshot_write(s, model, path, err);
 }
 
 int fm_session_load(struct fm_session *s, const char *path, struct fm_error *err)
 {
-    return snapshot_read(s, snapshot_model(s->owner), path, err);
+    uint64_t model;
+    fm_session_reset(s);
+    const int rc = snapshot_model(s->owner, &model, err);
+    return rc != 0 ? rc : snapshot_read(s, model, path, err);
 }

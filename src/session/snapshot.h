@@ -23,8 +23,10 @@ struct snapshot_info {
     int32_t *ids;                   /* [n_tokens]; free with mem_free */
 };
 
-/* Which weights a state was computed with: the dense ones and where the experts lie. */
-uint64_t snapshot_model(const struct fm_model *m);
+/* What a state was computed with: the dense weights, the experts by their checksums or by where
+ * they lie and the first bytes of some, and how exactly. Fails where it was not the model that
+ * chose the experts, or when one cannot be read. */
+int snapshot_model(const struct fm_model *m, uint64_t *identity, struct fm_error *err);
 
 uint64_t snapshot_bytes(const struct fm_session *s);
 int snapshot_write(const struct fm_session *s, uint64_t model, const char *path,

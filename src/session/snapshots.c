@@ -91,11 +91,9 @@ static int see_name(void *ctx, const char *name, struct fm_error *err)
     return 0;
 }
 
-/* Makes room for so many bytes: what was used longest ago goes first. */
-static bool make_room(struct fm_snapshots *store, uint64_t bytes)
+/* Makes room for so many bytes, at most the limit: what was used longest ago goes first. */
+static void make_room(struct fm_snapshots *store, uint64_t bytes)
 {
-    if (bytes > store->most_bytes)
-        return false;
     while (store->bytes > store->most_bytes - bytes) {
         size_t oldest = 0;
         for (size_t i = 1; i < store->n_entries; i++)
@@ -103,7 +101,6 @@ static bool make_room(struct fm_snapshots *store, uint64_t bytes)
                 oldest = i;
         drop(store, oldest);
     }
-    return true;
 }
 
 /* ---- open and close ------------------------------------------------------------------------- */
@@ -120,11 +117,10 @@ int fm_snapshots_open(struct fm_model *model, const char *dir, uint64_t most_byt
         return FM_ERR_NOMEM;
     struct fm_error why;
     store->model = model;
-    store->identity = snapshot_model(model);
     store->most_bytes = most_bytes;
     store->lock_fd = -1;
     store->dir = mem_strdup(dir, err);
-    rc = store->dir == NULL ? FM_ERR_NOMEM : 0;
+    rc = store->dir == NULL ? FM_ERR_NOMEM : snapshot_model(model, &store->identity, err);
     if (rc == 0 && plat_lock_dir(dir, &store->lock_fd, &why) != 0) {
         store->lock_fd = -1;
         log_info("snapshots", "none are written: %s", why.text);
@@ -136,7 +132,7 @@ int fm_snapshots_open(struct fm_model *model, const char *dir, uint64_t most_byt
         return rc;
     }
     if (store->lock_fd >= 0)
-        (void)make_room(store, 0);
+        make_room(store, 0);
     *out = store;
     return 0;
 }
@@ -190,7 +186,7 @@ int fm_snapshots_keep(struct fm_snapshots *store, const struct fm_session *s, st
             return 0;
         }
     const uint64_t bytes = snapshot_bytes(s);
-    if (!make_room(store, bytes)) {
+    if (bytes > store->most_bytes) {
         log_info("snapshots", "%u tokens take %llu bytes and the limit is %llu: not kept",
                  s->sequence->position, (unsigned long long)bytes,
                  (unsigned long long)store->most_bytes);
@@ -198,9 +194,12 @@ int fm_snapshots_keep(struct fm_snapshots *store, const struct fm_session *s, st
     }
     if (!path_of(store, name, path))
         return err_set(err, FM_ERR_ARG, "the path of snapshot '%s' is too long", name);
+    /* The old ones go when the new one is whole: killed or out of space, nothing is lost. */
     int rc = snapshot_write(s, store->identity, path, err);
-    if (rc == 0)
+    if (rc == 0) {
+        make_room(store, bytes);
         rc = add(store, name, plat_wall_ns(), err);
+    }
     store->stats.n_written += rc == 0;
     return rc;
 }

@@ -133,7 +133,8 @@ static int add_message(json_t *messages, const char *role, const char *text, siz
 }
 
 int fm_tokenize_chat(const struct fm_model *m, const char *system, const char *user,
-                     size_t user_bytes, int32_t **ids, size_t *n_ids, struct fm_error *err)
+                     size_t user_bytes, const struct fm_chat_options *options, int32_t **ids,
+                     size_t *n_ids, struct fm_error *err)
 {
     struct jinja_rendering rendering = {0};
     *ids = NULL;
@@ -145,7 +146,7 @@ int fm_tokenize_chat(const struct fm_model *m, const char *system, const char *u
     if (rc == 0)
         rc = add_message(messages, "user", user, user_bytes, err);
     if (rc == 0)
-        rc = render(m, messages, NULL, &rendering, err);
+        rc = render(m, messages, options, &rendering, err);
     if (rc == 0)
         rc = chat_encode(m->chat, &rendering, ids, n_ids, err);
     jinja_rendering_clear(&rendering);

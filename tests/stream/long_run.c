@@ -93,7 +93,7 @@ static size_t tokenize(const struct fm_model *model, size_t subject, int32_t *id
     int32_t *found;
     size_t n;
     struct fm_error err;
-    check(fm_tokenize_chat(model, NULL, text, strlen(text), &found, &n, &err), &err);
+    check(fm_tokenize_chat(model, NULL, text, strlen(text), NULL, &found, &n, &err), &err);
     if (n > MAX_IDS)
         die("a prompt is too long");
     memcpy(ids, found, n * sizeof *ids);
