@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "backend/cpu/lanes_avx512.h"
+#include "base/mem.h"
 
 /* Only panels are used of what is here. */
 #pragma GCC diagnostic ignored "-Wunused-function"
@@ -124,10 +125,42 @@ INLINE vf fold_token(vf acc, vf scale, vf bias, const int32_t *sums, const struc
     return has_bias ? vf_fma(bias, vf_set1(tokens->offset[at]), acc) : acc;
 }
 
+/* The weights of the next row block. They are asked for while the tiles work: the panel would wait
+ * for memory otherwise. */
+struct ahead {
+    const char *parts[QUANT_MAX_PARTS];
+    size_t bytes[QUANT_MAX_PARTS];
+    unsigned n_parts;
+};
+
+static struct ahead ahead_of(const struct weight *w, size_t row)
+{
+    struct ahead a = {.n_parts = w->quant->n_parts};
+    for (unsigned i = 0; i < a.n_parts; i++) {
+        const size_t n = w->n_rows - row < LANES ? w->n_rows - row : LANES;
+        const size_t first = quant_part_row(w->quant, i, row);
+        const size_t row_bytes = quant_part_row_bytes(w->quant, i, w->n_cols);
+        a.parts[i] = (const char *)w->parts[i] + first * row_bytes;
+        a.bytes[i] = (quant_part_row(w->quant, i, row + n - 1) + 1 - first) * row_bytes;
+    }
+    return a;
+}
+
+INLINE void ahead_fetch(const struct ahead *a, size_t step, size_t n_steps)
+{
+    for (unsigned i = 0; i < a->n_parts; i++) {
+        const char *at = a->parts[i] + a->bytes[i] * step / n_steps;
+        const char *end = a->parts[i] + a->bytes[i] * (step + 1) / n_steps;
+        for (; at < end; at += MEM_CACHE_LINE)
+            __builtin_prefetch(at, 0, 2);
+    }
+}
+
 /* n tokens from t0 on with one row block; n and has_bias are constants where this is inlined. The
  * tile unit finds the next pair of groups while this one is folded. */
 INLINE void tile_block(const struct kernel_matmul *m, const struct panel *p,
-                       const struct tokens *tokens, size_t t0, unsigned n, bool has_bias)
+                       const struct tokens *tokens, const struct ahead *ahead, size_t t0,
+                       unsigned n, bool has_bias)
 {
     const size_t n_groups = m->w->n_cols / m->w->quant->group, n_pairs = (n_groups + 1) / 2;
     const struct tile_operands in = {tokens->codes + t0 * m->w->n_cols, p->codes[0],
@@ -141,6 +174,8 @@ INLINE void tile_block(const struct kernel_matmul *m, const struct panel *p,
     for (size_t pair = 0; pair < n_pairs; pair++) {
         if (pair + 1 < n_pairs)
             pair_sums(&in, pair + 1, n_groups);
+        if (t0 == 0)
+            ahead_fetch(ahead, pair, n_pairs);
         for (size_t g = 2 * pair; g < 2 * pair + 2 && g < n_groups; g++) {
             const vf scale = vf_load(p->scales[0] + g * LANES);
             const vf bias = has_bias ? vf_load(p->biases[0] + g * LANES) : vf_zero();
@@ -157,15 +192,15 @@ INLINE void tile_block(const struct kernel_matmul *m, const struct panel *p,
 }
 
 static void tile_tokens(const struct kernel_matmul *m, const struct panel *p,
-                        const struct tokens *tokens)
+                        const struct tokens *tokens, const struct ahead *ahead)
 {
     const bool has_bias = m->w->quant->has_bias;
     size_t t = 0;
     for (; t + TILE_ROWS <= m->n; t += TILE_ROWS)
-        has_bias ? tile_block(m, p, tokens, t, TILE_ROWS, true)
-                 : tile_block(m, p, tokens, t, TILE_ROWS, false);
+        has_bias ? tile_block(m, p, tokens, ahead, t, TILE_ROWS, true)
+                 : tile_block(m, p, tokens, ahead, t, TILE_ROWS, false);
     if (t < m->n)
-        tile_block(m, p, tokens, t, (unsigned)(m->n - t), has_bias);
+        tile_block(m, p, tokens, ahead, t, (unsigned)(m->n - t), has_bias);
 }
 
 /* scratch: one block of the panel, then the tokens: for 16 of them at most 16
@@ -190,7 +225,13 @@ static void matmul_tiles(const struct kernel_matmul *m)
     for (size_t r = m->begin; r < m->end; r += p.blocks[0].n) {
         row_block_at(m, r, &p.blocks[0]);
         panel_fill(m, &p.blocks[0], NULL, p.codes[0], p.scales[0], p.biases[0]);
-        tile_tokens(m, &p, &tokens);
+        const size_t next = r + p.blocks[0].n;
+        struct ahead ahead = {.n_parts = 0};
+        if (next < m->end)
+            ahead = ahead_of(m->w, next);
+        else if (m->next != NULL)
+            ahead = ahead_of(m->next, m->next_row);
+        tile_tokens(m, &p, &tokens, &ahead);
     }
     _tile_release();
 }
