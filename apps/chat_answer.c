@@ -7,6 +7,7 @@
 #include "chat.h"
 #include "common.h"
 #include "interrupt.h"
+#include "prefix_options.h"
 #include "text/message.h"
 
 #define DIM "\033[2m"
@@ -93,7 +94,7 @@ int chat_read_ahead(struct chat *chat, struct fm_error *err)
 {
     static const char *const probes[] = {"a", "1"};
     int32_t *ids[2] = {NULL, NULL};
-    size_t n_ids[2] = {0, 0}, n = 0;
+    size_t n_ids[2] = {0, 0};
     int rc = 0;
     for (int i = 0; rc == 0 && i < 2; i++) {
         rc = chat_say(chat, "user", probes[i], 1, err);
@@ -101,8 +102,7 @@ int chat_read_ahead(struct chat *chat, struct fm_error *err)
             rc = chat_tokens(chat, chat->messages, &ids[i], &n_ids[i], err);
         json_decref(chat_take_last(chat, "user"));
     }
-    while (rc == 0 && n < n_ids[0] && n < n_ids[1] && ids[0][n] == ids[1][n])
-        n++;
+    const size_t n = prefix_common(ids[0], n_ids[0], ids[1], n_ids[1]);
     if (rc == 0)
         rc = check_context(chat, n_ids[0], err);
     const unsigned from = rc == 0 ? go_back(chat, ids[0], n_ids[0]) : 0;

@@ -8,6 +8,7 @@
 #include "cmd.h"
 #include "common.h"
 #include "interrupt.h"
+#include "prefix_options.h"
 
 /* A conversation needs a chat form: that is found out before anything is typed. */
 static int check_chat_form(struct chat *chat, struct fm_error *err)
@@ -41,26 +42,18 @@ static int open_model(struct chat *chat, struct fm_error *err)
         rc = check_chat_form(chat, err);
     if (rc == 0)
         rc = fm_session_open(chat->model, &chat->session, err);
-    const char *dir = args_text(args, "snapshots");
-    if (rc == 0 && dir != NULL)
-        rc = fm_snapshots_open(chat->model, dir, args_uint(args, "snapshot-limit"),
-                               &chat->snapshots, err);
-    return rc;
+    return rc == 0 ? prefix_open_snapshots(args, chat->model, &chat->snapshots, err) : rc;
 }
 
 /* --system or --system-file, computed before the first message comes. */
 static int take_system(struct chat *chat, struct fm_error *err)
 {
-    const char *text = args_text(chat->args, "system"), *path = args_text(chat->args,
-                                                                          "system-file");
-    char *file = NULL;
-    size_t bytes = text != NULL ? strlen(text) : 0;
-    int rc = path != NULL ? file_read(path, &file, &bytes, err) : 0;
-    while (rc == 0 && file != NULL && bytes > 0 && file[bytes - 1] == '\n')
-        bytes--;
+    char *text;
+    size_t bytes;
+    int rc = prefix_read_system(chat->args, &text, &bytes, err);
     if (rc == 0)
-        rc = chat_set_system(chat, file != NULL ? file : text, bytes, err);
-    mem_free(file);
+        rc = chat_set_system(chat, text, bytes, err);
+    mem_free(text);
     return rc == 0 && bytes > 0 ? chat_read_ahead(chat, err) : rc;
 }
 
@@ -144,16 +137,6 @@ static int run_chat(const struct args *args)
 }
 
 static const struct option chat_options[] = {
-    {.name = "system", .kind = OPTION_STRING, .metavar = "TEXT", .excludes = "system-file",
-     .help = "Instructions that come before the conversation"},
-    {.name = "system-file", .kind = OPTION_PATH, .metavar = "FILE",
-     .help = "Read them from a file"},
-    {.name = "snapshots", .kind = OPTION_PATH, .metavar = "DIR",
-     .help = "Keep what was computed in this folder: the system message at the start, the "
-             "conversation at the end. The next start does not compute them again"},
-    {.name = "snapshot-limit", .kind = OPTION_BYTES, .metavar = "SIZE", .min = 1 << 20,
-     .value = "8G",
-     .help = "Most that the folder may hold; what was used longest ago goes first"},
     {.name = "no-history", .kind = OPTION_FLAG,
      .help = "Neither use nor write the history of lines in the user's cache folder"},
     {.name = NULL},
@@ -190,8 +173,9 @@ const struct command cmd_chat = {
     .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help,
                                           .is_optional = true},
                                          {.name = NULL}},
-    .groups = (const struct option_group *const[]){&group_chat, &group_answer, &group_sampling,
-                                                   &group_engine, &group_context, &group_messages,
+    .groups = (const struct option_group *const[]){&group_prefix, &group_chat, &group_answer,
+                                                   &group_sampling, &group_engine, &group_context,
+                                                   &group_messages,
                                                    &group_help, NULL},
     .examples = (const struct example[]){
         {"flashmoe chat", "Talk with the nano model that comes with the program"},

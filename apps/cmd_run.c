@@ -8,6 +8,7 @@
 #include "common.h"
 #include "interrupt.h"
 #include "known.h"
+#include "prefix_options.h"
 #include "profile.h"
 #include "route_trace.h"
 #include "sampling_options.h"
@@ -23,6 +24,7 @@ struct run {
     struct fm_sampler *sampler;
     struct fm_decoder *decoder;
     struct fm_stop *stop;
+    struct fm_snapshots *snapshots; /* NULL: none */
     struct fm_sampling sampling;
     struct fm_logit_bias bias[SAMPLING_BIAS_MAX];
     struct fm_model_info info;
@@ -33,6 +35,8 @@ struct run {
 
     int32_t *prompt; /* [n_prompt] */
     size_t n_prompt;
+    size_t n_system; /* tokens of it that come before any user's message */
+    size_t n_reused; /* tokens of it that a snapshot had */
     void *tokens; /* int32_t [n_tokens], the stop token included */
     size_t n_tokens, tokens_capacity;
     void *text; /* what the answer is so far; kept for JSON only */
@@ -66,18 +70,36 @@ static int check_context(const struct run *run, struct fm_error *err)
 }
 
 /* The prompt in the model's chat form, or as it is when there is none. */
+static int tokenize_chat(struct run *run, const char *text, size_t text_bytes,
+                         struct fm_error *err)
+{
+    const struct fm_chat_options now = app_chat_now();
+    const char *const other = text_bytes > 0 && text[0] == 'a' ? "1" : "a";
+    char *system;
+    size_t system_bytes, n_ids;
+    int32_t *ids = NULL;
+    int rc = prefix_read_system(run->args, &system, &system_bytes, err);
+    if (rc == 0)
+        rc = fm_tokenize_chat(run->model, system, text, text_bytes, &now, &run->prompt,
+                              &run->n_prompt, err);
+    if (rc == 0 && system_bytes > 0)
+        rc = fm_tokenize_chat(run->model, system, other, 1, &now, &ids, &n_ids, err);
+    if (ids != NULL)
+        run->n_system = prefix_common(run->prompt, run->n_prompt, ids, n_ids);
+    if (rc == FM_ERR_UNSUPPORTED && system != NULL && run->info.has_tokenizer)
+        rc = err_wrap(err, FM_ERR_ARG, "--system cannot be used");
+    mem_free(system);
+    fm_free(ids);
+    return rc;
+}
+
 static int tokenize_prompt(struct run *run, const char *text, size_t text_bytes,
                            struct fm_error *err)
 {
-    int rc = FM_ERR_UNSUPPORTED;
     if (!args_flag(run->args, "raw")) {
-        const struct fm_chat_options now = app_chat_now();
-        rc = fm_tokenize_chat(run->model, args_text(run->args, "system"), text, text_bytes, &now,
-                              &run->prompt, &run->n_prompt, err);
+        const int rc = tokenize_chat(run, text, text_bytes, err);
         if (rc != FM_ERR_UNSUPPORTED || !run->info.has_tokenizer)
             return rc;
-        if (args_given(run->args, "system"))
-            return err_wrap(err, rc, "--system cannot be used");
         if (!run->is_quiet)
             say("note: this model has no chat form; the prompt is continued as it is (--raw)");
     }
@@ -103,6 +125,7 @@ static int open_all(struct run *run, const char *text, size_t text_bytes, struct
     const struct app_model_options how = {
         .n_context = (unsigned)args_uint(run->args, "context"),
         .routes = args_text(run->args, "routes"),
+        .n_marks = args_given(run->args, "snapshots") ? 4 : 0,
         .keeps_heat = args_text(run->args, "routes") == NULL,
     };
     if (rc == 0)
@@ -131,6 +154,8 @@ static int open_all(struct run *run, const char *text, size_t text_bytes, struct
         rc = open_stop(run, err);
     if (rc == 0)
         rc = fm_session_open(run->model, &run->session, err);
+    if (rc == 0)
+        rc = prefix_open_snapshots(run->args, run->model, &run->snapshots, err);
     if (rc == 0)
         fm_sampler_accept_prompt(run->sampler, run->prompt, run->n_prompt);
     return rc;
@@ -208,7 +233,8 @@ static int next_token(struct run *run, int32_t *id, struct fm_error *err)
 static void show_prompt_progress(void *ctx, uint64_t done, uint64_t total)
 {
     struct run *run = ctx;
-    progress_steps(&run->progress, done * run->n_prompt / total, run->n_prompt, "tokens");
+    const size_t from = run->n_reused, n = run->n_prompt - from;
+    progress_steps(&run->progress, from + done * n / total, run->n_prompt, "tokens");
 }
 
 static void record_route(void *ctx, unsigned layer, unsigned position, unsigned n,
@@ -224,6 +250,28 @@ static void record_times(void *ctx, const struct fm_layer_profile *layer)
     profile_add(&run->profile, layer);
 }
 
+/* Up to position `to`, which is kept. What could not be is no fault of the answer. */
+static int eval_and_keep(struct run *run, size_t to, struct fm_error *err)
+{
+    const size_t from = fm_session_position(run->session);
+    struct fm_error why = {0};
+    int rc = fm_session_eval(run->session, run->prompt + from, to - from, err);
+    if (rc == 0 && fm_snapshots_keep(run->snapshots, run->session, &why) != 0)
+        say_warning("what was computed is not kept: %s", why.text);
+    return rc;
+}
+
+static int eval_kept_prompt(struct run *run, struct fm_error *err)
+{
+    int rc = 0;
+    run->n_reused = fm_snapshots_restore(run->snapshots, run->session, run->prompt, run->n_prompt);
+    if (run->n_reused < run->n_system) {
+        rc = eval_and_keep(run, run->n_system, err);
+        (void)fm_session_rewind(run->session, run->prompt, run->n_prompt); /* logits begin anew */
+    }
+    return rc == 0 ? eval_and_keep(run, run->n_prompt, err) : rc;
+}
+
 static int eval_prompt(struct run *run, struct fm_error *err)
 {
     struct fm_observer observer = {.ctx = run, .progress = show_prompt_progress,
@@ -231,7 +279,9 @@ static int eval_prompt(struct run *run, struct fm_error *err)
                                    .profile = profile_is_on(&run->profile) ? record_times : NULL};
     progress_begin(&run->progress, "reading the prompt", !run->is_quiet);
     fm_session_observe(run->session, &observer);
-    int rc = fm_session_eval(run->session, run->prompt, run->n_prompt, err);
+    int rc = run->snapshots != NULL
+                 ? eval_kept_prompt(run, err)
+                 : fm_session_eval(run->session, run->prompt, run->n_prompt, err);
     observer.progress = NULL;
     fm_session_observe(run->session, &observer);
     run->trace.is_decode = true;
@@ -295,7 +345,8 @@ static json_t *make_json(const struct run *run, const struct fm_stats *stats)
         (void)json_array_append_new(tokens, json_integer(((const int32_t *)run->tokens)[i]));
     return json_pack(
         "{s:o, s:o, s:I, s:I, s:s, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:s?, s:s?,"
-        " s:s?, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:s, s:s, s:I, s:o, s:o, s:o, s:s, s:o, s:o}",
+        " s:s?, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:s, s:s, s:I, s:o, s:o, s:o, s:s, s:o,"
+        " s:o}",
         "text", json_text(run->text_bytes > 0 ? run->text : "", run->text_bytes),
         "tokens", tokens,
         "n_tokens", (json_int_t)run->n_tokens,
@@ -315,6 +366,7 @@ static json_t *make_json(const struct run *run, const struct fm_stats *stats)
         "memory_bytes", (json_int_t)stats->memory_resident_peak_bytes,
         "memory_budget_bytes", (json_int_t)stats->memory_budget_bytes,
         "n_shrinks", (json_int_t)stats->n_shrinks, "n_grows", (json_int_t)stats->n_grows,
+        "n_prompt_reused", (json_int_t)run->n_reused,
         "n_context", (int)stats->n_context,
         "prefill_chunk", (int)stats->prefill_chunk,
         "n_threads", (int)stats->n_threads,
@@ -330,6 +382,7 @@ static json_t *make_json(const struct run *run, const struct fm_stats *stats)
 static void print_closing_line(const struct run *run, const struct fm_stats *stats)
 {
     char read[UNIT_BYTES], peak[UNIT_BYTES], budget[UNIT_BYTES], seed[UNIT_BYTES + 8] = "greedy";
+    char kept[48] = "";
     if (run->sampling.temperature > 0)
         (void)snprintf(seed, sizeof seed, "seed %llu", (unsigned long long)run->sampling.seed);
     const char *why = strcmp(run->stop_reason, "length") == 0    ? "-n reached"
@@ -339,10 +392,12 @@ static void print_closing_line(const struct run *run, const struct fm_stats *sta
                                                                  : "interrupted";
     if (isatty(STDOUT_FILENO) && isatty(STDERR_FILENO))
         (void)fputc('\n', stderr);
-    say("%zu token%s (%s), %.2f tok/s | prompt %zu token%s, %.2f tok/s | expert hits %.1f%%, %s "
+    if (run->n_reused > 0)
+        (void)snprintf(kept, sizeof kept, ", %zu of them kept", run->n_reused);
+    say("%zu token%s (%s), %.2f tok/s | prompt %zu token%s%s, %.2f tok/s | expert hits %.1f%%, %s "
         "read | memory %s of %s | %s", run->n_tokens, run->n_tokens == 1 ? "" : "s", why,
         per_second(stats->n_decode_tokens, stats->decode_ns), run->n_prompt,
-        run->n_prompt == 1 ? "" : "s",
+        run->n_prompt == 1 ? "" : "s", kept,
         per_second(stats->n_prefill_tokens, stats->prefill_ns), 100 * hit_rate(stats),
         human_bytes(stats->bytes_read, read),
         human_bytes(stats->memory_resident_peak_bytes, peak),
@@ -366,8 +421,10 @@ static void close_all(struct run *run)
     if (run->decoder != NULL)
         fm_decoder_close(run->decoder);
     fm_stop_close(run->stop);
+    fm_snapshots_close(run->snapshots);
     fm_model_close(run->model);
     run->stop = NULL;
+    run->snapshots = NULL;
     run->session = NULL;
     run->sampler = NULL;
     run->decoder = NULL;
@@ -478,8 +535,6 @@ static const struct option prompt_options[] = {
      .help = "The prompt. Without -p and -f it is read from standard input"},
     {.name = "file", .letter = 'f', .kind = OPTION_PATH, .metavar = "FILE",
      .help = "Read the prompt from a file; one newline at its end is dropped"},
-    {.name = "system", .kind = OPTION_STRING, .metavar = "TEXT", .excludes = "raw",
-     .help = "Instructions that come before the prompt in the chat form"},
     {.name = "raw", .kind = OPTION_FLAG,
      .help = "Continue the prompt as it is, without the chat form. Special tokens such as "
              "<|im_start|> in it are recognised"},
@@ -526,7 +581,8 @@ const struct command cmd_run = {
     .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help,
                                           .is_optional = true},
                                          {.name = NULL}},
-    .groups = (const struct option_group *const[]){&group_prompt, &group_answer, &group_sampling,
+    .groups = (const struct option_group *const[]){&group_prompt, &group_prefix, &group_answer,
+                                                   &group_sampling,
                                                    &group_engine, &group_context,
                                                    &group_routes, &group_trace, &group_stats,
                                                    &group_profile, &group_json, &group_messages,
@@ -541,6 +597,8 @@ const struct command cmd_run = {
          "Use the answer and the measurements in a script"},
         {"flashmoe run MODEL --temp 0.7 --top-p 0.8 --stop END -p \"Count to ten.\"",
          "Vary more, and end the answer at a word"},
+        {"flashmoe run MODEL --system-file rules.txt --snapshots kept -f question.txt",
+         "Compute long instructions once, and keep them on disk for the next question"},
         {"flashmoe run MODEL --routes gen -p Hello", "Measure speed where the weights are random"},
         {NULL, NULL}},
     .run = run_run,

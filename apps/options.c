@@ -307,6 +307,15 @@ static int add_operand(struct args *args, const char *word, struct fm_error *err
                    "(see 'flashmoe help %s')", word, args->command->name);
 }
 
+/* False also where the command has no such option. */
+static bool is_given(const struct args *args, const char *name)
+{
+    for (size_t i = 0; i < args->n_values; i++)
+        if (strcmp(args->values[i].option->name, name) == 0)
+            return args->values[i].is_given;
+    return false;
+}
+
 static int check_excludes(const struct args *args, struct fm_error *err)
 {
     for (size_t i = 0; i < args->n_values; i++) {
@@ -318,7 +327,7 @@ static int check_excludes(const struct args *args, struct fm_error *err)
             assert(n < sizeof name);
             memcpy(name, rest, n);
             name[n] = '\0';
-            if (args_given(args, name))
+            if (is_given(args, name))
                 return err_set(err, FM_ERR_ARG, "--%s and --%s cannot be used together",
                                value->option->name, name);
             rest += n;

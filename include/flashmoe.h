@@ -401,7 +401,7 @@ FM_API const int32_t *fm_session_ids(const struct fm_session *session);
 FM_API unsigned fm_session_nearest(const struct fm_session *session, const int32_t *ids,
                                    size_t n_ids);
 /* Goes there and returns where: evaluate ids from there on. The state is bit for bit what computing
- * the prefix gives. Where anything is dropped, the logits and their hash are too. */
+ * the prefix gives. The logits and their hash begin anew. */
 FM_API unsigned fm_session_rewind(struct fm_session *session, const int32_t *ids, size_t n_ids);
 
 /* Appends tokens to the session and computes them. After a failure the session must be reset or

@@ -89,10 +89,10 @@ unsigned fm_session_rewind(struct fm_session *s, const int32_t *ids, size_t n_id
         fm_session_reset(s);
     } else if (to < s->sequence->position) {
         sequence_rewind(s->sequence, to);
-        s->has_logits = false;
         __atomic_store_n(&s->is_cancelled, 0, __ATOMIC_RELAXED);
-        (void)XXH3_128bits_reset(s->hash); /* fails for NULL only */
     }
+    s->has_logits = false;
+    (void)XXH3_128bits_reset(s->hash); /* fails for NULL only */
     return to;
 }
 

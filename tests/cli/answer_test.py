@@ -1,4 +1,5 @@
-"""How the tokens of an answer are chosen and where it stops: penalties, bias, stop strings.
+"""How the tokens of an answer are chosen and where it stops: penalties, bias, stop strings; and
+what of its prompt is not computed again.
 
 Usage: answer_test.py PROGRAM MODEL [TestClass...]
 
@@ -9,6 +10,7 @@ import math
 import os
 import re
 import sys
+import tempfile
 import unittest
 
 import cli_test
@@ -88,6 +90,47 @@ class Stop(Case):
         result = run(*args, "--stop", stop)
         self.assertIn("(stop string)", self.assert_works(result).stderr)
         self.assertEqual(result.stdout.rstrip("\n"), text[:at].rstrip("\n"))
+
+
+class Prefix(Case):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.rules = os.path.join(folder.name, "rules.txt")
+        self.snapshots = ("--snapshots", os.path.join(folder.name, "snapshots"))
+        with open(self.rules, "w", encoding="utf-8") as file:
+            file.write("Answer as a careful teller of stories would. " * 8 + "\n\n")
+
+    def test_system_file(self):
+        with open(self.rules, encoding="utf-8") as file:
+            text = file.read().rstrip("\n")
+        args = ("-p", "Hi", "-n", "4", "--greedy")
+        given = self.run_json(*args, "--system", text)
+        read = self.run_json(*args, "--system-file", self.rules)
+        self.assertEqual(read["logits_hash"], given["logits_hash"])
+        self.assertNotEqual(self.run_json(*args)["logits_hash"], given["logits_hash"])
+
+    def test_snapshots(self):
+        for prompt in "Hi", "Hi", "What is the Moon?":
+            args = ("-p", prompt, "-n", "4", "--greedy", "--system-file", self.rules)
+            alone, kept = self.run_json(*args), self.run_json(*args, *self.snapshots)
+            for key in "tokens", "text", "logits_hash", "n_prompt_tokens":
+                self.assertEqual(kept[key], alone[key])
+            if prompt != "Hi":
+                self.assertGreater(kept["n_prompt_reused"], 100)
+                self.assertLess(kept["n_prompt_tokens"] - kept["n_prompt_reused"], 40)
+        again = run("-n", "1", "--system-file", self.rules, *self.snapshots)
+        self.assertRegex(self.assert_works(again).stderr, r"prompt \d+ tokens, \d+ of them kept,")
+
+    def test_refusals(self):
+        for option in ("--system-file", self.rules), ("--system", "x"):
+            self.assert_fails(run("--raw", *option), 2, option[0], "--raw")
+        self.assert_fails(run("--system", "x", "--system-file", self.rules), 2, "--system-file")
+        self.assert_fails(run(*self.snapshots, "--routes", "gen"), 2, "--snapshots", "--routes")
+        self.assert_fails(run("--system-file", "missing.txt"), 1, "missing.txt")
+        with open(self.rules, "wb") as file:
+            file.write(b"a\0b")
+        self.assert_fails(run("--system-file", self.rules), 1, "rules.txt", "zero byte")
 
 
 if __name__ == "__main__":

@@ -28,11 +28,12 @@ ENGINE = "memory elastic threads pin cpu prefill-chunk kv io reader read-depth p
 SAMPLING = "n-tokens stop greedy temp top-k top-p min-p typical-p repeat-penalty seed context " \
            "presence-penalty frequency-penalty repeat-window logit-bias "
 
+PREFIX = "system system-file snapshots snapshot-limit "
+
 COMMANDS = {
-    "run": "prompt file system raw routes trace stats logprobs profile json quiet verbose help "
-           + SAMPLING + ENGINE,
-    "chat": SAMPLING + ENGINE + "system system-file snapshots snapshot-limit no-history quiet "
-            "verbose help",
+    "run": "prompt file raw routes trace stats logprobs profile json quiet verbose help "
+           + PREFIX + SAMPLING + ENGINE,
+    "chat": PREFIX + SAMPLING + ENGINE + "no-history quiet verbose help",
     "pack": "experts dense embed head consume yes restart threads json quiet verbose help",
     "verify": "threads json quiet help",
     "inspect": "json help",
@@ -311,6 +312,7 @@ class Completions(Case):
 
 class Run(Case):
     TYPES = {"text": str, "tokens": list, "n_tokens": int, "n_prompt_tokens": int,
+             "n_prompt_reused": int,
              "tok_per_s": float, "prefill_tok_per_s": float, "hit_rate": float,
              "n_expert_hits": int, "n_expert_misses": int, "n_expert_late": int, "n_warmed": int,
              "n_cache_slots": int,
