@@ -404,8 +404,10 @@ FM_API unsigned fm_session_nearest(const struct fm_session *session, const int32
  * the prefix gives. The logits and their hash begin anew. */
 FM_API unsigned fm_session_rewind(struct fm_session *session, const int32_t *ids, size_t n_ids);
 
-/* Appends tokens to the session and computes them. After a failure the session must be reset or
- * closed. */
+/* Appends tokens to the session and computes them. After a failure the session is where it was
+ * before; with recurrent layers, when they had begun, at its last mark before that, or at 0
+ * (fm_session_nearest): fm_session_position tells, and the tokens from there on can be evaluated
+ * again. Where anything is dropped, the logits and their hash are too. */
 FM_API int fm_session_eval(struct fm_session *session, const int32_t *ids, size_t n_ids,
                            struct fm_error *err);
 
@@ -414,9 +416,12 @@ struct fm_batch_item {
     struct fm_session *session;
     const int32_t *ids;
     size_t n_ids;
+    int rc; /* filled in: 0 when all of its tokens are computed, or why not */
 };
-FM_API int fm_eval_batch(struct fm_model *model, const struct fm_batch_item *items,
-                         size_t n_items, struct fm_error *err);
+/* FM_ERR_CANCELLED when some sessions were cancelled: the others are computed, with the bits that
+ * they would have had. Any other failure ends the evaluation for all sessions that are not done. */
+FM_API int fm_eval_batch(struct fm_model *model, struct fm_batch_item *items, size_t n_items,
+                         struct fm_error *err);
 
 /* Logits after the last token, [vocabulary] floats, valid until the next evaluation. */
 FM_API const float *fm_session_logits(const struct fm_session *session);
@@ -453,8 +458,10 @@ struct fm_observer {
 };
 FM_API void fm_session_observe(struct fm_session *session, const struct fm_observer *observer);
 
-/* Makes the evaluation in progress, or the next one, fail with FM_ERR_CANCELLED. In a batch that
- * ends the evaluation for all its sessions. */
+/* Makes the session's evaluation in progress, or its next one, fail with FM_ERR_CANCELLED: before
+ * the next layer, or within a layer that reads experts before the next of them. Sessions beside it
+ * in a batch go on. fm_session_reset forgets the wish, and so does fm_session_rewind where it drops
+ * anything. */
 FM_API void fm_session_cancel(struct fm_session *session);
 
 /* ---- snapshots ------------------------------------------------------------------------- */

@@ -89,6 +89,9 @@ struct arch {
     uint32_t (*expert_layer)(const void *arch, uint32_t layer);
 
     void (*embed)(struct step *step);
+    /* Makes what the mixers need of the rows' positions: before the first layer, and again when
+     * rows have left the batch. */
+    void (*place)(struct step *step);
     void (*mix)(struct step *step, uint32_t layer);   /* x += mixer(norm(x)) */
     void (*route)(struct step *step, uint32_t layer); /* normed, ids, weights */
     /* ahead_ids: what `layer` would choose if its input were x as it is now. Of one row, between

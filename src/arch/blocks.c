@@ -127,10 +127,14 @@ uint32_t blocks_expert_layer(const void *arch, uint32_t layer)
 void blocks_embed(struct step *step)
 {
     const struct transformer *t = transformer_of(step);
-    const struct backend_ops *ops = step->be->ops;
-    ops->embed(step->be, &t->embedding, step->tokens, step->n_rows, step->x);
-    ops->rope_table(step->be, step->positions, step->n_rows, t->rope_frequencies, t->rotary_dim,
-                    mix_buffers_of(step).rope);
+    step->be->ops->embed(step->be, &t->embedding, step->tokens, step->n_rows, step->x);
+}
+
+void blocks_place(struct step *step)
+{
+    const struct transformer *t = transformer_of(step);
+    step->be->ops->rope_table(step->be, step->positions, step->n_rows, t->rope_frequencies,
+                              t->rotary_dim, mix_buffers_of(step).rope);
 }
 
 static void attention(struct step *step, const struct attention_weights *w,

@@ -64,6 +64,7 @@ void blocks_sizes(const void *arch, struct arch_sizes *sizes);
 void blocks_state(const void *arch, uint32_t layer, struct layer_state *state);
 uint32_t blocks_expert_layer(const void *arch, uint32_t layer);
 void blocks_embed(struct step *step);
+void blocks_place(struct step *step);
 void blocks_mix(struct step *step, uint32_t layer);
 void blocks_route(struct step *step, uint32_t layer);
 void blocks_foresee(struct step *step, uint32_t layer);
@@ -77,10 +78,9 @@ void blocks_head(struct step *step, const float *normed, uint32_t n, float *logi
 /* All of them, for a family's descriptor. */
 #define BLOCKS_FUNCTIONS                                                                           \
     .sizes = blocks_sizes, .state = blocks_state, .expert_layer = blocks_expert_layer,             \
-    .embed = blocks_embed, .mix = blocks_mix, .route = blocks_route, .foresee = blocks_foresee,    \
-    .dense = blocks_dense,                                                                         \
-    .experts = blocks_experts, .close = blocks_close, .final_norm = blocks_final_norm,             \
-    .head = blocks_head
+    .embed = blocks_embed, .place = blocks_place, .mix = blocks_mix, .route = blocks_route,        \
+    .foresee = blocks_foresee, .dense = blocks_dense, .experts = blocks_experts,                   \
+    .close = blocks_close, .final_norm = blocks_final_norm, .head = blocks_head
 
 /* ---- opening (blocks_open.c) ----------------------------------------------------------------- */
 

@@ -30,7 +30,8 @@ struct forward {
     bool *resident; /* [n_experts] */
     struct lookahead lookahead;
     void *lookahead_memory;
-    struct backend_segment *segments; /* [max_segments] */
+    struct backend_segment *segments; /* [max_segments], those that are computed */
+    uint32_t *in_batch;               /* [max_segments], which one of the batch each is */
     int32_t *tokens;                  /* [max_rows] */
     uint32_t *positions;              /* [max_rows] */
     float *head_in, *logits;          /* [HEAD_ROWS, hidden], [HEAD_ROWS, vocabulary] */
@@ -87,6 +88,7 @@ static void carve_all(struct carver *c, struct forward *f, const struct model *m
     f->tokens = carve(c, rows, sizeof(int32_t));
     f->positions = carve(c, rows, sizeof(uint32_t));
     f->segments = carve(c, options->max_segments, sizeof(struct backend_segment));
+    f->in_batch = carve(c, options->max_segments, sizeof(uint32_t));
 }
 
 uint64_t forward_bytes(const struct model *model, const struct forward_options *options)
@@ -200,6 +202,54 @@ static void end_times(struct forward *f, const struct batch *batch, uint32_t lay
     batch->hooks.times(batch->hooks.ctx, layer, &f->times);
 }
 
+/* ---- the segments of the batch that are computed -------------------------------------------- */
+
+static const struct batch_segment *batch_segment(const struct forward *f,
+                                                 const struct batch *batch, uint32_t s)
+{
+    return &batch->segments[f->in_batch[s]];
+}
+
+static bool is_given_up(const struct forward *f, const struct batch *batch, uint32_t s)
+{
+    return batch->hooks.is_given_up(batch->hooks.ctx, f->in_batch[s]);
+}
+
+static bool all_given_up(const struct forward *f, const struct batch *batch)
+{
+    uint32_t s = 0;
+    while (s < f->step.n_segments && is_given_up(f, batch, s))
+        s++;
+    return s == f->step.n_segments;
+}
+
+/* Rows do not depend on each other: those that stay move up and go on. */
+static void drop_given_up(struct forward *f, const struct batch *batch)
+{
+    const size_t row_bytes = f->model->shape.hidden * sizeof(float);
+    uint32_t n = 0, n_rows = 0;
+    for (uint32_t s = 0; s < f->step.n_segments; s++) {
+        struct backend_segment segment = f->segments[s];
+        if (is_given_up(f, batch, s))
+            continue;
+        if (n < s) {
+            memmove((char *)f->step.x + n_rows * row_bytes,
+                    (char *)f->step.x + segment.first_row * row_bytes, segment.n_rows * row_bytes);
+            memmove(f->positions + n_rows, f->positions + segment.first_row,
+                    segment.n_rows * sizeof *f->positions);
+        }
+        segment.first_row = n_rows;
+        f->segments[n] = segment;
+        f->in_batch[n++] = f->in_batch[s];
+        n_rows += segment.n_rows;
+    }
+    const bool has_left = n < f->step.n_segments;
+    f->step.n_segments = n;
+    f->step.n_rows = n_rows;
+    if (has_left && n > 0)
+        f->arch->place(&f->step);
+}
+
 /* ---- the routed experts of one layer -------------------------------------------------------- */
 
 static void group_rows(struct forward *f)
@@ -242,8 +292,8 @@ static uint32_t count_uses(struct forward *f, const struct batch *batch)
 {
     const struct expert_groups *g = &f->groups;
     uint32_t most = 0;
-    for (uint32_t s = 0; s < batch->n_segments; s++) {
-        const uint32_t n = n_remembered(&batch->segments[s]);
+    for (uint32_t s = 0; s < f->step.n_segments; s++) {
+        const uint32_t n = n_remembered(batch_segment(f, batch, s));
         most = n > most ? n : most;
     }
     for (uint32_t i = 0; i < g->n_chosen; i++) {
@@ -255,7 +305,7 @@ static uint32_t count_uses(struct forward *f, const struct batch *batch)
             while (row >= f->segments[s].first_row + f->segments[s].n_rows)
                 s++;
             const uint32_t after = f->segments[s].first_row + f->segments[s].n_rows - 1 - row;
-            if (after >= n_remembered(&batch->segments[s]))
+            if (after >= n_remembered(batch_segment(f, batch, s)))
                 continue;
             use->n_uses++;
             use->idle = after < use->idle ? after : use->idle;
@@ -281,12 +331,14 @@ static void replace_ids(struct forward *f, uint32_t expert_layer)
 static void show_routes(const struct forward *f, const struct batch *batch, uint32_t layer)
 {
     const size_t k = f->model->shape.n_experts_per_token;
-    for (uint32_t s = 0; s < batch->n_segments; s++)
-        for (uint32_t i = 0; batch->segments[s].wants_routes && i < f->segments[s].n_rows; i++) {
+    for (uint32_t s = 0; s < f->step.n_segments; s++) {
+        const bool is_shown = batch_segment(f, batch, s)->wants_routes;
+        for (uint32_t i = 0; is_shown && i < f->segments[s].n_rows; i++) {
             const size_t at = (f->segments[s].first_row + i) * k;
-            batch->hooks.route(batch->hooks.ctx, s, i, layer, f->step.ids + at,
+            batch->hooks.route(batch->hooks.ctx, f->in_batch[s], i, layer, f->step.ids + at,
                                f->step.weights + at);
         }
+    }
 }
 
 /* Experts that are ready, on all their rows. Their outputs go to their own places in expert_parts,
@@ -372,14 +424,19 @@ static int run_experts(struct forward *f, const struct batch *batch, uint32_t la
     uint32_t n;
     int rc = expert_cache_next(f->cache, true, items, most, &n, err);
     f->times.wait_ns = lap(f);
-    for (bool is_first = true; rc >= 0 && (n > 0 || is_first); is_first = false) {
+    bool is_over = false;
+    for (bool is_first = true; rc >= 0 && !is_over && (n > 0 || is_first); is_first = false) {
         f->times.read_ns = f->lap_ns - asked_ns; /* the last ones were missing, if any were */
         run_ready(f, layer, items, n, is_first);
         f->times.compute_ns += lap(f);
-        rc = expert_cache_next(f->cache, false, items, most, &n, err);
+        is_over = all_given_up(f, batch);
+        if (!is_over)
+            rc = expert_cache_next(f->cache, false, items, most, &n, err);
         f->times.wait_ns += lap(f);
     }
     expert_cache_end(f->cache);
+    if (is_over)
+        return 0; /* nobody wants the rest */
     if (rc == 0) {
         sweep_ahead(f, layer + 1);
         f->arch->close(step, layer);
@@ -399,6 +456,7 @@ static void lay_out_rows(struct forward *f, const struct batch *batch)
         sequence_expect(from->sequence, from->n_tokens);
         f->segments[s] = (struct backend_segment){.first_row = row, .n_rows = from->n_tokens,
                                                   .position = from->sequence->position};
+        f->in_batch[s] = s;
         for (uint32_t i = 0; i < from->n_tokens; i++) {
             f->tokens[row] = from->tokens[i];
             f->positions[row] = from->sequence->position + i;
@@ -424,23 +482,26 @@ static void point_at_mark(struct backend_segment *segment, const struct sequence
 
 static void point_at_layer(struct forward *f, const struct batch *batch, uint32_t layer)
 {
-    for (uint32_t s = 0; s < batch->n_segments; s++) {
-        const struct sequence_layer *l = &batch->segments[s].sequence->layers[layer];
+    for (uint32_t s = 0; s < f->step.n_segments; s++) {
+        const struct sequence *sequence = batch_segment(f, batch, s)->sequence;
+        const struct sequence_layer *l = &sequence->layers[layer];
         f->segments[s].keys = l->keys;
         f->segments[s].values = l->values;
         f->segments[s].conv = l->conv;
         f->segments[s].delta = l->delta;
-        point_at_mark(&f->segments[s], batch->segments[s].sequence);
+        point_at_mark(&f->segments[s], sequence);
     }
 }
 
 static void show_hidden(const struct forward *f, const struct batch *batch, uint32_t layer)
 {
-    for (uint32_t s = 0; s < batch->n_segments; s++)
-        for (uint32_t i = 0; batch->segments[s].wants_hidden && i < f->segments[s].n_rows; i++)
-            batch->hooks.hidden(batch->hooks.ctx, s, i, layer,
-                                f->step.x + (f->segments[s].first_row + i) *
-                                                (size_t)f->model->shape.hidden);
+    const size_t hidden = f->model->shape.hidden;
+    for (uint32_t s = 0; s < f->step.n_segments; s++) {
+        const bool is_shown = batch_segment(f, batch, s)->wants_hidden;
+        for (uint32_t i = 0; is_shown && i < f->segments[s].n_rows; i++)
+            batch->hooks.hidden(batch->hooks.ctx, f->in_batch[s], i, layer,
+                                f->step.x + (f->segments[s].first_row + i) * hidden);
+    }
 }
 
 /* Computes the head for the rows that want it, a few at a time. */
@@ -475,13 +536,13 @@ static void run_head(struct forward *f, const struct batch *batch)
     const size_t hidden = f->model->shape.hidden;
     struct head_row rows[HEAD_ROWS];
     uint32_t n = 0;
-    for (uint32_t s = 0; s < batch->n_segments; s++)
+    for (uint32_t s = 0; s < f->step.n_segments; s++)
         for (uint32_t i = 0; i < f->segments[s].n_rows; i++) {
-            if (!wants_logits(&batch->segments[s], i))
+            if (!wants_logits(batch_segment(f, batch, s), i))
                 continue;
             memcpy(f->head_in + n * hidden, f->step.x + (f->segments[s].first_row + i) * hidden,
                    hidden * sizeof(float));
-            rows[n++] = (struct head_row){s, i};
+            rows[n++] = (struct head_row){f->in_batch[s], i};
             if (n == HEAD_ROWS) {
                 flush_head(f, batch, rows, n);
                 n = 0;
@@ -494,8 +555,10 @@ static void run_head(struct forward *f, const struct batch *batch)
 static int run_layers(struct forward *f, const struct batch *batch, struct fm_error *err)
 {
     for (uint32_t layer = 0; layer < f->model->shape.n_layers; layer++) {
-        if (!batch->hooks.before_layer(batch->hooks.ctx, layer))
-            return err_set(err, FM_ERR_CANCELLED, "cancelled");
+        batch->hooks.before_layer(batch->hooks.ctx, layer);
+        drop_given_up(f, batch);
+        if (f->step.n_segments == 0)
+            return 0;
         show_hidden(f, batch, layer);
         point_at_layer(f, batch, layer);
         begin_times(f);
@@ -534,16 +597,20 @@ int forward_run(struct forward *f, const struct batch *batch, struct fm_error *e
     lay_out_rows(f, batch);
     f->is_timed = batch->hooks.times != NULL;
     f->arch->embed(&f->step);
+    f->arch->place(&f->step);
     int rc = f->step.n_rows == 1 && f->cache != NULL ? run_token(f, batch, err)
                                                      : run_layers(f, batch, err);
     if (rc != 0)
         return rc;
+    drop_given_up(f, batch);
+    if (f->step.n_segments == 0)
+        return 0;
     begin_times(f);
     run_head(f, batch);
     f->times.compute_ns = lap(f);
     end_times(f, batch, f->model->shape.n_layers);
-    for (uint32_t s = 0; s < batch->n_segments; s++)
-        sequence_advance(batch->segments[s].sequence, batch->segments[s].n_tokens);
+    for (uint32_t s = 0; s < f->step.n_segments; s++)
+        sequence_advance(batch_segment(f, batch, s)->sequence, f->segments[s].n_rows);
     return 0;
 }
 

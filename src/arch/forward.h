@@ -42,7 +42,10 @@ struct batch_times {
 /* Called during the pass. `segment` and `row` count within the batch and the segment. */
 struct batch_hooks {
     void *ctx;
-    bool (*before_layer)(void *ctx, uint32_t layer); /* false ends the pass */
+    void (*before_layer)(void *ctx, uint32_t layer);
+    /* True: the segment is given up, and stays so. Asked before every layer and the head, where its
+     * rows leave the batch, and between experts, where the pass ends when it was the last one. */
+    bool (*is_given_up)(void *ctx, uint32_t segment);
     void (*hidden)(void *ctx, uint32_t segment, uint32_t row, uint32_t layer, const float *x);
     void (*route)(void *ctx, uint32_t segment, uint32_t row, uint32_t layer, const uint32_t *ids,
                   const float *weights);
@@ -72,8 +75,8 @@ void forward_close(struct forward *forward); /* accepts NULL */
 /* What looking ahead has foreseen in an expert layer so far; false when there is no such layer. */
 bool forward_recall(const struct forward *f, uint32_t expert_layer, struct lookahead_layer *layer);
 
-/* Advances every sequence by its tokens. After a failure the sequences of the batch are undefined
- * and must be reset. */
+/* Advances every sequence by its tokens, but for those that are given up. These, and after a
+ * failure all of the batch, have to go back: sequence_rewind. */
 int forward_run(struct forward *forward, const struct batch *batch, struct fm_error *err);
 
 #ifdef __cplusplus

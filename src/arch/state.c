@@ -99,6 +99,7 @@ void sequence_free(struct sequence *sequence)
 void sequence_reset(struct sequence *sequence)
 {
     sequence->position = 0;
+    sequence->is_torn = false;
     sequence->next_position = 0;
     memset(sequence->block, 0, sequence->recurrent_bytes);
     for (unsigned i = 0; i < sequence->n_marks; i++)
@@ -124,7 +125,7 @@ static const struct sequence_mark *nearest_mark(const struct sequence *s, uint32
 
 uint32_t sequence_nearest(const struct sequence *s, uint32_t position)
 {
-    if (position >= s->position)
+    if (position >= s->position && !s->is_torn)
         return s->position;
     if (s->recurrent_bytes == 0)
         return position;
@@ -135,7 +136,7 @@ uint32_t sequence_nearest(const struct sequence *s, uint32_t position)
 void sequence_rewind(struct sequence *s, uint32_t position)
 {
     const uint32_t to = sequence_nearest(s, position);
-    if (to == s->position)
+    if (to == s->position && !s->is_torn)
         return;
     if (to == 0) {
         sequence_reset(s);
@@ -147,6 +148,7 @@ void sequence_rewind(struct sequence *s, uint32_t position)
         if (s->marks[i].position > to)
             s->marks[i].position = 0;
     s->position = to;
+    s->is_torn = false;
     s->next_position = 0;
 }
 
@@ -202,6 +204,7 @@ void sequence_expect(struct sequence *s, uint32_t n_tokens)
 {
     const uint32_t last = s->position + n_tokens - 1;
     const uint32_t at = last / MARK_TOKENS * MARK_TOKENS;
+    s->is_torn = s->recurrent_bytes > 0;
     s->next_position = 0;
     if (s->n_marks == 0 || n_tokens == 1 || at <= s->position)
         return;
@@ -213,6 +216,7 @@ void sequence_expect(struct sequence *s, uint32_t n_tokens)
 void sequence_advance(struct sequence *s, uint32_t n_tokens)
 {
     s->position += n_tokens;
+    s->is_torn = false;
     if (s->next_position > 0)
         s->next_mark->position = s->next_position;
     s->next_position = 0;

@@ -30,6 +30,8 @@ struct sequence_mark {
 
 struct sequence {
     uint32_t position; /* tokens so far */
+    /* Some recurrent layers have gone further: going back makes it whole again. */
+    bool is_torn;
     void *block;
     uint64_t recurrent_bytes; /* at the front of the block */
     uint32_t n_marks; /* room for so many: 0 where nothing is recurrent */
@@ -65,13 +67,14 @@ void sequence_reset(struct sequence *sequence);
 
 /* The nearest position at or before this one that the sequence can go back to; 0 always is. */
 uint32_t sequence_nearest(const struct sequence *sequence, uint32_t position);
-/* Goes there; marks behind it are dropped. */
+/* Goes there, from wherever its layers are; marks behind it are dropped. */
 void sequence_rewind(struct sequence *sequence, uint32_t position);
 /* Marks where it is. */
 void sequence_mark(struct sequence *sequence);
 
-/* The next n_tokens will leave a mark a little before their end, where a prompt that has changed in
- * its last line can go on: where layers copy their state there to, offset as the state itself. */
+/* The next n_tokens will be computed and leave a mark a little before their end, where a prompt
+ * that has changed in its last line can go on: where layers copy their state there to, offset as
+ * the state itself. From here on the sequence can only advance or go back. */
 void sequence_expect(struct sequence *sequence, uint32_t n_tokens);
 /* They are computed: the position moves on. */
 void sequence_advance(struct sequence *sequence, uint32_t n_tokens);

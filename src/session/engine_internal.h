@@ -77,12 +77,13 @@ struct fm_session {
     int32_t *ids;  /* [n_context]: the tokens so far, one for each position */
     float *logits; /* [vocabulary] */
     bool has_logits;
-    bool is_broken; /* an evaluation failed: only reset or close help */
-    volatile sig_atomic_t is_cancelled;
+    volatile sig_atomic_t is_cancelled; /* accessed atomically: by any thread and signal handlers */
     struct fm_observer observer;
     XXH3_state_t *hash;
     uint32_t batch_item; /* while a batch runs: its place in the caller's list, plus one */
-    uint32_t n_done;     /* tokens of the current call already computed */
+    /* The current call: where it began, tokens given to batches, whether there were logits. */
+    uint32_t begin_position, n_done;
+    bool has_new_logits;
 };
 
 /* The chat form of the model: its template and special tokens (text.c). */

@@ -50,13 +50,17 @@ void fm_session_close(struct fm_session *s)
     mem_free(s);
 }
 
+static void drop_logits(struct fm_session *s)
+{
+    s->has_logits = false;
+    (void)XXH3_128bits_reset(s->hash); /* fails for NULL only */
+}
+
 void fm_session_reset(struct fm_session *s)
 {
     sequence_reset(s->sequence);
-    s->has_logits = false;
-    s->is_broken = false;
     __atomic_store_n(&s->is_cancelled, 0, __ATOMIC_RELAXED);
-    (void)XXH3_128bits_reset(s->hash); /* fails for NULL only */
+    drop_logits(s);
 }
 
 unsigned fm_session_position(const struct fm_session *s)
@@ -73,7 +77,7 @@ unsigned fm_session_nearest(const struct fm_session *s, const int32_t *ids, size
 {
     const uint32_t position = s->sequence->position;
     uint32_t n_common = 0;
-    if (s->is_broken || n_ids == 0)
+    if (n_ids == 0)
         return 0;
     while (n_common < position && n_common < n_ids && s->ids[n_common] == ids[n_common])
         n_common++;
@@ -91,8 +95,7 @@ unsigned fm_session_rewind(struct fm_session *s, const int32_t *ids, size_t n_id
         sequence_rewind(s->sequence, to);
         __atomic_store_n(&s->is_cancelled, 0, __ATOMIC_RELAXED);
     }
-    s->has_logits = false;
-    (void)XXH3_128bits_reset(s->hash); /* fails for NULL only */
+    drop_logits(s);
     return to;
 }
 
@@ -122,7 +125,7 @@ void fm_session_cancel(struct fm_session *s)
 
 struct evaluation {
     struct fm_model *m;
-    const struct fm_batch_item *items;
+    struct fm_batch_item *items; /* one whose rc is set is not computed any further */
     size_t n_items;
     uint64_t n_tokens, n_done; /* of all items; before the batch at hand */
     uint32_t n_rows;           /* in the batch at hand */
@@ -137,8 +140,6 @@ static int check_item(const struct fm_model *m, const struct fm_batch_item *item
     const uint32_t position = s->sequence->position;
     if (s->owner != m)
         return err_set(err, FM_ERR_ARG, "a session of another model is in the batch");
-    if (s->is_broken)
-        return err_set(err, FM_ERR_ARG, "an earlier evaluation failed: reset the session first");
     if (item->n_ids == 0)
         return err_set(err, FM_ERR_ARG, "there are no tokens to evaluate");
     if (item->n_ids > m->budget.n_context - position)
@@ -167,7 +168,9 @@ static int check_items(const struct evaluation *e, struct fm_error *err)
         if (rc != 0)
             break;
         s->batch_item = (uint32_t)n + 1;
+        s->begin_position = s->sequence->position;
         s->n_done = 0;
+        s->has_new_logits = false;
     }
     for (size_t i = 0; i < n; i++)
         e->items[i].session->batch_item = 0;
@@ -179,23 +182,34 @@ static struct fm_session *session_of(const struct evaluation *e, uint32_t segmen
     return e->items[e->m->segment_sessions[segment]].session;
 }
 
-static bool before_layer(void *ctx, uint32_t layer)
+/* Takes the wish to cancel, once. */
+static bool is_item_given_up(struct fm_batch_item *item)
+{
+    if (item->rc == 0 && __atomic_exchange_n(&item->session->is_cancelled, 0, __ATOMIC_RELAXED))
+        item->rc = FM_ERR_CANCELLED;
+    return item->rc != 0;
+}
+
+static bool is_given_up(void *ctx, uint32_t segment)
+{
+    const struct evaluation *e = ctx;
+    return is_item_given_up(&e->items[e->m->segment_sessions[segment]]);
+}
+
+static void before_layer(void *ctx, uint32_t layer)
 {
     struct evaluation *e = ctx;
     const long n_before = mem_count();
     const uint32_t n_layers = e->m->model->shape.n_layers;
     for (size_t i = 0; i < e->n_items; i++) {
         const struct fm_session *s = e->items[i].session;
-        if (__atomic_load_n(&s->is_cancelled, __ATOMIC_RELAXED))
-            return false;
-        if (s->observer.progress != NULL)
+        if (e->items[i].rc == 0 && s->observer.progress != NULL)
             s->observer.progress(s->observer.ctx,
                                  e->n_done * n_layers + (uint64_t)e->n_rows * layer,
                                  e->n_tokens * n_layers);
     }
     e->n_foreign += mem_count() - n_before;
     elastic_step(e->m);
-    return true;
 }
 
 static void show_hidden(void *ctx, uint32_t segment, uint32_t row, uint32_t layer, const float *x)
@@ -225,6 +239,7 @@ static void take_logits(void *ctx, uint32_t segment, uint32_t row, const float *
     struct fm_session *s = session_of(e, segment);
     const uint32_t n = e->m->model->shape.vocabulary;
     (void)XXH3_128bits_update(s->hash, logits, n * sizeof *logits); /* fails for NULL only */
+    s->has_new_logits = true;
     const long n_before = mem_count();
     if (s->observer.logits != NULL)
         s->observer.logits(s->observer.ctx, s->sequence->position + row, logits, n);
@@ -246,7 +261,7 @@ static void show_times(void *ctx, uint32_t layer, const struct batch_times *t)
             .mix_ns = t->mix_ns, .route_ns = t->route_ns, .wait_ns = t->wait_ns,
             .compute_ns = t->compute_ns, .read_ns = t->read_ns, .n_hits = t->n_hits,
             .n_misses = t->n_misses, .bytes_read = t->bytes_read};
-        if (s->observer.profile != NULL)
+        if (e->items[i].rc == 0 && s->observer.profile != NULL)
             s->observer.profile(s->observer.ctx, &profile);
     }
     e->n_foreign += mem_count() - n_before;
@@ -268,7 +283,7 @@ static uint32_t fill_batch(struct evaluation *e)
     for (uint32_t i = 0; i < e->n_items && rows_left > 0; i++) {
         struct fm_session *s = e->items[i].session;
         size_t left = e->items[i].n_ids - s->n_done;
-        if (left == 0)
+        if (left == 0 || is_item_given_up(&e->items[i]))
             continue;
         uint32_t n = left < rows_left ? (uint32_t)left : rows_left;
         m->segments[n_segments] = (struct batch_segment){
@@ -294,6 +309,8 @@ static void remember(const struct evaluation *e, uint32_t segment)
 {
     struct fm_session *s = session_of(e, segment);
     const struct batch_segment *done = &e->m->segments[segment];
+    if (e->items[e->m->segment_sessions[segment]].rc != 0)
+        return;
     memcpy(s->ids + s->sequence->position - done->n_tokens, done->tokens,
            done->n_tokens * sizeof *s->ids);
     if (done->n_tokens > 1 && done->wants_last_logits)
@@ -303,8 +320,8 @@ static void remember(const struct evaluation *e, uint32_t segment)
 static int run_batches(struct evaluation *e, struct fm_error *err)
 {
     const struct batch_hooks hooks = {.ctx = e, .before_layer = before_layer,
-                                      .hidden = show_hidden, .route = show_route,
-                                      .logits = take_logits,
+                                      .is_given_up = is_given_up, .hidden = show_hidden,
+                                      .route = show_route, .logits = take_logits,
                                       .times = is_profiled(e) ? show_times : NULL};
     uint32_t n_segments;
     while ((n_segments = fill_batch(e)) > 0) {
@@ -322,15 +339,46 @@ static int run_batches(struct evaluation *e, struct fm_error *err)
 static void count_tokens(const struct evaluation *e, uint64_t elapsed_ns)
 {
     struct fm_model *m = e->m;
-    *(e->is_decode ? &m->n_decode_tokens : &m->n_prefill_tokens) += e->n_tokens;
+    uint64_t n = 0;
+    for (size_t i = 0; i < e->n_items; i++)
+        n += e->items[i].rc == 0 ? e->items[i].n_ids : 0;
+    if (n == 0)
+        return;
+    *(e->is_decode ? &m->n_decode_tokens : &m->n_prefill_tokens) += n;
     *(e->is_decode ? &m->decode_ns : &m->prefill_ns) += elapsed_ns;
 }
 
-int fm_eval_batch(struct fm_model *m, const struct fm_batch_item *items, size_t n_items,
+/* Sessions that were not finished go back to where they were, or as near to it as they can. */
+static void finish_items(const struct evaluation *e, int rc)
+{
+    for (size_t i = 0; i < e->n_items; i++) {
+        struct fm_batch_item *item = &e->items[i];
+        struct fm_session *s = item->session;
+        if (item->rc == 0 && s->sequence->position == s->begin_position + item->n_ids)
+            continue;
+        item->rc = item->rc != 0 ? item->rc : rc;
+        sequence_rewind(s->sequence, s->begin_position);
+        if (s->sequence->position < s->begin_position || s->has_new_logits)
+            drop_logits(s);
+    }
+}
+
+static int tell_cancelled(const struct evaluation *e, struct fm_error *err)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < e->n_items; i++)
+        n += e->items[i].rc == FM_ERR_CANCELLED;
+    return n == 0 ? 0 : err_set(err, FM_ERR_CANCELLED, "cancelled: %zu of %zu session(s)", n,
+                                e->n_items);
+}
+
+int fm_eval_batch(struct fm_model *m, struct fm_batch_item *items, size_t n_items,
                   struct fm_error *err)
 {
     struct evaluation e = {.m = m, .items = items, .n_items = n_items, .is_decode = true};
     int rc = check_items(&e, err);
+    for (size_t i = 0; i < n_items; i++)
+        items[i].rc = rc;
     if (rc != 0)
         return rc;
     for (size_t i = 0; i < n_items; i++) {
@@ -346,16 +394,15 @@ int fm_eval_batch(struct fm_model *m, const struct fm_batch_item *items, size_t 
     (void)fesetenv(&host);
     assert(mem_count() == n_before + e.n_foreign); /* the token path allocates nothing */
     (void)n_before;
+    finish_items(&e, rc);
     if (rc != 0)
-        for (size_t i = 0; i < n_items; i++)
-            items[i].session->is_broken = true;
-    else
-        count_tokens(&e, plat_now_ns() - begin_ns);
-    return rc;
+        return rc;
+    count_tokens(&e, plat_now_ns() - begin_ns);
+    return tell_cancelled(&e, err);
 }
 
 int fm_session_eval(struct fm_session *s, const int32_t *ids, size_t n_ids, struct fm_error *err)
 {
-    const struct fm_batch_item item = {s, ids, n_ids};
+    struct fm_batch_item item = {.session = s, .ids = ids, .n_ids = n_ids};
     return fm_eval_batch(s->owner, &item, 1, err);
 }

@@ -201,7 +201,7 @@ int snapshot_write(const struct fm_session *s, uint64_t model, const char *path,
     char part[LIMIT_PATH_BYTES];
     bool is_direct = false;
     int fd;
-    if (s->is_broken || s->sequence->position == 0)
+    if (s->sequence->position == 0)
         return err_set(err, FM_ERR_ARG, "the session has no tokens to keep");
     if ((size_t)snprintf(part, sizeof part, "%s.part", path) >= sizeof part)
         return err_set(err, FM_ERR_ARG, "the path '%s' is too long", path);

@@ -177,7 +177,7 @@ static void touch(struct fm_snapshots *store, struct entry *e)
 int fm_snapshots_keep(struct fm_snapshots *store, const struct fm_session *s, struct fm_error *err)
 {
     char name[NAME_BYTES], path[LIMIT_PATH_BYTES];
-    if (store->lock_fd < 0 || s->is_broken || s->sequence->position == 0)
+    if (store->lock_fd < 0 || s->sequence->position == 0)
         return 0;
     name_of(s, store->identity, name);
     for (size_t i = 0; i < store->n_entries; i++)

@@ -55,7 +55,7 @@ static void *runner_run(void *arg)
     struct fm_error err;
     (void)plat_thread_pin(r->core); /* this thread is new: the program's first stays free */
     fm_session_reset(r->session);
-    const struct fm_batch_item item = {r->session, r->tokens, r->n};
+    struct fm_batch_item item = {r->session, r->tokens, r->n, 0};
     check(fm_eval_batch(r->model, &item, 1, &err), &err);
     return NULL;
 }

@@ -47,7 +47,7 @@ static int generate(struct use *u, struct fm_error *err)
         if (rc == 0)
             rc = fm_session_eval(u->sessions[0], &id, 1, err);
     }
-    const struct fm_batch_item both[] = {{u->sessions[0], u->ids, 3}, {u->sessions[1], u->ids, 5}};
+    struct fm_batch_item both[] = {{u->sessions[0], u->ids, 3, 0}, {u->sessions[1], u->ids, 5, 0}};
     if (rc == 0)
         rc = fm_eval_batch(u->model, both, 2, err);
     if (rc == 0)

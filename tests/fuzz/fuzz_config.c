@@ -82,10 +82,15 @@ struct engine {
     struct sequence *sequence;
 };
 
-static bool go_on(void *ctx, uint32_t layer)
+static void pass_by(void *ctx, uint32_t layer)
 {
     (void)ctx, (void)layer;
-    return true;
+}
+
+static bool never(void *ctx, uint32_t segment)
+{
+    (void)ctx, (void)segment;
+    return false;
 }
 
 static void count_logits(void *ctx, uint32_t segment, uint32_t row, const float *logits)
@@ -124,8 +129,8 @@ static void run_tokens(struct engine *e)
     const struct batch_segment segment = {.sequence = e->sequence, .tokens = tokens,
                                           .n_tokens = 2, .wants_last_logits = true};
     const struct batch batch = {.segments = &segment, .n_segments = 1,
-                                .hooks = {.ctx = &n_logits, .before_layer = go_on,
-                                          .logits = count_logits}};
+                                .hooks = {.ctx = &n_logits, .before_layer = pass_by,
+                                          .is_given_up = never, .logits = count_logits}};
     struct fm_error err = {0};
     require(forward_run(e->forward, &batch, &err) == 0, err.text);
     require(e->sequence->position == 2 && n_logits == 1, "two tokens give one row of logits");

@@ -216,7 +216,7 @@ static bool run_answers(const struct opened *o)
             if (a->n_got == a->n_expected)
                 continue;
             a->got[a->n_got] = best(sessions[i], o->info.vocabulary);
-            items[n++] = (struct fm_batch_item){sessions[i], &a->got[a->n_got++], 1};
+            items[n++] = (struct fm_batch_item){sessions[i], &a->got[a->n_got++], 1, 0};
         }
         if (n == 0)
             break;

@@ -199,7 +199,7 @@ static void test_batches(void **state)
                 append(&f, &texts[i], next_random(2) == 0 ? 1 : 1 + next_random(90));
             }
             items[n] = (struct fm_batch_item){f.sessions[i], texts[i].ids + from,
-                                              texts[i].n - from};
+                                              texts[i].n - from, 0};
             in_batch[n++] = i;
         }
         if (n == 0)

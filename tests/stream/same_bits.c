@@ -154,8 +154,8 @@ static void run_one(struct fm_model *model, struct fm_session *session,
                                                                          : NULL};
     fm_session_observe(session, &observer);
     /* In company the other's tokens come first, so that ours begin and are cut anywhere. */
-    const struct fm_batch_item alone = {session, prompt, N_PROMPT};
-    const struct fm_batch_item company[] = {{beside, other, N_PROMPT / 2 - 3}, alone};
+    struct fm_batch_item alone = {session, prompt, N_PROMPT, 0};
+    struct fm_batch_item company[] = {{beside, other, N_PROMPT / 2 - 3, 0}, alone};
     if (beside != NULL)
         fm_session_reset(beside);
     if (fm_eval_batch(model, beside != NULL ? company : &alone, beside != NULL ? 2 : 1, &err) != 0)
@@ -165,7 +165,7 @@ static void run_one(struct fm_model *model, struct fm_session *session,
         if (swings)
             swing(model);
         /* One further token of ours beside one, or a few, of the other's. */
-        const struct fm_batch_item items[] = {{session, &id, 1}, {beside, other + i, 1 + i % 3}};
+        struct fm_batch_item items[] = {{session, &id, 1, 0}, {beside, other + i, 1 + i % 3, 0}};
         if (fm_eval_batch(model, items, beside != NULL ? 2 : 1, &err) != 0)
             die(&err);
     }
