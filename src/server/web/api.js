@@ -1,0 +1,163 @@
+// The server, as the page speaks to it. Paths are relative, so that a proxy may put the page
+// below a prefix.
+
+// What went wrong, by what the user can do about it: "unreachable" no answer at all, "broken" the
+// connection ended in the middle, "key" 401, "context" the conversation is too long, "busy" 503
+// with retry_s, "refused" any other answer that is no success, "failed" an error in the stream.
+export class ServerError extends Error {
+    constructor(kind, message, retryS = 0) {
+        super(message);
+        this.kind = kind;
+        this.retryS = retryS;
+    }
+}
+
+function headersOf(key) {
+    return key ? {Authorization: `Bearer ${key}`} : {};
+}
+
+async function errorOf(response) {
+    let text = `${response.status} ${response.statusText}`.trim();
+    let code = "";
+    try {
+        const {error} = JSON.parse(await response.text());
+        text = typeof error === "string" ? error : error.message ?? text;
+        code = error.code ?? error.type ?? "";
+    } catch {
+        // A proxy's page perhaps; the status has to do.
+    }
+    if (response.status === 401 || response.status === 403) {
+        return new ServerError("key", text);
+    }
+    if (code === "context_length_exceeded") {
+        return new ServerError("context", text);
+    }
+    if (response.status === 503 || response.status === 429) {
+        const after = Number(response.headers.get("Retry-After"));
+        return new ServerError("busy", text, after > 0 ? Math.min(after, 120) : 2);
+    }
+    return new ServerError("refused", text);
+}
+
+export async function getJson(path, {key = "", signal} = {}) {
+    let response;
+    try {
+        response = await fetch(path, {headers: headersOf(key), signal, cache: "no-store"});
+    } catch (error) {
+        throw error.name === "AbortError" ? error : new ServerError("unreachable", error.message);
+    }
+    if (!response.ok) {
+        throw await errorOf(response);
+    }
+    return response.json();
+}
+
+// Cuts a stream of server-sent events into {data} and {comment}, wherever the network cut it.
+export class EventCutter {
+    #rest = "";
+    #data = [];
+
+    *push(text) {
+        this.#rest += text;
+        // A CR at the very end may be half of a CR LF.
+        const end = this.#rest.endsWith("\r") ? this.#rest.length - 1 : this.#rest.length;
+        const lines = this.#rest.slice(0, end).split(/\r\n|\n|\r/);
+        this.#rest = lines.pop() + this.#rest.slice(end);
+        for (const line of lines) {
+            if (line === "") {
+                if (this.#data.length) {
+                    yield {data: this.#data.join("\n")};
+                }
+                this.#data = [];
+            } else if (line.startsWith(":")) {
+                yield {comment: line.slice(1).trim()};
+            } else if (line.startsWith("data:")) {
+                this.#data.push(line.slice(line[5] === " " ? 6 : 5));
+            }
+        }
+    }
+}
+
+async function* eventsOf(response) {
+    const reader = response.body.getReader();
+    const decoder = new TextDecoder();
+    const cutter = new EventCutter();
+    try {
+        for (;;) {
+            const {done, value} = await reader.read();
+            if (done) {
+                return;
+            }
+            yield* cutter.push(decoder.decode(value, {stream: true}));
+        }
+    } catch (error) {
+        throw error.name === "AbortError" ? error : new ServerError("broken", error.message);
+    } finally {
+        reader.cancel().catch(() => {});
+    }
+}
+
+function* partsOf(chunk) {
+    if (chunk.error) {
+        const {code, message} = chunk.error;
+        throw new ServerError(code === "context_length_exceeded" ? "context" : "failed",
+                              message ?? "The server reports an error without words.");
+    }
+    if (chunk.prompt_progress) {
+        const {processed = 0, total = 0} = chunk.prompt_progress;
+        yield {kind: "progress", processed, total};
+    }
+    const choice = chunk.choices?.[0];
+    const delta = choice?.delta ?? {};
+    const reasoning = delta.reasoning_content ?? delta.reasoning ?? "";
+    if (reasoning || delta.content || delta.tool_calls) {
+        yield {kind: "delta", reasoning, content: delta.content ?? "",
+               toolCalls: delta.tool_calls ?? []};
+    }
+    if (choice?.finish_reason) {
+        yield {kind: "finish", reason: choice.finish_reason};
+    }
+    if (chunk.usage) {
+        yield {kind: "usage", usage: chunk.usage, model: chunk.model};
+    }
+}
+
+// Streams an answer as parts: {kind: "open"} once the request is accepted, then "alive",
+// "progress", "delta", "finish", "usage". Returns at [DONE]; throws a ServerError, or an AbortError
+// when the signal says so.
+export async function* chatStream(body, {key, signal}) {
+    let response;
+    try {
+        response = await fetch("v1/chat/completions", {
+            method: "POST", signal, cache: "no-store",
+            headers: {"Content-Type": "application/json", ...headersOf(key)},
+            body: JSON.stringify({...body, stream: true, stream_options: {include_usage: true},
+                                  return_progress: true}),
+        });
+    } catch (error) {
+        throw error.name === "AbortError" ? error : new ServerError("unreachable", error.message);
+    }
+    if (!response.ok) {
+        throw await errorOf(response);
+    }
+    yield {kind: "open"};
+    for await (const event of eventsOf(response)) {
+        if (event.comment !== undefined) {
+            const progress = /(\d+)\s*\/\s*(\d+)/.exec(event.comment);
+            yield progress ? {kind: "progress", processed: +progress[1], total: +progress[2]}
+                           : {kind: "alive"};
+            continue;
+        }
+        if (event.data === "[DONE]") {
+            return;
+        }
+        let chunk;
+        try {
+            chunk = JSON.parse(event.data);
+        } catch {
+            throw new ServerError("failed", "The server sent a line that is not JSON.");
+        }
+        yield* partsOf(chunk);
+    }
+    throw new ServerError("broken", "The stream ended before the answer did.");
+}

@@ -1,0 +1,107 @@
+// Small helpers for the document. Text always becomes text nodes; nothing here parses HTML.
+
+export const byId = (id) => document.getElementById(id);
+
+// el("button", {class: "icon", onclick: f, "aria-label": "Stop"}, child, "text", ...)
+export function el(tag, attributes = {}, ...children) {
+    const node = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) {
+        if (typeof value === "function") {
+            node.addEventListener(name.slice(2), value);
+        } else if (value === true) {
+            node.setAttribute(name, "");
+        } else if (value !== false && value !== null && value !== undefined) {
+            node.setAttribute(name, value);
+        }
+    }
+    node.append(...children);
+    return node;
+}
+
+export function icon(name) {
+    const space = "http://www.w3.org/2000/svg";
+    const svg = document.createElementNS(space, "svg");
+    const use = document.createElementNS(space, "use");
+    use.setAttribute("href", `#i-${name}`);
+    svg.setAttribute("aria-hidden", "true");
+    svg.append(use);
+    return svg;
+}
+
+export function iconButton(name, label, onclick) {
+    return el("button", {type: "button", class: "icon small", "aria-label": label, title: label,
+                         onclick}, icon(name));
+}
+
+// Sets a text only where it differs, so that nothing is announced or laid out anew for nothing.
+export function setText(node, text) {
+    if (node.textContent !== text) {
+        node.textContent = text;
+    }
+}
+
+// The clipboard of a page that is not from localhost or HTTPS has only the old way.
+export async function copyText(text) {
+    if (navigator.clipboard && window.isSecureContext) {
+        await navigator.clipboard.writeText(text);
+        return;
+    }
+    const area = el("textarea", {class: "hidden", readonly: true});
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    const done = document.execCommand("copy");
+    area.remove();
+    if (!done) {
+        throw new Error("the browser refuses to copy");
+    }
+}
+
+// A button that says for a moment whether its copying worked.
+export function copyButton(label, text) {
+    const button = iconButton("copy", label, async () => {
+        let shown = ["check", "Copied"];
+        try {
+            await copyText(text());
+        } catch {
+            shown = ["close", "Copying failed"];
+        }
+        button.replaceChildren(icon(shown[0]));
+        button.setAttribute("aria-label", shown[1]);
+        announce(shown[1]);
+        setTimeout(() => {
+            button.replaceChildren(icon("copy"));
+            button.setAttribute("aria-label", label);
+        }, 1500);
+    });
+    return button;
+}
+
+// Says something to a screen reader, politely.
+export function announce(text) {
+    byId("announce").textContent = text;
+}
+
+export function download(name, value) {
+    const url = URL.createObjectURL(
+        new Blob([JSON.stringify(value, null, 2) + "\n"], {type: "application/json"}));
+    el("a", {href: url, download: name}).click();
+    setTimeout(() => URL.revokeObjectURL(url), 10000);
+}
+
+// A moment's message at the bottom, with one thing to do about it.
+let toastTimer = 0;
+export function toast(text, action = "", onclick = null) {
+    const box = byId("toast");
+    const button = byId("toast-action");
+    byId("toast-text").textContent = text;
+    button.textContent = action;
+    button.hidden = !action;
+    button.onclick = () => {
+        box.hidden = true;
+        onclick?.();
+    };
+    box.hidden = false;
+    clearTimeout(toastTimer);
+    toastTimer = setTimeout(() => (box.hidden = true), 8000);
+}

@@ -1,0 +1,268 @@
+// How a message looks, and the list of them.
+
+import {byId, copyButton, el, icon, iconButton, setText} from "./dom.js";
+import {MarkdownView} from "./markdown.js";
+import {path, siblings} from "./store.js";
+
+// What to tell about an error, and what to do next.
+const TROUBLES = {
+    unreachable: ["The server does not answer",
+                  "Is flashmoe serve still running? Your message is kept here.", "retry"],
+    broken: ["The connection broke off",
+             "What had arrived is kept. When the server is back, ask again.", "retry"],
+    key: ["The server wants another API key",
+          "Enter the key that the server was started with.", "key"],
+    context: ["The conversation is longer than the model's context",
+              "Shorten an earlier message, or begin a new conversation.", "new"],
+    busy: ["The server is busy", "It had no place for this request in six tries.", "retry"],
+    refused: ["The server refused the request", "Look at the settings, then try again.",
+              "settings"],
+    failed: ["The answer failed", "What had arrived is kept.", "retry"],
+    closed: ["The page was closed before the answer was whole", "What had arrived is kept.",
+             "retry"],
+    page: ["Something in this page failed", "Reloading it may help.", "retry"],
+};
+
+function tokens(n, word = "token") {
+    return `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
+}
+
+function factsOf(node) {
+    const facts = [];
+    if (node.state === "stopped") {
+        facts.push("stopped");
+    } else if (node.finish === "length") {
+        facts.push("cut at the token limit");
+    }
+    if (node.usage) {
+        const {completion_tokens: n = 0, prompt_tokens: prompt = 0} = node.usage;
+        const cached = node.usage.prompt_tokens_details?.cached_tokens ?? 0;
+        facts.push(tokens(n));
+        if (node.tokensPerS) {
+            facts.push(`${node.tokensPerS.toFixed(1)} tok/s`);
+        }
+        facts.push(`prompt ${prompt.toLocaleString("en")}` +
+                   (cached ? `, ${cached.toLocaleString("en")} reused` : ""));
+    }
+    if (node.totalMs && node.state !== "failed") {
+        facts.push(`${(node.totalMs / 1000).toFixed(1)} s`);
+    }
+    return facts;
+}
+
+class MessageView {
+    constructor(list, node) {
+        this.list = list;
+        this.node = node;
+        this.body = el("div", {class: "body"});
+        this.actions = el("div", {class: "actions"});
+        const name = node.role === "user" ? "You" : "Answer";
+        this.article = el("article", {"aria-label": name}, el("h3", {class: "hidden"}, name));
+        this.item = el("li", {class: `message ${node.role}`, "data-id": node.id}, this.article);
+        if (node.role === "user") {
+            this.body.textContent = node.content;
+            this.article.append(this.body, this.actions);
+            this.#fillActions();
+        } else {
+            this.#buildAnswer();
+            this.update();
+        }
+    }
+
+    #buildAnswer() {
+        this.markdown = new MarkdownView(this.body);
+        this.thought = el("div", {class: "thought"});
+        this.thoughtMarkdown = new MarkdownView(this.thought);
+        this.thoughtTitle = el("span", {}, "Thinking");
+        this.fold = el("details", {class: "reasoning"},
+                       el("summary", {}, icon("right"), this.thoughtTitle), this.thought);
+        this.calls = el("div", {class: "calls"});
+        this.statusText = el("span");
+        this.statusBar = el("i");
+        this.status = el("div", {class: "status"}, el("span", {class: "pulse"}), this.statusText,
+                         el("span", {class: "bar"}, this.statusBar));
+        this.notice = el("div", {class: "notice-place"});
+        this.article.append(this.fold, this.body, this.calls, this.status, this.notice,
+                            this.actions);
+    }
+
+    // Shows an answer as it stands now.
+    update() {
+        const {node} = this;
+        const answer = this.list.answerOf(node);
+        this.fold.hidden = !node.reasoning;
+        if (node.reasoning) {
+            this.thoughtMarkdown.update(node.reasoning);
+            const seconds = Math.max(1, Math.round((node.thoughtMs ?? 0) / 1000));
+            setText(this.thoughtTitle, answer && !node.content ? `Thinking, ${seconds} s`
+                                                               : `Thought for ${seconds} s`);
+        }
+        this.markdown.update(node.content);
+        this.#updateCalls();
+        const isWaiting = Boolean(answer) && !(node.content && answer.status === "Answering");
+        this.status.hidden = !isWaiting;
+        if (isWaiting) {
+            setText(this.statusText, answer.status);
+            const {processed = 0, total = 0} = answer.progress ?? {};
+            this.statusBar.parentElement.hidden = !(total > 0);
+            this.statusBar.style.width = `${total > 0 ? Math.min(processed / total, 1) * 100 : 0}%`;
+        }
+        this.item.classList.toggle("live", Boolean(answer));
+        this.article.setAttribute("aria-busy", answer ? "true" : "false");
+        const shown = JSON.stringify([Boolean(answer), node.error, node.state, node.usage]);
+        if (shown !== this.shown) {
+            this.shown = shown;
+            this.#updateNotice(answer);
+            this.#fillActions();
+        }
+    }
+
+    #updateCalls() {
+        const calls = this.node.toolCalls ?? [];
+        calls.forEach((call, i) => {
+            if (!call) {
+                return;
+            }
+            const box = this.calls.children[i] ?? this.calls.appendChild(
+                el("figure", {class: "call"}, el("figcaption"),
+                   el("pre", {tabindex: "0", role: "region", "aria-label": "Arguments"})));
+            setText(box.firstChild, `Tool call: ${call.name}`);
+            setText(box.lastChild, call.arguments);
+        });
+    }
+
+    #updateNotice(answer) {
+        const {node} = this;
+        const error = answer ? null :
+            node.error ?? (node.state === "streaming" ? {kind: "closed", message: ""} : null);
+        if (!error) {
+            this.notice.replaceChildren();
+            return;
+        }
+        const [title, advice, action] = TROUBLES[error.kind] ?? TROUBLES.page;
+        const isPlain = ["unreachable", "closed", "broken"].includes(error.kind);
+        const detail = isPlain ? "" : error.message;
+        const labels = {retry: "Try again", key: "Enter the key", new: "New conversation",
+                        settings: "Settings"};
+        const buttons = [action, ...(action === "retry" ? [] : ["retry"])].map((name, i) =>
+            el("button", {type: "button", class: i ? "plain" : "primary",
+                          onclick: () => this.list.act(name, node)}, labels[name]));
+        this.notice.replaceChildren(el("div", {class: "notice", role: "alert"},
+            el("strong", {}, title), el("p", {}, advice),
+            ...(detail ? [el("p", {class: "detail"}, detail)] : []),
+            el("div", {class: "buttons"}, ...buttons)));
+    }
+
+    #fillActions() {
+        const {node, list} = this;
+        if (list.answerOf(node)) {
+            this.actions.replaceChildren();
+            return;
+        }
+        const parts = [];
+        const all = siblings(list.conversation, node);
+        if (all.length > 1) {
+            const at = all.indexOf(node);
+            const step = (name, label, to) => {
+                const button = iconButton(name, label, () => list.act("choose", all[to]));
+                button.disabled = !all[to];
+                return button;
+            };
+            parts.push(el("span", {class: "branches"}, step("left", "Earlier version", at - 1),
+                          el("span", {class: "count"}, `${at + 1} / ${all.length}`),
+                          step("right", "Later version", at + 1)));
+        }
+        if (node.role === "user") {
+            parts.push(iconButton("edit", "Edit", () => list.act("edit", node)),
+                       copyButton("Copy", () => node.content));
+        } else {
+            if (node.content) {
+                parts.push(copyButton("Copy", () => node.content));
+            }
+            // A failed answer has its own button to try again.
+            if (node.state !== "failed") {
+                parts.push(iconButton("again", "Regenerate", () => list.act("regenerate", node)));
+            }
+            parts.push(el("span", {class: "facts"},
+                          ...factsOf(node).map((fact) => el("span", {}, fact))));
+        }
+        this.actions.replaceChildren(...parts);
+    }
+
+    // Turns a message of the user's into a text box; save(text) is called for a changed text.
+    edit(save) {
+        if (this.editor) {
+            this.editor.querySelector("textarea").focus();
+            return;
+        }
+        const area = el("textarea", {rows: "1", "aria-label": "Edit the message"});
+        area.value = this.node.content;
+        const close = () => {
+            this.editor.replaceWith(this.body);
+            this.editor = null;
+            this.item.classList.remove("editing");
+            this.actions.hidden = false;
+        };
+        const done = () => {
+            const text = area.value.trim();
+            close();
+            if (text) {
+                save(text);
+            }
+        };
+        area.addEventListener("keydown", (event) => {
+            if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+                event.preventDefault();
+                done();
+            } else if (event.key === "Escape") {
+                event.preventDefault();
+                event.stopPropagation();
+                close();
+                byId("input").focus();
+            }
+        });
+        this.editor = el("div", {class: "editor"}, area, el("div", {class: "buttons"},
+            el("button", {type: "button", class: "plain", onclick: close}, "Cancel"),
+            el("button", {type: "button", class: "primary", onclick: done}, "Send")));
+        this.body.replaceWith(this.editor);
+        this.item.classList.add("editing");
+        this.actions.hidden = true;
+        area.focus();
+        area.setSelectionRange(area.value.length, area.value.length);
+    }
+}
+
+export class MessageList {
+    #views = new Map();
+
+    // act(name, node): what the user wants with a message; answerOf(node): the Answer that fills
+    // it just now, or nothing.
+    constructor({act, answerOf}) {
+        Object.assign(this, {act, answerOf});
+        this.root = byId("messages");
+    }
+
+    // Shows the conversation's path; views of messages that stay are kept.
+    show(conversation) {
+        const isSame = this.conversation === conversation;
+        this.conversation = conversation;
+        const old = isSame ? this.#views : new Map();
+        this.#views = new Map();
+        const items = [];
+        for (const node of path(conversation)) {
+            const view = old.get(node.id) ?? new MessageView(this, node);
+            this.#views.set(node.id, view);
+            items.push(view.item);
+        }
+        this.root.replaceChildren(...items);
+        byId("empty").hidden = items.length > 0;
+    }
+
+    update(node) {
+        this.#views.get(node.id)?.update();
+    }
+
+    edit(node, save) {
+        this.#views.get(node.id)?.edit(save);
+    }
+}

@@ -1,0 +1,173 @@
+// What the browser keeps: settings and conversations, in localStorage.
+//
+// A conversation is a tree. A node is one message {id, parent, role, content, ...}; editing a
+// message or asking for another answer adds a sibling. `chosen` names, per parent, the child that
+// the page shows; the path from the root through the chosen children is what the model is sent.
+
+const PREFIX = "flashmoe.";
+const CONVERSATION = `${PREFIX}conversation.`;
+const ROOT = "root";
+
+// Without storage (private windows of some browsers) everything lasts as long as the page.
+const memory = new Map();
+const storage = (() => {
+    try {
+        localStorage.getItem(PREFIX);
+        return localStorage;
+    } catch {
+        return {
+            getItem: (key) => memory.get(key) ?? null,
+            setItem: (key, value) => void memory.set(key, value),
+            removeItem: (key) => void memory.delete(key),
+            key: (i) => [...memory.keys()][i] ?? null,
+            get length() { return memory.size; },
+        };
+    }
+})();
+
+function read(key) {
+    try {
+        return JSON.parse(storage.getItem(key));
+    } catch {
+        return null;
+    }
+}
+
+// ---- settings ---------------------------------------------------------------------------------
+
+export const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "seed", "max_tokens"];
+
+export function settingsLoad() {
+    const saved = read(`${PREFIX}settings`);
+    return {system: "", thinking: "", key: "",
+            ...(saved && typeof saved === "object" ? saved : {})};
+}
+
+export function settingsSave(settings) {
+    storage.setItem(`${PREFIX}settings`, JSON.stringify(settings));
+}
+
+export const themeLoad = () => storage.getItem(`${PREFIX}theme`) ?? "";
+export const themeSave = (theme) => storage.setItem(`${PREFIX}theme`, theme);
+export const panelLoad = () => storage.getItem(`${PREFIX}panel`) !== "closed";
+export const panelSave = (open) => storage.setItem(`${PREFIX}panel`, open ? "open" : "closed");
+export const currentLoad = () => storage.getItem(`${PREFIX}current`) ?? "";
+export const currentSave = (id) => storage.setItem(`${PREFIX}current`, id);
+
+// ---- conversations ----------------------------------------------------------------------------
+
+function newId() {
+    const bytes = crypto.getRandomValues(new Uint8Array(9));
+    return Array.from(bytes, (b) => b.toString(16).padStart(2, "0")).join("");
+}
+
+export function conversationNew() {
+    const now = Date.now();
+    return {version: 1, id: newId(), title: "", created: now, updated: now, nodes: [], chosen: {}};
+}
+
+function isConversation(c) {
+    return c && c.version === 1 && typeof c.id === "string" && Array.isArray(c.nodes) &&
+        c.chosen && typeof c.chosen === "object";
+}
+
+export function conversationLoad(id) {
+    const found = read(CONVERSATION + id);
+    return isConversation(found) ? found : null;
+}
+
+// Newest first.
+export function conversationsLoad() {
+    const found = [];
+    for (let i = 0; i < storage.length; i++) {
+        const key = storage.key(i);
+        if (key?.startsWith(CONVERSATION)) {
+            const conversation = read(key);
+            if (isConversation(conversation)) {
+                found.push(conversation);
+            }
+        }
+    }
+    return found.sort((a, b) => b.updated - a.updated);
+}
+
+// False where the browser's room is used up; the conversation then lives in the page only.
+export function conversationSave(conversation) {
+    try {
+        storage.setItem(CONVERSATION + conversation.id, JSON.stringify(conversation));
+        return true;
+    } catch {
+        return false;
+    }
+}
+
+export function conversationDelete(id) {
+    storage.removeItem(CONVERSATION + id);
+}
+
+export function conversationTitle(conversation) {
+    return conversation.title || "New conversation";
+}
+
+// Runs when another tab has changed a conversation.
+export function onOtherTab(changed) {
+    window.addEventListener("storage", (event) => {
+        if (event.key?.startsWith(CONVERSATION)) {
+            changed(event.key.slice(CONVERSATION.length));
+        }
+    });
+}
+
+// ---- the tree ---------------------------------------------------------------------------------
+
+export function siblings(conversation, node) {
+    return conversation.nodes.filter((n) => n.parent === node.parent);
+}
+
+export function path(conversation) {
+    const nodes = new Map(conversation.nodes.map((n) => [n.id, n]));
+    const shown = [];
+    let at = conversation.chosen[ROOT];
+    while (at && nodes.has(at) && shown.length <= conversation.nodes.length) {
+        shown.push(nodes.get(at));
+        at = conversation.chosen[at];
+    }
+    return shown;
+}
+
+export function choose(conversation, node) {
+    conversation.chosen[node.parent ?? ROOT] = node.id;
+}
+
+// Adds a message below a parent (null: at the beginning) and shows it.
+export function add(conversation, parent, fields) {
+    const node = {id: newId(), parent: parent?.id ?? null, created: Date.now(), content: "",
+                  ...fields};
+    conversation.nodes.push(node);
+    choose(conversation, node);
+    conversation.updated = node.created;
+    if (!conversation.title && node.role === "user") {
+        const line = node.content.trim().split("\n", 1)[0];
+        const characters = Array.from(line);
+        conversation.title = characters.length > 60 ? `${characters.slice(0, 59).join("")}…` : line;
+    }
+    return node;
+}
+
+// The messages of a request: what stands before the answer that is to be made. Answers without a
+// text, failed ones for instance, are left out.
+export function requestMessages(conversation, answer, system) {
+    const messages = system.trim() ? [{role: "system", content: system}] : [];
+    for (const node of path(conversation)) {
+        if (node.id === answer.id) {
+            break;
+        }
+        if (node.role === "user") {
+            messages.push({role: "user", content: node.content});
+        } else if (node.content) {
+            messages.push({role: "assistant", content: node.content,
+                           ...(node.reasoning ? {reasoning_content: node.reasoning} : {})});
+        }
+    }
+    return messages;
+}
