@@ -14,6 +14,9 @@
 #   test   unit tests                             cmocka.pc              libcmocka-dev     cmocka
 #   test   lint and test scripts                  python3                python3           python3
 #   test   headers must be usable from C++        g++, c++ or clang++    g++               (Xcode)
+#   test   the server's page (Linux): a browser   chromium               chromium          -
+#          its driver                             node                   nodejs            -
+#          brings the driver's packages           npm                    npm               -
 #   test   kernels of the other architecture (Linux; named here for an x86-64 machine):
 #          its compiler                           aarch64-linux-gnu-gcc  gcc-aarch64-linux-gnu
 #          its C library                          its stdio.h            libc6-dev-arm64-cross
@@ -80,6 +83,9 @@ if [ "$group" = test ]; then
     need "$(has_library cmocka libcmocka-dev)" libcmocka-dev cmocka "unit tests"
     need "$(has_command g++ c++ clang++)" g++ "(xcode-select --install)" "C++ use of the headers"
     if [ "$system" = Linux ]; then
+        need "$(has_command chromium chromium-browser)" chromium - "the server's page in a browser"
+        need "$(has_command node)" nodejs - "drives the browser"
+        need "$(has_command npm)" npm - "brings the driver's packages"
         case $(uname -m) in
         x86_64) need_other aarch64 aarch64 arm64 ;;
         aarch64) need_other x86_64 x86-64 amd64 ;;

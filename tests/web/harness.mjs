@@ -1,0 +1,113 @@
+// What every test of the page begins with: a server, a browser window, and a watch over what a
+// page must never do (complain in the console, break its policy, ask another host).
+
+import assert from "node:assert/strict";
+import test, {after, before} from "node:test";
+
+import {launch} from "./browser.mjs";
+import {MockServer} from "./mock_server.mjs";
+
+export const REAL_URL = process.env.FLASHMOE_WEB_URL;
+export const REAL_PID = Number(process.env.FLASHMOE_WEB_PID);
+
+let browser;
+before(async () => {
+    browser = await launch();
+});
+after(() => browser.close());
+
+export class Window {
+    complaints = [];
+
+    constructor(server, context, page) {
+        Object.assign(this, {server, context, page});
+        this.url = server?.url ?? REAL_URL;
+    }
+
+    watch() {
+        const {page, complaints} = this;
+        page.on("console", (message) => {
+            if (["error", "warning"].includes(message.type())) {
+                complaints.push(`console: ${message.text()}`);
+            }
+        });
+        page.on("pageerror", (error) => complaints.push(`exception: ${error.stack}`));
+        page.on("request", (request) => {
+            if (!request.url().startsWith(this.url) && !request.url().startsWith("blob:")) {
+                complaints.push(`request to another place: ${request.url()}`);
+            }
+        });
+        return page.addInitScript(() => {
+            window.violations = [];
+            addEventListener("securitypolicyviolation", (event) =>
+                window.violations.push(`${event.violatedDirective} ${event.blockedURI}`));
+        });
+    }
+
+    async send(text) {
+        await this.page.fill("#input", text);
+        await this.page.press("#input", "Enter");
+    }
+
+    // Until no answer is being made. A real model may take its time.
+    finish() {
+        return this.page.waitForSelector("#send", {state: "visible",
+                                                   timeout: REAL_URL ? 60000 : 10000});
+    }
+
+    async ask(text) {
+        await this.send(text);
+        await this.finish();
+    }
+
+    // The texts of the messages that are shown.
+    texts() {
+        return this.page.locator(".message .body").allTextContents();
+    }
+
+    async until(what, condition, ms = 8000) {
+        const end = Date.now() + ms;
+        while (!await condition()) {
+            assert.ok(Date.now() < end, `in vain waited for: ${what}`);
+            await new Promise((resolve) => setTimeout(resolve, 30));
+        }
+    }
+
+    untilText(selector, pattern, ms) {
+        return this.until(`${selector} ${pattern}`, async () =>
+            pattern.test((await this.page.locator(selector).allTextContents()).join("\n")), ms);
+    }
+}
+
+async function run(options, body) {
+    const {mock = {}, excuse = null, ...contextOptions} = options;
+    const server = REAL_URL ? null : await new MockServer(mock).start();
+    const context = await browser.newContext({viewport: {width: 1280, height: 800},
+                                              ...contextOptions});
+    const window = new Window(server, context, await context.newPage());
+    try {
+        await window.watch();
+        await window.page.goto(window.url);
+        await window.untilText("#model-name", /^(?!connecting)/);
+        await body(window);
+        const violations = await window.page.evaluate(() => window.violations);
+        assert.deepEqual(violations, [], "the content security policy was violated");
+        assert.deepEqual(window.complaints.filter((text) => !excuse?.test(text)), []);
+    } finally {
+        await context.close();
+        if (server?.http.listening) {
+            await server.die();
+        }
+    }
+}
+
+// A test for any server.
+export function both(name, body, options = {}) {
+    test(name, {timeout: 180000}, () => run(options, body));
+}
+
+// A test that needs the scripted answers.
+export function scripted(name, body, options = {}) {
+    test(name, {timeout: 30000, skip: REAL_URL ? "needs scripted answers" : false},
+         () => run(options, body));
+}

@@ -1,0 +1,201 @@
+// The page in a browser: the live panel, the expert map, themes, small screens, assistive tools.
+
+import assert from "node:assert/strict";
+import {readFile} from "node:fs/promises";
+
+import {AXE} from "./browser.mjs";
+import {both, REAL_URL, scripted} from "./harness.mjs";
+
+const STORY = REAL_URL ? "Write a story about a robot who loves music." : "tell a story";
+const VERSE = "写一首关于月亮的诗。";
+
+// The map's picture as numbers.
+function pixels(page) {
+    return page.locator("#map").evaluate((canvas) => {
+        const {width, height} = canvas;
+        const copy = new OffscreenCanvas(width, height)
+            .getContext("2d", {willReadFrequently: true});
+        copy.drawImage(canvas, 0, 0);
+        return Array.from(copy.getImageData(0, 0, width, height).data);
+    });
+}
+
+function differing(a, b) {
+    return a.reduce((n, v, i) => n + (Math.abs(v - b[i]) > 24 ? 1 : 0), 0) / a.length;
+}
+
+both("the live figures are the server's", async (w) => {
+    await w.untilText("#m-memory", /^\d/);
+    await w.untilText("#m-budget", /^of [\d.,]+ GiB$/);
+    if (w.server) {
+        assert.equal(await w.page.locator("#m-memory").textContent(), "11.2");
+        assert.equal(await w.page.locator("#m-hits").textContent(), "93.4");
+        assert.equal(await w.page.locator("#m-limit").textContent(), "–");
+    }
+    await w.send(STORY);
+    await w.untilText("#requests", /1 active/);
+    await w.untilText("#m-speed", /^[1-9]/);
+    if (w.server) {
+        await w.untilText("#m-disk", /^1\.[789]\d$/);
+        await w.untilText("#m-limit", /^87\.1$/);
+    }
+    await w.finish();
+    await w.untilText("#requests", /0 active/);
+});
+
+both("a change of topic changes the expert map", async (w) => {
+    await w.untilText("#map-summary", /^[\d,]+ of [\d,]+ experts in memory; /);
+    await w.ask(STORY);
+    await w.page.waitForTimeout(REAL_URL ? 6000 : 1200);
+    const before = await pixels(w.page);
+    await w.send(VERSE);
+    let most = 0;
+    await w.until("changes in the map", async () => {
+        const text = await w.page.locator("#map-summary").textContent();
+        most = Math.max(most, Number(/; ([\d,]+) changed/.exec(text)[1].replace(",", "")));
+        return most >= (REAL_URL ? 4 : 100) && differing(before, await pixels(w.page)) > 0.02;
+    }, REAL_URL ? 60000 : 8000);
+}, {mock: {wordMs: 25}});
+
+scripted("the map says of each expert what the server says", async (w) => {
+    await w.untilText("#map-summary", /512 experts/);
+    const truth = w.server.experts.json();
+    const bits = truth.resident.map((row) => Array.from(row, (c) =>
+        parseInt(c, 16).toString(2).padStart(4, "0")).join(""));
+    const here = bits.join("").split("1").length - 1;
+    await w.untilText("#map-summary", new RegExp(`^${here} of 512 experts in memory; 0 changed`),
+                      9000);
+    await w.page.locator("#map").focus();
+    await w.page.keyboard.press("Home");
+    for (const [key, layer, expert] of [["ArrowDown", 1, 0], ["ArrowRight", 1, 1],
+                                        ["End", 1, 63], ["ArrowDown", 2, 63], ["Home", 2, 0]]) {
+        await w.page.keyboard.press(key);
+        const heat = parseInt(truth.heat[layer].slice(2 * expert, 2 * expert + 2), 16);
+        assert.equal(await w.page.locator("#map-point").textContent(),
+                     `Layer ${layer}, expert ${expert}: heat ${Math.round(heat / 2.55)} %, ` +
+                     (bits[layer][expert] === "1" ? "in memory" : "on disk"));
+    }
+    await w.page.hover("#map", {position: {x: 3, y: 3}});
+    await w.untilText("#map-point", /^Layer 0, expert 0: heat \d+ %/);
+});
+
+for (const [nLayers, nExperts] of [[1, 7], [8, 64], [48, 128], [94, 512]]) {
+    scripted(`a map of ${nLayers} x ${nExperts} has a place for every expert`, async (w) => {
+        await w.untilText("#map-size", new RegExp(`${nLayers} layers × ${nExperts}$`));
+        for (const isLarge of [false, true]) {
+            if (isLarge) {
+                await w.page.click("#open-map");
+            }
+            const found = await w.page.evaluate(([isSmall, step]) => {
+                const canvas = document.getElementById("map");
+                const box = canvas.parentElement.getBoundingClientRect();
+                const seen = new Set();
+                const at = canvas.getBoundingClientRect();
+                for (let y = 0.5; isSmall && y < at.height; y += step) {
+                    for (let x = 0.5; x < at.width; x += step) {
+                        canvas.dispatchEvent(new PointerEvent("pointermove", {
+                            clientX: at.x + x, clientY: at.y + y}));
+                        seen.add(document.getElementById("map-point").textContent.split(":")[0]);
+                    }
+                }
+                seen.delete("");
+                return {n: seen.size, fits: at.width <= box.width + 1, height: at.height};
+            }, [nLayers * nExperts <= 1000, isLarge ? 10 : 5]);
+            assert.ok(found.fits);
+            assert.ok(found.height > 4 && found.height < 700, `${found.height} px high`);
+            if (nLayers * nExperts <= 1000) {
+                assert.equal(found.n, nLayers * nExperts);
+            }
+        }
+    }, {mock: {nLayers, nExperts}});
+}
+
+both("light and dark: the system's, then one's own choice, which is kept", async (w) => {
+    const ground = () => w.page.evaluate(() => getComputedStyle(document.documentElement)
+        .backgroundColor);
+    const dark = await ground();
+    await w.page.click("#toggle-theme");
+    const light = await ground();
+    assert.notEqual(dark, light);
+    await w.page.reload();
+    assert.equal(await ground(), light);
+    await w.page.click("#toggle-theme");
+    assert.equal(await ground(), dark);
+}, {colorScheme: "dark"});
+
+both("at 360 pixels nothing sticks out and everything can be reached", async (w) => {
+    const wide = () => w.page.evaluate(() => Math.max(
+        document.documentElement.scrollWidth, document.getElementById("scroll").scrollWidth));
+    await w.ask(REAL_URL ? "hello" : `rich ${"unbroken".repeat(40)}`);
+    await w.ask(REAL_URL ? "hello" : "hostile");
+    assert.ok(await wide() <= 360, `${await wide()} px wide`);
+    await w.page.click("#toggle-engine");
+    await w.untilText("#map-summary", /experts in memory/);
+    assert.ok(await w.page.locator("#map").isVisible());
+    assert.ok(await wide() <= 360);
+    await w.page.keyboard.press("Escape");
+    assert.ok(!await w.page.locator("#map").isVisible());
+    await w.page.click("#menu");
+    await w.page.click("#new");
+    assert.ok(!await w.page.locator("#new").isVisible());
+    assert.equal((await w.texts()).length, 0);
+    await w.page.click("#open-settings");
+    assert.ok(await wide() <= 360);
+}, {viewport: {width: 360, height: 740}, hasTouch: true, isMobile: true});
+
+scripted("a screen reader hears of an answer once, not word by word", async (w) => {
+    await w.page.evaluate(() => {
+        window.said = [];
+        const place = document.getElementById("announce");
+        new MutationObserver(() => window.said.push(place.textContent))
+            .observe(place, {childList: true});
+    });
+    await w.ask("tell a story");
+    const said = await w.page.evaluate(() => window.said);
+    assert.equal(said.length, 2);
+    assert.match(said[1], /^Answer: Once upon a time/);
+    const live = await w.page.locator("[aria-live], [role=log], [role=status], [role=alert]")
+        .evaluateAll((nodes) => nodes.filter((n) => n.closest(".messages")).length);
+    assert.equal(live, 0);
+});
+
+both("the page comes with a strict policy", async (w) => {
+    const response = await w.page.goto(w.url);
+    const policy = response.headers()["content-security-policy"] ?? "";
+    assert.match(policy, /default-src 'self'/);
+    assert.doesNotMatch(policy, /unsafe|\*|data:/);
+    assert.equal(await w.page.locator("[style], style, script:not([src])").evaluateAll(
+        (nodes) => nodes.filter((n) => n.tagName !== "CANVAS" && !n.style?.length).length), 0);
+});
+
+for (const [colorScheme, width, height] of [["light", 1280, 800], ["dark", 390, 844],
+                                           ["dark", 1280, 800]]) {
+    const viewport = {width, height};
+    both(`accessible: ${colorScheme}, ${viewport.width} pixels`, async (w) => {
+        await w.ask(REAL_URL ? "hello" : "think, then give a rich answer");
+        if (w.server) {
+            await w.page.click("summary");
+            await w.ask("fail inside");
+        }
+        await w.page.evaluate(await readFile(AXE, "utf8"));
+        const check = async (what) => {
+            const {violations} = await w.page.evaluate(() => window.axe.run(document, {
+                resultTypes: ["violations"]}));
+            assert.deepEqual(violations
+                .filter((v) => ["serious", "critical"].includes(v.impact))
+                .map((v) => `${what}: ${v.id}: ${v.nodes.map((n) => n.html.slice(0, 120) +
+                    n.failureSummary)}`), []);
+        };
+        await check("chat");
+        for (const [button, dialog] of [["#open-settings", "#settings"], ["#open-help", "#help"]]) {
+            await w.page.click(button);
+            await check(dialog);
+            await w.page.keyboard.press("Escape");
+        }
+        if (viewport.width < 500) {
+            await w.page.click("#toggle-engine");
+            await w.untilText("#map-summary", /experts in memory/);
+            await check("panel");
+        }
+    }, {colorScheme, viewport});
+}

@@ -1,0 +1,304 @@
+// A server of the page's contract whose answers are scripted: the last message says which one.
+// As a program it serves on loopback, to look at the page: node mock_server.mjs [PORT] [LxE]
+
+import {createServer} from "node:http";
+import {readFile} from "node:fs/promises";
+import {dirname, join} from "node:path";
+import {fileURLToPath} from "node:url";
+
+const SOURCE = join(dirname(fileURLToPath(import.meta.url)), "..", "..", "src", "server");
+const TYPES = {html: "text/html; charset=utf-8", css: "text/css; charset=utf-8",
+               js: "text/javascript; charset=utf-8", svg: "image/svg+xml"};
+
+export const CODE = "int main(void)\n{\n    return 1 < 2 && 3 > 2;\n}";
+export const HOSTILE = [
+    "<script>window.owned = 1</script><img src=x onerror=\"window.owned = 2\">",
+    "[click](javascript:window.owned=3) [data](data:text/html,<script>window.owned=4</script>)",
+    "![pixel](https://tracker.invalid/pixel.png) [ok](https://example.invalid/a_(b))",
+    "```html\n<iframe srcdoc=\"<script>parent.owned = 5</script>\"></iframe>\n```",
+    "| a | <b onclick=window.owned=6>b</b> |\n|---|---|\n| `<i>` | **<u>x</u>** |",
+    "# <svg onload=window.owned=7>",
+    "javascript:window.owned=8 &lt;b&gt; \u202e",
+].join("\n\n");
+const RICH = `Here is **what changed**, in *one* table:
+
+| Domain | Hits | Read |
+|:--|--:|--:|
+| stories | 93.4 % | 0.31 GB |
+| verse | 61.0 % | 1.82 GB |
+
+1. First the cache is asked,
+2. then the disk:
+   - one read per expert
+   - in \`queue\` order
+
+\`\`\`c
+${CODE}
+\`\`\`
+
+> A routed expert is always the expert that computes.
+
+See [the notes](https://example.invalid/notes).`;
+const STORY = "Once upon a time there was a small robot named Tik. Tik loved music more than " +
+    "anything else. Every morning it rolled to the window and listened to the birds, and every " +
+    "evening it tried to whistle their songs with a bent tin pipe.\n\nOne day a girl heard it. " +
+    "\"That is the tune my grandmother sang,\" she said, and she sat down beside the robot and " +
+    "sang the rest of it.";
+const VERSE = "明月出山來，\n清光滿樓臺。\n故人千里外，\n一夜夢中回。";
+
+const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+const hash = (x) => {
+    let h = x >>> 0;
+    for (let i = 0; i < 2; i++) {
+        h = Math.imul(h ^ h >>> 16, 0x45d9f3b);
+    }
+    return (h ^ h >>> 16) >>> 0;
+};
+
+// Experts whose heat follows the domain; the hottest are in memory.
+class Experts {
+    constructor(nLayers, nExperts) {
+        Object.assign(this, {nLayers, nExperts, domain: 1});
+        this.heat = new Float64Array(nLayers * nExperts);
+        for (let i = 0; i < 30; i++) {
+            this.step();
+        }
+    }
+
+    step() {
+        for (let i = 0; i < this.heat.length; i++) {
+            const liking = hash(i * 7919 + this.domain * 104729) % 1000 / 1000;
+            const use = liking > 0.72 ? (liking - 0.6) * 2.4 : liking * 0.08;
+            this.heat[i] = this.heat[i] * 0.88 + 0.12 * use * (0.7 + Math.random() * 0.6);
+        }
+    }
+
+    json() {
+        const n = this.heat.length;
+        const border = Float64Array.from(this.heat).sort()[Math.floor(n * 0.45)];
+        const resident = [], heat = [];
+        for (let layer = 0; layer < this.nLayers; layer++) {
+            const bytes = new Uint8Array(Math.ceil(this.nExperts / 8));
+            let row = "";
+            for (let e = 0; e < this.nExperts; e++) {
+                const h = this.heat[layer * this.nExperts + e];
+                bytes[e >> 3] |= h >= border ? 128 >> (e & 7) : 0;
+                row += Math.min(255, Math.round(h * 255)).toString(16).padStart(2, "0");
+            }
+            resident.push(Buffer.from(bytes).toString("hex"));
+            heat.push(row);
+        }
+        return {n_layers: this.nLayers, n_experts: this.nExperts, resident, heat};
+    }
+}
+
+export class MockServer {
+    constructor({nLayers = 8, nExperts = 64, wordMs = 12} = {}) {
+        this.experts = new Experts(nLayers, nExperts);
+        this.wordMs = wordMs;
+        this.requests = []; // bodies of chat requests
+        this.aborted = 0;
+        this.active = 0;
+        this.busyLeft = 0;
+        this.key = "";
+        this.sockets = new Set();
+    }
+
+    async start(port = 0) {
+        this.policy = /WEB_CONTENT_SECURITY_POLICY\s*((?:\s*\\?\s*"[^"]*")+)/
+            .exec(await readFile(join(SOURCE, "web.h"), "utf8"))[1]
+            .match(/"[^"]*"/g).map((part) => part.slice(1, -1)).join("");
+        this.http = createServer((request, response) => {
+            this.answer(request, response).catch(() => response.destroy());
+        });
+        this.http.on("connection", (socket) => {
+            this.sockets.add(socket);
+            socket.on("close", () => this.sockets.delete(socket));
+        });
+        await new Promise((resolve) => this.http.listen(port, "127.0.0.1", resolve));
+        this.port = this.http.address().port;
+        this.url = `http://127.0.0.1:${this.port}/`;
+        return this;
+    }
+
+    // As a killed process would: every connection ends at once.
+    async die() {
+        const closed = new Promise((resolve) => this.http.close(resolve));
+        this.sockets.forEach((socket) => socket.destroy());
+        await closed;
+    }
+
+    json(response, status, value, headers = {}) {
+        response.writeHead(status, {"Content-Type": "application/json", ...headers});
+        response.end(JSON.stringify(value));
+    }
+
+    error(response, status, code, message, headers) {
+        this.json(response, status, {error: {message, type: "error", param: null, code}}, headers);
+    }
+
+    async answer(request, response) {
+        const path = new URL(request.url, "http://x").pathname;
+        const isApi = ["/stats", "/experts", "/v1/models", "/v1/chat/completions"].includes(path);
+        if (isApi && this.key && request.headers.authorization !== `Bearer ${this.key}`) {
+            this.error(response, 401, "invalid_api_key", "Incorrect API key provided.");
+        } else if (path === "/stats") {
+            this.json(response, 200, this.stats());
+        } else if (path === "/experts") {
+            this.json(response, 200, this.experts.json());
+        } else if (path === "/v1/models") {
+            this.json(response, 200, {object: "list", data: [{id: "nano", object: "model"}]});
+        } else if (path === "/v1/chat/completions" && request.method === "POST") {
+            await this.chat(request, response);
+        } else {
+            await this.file(path, response);
+        }
+    }
+
+    stats() {
+        const isBusy = this.active > 0;
+        const wave = 1 + 0.06 * Math.sin(Date.now() / 900);
+        return {
+            model: "nano", n_context: 4096, active: this.active, queued: 0,
+            tokens_per_s: isBusy ? 41.7 * wave : 0, prefill_tokens_per_s: isBusy ? 318 * wave : 0,
+            hit_rate: 0.934, read_bytes_per_s: isBusy ? 1.82e9 * wave : 0,
+            memory_bytes: 11.2 * 2 ** 30, memory_budget_bytes: 12 * 2 ** 30,
+            limit_share: isBusy ? 0.871 : null,
+        };
+    }
+
+    async file(path, response) {
+        const name = path === "/" ? "index.html" : path.slice(1);
+        try {
+            const bytes = /^[\w.]+$/.test(name) ? await readFile(join(SOURCE, "web", name)) : null;
+            response.writeHead(200, {"Content-Type": TYPES[name.split(".").at(-1)],
+                                     "Content-Security-Policy": this.policy,
+                                     "X-Content-Type-Options": "nosniff",
+                                     "Cache-Control": "no-cache"});
+            response.end(bytes);
+        } catch {
+            this.error(response, 404, "not_found", `No such path: ${path}`);
+        }
+    }
+
+    async chat(request, response) {
+        let text = "";
+        for await (const piece of request) {
+            text += piece;
+        }
+        const body = JSON.parse(text);
+        this.requests.push(body);
+        const asked = body.messages.at(-1).content;
+        if (asked.includes("too long")) {
+            this.error(response, 400, "context_length_exceeded",
+                       "This model's context is 4096 tokens; the request has 5120.");
+            return;
+        }
+        if (this.busyLeft > 0) {
+            this.busyLeft--;
+            this.error(response, 503, "overloaded", "The queue is full.", {"Retry-After": "1"});
+            return;
+        }
+        response.writeHead(200, {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"});
+        response.flushHeaders();
+        this.active++;
+        let isGone = false;
+        response.on("close", () => {
+            this.active--;
+            isGone = true;
+            this.aborted += response.writableEnded ? 0 : 1;
+        });
+        const put = (part) => response.write(`data: ${JSON.stringify({
+            id: "c", object: "chat.completion.chunk", model: "nano", ...part})}\n\n`);
+        const delta = (d) => put({choices: [{index: 0, delta: d, finish_reason: null}]});
+        await this.script(asked, {body, response, put, delta, isGone: () => isGone});
+    }
+
+    async words(text, {delta, isGone}, name = "content") {
+        for (const word of text.match(/\S*\s*/g)) {
+            for (const part of word.length > 12 ? word.match(/.{1,3}\s*/gsu) : [word]) {
+                if (isGone()) {
+                    return 0;
+                }
+                if (part) {
+                    delta({[name]: part});
+                    this.experts.step();
+                    await pause(this.wordMs);
+                }
+            }
+        }
+        return text.split(/\s+/).length;
+    }
+
+    async script(asked, to) {
+        const {response, put, delta} = to;
+        this.experts.domain = /\p{Script=Han}/u.test(asked) || asked.includes("verse") ? 2 : 1;
+        let n = 0;
+        let finish = "stop";
+        if (asked.includes("progress")) {
+            for (let done = 0; done <= 2048; done += 256) {
+                put({choices: [], prompt_progress: {processed: done, total: 2048}});
+                await pause(60);
+            }
+        }
+        response.write(": ping\n\n");
+        delta({role: "assistant"});
+        if (asked.includes("think")) {
+            n += await this.words("The user wants **proof**. Let me weigh it.", to,
+                                  "reasoning_content");
+        }
+        if (asked.includes("slow")) {
+            for (let i = 0; i < 2000 && !to.isGone(); i++) {
+                delta({content: `word${i} `});
+                await pause(20);
+            }
+        } else if (asked.includes("break off") || asked.includes("end early")) {
+            n += await this.words("This much has arrived ", to);
+            await pause(50);
+            asked.includes("break off") ? response.destroy() : response.end();
+            return;
+        } else if (asked.includes("fail inside")) {
+            n += await this.words("Half an answer ", to);
+            response.end("data: " + JSON.stringify({error: {
+                message: "read of layer 3, expert 17 failed", type: "server_error"}}) + "\n\n");
+            return;
+        } else if (asked.includes("in pieces")) {
+            await this.pieces(response);
+        } else if (asked.includes("use a tool")) {
+            const call = (f) => delta({tool_calls: [{index: 0, ...f}]});
+            call({id: "call_1", type: "function", function: {name: "get_weather", arguments: ""}});
+            call({function: {arguments: "{\"city\": "}});
+            call({function: {arguments: "\"Bern\"}"}});
+            finish = "tool_calls";
+        } else {
+            const text = asked.includes("hostile") ? HOSTILE : asked.includes("rich") ? RICH :
+                asked.includes("story") ? STORY : this.experts.domain === 2 ? VERSE :
+                `Answer ${this.requests.length} to: ${asked}`;
+            n += await this.words(text, to);
+        }
+        if (to.isGone()) {
+            return;
+        }
+        put({choices: [{index: 0, delta: {}, finish_reason: finish}]});
+        put({choices: [], usage: {prompt_tokens: 812, completion_tokens: n, total_tokens: 812 + n,
+                                  prompt_tokens_details: {cached_tokens: 790}}});
+        response.end("data: [DONE]\n\n");
+    }
+
+    // The same stream cut at every byte, in the middle of characters and of line ends.
+    async pieces(response) {
+        const data = Buffer.from(`: 3/7\r\n\r\ndata: ${JSON.stringify(
+            {choices: [{index: 0, delta: {content: "月光 émigré 🚀"}}]})}\r\n\r\n`);
+        for (const byte of data) {
+            response.write(Buffer.of(byte));
+            await pause(1);
+        }
+    }
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) {
+    const [nLayers, nExperts] = (process.argv[3] ?? "8x64").split("x").map(Number);
+    const server = await new MockServer({nLayers, nExperts, wordMs: 60})
+        .start(Number(process.argv[2] ?? 8080));
+    console.log(server.url);
+}

@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""Tests the page of the server in Chromium.
+
+usage: web_test.py [--packages DIR] [--url URL [--pid PID]] [--part PART] [--shots DIR]
+
+Without --url the tests run against a server of the same contract with scripted answers
+(mock_server.mjs). With it they run against a real one; tests that need scripted answers are left
+out, and the one in which the server dies needs the process to end with --pid. --shots takes
+screenshots of the page instead. PART is one of markdown, looks and page; without it, all.
+
+playwright-core and axe-core come from npm and are kept in the packages folder. Exits 77, with the
+reason, where node, npm, Chromium or the packages cannot be had.
+"""
+import argparse
+import fcntl
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+# The newest of playwright-core that runs with the node of Debian 12.
+PACKAGES = {"playwright-core": "1.60.0", "axe-core": "4.12.0"}
+# The one in which the server dies is the last.
+PARTS = ("markdown", "looks", "page")
+SKIPPED = 77
+
+
+def skip(why):
+    print(f"skipped: {why}")
+    sys.exit(SKIPPED)
+
+
+def fetch(packages, name, version):
+    """Unpacks an npm package that has no dependencies, so that node finds it by its name."""
+    target = packages / "node_modules" / name
+    marker = target / f".{version}"
+    if marker.exists():
+        return
+    packages.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=packages) as scratch:
+        environment = {**os.environ, "npm_config_cache": f"{scratch}/cache"}
+        done = subprocess.run(["npm", "pack", "--silent", f"{name}@{version}"], cwd=scratch,
+                              env=environment, check=False, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True)
+        if done.returncode != 0:
+            reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            skip(f"npm does not give {name}@{version}: {reason}")
+        with tarfile.open(f"{scratch}/{done.stdout.split()[-1]}") as archive:
+            archive.extractall(scratch)
+        pathlib.Path(scratch, "package", marker.name).touch()
+        target.parent.mkdir(exist_ok=True)
+        with open(packages / "lock", "w", encoding="ascii") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not marker.exists():
+                shutil.rmtree(target, ignore_errors=True)
+                os.rename(f"{scratch}/package", target)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--packages", type=pathlib.Path, default=HERE.parent.parent / "build-web")
+    parser.add_argument("--url")
+    parser.add_argument("--pid", type=int)
+    parser.add_argument("--part", choices=PARTS)
+    parser.add_argument("--shots", type=pathlib.Path)
+    options = parser.parse_args()
+    browser = shutil.which("chromium") or shutil.which("chromium-browser")
+    if not browser:
+        skip("no chromium (Debian: apt-get install chromium)")
+    for tool in ("node", "npm"):
+        if not shutil.which(tool):
+            skip(f"no {tool} (Debian: apt-get install nodejs npm)")
+    packages = options.packages.resolve()
+    for name, version in PACKAGES.items():
+        fetch(packages, name, version)
+    # The browser keeps its files in a folder that goes away with the test.
+    with tempfile.TemporaryDirectory() as home:
+        environment = {**os.environ, "FLASHMOE_WEB_PACKAGES": str(packages),
+                       "FLASHMOE_CHROMIUM": browser, "HOME": home, "XDG_CACHE_HOME": home,
+                       "XDG_CONFIG_HOME": home, "FLASHMOE_WEB_URL": options.url or "",
+                       "FLASHMOE_WEB_PID": str(options.pid or "")}
+        if options.shots:
+            options.shots.mkdir(parents=True, exist_ok=True)
+            commands = [["node", HERE / "shots.mjs", options.shots.resolve()]]
+        else:
+            parts = [options.part] if options.part else PARTS
+            commands = [["node", "--test", "--test-reporter=spec", HERE / f"{part}_test.mjs"]
+                        for part in parts]
+        results = [subprocess.run(command, env=environment, check=False).returncode
+                   for command in commands]
+        return 1 if any(results) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
