@@ -79,6 +79,13 @@ scripted("the map says of each expert what the server says", async (w) => {
     await w.untilText("#map-point", /^Layer 0, expert 0: heat \d+ %/);
 });
 
+scripted("a server without an expert map is no trouble", async (w) => {
+    w.server.experts.json = () => null;
+    await w.untilText("#map-summary", /^The server gives no expert map/);
+    assert.equal(await w.page.locator("#model-state").textContent(), "");
+    await w.untilText("#m-memory", /11\.2/);
+}, {excuse: /status of 404/});
+
 for (const [nLayers, nExperts] of [[1, 7], [8, 64], [48, 128], [94, 512]]) {
     scripted(`a map of ${nLayers} x ${nExperts} has a place for every expert`, async (w) => {
         await w.untilText("#map-size", new RegExp(`${nLayers} layers × ${nExperts}$`));
@@ -107,6 +114,11 @@ for (const [nLayers, nExperts] of [[1, 7], [8, 64], [48, 128], [94, 512]]) {
                 assert.equal(found.n, nLayers * nExperts);
             }
         }
+        await w.page.keyboard.press("Escape");
+        await w.until("the map to fit its panel again", () => w.page.evaluate(() =>
+            document.getElementById("map").getBoundingClientRect().width <=
+            document.getElementById("map-home").getBoundingClientRect().width &&
+            !document.querySelector("dialog[open]")), 2000);
     }, {mock: {nLayers, nExperts}});
 }
 

@@ -145,7 +145,9 @@ export class MockServer {
         } else if (path === "/stats") {
             this.json(response, 200, this.stats());
         } else if (path === "/experts") {
-            this.json(response, 200, this.experts.json());
+            const experts = this.experts.json();
+            experts ? this.json(response, 200, experts)
+                    : this.error(response, 404, "not_found", "No such path: /experts");
         } else if (path === "/v1/models") {
             this.json(response, 200, {object: "list", data: [{id: "nano", object: "model"}]});
         } else if (path === "/v1/chat/completions" && request.method === "POST") {

@@ -129,6 +129,7 @@ export class ExpertMap {
     update(data, now = performance.now()) {
         const {n_layers: nLayers, n_experts: nExperts} = data;
         if (!(nLayers > 0 && nExperts > 0)) {
+            setText(this.summary, "This model has no experts.");
             return;
         }
         const bits = bytesOfHex(data.resident, nLayers, Math.ceil(nExperts / 8));
@@ -188,6 +189,9 @@ export class ExpertMap {
 
     // Changes per second over the last minute, oldest first.
     changesPerSecond() {
+        if (!this.nLayers) {
+            return [];
+        }
         const seconds = new Array(60).fill(0);
         for (const {time, n} of this.#changes) {
             seconds[59 - Math.min(59, Math.floor((this.now - time) / 1000))] += n;

@@ -119,9 +119,7 @@ export class Panel {
             }
             this.#show(stats);
             if (this.isOpen) {
-                this.map.update(await getJson("experts", {key: this.key()}));
-                this.graphs.turnover.values = this.map.changesPerSecond();
-                this.graphs.turnover.draw();
+                await this.#askExperts();
             }
             wait = stats.active > 0 || stats.queued > 0 ? BUSY_MS : IDLE_MS;
         } catch (error) {
@@ -129,6 +127,19 @@ export class Panel {
         }
         this.#isAsking = false;
         this.#timer = setTimeout(() => this.ask(), wait);
+    }
+
+    async #askExperts() {
+        try {
+            this.map.update(await getJson("experts", {key: this.key()}));
+            this.graphs.turnover.values = this.map.changesPerSecond();
+            this.graphs.turnover.draw();
+        } catch (error) {
+            if (error.kind !== "refused") {
+                throw error;
+            }
+            setText(byId("map-summary"), `The server gives no expert map: ${error.message}`);
+        }
     }
 
     async #askName() {
