@@ -83,8 +83,8 @@ def act(terminal, rng, folder):
         terminal.type("/read " + os.path.join(folder, "notes.txt"), "Enter")
     elif kind == 10:
         path = os.path.join(folder, f"talk-{rng.randrange(3)}.json")
-        terminal.type(("/load " if os.path.exists(path) and rng.random() < 0.6 else "/save ") + path,
-                      "Enter")
+        is_load = os.path.exists(path) and rng.random() < 0.6
+        terminal.type(("/load " if is_load else "/save ") + path, "Enter")
     elif kind == 11:
         terminal.type("/set " + rng.choice(SETTINGS), "Enter")
     elif kind == 12:
@@ -128,7 +128,8 @@ def main():
         spread = (max(steady) - steady[0]) / steady[0]
         print(f"{len(samples)} acts in {minutes:g} minutes; after the first tenth "
               f"{steady[0] / 1024:.1f} MiB, least {min(steady) / 1024:.1f}, most "
-              f"{max(steady) / 1024:.1f}, at the end {steady[-1] / 1024:.1f}: {spread:+.2%} at most")
+              f"{max(steady) / 1024:.1f}, at the end {steady[-1] / 1024:.1f}: "
+              f"{spread:+.2%} at most")
         terminal.press("C-d")
         return 1 if spread > 0.01 else 0
 
