@@ -155,23 +155,44 @@ INLINE void rotated_scores(const struct kernel_attention *a, unsigned bits, size
     }
 }
 
-/* Sixteen dimensions of n_heads heads (a constant). */
+/* As many registers as a value_tile has. */
+#define ROTATED_VECTORS (VALUE_PARTS * PART_LANES / LANES)
+
+/* n_vectors times sixteen dimensions of n_heads heads (constants). */
 INLINE void rotated_value_tile(const struct kernel_attention *a, unsigned bits, size_t row_bytes,
-                               size_t d, unsigned head, unsigned n_heads)
+                               size_t d, unsigned n_vectors, unsigned head, unsigned n_heads)
 {
     const vl table = vl_load(a->kv_format->levels);
     const float *share = a->scratch + head * KERNEL_ATTENTION_BLOCK;
     const char *row = a->values + d * bits / 8;
-    vf acc[VALUE_HEADS];
+    vf acc[VALUE_HEADS][ROTATED_VECTORS];
     UNROLL for (unsigned h = 0; h < n_heads; h++)
-        acc[h] = vf_zero();
+        UNROLL for (unsigned k = 0; k < n_vectors; k++)
+            acc[h][k] = vf_zero();
     for (size_t i = 0; i < a->n_positions; i++, row += row_bytes) {
-        const vf v = vf_load_levels(row, bits, table);
-        UNROLL for (unsigned h = 0; h < n_heads; h++)
-            acc[h] = vf_fma(vf_set1(share[h * KERNEL_ATTENTION_BLOCK + i]), v, acc[h]);
+        vf v[ROTATED_VECTORS];
+        UNROLL for (unsigned k = 0; k < n_vectors; k++)
+            v[k] = vf_load_levels(row + k * LANES * bits / 8, bits, table);
+        UNROLL for (unsigned h = 0; h < n_heads; h++) {
+            const vf s = vf_set1(share[h * KERNEL_ATTENTION_BLOCK + i]);
+            UNROLL for (unsigned k = 0; k < n_vectors; k++)
+                acc[h][k] = vf_fma(s, v[k], acc[h][k]);
+        }
     }
     UNROLL for (unsigned h = 0; h < n_heads; h++)
-        vf_store(a->out + (head + h) * (size_t)a->head_dim + d, acc[h]);
+        UNROLL for (unsigned k = 0; k < n_vectors; k++)
+            vf_store(a->out + (head + h) * (size_t)a->head_dim + d + k * LANES, acc[h][k]);
+}
+
+INLINE void rotated_values(const struct kernel_attention *a, unsigned bits, size_t row_bytes,
+                           unsigned head, unsigned n_heads)
+{
+    const size_t step = ROTATED_VECTORS * LANES;
+    size_t d = 0;
+    for (; d + step <= a->head_dim; d += step)
+        rotated_value_tile(a, bits, row_bytes, d, ROTATED_VECTORS, head, n_heads);
+    for (; d < a->head_dim; d += LANES)
+        rotated_value_tile(a, bits, row_bytes, d, 1, head, n_heads);
 }
 
 INLINE void rotated_attend(const struct kernel_attention *a, unsigned bits)
@@ -191,11 +212,10 @@ INLINE void rotated_attend(const struct kernel_attention *a, unsigned bits)
     }
     for (unsigned head = 0; head < a->n_heads;) {
         const unsigned n = a->n_heads - head >= VALUE_HEADS ? VALUE_HEADS : 1;
-        for (size_t d = 0; d < dim; d += LANES)
-            if (n == 1)
-                rotated_value_tile(a, bits, row_bytes, d, head, 1);
-            else
-                rotated_value_tile(a, bits, row_bytes, d, head, VALUE_HEADS);
+        if (n == 1)
+            rotated_values(a, bits, row_bytes, head, 1);
+        else
+            rotated_values(a, bits, row_bytes, head, VALUE_HEADS);
         head += n;
     }
 }
