@@ -212,6 +212,13 @@ FM_API int fm_model_set_memory(struct fm_model *model, uint64_t bytes, struct fm
  * negative while there is none. False past the end. */
 FM_API bool fm_model_recall(const struct fm_model *model, unsigned i, double *recall);
 
+/* A picture of the expert cache: which experts of the i-th layer with experts are in memory, and
+ * how hot each is, from 0, not used lately, to 255, used by every token. Each array has room for
+ * n_experts; either may be NULL. False past the end. Between evaluations, or from a callback of
+ * fm_observer.progress. */
+FM_API bool fm_model_experts(const struct fm_model *model, unsigned i, bool *resident,
+                             uint8_t *heat);
+
 /* How a budget would be divided, as fm_stats has it, without taking any of it. */
 struct fm_plan {
     uint64_t memory_budget_bytes, memory_program_bytes, memory_dense_bytes, memory_cache_bytes,
@@ -496,6 +503,42 @@ struct fm_snapshots_stats {
 };
 FM_API void fm_snapshots_stats(const struct fm_snapshots *snapshots,
                                struct fm_snapshots_stats *stats);
+
+/* ---- slots ----------------------------------------------------------------------------- */
+
+/* A pool of sessions for many conversations: each request gets the session that has computed most
+ * of its tokens, and no conversation is dropped while another session or the disk can take the
+ * new one. Used by the thread that drives the model. */
+struct fm_slots;
+
+struct fm_slots_options {
+    unsigned n_sessions;            /* opened at once; fm_model_options.n_sessions allows them */
+    struct fm_snapshots *snapshots; /* where what does not fit is kept, borrowed; NULL: nowhere */
+    unsigned keep_least;            /* tokens that are worth a file */
+};
+
+FM_API int fm_slots_open(struct fm_model *model, const struct fm_slots_options *options,
+                         struct fm_slots **out, struct fm_error *err);
+FM_API void fm_slots_close(struct fm_slots *slots); /* accepts NULL; all sessions are given back */
+
+/* A session for these tokens, at the position *n_found: evaluate ids from there on. `key` names
+ * whose conversation it is, 0: unknown; it decides where the tokens alone do not. NULL when every
+ * session is taken. */
+FM_API struct fm_session *fm_slots_take(struct fm_slots *slots, const int32_t *ids, size_t n_ids,
+                                        uint64_t key, unsigned *n_found);
+/* Back again with what it has computed. */
+FM_API void fm_slots_give(struct fm_slots *slots, struct fm_session *session);
+
+/* Keeps one session that is not taken and has n_new tokens or more that no snapshot has: 1; 0 when
+ * there is none. */
+FM_API int fm_slots_keep(struct fm_slots *slots, unsigned n_new, struct fm_error *err);
+
+struct fm_slot_info {
+    bool is_taken;
+    unsigned position; /* tokens it has computed */
+    uint64_t key;
+};
+FM_API bool fm_slots_info(const struct fm_slots *slots, unsigned i, struct fm_slot_info *info);
 
 /* ---- routing --------------------------------------------------------------------------- */
 

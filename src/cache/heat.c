@@ -96,6 +96,14 @@ double heat_of_likely(const struct heat *heat, double likelihood)
     return heat->policy == HEAT_LRU ? (double)heat->n_uses + 1 : fmath_log(likelihood) / LN_2;
 }
 
+double heat_level(const struct heat *heat, uint32_t layer, uint32_t expert)
+{
+    const size_t at = (size_t)layer * heat->n_experts + expert;
+    const double level = (double)heat->counts[at] * (1 - heat->fades[1]) *
+                         faded(heat, heat->clocks[layer] - heat->lasts[at]);
+    return level < 1 ? level : 1;
+}
+
 void heat_restore(struct heat *heat, uint32_t layer, uint32_t expert, uint32_t count,
                   uint32_t idle)
 {

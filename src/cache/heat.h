@@ -71,6 +71,9 @@ static inline double heat_age(const struct heat *heat, uint32_t layer)
  * this likelihood, above 0. */
 double heat_of_likely(const struct heat *heat, double likelihood);
 
+/* Uses per token lately, 0 to 1: each use counts half as much after HEAT_FADE tokens. */
+double heat_level(const struct heat *heat, uint32_t layer, uint32_t expert);
+
 /* By how much another layer's expert must be colder for a layer to drop it before its own coldest:
  * keys of different layers tell less than those of one. */
 static inline double heat_margin(const struct heat *heat)

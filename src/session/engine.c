@@ -345,6 +345,18 @@ bool fm_model_recall(const struct fm_model *m, unsigned i, double *recall)
     return true;
 }
 
+bool fm_model_experts(const struct fm_model *m, unsigned i, bool *resident, uint8_t *levels)
+{
+    if (m->cache == NULL || i >= m->model->n_expert_layers)
+        return false;
+    const struct heat *heat = expert_cache_heat(m->cache);
+    if (resident != NULL)
+        expert_cache_resident(m->cache, i, resident);
+    for (uint32_t e = 0; levels != NULL && e < m->model->expert_layers[i].n_experts; e++)
+        levels[e] = (uint8_t)(heat_level(heat, i, e) * 255 + 0.5);
+    return true;
+}
+
 bool fm_model_miss_curve(const struct fm_model *m, uint64_t cache_bytes,
                          struct fm_cache_point *point)
 {

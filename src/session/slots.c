@@ -1,0 +1,206 @@
+/* fm_slots: which session goes on with which conversation. */
+#include "base/log.h"
+#include "base/mem.h"
+#include "session/snapshot.h"
+
+struct slot {
+    struct fm_session *session;
+    bool is_taken;
+    uint64_t key;
+    uint64_t used;     /* the pool's clock when it was given back */
+    unsigned n_kept;   /* tokens of it that a snapshot has */
+    unsigned n_prompt; /* tokens it was taken for; what follows them is the answer */
+};
+
+struct fm_slots {
+    struct fm_snapshots *snapshots;
+    unsigned keep_least;
+    uint64_t clock;
+    unsigned n;
+    struct slot slots[];
+};
+
+int fm_slots_open(struct fm_model *model, const struct fm_slots_options *options,
+                  struct fm_slots **out, struct fm_error *err)
+{
+    *out = NULL;
+    const unsigned n = options->n_sessions > 0 ? options->n_sessions : 1;
+    struct fm_slots *pool =
+        mem_new(1, sizeof *pool + (uint64_t)n * sizeof pool->slots[0], "the sessions", err);
+    if (pool == NULL)
+        return FM_ERR_NOMEM;
+    pool->snapshots = options->snapshots;
+    pool->keep_least = options->keep_least > 0 ? options->keep_least : 1;
+    int rc = 0;
+    for (; rc == 0 && pool->n < n; pool->n += rc == 0)
+        rc = fm_session_open(model, &pool->slots[pool->n].session, err);
+    if (rc != 0) {
+        fm_slots_close(pool);
+        return rc;
+    }
+    *out = pool;
+    return 0;
+}
+
+void fm_slots_close(struct fm_slots *pool)
+{
+    if (pool == NULL)
+        return;
+    for (unsigned i = 0; i < pool->n; i++)
+        fm_session_close(pool->slots[i].session);
+    mem_free(pool);
+}
+
+bool fm_slots_info(const struct fm_slots *pool, unsigned i, struct fm_slot_info *info)
+{
+    if (i >= pool->n)
+        return false;
+    const struct slot *slot = &pool->slots[i];
+    *info = (struct fm_slot_info){.is_taken = slot->is_taken, .key = slot->key,
+                                  .position = fm_session_position(slot->session)};
+    return true;
+}
+
+/* ---- choosing ------------------------------------------------------------------------------- */
+
+/* Tokens of the prompt's end that the next turn may have otherwise: what only opens an answer. */
+#define PROMPT_END 8
+
+/* Whether these tokens go on with the session's conversation: they have its last prompt. Others
+ * share no more than a beginning; with the same key, half of the prompt is enough: a message that
+ * was changed. */
+static bool is_same(const struct slot *slot, const int32_t *ids, size_t n_ids, uint64_t key)
+{
+    const int32_t *own = fm_session_ids(slot->session);
+    const unsigned position = fm_session_position(slot->session);
+    size_t n = 0;
+    while (n < position && n < n_ids && own[n] == ids[n])
+        n++;
+    return n > 0 && (n + PROMPT_END >= slot->n_prompt ||
+                     (key != 0 && key == slot->key && n >= slot->n_prompt / 2));
+}
+
+struct choice {
+    struct slot *same;   /* the conversation itself; NULL: no session has it */
+    struct slot *alike;  /* another one that begins like it */
+    struct slot *oldest; /* an empty one, or the one used longest ago */
+    unsigned n_same, n_alike;
+};
+
+static void look(struct fm_slots *pool, const int32_t *ids, size_t n_ids, uint64_t key,
+                 struct choice *c)
+{
+    *c = (struct choice){0};
+    for (unsigned i = 0; i < pool->n; i++) {
+        struct slot *slot = &pool->slots[i];
+        if (slot->is_taken)
+            continue;
+        if (fm_session_position(slot->session) == 0)
+            slot->used = 0;
+        if (c->oldest == NULL || slot->used < c->oldest->used)
+            c->oldest = slot;
+        const unsigned n = fm_session_nearest(slot->session, ids, n_ids);
+        const bool same = is_same(slot, ids, n_ids, key);
+        if (same && (c->same == NULL || n > c->n_same)) {
+            c->same = slot;
+            c->n_same = n;
+        } else if (!same && n > c->n_alike) {
+            c->alike = slot;
+            c->n_alike = n;
+        }
+    }
+}
+
+/* Its tokens that no snapshot has. */
+static unsigned n_unkept(const struct slot *slot)
+{
+    const unsigned position = fm_session_position(slot->session);
+    return position > slot->n_kept ? position - slot->n_kept : 0;
+}
+
+static int keep(struct fm_slots *pool, struct slot *slot, struct fm_error *err)
+{
+    const int rc = fm_snapshots_keep(pool->snapshots, slot->session, err);
+    slot->n_kept = fm_session_position(slot->session); /* after a failure too: once is enough */
+    return rc;
+}
+
+static void keep_or_log(struct fm_slots *pool, struct slot *slot)
+{
+    struct fm_error err = {0};
+    if (keep(pool, slot, &err) != 0)
+        log_info("slots", "a conversation is not kept: %s", err.text);
+}
+
+/* What the session holds gives way to other tokens, of which it has n_found itself. */
+static void make_way(struct fm_slots *pool, struct slot *slot, unsigned n_found)
+{
+    const unsigned position = fm_session_position(slot->session);
+    if (pool->snapshots != NULL && position - n_found >= pool->keep_least &&
+        n_unkept(slot) >= pool->keep_least)
+        keep_or_log(pool, slot);
+}
+
+/* Who makes way where no session has the conversation. Without a disk, one that begins like it and
+ * loses less than is gained. */
+static struct slot *choose_victim(const struct fm_slots *pool, const struct choice *c,
+                                  const int32_t *ids, size_t n_ids)
+{
+    if (pool->snapshots != NULL || c->alike == NULL)
+        return c->oldest;
+    const unsigned n_lost = fm_session_position(c->alike->session) - c->n_alike;
+    const unsigned n_oldest = fm_session_nearest(c->oldest->session, ids, n_ids);
+    const bool is_full = fm_session_position(c->oldest->session) > 0;
+    return is_full && c->n_alike > n_oldest + n_lost ? c->alike : c->oldest;
+}
+
+struct fm_session *fm_slots_take(struct fm_slots *pool, const int32_t *ids, size_t n_ids,
+                                 uint64_t key, unsigned *n_found)
+{
+    struct choice c;
+    *n_found = 0;
+    look(pool, ids, n_ids, key, &c);
+    if (c.oldest == NULL)
+        return NULL;
+    struct slot *slot = c.same != NULL ? c.same : choose_victim(pool, &c, ids, n_ids);
+    /* What another conversation begins with goes through the disk into a session of its own. */
+    if (pool->snapshots != NULL && c.alike != NULL && c.alike != slot &&
+        c.n_alike >= c.n_same + pool->keep_least &&
+        c.n_alike > snapshots_longest(pool->snapshots, ids, n_ids))
+        keep_or_log(pool, c.alike);
+    make_way(pool, slot, fm_session_nearest(slot->session, ids, n_ids));
+    *n_found = pool->snapshots != NULL
+                   ? fm_snapshots_restore(pool->snapshots, slot->session, ids, n_ids)
+                   : fm_session_rewind(slot->session, ids, n_ids);
+    if (slot->n_kept > *n_found)
+        slot->n_kept = *n_found;
+    slot->is_taken = true;
+    slot->key = key;
+    slot->n_prompt = (unsigned)n_ids;
+    return slot->session;
+}
+
+void fm_slots_give(struct fm_slots *pool, struct fm_session *session)
+{
+    for (unsigned i = 0; i < pool->n; i++) {
+        struct slot *slot = &pool->slots[i];
+        if (slot->session != session)
+            continue;
+        slot->is_taken = false;
+        slot->used = ++pool->clock;
+    }
+}
+
+int fm_slots_keep(struct fm_slots *pool, unsigned n_new, struct fm_error *err)
+{
+    const unsigned least = n_new > 0 ? n_new : 1;
+    for (unsigned i = 0; pool->snapshots != NULL && i < pool->n; i++) {
+        struct slot *slot = &pool->slots[i];
+        if (slot->is_taken || fm_session_position(slot->session) < pool->keep_least ||
+            n_unkept(slot) < least)
+            continue;
+        const int rc = keep(pool, slot, err);
+        return rc == 0 ? 1 : rc;
+    }
+    return 0;
+}
