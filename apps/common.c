@@ -283,6 +283,8 @@ int app_model_open(const struct args *args, const struct app_model_options *how,
     }
     options.n_context = how->n_context;
     options.n_marks = how->n_marks;
+    if (how->n_sessions > 0)
+        options.n_sessions = how->n_sessions;
     options.routes = how->routes;
     if (how->memory_bytes > 0)
         options.memory_bytes = how->memory_bytes;

@@ -34,6 +34,7 @@ const char *app_model_path(const struct args *args);
 struct app_model_options {
     unsigned n_context, n_marks; /* as in fm_model_options */
     const char *routes; /* likewise */
+    unsigned n_sessions; /* likewise; 0: one */
     bool is_exact;      /* whatever approximations the options ask for */
     bool keeps_heat;    /* without --heat too: in the user's cache folder */
     uint64_t memory_bytes;  /* instead of --memory; 0: that */

@@ -10,6 +10,7 @@
 #   build  finds the libraries                    pkg-config             pkg-config        pkgconf
 #   build  JSON                                   jansson.pc             libjansson-dev    jansson
 #   build  checksums                              libxxhash.pc           libxxhash-dev     xxhash
+#   build  HTTP                                   libmicrohttpd.pc       libmicrohttpd-dev (same)
 #   build  edited lines in chat (Linux)           libedit.pc             libedit-dev       -
 #   test   unit tests                             cmocka.pc              libcmocka-dev     cmocka
 #   test   lint and test scripts                  python3                python3           python3
@@ -75,6 +76,7 @@ need "$(has_command ninja)" ninja-build ninja "runs the build"
 need "$(has_command pkg-config)" pkg-config pkgconf "finds the libraries"
 need "$(has_library jansson libjansson-dev)" libjansson-dev jansson "JSON"
 need "$(has_library libxxhash libxxhash-dev)" libxxhash-dev xxhash "checksums"
+need "$(has_library libmicrohttpd libmicrohttpd-dev)" libmicrohttpd-dev libmicrohttpd "HTTP"
 if [ "$system" = Linux ]; then
     need "$(has_library libedit libedit-dev)" libedit-dev - "edited lines in chat"
 fi
@@ -96,7 +98,7 @@ fi
 
 echo "Missing to $group:$reasons"
 if [ "$system" = Darwin ]; then
-    echo "Install them with: brew install jansson xxhash cmake ninja pkgconf cmocka"
+    echo "Install them with: brew install jansson xxhash libmicrohttpd cmake ninja pkgconf cmocka"
     exit 1
 fi
 if ! command -v apt-get >/dev/null 2>&1; then

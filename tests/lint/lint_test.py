@@ -170,7 +170,8 @@ class Rules(unittest.TestCase):
             self.fires("threads", "apps/x.c", text)
             for path in ("src/base/pool.c", "src/base/mem.c", "src/store/reader_pread.c",
                          "src/cache/expert_cache.c", "src/session/session.c",
-                         "src/session/session_batch.c", "src/server/jobs.c"):
+                         "src/session/session_batch.c", "src/server/jobs.c",
+                         "src/server/recall.c"):
                 self.silent(path, text)
 
     # ---- shape

@@ -1,0 +1,281 @@
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/limits.h"
+#include "base/plat.h"
+#include "cmd.h"
+#include "common.h"
+#include "limit.h"
+#include "server/server.h"
+#include "term.h"
+
+#define CONTEXT_DEFAULT 32768
+#define CONTEXT_LEAST 4096
+#define SESSIONS_LEAST 4
+
+static struct server *volatile running; /* for the signal handler */
+
+struct serving {
+    const struct args *args;
+    struct fm_model *model;
+    struct fm_snapshots *snapshots;
+    struct fm_model_info info;
+    struct app_speeds speeds; /* all 0: not measured */
+    bool is_quiet;
+};
+
+static void on_stop(int signal_number)
+{
+    (void)signal_number;
+    if (running != NULL)
+        server_stop(running);
+}
+
+/* Once the model is loaded; before that a signal kills. */
+static void catch_signals(void)
+{
+    struct sigaction action = {.sa_handler = on_stop};
+    (void)sigemptyset(&action.sa_mask); /* cannot fail for a valid pointer */
+    (void)sigaction(SIGINT, &action, NULL);
+    (void)sigaction(SIGTERM, &action, NULL);
+}
+
+static void log_line(void *ctx, const char *line)
+{
+    const struct serving *s = ctx;
+    char stamp[32];
+    const time_t now = time(NULL);
+    struct tm local = {0};
+    if (s->is_quiet)
+        return;
+    (void)localtime_r(&now, &local);
+    (void)strftime(stamp, sizeof stamp, "%H:%M:%S", &local);
+    say("%s %s", stamp, line);
+}
+
+static double limit_share(void *ctx, const struct fm_stats *before, const struct fm_stats *after,
+                          double position)
+{
+    const struct serving *s = ctx;
+    struct limit limit;
+    limit_between(before, after, &s->info, position, s->speeds.disk.read.median,
+                  s->speeds.machine.read.median, &limit);
+    return limit.percent > 0 ? limit.percent / 100 : -1;
+}
+
+/* The file's or directory's name, without what only says its form. */
+static void name_model(const char *path, char name[128])
+{
+    char real[LIMIT_PATH_BYTES];
+    const char *from = plat_real_path(path, real) ? real : path;
+    const char *slash = strrchr(from, '/');
+    (void)snprintf(name, 128, "%.127s", slash != NULL ? slash + 1 : from);
+    char *dot = strrchr(name, '.');
+    if (dot != NULL && dot != name && (strcmp(dot, ".fmoe") == 0 || strcmp(dot, ".gguf") == 0))
+        *dot = '\0';
+}
+
+/* Without --context, as much as agents want, or as much of it as the budget holds. */
+static int open_model(struct serving *s, unsigned n_sessions, struct fm_error *err)
+{
+    const struct args *args = s->args;
+    struct app_model_options how = {.n_context = (unsigned)args_uint(args, "context"),
+                                    .n_marks = 4, .n_sessions = n_sessions, .keeps_heat = true};
+    if (args_given(args, "context"))
+        return app_model_open(args, &how, &s->model, err);
+    struct fm_model *metadata = NULL;
+    int rc = app_model_open_metadata(args, &metadata, err);
+    if (rc != 0)
+        return rc;
+    fm_model_info(metadata, &s->info);
+    fm_model_close(metadata);
+    how.n_context = s->info.max_context < CONTEXT_DEFAULT ? s->info.max_context : CONTEXT_DEFAULT;
+    while ((rc = app_model_open(args, &how, &s->model, err)) == FM_ERR_BUDGET &&
+           how.n_context / 2 >= CONTEXT_LEAST) {
+        say("note: the budget does not hold %u sessions of %u tokens; trying half of that "
+            "(--context, --sessions)", n_sessions, how.n_context);
+        how.n_context /= 2;
+        *err = (struct fm_error){0};
+    }
+    return rc;
+}
+
+static int open_snapshots(struct serving *s, struct fm_error *err)
+{
+    const char *dir = args_text(s->args, "snapshots");
+    return dir != NULL ? fm_snapshots_open(s->model, dir, args_uint(s->args, "snapshot-limit"),
+                                           &s->snapshots, err) : 0;
+}
+
+static int measure(struct serving *s, struct fm_error *err)
+{
+    if (!args_flag(s->args, "measure"))
+        return 0;
+    if (!s->is_quiet)
+        say("measuring the machine");
+    return app_speeds_measure(s->args, true, NULL, &s->speeds, err);
+}
+
+static void say_ready(const struct serving *s, const char *host, unsigned port, const char *name,
+                      unsigned n_parallel, unsigned n_sessions)
+{
+    struct fm_stats stats;
+    char budget[UNIT_BYTES];
+    const char *open = strchr(host, ':') != NULL ? "[" : "";
+    fm_model_stats(s->model, &stats);
+    say("%s (%s), %u tokens of context, %u together, %u conversations in memory, budget %s", name,
+        s->info.architecture, stats.n_context, n_parallel, n_sessions,
+        human_bytes(stats.memory_budget_bytes, budget));
+    say("listening on http://%s%s%s:%u", open, host, open[0] != '\0' ? "]" : "", port);
+}
+
+static int serve(struct serving *s, struct fm_error *err)
+{
+    const struct args *args = s->args;
+    const unsigned n_parallel = (unsigned)args_uint(args, "parallel");
+    unsigned n_sessions = (unsigned)args_uint(args, "sessions");
+    char name[128];
+    if (n_sessions == 0)
+        n_sessions = n_parallel + 2 > SESSIONS_LEAST ? n_parallel + 2 : SESSIONS_LEAST;
+    if (n_sessions < n_parallel)
+        return err_set(err, FM_ERR_ARG, "--sessions %u is less than --parallel %u: each answer "
+                       "needs one", n_sessions, n_parallel);
+    int rc = measure(s, err);
+    if (rc == 0)
+        rc = open_model(s, n_sessions, err);
+    if (rc == 0)
+        rc = open_snapshots(s, err);
+    if (rc != 0)
+        return rc;
+    fm_model_info(s->model, &s->info);
+    name_model(app_model_path(args), name);
+    const char *key = args_text(args, "api-key");
+    const struct server_options options = {
+        .model = s->model, .snapshots = s->snapshots,
+        .model_name = args_text(args, "name") != NULL ? args_text(args, "name") : name,
+        .model_path = app_model_path(args), .host = args_text(args, "host"),
+        .port = (unsigned)args_uint(args, "port"), .n_parallel = n_parallel,
+        .n_sessions = n_sessions, .n_queue = (unsigned)args_uint(args, "queue"),
+        .n_connections = (unsigned)args_uint(args, "connections"),
+        .api_key = key != NULL ? key : getenv("FLASHMOE_API_KEY"), .cors = args_text(args, "cors"),
+        .request_bytes = args_uint(args, "request-limit"),
+        .request_s = (unsigned)args_uint(args, "time-limit"),
+        .idle_s = (unsigned)args_uint(args, "idle-limit"),
+        .grace_s = (unsigned)args_uint(args, "grace"),
+        .limit_share = args_flag(args, "measure") ? limit_share : NULL, .log = log_line, .ctx = s};
+    struct server *server = NULL;
+    rc = server_open(&options, &server, err);
+    if (rc != 0)
+        return rc;
+    running = server;
+    catch_signals();
+    say_ready(s, options.host, server_port(server), options.model_name, n_parallel, n_sessions);
+    rc = server_run(server, err);
+    if (!s->is_quiet)
+        say("stopped");
+    server_close(server);
+    running = NULL;
+    return rc;
+}
+
+static int run_serve(const struct args *args)
+{
+    struct fm_error err = {0};
+    struct serving s = {.args = args, .is_quiet = args_flag(args, "quiet")};
+    const int rc = serve(&s, &err);
+    fm_snapshots_close(s.snapshots);
+    fm_model_close(s.model);
+    return rc == 0 ? STATUS_OK : say_failed(&err, rc == FM_ERR_ARG ? STATUS_USAGE : STATUS_FAILED);
+}
+
+static const struct option server_options[] = {
+    {.name = "host", .kind = OPTION_STRING, .metavar = "ADDRESS", .value = "127.0.0.1",
+     .help = "Address to listen on. The default is reached from this machine alone; 0.0.0.0 from "
+             "everywhere, which wants --api-key and a reverse proxy with TLS"},
+    {.name = "port", .letter = 'P', .kind = OPTION_UINT, .metavar = "N", .max = 65535,
+     .value = "8080", .help = "Port to listen on; 0 takes one that is free"},
+    {.name = "name", .kind = OPTION_STRING, .metavar = "TEXT", .shown = "the file's name",
+     .help = "The model's name in the API. Requests may ask for any"},
+    {.name = "api-key", .kind = OPTION_STRING, .metavar = "KEY",
+     .shown = "FLASHMOE_API_KEY, or none",
+     .help = "Answer only those who send it, as 'Authorization: Bearer KEY' or 'x-api-key: KEY'. "
+             "In the environment, others on the machine do not see it"},
+    {.name = "cors", .kind = OPTION_STRING, .metavar = "ORIGIN,...",
+     .shown = "pages of this machine",
+     .help = "Web pages that may use the server, as in https://a.example; * for all"},
+    {.name = "parallel", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = 256, .value = "4",
+     .help = "Requests answered together: each pass over the model computes a token of each"},
+    {.name = "sessions", .kind = OPTION_UINT, .metavar = "N", .max = 1024, .value = "0",
+     .help = "Conversations whose state stays in memory; 0: --parallel and two, at least four"},
+    {.name = "queue", .kind = OPTION_UINT, .metavar = "N", .max = 65536, .value = "64",
+     .help = "Requests that may wait. More are told to come back (503, or 529 for Anthropic's "
+             "clients)"},
+    {.name = "connections", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = 60000,
+     .value = "2048", .help = "Connections at a time"},
+    {.name = "request-limit", .kind = OPTION_BYTES, .metavar = "SIZE", .min = 1024, .value = "32M",
+     .help = "Bytes of a request at most"},
+    {.name = "time-limit", .kind = OPTION_UINT, .metavar = "SECONDS", .max = 1u << 30,
+     .value = "0", .help = "A request that takes longer fails; 0: none does"},
+    {.name = "idle-limit", .kind = OPTION_UINT, .metavar = "SECONDS", .min = 1, .max = 86400,
+     .value = "60", .help = "A connection without a request is closed after this time"},
+    {.name = "grace", .kind = OPTION_UINT, .metavar = "SECONDS", .max = 86400, .value = "30",
+     .help = "Time that running answers have to finish when the server is stopped"},
+    {.name = "measure", .kind = OPTION_FLAG,
+     .help = "Measure memory and disk at the start, in a few seconds, so that the page can show "
+             "how near decoding comes to what the machine allows"},
+    {.name = NULL},
+};
+
+static const struct option kept_options[] = {
+    {.name = "snapshots", .kind = OPTION_PATH, .metavar = "DIR",
+     .help = "Keep conversations in this folder when they leave memory, in idle time, and at the "
+             "end, so that none is computed again"},
+    {.name = "snapshot-limit", .kind = OPTION_BYTES, .metavar = "SIZE", .min = 1 << 20,
+     .value = "8G",
+     .help = "Most that the folder may hold; what was used longest ago goes first"},
+    {.name = NULL},
+};
+
+/* As group_context, with another default. */
+static const struct option context_options[] = {
+    {.name = "context", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_CONTEXT,
+     .shown = "the model's maximum, at most 32768, or what the budget holds",
+     .help = "Positions that prompt and answer share. A request that needs more is refused"},
+    {.name = NULL},
+};
+
+static const struct option_group group_server = {"Server", server_options};
+static const struct option_group group_kept = {"Conversations", kept_options};
+static const struct option_group group_positions = {"Memory and speed", context_options};
+
+const struct command cmd_serve = {
+    .name = "serve",
+    .summary = "Serve a model over HTTP: OpenAI's and Anthropic's API, and a page",
+    .description =
+        "Answers /v1/chat/completions, /v1/completions, /v1/responses and /v1/messages, streamed "
+        "or whole, with tools and reasoning; /v1/models, /v1/messages/count_tokens, /tokenize, "
+        "/detokenize, /apply-template, /health, /metrics, /props, /slots, /stats and /experts; "
+        "and a page to chat with at /. docs/SERVER.md describes all of it.\n"
+        "Requests are answered together, --parallel at a time, with the bits that each would get "
+        "alone. A conversation that goes on computes only what is new.\n"
+        "Ctrl-C or SIGTERM takes no more requests, lets those that run finish within --grace, and "
+        "keeps conversations where --snapshots says; a second one ends them at once. Each request "
+        "gets one line on standard error.",
+    .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help,
+                                          .is_optional = true},
+                                         {.name = NULL}},
+    .groups = (const struct option_group *const[]){&group_server, &group_kept, &group_engine,
+                                                   &group_positions, &group_messages, &group_help,
+                                                   NULL},
+    .examples = (const struct example[]){
+        {"flashmoe serve", "The nano model, at http://127.0.0.1:8080"},
+        {"flashmoe serve MODEL --memory 12G --snapshots ~/.cache/serve",
+         "A large one, whose conversations survive a restart"},
+        {"flashmoe serve MODEL --host 0.0.0.0 --api-key SECRET --parallel 8",
+         "For others, eight at a time"},
+        {NULL, NULL}},
+    .run = run_serve,
+};

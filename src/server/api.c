@@ -1,0 +1,290 @@
+#include "server/api.h"
+
+#include <stdio.h>
+#include <sys/types.h>
+
+#include "base/limits.h"
+#include "base/plat.h"
+#include "server/fields.h"
+#include "server/text_json.h"
+#include "text/message.h"
+
+#define LOGIT_BIAS_MAX 1024
+
+/* ---- ids and keys ------------------------------------------------------------------------- */
+
+static uint64_t mix(uint64_t z)
+{
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull; /* SplitMix64 */
+    z = (z ^ z >> 27) * 0x94d049bb133111ebull;
+    return z ^ z >> 31;
+}
+
+/* Differs at every call: the HTTP thread makes all of them. */
+static uint64_t new_seed(void)
+{
+    static uint64_t state;
+    state += 0x9e3779b97f4a7c15ull + plat_now_ns();
+    return mix(state ^ (uint64_t)plat_wall_ns());
+}
+
+void api_new_id(const char *prefix, char id[40])
+{
+    char letters[MESSAGE_ID_BYTES];
+    message_call_id(new_seed(), 0, letters);
+    (void)snprintf(id, 40, "%s%s", prefix, letters + sizeof "call_" - 1);
+}
+
+uint64_t api_key_of(const char *text)
+{
+    uint64_t hash = 0xcbf29ce484222325ull; /* FNV-1a */
+    for (; *text != '\0'; text++)
+        hash = (hash ^ (unsigned char)*text) * 0x100000001b3ull;
+    return hash != 0 ? hash : 1;
+}
+
+/* ---- fields that dialects share ------------------------------------------------------------- */
+
+static void read_bias(struct api_call *call, const struct fields *f, struct job_spec *spec)
+{
+    const json_t *bias = fields_object(f, "logit_bias");
+    const size_t n = json_object_size(bias);
+    const char *key;
+    json_t *value;
+    if (n == 0)
+        return;
+    if (n > LOGIT_BIAS_MAX) {
+        (void)fields_fail(f, "logit_bias", "must have at most 1024 tokens");
+        return;
+    }
+    spec->bias = mem_new(n, sizeof *spec->bias, "logit_bias", NULL);
+    if (spec->bias == NULL) {
+        (void)api_fail(&call->error, API_INTERNAL, NULL, "no memory for logit_bias");
+        return;
+    }
+    spec->sampling.logit_bias = spec->bias;
+    json_object_foreach((json_t *)bias, key, value) {
+        uint64_t id = 0;
+        for (const char *c = key; *c != '\0'; c++)
+            id = *c >= '0' && *c <= '9' && id < INT32_MAX ? id * 10 + (uint64_t)(*c - '0')
+                                                          : UINT32_MAX;
+        const double x = json_number_value(value);
+        if (key[0] == '\0' || id > INT32_MAX || !json_is_number(value) || x < -100 || x > 100) {
+            (void)fields_fail(f, "logit_bias", "must map token ids to numbers from -100 to 100");
+            return;
+        }
+        spec->bias[spec->sampling.n_logit_bias++] =
+            (struct fm_logit_bias){(int32_t)id, (float)x};
+    }
+}
+
+void api_read_sampling(struct api_call *call, const struct fields *f, struct job_spec *spec)
+{
+    struct fm_sampling *s = &spec->sampling;
+    fm_sampling_default(call->context->model, s);
+    s->temperature = (float)fields_number(f, "temperature", 0, 10, (double)s->temperature);
+    s->top_p = (float)fields_number(f, "top_p", 0, 1, (double)s->top_p);
+    s->min_p = (float)fields_number(f, "min_p", 0, 1, (double)s->min_p);
+    s->typical_p = (float)fields_number(f, "typical_p", 0, 1, (double)s->typical_p);
+    if (json_is_integer(fields_find(f, "top_k")) &&
+        json_integer_value(fields_find(f, "top_k")) == -1)
+        s->top_k = 0; /* as some clients switch it off */
+    else
+        s->top_k = (unsigned)fields_uint(f, "top_k", 0, LIMIT_VOCAB, s->top_k);
+    const double repetition = (double)s->repetition_penalty;
+    s->repetition_penalty = (float)fields_number(
+        f, "repetition_penalty", 0, 100, fields_number(f, "repeat_penalty", 0, 100, repetition));
+    s->presence_penalty = (float)fields_number(f, "presence_penalty", -100, 100, 0);
+    s->frequency_penalty = (float)fields_number(f, "frequency_penalty", -100, 100, 0);
+    const json_t *seed = fields_find(f, "seed");
+    if (seed == NULL)
+        s->seed = new_seed() & 0xffffffffu;
+    else if (json_is_integer(seed))
+        s->seed = (uint64_t)json_integer_value(seed);
+    else
+        (void)fields_fail(f, "seed", "must be a whole number");
+    read_bias(call, f, spec);
+}
+
+static void add_stop(struct api_call *call, const struct fields *f, const char *name,
+                     const json_t *stop, struct job_spec *spec)
+{
+    const size_t bytes = json_string_length(stop);
+    if (!json_is_string(stop) || bytes > LIMIT_STOP_STRING_BYTES ||
+        memchr(json_string_value(stop), '\0', bytes) != NULL) {
+        (void)fields_fail(f, name, "must be a string or an array of strings of 4096 bytes at most");
+        return;
+    }
+    if (bytes == 0)
+        return;
+    if (spec->n_stops == JOB_STOPS_MAX) {
+        (void)fields_fail(f, name, "must have at most 16 strings");
+        return;
+    }
+    char *copy = mem_strdup(json_string_value(stop), NULL);
+    if (copy == NULL) {
+        (void)api_fail(&call->error, API_INTERNAL, NULL, "no memory for '%s'", name);
+        return;
+    }
+    (void)snprintf(call->stops[spec->n_stops], sizeof call->stops[0], "%s", copy);
+    spec->stops[spec->n_stops++] = copy;
+}
+
+void api_read_stops(struct api_call *call, const struct fields *f, const char *name,
+                    struct job_spec *spec)
+{
+    const json_t *stop = fields_find(f, name);
+    if (stop != NULL && !json_is_array(stop))
+        add_stop(call, f, name, stop, spec);
+    for (size_t i = 0; i < json_array_size(stop); i++)
+        add_stop(call, f, name, json_array_get(stop, i), spec);
+}
+
+void api_read_format(struct api_call *call, const json_t *format, const char *name,
+                     struct job_spec *spec)
+{
+    const char *type = json_string_value(json_object_get(format, "type"));
+    (void)spec;
+    if (format == NULL || (type != NULL && strcmp(type, "text") == 0))
+        return;
+    (void)api_fail(&call->error, API_BAD, name, "'%s' of type '%s' is not supported; 'text' is",
+                   name, type != NULL ? type : "none");
+}
+
+int api_add_prompt(struct api_call *call, struct job_spec *spec, int32_t *ids, size_t n_ids)
+{
+    const unsigned most = call->context->n_context;
+    int rc = 0;
+    if (n_ids == 0)
+        rc = api_fail(&call->error, API_BAD, "prompt", "the prompt has no tokens");
+    else if (n_ids >= most)
+        rc = api_fail(&call->error, API_CONTEXT, "messages", "the prompt has %zu tokens and the "
+                      "context holds %u, of which the answer needs one at least; the server's "
+                      "--context sets it", n_ids, most);
+    else if (spec->n_prompts == JOB_PROMPTS_MAX)
+        rc = api_fail(&call->error, API_BAD, "prompt", "'prompt' must have at most %d prompts",
+                      JOB_PROMPTS_MAX);
+    if (rc != 0) {
+        fm_free(ids);
+        return rc;
+    }
+    spec->prompts[spec->n_prompts++] = (struct job_prompt){ids, n_ids};
+    return 0;
+}
+
+/* ---- calls -------------------------------------------------------------------------------- */
+
+int api_call_read(struct api_call *call, const struct api *api, const struct api_context *context,
+                  const json_t *body, struct job_spec *spec)
+{
+    *call = (struct api_call){.context = context, .api = api};
+    *spec = (struct job_spec){.n_choices = 1, .limit_ns = context->limit_ns};
+    if (!json_is_object(body))
+        return api_fail(&call->error, API_BAD, NULL, "the body must be a JSON object");
+    const struct fields f = {body, &call->error, ""};
+    call->created_s = plat_wall_ns() / 1000000000;
+    (void)snprintf(call->model, sizeof call->model, "%s",
+                   fields_string(&f, "model", context->model_name));
+    call->is_stream = spec->is_stream = fields_bool(&f, "stream", false);
+    spec->id_seed = new_seed();
+    int rc = call->error.fault == API_GOOD ? api->read(call, body, spec) : -1;
+    if (rc == 0 && call->error.fault != API_GOOD)
+        rc = -1;
+    if (rc == 0) {
+        call->n_choices = spec->n_prompts * spec->n_choices;
+        call->choices = mem_new(call->n_choices, sizeof *call->choices, "the answers", NULL);
+        if (call->choices == NULL)
+            rc = api_fail(&call->error, API_INTERNAL, NULL, "no memory for the answers");
+    }
+    if (rc != 0)
+        job_spec_clear(spec);
+    return rc;
+}
+
+void api_call_clear(struct api_call *call)
+{
+    for (unsigned i = 0; call->choices != NULL && i < call->n_choices; i++) {
+        struct api_choice *c = &call->choices[i];
+        for (size_t k = 0; k < c->n_calls; k++)
+            text_buffer_clear(&c->calls[k].arguments);
+        mem_free(c->calls);
+        json_decref(c->logprobs);
+        text_buffer_clear(&c->reasoning);
+        text_buffer_clear(&c->content);
+    }
+    mem_free(call->choices);
+    json_decref(call->echo);
+    json_decref(call->request);
+    call->choices = NULL;
+    call->echo = call->request = NULL;
+}
+
+static bool add_logprobs(struct api_choice *c, json_t *logprobs)
+{
+    if (logprobs == NULL)
+        return true;
+    if (c->logprobs == NULL)
+        c->logprobs = json_array();
+    return json_array_extend(c->logprobs, logprobs) == 0;
+}
+
+static bool collect(struct api_call *call, const struct job_event *event)
+{
+    if (event->choice >= call->n_choices)
+        return true; /* the events that end a job */
+    struct api_choice *c = &call->choices[event->choice];
+    switch (event->kind) {
+    case JOB_REASONING:
+        return add_logprobs(c, event->logprobs) &&
+               text_buffer_add(&c->reasoning, event->text, event->text_bytes);
+    case JOB_CONTENT:
+        return add_logprobs(c, event->logprobs) &&
+               text_buffer_add(&c->content, event->text, event->text_bytes);
+    case JOB_CALL_BEGIN:
+        if (mem_grow((void **)&c->calls, &c->cap_calls, c->n_calls + 1, sizeof *c->calls,
+                     "the tool calls", NULL) != 0)
+            return false;
+        c->calls[c->n_calls] = (struct api_call_made){{0}, {0}, {0}};
+        (void)snprintf(c->calls[c->n_calls].id, sizeof c->calls->id, "%s", event->id);
+        (void)snprintf(c->calls[c->n_calls].name, sizeof c->calls->name, "%s", event->name);
+        c->n_calls++;
+        return true;
+    case JOB_CALL_ARGUMENTS:
+        return c->n_calls == 0 || text_buffer_add(&c->calls[c->n_calls - 1].arguments, event->text,
+                                                  event->text_bytes);
+    case JOB_CHOICE_END:
+        c->end = event->end;
+        c->stop = event->stop;
+        return add_logprobs(c, event->logprobs);
+    default:
+        return true;
+    }
+}
+
+bool api_call_take(struct api_call *call, const struct job_event *event)
+{
+    bool is_good = true;
+    if (event->kind == JOB_STARTED) {
+        call->usage.n_prompt = event->n_prompt;
+        call->usage.n_cached = event->n_cached;
+    }
+    if (!call->is_stream || call->api->collects)
+        is_good = collect(call, event);
+    return is_good && (!call->is_stream || call->api->write(call, event));
+}
+
+/* ---- frames ------------------------------------------------------------------------------- */
+
+bool api_frame(struct api_call *call, const char *event, json_t *value)
+{
+    const bool is_good = (event == NULL || text_add_format(call->out, "event: %s\n", event)) &&
+                         text_add_string(call->out, "data: ") &&
+                         text_add_json(call->out, value) && text_add_string(call->out, "\n\n");
+    json_decref(value);
+    return is_good;
+}
+
+json_t *api_buffer_json(const struct text_buffer *buffer)
+{
+    return text_json(text_buffer_text(buffer), buffer->n);
+}

@@ -1,0 +1,478 @@
+/* OpenAI's chat completions and completions. */
+#include <stdio.h>
+
+#include "server/conversation.h"
+#include "server/fields.h"
+#include "server/text_json.h"
+
+/* ---- reading: conversations ----------------------------------------------------------------- */
+
+static int read_calls(const json_t *calls, const char *path, struct turn *turn,
+                      struct api_error *error)
+{
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < json_array_size(calls); i++) {
+        const json_t *call = json_array_get(calls, i);
+        const json_t *function = json_object_get(call, "function");
+        const char *name = json_string_value(json_object_get(function, "name"));
+        const char *id = json_string_value(json_object_get(call, "id"));
+        if (name == NULL)
+            rc = api_fail(error, API_BAD, path, "'%stool_calls[%zu].function.name' must be a "
+                          "string", path, i);
+        else if (turn_add_call(turn, id != NULL ? id : "", name,
+                               json_object_get(function, "arguments")) != 0)
+            rc = api_fail(error, API_INTERNAL, NULL, "no memory for the conversation");
+    }
+    return rc;
+}
+
+static bool is_role(const char *role)
+{
+    static const char *const roles[] = {"system", "developer", "user", "assistant", "tool",
+                                        "function"};
+    for (size_t i = 0; i < sizeof roles / sizeof roles[0]; i++)
+        if (strcmp(role, roles[i]) == 0)
+            return true;
+    return false;
+}
+
+static int read_message(const json_t *message, size_t i, struct recall *recall,
+                        struct conversation *c, struct api_error *error)
+{
+    char path[64], content[80];
+    struct turn turn = {0};
+    (void)snprintf(path, sizeof path, "messages[%zu].", i);
+    (void)snprintf(content, sizeof content, "%scontent", path);
+    const struct fields f = {message, error, path};
+    if (!json_is_object(message))
+        return api_fail(error, API_BAD, path, "'messages[%zu]' must be an object", i);
+    turn.role = fields_string(&f, "role", "");
+    if (!is_role(turn.role))
+        return fields_fail(&f, "role", "must be system, developer, user, assistant or tool");
+    if (strcmp(turn.role, "function") == 0)
+        turn.role = "tool";
+    turn.call_id = fields_string(&f, "tool_call_id", NULL);
+    turn.name = fields_string(&f, "name", NULL);
+    const char *reasoning =
+        fields_string(&f, "reasoning_content", NULL);
+    if (reasoning == NULL && json_is_string(fields_find(&f, "reasoning")))
+        reasoning = fields_string(&f, "reasoning", NULL);
+    int rc = content_text(fields_find(&f, "content"), content, &turn.content, error);
+    if (rc == 0 && reasoning != NULL && !text_add_string(&turn.reasoning, reasoning))
+        rc = api_fail(error, API_INTERNAL, NULL, "no memory for the conversation");
+    if (rc == 0)
+        rc = read_calls(fields_array(&f, "tool_calls"), path, &turn, error);
+    if (rc == 0 && conversation_add(c, &turn, recall) != 0)
+        rc = api_fail(error, API_INTERNAL, NULL, "no memory for the conversation");
+    turn_clear(&turn);
+    return rc;
+}
+
+static int read_tools(const struct fields *f, struct conversation *c)
+{
+    const json_t *tools = fields_array(f, "tools");
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < json_array_size(tools); i++) {
+        const json_t *tool = json_array_get(tools, i);
+        const json_t *function = json_object_get(tool, "function");
+        const char *type = json_string_value(json_object_get(tool, "type"));
+        const char *name = json_string_value(json_object_get(function, "name"));
+        if (type != NULL && strcmp(type, "function") != 0)
+            continue; /* the provider's own tools: there are none here */
+        if (name == NULL)
+            return api_fail(f->error, API_BAD, "tools", "'tools[%zu].function.name' must be a "
+                            "string", i);
+        rc = conversation_add_tool(c, name,
+                                   json_string_value(json_object_get(function, "description")),
+                                   json_object_get(function, "parameters"));
+    }
+    return rc == 0 ? 0 : api_fail(f->error, API_INTERNAL, NULL, "no memory for the tools");
+}
+
+static int read_variables(const struct fields *f, struct conversation *c)
+{
+    const json_t *kwargs = fields_object(f, "chat_template_kwargs");
+    const char *effort = fields_string(f, "reasoning_effort", NULL), *key;
+    json_t *value;
+    int rc = 0;
+    json_object_foreach((json_t *)kwargs, key, value)
+        rc |= conversation_set(c, key, json_incref(value));
+    if (effort != NULL && json_object_get(kwargs, "reasoning_effort") == NULL)
+        rc |= conversation_set(c, "reasoning_effort", json_string(effort));
+    if (effort != NULL && json_object_get(kwargs, "enable_thinking") == NULL &&
+        (strcmp(effort, "none") == 0 || strcmp(effort, "minimal") == 0))
+        rc |= conversation_set(c, "enable_thinking", json_false());
+    return rc == 0 ? 0 : api_fail(f->error, API_INTERNAL, NULL, "no memory for the variables");
+}
+
+int openai_conversation(const json_t *body, struct recall *recall, struct conversation *c,
+                        struct api_error *error)
+{
+    const struct fields f = {body, error, ""};
+    const json_t *messages = fields_array(&f, "messages");
+    const json_t *choice = fields_find(&f, "tool_choice");
+    int rc = error->fault == API_GOOD ? 0 : -1;
+    for (size_t i = 0; rc == 0 && i < json_array_size(messages); i++)
+        rc = read_message(json_array_get(messages, i), i, recall, c, error);
+    if (rc == 0 && !(json_is_string(choice) && strcmp(json_string_value(choice), "none") == 0))
+        rc = read_tools(&f, c);
+    return rc == 0 ? read_variables(&f, c) : rc;
+}
+
+/* ---- reading: the calls --------------------------------------------------------------------- */
+
+static void read_common(struct api_call *call, const struct fields *f, struct job_spec *spec)
+{
+    const json_t *options = fields_object(f, "stream_options");
+    const struct fields of = {options, &call->error, "stream_options."};
+    call->wants_usage = fields_bool(&of, "include_usage", false);
+    call->wants_progress = fields_bool(f, "return_progress", false);
+    const uint64_t most = fields_uint(f, "max_tokens", 1, UINT32_MAX, 0);
+    spec->n_most = fields_uint(f, "max_completion_tokens", 1, UINT32_MAX, most);
+    spec->n_choices = (unsigned)fields_uint(f, "n", 1, JOB_CHOICES_MAX, 1);
+    const char *key = fields_string(f, "prompt_cache_key", NULL);
+    if (key != NULL)
+        spec->key = api_key_of(key);
+    api_read_sampling(call, f, spec);
+    api_read_stops(call, f, "stop", spec);
+    api_read_format(call, fields_object(f, "response_format"), "response_format", spec);
+}
+
+static int read_chat(struct api_call *call, const json_t *body, struct job_spec *spec)
+{
+    const struct fields f = {body, &call->error, ""};
+    struct conversation c = {0};
+    api_new_id("chatcmpl-", call->id);
+    read_common(call, &f, spec);
+    call->has_logprobs = spec->wants_logprobs = fields_bool(&f, "logprobs", false);
+    spec->n_top_logprobs = (unsigned)fields_uint(&f, "top_logprobs", 0, JOB_TOP_LOGPROBS_MAX, 0);
+    if (spec->n_top_logprobs > 0 && !spec->wants_logprobs)
+        (void)fields_fail(&f, "top_logprobs", "needs 'logprobs' to be true");
+    int rc = call->error.fault == API_GOOD
+                 ? openai_conversation(body, call->context->recall, &c, &call->error) : -1;
+    if (rc == 0)
+        rc = conversation_encode(&c, call, spec);
+    conversation_clear(&c);
+    return rc;
+}
+
+static int add_text_prompt(struct api_call *call, struct job_spec *spec, const json_t *text)
+{
+    struct fm_error err = {0};
+    int32_t *ids = NULL;
+    size_t n_ids = 0;
+    const int rc = fm_tokenize(call->context->model, json_string_value(text),
+                               json_string_length(text), FM_TEXT_WITH_SPECIAL, &ids, &n_ids, &err);
+    if (rc != 0)
+        return api_fail(&call->error, api_fault_of(rc), "prompt", "%s", err.text);
+    return api_add_prompt(call, spec, ids, n_ids);
+}
+
+static int add_token_prompt(struct api_call *call, struct job_spec *spec, const json_t *list)
+{
+    struct fm_model_info info;
+    const size_t n = json_array_size(list);
+    int32_t *ids = mem_new(n, sizeof *ids, "a prompt", NULL);
+    fm_model_info(call->context->model, &info);
+    if (ids == NULL)
+        return api_fail(&call->error, API_INTERNAL, NULL, "no memory for the prompt");
+    for (size_t i = 0; i < n; i++) {
+        const json_t *id = json_array_get(list, i);
+        const json_int_t value = json_integer_value(id);
+        if (!json_is_integer(id) || value < 0 || value >= info.vocabulary) {
+            mem_free(ids);
+            return api_fail(&call->error, API_BAD, "prompt", "'prompt' has a token that is none of "
+                            "0 to %u at place %zu", info.vocabulary - 1, i);
+        }
+        ids[i] = (int32_t)value;
+    }
+    return api_add_prompt(call, spec, ids, n);
+}
+
+/* A text, a list of texts, a list of tokens, or a list of such lists. */
+static int read_prompts(struct api_call *call, const json_t *prompt, struct job_spec *spec)
+{
+    const json_t *first = json_array_get(prompt, 0);
+    if (json_is_string(prompt))
+        return add_text_prompt(call, spec, prompt);
+    if (json_is_integer(first))
+        return add_token_prompt(call, spec, prompt);
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < json_array_size(prompt); i++) {
+        const json_t *one = json_array_get(prompt, i);
+        if (json_is_string(one))
+            rc = add_text_prompt(call, spec, one);
+        else if (json_is_array(one))
+            rc = add_token_prompt(call, spec, one);
+        else
+            rc = api_fail(&call->error, API_BAD, "prompt", "'prompt[%zu]' must be a string or an "
+                          "array of tokens", i);
+    }
+    if (rc == 0 && first == NULL)
+        rc = api_fail(&call->error, API_BAD, "prompt", "'prompt' must be a string, an array of "
+                      "strings, or an array of tokens");
+    return rc;
+}
+
+static int read_completions(struct api_call *call, const json_t *body, struct job_spec *spec)
+{
+    const struct fields f = {body, &call->error, ""};
+    const json_t *prompt = fields_find(&f, "prompt");
+    api_new_id("cmpl-", call->id);
+    read_common(call, &f, spec);
+    if (spec->n_most == 0)
+        spec->n_most = 16; /* what this endpoint does without */
+    call->has_logprobs = spec->wants_logprobs = fields_find(&f, "logprobs") != NULL;
+    spec->n_top_logprobs = (unsigned)fields_uint(&f, "logprobs", 0, JOB_TOP_LOGPROBS_MAX, 0);
+    if (fields_uint(&f, "best_of", 1, JOB_CHOICES_MAX, 1) > spec->n_choices)
+        (void)fields_fail(&f, "best_of", "must not be more than 'n'");
+    const char *suffix = fields_string(&f, "suffix", "");
+    if (suffix[0] != '\0')
+        (void)fields_fail(&f, "suffix", "is not supported");
+    if (fields_bool(&f, "echo", false)) {
+        if (!json_is_string(prompt) || spec->wants_logprobs)
+            (void)fields_fail(&f, "echo", "is for one prompt that is text, without logprobs");
+        else
+            call->echo = json_incref((json_t *)prompt);
+    }
+    if (call->error.fault != API_GOOD)
+        return -1;
+    return read_prompts(call, prompt, spec);
+}
+
+/* ---- writing -------------------------------------------------------------------------------- */
+
+static const char *finish_of(enum job_end end)
+{
+    return end == JOB_END_LENGTH ? "length" : end == JOB_END_CALLS ? "tool_calls" : "stop";
+}
+
+static json_t *usage_json(const struct job_usage *u)
+{
+    return json_pack("{s:I, s:I, s:I, s:{s:I}, s:{s:I}}",
+                     "prompt_tokens", (json_int_t)u->n_prompt,
+                     "completion_tokens", (json_int_t)u->n_answer,
+                     "total_tokens", (json_int_t)(u->n_prompt + u->n_answer),
+                     "prompt_tokens_details", "cached_tokens", (json_int_t)u->n_cached,
+                     "completion_tokens_details", "reasoning_tokens",
+                     (json_int_t)u->n_reasoning);
+}
+
+/* The frame of every object; takes `choices`. */
+static json_t *object_json(const struct api_call *call, const char *object, json_t *choices)
+{
+    return json_pack("{s:s, s:s, s:I, s:s, s:o}", "id", call->id, "object", object, "created",
+                     (json_int_t)call->created_s, "model", call->model, "choices", choices);
+}
+
+static json_t *chat_logprobs(json_t *list)
+{
+    return list != NULL ? json_pack("{s:O, s:n}", "content", list, "refusal") : json_null();
+}
+
+/* Takes `delta`. */
+static bool chat_chunk(struct api_call *call, unsigned choice, json_t *delta, json_t *logprobs,
+                       const char *finish)
+{
+    json_t *one = json_pack("{s:i, s:o, s:s?}", "index", (int)choice, "delta", delta,
+                            "finish_reason", finish);
+    if (call->has_logprobs)
+        (void)json_object_set_new(one, "logprobs", chat_logprobs(logprobs));
+    json_t *chunk = object_json(call, "chat.completion.chunk", json_pack("[o]", one));
+    if (call->wants_usage)
+        (void)json_object_set_new(chunk, "usage", json_null());
+    return api_frame(call, NULL, chunk);
+}
+
+static json_t *text_delta(const char *name, const struct job_event *event)
+{
+    return json_pack("{s:o}", name, text_json(event->text, event->text_bytes));
+}
+
+static bool write_progress(struct api_call *call, const struct job_event *event)
+{
+    if (!text_add_format(call->out, ": prompt %llu/%llu\n\n", (unsigned long long)event->n_done,
+                         (unsigned long long)event->n_prompt))
+        return false;
+    if (!call->wants_progress)
+        return true;
+    json_t *chunk = object_json(call, "chat.completion.chunk", json_array());
+    (void)json_object_set_new(chunk, "prompt_progress",
+                              json_pack("{s:I, s:I, s:I}", "total", (json_int_t)event->n_prompt,
+                                        "cache", (json_int_t)event->n_cached, "processed",
+                                        (json_int_t)event->n_done));
+    return api_frame(call, NULL, chunk);
+}
+
+static bool write_done(struct api_call *call, const char *object)
+{
+    bool is_good = true;
+    if (call->wants_usage) {
+        json_t *chunk = object_json(call, object, json_array());
+        (void)json_object_set_new(chunk, "usage", usage_json(&call->usage));
+        is_good = api_frame(call, NULL, chunk);
+    }
+    return is_good && text_add_string(call->out, "data: [DONE]\n\n");
+}
+
+static bool write_failed(struct api_call *call)
+{
+    return api_frame(call, NULL, api_error_json(&call->error, API_OPENAI)) &&
+           text_add_string(call->out, "data: [DONE]\n\n");
+}
+
+static bool write_chat(struct api_call *call, const struct job_event *event)
+{
+    const unsigned choice = event->choice;
+    switch (event->kind) {
+    case JOB_STARTED:
+        return chat_chunk(call, choice, json_pack("{s:s, s:s}", "role", "assistant", "content", ""),
+                          NULL, NULL);
+    case JOB_PROGRESS:
+        return write_progress(call, event);
+    case JOB_REASONING:
+        return chat_chunk(call, choice, text_delta("reasoning_content", event), event->logprobs,
+                          NULL);
+    case JOB_CONTENT:
+        return chat_chunk(call, choice, text_delta("content", event), event->logprobs, NULL);
+    case JOB_CALL_BEGIN:
+        return chat_chunk(call, choice,
+                          json_pack("{s:[{s:i, s:s, s:s, s:{s:s, s:s}}]}", "tool_calls", "index",
+                                    (int)event->call, "id", event->id, "type", "function",
+                                    "function", "name", event->name, "arguments", ""),
+                          NULL, NULL);
+    case JOB_CALL_ARGUMENTS:
+        return chat_chunk(call, choice,
+                          json_pack("{s:[{s:i, s:{s:o}}]}", "tool_calls", "index",
+                                    (int)event->call, "function", "arguments",
+                                    text_json(event->text, event->text_bytes)),
+                          NULL, NULL);
+    case JOB_CALL_END:
+        return true;
+    case JOB_CHOICE_END:
+        return chat_chunk(call, choice, json_object(), event->logprobs, finish_of(event->end));
+    case JOB_DONE:
+        return write_done(call, "chat.completion.chunk");
+    case JOB_FAILED:
+        return write_failed(call);
+    }
+    return true;
+}
+
+static json_t *calls_json(const struct api_choice *c)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < c->n_calls; i++)
+        (void)json_array_append_new(
+            list, json_pack("{s:s, s:s, s:{s:s, s:o}}", "id", c->calls[i].id, "type", "function",
+                            "function", "name", c->calls[i].name, "arguments",
+                            api_buffer_json(&c->calls[i].arguments)));
+    return list;
+}
+
+static json_t *whole_chat(const struct api_call *call)
+{
+    json_t *choices = json_array();
+    for (unsigned i = 0; i < call->n_choices; i++) {
+        const struct api_choice *c = &call->choices[i];
+        const bool is_silent = c->content.n == 0 && c->n_calls > 0;
+        json_t *message = json_pack("{s:s, s:o, s:n}", "role", "assistant", "content",
+                                    is_silent ? json_null() : api_buffer_json(&c->content),
+                                    "refusal");
+        if (c->reasoning.n > 0)
+            (void)json_object_set_new(message, "reasoning_content",
+                                      api_buffer_json(&c->reasoning));
+        if (c->n_calls > 0)
+            (void)json_object_set_new(message, "tool_calls", calls_json(c));
+        json_t *one = json_pack("{s:i, s:o, s:o, s:s}", "index", (int)i, "message", message,
+                                "logprobs", call->has_logprobs ? chat_logprobs(c->logprobs)
+                                                               : json_null(),
+                                "finish_reason", finish_of(c->end));
+        (void)json_array_append_new(choices, one);
+    }
+    json_t *all = object_json(call, "chat.completion", choices);
+    (void)json_object_set_new(all, "usage", usage_json(&call->usage));
+    return all;
+}
+
+/* The older form: lists side by side. */
+static json_t *text_logprobs(const json_t *list, bool has_logprobs)
+{
+    if (!has_logprobs)
+        return json_null();
+    json_t *tokens = json_array(), *values = json_array(), *tops = json_array();
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *entry = json_array_get(list, i), *top;
+        json_t *best = json_object();
+        size_t k;
+        json_array_foreach(json_object_get(entry, "top_logprobs"), k, top)
+            (void)json_object_set(best, json_string_value(json_object_get(top, "token")),
+                                  json_object_get(top, "logprob"));
+        (void)json_array_append(tokens, json_object_get(entry, "token"));
+        (void)json_array_append(values, json_object_get(entry, "logprob"));
+        (void)json_array_append_new(tops, best);
+    }
+    return json_pack("{s:o, s:o, s:o, s:[]}", "tokens", tokens, "token_logprobs", values,
+                     "top_logprobs", tops, "text_offset");
+}
+
+/* Takes `text`. */
+static bool text_chunk(struct api_call *call, unsigned choice, json_t *text,
+                       const json_t *logprobs, const char *finish)
+{
+    json_t *one = json_pack("{s:i, s:o, s:o, s:s?}", "index", (int)choice, "text", text, "logprobs",
+                            text_logprobs(logprobs, call->has_logprobs), "finish_reason", finish);
+    return api_frame(call, NULL, object_json(call, "text_completion", json_pack("[o]", one)));
+}
+
+static bool write_completions(struct api_call *call, const struct job_event *event)
+{
+    switch (event->kind) {
+    case JOB_STARTED:
+        return call->echo == NULL || text_chunk(call, event->choice, json_incref(call->echo), NULL,
+                                                NULL);
+    case JOB_PROGRESS:
+        return write_progress(call, event);
+    case JOB_CONTENT:
+        return text_chunk(call, event->choice, text_json(event->text, event->text_bytes),
+                          event->logprobs, NULL);
+    case JOB_CHOICE_END:
+        return text_chunk(call, event->choice, json_string(""), event->logprobs,
+                          finish_of(event->end));
+    case JOB_DONE:
+        return write_done(call, "text_completion");
+    case JOB_FAILED:
+        return write_failed(call);
+    default:
+        return true;
+    }
+}
+
+static json_t *whole_completions(const struct api_call *call)
+{
+    json_t *choices = json_array();
+    for (unsigned i = 0; i < call->n_choices; i++) {
+        const struct api_choice *c = &call->choices[i];
+        struct text_buffer text = {0};
+        if (call->echo != NULL)
+            (void)text_buffer_add(&text, json_string_value(call->echo),
+                                  json_string_length(call->echo));
+        (void)text_buffer_add(&text, text_buffer_text(&c->content), c->content.n);
+        json_t *one = json_pack("{s:i, s:o, s:o, s:s}", "index", (int)i, "text",
+                                api_buffer_json(&text), "logprobs",
+                                text_logprobs(c->logprobs, call->has_logprobs), "finish_reason",
+                                finish_of(c->end));
+        (void)json_array_append_new(choices, one);
+        text_buffer_clear(&text);
+    }
+    json_t *all = object_json(call, "text_completion", choices);
+    (void)json_object_set_new(all, "usage", usage_json(&call->usage));
+    return all;
+}
+
+const struct api api_chat = {.path = "/v1/chat/completions", .dialect = API_OPENAI,
+                             .read = read_chat, .write = write_chat, .whole = whole_chat,
+                             .ping = ": ping\n\n"};
+const struct api api_completions = {.path = "/v1/completions", .dialect = API_OPENAI,
+                                    .read = read_completions, .write = write_completions,
+                                    .whole = whole_completions, .ping = ": ping\n\n"};

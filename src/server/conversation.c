@@ -1,0 +1,267 @@
+#include "server/conversation.h"
+
+#include <stdio.h>
+
+#include "base/plat.h"
+#include "server/text_json.h"
+
+void turn_clear(struct turn *turn)
+{
+    text_buffer_clear(&turn->content);
+    text_buffer_clear(&turn->reasoning);
+    json_decref(turn->calls);
+    *turn = (struct turn){0};
+}
+
+void conversation_clear(struct conversation *c)
+{
+    json_decref(c->messages);
+    json_decref(c->tools);
+    json_decref(c->variables);
+    *c = (struct conversation){0};
+}
+
+int conversation_set(struct conversation *c, const char *variable, json_t *value)
+{
+    if (c->variables == NULL)
+        c->variables = json_object();
+    return json_object_set_new(c->variables, variable, value);
+}
+
+int conversation_add_tool(struct conversation *c, const char *name, const char *description,
+                          const json_t *schema)
+{
+    json_t *function = json_pack("{s:s, s:s, s:o}", "name", name, "description",
+                                 description != NULL ? description : "", "parameters",
+                                 schema != NULL ? json_deep_copy(schema)
+                                                : json_pack("{s:s, s:{}}", "type", "object",
+                                                            "properties"));
+    if (c->tools == NULL)
+        c->tools = json_array();
+    return json_array_append_new(c->tools, json_pack("{s:s, s:o}", "type", "function", "function",
+                                                     function));
+}
+
+/* ---- messages ----------------------------------------------------------------------------- */
+
+/* Arguments that are text become the object they say, for templates that walk through it. */
+static json_t *arguments_of(const json_t *arguments)
+{
+    if (!json_is_string(arguments))
+        return arguments != NULL ? json_incref((json_t *)arguments) : json_object();
+    json_t *parsed = json_loadb(json_string_value(arguments), json_string_length(arguments), 0,
+                                NULL);
+    if (json_is_object(parsed))
+        return parsed;
+    json_decref(parsed);
+    return json_string_length(arguments) == 0 ? json_object()
+                                              : json_incref((json_t *)arguments);
+}
+
+int turn_add_call(struct turn *turn, const char *id, const char *name, const json_t *arguments)
+{
+    json_t *call = json_pack("{s:s, s:s, s:{s:s, s:o}}", "id", id, "type", "function", "function",
+                             "name", name, "arguments", arguments_of(arguments));
+    if (turn->calls == NULL)
+        turn->calls = json_array();
+    return json_array_append_new(turn->calls, call);
+}
+
+/* Puts the calls back as the model wrote them, when all are known. */
+static void recall_calls(struct turn *turn, struct recall *recall)
+{
+    struct text_buffer all = {0};
+    const size_t n = json_array_size(turn->calls);
+    bool is_known = n > 0 && recall != NULL;
+    for (size_t i = 0; is_known && i < n; i++) {
+        size_t bytes = 0;
+        const char *id = json_string_value(json_object_get(json_array_get(turn->calls, i), "id"));
+        char *text = id != NULL ? recall_find(recall, id, &bytes) : NULL;
+        is_known = text != NULL && text_buffer_add(&all, text, bytes);
+        mem_free(text);
+    }
+    if (is_known && text_buffer_add(&turn->content, text_buffer_text(&all), all.n)) {
+        json_decref(turn->calls);
+        turn->calls = NULL;
+    }
+    text_buffer_clear(&all);
+}
+
+/* System messages in front are one. */
+static bool join_system(struct conversation *c, struct turn *turn)
+{
+    const size_t n = json_array_size(c->messages);
+    json_t *first = json_array_get(c->messages, 0);
+    if (n != 1 || strcmp(json_string_value(json_object_get(first, "role")), "system") != 0)
+        return false;
+    struct text_buffer both = {0};
+    const json_t *old = json_object_get(first, "content");
+    const bool is_good = text_buffer_add(&both, json_string_value(old), json_string_length(old)) &&
+                         text_buffer_add(&both, "\n\n", 2) &&
+                         text_buffer_add(&both, text_buffer_text(&turn->content),
+                                         turn->content.n) &&
+                         json_object_set_new(first, "content", api_buffer_json(&both)) == 0;
+    text_buffer_clear(&both);
+    return is_good;
+}
+
+int conversation_add(struct conversation *c, struct turn *turn, struct recall *recall)
+{
+    if (c->messages == NULL)
+        c->messages = json_array();
+    const char *role = strcmp(turn->role, "developer") == 0 ? "system" : turn->role;
+    if (strcmp(role, "system") == 0 && join_system(c, turn)) {
+        turn_clear(turn);
+        return 0;
+    }
+    if (strcmp(role, "system") == 0 && json_array_size(c->messages) > 0)
+        role = "user";
+    recall_calls(turn, recall);
+    json_t *message = json_pack("{s:s, s:o}", "role", role, "content",
+                                api_buffer_json(&turn->content));
+    if (turn->reasoning.n > 0)
+        (void)json_object_set_new(message, "reasoning_content",
+                                  api_buffer_json(&turn->reasoning));
+    if (turn->calls != NULL)
+        (void)json_object_set(message, "tool_calls", turn->calls);
+    if (turn->call_id != NULL)
+        (void)json_object_set_new(message, "tool_call_id", json_string(turn->call_id));
+    if (turn->name != NULL)
+        (void)json_object_set_new(message, "name", json_string(turn->name));
+    const int rc = json_array_append_new(c->messages, message);
+    turn_clear(turn);
+    return rc;
+}
+
+static int add_part(const json_t *part, const char *path, size_t i, struct text_buffer *out,
+                    struct api_error *error)
+{
+    const char *type = json_string_value(json_object_get(part, "type"));
+    const json_t *text = json_object_get(part, "text");
+    char name[96];
+    (void)snprintf(name, sizeof name, "%s[%zu]", path, i);
+    if (json_is_string(part))
+        text = part;
+    else if (type != NULL && strcmp(type, "refusal") == 0)
+        text = json_object_get(part, "refusal");
+    else if (type == NULL || (strcmp(type, "text") != 0 && strcmp(type, "input_text") != 0 &&
+                              strcmp(type, "output_text") != 0))
+        return api_fail(error, API_BAD, name, "'%s' is a part of type '%s'; this model reads text "
+                        "only", name, type != NULL ? type : "none");
+    if (!json_is_string(text))
+        return api_fail(error, API_BAD, name, "'%s' has no text", name);
+    return text_buffer_add(out, json_string_value(text), json_string_length(text))
+               ? 0 : api_fail(error, API_INTERNAL, NULL, "no memory for the conversation");
+}
+
+int content_text(const json_t *content, const char *path, struct text_buffer *out,
+                 struct api_error *error)
+{
+    if (content == NULL || json_is_null(content))
+        return 0;
+    if (json_is_string(content))
+        return text_buffer_add(out, json_string_value(content), json_string_length(content))
+                   ? 0 : api_fail(error, API_INTERNAL, NULL, "no memory for the conversation");
+    if (!json_is_array(content))
+        return api_fail(error, API_BAD, path, "'%s' must be a string or an array of parts", path);
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < json_array_size(content); i++)
+        rc = add_part(json_array_get(content, i), path, i, out, error);
+    return rc;
+}
+
+/* ---- the prompt --------------------------------------------------------------------------- */
+
+static struct fm_chat_options clock_now(void)
+{
+    return (struct fm_chat_options){.now_s = plat_wall_ns() / 1000000000};
+}
+
+/* What the template gets. */
+static bool write_conversation(const struct conversation *c, struct text_buffer *out)
+{
+    json_t *all = json_object();
+    if (json_array_size(c->messages) > 0)
+        (void)json_object_set(all, "messages", c->messages);
+    if (c->tools != NULL)
+        (void)json_object_set(all, "tools", c->tools);
+    bool is_good = all != NULL && (c->variables == NULL ||
+                                   json_object_update_missing(all, c->variables) == 0);
+    is_good = is_good && text_add_json(out, all);
+    json_decref(all);
+    return is_good;
+}
+
+static int check(const struct conversation *c, struct api_error *error)
+{
+    return json_array_size(c->messages) > 0
+               ? 0 : api_fail(error, API_BAD, "messages", "'messages' must be an array with a "
+                              "message at least");
+}
+
+int conversation_ids(const struct conversation *c, const struct fm_model *model, int32_t **ids,
+                     size_t *n_ids, struct api_error *error)
+{
+    struct fm_error err = {0};
+    struct text_buffer text = {0};
+    const struct fm_chat_options now = clock_now();
+    *ids = NULL;
+    *n_ids = 0;
+    if (check(c, error) != 0)
+        return -1;
+    int rc = write_conversation(c, &text)
+                 ? fm_tokenize_messages(model, text_buffer_text(&text), text.n, &now, ids, n_ids,
+                                        &err)
+                 : err_set(&err, FM_ERR_NOMEM, "no memory for the conversation");
+    text_buffer_clear(&text);
+    return rc == 0 ? 0 : api_fail(error, api_fault_of(rc), "messages", "%s", err.text);
+}
+
+int conversation_render(const struct conversation *c, const struct fm_model *model, char **out,
+                        size_t *bytes, struct api_error *error)
+{
+    struct fm_error err = {0};
+    struct text_buffer text = {0};
+    const struct fm_chat_options now = clock_now();
+    *out = NULL;
+    if (check(c, error) != 0)
+        return -1;
+    int rc = write_conversation(c, &text)
+                 ? fm_chat_render(model, text_buffer_text(&text), text.n, &now, out, bytes, &err)
+                 : err_set(&err, FM_ERR_NOMEM, "no memory for the conversation");
+    text_buffer_clear(&text);
+    return rc == 0 ? 0 : api_fail(error, api_fault_of(rc), "messages", "%s", err.text);
+}
+
+/* The template has opened the reasoning already. */
+static bool is_thinking(const struct fm_model *model, const int32_t *ids, size_t n_ids)
+{
+    static const char marker[] = "<think>";
+    const size_t n = sizeof marker - 1;
+    char tail[256];
+    size_t used = 0;
+    for (size_t i = n_ids > 8 ? n_ids - 8 : 0; i < n_ids; i++) {
+        size_t bytes = 0;
+        const char *text = fm_token_text(model, ids[i], &bytes);
+        if (text == NULL || used + bytes > sizeof tail)
+            continue;
+        memcpy(tail + used, text, bytes);
+        used += bytes;
+    }
+    while (used > 0 && (tail[used - 1] == '\n' || tail[used - 1] == ' '))
+        used--;
+    return used >= n && memcmp(tail + used - n, marker, n) == 0;
+}
+
+int conversation_encode(const struct conversation *c, struct api_call *call,
+                        struct job_spec *spec)
+{
+    int32_t *ids = NULL;
+    size_t n_ids = 0;
+    if (conversation_ids(c, call->context->model, &ids, &n_ids, &call->error) != 0)
+        return -1;
+    spec->is_chat = true;
+    spec->is_thinking = is_thinking(call->context->model, ids, n_ids);
+    spec->tools = json_incref(c->tools);
+    return api_add_prompt(call, spec, ids, n_ids);
+}

@@ -1,0 +1,64 @@
+/* A conversation in the form that chat templates take, whichever dialect it came in: an array of
+ * {role, content, reasoning_content, tool_calls}, content always a text.
+ *
+ * System messages at the front become one; later ones are the user's, because templates refuse
+ * them there. A tool call that this server has written is put back with the very bytes the model
+ * wrote (recall.h), so that the history is the one that was computed. One thread; owns its JSON. */
+#ifndef FLASHMOE_SERVER_CONVERSATION_H
+#define FLASHMOE_SERVER_CONVERSATION_H
+
+#include "server/api.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct conversation {
+    json_t *messages;
+    json_t *tools;     /* [{type: function, function: {...}}]; NULL: none */
+    json_t *variables; /* of the template; NULL: none */
+};
+
+/* A message as it comes together; each is owned, or NULL. */
+struct turn {
+    const char *role;
+    struct text_buffer content, reasoning;
+    json_t *calls; /* [{id, type, function: {name, arguments}}] */
+    const char *call_id, *name; /* of a tool's result; borrowed */
+};
+
+void turn_clear(struct turn *turn);
+void conversation_clear(struct conversation *c);
+
+/* Adds the message and clears it. 0, or -1 for want of memory. */
+int conversation_add(struct conversation *c, struct turn *turn, struct recall *recall);
+/* A tool call of an assistant's message: arguments are text or an object. */
+int turn_add_call(struct turn *turn, const char *id, const char *name, const json_t *arguments);
+/* A tool that may be called. `schema` may be NULL. */
+int conversation_add_tool(struct conversation *c, const char *name, const char *description,
+                          const json_t *schema);
+int conversation_set(struct conversation *c, const char *variable, json_t *value); /* takes it */
+
+/* The text of a content: a string, null, or an array of parts of which each is text. */
+int content_text(const json_t *content, const char *path, struct text_buffer *out,
+                 struct api_error *error);
+
+/* Renders and tokenizes it into the job's prompt. */
+int conversation_encode(const struct conversation *c, struct api_call *call,
+                        struct job_spec *spec);
+/* The same apart from a call: ids freed with fm_free. */
+int conversation_ids(const struct conversation *c, const struct fm_model *model, int32_t **ids,
+                     size_t *n_ids, struct api_error *error);
+int conversation_render(const struct conversation *c, const struct fm_model *model, char **text,
+                        size_t *bytes, struct api_error *error);
+
+/* The readers of the dialects: a body's messages and tools. */
+int openai_conversation(const json_t *body, struct recall *recall, struct conversation *c,
+                        struct api_error *error);
+int anthropic_conversation(const json_t *body, struct recall *recall, struct conversation *c,
+                           struct api_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,314 @@
+/* Requests: from their first line to their answer. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/plat.h"
+#include "server/http_internal.h"
+#include "server/text_json.h"
+
+static const struct route routes[] = {
+    {.path = "/", .method = "GET", .is_open = true, .get = get_page},
+    {.path = "/health", .method = "GET", .is_open = true, .get = get_health},
+    {.path = "/models", .method = "GET", .get = get_models},
+    {.path = "/metrics", .method = "GET", .get = get_metrics},
+    {.path = "/props", .method = "GET", .get = get_props},
+    {.path = "/slots", .method = "GET", .get = get_slots},
+    {.path = "/stats", .method = "GET", .get = get_stats},
+    {.path = "/experts", .method = "GET", .get = get_experts},
+    {.path = "/chat/completions", .method = "POST", .api = &api_chat},
+    {.path = "/completions", .method = "POST", .api = &api_completions},
+    {.path = "/responses", .method = "POST", .api = &api_responses},
+    {.path = "/messages", .method = "POST", .api = &api_messages},
+    {.path = "/messages/count_tokens", .method = "POST", .look = api_count_tokens},
+    {.path = "/tokenize", .method = "POST", .look = api_tokenize},
+    {.path = "/detokenize", .method = "POST", .look = api_detokenize},
+    {.path = "/apply-template", .method = "POST", .look = api_apply_template},
+};
+
+/* /v1 may be there or not. A model's own path is that of the list; other files are the page's. */
+static const struct route *find_route(const char *path)
+{
+    if (strncmp(path, "/v1/", 4) == 0)
+        path += 3;
+    for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++)
+        if (strcmp(path, routes[i].path) == 0)
+            return &routes[i];
+    if (strncmp(path, "/models/", 8) == 0)
+        return &routes[2];
+    return strchr(path + (path[0] == '/'), '/') == NULL && strchr(path, '.') != NULL ? &routes[0]
+                                                                                    : NULL;
+}
+
+static bool is_get(const struct request *r)
+{
+    return strcmp(r->method, "GET") == 0 || strcmp(r->method, "HEAD") == 0;
+}
+
+/* ---- jobs ----------------------------------------------------------------------------------- */
+
+void http_resume(struct request *r)
+{
+    if (!r->is_suspended)
+        return;
+    r->is_suspended = false;
+    MHD_resume_connection(r->connection);
+}
+
+void http_give_up(struct request *r)
+{
+    if (r->is_gone)
+        return;
+    r->is_gone = true;
+    if (r->job != NULL)
+        jobs_cancel(r->server->jobs, r->job);
+    http_resume(r);
+}
+
+static void take_event(struct request *r, const struct job_event *event)
+{
+    if (event->kind == JOB_DONE || event->kind == JOB_FAILED) {
+        jobs_usage(r->server->jobs, r->job, &r->usage);
+        r->call.usage = r->usage;
+        r->is_over = true;
+    }
+    if (event->kind == JOB_FAILED) {
+        (void)api_fail(&r->call.error, api_fault_of(event->code), NULL, "%s", event->text);
+        r->error = r->call.error;
+        r->server->n_errors += !r->is_gone;
+    }
+    if (!api_call_take(&r->call, event))
+        http_give_up(r); /* no memory: the client sees a connection that breaks */
+}
+
+void http_take_events(struct request *r)
+{
+    const size_t n_before = r->out.n;
+    struct job_event *event = jobs_take_events(r->server->jobs, r->job), *next;
+    for (; event != NULL; event = next) {
+        next = event->next;
+        if (!r->is_gone)
+            take_event(r, event);
+        job_event_free(event);
+    }
+    if (r->out.n != n_before)
+        r->written_ns = plat_now_ns();
+    if (r->out.n > r->out_at || r->is_over)
+        http_resume(r);
+}
+
+/* The key of the conversation that a header names. */
+static uint64_t session_key(const struct request *r)
+{
+    static const char *const names[] = {"x-claude-code-session-id", "session_id",
+                                        "x-session-affinity"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const char *value = MHD_lookup_connection_value(r->connection, MHD_HEADER_KIND, names[i]);
+        if (value != NULL && value[0] != '\0')
+            return api_key_of(value);
+    }
+    return 0;
+}
+
+static enum MHD_Result begin_call(struct request *r, const json_t *body)
+{
+    struct fm_error err = {0};
+    struct job_spec spec;
+    r->has_call = true;
+    int rc = api_call_read(&r->call, r->route->api, &r->server->context, body, &spec);
+    r->call.out = &r->out;
+    if (rc != 0) {
+        r->error = r->call.error;
+        return reply_error(r);
+    }
+    const uint64_t key = session_key(r);
+    spec.key = key != 0 ? key : spec.key;
+    rc = jobs_submit(r->server->jobs, &spec, r, &r->job, &err);
+    if (rc != 0) {
+        (void)api_fail(&r->error, api_fault_of(rc), NULL, "%s", err.text);
+        return reply_error(r);
+    }
+    r->written_ns = plat_now_ns();
+    if (r->call.is_stream) /* something to send at once, so that the headers are */
+        return text_add_string(&r->out, ": queued\n\n") ? reply_stream(r) : MHD_NO;
+    r->is_suspended = true;
+    MHD_suspend_connection(r->connection);
+    return MHD_YES;
+}
+
+/* Of a call that was not streamed. */
+static enum MHD_Result end_call(struct request *r)
+{
+    if (r->is_gone)
+        return MHD_NO;
+    if (r->error.fault != API_GOOD)
+        return reply_error(r);
+    return reply_json(r, 200, r->call.api->whole(&r->call));
+}
+
+/* ---- requests ------------------------------------------------------------------------------- */
+
+static enum MHD_Result answer_body(struct request *r)
+{
+    json_error_t why;
+    json_t *answer = NULL;
+    json_t *body = json_loadb(text_buffer_text(&r->body), r->body.n, JSON_ALLOW_NUL, &why);
+    enum MHD_Result result;
+    text_buffer_clear(&r->body);
+    if (body == NULL) {
+        (void)api_fail(&r->error, API_BAD, NULL, "the body is not JSON: line %d, column %d: %s",
+                       why.line, why.column, why.text);
+        return reply_error(r);
+    }
+    if (r->route->api != NULL)
+        result = begin_call(r, body);
+    else if (r->route->look(&r->server->context, body, &answer, &r->error) == 0)
+        result = reply_json(r, 200, answer);
+    else
+        result = reply_error(r);
+    json_decref(body);
+    return result;
+}
+
+/* What is known to be wrong from the headers alone. */
+static void check_headers(struct request *r)
+{
+    const char *length = MHD_lookup_connection_value(r->connection, MHD_HEADER_KIND,
+                                                     "Content-Length");
+    const bool fits_method = r->route != NULL && (strcmp(r->route->method, "GET") == 0
+                                                      ? is_get(r)
+                                                      : strcmp(r->method, "POST") == 0);
+    const uint64_t most = r->server->options.request_bytes;
+    char *end = NULL;
+    if (!(r->route != NULL && r->route->is_open) && !http_is_allowed(r))
+        (void)api_fail(&r->error, API_AUTH, NULL, "the API key is missing or wrong: send it as "
+                       "'Authorization: Bearer KEY' or as 'x-api-key: KEY'");
+    else if (r->route == NULL)
+        (void)api_fail(&r->error, API_NOT_FOUND, NULL, "there is no %s %s here", r->method,
+                       r->path);
+    else if (!fits_method)
+        (void)api_fail(&r->error, API_METHOD, NULL, "%s takes %s, not %s", r->path,
+                       r->route->method, r->method);
+    else if (length != NULL && strtoull(length, &end, 10) > most)
+        (void)api_fail(&r->error, API_TOO_LARGE, NULL, "the request has %s bytes and at most %llu "
+                       "are taken", length, (unsigned long long)most);
+}
+
+static struct request *new_request(struct server *server, struct MHD_Connection *connection,
+                                   const char *url, const char *method)
+{
+    struct request *r = mem_new(1, sizeof *r, "a request", NULL);
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    if (r == NULL)
+        return NULL;
+    r->server = server;
+    r->connection = connection;
+    r->client = info != NULL ? info->socket_context : NULL;
+    r->began_ns = plat_now_ns();
+    (void)snprintf(r->method, sizeof r->method, "%s", method);
+    (void)snprintf(r->path, sizeof r->path, "%s", url);
+    if (r->client != NULL)
+        r->client->request = r;
+    server->n_requests++;
+    r->route = strlen(url) < sizeof r->path ? find_route(url) : NULL;
+    r->dialect = strncmp(url, "/v1/messages", 12) == 0 ||
+                         MHD_lookup_connection_value(connection, MHD_HEADER_KIND,
+                                                     "anthropic-version") != NULL
+                     ? API_ANTHROPIC : API_OPENAI;
+    return r;
+}
+
+enum MHD_Result http_handle(void *ctx, struct MHD_Connection *connection, const char *url,
+                            const char *method, const char *version, const char *upload,
+                            size_t *upload_bytes, void **state)
+{
+    struct server *server = ctx;
+    struct request *r = *state;
+    (void)version;
+    if (r == NULL) {
+        r = *state = new_request(server, connection, url, method);
+        if (r == NULL)
+            return MHD_NO;
+        if (strcmp(method, "OPTIONS") == 0)
+            return reply_preflight(r);
+        check_headers(r);
+        return r->error.fault != API_GOOD ? reply_error(r) : MHD_YES;
+    }
+    if (*upload_bytes > 0) {
+        if (r->body.n + *upload_bytes > server->options.request_bytes ||
+            !text_buffer_add(&r->body, upload, *upload_bytes))
+            return MHD_NO; /* sent in chunks, so that nobody knew: the connection breaks */
+        *upload_bytes = 0;
+        return MHD_YES;
+    }
+    r->is_read = true;
+    if (r->has_call)
+        return end_call(r);
+    return is_get(r) ? r->route->get(r) : answer_body(r);
+}
+
+/* ---- the end -------------------------------------------------------------------------------- */
+
+static void log_call(const struct request *r, char *line, size_t bytes)
+{
+    const struct job_usage *u = &r->usage;
+    const uint64_t n_used = u->n_hits + u->n_misses;
+    const double decode_s = (double)u->decode_ns * 1e-9;
+    (void)snprintf(line, bytes,
+                   " | queue %.0f ms | prompt %llu tokens, %llu cached, %.0f ms | answer %llu "
+                   "tokens, %.1f tok/s | hits %.0f%%, %.1f MB read",
+                   (double)u->queue_ns * 1e-6, (unsigned long long)u->n_prompt,
+                   (unsigned long long)u->n_cached, (double)u->prefill_ns * 1e-6,
+                   (unsigned long long)u->n_answer,
+                   decode_s > 0 && u->n_answer > 1 ? (double)(u->n_answer - 1) / decode_s : 0.0,
+                   n_used > 0 ? 100 * (double)u->n_hits / (double)n_used : 100.0,
+                   (double)u->bytes_read * 1e-6);
+}
+
+static void log_request(const struct request *r)
+{
+    char line[512], call[256] = "";
+    const struct server_options *o = &r->server->options;
+    if (o->log == NULL)
+        return;
+    if (r->job != NULL)
+        log_call(r, call, sizeof call);
+    (void)snprintf(line, sizeof line, "%s %.100s %u%s%s, %llu bytes, %.0f ms%s%s%.120s", r->method,
+                   r->path, r->status, r->has_call && r->call.is_stream ? " stream" : "",
+                   r->is_gone || (r->job != NULL && !r->is_over) ? " client gone" : "",
+                   (unsigned long long)r->n_sent, (double)(plat_now_ns() - r->began_ns) * 1e-6,
+                   call, r->error.fault != API_GOOD ? " | " : "", r->error.text);
+    o->log(o->ctx, line);
+}
+
+void http_completed(void *ctx, struct MHD_Connection *connection, void **state,
+                    enum MHD_RequestTerminationCode code)
+{
+    struct server *server = ctx;
+    struct request *r = *state;
+    (void)connection;
+    (void)code;
+    if (r == NULL)
+        return;
+    if (r->job != NULL && !r->is_over)
+        jobs_cancel(server->jobs, r->job);
+    log_request(r);
+    if (r->job != NULL) {
+        job_disown(r->job);
+        jobs_release(server->jobs, r->job);
+    }
+    if (r->client != NULL) {
+        r->client->request = NULL;
+        r->client->since_ns = plat_now_ns();
+    }
+    if (r->has_call)
+        api_call_clear(&r->call);
+    text_buffer_clear(&r->body);
+    text_buffer_clear(&r->out);
+    server->n_requests--;
+    server->n_served++;
+    server->n_bytes += r->n_sent;
+    mem_free(r);
+    *state = NULL;
+}

@@ -1,0 +1,122 @@
+/* What the files of the HTTP side share. All of it belongs to the thread of server_run. */
+#ifndef FLASHMOE_SERVER_HTTP_INTERNAL_H
+#define FLASHMOE_SERVER_HTTP_INTERNAL_H
+
+#include <microhttpd.h>
+
+#include "server/api.h"
+#include "server/jobs.h"
+#include "server/server.h"
+#include "server/web.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct request;
+
+/* A connection, from accept to close. */
+struct client {
+    struct client *before, *after;
+    struct request *request; /* NULL: none has begun */
+    int fd;
+    uint64_t since_ns; /* opened, or the last request was over */
+};
+
+/* One exchange on it. */
+struct request {
+    struct server *server;
+    struct client *client; /* NULL once it is closed */
+    struct MHD_Connection *connection;
+    const struct route *route; /* NULL: there is none, and the error is known */
+    enum api_dialect dialect;
+    char method[12], path[160];
+    uint64_t began_ns;
+    bool is_read;      /* its body is whole */
+    bool is_suspended; /* it waits for its job */
+    bool is_over;      /* the answer is whole */
+    bool is_gone;      /* the client went away */
+    struct text_buffer body;
+    struct api_error error;
+    unsigned status;
+    uint64_t n_sent;
+
+    /* Of a call that has a job. */
+    struct job *job;
+    bool has_call;
+    struct api_call call;
+    struct text_buffer out; /* of a stream; what was sent is cut off */
+    size_t out_at;
+    uint64_t written_ns; /* when something was last added to it */
+    struct job_usage usage;
+};
+
+struct server {
+    struct server_options options;
+    struct api_context context;
+    struct jobs *jobs;
+    struct recall *recall;
+    struct MHD_Daemon *daemon;
+    int listen_fd, epoll_fd; /* epoll_fd -1: where the system has none */
+    int wake[2];             /* a pipe: the engine has news, or somebody wants it to stop */
+    volatile int n_stops;    /* wishes, counted by the signal handler */
+    unsigned port;
+    int64_t began_s;
+    uint64_t begin_ns, stop_ns;
+    struct client *clients;
+    unsigned n_clients, n_requests; /* now */
+    uint64_t n_served, n_errors, n_bytes; /* requests answered, with a fault of ours; bytes */
+    uint64_t peek_turn;
+};
+
+struct route {
+    const char *path; /* without /v1 */
+    const char *method;
+    bool is_open; /* without the key */
+    const struct api *api; /* or: */
+    int (*look)(const struct api_context *context, const json_t *body, json_t **answer,
+                struct api_error *error);
+    enum MHD_Result (*get)(struct request *request);
+};
+
+/* ---- http.c ---- */
+
+enum MHD_Result http_handle(void *server, struct MHD_Connection *connection, const char *url,
+                            const char *method, const char *version, const char *upload,
+                            size_t *upload_bytes, void **request);
+void http_completed(void *server, struct MHD_Connection *connection, void **request,
+                    enum MHD_RequestTerminationCode code);
+/* Its job has news. */
+void http_take_events(struct request *request);
+void http_resume(struct request *request);
+/* The client went away. */
+void http_give_up(struct request *request);
+
+/* ---- http_reply.c ---- */
+
+/* A file of the page, or 304 where the browser has it. */
+enum MHD_Result reply_page(struct request *r, const struct web_file *file);
+enum MHD_Result reply_bytes(struct request *r, unsigned status, const char *type,
+                            const void *bytes, size_t n);
+enum MHD_Result reply_json(struct request *r, unsigned status, json_t *value); /* takes it */
+enum MHD_Result reply_error(struct request *r); /* r->error */
+enum MHD_Result reply_stream(struct request *r);
+enum MHD_Result reply_preflight(struct request *r);
+/* Whether the request has the key. */
+bool http_is_allowed(const struct request *r);
+
+/* ---- status.c: what the server knows of itself ---- */
+
+enum MHD_Result get_page(struct request *r);
+enum MHD_Result get_health(struct request *r);
+enum MHD_Result get_models(struct request *r);
+enum MHD_Result get_metrics(struct request *r);
+enum MHD_Result get_props(struct request *r);
+enum MHD_Result get_slots(struct request *r);
+enum MHD_Result get_stats(struct request *r);
+enum MHD_Result get_experts(struct request *r);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,94 @@
+/* A job: one request's prompts and how they are to be answered, and what becomes of it as a list of
+ * events. It knows no protocol.
+ *
+ * The HTTP thread makes a job, gives it to the engine (jobs.h) and takes its events; the engine
+ * thread adds them. A job is counted: whoever holds a reference ends it with jobs_release. The
+ * specification belongs to the job and does not change once it was submitted. */
+#ifndef FLASHMOE_SERVER_JOB_H
+#define FLASHMOE_SERVER_JOB_H
+
+#include <jansson.h>
+
+#include "flashmoe.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define JOB_STOPS_MAX 16
+#define JOB_TOP_LOGPROBS_MAX 20
+#define JOB_PROMPTS_MAX 64
+#define JOB_CHOICES_MAX 64
+
+struct job_prompt {
+    int32_t *ids; /* freed with fm_free */
+    size_t n_ids;
+};
+
+struct job_spec {
+    struct job_prompt prompts[JOB_PROMPTS_MAX];
+    unsigned n_prompts, n_choices; /* answers to each prompt, one after the other */
+    struct fm_sampling sampling;   /* the k-th answer has seed + k */
+    struct fm_logit_bias *bias;    /* [sampling.n_logit_bias]; freed with mem_free */
+    char *stops[JOB_STOPS_MAX];    /* freed with mem_free */
+    unsigned n_stops;
+    uint64_t n_most;        /* tokens of an answer; 0: as many as the context holds */
+    bool wants_logprobs;
+    unsigned n_top_logprobs;
+    bool is_chat;           /* reasoning and tool calls are told from content */
+    bool is_thinking;       /* the prompt has opened the reasoning */
+    bool is_stream;         /* every event is news; otherwise only the last */
+    json_t *tools;          /* the calls that may come; NULL: none are looked for */
+    char *grammar;          /* a JSON schema, or "" for any JSON object; NULL: none */
+    uint64_t key;           /* whose conversation it is; 0: unknown */
+    uint64_t id_seed;       /* of the ids of tool calls */
+    uint64_t limit_ns;      /* time from submission to the end; 0: none */
+};
+
+enum job_event_kind {
+    JOB_STARTED,        /* n_prompt and n_cached of the job's prompts so far */
+    JOB_PROGRESS,       /* n_done of n_prompt tokens */
+    JOB_REASONING,      /* text */
+    JOB_CONTENT,        /* text */
+    JOB_CALL_BEGIN,     /* call, id, name */
+    JOB_CALL_ARGUMENTS, /* call, text */
+    JOB_CALL_END,       /* call */
+    JOB_CHOICE_END,     /* end, stop */
+    JOB_DONE,           /* all is written; the last */
+    JOB_FAILED,         /* code, text; the last */
+};
+
+/* Why an answer ended. */
+enum job_end { JOB_END_STOP, JOB_END_STRING, JOB_END_LENGTH, JOB_END_CALLS };
+
+struct job_event {
+    struct job_event *next;
+    enum job_event_kind kind;
+    unsigned choice; /* the answer's number: prompt times n_choices plus k */
+    unsigned call;
+    int code; /* FM_ERR_*, or JOB_ERR_* */
+    enum job_end end;
+    unsigned stop; /* the stop string, of JOB_END_STRING */
+    uint64_t n_prompt, n_cached, n_done;
+    json_t *logprobs; /* of the tokens since the last event that had some; NULL: none */
+    char id[32], name[256];
+    size_t text_bytes;
+    char text[];
+};
+
+enum { JOB_ERR_TIME = -100, JOB_ERR_SHUTDOWN = -101, JOB_ERR_BUSY = -102 };
+
+/* What a job came to. */
+struct job_usage {
+    uint64_t n_prompt, n_cached, n_answer, n_reasoning; /* tokens */
+    uint64_t queue_ns, prefill_ns, decode_ns;
+    uint64_t n_hits, n_misses, bytes_read; /* of all that was computed meanwhile */
+};
+
+void job_spec_clear(struct job_spec *spec);
+void job_event_free(struct job_event *event);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,541 @@
+#include "server/jobs.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <time.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/plat.h"
+#include "server/jobs_internal.h"
+
+#define PUBLISH_NS 100000000u
+#define PICTURE_NS 200000000u
+#define PICTURE_WANTED_NS 3000000000u /* how long one that was asked for is renewed */
+#define IDLE_BEFORE_KEEP_S 3
+#define KEEP_LEAST 256 /* tokens that are worth a file */
+
+struct jobs {
+    struct engine engine;
+    void (*notify)(void *ctx);
+    void *notify_ctx;
+    pthread_t thread;
+    bool has_thread;
+
+    pthread_mutex_t lock;
+    pthread_cond_t has_work;
+    struct job *queue_first, *queue_last, *ready_first, *ready_last;
+    bool is_stopping, is_stopping_now;
+    uint64_t picture_wanted_ns;
+    struct text_buffer picture;
+    struct jobs_stats stats;
+};
+
+static void lock(struct jobs *js)
+{
+    (void)pthread_mutex_lock(&js->lock); /* cannot fail: not recursive, always initialised */
+}
+
+static void unlock(struct jobs *js)
+{
+    (void)pthread_mutex_unlock(&js->lock);
+}
+
+/* ---- specifications and events ------------------------------------------------------------- */
+
+void job_spec_clear(struct job_spec *spec)
+{
+    for (unsigned i = 0; i < spec->n_prompts; i++)
+        fm_free(spec->prompts[i].ids);
+    for (unsigned i = 0; i < spec->n_stops; i++)
+        mem_free(spec->stops[i]);
+    mem_free(spec->bias);
+    mem_free(spec->grammar);
+    json_decref(spec->tools);
+    *spec = (struct job_spec){0};
+}
+
+void job_event_free(struct job_event *event)
+{
+    json_decref(event->logprobs);
+    mem_free(event);
+}
+
+/* With the lock. True when the other thread must be told. */
+static bool list_ready(struct jobs *js, struct job *job)
+{
+    const bool is_first = js->ready_first == NULL;
+    if (job->is_ready)
+        return false;
+    job->is_ready = true;
+    job->n_refs++;
+    job->next_ready = NULL;
+    *(is_first ? &js->ready_first : &js->ready_last->next_ready) = job;
+    js->ready_last = job;
+    return is_first;
+}
+
+int job_emit(void *ctx, const struct job_event *like, const char *text, size_t bytes,
+             json_t *logprobs)
+{
+    struct job *job = ctx;
+    struct jobs *js = job->jobs;
+    struct job_event *event = mem_new(1, sizeof *event + bytes + 1, "an event", NULL);
+    if (event == NULL) {
+        json_decref(logprobs);
+        return FM_ERR_NOMEM;
+    }
+    *event = *like;
+    event->logprobs = logprobs;
+    event->text_bytes = bytes;
+    memcpy(event->text, text, bytes);
+    const bool is_last = like->kind == JOB_DONE || like->kind == JOB_FAILED;
+    lock(js);
+    *(job->first == NULL ? &job->first : &job->last->next) = event;
+    job->last = event;
+    const bool tells = (job->spec.is_stream || is_last) && list_ready(js, job);
+    unlock(js);
+    if (tells)
+        js->notify(js->notify_ctx);
+    return 0;
+}
+
+bool job_is_cancelled(const struct job *job)
+{
+    return __atomic_load_n(&job->is_cancelled, __ATOMIC_RELAXED);
+}
+
+/* ---- the other thread ----------------------------------------------------------------------- */
+
+static void job_free(struct job *job)
+{
+    for (struct job_event *event = job->first, *next; event != NULL; event = next) {
+        next = event->next;
+        job_event_free(event);
+    }
+    job_spec_clear(&job->spec);
+    mem_free(job);
+}
+
+int jobs_submit(struct jobs *js, struct job_spec *spec, void *owner, struct job **out,
+                struct fm_error *err)
+{
+    struct job *job = mem_new(1, sizeof *job, "a request", err);
+    int rc = job == NULL ? FM_ERR_NOMEM : 0;
+    *out = NULL;
+    if (rc == 0) {
+        job->spec = *spec;
+        *spec = (struct job_spec){0};
+        job->jobs = js;
+        job->owner = owner;
+        job->n_refs = 2; /* the caller's and the engine's */
+        job->submitted_ns = plat_now_ns();
+    }
+    job_spec_clear(spec);
+    if (rc != 0)
+        return rc;
+    lock(js);
+    if (js->is_stopping)
+        rc = err_set(err, JOB_ERR_SHUTDOWN, "the server is shutting down");
+    else if (js->stats.n_queued >= js->stats.n_queue &&
+             js->stats.n_running + js->stats.n_queued >= js->stats.n_parallel + js->stats.n_queue)
+        rc = err_set(err, JOB_ERR_BUSY, "%u requests run and %u wait: the queue is full",
+                     js->stats.n_running, js->stats.n_queued);
+    js->stats.n_submitted++;
+    js->stats.n_refused += rc != 0;
+    if (rc == 0) {
+        *(js->queue_first == NULL ? &js->queue_first : &js->queue_last->next_queued) = job;
+        js->queue_last = job;
+        js->stats.n_queued++;
+        (void)pthread_cond_signal(&js->has_work);
+    }
+    unlock(js);
+    if (rc != 0)
+        job_free(job);
+    else
+        *out = job;
+    return rc;
+}
+
+struct job *jobs_next_ready(struct jobs *js)
+{
+    lock(js);
+    struct job *job = js->ready_first;
+    if (job != NULL) {
+        js->ready_first = job->next_ready;
+        job->is_ready = false;
+    }
+    unlock(js);
+    return job; /* with the list's reference */
+}
+
+void *job_owner(const struct job *job)
+{
+    return job->owner;
+}
+
+void job_disown(struct job *job)
+{
+    job->owner = NULL;
+}
+
+const struct job_spec *job_spec(const struct job *job)
+{
+    return &job->spec;
+}
+
+struct job_event *jobs_take_events(struct jobs *js, struct job *job)
+{
+    lock(js);
+    struct job_event *first = job->first;
+    job->first = job->last = NULL;
+    unlock(js);
+    return first;
+}
+
+void jobs_usage(struct jobs *js, struct job *job, struct job_usage *usage)
+{
+    lock(js);
+    *usage = job->usage;
+    unlock(js);
+}
+
+void jobs_cancel(struct jobs *js, struct job *job)
+{
+    lock(js);
+    __atomic_store_n(&job->is_cancelled, true, __ATOMIC_RELAXED);
+    (void)pthread_cond_signal(&js->has_work); /* one that waits leaves the queue */
+    unlock(js);
+}
+
+void jobs_release(struct jobs *js, struct job *job)
+{
+    lock(js);
+    const bool is_last = --job->n_refs == 0;
+    unlock(js);
+    if (is_last)
+        job_free(job);
+}
+
+void jobs_stop(struct jobs *js, bool now)
+{
+    lock(js);
+    js->is_stopping = true;
+    js->is_stopping_now |= now;
+    (void)pthread_cond_signal(&js->has_work);
+    unlock(js);
+}
+
+bool jobs_is_idle(struct jobs *js)
+{
+    lock(js);
+    const bool is_idle = js->stats.n_queued + js->stats.n_running == 0;
+    unlock(js);
+    return is_idle;
+}
+
+bool jobs_experts(struct jobs *js, struct text_buffer *out)
+{
+    lock(js);
+    js->picture_wanted_ns = plat_now_ns();
+    const bool is_good = text_buffer_add(out, text_buffer_text(&js->picture), js->picture.n);
+    unlock(js);
+    return is_good;
+}
+
+static void add_rates(const struct window *w, struct jobs_stats *stats)
+{
+    const struct window_sample *a, *b;
+    stats->answer_per_s = stats->prompt_per_s = stats->read_bytes_per_s = stats->window_s = 0;
+    stats->hit_rate = -1;
+    if (!window_ends(w, plat_now_ns(), &a, &b))
+        return;
+    const double s = (double)(b->ns - a->ns) * 1e-9;
+    const uint64_t n_hits = b->model.n_expert_hits - a->model.n_expert_hits;
+    const uint64_t n_misses = b->model.n_expert_misses - a->model.n_expert_misses;
+    stats->answer_per_s = (double)(b->n_answer - a->n_answer) / s;
+    stats->prompt_per_s = (double)(b->n_prompt - a->n_prompt) / s;
+    stats->read_bytes_per_s = (double)(b->model.bytes_read - a->model.bytes_read) / s;
+    if (n_hits + n_misses > 0)
+        stats->hit_rate = (double)n_hits / (double)(n_hits + n_misses);
+    stats->window_s = s;
+    stats->before = a->model;
+    stats->is_decode_only = a->model.n_prefill_tokens == b->model.n_prefill_tokens &&
+                            b->model.n_decode_tokens > a->model.n_decode_tokens;
+}
+
+void jobs_stats(struct jobs *js, struct jobs_stats *stats)
+{
+    lock(js);
+    *stats = js->stats;
+    add_rates(&js->engine.window, stats);
+    unlock(js);
+}
+
+/* ---- what the engine publishes -------------------------------------------------------------- */
+
+static void publish_picture(struct jobs *js)
+{
+    struct text_buffer picture = {0}, old;
+    if (!engine_picture(&js->engine, &picture)) {
+        text_buffer_clear(&picture);
+        return;
+    }
+    lock(js);
+    old = js->picture;
+    js->picture = picture;
+    unlock(js);
+    text_buffer_clear(&old);
+}
+
+void jobs_publish(struct jobs *js, bool now)
+{
+    struct engine *e = &js->engine;
+    struct window_sample sample = {.ns = plat_now_ns()};
+    if (!now && sample.ns - e->published_ns < PUBLISH_NS)
+        return;
+    e->published_ns = sample.ns;
+    sample.n_prompt = e->n_prompt;
+    sample.n_answer = e->n_answer;
+    fm_model_stats(e->model, &sample.model);
+    lock(js);
+    struct jobs_stats *s = &js->stats;
+    window_note(&e->window, &sample);
+    s->n_running = e->n_running;
+    s->n_passes = e->n_passes;
+    s->pass_ns = e->pass_ns;
+    s->n_answer = e->n_answer;
+    s->model = sample.model;
+    s->position = e->position;
+    for (s->n_slots = 0; s->n_slots < JOBS_SLOTS_SHOWN &&
+                         fm_slots_info(e->slots, s->n_slots, &s->slots[s->n_slots]);)
+        s->n_slots++;
+    if (e->snapshots != NULL)
+        fm_snapshots_stats(e->snapshots, &s->snapshots);
+    const bool is_wanted = sample.ns - js->picture_wanted_ns < PICTURE_WANTED_NS &&
+                           sample.ns - e->pictured_ns >= PICTURE_NS;
+    const bool is_old = js->picture.n == 0 || (now && e->n_pictured != e->n_passes);
+    unlock(js);
+    if (is_wanted || is_old) {
+        e->pictured_ns = sample.ns;
+        e->n_pictured = e->n_passes;
+        publish_picture(js);
+    }
+}
+
+void job_leave(struct job *job, int code, const char *why)
+{
+    struct jobs *js = job->jobs;
+    const uint64_t now_ns = plat_now_ns();
+    const uint64_t started_ns = job->started_ns > 0 ? job->started_ns : now_ns;
+    const uint64_t answered_ns = job->answered_ns > 0 ? job->answered_ns : now_ns;
+    struct fm_stats after = job->before;
+    if (job->started_ns > 0)
+        fm_model_stats(js->engine.model, &after);
+    lock(js);
+    job->usage = (struct job_usage){
+        .n_prompt = job->n_prompt, .n_cached = job->n_cached, .n_answer = job->n_answer,
+        .n_reasoning = job->n_reasoning, .queue_ns = started_ns - job->submitted_ns,
+        .prefill_ns = answered_ns - started_ns, .decode_ns = now_ns - answered_ns,
+        .n_hits = after.n_expert_hits - job->before.n_expert_hits,
+        .n_misses = after.n_expert_misses - job->before.n_expert_misses,
+        .bytes_read = after.bytes_read - job->before.bytes_read};
+    js->stats.n_prompt += job->n_prompt;
+    js->stats.n_cached += job->n_cached;
+    js->stats.n_done += code == 0;
+    js->stats.n_cancelled += code == FM_ERR_CANCELLED;
+    js->stats.n_failed += code != 0 && code != FM_ERR_CANCELLED;
+    js->stats.n_running = js->engine.n_running;
+    unlock(js);
+    const struct job_event like = {.kind = code == 0 ? JOB_DONE : JOB_FAILED, .code = code};
+    (void)job_emit(job, &like, why, strlen(why), NULL); /* the connection then ends without it */
+    jobs_release(js, job);
+}
+
+/* ---- the engine thread ---------------------------------------------------------------------- */
+
+/* With the lock: takes out of the queue its first job, or one that nobody waits for. */
+static struct job *unqueue(struct jobs *js, bool any)
+{
+    struct job *before = NULL;
+    for (struct job *job = js->queue_first; job != NULL; before = job, job = job->next_queued) {
+        if (!any && !job->is_cancelled)
+            continue;
+        *(before == NULL ? &js->queue_first : &before->next_queued) = job->next_queued;
+        if (js->queue_last == job)
+            js->queue_last = before;
+        js->stats.n_queued--;
+        return job;
+    }
+    return NULL;
+}
+
+/* Ends what waits in vain. */
+static void sweep_queue(struct jobs *js)
+{
+    for (;;) {
+        lock(js);
+        const bool stops = js->is_stopping;
+        struct job *job = unqueue(js, stops);
+        unlock(js);
+        if (job == NULL)
+            return;
+        if (job_is_cancelled(job))
+            engine_end(&js->engine, job, FM_ERR_CANCELLED, "cancelled");
+        else
+            engine_end(&js->engine, job, JOB_ERR_SHUTDOWN, "the server is shutting down");
+    }
+}
+
+static void admit(struct jobs *js)
+{
+    struct engine *e = &js->engine;
+    while (e->n_running < e->n_parallel) {
+        struct fm_error err = {0};
+        lock(js);
+        struct job *job = unqueue(js, true);
+        js->stats.n_running += job != NULL;
+        unlock(js);
+        if (job == NULL)
+            return;
+        const int rc = engine_begin(e, job, &err);
+        if (rc != 0)
+            engine_end(e, job, rc, err.text);
+    }
+}
+
+/* With the lock: waits for work. False: for so long there was none. */
+static bool wait_for_work(struct jobs *js)
+{
+    struct timespec until;
+    (void)clock_gettime(CLOCK_REALTIME, &until); /* cannot fail for this clock */
+    until.tv_sec += IDLE_BEFORE_KEEP_S;
+    int rc = 0;
+    while (rc == 0 && js->queue_first == NULL && !js->is_stopping)
+        rc = pthread_cond_timedwait(&js->has_work, &js->lock, &until);
+    return rc != ETIMEDOUT;
+}
+
+/* Nothing to do: what was computed is kept, one conversation at a time. */
+static bool keep_one(struct jobs *js, unsigned n_new)
+{
+    struct fm_error err = {0};
+    const int rc = fm_slots_keep(js->engine.slots, n_new, &err);
+    if (rc < 0)
+        log_warn("server", "a conversation is not kept: %s", err.text);
+    return rc != 0;
+}
+
+static void fail_running(struct jobs *js)
+{
+    struct engine *e = &js->engine;
+    lock(js);
+    const bool now = js->is_stopping_now;
+    unlock(js);
+    while (now && e->n_running > 0)
+        engine_end(e, e->running[0], JOB_ERR_SHUTDOWN, "the server is shutting down");
+}
+
+static void *engine_main(void *ctx)
+{
+    struct jobs *js = ctx;
+    struct engine *e = &js->engine;
+    bool stops = false;
+    while (!stops || e->n_running > 0) {
+        sweep_queue(js);
+        admit(js);
+        fail_running(js);
+        if (e->n_running > 0) {
+            engine_pass(e);
+            jobs_publish(js, false);
+        }
+        if (e->n_running == 0) {
+            jobs_publish(js, true);
+            lock(js);
+            const bool has_work = wait_for_work(js);
+            unlock(js);
+            if (!has_work)
+                while (keep_one(js, KEEP_LEAST) && jobs_is_idle(js))
+                    ;
+        }
+        lock(js);
+        stops = js->is_stopping;
+        unlock(js);
+    }
+    sweep_queue(js);
+    while (keep_one(js, KEEP_LEAST / 4))
+        ;
+    jobs_publish(js, true);
+    js->notify(js->notify_ctx);
+    return NULL;
+}
+
+/* ---- open and close ------------------------------------------------------------------------- */
+
+static int open_engine(struct engine *e, const struct jobs_options *o, struct fm_error *err)
+{
+    const struct fm_slots_options how = {.n_sessions = o->n_sessions, .snapshots = o->snapshots,
+                                         .keep_least = KEEP_LEAST};
+    struct fm_stats stats;
+    fm_model_stats(o->model, &stats);
+    e->model = o->model;
+    e->snapshots = o->snapshots;
+    e->recall = o->recall;
+    e->n_parallel = o->n_parallel;
+    e->n_context = stats.n_context;
+    e->prefill_chunk = stats.prefill_chunk;
+    e->mixed_chunk = stats.prefill_chunk < 256 ? stats.prefill_chunk : 256;
+    e->running = mem_new(o->n_parallel, sizeof *e->running, "the requests", err);
+    e->items = mem_new(o->n_parallel, sizeof *e->items, "the requests", err);
+    if (e->running == NULL || e->items == NULL)
+        return FM_ERR_NOMEM;
+    return fm_slots_open(o->model, &how, &e->slots, err);
+}
+
+int jobs_open(const struct jobs_options *options, struct jobs **out, struct fm_error *err)
+{
+    *out = NULL;
+    struct jobs *js = mem_new(1, sizeof *js, "the requests", err);
+    if (js == NULL)
+        return FM_ERR_NOMEM;
+    (void)pthread_mutex_init(&js->lock, NULL); /* neither can fail with default attributes */
+    (void)pthread_cond_init(&js->has_work, NULL);
+    js->notify = options->notify;
+    js->notify_ctx = options->ctx;
+    js->stats.n_queue = options->n_queue;
+    js->stats.n_parallel = options->n_parallel;
+    int rc = open_engine(&js->engine, options, err);
+    if (rc == 0) {
+        jobs_publish(js, true);
+        const int code = plat_thread_start(&js->thread, engine_main, js);
+        js->has_thread = code == 0;
+        if (code != 0)
+            rc = err_set(err, FM_ERR_NOMEM, "cannot start the engine's thread: errno %d", code);
+    }
+    if (rc != 0) {
+        jobs_close(js);
+        return rc;
+    }
+    *out = js;
+    return 0;
+}
+
+void jobs_close(struct jobs *js)
+{
+    if (js == NULL)
+        return;
+    if (js->has_thread) {
+        jobs_stop(js, true);
+        (void)pthread_join(js->thread, NULL);
+    }
+    for (struct job *job; (job = jobs_next_ready(js)) != NULL;)
+        jobs_release(js, job);
+    fm_slots_close(js->engine.slots);
+    mem_free(js->engine.running);
+    mem_free(js->engine.items);
+    text_buffer_clear(&js->picture);
+    (void)pthread_cond_destroy(&js->has_work);
+    (void)pthread_mutex_destroy(&js->lock);
+    mem_free(js);
+}

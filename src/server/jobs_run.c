@@ -1,0 +1,321 @@
+/* The passes of the engine thread: what is computed together, and what becomes of the logits. */
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/plat.h"
+#include "server/jobs_internal.h"
+#include "server/text_json.h"
+
+/* A pass that answers wait for should take no longer, where that is in our hand: with experts on
+ * the disk a small piece of a prompt reads nearly as many of them as a large one. */
+#define MIXED_PASS_NS 700000000u
+#define MIXED_LEAST 128
+#define PROGRESS_NS 500000000u
+
+static const struct job_prompt *prompt_of(const struct job *job)
+{
+    return &job->spec.prompts[job->prompt];
+}
+
+static bool is_reading(const struct job *job)
+{
+    return job->n_at < prompt_of(job)->n_ids;
+}
+
+/* ---- before every layer ------------------------------------------------------------------- */
+
+static bool is_late(const struct job *job, uint64_t now_ns)
+{
+    return job->spec.limit_ns > 0 && now_ns - job->submitted_ns > job->spec.limit_ns;
+}
+
+static void tell_progress(struct job *job, uint64_t now_ns, uint64_t done, uint64_t total)
+{
+    if (!job->spec.is_stream || !is_reading(job) || now_ns - job->progress_ns < PROGRESS_NS)
+        return;
+    job->progress_ns = now_ns;
+    const struct job_event like = {
+        .kind = JOB_PROGRESS, .choice = job->choice, .n_prompt = prompt_of(job)->n_ids,
+        .n_cached = job->n_cached, .n_done = job->n_at + done * job->n_piece / total};
+    (void)job_emit(job, &like, "", 0, NULL); /* want of memory shows at the next event */
+}
+
+static void before_layer(void *ctx, uint64_t done, uint64_t total)
+{
+    struct job *job = ctx;
+    const uint64_t now_ns = plat_now_ns();
+    if (!job->is_ending && (job_is_cancelled(job) || is_late(job, now_ns))) {
+        job->is_ending = true;
+        fm_session_cancel(job->session);
+    }
+    tell_progress(job, now_ns, done, total);
+    jobs_publish(job->jobs, false);
+}
+
+/* ---- a job's beginning and end ------------------------------------------------------------ */
+
+static int begin_answer(struct engine *e, struct job *job, struct fm_error *err)
+{
+    const struct answer_options how = {.model = e->model, .spec = &job->spec, .recall = e->recall,
+                                       .prompt = job->prompt, .choice = job->choice,
+                                       .fn = job_emit, .ctx = job};
+    return answer_open(&how, &job->answer, err);
+}
+
+/* A session for the prompt, and what is known of it already. */
+static int begin_prompt(struct engine *e, struct job *job, struct fm_error *err)
+{
+    const struct job_prompt *prompt = prompt_of(job);
+    unsigned n_found = 0;
+    job->session = fm_slots_take(e->slots, prompt->ids, prompt->n_ids, job->spec.key, &n_found);
+    if (job->session == NULL)
+        return err_set(err, FM_ERR_BUDGET, "there is no session for the prompt");
+    const struct fm_observer observer = {.ctx = job, .progress = before_layer};
+    fm_session_observe(job->session, &observer);
+    job->n_at = n_found;
+    job->n_prompt += prompt->n_ids;
+    job->n_cached += n_found;
+    e->n_prompt += prompt->n_ids - n_found;
+    const struct job_event like = {.kind = JOB_STARTED, .choice = job->choice,
+                                   .n_prompt = job->n_prompt, .n_cached = job->n_cached};
+    int rc = job_emit(job, &like, "", 0, NULL);
+    if (rc != 0)
+        return err_set(err, rc, "no memory for an event");
+    return begin_answer(e, job, err);
+}
+
+static void give_session(struct engine *e, struct job *job)
+{
+    if (job->session == NULL)
+        return;
+    fm_session_observe(job->session, NULL);
+    /* A wish to end that came too late for the pass would end the next owner's: going back by a
+     * token forgets it. */
+    if (job->is_ending)
+        (void)fm_session_rewind(job->session, fm_session_ids(job->session),
+                                fm_session_position(job->session));
+    fm_slots_give(e->slots, job->session);
+    job->session = NULL;
+}
+
+int engine_begin(struct engine *e, struct job *job, struct fm_error *err)
+{
+    job->started_ns = job->progress_ns = plat_now_ns();
+    fm_model_stats(e->model, &job->before);
+    e->running[e->n_running++] = job;
+    return begin_prompt(e, job, err);
+}
+
+void engine_end(struct engine *e, struct job *job, int code, const char *why)
+{
+    for (unsigned i = 0; i < e->n_running; i++)
+        if (e->running[i] == job) {
+            memmove(&e->running[i], &e->running[i + 1],
+                    (e->n_running - i - 1) * sizeof e->running[0]);
+            e->n_running--;
+            break;
+        }
+    if (job->answer != NULL) {
+        job->n_answer += answer_n_tokens(job->answer);
+        job->n_reasoning += answer_n_reasoning(job->answer);
+        answer_close(job->answer);
+        job->answer = NULL;
+    }
+    give_session(e, job);
+    job_leave(job, code, why);
+}
+
+/* ---- answers ------------------------------------------------------------------------------ */
+
+/* The answer is whole: the next one to the same prompt, or the next prompt, or the end. */
+static int end_answer(struct engine *e, struct job *job, bool is_full, struct fm_error *err)
+{
+    int rc = answer_finish(job->answer, is_full, err);
+    job->n_answer += answer_n_tokens(job->answer);
+    job->n_reasoning += answer_n_reasoning(job->answer);
+    answer_close(job->answer);
+    job->answer = NULL;
+    if (rc != 0)
+        return rc;
+    job->choice++;
+    if (job->choice % job->spec.n_choices != 0) {
+        job->n_at = fm_session_rewind(job->session, prompt_of(job)->ids, prompt_of(job)->n_ids);
+        return begin_answer(e, job, err);
+    }
+    if (job->prompt + 1 < job->spec.n_prompts) {
+        give_session(e, job);
+        job->prompt++;
+        return begin_prompt(e, job, err);
+    }
+    engine_end(e, job, 0, "");
+    return 0;
+}
+
+static int take_logits(struct engine *e, struct job *job, struct fm_error *err)
+{
+    int32_t id = -1;
+    if (job->answered_ns == 0)
+        job->answered_ns = plat_now_ns();
+    int rc = answer_step(job->answer, fm_session_logits(job->session), &id, err);
+    e->n_answer++;
+    if (rc != 0)
+        return rc;
+    const bool is_full = fm_session_position(job->session) >= e->n_context;
+    if (id < 0 || is_full)
+        return end_answer(e, job, is_full && id >= 0, err);
+    job->id = id;
+    return 0;
+}
+
+/* ---- the pass ------------------------------------------------------------------------------ */
+
+/* The last token of a prompt is one of its own: recurrent layers can go back to the place before
+ * it, so that another answer to the same prompt computes that token alone. */
+static size_t piece_of(const struct job *job, size_t most)
+{
+    const size_t left = prompt_of(job)->n_ids - job->n_at;
+    if (left <= 1)
+        return left;
+    return left - 1 < most ? left - 1 : most;
+}
+
+static void fill(struct engine *e)
+{
+    unsigned n_reading = 0;
+    for (unsigned i = 0; i < e->n_running; i++)
+        n_reading += is_reading(e->running[i]);
+    e->is_mixed = n_reading > 0 && n_reading < e->n_running;
+    const size_t all = e->is_mixed ? e->mixed_chunk : e->prefill_chunk;
+    const size_t share = n_reading > 0 ? all / n_reading : 0;
+    double positions = 0;
+    for (unsigned i = 0; i < e->n_running; i++) {
+        struct job *job = e->running[i];
+        const bool reads = is_reading(job);
+        job->n_piece = reads ? piece_of(job, share > 0 ? share : 1) : 1;
+        e->items[i] = (struct fm_batch_item){
+            .session = job->session,
+            .ids = reads ? prompt_of(job)->ids + job->n_at : &job->id,
+            .n_ids = job->n_piece};
+        positions += fm_session_position(job->session);
+    }
+    e->position = e->n_running > 0 ? positions / e->n_running : 0;
+}
+
+/* What answers wait for is kept short, and as long as that allows. */
+static void adapt(struct engine *e, uint64_t took_ns)
+{
+    if (!e->is_mixed)
+        return;
+    if (took_ns > MIXED_PASS_NS && e->mixed_chunk / 2 >= MIXED_LEAST)
+        e->mixed_chunk /= 2;
+    else if (took_ns < MIXED_PASS_NS / 3 && e->mixed_chunk * 2 <= e->prefill_chunk)
+        e->mixed_chunk *= 2;
+}
+
+/* Those whose client is gone, or whose time is up, before anything is computed for them. */
+static void drop_the_gone(struct engine *e)
+{
+    const uint64_t now_ns = plat_now_ns();
+    for (unsigned i = e->n_running; i-- > 0;) {
+        struct job *job = e->running[i];
+        if (job_is_cancelled(job))
+            engine_end(e, job, FM_ERR_CANCELLED, "cancelled");
+        else if (is_late(job, now_ns))
+            engine_end(e, job, JOB_ERR_TIME, "the time limit of the request has passed");
+    }
+}
+
+static void end_failed(struct engine *e, struct job *job, int rc, const struct fm_error *err)
+{
+    if (job_is_cancelled(job))
+        engine_end(e, job, FM_ERR_CANCELLED, "cancelled");
+    else if (is_late(job, plat_now_ns()))
+        engine_end(e, job, JOB_ERR_TIME, "the time limit of the request has passed");
+    else
+        engine_end(e, job, rc, err->text);
+}
+
+static void advance(struct engine *e, struct job *job)
+{
+    struct fm_error err = {0};
+    if (is_reading(job)) {
+        job->n_at += job->n_piece;
+        if (is_reading(job))
+            return;
+    }
+    const int rc = take_logits(e, job, &err);
+    if (rc != 0)
+        end_failed(e, job, rc, &err);
+}
+
+void engine_pass(struct engine *e)
+{
+    struct fm_error err = {0};
+    drop_the_gone(e);
+    if (e->n_running == 0)
+        return;
+    fill(e);
+    const uint64_t begin_ns = plat_now_ns();
+    (void)fm_eval_batch(e->model, e->items, e->n_running, &err); /* each item has its own rc */
+    const uint64_t took_ns = plat_now_ns() - begin_ns;
+    e->n_passes++;
+    e->pass_ns += took_ns;
+    adapt(e, took_ns);
+    for (unsigned i = e->n_running; i-- > 0;) {
+        struct job *job = e->running[i];
+        if (e->items[i].rc == 0)
+            advance(e, job);
+        else
+            end_failed(e, job, e->items[i].rc, &err);
+    }
+}
+
+/* ---- the picture of the experts ------------------------------------------------------------ */
+
+static bool add_hex(struct text_buffer *out, const uint8_t *bytes, size_t n)
+{
+    static const char digits[] = "0123456789abcdef";
+    bool is_good = text_add_string(out, "\"");
+    for (size_t i = 0; is_good && i < n; i++) {
+        const char two[2] = {digits[bytes[i] >> 4], digits[bytes[i] & 15]};
+        is_good = text_buffer_add(out, two, 2);
+    }
+    return is_good && text_add_string(out, "\"");
+}
+
+/* Expert 0 is the highest bit of the first byte. */
+static size_t pack_bits(const bool *bits, unsigned n, uint8_t *bytes)
+{
+    const size_t n_bytes = (n + 7) / 8;
+    memset(bytes, 0, n_bytes);
+    for (unsigned i = 0; i < n; i++)
+        if (bits[i])
+            bytes[i / 8] = (uint8_t)(bytes[i / 8] | 0x80u >> i % 8);
+    return n_bytes;
+}
+
+bool engine_picture(const struct engine *e, struct text_buffer *out)
+{
+    struct fm_model_info info;
+    struct text_buffer heats = {0};
+    fm_model_info(e->model, &info);
+    bool *resident = mem_new(info.n_experts + 1u, sizeof *resident, "the picture", NULL);
+    uint8_t *levels = mem_new(info.n_experts + 1u, 1, "the picture", NULL);
+    uint8_t *bits = mem_new(info.n_experts / 8 + 1u, 1, "the picture", NULL);
+    bool is_good = resident != NULL && levels != NULL && bits != NULL &&
+                   text_add_format(out, "{\"n_layers\":%u,\"n_experts\":%u,\"resident\":[",
+                                   info.n_moe_layers, info.n_experts);
+    for (unsigned i = 0; is_good && fm_model_experts(e->model, i, resident, levels); i++) {
+        if (i > 0)
+            is_good = text_add_string(out, ",") && text_add_string(&heats, ",");
+        is_good = is_good && add_hex(out, bits, pack_bits(resident, info.n_experts, bits)) &&
+                  add_hex(&heats, levels, info.n_experts);
+    }
+    is_good = is_good && text_add_string(out, "],\"heat\":[") &&
+              text_buffer_add(out, text_buffer_text(&heats), heats.n) && text_add_string(out, "]}");
+    text_buffer_clear(&heats);
+    mem_free(resident);
+    mem_free(levels);
+    mem_free(bits);
+    return is_good;
+}

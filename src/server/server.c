@@ -1,0 +1,356 @@
+/* The daemon and its loop. */
+#include "server/server.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/select.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/plat.h"
+#include "server/http_internal.h"
+
+#define PING_NS 5000000000u
+#define TICK_MS 100
+#define PEEKS_PER_TICK 64
+#define BODY_NS 120000000000u /* for a request's body to arrive */
+#define FLUSH_NS 2000000000u  /* at the end, for the last bytes to leave */
+#define RECALL_BYTES ((size_t)32 << 20)
+#define RECALL_CALLS 4096
+#define HEADER_BYTES (32u << 10)
+
+/* ---- waking --------------------------------------------------------------------------------- */
+
+static void wake(void *ctx)
+{
+    struct server *s = ctx;
+    const char one = 1;
+    const ssize_t n = write(s->wake[1], &one, 1); /* full: it will wake all the same */
+    (void)n;
+}
+
+void server_stop(struct server *s)
+{
+    const int kept = errno; /* a signal handler's */
+    s->n_stops++;
+    wake(s);
+    errno = kept;
+}
+
+static void drain(struct server *s)
+{
+    char bytes[64];
+    while (read(s->wake[0], bytes, sizeof bytes) > 0)
+        ;
+}
+
+/* ---- connections ---------------------------------------------------------------------------- */
+
+static void client_changed(void *ctx, struct MHD_Connection *connection, void **socket_context,
+                           enum MHD_ConnectionNotificationCode code)
+{
+    struct server *s = ctx;
+    struct client *c = *socket_context;
+    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
+        const union MHD_ConnectionInfo *info =
+            MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+        c = mem_new(1, sizeof *c, "a connection", NULL);
+        *socket_context = c;
+        if (c == NULL)
+            return; /* it is served, only without a limit to its idle time */
+        c->fd = info != NULL ? info->connect_fd : -1;
+        c->since_ns = plat_now_ns();
+        c->after = s->clients;
+        if (s->clients != NULL)
+            s->clients->before = c;
+        s->clients = c;
+        s->n_clients++;
+    } else if (c != NULL) {
+        *(c->before != NULL ? &c->before->after : &s->clients) = c->after;
+        if (c->after != NULL)
+            c->after->before = c->before;
+        if (c->request != NULL)
+            c->request->client = NULL;
+        s->n_clients--;
+        mem_free(c);
+        *socket_context = NULL;
+    }
+}
+
+/* Whether the other side has closed: while a connection waits for its job nobody else looks. */
+static bool is_closed(int fd)
+{
+    char byte;
+    const ssize_t n = recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+}
+
+static void tick_request(struct server *s, struct client *c, uint64_t now_ns, bool peeks)
+{
+    struct request *r = c->request;
+    if (!r->is_read && now_ns - r->began_ns > BODY_NS)
+        (void)shutdown(c->fd, SHUT_RDWR);
+    if (r->job == NULL || !r->is_suspended)
+        return;
+    if (peeks && is_closed(c->fd)) {
+        http_give_up(r);
+    } else if (r->call.is_stream && !r->is_over && now_ns - r->written_ns >= PING_NS) {
+        r->written_ns = now_ns;
+        if (text_buffer_add(&r->out, r->call.api->ping, strlen(r->call.api->ping)))
+            http_resume(r);
+    }
+    (void)s;
+}
+
+/* Pings, clients that are gone, and those that take too long to say what they want. */
+static void tick(struct server *s)
+{
+    const uint64_t now_ns = plat_now_ns();
+    const uint64_t idle_ns = (uint64_t)s->options.idle_s * 1000000000u;
+    uint64_t i = 0;
+    struct client *next;
+    for (struct client *c = s->clients; c != NULL; c = next, i++) {
+        next = c->after;
+        const uint64_t turn = i / PEEKS_PER_TICK;
+        const uint64_t n_turns = s->n_clients / PEEKS_PER_TICK + 1;
+        if (c->request != NULL)
+            tick_request(s, c, now_ns, turn == s->peek_turn % n_turns);
+        else if (now_ns - c->since_ns > idle_ns)
+            (void)shutdown(c->fd, SHUT_RDWR);
+    }
+    s->peek_turn++;
+}
+
+/* ---- the loop ------------------------------------------------------------------------------- */
+
+static int wait_ms(struct server *s)
+{
+    MHD_UNSIGNED_LONG_LONG most = 0;
+    const unsigned own = s->n_clients > 0 || s->n_stops > 0 ? TICK_MS : 1000;
+    if (MHD_get_timeout(s->daemon, &most) == MHD_YES && most < own)
+        return (int)most;
+    return (int)own;
+}
+
+/* Until something happens on a connection, or the engine or a signal calls. */
+static int wait_epoll(struct server *s)
+{
+    struct pollfd fds[2] = {{.fd = s->epoll_fd, .events = POLLIN},
+                            {.fd = s->wake[0], .events = POLLIN}};
+    return poll(fds, 2, wait_ms(s));
+}
+
+static int wait_select(struct server *s)
+{
+    fd_set reads, writes, faults;
+    MHD_socket most = s->wake[0];
+    const int ms = wait_ms(s);
+    struct timeval time = {.tv_sec = ms / 1000, .tv_usec = (ms % 1000) * 1000};
+    FD_ZERO(&reads);
+    FD_ZERO(&writes);
+    FD_ZERO(&faults);
+    FD_SET(s->wake[0], &reads);
+    if (MHD_get_fdset(s->daemon, &reads, &writes, &faults, &most) != MHD_YES)
+        return -1;
+    return select(most + 1, &reads, &writes, &faults, &time);
+}
+
+static void take_news(struct server *s)
+{
+    for (struct job *job; (job = jobs_next_ready(s->jobs)) != NULL;) {
+        struct request *r = job_owner(job);
+        if (r != NULL)
+            http_take_events(r);
+        jobs_release(s->jobs, job);
+    }
+}
+
+/* Begins to end, and ends at once what does not come to its end. */
+static void see_stops(struct server *s, int *n_seen)
+{
+    const uint64_t now_ns = plat_now_ns();
+    if (s->n_stops > 0 && *n_seen == 0) {
+        const MHD_socket fd = MHD_quiesce_daemon(s->daemon);
+        if (fd != MHD_INVALID_SOCKET)
+            (void)close(fd);
+        s->listen_fd = -1;
+        s->stop_ns = now_ns;
+        jobs_stop(s->jobs, false);
+        *n_seen = 1;
+    }
+    const bool is_late = now_ns - s->stop_ns > (uint64_t)s->options.grace_s * 1000000000u;
+    if (*n_seen == 1 && (s->n_stops > 1 || is_late)) {
+        jobs_stop(s->jobs, true);
+        *n_seen = 2;
+    }
+}
+
+int server_run(struct server *s, struct fm_error *err)
+{
+    int n_seen = 0;
+    uint64_t ticked_ns = 0, idle_ns = 0;
+    for (;;) {
+        const int n = s->epoll_fd >= 0 ? wait_epoll(s) : wait_select(s);
+        if (n < 0 && errno != EINTR)
+            return err_set(err, FM_ERR_IO, "cannot wait for connections: %s", strerror(errno));
+        drain(s);
+        take_news(s);
+        if (plat_now_ns() - ticked_ns >= TICK_MS * 1000000u) {
+            ticked_ns = plat_now_ns();
+            tick(s);
+        }
+        if (MHD_run(s->daemon) != MHD_YES)
+            return err_set(err, FM_ERR_IO, "the HTTP library failed");
+        see_stops(s, &n_seen);
+        if (n_seen == 0 || !jobs_is_idle(s->jobs))
+            continue;
+        idle_ns = idle_ns > 0 ? idle_ns : plat_now_ns();
+        if (s->n_requests == 0 || plat_now_ns() - idle_ns > FLUSH_NS)
+            return 0;
+    }
+}
+
+/* ---- open and close ------------------------------------------------------------------------- */
+
+static int listen_on(struct server *s, const struct addrinfo *info, struct fm_error *err)
+{
+    const struct server_options *o = &s->options;
+    const int yes = 1;
+    s->listen_fd = socket(info->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (s->listen_fd < 0)
+        return err_set(err, FM_ERR_IO, "cannot make a socket: %s", strerror(errno));
+    (void)setsockopt(s->listen_fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes); /* a restart */
+    if (bind(s->listen_fd, info->ai_addr, info->ai_addrlen) != 0 || listen(s->listen_fd, 511) != 0)
+        return err_set(err, FM_ERR_IO, "cannot listen on %s:%u: %s", o->host, o->port,
+                       strerror(errno));
+    struct sockaddr_storage bound;
+    socklen_t bytes = sizeof bound;
+    char port[NI_MAXSERV];
+    s->port = o->port;
+    if (getsockname(s->listen_fd, (struct sockaddr *)&bound, &bytes) == 0 &&
+        getnameinfo((struct sockaddr *)&bound, bytes, NULL, 0, port, sizeof port,
+                    NI_NUMERICSERV) == 0)
+        s->port = (unsigned)strtoul(port, NULL, 10);
+    return 0;
+}
+
+static int open_socket(struct server *s, struct fm_error *err)
+{
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
+    struct addrinfo *info = NULL;
+    char port[16];
+    (void)snprintf(port, sizeof port, "%u", s->options.port);
+    const int rc = getaddrinfo(s->options.host, port, &hints, &info);
+    if (rc != 0)
+        return err_set(err, FM_ERR_ARG, "'%s' is no address to listen on: %s", s->options.host,
+                       gai_strerror(rc));
+    const int result = listen_on(s, info, err);
+    freeaddrinfo(info);
+    return result;
+}
+
+static void log_nothing(void *ctx, const char *fmt, va_list list)
+{
+    (void)ctx; /* what it has to say concerns bad requests, which have their own line */
+    (void)fmt;
+    (void)list;
+}
+
+static int open_daemon(struct server *s, struct fm_error *err)
+{
+    const bool has_epoll = MHD_is_feature_supported(MHD_FEATURE_EPOLL) == MHD_YES;
+    const unsigned flags = MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG |
+                           (has_epoll ? MHD_USE_EPOLL : 0);
+    s->daemon = MHD_start_daemon(
+        flags, 0, NULL, NULL, http_handle, s, MHD_OPTION_EXTERNAL_LOGGER, log_nothing, s,
+        MHD_OPTION_LISTEN_SOCKET, s->listen_fd, MHD_OPTION_CONNECTION_LIMIT,
+        s->options.n_connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADER_BYTES,
+        MHD_OPTION_CONNECTION_TIMEOUT, 120u, MHD_OPTION_NOTIFY_COMPLETED, http_completed, s,
+        MHD_OPTION_NOTIFY_CONNECTION, client_changed, s, MHD_OPTION_END);
+    if (s->daemon == NULL)
+        return err_set(err, FM_ERR_IO, "the HTTP library cannot start");
+    const union MHD_DaemonInfo *info =
+        has_epoll ? MHD_get_daemon_info(s->daemon, MHD_DAEMON_INFO_EPOLL_FD) : NULL;
+    s->epoll_fd = info != NULL ? info->epoll_fd : -1;
+    return 0;
+}
+
+static int open_jobs(struct server *s, struct fm_error *err)
+{
+    const struct server_options *o = &s->options;
+    struct fm_stats stats;
+    int rc = recall_open(RECALL_BYTES, RECALL_CALLS, &s->recall, err);
+    if (rc != 0)
+        return rc;
+    fm_model_stats(o->model, &stats);
+    s->context = (struct api_context){.model = o->model, .recall = s->recall,
+                                      .n_context = stats.n_context,
+                                      .limit_ns = (uint64_t)o->request_s * 1000000000u};
+    (void)snprintf(s->context.model_name, sizeof s->context.model_name, "%s", o->model_name);
+    const struct jobs_options how = {.model = o->model, .snapshots = o->snapshots,
+                                     .recall = s->recall, .n_parallel = o->n_parallel,
+                                     .n_sessions = o->n_sessions, .n_queue = o->n_queue,
+                                     .notify = wake, .ctx = s};
+    return jobs_open(&how, &s->jobs, err);
+}
+
+int server_open(const struct server_options *options, struct server **out, struct fm_error *err)
+{
+    *out = NULL;
+    struct server *s = mem_new(1, sizeof *s, "the server", err);
+    if (s == NULL)
+        return FM_ERR_NOMEM;
+    s->options = *options;
+    s->listen_fd = s->epoll_fd = s->wake[0] = s->wake[1] = -1;
+    s->begin_ns = plat_now_ns();
+    s->began_s = plat_wall_ns() / 1000000000;
+    int rc = pipe(s->wake) == 0 ? 0 : err_set(err, FM_ERR_IO, "cannot make a pipe: %s",
+                                              strerror(errno));
+    for (int i = 0; rc == 0 && i < 2; i++)
+        if (fcntl(s->wake[i], F_SETFL, O_NONBLOCK) != 0 ||
+            fcntl(s->wake[i], F_SETFD, FD_CLOEXEC) != 0)
+            rc = err_set(err, FM_ERR_IO, "cannot set up a pipe: %s", strerror(errno));
+    if (rc == 0)
+        rc = open_socket(s, err);
+    if (rc == 0)
+        rc = open_jobs(s, err);
+    if (rc == 0)
+        rc = open_daemon(s, err);
+    if (rc != 0) {
+        server_close(s);
+        return rc;
+    }
+    *out = s;
+    return 0;
+}
+
+unsigned server_port(const struct server *s)
+{
+    return s->port;
+}
+
+void server_close(struct server *s)
+{
+    if (s == NULL)
+        return;
+    if (s->daemon != NULL) {
+        for (struct client *c = s->clients; c != NULL; c = c->after)
+            if (c->request != NULL)
+                http_give_up(c->request);
+        MHD_stop_daemon(s->daemon);
+    }
+    jobs_close(s->jobs);
+    recall_close(s->recall);
+    plat_close(s->daemon == NULL ? s->listen_fd : -1);
+    plat_close(s->wake[0]);
+    plat_close(s->wake[1]);
+    mem_free(s);
+}

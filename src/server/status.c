@@ -1,0 +1,184 @@
+/* What the server tells of itself, and the page. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/plat.h"
+#include "server/http_internal.h"
+#include "server/text_json.h"
+
+/* ---- the page ------------------------------------------------------------------------------- */
+
+enum MHD_Result get_page(struct request *r)
+{
+    for (size_t i = 0; i < web_n_files; i++)
+        if (strcmp(web_files[i].path, r->path) == 0)
+            return reply_page(r, &web_files[i]);
+    (void)api_fail(&r->error, API_NOT_FOUND, NULL, "there is no %s here", r->path);
+    return reply_error(r);
+}
+
+/* ---- small ones ----------------------------------------------------------------------------- */
+
+enum MHD_Result get_health(struct request *r)
+{
+    return reply_json(r, 200, json_pack("{s:s}", "status", "ok"));
+}
+
+static json_t *model_json(const struct server *s)
+{
+    struct fm_model_info info;
+    fm_model_info(s->options.model, &info);
+    return json_pack("{s:s, s:s, s:I, s:s, s:i, s:i, s:{s:i, s:i, s:i, s:I, s:s}}", "id",
+                     s->context.model_name, "object", "model", "created", (json_int_t)s->began_s,
+                     "owned_by", "flashmoe", "context_length", (int)s->context.n_context,
+                     "max_model_len", (int)s->context.n_context, "meta", "n_ctx",
+                     (int)s->context.n_context, "n_ctx_train", (int)info.max_context, "n_vocab",
+                     (int)info.vocabulary, "n_params", (json_int_t)info.n_parameters,
+                     "architecture", info.architecture);
+}
+
+enum MHD_Result get_models(struct request *r)
+{
+    const char *path = strncmp(r->path, "/v1/", 4) == 0 ? r->path + 3 : r->path;
+    if (strcmp(path, "/models") != 0) /* any name is the one model */
+        return reply_json(r, 200, model_json(r->server));
+    return reply_json(r, 200, json_pack("{s:s, s:[o], s:b, s:s, s:s}", "object", "list", "data",
+                                        model_json(r->server), "has_more", 0, "first_id",
+                                        r->server->context.model_name, "last_id",
+                                        r->server->context.model_name));
+}
+
+static json_t *number_or_null(double x)
+{
+    return x >= 0 ? json_real(x) : json_null();
+}
+
+enum MHD_Result get_props(struct request *r)
+{
+    const struct server *s = r->server;
+    struct fm_model_info info;
+    struct jobs_stats stats;
+    struct fm_sampling d;
+    fm_model_info(s->options.model, &info);
+    fm_sampling_default(s->options.model, &d);
+    jobs_stats(s->jobs, &stats);
+    json_t *sampling = json_pack("{s:o, s:i, s:o, s:o}", "temperature", json_float(d.temperature),
+                                 "top_k", (int)d.top_k, "top_p", json_float(d.top_p), "min_p",
+                                 json_float(d.min_p));
+    return reply_json(
+        r, 200,
+        json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:b, s:s?, s:s?, s:o, s:{s:o, s:i}}",
+                  "version", fm_version(), "model", s->context.model_name, "model_path",
+                  s->options.model_path, "architecture", info.architecture, "n_ctx",
+                  (int)s->context.n_context, "total_slots", (int)stats.n_parallel, "queue",
+                  (int)stats.n_queue, "prefill_chunk", (int)stats.model.prefill_chunk,
+                  "has_chat_template", info.has_chat_template, "approximate", info.approximate,
+                  "routes", info.routes, "sampling", json_incref(sampling),
+                  "default_generation_settings", "params", sampling, "n_ctx",
+                  (int)s->context.n_context));
+}
+
+enum MHD_Result get_slots(struct request *r)
+{
+    struct jobs_stats stats;
+    json_t *list = json_array();
+    jobs_stats(r->server->jobs, &stats);
+    for (unsigned i = 0; i < stats.n_slots; i++)
+        (void)json_array_append_new(
+            list, json_pack("{s:i, s:b, s:i, s:i}", "id", (int)i, "is_processing",
+                            stats.slots[i].is_taken, "n_past", (int)stats.slots[i].position,
+                            "n_ctx", (int)r->server->context.n_context));
+    return reply_json(r, 200, list);
+}
+
+/* ---- what the page shows -------------------------------------------------------------------- */
+
+enum MHD_Result get_stats(struct request *r)
+{
+    const struct server_options *o = &r->server->options;
+    struct jobs_stats s;
+    jobs_stats(r->server->jobs, &s);
+    const double share = o->limit_share != NULL && s.window_s > 0 && s.is_decode_only
+                             ? o->limit_share(o->ctx, &s.before, &s.model, s.position) : -1;
+    return reply_json(
+        r, 200,
+        json_pack("{s:s, s:i, s:i, s:i, s:f, s:f, s:o, s:f, s:I, s:I, s:o}", "model",
+                  r->server->context.model_name, "n_context", (int)r->server->context.n_context,
+                  "active", (int)s.n_running, "queued", (int)s.n_queued, "tokens_per_s",
+                  s.answer_per_s, "prefill_tokens_per_s", s.prompt_per_s, "hit_rate",
+                  number_or_null(s.hit_rate), "read_bytes_per_s", s.read_bytes_per_s,
+                  "memory_bytes", (json_int_t)plat_resident_bytes(), "memory_budget_bytes",
+                  (json_int_t)s.model.memory_budget_bytes, "limit_share",
+                  number_or_null(share > 1 ? 1 : share)));
+}
+
+enum MHD_Result get_experts(struct request *r)
+{
+    struct text_buffer text = {0};
+    enum MHD_Result result = MHD_NO;
+    if (jobs_experts(r->server->jobs, &text))
+        result = reply_bytes(r, 200, "application/json", text_buffer_text(&text), text.n);
+    text_buffer_clear(&text);
+    return result;
+}
+
+/* ---- metrics -------------------------------------------------------------------------------- */
+
+struct metric {
+    const char *name, *type, *help;
+    double value;
+};
+
+static bool add_metric(struct text_buffer *out, const struct metric *m)
+{
+    return text_add_format(out, "# HELP flashmoe_%s %s\n# TYPE flashmoe_%s %s\nflashmoe_%s %.17g\n",
+                           m->name, m->help, m->name, m->type, m->name, m->value);
+}
+
+enum MHD_Result get_metrics(struct request *r)
+{
+    const struct server *server = r->server;
+    struct jobs_stats s;
+    struct text_buffer out = {0};
+    jobs_stats(server->jobs, &s);
+    const struct metric metrics[] = {
+        {"http_requests_total", "counter", "HTTP requests answered.", (double)server->n_served},
+        {"http_bytes_total", "counter", "Bytes of their bodies.", (double)server->n_bytes},
+        {"http_connections", "gauge", "Connections open.", server->n_clients},
+        {"requests_total", "counter", "Requests for text.", (double)s.n_submitted},
+        {"requests_refused_total", "counter", "Refused: the queue was full.", (double)s.n_refused},
+        {"requests_done_total", "counter", "Answered.", (double)s.n_done},
+        {"requests_failed_total", "counter", "Failed.", (double)s.n_failed},
+        {"requests_cancelled_total", "counter", "The client went away.", (double)s.n_cancelled},
+        {"requests_running", "gauge", "Being answered.", s.n_running},
+        {"requests_queued", "gauge", "Waiting.", s.n_queued},
+        {"prompt_tokens_total", "counter", "Tokens of prompts.", (double)s.n_prompt},
+        {"prompt_tokens_cached_total", "counter", "Of them not computed.", (double)s.n_cached},
+        {"answer_tokens_total", "counter", "Tokens of answers.", (double)s.n_answer},
+        {"passes_total", "counter", "Passes over the model.", (double)s.n_passes},
+        {"passes_seconds_total", "counter", "Their time.", (double)s.pass_ns * 1e-9},
+        {"expert_hits_total", "counter", "Experts found in memory.",
+         (double)s.model.n_expert_hits},
+        {"expert_misses_total", "counter", "Experts read when needed.",
+         (double)s.model.n_expert_misses},
+        {"expert_read_bytes_total", "counter", "Bytes of experts read.",
+         (double)s.model.bytes_read},
+        {"expert_wait_seconds_total", "counter", "Time that nothing could be computed meanwhile.",
+         (double)s.model.read_wait_ns * 1e-9},
+        {"memory_bytes", "gauge", "Resident memory.", (double)plat_resident_bytes()},
+        {"memory_budget_bytes", "gauge", "Budget.", (double)s.model.memory_budget_bytes},
+        {"snapshot_files", "gauge", "Conversations kept on disk.", (double)s.snapshots.n_files},
+        {"snapshot_bytes", "gauge", "Their bytes.", (double)s.snapshots.bytes},
+        {"uptime_seconds", "gauge", "Since the start.",
+         (double)(plat_now_ns() - server->begin_ns) * 1e-9},
+    };
+    bool is_good = true;
+    for (size_t i = 0; is_good && i < sizeof metrics / sizeof metrics[0]; i++)
+        is_good = add_metric(&out, &metrics[i]);
+    const enum MHD_Result result =
+        is_good ? reply_bytes(r, 200, "text/plain; version=0.0.4; charset=utf-8",
+                              text_buffer_text(&out), out.n)
+                : MHD_NO;
+    text_buffer_clear(&out);
+    return result;
+}
