@@ -1,5 +1,6 @@
 #include "server/api.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <sys/types.h>
 
@@ -74,7 +75,7 @@ static void read_bias(struct api_call *call, const struct fields *f, struct job_
             return;
         }
         spec->bias[spec->sampling.n_logit_bias++] =
-            (struct fm_logit_bias){(int32_t)id, (float)x};
+            (struct fm_logit_bias){(int32_t)id, x > -100 ? (float)x : -INFINITY};
     }
 }
 
@@ -215,8 +216,9 @@ void api_call_clear(struct api_call *call)
     mem_free(call->choices);
     json_decref(call->echo);
     json_decref(call->request);
+    json_decref(call->items);
     call->choices = NULL;
-    call->echo = call->request = NULL;
+    call->echo = call->request = call->items = NULL;
 }
 
 static bool add_logprobs(struct api_choice *c, json_t *logprobs)

@@ -54,6 +54,8 @@ struct api_call {
     bool wants_usage, wants_progress, has_logprobs;
     json_t *echo;      /* completions: the prompts' text before the answers; NULL: none */
     json_t *request;   /* responses: what is repeated in the answer */
+    json_t *items;     /* responses: the items that a stream has closed */
+    size_t text_at;    /* responses: where in the answer's text the open item begins */
     char stops[JOB_STOPS_MAX][128]; /* the stop strings, for those that name them */
 
     struct api_choice *choices;

@@ -224,27 +224,32 @@ static void item_id(const struct api_call *call, const char *prefix, unsigned i,
     (void)snprintf(id, 64, "%s_%s_%u", prefix, call->id + sizeof "resp_" - 1, i);
 }
 
-static json_t *part_json(const struct text_buffer *text)
+/* From here on `text` is taken, and NULL for an item that has only been opened. */
+static json_t *part_json(json_t *text)
 {
     return json_pack("{s:s, s:o, s:[], s:[]}", "type", "output_text", "text",
-                     text != NULL ? api_buffer_json(text) : json_string(""), "annotations",
-                     "logprobs");
+                     text != NULL ? text : json_string(""), "annotations", "logprobs");
 }
 
-static json_t *reasoning_json(const char *id, const struct text_buffer *text)
+static json_t *thought_json(json_t *text)
 {
-    json_t *content = text != NULL
-                          ? json_pack("[{s:s, s:o}]", "type", "reasoning_text", "text",
-                                      api_buffer_json(text)) : json_array();
+    return json_pack("{s:s, s:o}", "type", "reasoning_text", "text",
+                     text != NULL ? text : json_string(""));
+}
+
+static json_t *reasoning_json(const char *id, json_t *text)
+{
+    json_t *content = text != NULL ? json_pack("[o]", thought_json(text)) : json_array();
     return json_pack("{s:s, s:s, s:[], s:o}", "id", id, "type", "reasoning", "summary", "content",
                      content);
 }
 
-static json_t *message_json(const char *id, const struct text_buffer *text)
+static json_t *message_json(const char *id, json_t *text)
 {
-    json_t *content = text != NULL ? json_pack("[o]", part_json(text)) : json_array();
+    const bool is_whole = text != NULL;
+    json_t *content = is_whole ? json_pack("[o]", part_json(text)) : json_array();
     return json_pack("{s:s, s:s, s:s, s:s, s:o}", "id", id, "type", "message", "status",
-                     text != NULL ? "completed" : "in_progress", "role", "assistant", "content",
+                     is_whole ? "completed" : "in_progress", "role", "assistant", "content",
                      content);
 }
 
@@ -264,11 +269,11 @@ static json_t *output_json(const struct api_call *call)
     char id[64];
     if (c->reasoning.n > 0) {
         item_id(call, "rs", n++, id);
-        (void)json_array_append_new(output, reasoning_json(id, &c->reasoning));
+        (void)json_array_append_new(output, reasoning_json(id, api_buffer_json(&c->reasoning)));
     }
     if (c->content.n > 0 || c->n_calls == 0) {
         item_id(call, "msg", n++, id);
-        (void)json_array_append_new(output, message_json(id, &c->content));
+        (void)json_array_append_new(output, message_json(id, api_buffer_json(&c->content)));
     }
     for (size_t i = 0; i < c->n_calls; i++) {
         item_id(call, "fc", n++, id);
@@ -300,7 +305,8 @@ static const char *status_of(const struct api_call *call)
 
 static json_t *whole_responses(const struct api_call *call)
 {
-    return response_json(call, status_of(call), output_json(call));
+    json_t *items = call->items != NULL ? json_incref(call->items) : output_json(call);
+    return response_json(call, status_of(call), items);
 }
 
 /* ---- the stream ----------------------------------------------------------------------------- */
@@ -334,12 +340,20 @@ static json_t *with(json_t *value, const char *name, json_t *more)
     return value;
 }
 
+/* The text of the item that is open. */
+static json_t *item_text(const struct api_call *call)
+{
+    const struct api_choice *c = &call->choices[0];
+    const struct text_buffer *all = call->block == JOB_REASONING ? &c->reasoning : &c->content;
+    return text_json(text_buffer_text(all) + call->text_at, all->n - call->text_at);
+}
+
 /* The item that is open, whole. */
 static bool close_item(struct api_call *call)
 {
     const struct api_choice *c = &call->choices[0];
     char id[64];
-    bool is_good = true;
+    bool is_good;
     json_t *item;
     if (!call->has_block)
         return true;
@@ -347,15 +361,17 @@ static bool close_item(struct api_call *call)
     item_id(call, prefix_of(call->block), call->n_blocks - 1, id);
     if (call->block == JOB_REASONING) {
         is_good = frame(call, "response.reasoning_text.done",
-                        with(place(call, id), "text", api_buffer_json(&c->reasoning)));
-        item = reasoning_json(id, &c->reasoning);
+                        with(place(call, id), "text", item_text(call))) &&
+                  frame(call, "response.content_part.done",
+                        with(place(call, id), "part", thought_json(item_text(call))));
+        item = reasoning_json(id, item_text(call));
     } else if (call->block == JOB_CONTENT) {
         is_good = frame(call, "response.output_text.done",
-                        with(with(place(call, id), "text", api_buffer_json(&c->content)),
-                             "logprobs", json_array())) &&
+                        with(with(place(call, id), "text", item_text(call)), "logprobs",
+                             json_array())) &&
                   frame(call, "response.content_part.done",
-                        with(place(call, id), "part", part_json(&c->content)));
-        item = message_json(id, &c->content);
+                        with(place(call, id), "part", part_json(item_text(call))));
+        item = message_json(id, item_text(call));
     } else {
         const struct api_call_made *made = &c->calls[c->n_calls - 1];
         is_good = frame(call, "response.function_call_arguments.done",
@@ -364,12 +380,17 @@ static bool close_item(struct api_call *call)
                              "name", json_string(made->name)));
         item = function_json(id, made, true);
     }
+    if (call->items == NULL)
+        call->items = json_array();
+    is_good = is_good && json_array_append(call->items, item) == 0;
     return frame(call, "response.output_item.done",
                  json_pack("{s:i, s:o}", "output_index", (int)call->n_blocks - 1, "item", item)) &&
            is_good;
 }
 
-static bool open_item(struct api_call *call, enum job_event_kind kind)
+/* `event` is the first of the item, and collected already. */
+static bool open_item(struct api_call *call, enum job_event_kind kind,
+                      const struct job_event *event)
 {
     const struct api_choice *c = &call->choices[0];
     char id[64];
@@ -379,6 +400,7 @@ static bool open_item(struct api_call *call, enum job_event_kind kind)
         return false;
     call->has_block = true;
     call->block = kind;
+    call->text_at = (kind == JOB_REASONING ? c->reasoning.n : c->content.n) - event->text_bytes;
     item_id(call, prefix_of(kind), call->n_blocks++, id);
     json_t *item = kind == JOB_REASONING ? reasoning_json(id, NULL)
                    : kind == JOB_CONTENT ? message_json(id, NULL)
@@ -386,8 +408,11 @@ static bool open_item(struct api_call *call, enum job_event_kind kind)
     if (!frame(call, "response.output_item.added",
                json_pack("{s:i, s:o}", "output_index", (int)call->n_blocks - 1, "item", item)))
         return false;
-    return kind != JOB_CONTENT || frame(call, "response.content_part.added",
-                                        with(place(call, id), "part", part_json(NULL)));
+    if (kind == JOB_CALL_BEGIN)
+        return true;
+    return frame(call, "response.content_part.added",
+                 with(place(call, id), "part",
+                      kind == JOB_CONTENT ? part_json(NULL) : thought_json(NULL)));
 }
 
 static bool write_delta(struct api_call *call, const char *type, const struct job_event *event)
@@ -434,19 +459,19 @@ static bool write_responses(struct api_call *call, const struct job_event *event
                                (unsigned long long)event->n_done,
                                (unsigned long long)event->n_prompt);
     case JOB_REASONING:
-        return open_item(call, JOB_REASONING) &&
+        return open_item(call, JOB_REASONING, event) &&
                write_delta(call, "response.reasoning_text.delta", event);
     case JOB_CONTENT:
-        return open_item(call, JOB_CONTENT) &&
+        return open_item(call, JOB_CONTENT, event) &&
                write_delta(call, "response.output_text.delta", event);
     case JOB_CALL_BEGIN:
-        return open_item(call, JOB_CALL_BEGIN);
+        return open_item(call, JOB_CALL_BEGIN, event);
     case JOB_CALL_ARGUMENTS:
         return write_delta(call, "response.function_call_arguments.delta", event);
     case JOB_CALL_END:
         return close_item(call);
     case JOB_CHOICE_END:
-        return (call->n_blocks > 0 || open_item(call, JOB_CONTENT)) && close_item(call);
+        return (call->n_blocks > 0 || open_item(call, JOB_CONTENT, event)) && close_item(call);
     case JOB_DONE:
         return frame(call, strcmp(status_of(call), "completed") == 0 ? "response.completed"
                                                                      : "response.incomplete",

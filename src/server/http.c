@@ -272,7 +272,7 @@ static void log_request(const struct request *r)
     const struct server_options *o = &r->server->options;
     if (o->log == NULL)
         return;
-    if (r->job != NULL)
+    if (r->job != NULL && r->is_over)
         log_call(r, call, sizeof call);
     (void)snprintf(line, sizeof line, "%s %.100s %u%s%s, %llu bytes, %.0f ms%s%s%.120s", r->method,
                    r->path, r->status, r->has_call && r->call.is_stream ? " stream" : "",

@@ -1,0 +1,311 @@
+#!/usr/bin/env python3
+"""The server and clients that are slow, rude, gone or too many; and how it stops.
+
+usage: hostile_test.py PROGRAM NANO [PART...]
+"""
+import re
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+import scripted_model
+from served import Server, raw_request
+
+PROGRAM, NANO = sys.argv[1:3]
+LONG = {"messages": [{"role": "user", "content": "Tell me a long story."}], "temperature": 0,
+        "max_tokens": 3500, "logit_bias": {"16383": -100, "16381": -100}}
+SHORT = {"messages": [{"role": "user", "content": "Hi"}], "temperature": 0, "max_tokens": 3}
+
+
+def metric(server, name):
+    text = server.request("GET", "/metrics")[2].decode()
+    return float(re.search(rf"^flashmoe_{name} (\S+)$", text, re.M).group(1))
+
+
+def wait_until(what, seconds=20):
+    end = time.time() + seconds
+    while time.time() < end:
+        if what():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def read_all(connection):
+    data = b""
+    try:
+        while True:
+            more = connection.recv(65536)
+            if not more:
+                return data
+            data += more
+    except ConnectionError:
+        return data
+
+
+class Hostile(unittest.TestCase):
+    """Requests that are none. After each, others are answered."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        scripted_model.make(cls.folder.name)
+        cls.server = Server(PROGRAM, cls.folder.name, "--request-limit", "1M", "--idle-limit", "2",
+                            "--connections", "400")
+
+    @classmethod
+    def tearDownClass(cls):
+        status = cls.server.stop()
+        cls.server.__exit__()
+        cls.folder.cleanup()
+        if status != 0:
+            raise AssertionError(f"the server ended with {status}")
+
+    def tearDown(self):
+        answer = self.server.ask("A")
+        self.assertEqual(answer["choices"][0]["message"]["content"], "Hello there, world.")
+
+    def send(self, data):
+        connection = self.server.socket()
+        connection.settimeout(20)
+        try:
+            connection.sendall(data)
+        except ConnectionError:
+            pass
+        answer = read_all(connection)
+        connection.close()
+        return answer
+
+    def test_no_http(self):
+        for data in (b"\r\n\r\n", b"hello\r\n\r\n", b"\x00" * 1000, b"GET\r\n\r\n", b"\xff" * 70000,
+                     b"GET / HTTP/9.9\r\n\r\n", b"POST /v1/messages HTTP/1.1\r\nHost: a\r\n"
+                     b"Content-Length: -5\r\n\r\n", b"POST / HTTP/1.1\r\nHost: a\r\n"
+                     b"Transfer-Encoding: chunked\r\n\r\nzz\r\n"):
+            self.send(data)
+
+    def test_header_flood(self):
+        many = b"".join(b"x-%d: %s\r\n" % (i, b"y" * 50) for i in range(5000))
+        answer = self.send(b"GET /health HTTP/1.1\r\nHost: a\r\n" + many + b"\r\n")
+        self.assertNotIn(b"200 OK", answer)
+        long = b"GET /" + b"a" * 100000 + b" HTTP/1.1\r\nHost: a\r\n\r\n"
+        self.assertNotIn(b"200 OK", self.send(long))
+        before = self.server.resident_kib()
+        for _ in range(200):
+            self.send(b"GET /health HTTP/1.1\r\nHost: a\r\n" + many)
+        self.assertLess(self.server.resident_kib() - before, 30000)
+
+    def test_too_large(self):
+        big = raw_request("/v1/chat/completions", b" " * (2 << 20))
+        head = big[:big.index(b"\r\n\r\n") + 4]
+        answer = self.send(head + b" " * 1000)
+        self.assertIn(b" 413 ", answer.split(b"\r\n")[0])
+        self.assertIn(b"request_too_large", answer)
+        chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
+        answer = self.send(b"POST /v1/messages HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked"
+                           b"\r\n\r\n" + chunk * 40)
+        self.assertNotIn(b"200 OK", answer)
+
+    def test_truncated(self):
+        whole = raw_request("/v1/chat/completions", SHORT)
+        for n in range(1, len(whole), 7):
+            connection = self.server.socket()
+            connection.sendall(whole[:n])
+            connection.close()
+
+    def test_slow_headers(self):
+        """A byte now and then does not keep a connection, and holds nobody up."""
+        slow = [self.server.socket() for _ in range(100)]
+        begin = time.time()
+        closed = 0
+        for k in range(60):
+            for connection in slow:
+                try:
+                    connection.sendall(b"GET / HTTP/1.1\r\n"[k % 16:k % 16 + 1])
+                except OSError:
+                    closed += 1
+            if closed >= 100:
+                break
+            quick = time.time()
+            self.server.get("/health")
+            self.assertLess(time.time() - quick, 1)
+            time.sleep(0.1)
+        self.assertLess(time.time() - begin, 5)
+        self.assertGreaterEqual(closed, 100)
+        for connection in slow:
+            connection.close()
+
+    def test_too_many_connections(self):
+        held = []
+        for _ in range(500):
+            held.append(self.server.socket())
+        for connection in held:
+            connection.close()
+        self.assertTrue(wait_until(lambda: self.is_there()))
+
+    def is_there(self):
+        try:
+            return self.server.get("/health") == {"status": "ok"}
+        except OSError:
+            return False
+
+    def test_keep_alive_and_pipelining(self):
+        one = raw_request("/v1/chat/completions", {**SHORT, "messages": [
+            {"role": "user", "content": "A"}]})
+        connection = self.server.socket()
+        connection.sendall(one + one + b"GET /health HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
+                           b"\r\n")
+        answer = read_all(connection)
+        connection.close()
+        self.assertEqual(answer.count(b"HTTP/1.1 200 OK"), 3)
+        self.assertEqual(answer.count(b'"Hello there'), 2)
+
+    def test_methods_and_paths(self):
+        for method, path, status in (("GET", "/v1/messages", 405), ("POST", "/health", 405),
+                                     ("DELETE", "/v1/models", 405), ("PUT", "/nothing", 404),
+                                     ("GET", "/../../etc/passwd", 404), ("GET", "/a/b.js", 404),
+                                     ("GET", "/none.js", 404), ("HEAD", "/", 200),
+                                     ("HEAD", "/health?x=1", 200), ("GET", "/v1/models?a=b", 200),
+                                     ("OPTIONS", "/nothing", 204)):
+            self.assertEqual(self.server.request(method, path)[0], status, (method, path))
+
+    def test_gone_in_the_middle(self):
+        before = metric(self.server, "requests_cancelled_total")
+        for stream in (True, False):
+            for _ in range(10):
+                connection = self.server.socket()
+                connection.sendall(raw_request("/v1/chat/completions", {
+                    "messages": [{"role": "user", "content": "L"}], "stream": stream, "n": 64}))
+                if stream:
+                    connection.recv(1000)
+                time.sleep(0.02)
+                connection.close()
+        self.assertTrue(wait_until(
+            lambda: metric(self.server, "requests_cancelled_total") >= before + 20))
+        self.assertTrue(wait_until(lambda: metric(self.server, "requests_running") == 0))
+
+
+class Waiting(unittest.TestCase):
+    """A model that is busy: the queue, pings, and clients that give up."""
+
+    def setUp(self):
+        self.server = Server(PROGRAM, NANO, "--parallel", "1", "--queue", "2", "--sessions", "2")
+
+    def tearDown(self):
+        self.server.stop()
+        self.server.__exit__()
+
+    def start(self, body, path="/v1/chat/completions"):
+        connection = self.server.socket()
+        connection.sendall(raw_request(path, {**body, "stream": True}))
+        return connection
+
+    def test_queue(self):
+        busy = self.start(LONG)
+        self.assertTrue(wait_until(lambda: metric(self.server, "requests_running") == 1))
+        waiting = [self.start(SHORT), self.start(SHORT, "/v1/messages")]
+        self.assertTrue(wait_until(lambda: metric(self.server, "requests_queued") == 2))
+        for connection in waiting: # headers are there at once
+            self.assertIn(b"200 OK", connection.recv(200))
+        for path, status in (("/v1/chat/completions", 503), ("/v1/responses", 503),
+                             ("/v1/messages", 529)):
+            got, headers, body = self.server.request("POST", path, {**SHORT, "input": "A"})
+            self.assertEqual(got, status, body)
+            self.assertIn("Retry-After", headers)
+        waiting[0].close()
+        self.assertTrue(wait_until(lambda: metric(self.server, "requests_queued") == 1, 5))
+        text = b""
+        begin = time.time()
+        while time.time() - begin < 11 and text.count(b"event: ping") < 2:
+            text += waiting[1].recv(65536)
+        self.assertGreaterEqual(text.count(b"event: ping"), 1)
+        busy.close() # the next one's turn comes
+        text += read_until(waiting[1], b"message_stop")
+        self.assertIn(b"message_stop", text)
+        waiting[1].close()
+
+    def test_time_limit(self):
+        with Server(PROGRAM, NANO, "--time-limit", "1") as server:
+            status, answer = server.post("/v1/chat/completions", LONG)
+            self.assertEqual((status, answer["error"]["code"]), (504, "timeout"))
+            events = server.stream("/v1/messages", LONG)
+            self.assertEqual(events[-1][0], "error")
+            events = server.stream("/v1/chat/completions", LONG)
+            self.assertIn("error", events[-2][1])
+            self.assertEqual(events[-1][1], "[DONE]")
+            self.assertEqual(server.stream("/v1/responses", {**LONG, "input": "A"})[-1][0],
+                             "response.failed")
+
+
+def read_until(connection, word):
+    text = b""
+    while word not in text:
+        more = connection.recv(65536)
+        if not more:
+            break
+        text += more
+    return text
+
+
+class Stopping(unittest.TestCase):
+    def stream_of(self, server, body, result):
+        connection = server.socket()
+        connection.sendall(raw_request("/v1/chat/completions", {**body, "stream": True}))
+        text = read_until(connection, b"[DONE]").decode()
+        result.append(text)
+        connection.close()
+
+    def test_graceful(self):
+        """What runs is finished; what comes is refused; the status is 0."""
+        with Server(PROGRAM, NANO) as server:
+            result = []
+            thread = threading.Thread(target=self.stream_of,
+                                      args=(server, {**LONG, "max_tokens": 300}, result))
+            thread.start()
+            wait_until(lambda: metric(server, "requests_running") == 1)
+            self.assertEqual(server.stop(), 0)
+            thread.join()
+            self.assertIn('"finish_reason":"length"', result[0])
+            self.assertIn("[DONE]", result[0])
+            with self.assertRaises(OSError):
+                socket.create_connection(("127.0.0.1", server.port), timeout=2)
+
+    def test_twice(self):
+        """The second signal ends what runs with an error in the stream."""
+        with Server(PROGRAM, NANO) as server:
+            result = []
+            thread = threading.Thread(target=self.stream_of, args=(server, LONG, result))
+            thread.start()
+            wait_until(lambda: metric(server, "requests_running") == 1)
+            server.process.send_signal(signal.SIGINT)
+            time.sleep(0.3)
+            self.assertEqual(server.stop(signal.SIGINT), 0)
+            thread.join()
+            self.assertIn("shutting down", result[0])
+
+    def test_snapshots(self):
+        """After a restart a conversation is not computed again."""
+        with tempfile.TemporaryDirectory() as folder:
+            text = "Tell me a story about " + "a cat and a dog and a boat and " * 60 + "the sea."
+            with Server(PROGRAM, NANO, "--snapshots", folder) as server:
+                first = server.ask(text, max_tokens=20)
+                self.assertEqual(server.stop(), 0)
+            messages = [{"role": "user", "content": text}, first["choices"][0]["message"],
+                        {"role": "user", "content": "And then?"}]
+            with Server(PROGRAM, NANO, "--snapshots", folder) as server:
+                _, again = server.post("/v1/chat/completions", {"messages": messages,
+                                                                "max_tokens": 5})
+                cached = again["usage"]["prompt_tokens_details"]["cached_tokens"]
+                self.assertGreaterEqual(cached, first["usage"]["total_tokens"] - 2)
+
+    def test_port_in_use(self):
+        with Server(PROGRAM, NANO) as server:
+            with self.assertRaisesRegex(RuntimeError, "in use"):
+                Server(PROGRAM, NANO, "--port", str(server.port))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])

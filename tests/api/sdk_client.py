@@ -1,0 +1,160 @@
+"""What PyPI's openai and anthropic see of the server at FLASHMOE_URL; run by sdk_test.py."""
+import json
+import os
+import unittest
+
+import anthropic
+import openai
+
+URL = os.environ["FLASHMOE_URL"]
+TEXT = "Hello there, world."
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"},
+                                           "days": {"type": "integer"}}}
+TOOLS = [{"type": "function", "function": {"name": name, "parameters": SCHEMA}}
+         for name in ("get_weather", "get_time")]
+
+
+def says(text):
+    return [{"role": "user", "content": text}]
+
+
+class OpenAI(unittest.TestCase):
+    def setUp(self):
+        self.client = openai.OpenAI(base_url=URL + "/v1", api_key="sesame", max_retries=0)
+
+    def tearDown(self):
+        self.client.close()
+
+    def chat(self, text, **more):
+        return self.client.chat.completions.create(model="any", messages=says(text), **more)
+
+    def test_text(self):
+        answer = self.chat("A")
+        self.assertEqual(answer.choices[0].message.content, TEXT)
+        self.assertEqual(answer.choices[0].finish_reason, "stop")
+        self.assertEqual(answer.usage.completion_tokens, 4)
+
+    def test_stream(self):
+        chunks = list(self.chat("A", stream=True, stream_options={"include_usage": True}))
+        self.assertEqual("".join(c.choices[0].delta.content or "" for c in chunks if c.choices),
+                         TEXT)
+        self.assertEqual(chunks[-1].usage.completion_tokens, 4)
+
+    def test_tools(self):
+        answer = self.chat("T", tools=TOOLS).choices[0]
+        self.assertEqual(answer.finish_reason, "tool_calls")
+        call = answer.message.tool_calls[0]
+        self.assertEqual(json.loads(call.function.arguments), {"city": "Paris", "days": 3})
+        with self.client.chat.completions.stream(model="any", messages=says("U"),
+                                                 tools=TOOLS) as stream:
+            final = stream.get_final_completion().choices[0].message
+        self.assertEqual([c.function.name for c in final.tool_calls], ["get_weather", "get_time"])
+        history = [*says("U"), final.model_dump(exclude_none=True),
+                   *({"role": "tool", "tool_call_id": c.id, "content": "ok A"}
+                     for c in final.tool_calls)]
+        again = self.client.chat.completions.create(model="any", messages=history, tools=TOOLS)
+        self.assertEqual(again.choices[0].message.content, TEXT)
+
+    def test_reasoning(self):
+        message = self.chat("R").choices[0].message
+        self.assertEqual(message.reasoning_content, "Let me think.")
+        self.assertEqual(message.content, "Forty-two.")
+
+    def test_logprobs_and_choices(self):
+        answer = self.chat("A", n=2, logprobs=True, top_logprobs=2)
+        self.assertEqual(len(answer.choices), 2)
+        self.assertEqual(answer.choices[1].logprobs.content[0].token, "Hello")
+
+    def test_completions(self):
+        self.assertEqual(self.client.completions.create(model="any", prompt="A").choices[0].text,
+                         TEXT)
+
+    def test_models(self):
+        self.assertEqual(len(list(self.client.models.list())), 1)
+
+    def test_responses(self):
+        answer = self.client.responses.create(model="any", input="A")
+        self.assertEqual(answer.output_text, TEXT)
+        kinds = []
+        with self.client.responses.stream(model="any", input="U", tools=[
+                {"type": "function", "name": t["function"]["name"], "parameters": SCHEMA,
+                 "strict": False} for t in TOOLS]) as stream:
+            for event in stream:
+                kinds.append(event.type)
+            final = stream.get_final_response()
+        self.assertEqual(kinds[-1], "response.completed")
+        self.assertEqual([item.type for item in final.output],
+                         ["reasoning", "message", "function_call", "function_call"])
+
+    def test_errors(self):
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.chat("A", temperature=50)
+        self.assertEqual(caught.exception.param, "temperature")
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.chat("word " * 5000)
+        self.assertEqual(caught.exception.code, "context_length_exceeded")
+        with self.assertRaises(openai.AuthenticationError):
+            openai.OpenAI(base_url=URL + "/v1", api_key="no").models.list()
+        with self.assertRaises(openai.NotFoundError):
+            self.client.embeddings.create(model="any", input="A")
+
+    def test_cancel(self):
+        stream = self.chat("L", stream=True)
+        for _, chunk in zip(range(5), stream):
+            self.assertEqual(chunk.model, "any")
+        stream.close()
+        self.assertEqual(self.chat("A").choices[0].message.content, TEXT)
+
+
+class Anthropic(unittest.TestCase):
+    def setUp(self):
+        self.client = anthropic.Anthropic(base_url=URL, api_key="sesame", max_retries=0)
+        self.tools = [{"name": t["function"]["name"], "input_schema": SCHEMA} for t in TOOLS]
+
+    def tearDown(self):
+        self.client.close()
+
+    def ask(self, text, **more):
+        return self.client.messages.create(model="any", max_tokens=200, messages=says(text),
+                                           **more)
+
+    def test_text(self):
+        answer = self.ask("A", system="Be kind.")
+        self.assertEqual((answer.content[0].text, answer.stop_reason), (TEXT, "end_turn"))
+
+    def test_stream(self):
+        with self.client.messages.stream(model="any", max_tokens=200, messages=says("U"),
+                                         tools=self.tools) as stream:
+            text = "".join(stream.text_stream)
+            final = stream.get_final_message()
+        self.assertEqual(text, "I look it up.")
+        self.assertEqual([b.type for b in final.content],
+                         ["thinking", "text", "tool_use", "tool_use"])
+        self.assertEqual(final.content[2].input, {"city": "Rome"})
+        self.assertEqual(final.usage.output_tokens, 10)
+        results = [{"type": "tool_result", "tool_use_id": b.id, "content": "ok A"}
+                   for b in final.content if b.type == "tool_use"]
+        again = self.client.messages.create(
+            model="any", max_tokens=200, tools=self.tools,
+            messages=[*says("U"), {"role": "assistant", "content": final.content},
+                      {"role": "user", "content": results}])
+        self.assertEqual(again.content[0].text, TEXT)
+        self.assertGreater(again.usage.cache_read_input_tokens, 20)
+
+    def test_count(self):
+        count = self.client.messages.count_tokens(model="any", messages=says("A"))
+        usage = self.ask("A").usage
+        self.assertEqual(count.input_tokens,
+                         usage.input_tokens + usage.cache_read_input_tokens)
+
+    def test_errors(self):
+        with self.assertRaises(anthropic.BadRequestError) as caught:
+            self.ask("A", temperature=50)
+        self.assertIn("temperature", str(caught.exception))
+        with self.assertRaises(anthropic.AuthenticationError):
+            anthropic.Anthropic(base_url=URL, api_key="no").messages.create(
+                model="any", max_tokens=5, messages=says("A"))
+
+
+if __name__ == "__main__":
+    unittest.main()
