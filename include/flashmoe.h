@@ -629,8 +629,8 @@ FM_API int32_t fm_sampler_pick(struct fm_sampler *sampler, const float *logits);
  * room for the vocabulary. Returns how many there are, or FM_ERR_FORMAT as above. */
 FM_API int fm_sampler_distribution(struct fm_sampler *sampler, const float *logits, int32_t *ids,
                                    float *probabilities);
-/* What the penalties go by: the tokens of the prompt, then each token of the answer. Ids that the
- * model does not have are ignored. Without penalties neither does anything. */
+/* What penalties and a grammar go by: the tokens of the prompt, then each token of the answer. Ids
+ * that the model does not have are ignored. Without these two neither does anything. */
 FM_API void fm_sampler_accept_prompt(struct fm_sampler *sampler, const int32_t *ids, size_t n_ids);
 FM_API void fm_sampler_accept(struct fm_sampler *sampler, int32_t id);
 
@@ -645,6 +645,35 @@ struct fm_logprob {
  * distribution. */
 FM_API int fm_logprobs(const struct fm_model *model, const float *logits,
                        struct fm_logprob *chosen, struct fm_logprob *top, unsigned n_top);
+
+/* Answers that are JSON and fit a schema: tokens after which they could not are never chosen. What
+ * is enforced of JSON Schema is listed in docs/SCHEMA.md; anything else is refused.
+ *
+ * A grammar is one answer in progress. One thread at a time uses it; any number may be open, and
+ * any thread may open one. The first one of a model takes some time to look through its vocabulary.
+ * It must be closed before the model is. */
+struct fm_grammar;
+/* `schema` is JSON text; NULL: any object. FM_ERR_ARG with the keyword and where it stands when the
+ * schema cannot be enforced, is none or allows nothing. FM_ERR_UNSUPPORTED: the model has no
+ * tokenizer, no token that ends an answer, or a byte without a token. */
+FM_API int fm_grammar_open_json(const struct fm_model *model, const char *schema,
+                                size_t schema_bytes, struct fm_grammar **out,
+                                struct fm_error *err);
+FM_API void fm_grammar_close(struct fm_grammar *grammar); /* accepts NULL */
+/* For a new answer with the same schema, which is faster than opening another one. */
+FM_API void fm_grammar_reset(struct fm_grammar *grammar);
+/* From here on the sampler picks what the grammar allows, and fm_sampler_accept tells it what has
+ * come; NULL ends that. Where a model thinks first, constrain once it has begun to answer. The
+ * grammar must live as long; fm_logprobs stay the model's own. */
+FM_API void fm_sampler_constrain(struct fm_sampler *sampler, struct fm_grammar *grammar);
+/* For those that choose tokens themselves: makes the logits of all tokens that are not allowed
+ * -INFINITY, and takes the token that was chosen. FM_ERR_ARG: it was not allowed; nothing changes.
+ * At least one token is always allowed; tokens that end an answer only when it may. */
+FM_API void fm_grammar_mask(struct fm_grammar *grammar, float *logits);
+FM_API int fm_grammar_accept(struct fm_grammar *grammar, int32_t id, struct fm_error *err);
+/* The answer is whole, though more may come (a number); it is, and only its end can come. */
+FM_API bool fm_grammar_may_end(const struct fm_grammar *grammar);
+FM_API bool fm_grammar_must_end(const struct fm_grammar *grammar);
 
 /* Finds the first of several stop strings in a text that comes in pieces, and keeps back only what
  * may begin one. However the text is cut, the result is the same. The string that ends first

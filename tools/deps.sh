@@ -14,6 +14,7 @@
 #   build  edited lines in chat (Linux)           libedit.pc             libedit-dev       -
 #   test   unit tests                             cmocka.pc              libcmocka-dev     cmocka
 #   test   lint and test scripts                  python3                python3           python3
+#   test   checks answers held to a schema        import jsonschema      python3-jsonschema  (pip)
 #   test   headers must be usable from C++        g++, c++ or clang++    g++               (Xcode)
 #   test   the server's page (Linux): a browser   chromium               chromium          -
 #          its driver                             node                   nodejs            -
@@ -51,6 +52,10 @@ has_header() {
     if [ "$system" != Linux ] || [ -e "/usr/include/$1" ]; then echo 0; else echo 1; fi
 }
 
+has_module() {
+    if python3 -c "import $1" >/dev/null 2>&1; then echo 0; else echo 1; fi
+}
+
 # has_headers_of COMPILER: the C library that it compiles for is there.
 has_headers_of() {
     if echo '#include <stdio.h>' | "$1" -E - >/dev/null 2>&1; then echo 0; else echo 1; fi
@@ -82,6 +87,8 @@ if [ "$system" = Linux ]; then
 fi
 if [ "$group" = test ]; then
     need "$(has_command python3)" python3 python3 "lint and test scripts"
+    need "$(has_module jsonschema)" python3-jsonschema "(pip3 install jsonschema)" \
+         "checks answers held to a schema"
     need "$(has_library cmocka libcmocka-dev)" libcmocka-dev cmocka "unit tests"
     need "$(has_command g++ c++ clang++)" g++ "(xcode-select --install)" "C++ use of the headers"
     if [ "$system" = Linux ]; then

@@ -66,6 +66,8 @@ static int open_tokenizer(struct fm_model *m, struct fm_error *err)
                      tokenizer_n_ids(m->tokenizer) - 1, m->model->shape.vocabulary);
     if (rc == 0)
         rc = read_eos_token(m, err);
+    if (rc == 0)
+        rc = model_grammars_open(m, err);
     return rc != 0 ? rc : chat_form_open(m, err);
 }
 
@@ -247,6 +249,7 @@ void fm_model_close(struct fm_model *m)
     backend_close(m->be);
     streaming_close(m);
     chat_close(m->chat);
+    model_grammars_close(m);
     tokenizer_close(m->tokenizer);
     routes_close(m->routes);
     model_close(m->model);

@@ -50,6 +50,7 @@ struct fm_model {
     struct model *model;
     struct tokenizer *tokenizer; /* NULL without tokenizer.json */
     struct chat *chat;           /* NULL without tokenizer */
+    struct model_grammars *grammars; /* what grammars share (session_grammar.c) */
     struct fm_sampling default_sampling;
     const struct kv_format *kv_format;
     struct budget budget;
@@ -88,6 +89,13 @@ struct fm_session {
 
 /* The chat form of the model: its template and special tokens (text.c). */
 int chat_form_open(struct fm_model *m, struct fm_error *err);
+
+/* What the grammars of a model share: a lock, and a vocabulary that the first one makes. NULL
+ * without a tokenizer. */
+int model_grammars_open(struct fm_model *m, struct fm_error *err);
+void model_grammars_close(struct fm_model *m);
+/* The tokens that a grammar allows, a bit for each id, stop tokens included. */
+const uint32_t *constraint_mask(struct fm_grammar *grammar);
 
 /* Divides the budget, or says with the arithmetic why it cannot. */
 int budget_plan(struct budget *b, const struct model *model, const struct kv_format *kv_format,

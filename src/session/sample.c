@@ -16,6 +16,7 @@ struct fm_sampler {
     struct fm_sampling sampling;
     uint64_t random_state;
     struct adjust adjust;
+    struct fm_grammar *grammar; /* borrowed; NULL: none */
     struct candidate *candidates; /* [vocabulary] */
     float *scaled; /* [vocabulary] scaled logits of those kept, best first; for typical-p only */
 };
@@ -79,6 +80,13 @@ void fm_sampler_accept_prompt(struct fm_sampler *s, const int32_t *ids, size_t n
 void fm_sampler_accept(struct fm_sampler *s, int32_t id)
 {
     adjust_accept(&s->adjust, id, true);
+    if (s->grammar != NULL)
+        (void)fm_grammar_accept(s->grammar, id, NULL); /* one that was picked is allowed */
+}
+
+void fm_sampler_constrain(struct fm_sampler *s, struct fm_grammar *grammar)
+{
+    s->grammar = grammar;
 }
 
 /* SplitMix64: one 64-bit state, full period. */
@@ -137,9 +145,11 @@ static struct candidate heap_pop(struct candidate *heap, size_t n)
 static size_t list_candidates(struct fm_sampler *s, const float *logits)
 {
     const struct tokenizer *tok = s->model->tokenizer;
+    const uint32_t *allowed = s->grammar != NULL ? constraint_mask(s->grammar) : NULL;
     size_t n = 0;
     for (uint32_t id = 0; id < s->model->model->shape.vocabulary; id++) {
         bool exists = tok == NULL || tokenizer_has_id(tok, (int32_t)id);
+        exists = exists && (allowed == NULL || (allowed[id / 32] >> id % 32 & 1) != 0);
         float logit = logits[id];
         if (s->adjust.is_on) {
             logit = adjust_logit(&s->adjust, id, logit);

@@ -6,24 +6,12 @@
 #ifndef FLASHMOE_TEXT_JINJA_VALUE_H
 #define FLASHMOE_TEXT_JINJA_VALUE_H
 
+#include "text/arena.h"
 #include "text/jinja.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-struct arena_chunk;
-struct arena {
-    struct arena_chunk *chunks;
-    size_t used, capacity; /* of the newest chunk */
-    uint64_t total, limit;
-};
-
-/* Zeroed; NULL with *rc and err set. */
-void *arena_new(struct arena *arena, size_t bytes, struct fm_error *err);
-/* Lengthens the newest allocation in its place; false when it is not the newest or has no room. */
-bool arena_extend(struct arena *arena, void *newest, size_t old_bytes, size_t new_bytes);
-void arena_clear(struct arena *arena);
 
 /* Text with the origin of each byte: `origins`, or `origin` for all of it where that is NULL. */
 struct str {

@@ -1,0 +1,144 @@
+/* Grammars: the public face of text/grammar.h, and the vocabulary that those of a model share. */
+#include <math.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "session/engine_internal.h"
+#include "text/grammar.h"
+
+struct model_grammars {
+    pthread_mutex_t lock;
+    struct grammar_vocabulary *vocabulary; /* made under the lock, then immutable */
+};
+
+struct fm_grammar {
+    const struct fm_model *model;
+    struct grammar *grammar;
+    uint32_t *bits; /* [vocabulary / 32 + 1] the mask with stop tokens */
+    bool is_ended;  /* by a stop token */
+};
+
+int model_grammars_open(struct fm_model *m, struct fm_error *err)
+{
+    m->grammars = mem_new(1, sizeof *m->grammars, "grammars", err);
+    if (m->grammars == NULL)
+        return FM_ERR_NOMEM;
+    if (pthread_mutex_init(&m->grammars->lock, NULL) == 0)
+        return 0;
+    mem_free(m->grammars);
+    m->grammars = NULL;
+    return err_set(err, FM_ERR_NOMEM, "no memory for a lock");
+}
+
+void model_grammars_close(struct fm_model *m)
+{
+    if (m->grammars == NULL)
+        return;
+    grammar_vocabulary_close(m->grammars->vocabulary);
+    (void)pthread_mutex_destroy(&m->grammars->lock);
+    mem_free(m->grammars);
+}
+
+static uint32_t n_ids(const struct fm_model *m)
+{
+    return m->model->shape.vocabulary;
+}
+
+static int get_vocabulary(const struct fm_model *m, const struct grammar_vocabulary **out,
+                          struct fm_error *err)
+{
+    if (m->tokenizer == NULL || m->model->n_stop_tokens == 0)
+        return err_set(err, FM_ERR_UNSUPPORTED, "'%s' has no %s: answers cannot be held to a form",
+                       m->model->source->path, m->tokenizer == NULL
+                       ? "tokenizer.json" : "token that ends an answer");
+    int rc = 0;
+    (void)pthread_mutex_lock(&m->grammars->lock);
+    if (m->grammars->vocabulary == NULL)
+        rc = grammar_vocabulary_open(m->tokenizer, n_ids(m), &m->grammars->vocabulary, err);
+    *out = m->grammars->vocabulary;
+    (void)pthread_mutex_unlock(&m->grammars->lock);
+    return rc;
+}
+
+int fm_grammar_open_json(const struct fm_model *m, const char *schema, size_t schema_bytes,
+                         struct fm_grammar **out, struct fm_error *err)
+{
+    *out = NULL;
+    const struct grammar_vocabulary *vocabulary = NULL;
+    int rc = get_vocabulary(m, &vocabulary, err);
+    if (rc != 0)
+        return rc;
+    struct fm_grammar *g = mem_new(1, sizeof *g, "a grammar", err);
+    if (g == NULL)
+        return FM_ERR_NOMEM;
+    g->model = m;
+    g->bits = mem_new(n_ids(m) / 32 + 1, sizeof *g->bits, "a grammar", err);
+    rc = g->bits != NULL ? grammar_open(vocabulary, schema, schema_bytes, &g->grammar, err)
+                         : FM_ERR_NOMEM;
+    if (rc != 0) {
+        fm_grammar_close(g);
+        return rc;
+    }
+    *out = g;
+    return 0;
+}
+
+void fm_grammar_close(struct fm_grammar *g)
+{
+    if (g == NULL)
+        return;
+    grammar_close(g->grammar);
+    mem_free(g->bits);
+    mem_free(g);
+}
+
+void fm_grammar_reset(struct fm_grammar *g)
+{
+    g->is_ended = false;
+    grammar_reset(g->grammar);
+}
+
+const uint32_t *constraint_mask(struct fm_grammar *g)
+{
+    const uint32_t *mask = grammar_mask(g->grammar);
+    if (!grammar_may_end(g->grammar))
+        return mask;
+    memcpy(g->bits, mask, (n_ids(g->model) / 32 + 1) * sizeof *g->bits);
+    const struct model *model = g->model->model;
+    for (unsigned i = 0; i < model->n_stop_tokens; i++) {
+        const uint32_t id = (uint32_t)model->stop_tokens[i];
+        if (id < n_ids(g->model))
+            g->bits[id / 32] |= 1u << id % 32;
+    }
+    return g->bits;
+}
+
+void fm_grammar_mask(struct fm_grammar *g, float *logits)
+{
+    const uint32_t *mask = constraint_mask(g);
+    for (uint32_t id = 0; id < n_ids(g->model); id++)
+        if ((mask[id / 32] >> id % 32 & 1) == 0)
+            logits[id] = -INFINITY;
+}
+
+int fm_grammar_accept(struct fm_grammar *g, int32_t id, struct fm_error *err)
+{
+    if (g->is_ended)
+        return err_set(err, FM_ERR_ARG, "the answer is over");
+    if (!model_is_stop_token(g->model->model, id))
+        return grammar_accept(g->grammar, id, err);
+    g->is_ended = grammar_may_end(g->grammar);
+    return g->is_ended ? 0 : err_set(err, FM_ERR_ARG, "the answer is not whole, and token %d ends "
+                                     "it", (int)id);
+}
+
+bool fm_grammar_may_end(const struct fm_grammar *g)
+{
+    return grammar_may_end(g->grammar);
+}
+
+bool fm_grammar_must_end(const struct fm_grammar *g)
+{
+    return grammar_must_end(g->grammar);
+}

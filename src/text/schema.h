@@ -1,0 +1,28 @@
+/* JSON schemas to rules (grammar_rules.h). What a schema asks is enforced to the letter or refused
+ * with a sentence that names the keyword and where it stands; docs/SCHEMA.md lists both.
+ *
+ * The program owns its memory and needs the schema no longer. One thread while it is compiled.
+ * FM_ERR_ARG: the schema is no JSON, is no schema, asks for what cannot be enforced, allows no
+ * value, or exceeds the limits. */
+#ifndef FLASHMOE_TEXT_SCHEMA_H
+#define FLASHMOE_TEXT_SCHEMA_H
+
+#include "text/grammar_rules.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SCHEMA_VALUES 4096u           /* different places in an answer */
+#define SCHEMA_ALTERNATIVES 256u      /* for one of them */
+#define SCHEMA_FUEL (20u * 1000 * 1000) /* steps; about a second at most */
+#define SCHEMA_MEMORY_BYTES (128u << 20)
+
+int schema_compile(const char *text, size_t bytes, struct grammar_program **out,
+                   struct fm_error *err);
+void grammar_program_free(struct grammar_program *program); /* accepts NULL */
+
+#ifdef __cplusplus
+}
+#endif
+#endif
