@@ -1,4 +1,5 @@
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -25,6 +26,7 @@ struct run {
     struct fm_decoder *decoder;
     struct fm_stop *stop;
     struct fm_snapshots *snapshots; /* NULL: none */
+    struct fm_grammar *grammar; /* NULL: any text */
     struct fm_sampling sampling;
     struct fm_logit_bias bias[SAMPLING_BIAS_MAX];
     struct fm_model_info info;
@@ -69,21 +71,49 @@ static int check_context(const struct run *run, struct fm_error *err)
                    need);
 }
 
-/* The prompt in the model's chat form, or as it is when there is none. */
+static bool is_constrained(const struct run *run)
+{
+    return args_flag(run->args, "json-object") || args_given(run->args, "json-schema");
+}
+
+/* One message of the user in the chat form. Where the answer is JSON from its first byte on, no
+ * model that can do without thinks first. */
+static int tokenize_turn(const struct run *run, const char *system, const char *text,
+                         size_t text_bytes, int32_t **ids, size_t *n_ids, struct fm_error *err)
+{
+    const struct fm_chat_options now = app_chat_now();
+    if (!is_constrained(run))
+        return fm_tokenize_chat(run->model, system, text, text_bytes, &now, ids, n_ids, err);
+    json_t *messages = json_array();
+    if (system != NULL)
+        (void)json_array_append_new(messages, json_pack("{s:s, s:o}", "role", "system", "content",
+                                                        json_text(system, strlen(system))));
+    (void)json_array_append_new(messages, json_pack("{s:s, s:o}", "role", "user", "content",
+                                                    json_text(text, text_bytes)));
+    json_t *all = json_pack("{s:o, s:b}", "messages", messages, "enable_thinking", 0);
+    char *conversation = all != NULL ? json_dumps(all, JSON_COMPACT) : NULL;
+    json_decref(all);
+    const int rc = conversation == NULL
+        ? err_set(err, FM_ERR_NOMEM, "no memory for the prompt")
+        : fm_tokenize_messages(run->model, conversation, strlen(conversation), &now, ids, n_ids,
+                               err);
+    free(conversation); /* jansson's */
+    return rc;
+}
+
+/* The prompt, and how much of it comes before any user's message. */
 static int tokenize_chat(struct run *run, const char *text, size_t text_bytes,
                          struct fm_error *err)
 {
-    const struct fm_chat_options now = app_chat_now();
     const char *const other = text_bytes > 0 && text[0] == 'a' ? "1" : "a";
     char *system;
     size_t system_bytes, n_ids;
     int32_t *ids = NULL;
     int rc = prefix_read_system(run->args, &system, &system_bytes, err);
     if (rc == 0)
-        rc = fm_tokenize_chat(run->model, system, text, text_bytes, &now, &run->prompt,
-                              &run->n_prompt, err);
+        rc = tokenize_turn(run, system, text, text_bytes, &run->prompt, &run->n_prompt, err);
     if (rc == 0 && system_bytes > 0)
-        rc = fm_tokenize_chat(run->model, system, other, 1, &now, &ids, &n_ids, err);
+        rc = tokenize_turn(run, system, other, 1, &ids, &n_ids, err);
     if (ids != NULL)
         run->n_system = prefix_common(run->prompt, run->n_prompt, ids, n_ids);
     if (rc == FM_ERR_UNSUPPORTED && system != NULL && run->info.has_tokenizer)
@@ -93,6 +123,7 @@ static int tokenize_chat(struct run *run, const char *text, size_t text_bytes,
     return rc;
 }
 
+/* The prompt in the model's chat form, or as it is when there is none. */
 static int tokenize_prompt(struct run *run, const char *text, size_t text_bytes,
                            struct fm_error *err)
 {
@@ -115,6 +146,23 @@ static int open_stop(struct run *run, struct fm_error *err)
         strings[i] = args_text_at(run->args, "stop", i);
     int rc = fm_stop_open(strings, (unsigned)n, &run->stop, err);
     return rc == 0 ? 0 : err_wrap(err, rc, "--stop");
+}
+
+/* --json-object, --json-schema. */
+static int open_grammar(struct run *run, struct fm_error *err)
+{
+    const char *path = args_text(run->args, "json-schema");
+    char *schema = NULL;
+    size_t bytes = 0;
+    int rc = path != NULL ? file_read(path, &schema, &bytes, err) : 0;
+    if (rc == 0 && is_constrained(run))
+        rc = fm_grammar_open_json(run->model, schema, bytes, &run->grammar, err);
+    if (rc == FM_ERR_ARG && path != NULL)
+        rc = err_wrap(err, rc, "--json-schema %s", path);
+    mem_free(schema);
+    if (rc == 0)
+        fm_sampler_constrain(run->sampler, run->grammar);
+    return rc;
 }
 
 static int open_all(struct run *run, const char *text, size_t text_bytes, struct fm_error *err)
@@ -150,6 +198,8 @@ static int open_all(struct run *run, const char *text, size_t text_bytes, struct
         rc = fm_decoder_open(run->model, &run->decoder, err);
     if (rc == 0)
         rc = fm_sampler_open(run->model, &run->sampling, &run->sampler, err);
+    if (rc == 0)
+        rc = open_grammar(run, err);
     if (rc == 0)
         rc = open_stop(run, err);
     if (rc == 0)
@@ -223,7 +273,9 @@ static int next_token(struct run *run, int32_t *id, struct fm_error *err)
         rc = take_text(run, text, text_bytes, err);
     if (run->stop_reason != NULL)
         return rc;
-    if (run->n_tokens >= args_uint(run->args, "n-tokens"))
+    if (run->grammar != NULL && fm_grammar_must_end(run->grammar))
+        run->stop_reason = "stop";
+    else if (run->n_tokens >= args_uint(run->args, "n-tokens"))
         run->stop_reason = "length";
     else if (fm_session_position(run->session) >= run->n_context)
         run->stop_reason = "context";
@@ -420,11 +472,13 @@ static void close_all(struct run *run)
         fm_sampler_close(run->sampler);
     if (run->decoder != NULL)
         fm_decoder_close(run->decoder);
+    fm_grammar_close(run->grammar);
     fm_stop_close(run->stop);
     fm_snapshots_close(run->snapshots);
     fm_model_close(run->model);
     run->stop = NULL;
     run->snapshots = NULL;
+    run->grammar = NULL;
     run->session = NULL;
     run->sampler = NULL;
     run->decoder = NULL;
@@ -542,6 +596,11 @@ static const struct option prompt_options[] = {
 };
 
 static const struct option answer_options[] = {
+    {.name = "json-object", .kind = OPTION_FLAG, .excludes = "json-schema",
+     .help = "The answer is a JSON object: tokens that could not be part of one are never chosen"},
+    {.name = "json-schema", .kind = OPTION_PATH, .metavar = "FILE",
+     .help = "The answer is JSON that fits the schema in FILE. What of it cannot be enforced is "
+             "refused; docs/SCHEMA.md lists what can. The answer may still be cut off by -n"},
     {.name = "n-tokens", .letter = 'n', .kind = OPTION_UINT, .metavar = "N", .max = 1u << 30,
      .value = "512",
      .help = "Tokens to generate at most. The answer ends earlier at the model's stop token or at "
@@ -599,6 +658,8 @@ const struct command cmd_run = {
          "Vary more, and end the answer at a word"},
         {"flashmoe run MODEL --system-file rules.txt --snapshots kept -f question.txt",
          "Compute long instructions once, and keep them on disk for the next question"},
+        {"flashmoe run MODEL --json-schema person.json -p \"Invent a person.\"",
+         "Get an answer that a program can read"},
         {"flashmoe run MODEL --routes gen -p Hello", "Measure speed where the weights are random"},
         {NULL, NULL}},
     .run = run_run,

@@ -34,7 +34,7 @@ int grammar_vocabulary_open(const struct tokenizer *tok, uint32_t n_ids,
         return FM_ERR_NOMEM;
     int rc = token_trie_open(tok, n_ids, &v->trie, err);
     if (rc == 0)
-        rc = mask_any_string(v->trie, &v->any_string, err);
+        rc = mask_any_string(v, err);
     if (rc != 0) {
         grammar_vocabulary_close(v);
         return rc;
@@ -49,6 +49,8 @@ void grammar_vocabulary_close(struct grammar_vocabulary *v)
         return;
     token_trie_close(v->trie);
     mem_free(v->any_string);
+    mem_free(v->token_chars);
+    mem_free(v->exit_chars);
     mem_free(v);
 }
 

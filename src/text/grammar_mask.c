@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "text/grammar_string.h"
 
 #define NODE_ROOT UINT32_MAX /* above the whole vocabulary */
 
@@ -208,9 +209,36 @@ static struct kept_mask *pack_mask(const struct mask_maker *k, const struct fram
     return mask;
 }
 
-int mask_any_string(const struct token_trie *trie, struct kept_mask **out, struct fm_error *err)
+/* Goes the way that any string goes, and counts its characters. */
+static void count_chars(struct grammar_vocabulary *v)
 {
-    const struct grammar_vocabulary v = {.trie = (struct token_trie *)trie};
+    const struct token_trie *trie = v->trie;
+    uint32_t part[TRIE_TOKEN_BYTES + 1] = {0}, n_exits = 0, c;
+    uint16_t n_chars[TRIE_TOKEN_BYTES + 1] = {0};
+    for (uint32_t i = 0; i < trie->n_nodes;) {
+        const struct trie_node *node = &trie->nodes[i];
+        const unsigned d = node->depth;
+        part[d] = part[d - 1];
+        if (part[d] == 0 && node->byte == '"') {
+            v->exit_chars[n_exits++] = n_chars[d - 1];
+            i = node->end;
+            continue;
+        }
+        const enum string_step step_is = grammar_string_step(NULL, 0, &part[d], node->byte, &c);
+        if (step_is == STRING_NO) {
+            i = node->end;
+            continue;
+        }
+        n_chars[d] = (uint16_t)(n_chars[d - 1] + (step_is == STRING_CHAR));
+        for (int32_t id = node->token; id >= 0; id = trie->same[id])
+            v->token_chars[id] = (uint16_t)(n_chars[d] + (part[d] != 0));
+        i++;
+    }
+}
+
+int mask_any_string(struct grammar_vocabulary *v, struct fm_error *err)
+{
+    const struct token_trie *trie = v->trie;
     const struct frame any = {.kind = FRAME_STRING, .rule = RULE_NONE, .at = AT_UNKNOWN};
     struct machine m = {.n_nodes = 1};
     struct mask_maker k;
@@ -218,15 +246,19 @@ int mask_any_string(const struct token_trie *trie, struct kept_mask **out, struc
     m.nodes = mem_new(1 + ((size_t)trie->longest + 1) * MACHINE_THREADS, sizeof *m.nodes, "a mask",
                       err);
     m.text = text;
-    int rc = text != NULL && m.nodes != NULL ? mask_maker_init(&k, &v, &m, text, err)
-                                             : FM_ERR_NOMEM;
+    v->token_chars = mem_new(trie->n_ids, sizeof *v->token_chars, "a mask", err);
+    int rc = text != NULL && m.nodes != NULL && v->token_chars != NULL
+                 ? mask_maker_init(&k, v, &m, text, err) : FM_ERR_NOMEM;
     if (rc == 0) {
         k.base_nodes = 1;
         find_mask(&k, &any, 0);
-        *out = pack_mask(&k, &any, err);
-        rc = *out != NULL ? 0 : FM_ERR_NOMEM;
+        v->any_string = pack_mask(&k, &any, err);
+        v->exit_chars = mem_new(k.n_exits, sizeof *v->exit_chars, "a mask", err);
+        rc = v->any_string != NULL && v->exit_chars != NULL ? 0 : FM_ERR_NOMEM;
         mask_maker_clear(&k);
     }
+    if (rc == 0)
+        count_chars(v);
     mem_free(text);
     mem_free(m.nodes);
     return rc;
@@ -289,11 +321,43 @@ static const struct kept_mask *get_mask(struct mask_maker *k, const struct frame
     return mask;
 }
 
+/* A string with limits on its length and none on its characters: of what any string allows, what
+ * is not too long or too short. */
+static void add_limited(struct mask_maker *k, const struct thread *t, size_t n_text)
+{
+    const struct grammar_vocabulary *v = k->vocabulary;
+    const struct kept_mask *any = v->any_string;
+    const struct rule *r = &k->machine->program->rules[t->top.rule];
+    const uint32_t n = t->top.v[STRING_LENGTH], left = r->max - n;
+    const size_t n_first = any->has_bits ? n_words(v->trie) : any->n_tokens;
+    for (size_t i = 0; i < n_first; i++) {
+        if (!any->has_bits && v->token_chars[any->words[i]] <= left)
+            k->bits[any->words[i] / 32] |= 1u << any->words[i] % 32;
+        for (uint32_t word = any->has_bits ? any->words[i] : 0; word != 0; word &= word - 1) {
+            const uint32_t bit = (uint32_t)__builtin_ctz(word);
+            k->bits[i] |= (uint32_t)(v->token_chars[32 * i + bit] <= left) << bit;
+        }
+    }
+    for (uint32_t i = 0; i < any->n_exits; i++)
+        if (v->exit_chars[i] <= left && n + v->exit_chars[i] >= r->min)
+            add_exit(k, t, n_text, any->words[n_first + i]);
+}
+
+static bool is_limited(const struct mask_maker *k, const struct frame *f)
+{
+    return f->kind == FRAME_STRING && f->rule != RULE_NONE && f->v[STRING_EXTRA] == 0 &&
+           f->v[STRING_PART] == 0 && k->machine->program->rules[f->rule].dfa == NULL;
+}
+
 static void add_mask(struct mask_maker *k, const struct thread *t, size_t n_text)
 {
     const struct token_trie *trie = k->vocabulary->trie;
     if (t->top.kind == FRAME_ANSWER && t->top.phase == PHASE_AFTER)
         return;
+    if (is_limited(k, &t->top)) {
+        add_limited(k, t, n_text);
+        return;
+    }
     const struct frame key = canonical(k, &t->top);
     const struct kept_mask *mask = is_keepable(k, t) ? get_mask(k, &key, n_text) : NULL;
     if (mask == NULL) {

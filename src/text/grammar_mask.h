@@ -30,6 +30,9 @@ struct kept_mask {
 struct grammar_vocabulary {
     struct token_trie *trie;
     struct kept_mask *any_string; /* in a string without limits, between two characters */
+    /* For strings with limits: how many characters each token of it begins, and how many there are
+     * before each of its exits. */
+    uint16_t *token_chars, *exit_chars;
 };
 
 struct mask_maker {
@@ -55,8 +58,8 @@ void mask_maker_clear(struct mask_maker *maker); /* accepts a zeroed one */
 /* Fills bits for an answer of n_text bytes. */
 void mask_make(struct mask_maker *maker, const struct threads *threads, size_t n_text);
 
-/* The one mask that all grammars of a vocabulary share. Freed with mem_free. */
-int mask_any_string(const struct token_trie *trie, struct kept_mask **out, struct fm_error *err);
+/* Fills in what all grammars of a vocabulary share. Freed with mem_free, also after a failure. */
+int mask_any_string(struct grammar_vocabulary *vocabulary, struct fm_error *err);
 
 #ifdef __cplusplus
 }

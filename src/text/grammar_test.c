@@ -1,0 +1,352 @@
+/* Grammars on small schemas; automata of numbers against arithmetic; expressions; allocations. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "text/grammar.h"
+#include "text/number_dfa.h"
+#include "text/regex.h"
+
+/* ---- automata ------------------------------------------------------------------------------- */
+
+static struct arena arena = {.limit = 64u << 20};
+
+static struct dfa_maker maker(void)
+{
+    return (struct dfa_maker){.arena = &arena, .fuel = 10u * 1000 * 1000};
+}
+
+static struct number_bound bound(const char *text, bool is_exclusive)
+{
+    return (struct number_bound){decimal_read(text), true, is_exclusive};
+}
+
+static bool has(const struct dfa *d, const char *text)
+{
+    return dfa_accepts(d, text, strlen(text));
+}
+
+static void test_integers_in_range(void **state)
+{
+    (void)state;
+    for (int low = -130; low <= 130; low += 13)
+        for (int width = 0; width < 250; width += 49) {
+            char from[16], to[16], text[16];
+            struct dfa_maker m = maker();
+            const struct dfa *d;
+            (void)snprintf(from, sizeof from, "%d", low);
+            (void)snprintf(to, sizeof to, "%d", low + width);
+            const struct number_range range = {.min = bound(from, false),
+                                               .max = bound(to, width > 0), .is_integer = true};
+            assert_int_equal(number_dfa(&m, &range, &d, NULL), 0);
+            for (int i = -1200; i <= 1200; i++) {
+                (void)snprintf(text, sizeof text, "%d", i);
+                assert_int_equal(has(d, text), i >= low && i < low + width + (width == 0));
+            }
+            assert_false(has(d, "-0"));
+            assert_false(has(d, "01"));
+        }
+}
+
+static void test_decimals_in_range(void **state)
+{
+    (void)state;
+    struct dfa_maker m = maker();
+    const struct dfa *d;
+    const struct number_range range = {.min = bound("-1.25", true), .max = bound("3.5e-1", false)};
+    assert_int_equal(number_dfa(&m, &range, &d, NULL), 0);
+    for (int i = -30000; i <= 30000; i += 7) {
+        char text[32];
+        const int whole = abs(i) / 1000, rest = abs(i) % 1000;
+        (void)snprintf(text, sizeof text, "%s%d.%03d", i < 0 ? "-" : "", whole, rest);
+        assert_int_equal(has(d, text), i > -1250 && i <= 350);
+    }
+    assert_true(has(d, "0.35"));
+    assert_true(has(d, "0"));
+    assert_true(has(d, "-1.24999"));
+    assert_false(has(d, "0.350001"));
+    assert_false(has(d, "1e-1"));
+    assert_false(has(d, "0."));
+}
+
+static void test_large_and_divided(void **state)
+{
+    (void)state;
+    struct dfa_maker m = maker();
+    const struct dfa *d;
+    struct number_range range = {.min = bound("123456789012345678901234567890", false),
+                                 .max = bound("123456789012345678901234567999", false),
+                                 .is_integer = true};
+    assert_int_equal(number_dfa(&m, &range, &d, NULL), 0);
+    assert_true(has(d, "123456789012345678901234567890"));
+    assert_true(has(d, "123456789012345678901234567999"));
+    assert_false(has(d, "123456789012345678901234567889"));
+    assert_false(has(d, "123456789012345678901234568000"));
+    range = (struct number_range){.multiple = 7, .max = bound("100", false)};
+    assert_int_equal(number_dfa(&m, &range, &d, NULL), 0);
+    for (int i = -500; i < 500; i++) {
+        char text[16];
+        (void)snprintf(text, sizeof text, "%d", i);
+        assert_int_equal(has(d, text), i % 7 == 0 && i <= 100);
+    }
+    range = (struct number_range){.min = bound("1e500", false)};
+    assert_int_equal(number_dfa(&m, &range, &d, NULL), FM_ERR_ARG);
+}
+
+static void test_expressions(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *pattern, *text;
+        bool matches;
+    } cases[] = {
+        {"^a|b$", "axx", true}, {"^a|b$", "xxb", true}, {"^a|b$", "xax", false},
+        {"a", "xax", true}, {"^$", "", true}, {"^$", "a", false}, {"", "anything", true},
+        {"^[^a-c]$", "d", true}, {"^[^a-c]$", "b", false}, {"^[\\]\\-x-]+$", "]-x", true},
+        {"^.$", "\n", false}, {"^.$", "\xf0\x9f\x99\x82", true}, {"^\\u{1F642}$",
+                                                                  "\xf0\x9f\x99\x82", true},
+        {"^\\ud83d\\ude42$", "\xf0\x9f\x99\x82", true}, {"^\\x41\\u0042\\t$", "AB\t", true},
+        {"^(?:ab){2,3}?$", "abab", true}, {"^(?:ab){2,3}?$", "ab", false},
+        {"^(?<n>a)+$", "aaa", true}, {"^a{0}$", "", true}, {"^(a*)*$", "aaa", true},
+        {"^\\w\\d\\s$", "_9 ", true}, {"^\\S$", "\xc2\xa0", false}, {"^\\W$", "\xc3\xa9", true},
+        {"$^", "", true}, {"a^b", "ab", false}, {"^a$|^b$", "b", true}, {"}]", "}]", true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct dfa_maker m = maker();
+        const struct dfa *d;
+        assert_int_equal(regex_compile(&m, cases[i].pattern, strlen(cases[i].pattern), &d, NULL),
+                         0);
+        if (has(d, cases[i].text) != cases[i].matches)
+            fail_msg("/%s/ on '%s'", cases[i].pattern, cases[i].text);
+    }
+    static const char *const refused[] = {
+        "(", ")", "[a", "a**b{", "*", "a{2,1}", "(?!a)", "(?<=a)", "\\1", "\\b", "\\p{L}",
+        "\\ud83d\\u0041", "\\u{110000}", "[b-a]", "\\", "a{99999}"};
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        struct dfa_maker m = maker();
+        const struct dfa *d;
+        if (regex_compile(&m, refused[i], strlen(refused[i]), &d, NULL) != FM_ERR_ARG)
+            fail_msg("/%s/ is not refused", refused[i]);
+    }
+}
+
+/* ---- grammars ------------------------------------------------------------------------------- */
+
+static struct tokenizer *tok;
+static struct grammar_vocabulary *vocabulary;
+
+static bool fits(const char *schema, const char *text)
+{
+    struct grammar *g;
+    struct fm_error err;
+    if (grammar_open(vocabulary, schema, schema != NULL ? strlen(schema) : 0, &g, &err) != 0)
+        fail_msg("%s: %s", schema, err.text);
+    const bool is_whole = grammar_accept_bytes(g, text, strlen(text), NULL) == 0 &&
+                          grammar_may_end(g);
+    grammar_close(g);
+    return is_whole;
+}
+
+static void test_strings(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        bool fits;
+    } cases[] = {
+        {"\"\"", true}, {"\"a\\n\\/\\u00e9\"", true}, {"\"\\ud83d\\ude42\"", true},
+        {"\"\\ud83d\"", false}, {"\"\\ude42\"", false}, {"\"\\ud83d\\u0041\"", false},
+        {"\"\n\"", false}, {"\"\x80\"", false}, {"\"\xc0\x80\"", false},
+        {"\"\xed\xa0\x80\"", false},
+        {"\"\xf4\x90\x80\x80\"", false}, {"\"\xf0\x9f\x99\x82\"", true}, {"\"\\x\"", false},
+        {"\"\\u12g4\"", false}, {"\"\xe2\x82\"", false}, {" \"\"", false}, {"\"\" ", false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        if (fits("{\"type\": \"string\"}", cases[i].text) != cases[i].fits)
+            fail_msg("case %zu: %s", i, cases[i].text);
+    /* Lengths are in characters, however they are written. */
+    static const char two[] = "{\"type\": \"string\", \"minLength\": 2, \"maxLength\": 2}";
+    assert_true(fits(two, "\"\xf0\x9f\x99\x82\\ud83d\\ude42\""));
+    assert_true(fits(two, "\"\\n\xc3\xa9\""));
+    assert_false(fits(two, "\"a\""));
+    assert_false(fits(two, "\"abc\""));
+}
+
+static void test_white_space(void **state)
+{
+    (void)state;
+    static const char list[] = "{\"type\": \"array\"}";
+    assert_true(fits(list, "[1,2]"));
+    assert_true(fits(list, "[ 1, 2 ]"));
+    assert_true(fits(list, "[\n  1,\n  2\n]"));
+    assert_true(fits(list, "[ ]"));
+    assert_false(fits(list, "[  1]"));
+    assert_false(fits(list, "[\n\n1]"));
+    assert_false(fits(list, "[1 ,2]"));
+    assert_true(fits(NULL, "{\"a\": {\"b\":[]}}"));
+    assert_false(fits(NULL, "{\"a\" : 1}"));
+    assert_false(fits(NULL, "[]"));
+}
+
+static void test_names(void **state)
+{
+    (void)state;
+    assert_true(fits(NULL, "{\"a\":1,\"b\":{\"a\":2}}"));
+    assert_false(fits(NULL, "{\"a\":1,\"a\":2}"));
+    assert_false(fits(NULL, "{\"a\":1, \"b\":[{\"c\":\",\"}],\"\\u0061\":2}"));
+    static const char order[] = "{\"type\": \"object\", \"properties\": {\"b\": {}, \"a\": {}}, "
+                                "\"required\": [\"a\"]}";
+    assert_true(fits(order, "{\"b\":1,\"a\":2,\"c\":3}"));
+    assert_true(fits(order, "{\"a\":2}"));
+    assert_false(fits(order, "{\"a\":2,\"b\":1}"));
+    assert_false(fits(order, "{\"b\":1}"));
+    /* More names than are kept. */
+    char text[8192] = "{";
+    size_t n = 1;
+    for (int i = 0; i < 300; i++)
+        n += (size_t)snprintf(text + n, sizeof text - n, "\"k%d\":0,", i);
+    (void)snprintf(text + n, sizeof text - n, "\"new\":0}");
+    assert_true(fits(NULL, text));
+    (void)snprintf(text + n, sizeof text - n, "\"k299\":0}");
+    assert_false(fits(NULL, text));
+}
+
+/* Deep answers end at the limit, and what is open then can still be closed. */
+static void test_depth(void **state)
+{
+    (void)state;
+    struct grammar *g;
+    static const char tree[] = "{\"type\": \"array\", \"items\": {\"$ref\": \"#\"}, \"minItems\": "
+                               "0}";
+    assert_int_equal(grammar_open(vocabulary, tree, strlen(tree), &g, NULL), 0);
+    unsigned depth = 0;
+    while (grammar_accept_bytes(g, "[", 1, NULL) == 0)
+        depth++;
+    assert_int_equal(depth, 100);
+    const uint32_t *mask = grammar_mask(g);
+    size_t n_allowed = 0;
+    for (uint32_t id = 0; id < tokenizer_n_ids(tok); id++)
+        n_allowed += mask[id / 32] >> id % 32 & 1;
+    assert_true(n_allowed > 0);
+    for (unsigned i = 0; i < depth; i++) {
+        assert_false(grammar_may_end(g));
+        assert_int_equal(grammar_accept_bytes(g, "]", 1, NULL), 0);
+    }
+    assert_true(grammar_must_end(g));
+    /* A long answer does not run out of room. */
+    grammar_reset(g);
+    assert_int_equal(grammar_accept_bytes(g, "[[]", 3, NULL), 0);
+    for (unsigned i = 0; i < 50000; i++)
+        assert_int_equal(grammar_accept_bytes(g, ",[[]]", 5, NULL), 0);
+    assert_int_equal(grammar_accept_bytes(g, "]", 1, NULL), 0);
+    assert_true(grammar_may_end(g));
+    grammar_close(g);
+}
+
+/* The mask is what accepting each token says. */
+static void check_masks(const char *schema, const char *text)
+{
+    struct grammar *g, *probe;
+    struct fm_error err;
+    assert_int_equal(grammar_open(vocabulary, schema, strlen(schema), &g, &err), 0);
+    assert_int_equal(grammar_open(vocabulary, schema, strlen(schema), &probe, &err), 0);
+    for (size_t n = 0; n <= strlen(text); n++) {
+        const uint32_t *mask = grammar_mask(g);
+        for (uint32_t id = 0; id < tokenizer_n_ids(tok); id++) {
+            int32_t added;
+            size_t bytes;
+            char name[600] = "";
+            const char *piece = tokenizer_piece(tok, (int32_t)id, &bytes);
+            if (piece == NULL || bytes >= sizeof name)
+                continue;
+            memcpy(name, piece, bytes);
+            const bool is_text = !tokenizer_is_special(tok, (int32_t)id) &&
+                                 !(tokenizer_find(tok, name, &added) && added == (int32_t)id);
+            const bool is_taken = is_text && grammar_accept(probe, (int32_t)id, NULL) == 0;
+            if (is_taken) {
+                grammar_reset(probe);
+                assert_int_equal(grammar_accept_bytes(probe, text, n, NULL), 0);
+            }
+            if (is_taken != ((mask[id / 32] >> id % 32 & 1) != 0))
+                fail_msg("%s: token %u '%s' after '%.*s'", schema, id, name, (int)n, text);
+        }
+        if (n < strlen(text)) {
+            assert_int_equal(grammar_accept_bytes(g, text + n, 1, NULL), 0);
+            assert_int_equal(grammar_accept_bytes(probe, text + n, 1, NULL), 0);
+        }
+    }
+    assert_true(grammar_may_end(g));
+    grammar_close(g);
+    grammar_close(probe);
+}
+
+static void test_masks_are_exact(void **state)
+{
+    (void)state;
+    check_masks("{}", "{\"a\":[1,\"\\u00e9\"],\"b\":null}");
+    check_masks("{\"type\": \"object\", \"properties\": {\"name\": {\"type\": \"string\", "
+                "\"maxLength\": 4}, \"n\": {\"type\": \"integer\", \"maximum\": 40}}, "
+                "\"additionalProperties\": {\"anyOf\": [{\"const\": \"x\"}, {\"type\": \"array\"}]}"
+                "}", "{\"name\": \"abc\",\n \"n\":3,\"zz\":\"x\"}");
+    check_masks("{\"propertyNames\": {\"pattern\": \"^[ab]{1,7}$\"}, \"minProperties\": 2, "
+                "\"type\": \"object\"}", "{\"a\":1,\"ab\":2}");
+}
+
+static void test_allocations(void **state)
+{
+    (void)state;
+    static const char schema[] = "{\"type\": \"object\", \"properties\": {\"a\": {\"enum\": [1, "
+                                 "\"x\"]}, \"b\": {\"type\": \"string\", \"pattern\": \"^a+$\"}}}";
+    for (long nth = 1;; nth++) {
+        struct grammar *g = NULL;
+        struct fm_error err = {0};
+        mem_fail_at(nth);
+        const int rc = grammar_open(vocabulary, schema, strlen(schema), &g, &err);
+        mem_fail_at(0);
+        grammar_close(g);
+        if (rc == 0)
+            return;
+        assert_int_equal(rc, FM_ERR_NOMEM);
+        assert_true(err.text[0] != '\0');
+    }
+}
+
+static int open_vocabulary(void **state)
+{
+    (void)state;
+    struct fm_error err;
+    if (tokenizer_open(FLASHMOE_TEST_DIR "/text/frozen_qwen2_tokenizer.json", &tok, &err) != 0 ||
+        grammar_vocabulary_open(tok, (uint32_t)tokenizer_n_ids(tok), &vocabulary, &err) != 0) {
+        print_error("%s\n", err.text);
+        return 1;
+    }
+    return 0;
+}
+
+static int close_vocabulary(void **state)
+{
+    (void)state;
+    grammar_vocabulary_close(vocabulary);
+    tokenizer_close(tok);
+    arena_clear(&arena);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_integers_in_range), cmocka_unit_test(test_decimals_in_range),
+        cmocka_unit_test(test_large_and_divided), cmocka_unit_test(test_expressions),
+        cmocka_unit_test(test_strings),           cmocka_unit_test(test_white_space),
+        cmocka_unit_test(test_names),             cmocka_unit_test(test_depth),
+        cmocka_unit_test(test_masks_are_exact),   cmocka_unit_test(test_allocations),
+    };
+    return cmocka_run_group_tests(tests, open_vocabulary, close_vocabulary);
+}
