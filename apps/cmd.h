@@ -7,6 +7,7 @@
 extern const struct command cmd_run;
 extern const struct command cmd_chat;
 extern const struct command cmd_serve;
+extern const struct command cmd_launch;
 extern const struct command cmd_inspect;
 extern const struct command cmd_tokenize;
 extern const struct command cmd_template;

@@ -14,7 +14,7 @@
 
 #define OPTIONS_MAX 64 /* options of one command */
 #define REPEATS_MAX 16 /* of one option */
-#define OPERANDS_MAX 8 /* operands of one command line */
+#define OPERANDS_MAX 128 /* operands of one command line */
 #define WORD_BYTES 64  /* a command or option name in a message */
 
 enum option_kind {

@@ -1,4 +1,5 @@
-// What npm's openai, @anthropic-ai/sdk and ai see of the server at FLASHMOE_URL: sdk_test.py runs it.
+// What npm's openai, @anthropic-ai/sdk and ai see of the server at FLASHMOE_URL; run by
+// sdk_test.py.
 import assert from "node:assert/strict";
 import test from "node:test";
 import Anthropic from "@anthropic-ai/sdk";

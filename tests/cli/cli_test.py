@@ -34,6 +34,7 @@ COMMANDS = {
     "run": "prompt file raw routes trace stats logprobs profile json quiet verbose help "
            + PREFIX + SAMPLING + ENGINE,
     "chat": PREFIX + SAMPLING + ENGINE + "no-history quiet verbose help",
+    "launch": "url api-key model print help",
     "pack": "experts dense embed head consume yes restart threads json quiet verbose help",
     "verify": "threads json quiet help",
     "inspect": "json help",
