@@ -18,6 +18,7 @@ struct answer {
     bool is_reasoning;
     int found; /* the stop string; -1: none */
     bool is_over, is_length;
+    bool is_held; /* to the grammar */
     json_t *logprobs;
     int rc; /* of the function */
 };
@@ -81,6 +82,9 @@ static void take_part(void *ctx, const struct message_event *event)
         take_call(a, event);
         break;
     case MESSAGE_MARKUP:
+        if (event->text_bytes > 2 && memchr(event->text, '<', event->text_bytes) != NULL)
+            a->is_reasoning = memchr(event->text, '/', event->text_bytes) == NULL;
+        break;
     case MESSAGE_END:
         break;
     }
@@ -158,6 +162,16 @@ static int note_logprobs(struct answer *a, const float *logits, int32_t id, stru
     return 0;
 }
 
+/* Reasoning is free; what follows it is held to the grammar. */
+static void begin_grammar(struct answer *a)
+{
+    if (a->is_held || a->o.spec->grammar == NULL || a->is_reasoning)
+        return;
+    a->is_held = true;
+    fm_grammar_reset(a->o.spec->grammar);
+    fm_sampler_constrain(a->sampler, a->o.spec->grammar);
+}
+
 int answer_step(struct answer *a, const float *logits, int32_t *out, struct fm_error *err)
 {
     const struct job_spec *spec = a->o.spec;
@@ -176,6 +190,7 @@ int answer_step(struct answer *a, const float *logits, int32_t *out, struct fm_e
     if (rc == 0)
         rc = push_token(a, id, err);
     a->n_reasoning += a->is_reasoning;
+    begin_grammar(a);
     if (rc != 0 || a->is_over)
         return rc;
     if (spec->n_most > 0 && a->n_tokens >= spec->n_most)
@@ -195,6 +210,8 @@ int answer_finish(struct answer *a, bool is_full, struct fm_error *err)
         fm_stop_finish(a->stop, &text, &bytes);
         rc = push_parts(a, text, bytes, err);
     }
+    if (rc == 0 && a->o.spec->tail != NULL && !a->is_length && !is_full && a->found < 0)
+        rc = push_parts(a, a->o.spec->tail, strlen(a->o.spec->tail), err);
     if (rc == 0 && a->parts != NULL)
         rc = message_finish(a->parts, err);
     struct job_event like = {.kind = JOB_CHOICE_END, .choice = a->o.choice};
@@ -251,6 +268,13 @@ int answer_open(const struct answer_options *options, struct answer **out, struc
         return rc;
     }
     fm_sampler_accept_prompt(a->sampler, prompt->ids, prompt->n_ids);
+    if (spec->lead != NULL)
+        rc = push_parts(a, spec->lead, strlen(spec->lead), err);
+    if (rc != 0) {
+        answer_close(a);
+        return rc;
+    }
+    begin_grammar(a);
     *out = a;
     return 0;
 }

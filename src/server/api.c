@@ -141,17 +141,6 @@ void api_read_stops(struct api_call *call, const struct fields *f, const char *n
         add_stop(call, f, name, json_array_get(stop, i), spec);
 }
 
-void api_read_format(struct api_call *call, const json_t *format, const char *name,
-                     struct job_spec *spec)
-{
-    const char *type = json_string_value(json_object_get(format, "type"));
-    (void)spec;
-    if (format == NULL || (type != NULL && strcmp(type, "text") == 0))
-        return;
-    (void)api_fail(&call->error, API_BAD, name, "'%s' of type '%s' is not supported; 'text' is",
-                   name, type != NULL ? type : "none");
-}
-
 int api_add_prompt(struct api_call *call, struct job_spec *spec, int32_t *ids, size_t n_ids)
 {
     const unsigned most = call->context->n_context;

@@ -102,9 +102,6 @@ void api_read_sampling(struct api_call *call, const struct fields *f, struct job
 /* A string or an array of strings. */
 void api_read_stops(struct api_call *call, const struct fields *f, const char *name,
                     struct job_spec *spec);
-/* json_object or json_schema, of response_format or text.format. */
-void api_read_format(struct api_call *call, const json_t *format, const char *name,
-                     struct job_spec *spec);
 /* Whose conversation: a number that follows from the text. */
 uint64_t api_key_of(const char *text);
 /* A prompt of these ids, which are taken over: checks that the context holds it. */

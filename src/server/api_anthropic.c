@@ -156,6 +156,10 @@ int anthropic_conversation(const json_t *body, struct recall *recall, struct con
         rc = read_system(fields_find(&f, "system"), recall, c, error);
     for (size_t i = 0; rc == 0 && i < json_array_size(messages); i++)
         rc = read_message(json_array_get(messages, i), i, recall, c, error);
+    c->is_forced = choice != NULL && (strcmp(choice, "any") == 0 || strcmp(choice, "tool") == 0);
+    if (c->is_forced && strcmp(choice, "tool") == 0)
+        c->forced_name = json_string_value(json_object_get(fields_find(&f, "tool_choice"),
+                                                           "name"));
     if (rc == 0 && (choice == NULL || strcmp(choice, "none") != 0))
         rc = read_tools(&f, c);
     if (rc == 0 && thinking != NULL && strcmp(thinking, "adaptive") != 0)

@@ -1,7 +1,7 @@
 /* OpenAI's chat completions and completions. */
 #include <stdio.h>
 
-#include "server/conversation.h"
+#include "server/constrain.h"
 #include "server/fields.h"
 #include "server/text_json.h"
 
@@ -114,7 +114,11 @@ int openai_conversation(const json_t *body, struct recall *recall, struct conver
     int rc = error->fault == API_GOOD ? 0 : -1;
     for (size_t i = 0; rc == 0 && i < json_array_size(messages); i++)
         rc = read_message(json_array_get(messages, i), i, recall, c, error);
-    if (rc == 0 && !(json_is_string(choice) && strcmp(json_string_value(choice), "none") == 0))
+    const char *word = json_string_value(choice);
+    c->forced_name = json_string_value(json_object_get(json_object_get(choice, "function"),
+                                                       "name"));
+    c->is_forced = c->forced_name != NULL || (word != NULL && strcmp(word, "required") == 0);
+    if (rc == 0 && (word == NULL || strcmp(word, "none") != 0))
         rc = read_tools(&f, c);
     return rc == 0 ? read_variables(&f, c) : rc;
 }
@@ -135,7 +139,8 @@ static void read_common(struct api_call *call, const struct fields *f, struct jo
         spec->key = api_key_of(key);
     api_read_sampling(call, f, spec);
     api_read_stops(call, f, "stop", spec);
-    api_read_format(call, fields_object(f, "response_format"), "response_format", spec);
+    if (call->error.fault == API_GOOD)
+        (void)constrain_format(call, fields_object(f, "response_format"), "response_format", spec);
 }
 
 static int read_chat(struct api_call *call, const json_t *body, struct job_spec *spec)

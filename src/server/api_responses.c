@@ -1,7 +1,7 @@
 /* OpenAI's responses, without a memory: a request has all of its conversation. */
 #include <stdio.h>
 
-#include "server/conversation.h"
+#include "server/constrain.h"
 #include "server/fields.h"
 #include "server/text_json.h"
 
@@ -189,12 +189,16 @@ static int read_responses(struct api_call *call, const json_t *body, struct job_
         spec->key = api_key_of(key);
     api_read_sampling(call, &f, spec);
     const json_t *text = fields_object(&f, "text");
-    api_read_format(call, json_object_get(text, "format"), "text.format", spec);
+    if (call->error.fault == API_GOOD)
+        (void)constrain_format(call, json_object_get(text, "format"), "text.format", spec);
     const char *effort = json_string_value(json_object_get(fields_object(&f, "reasoning"),
                                                            "effort"));
     int rc = call->error.fault == API_GOOD ? read_input(&r, &f) : -1;
     const json_t *choice = fields_find(&f, "tool_choice");
-    if (rc == 0 && !(json_is_string(choice) && strcmp(json_string_value(choice), "none") == 0))
+    const char *word = json_string_value(choice);
+    c.forced_name = json_string_value(json_object_get(choice, "name"));
+    c.is_forced = c.forced_name != NULL || (word != NULL && strcmp(word, "required") == 0);
+    if (rc == 0 && (word == NULL || strcmp(word, "none") != 0))
         rc = read_tools(fields_array(&f, "tools"), &c, &call->error, 0);
     if (rc == 0 && effort != NULL &&
         (strcmp(effort, "none") == 0 || strcmp(effort, "minimal") == 0))

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "base/plat.h"
+#include "server/constrain.h"
 #include "server/text_json.h"
 
 void turn_clear(struct turn *turn)
@@ -263,5 +264,9 @@ int conversation_encode(const struct conversation *c, struct api_call *call,
     spec->is_chat = true;
     spec->is_thinking = is_thinking(call->context->model, ids, n_ids);
     spec->tools = json_incref(c->tools);
+    if (c->is_forced && constrain_call(c, call, spec, &ids, &n_ids) != 0) {
+        fm_free(ids);
+        return -1;
+    }
     return api_add_prompt(call, spec, ids, n_ids);
 }

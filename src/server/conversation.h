@@ -17,6 +17,8 @@ struct conversation {
     json_t *messages;
     json_t *tools;     /* [{type: function, function: {...}}]; NULL: none */
     json_t *variables; /* of the template; NULL: none */
+    bool is_forced;    /* a tool has to be called: */
+    const char *forced_name; /* this one, borrowed from the request; NULL: any */
 };
 
 /* A message as it comes together; each is owned, or NULL. */

@@ -39,7 +39,10 @@ struct job_spec {
     bool is_thinking;       /* the prompt has opened the reasoning */
     bool is_stream;         /* every event is news; otherwise only the last */
     json_t *tools;          /* the calls that may come; NULL: none are looked for */
-    char *grammar;          /* a JSON schema, or "" for any JSON object; NULL: none */
+    struct fm_grammar *grammar; /* what the answer is held to; NULL: nothing */
+    /* Text that the prompt ends with and the answer lacks at its end, for a call that must come;
+     * constants, NULL: none. */
+    const char *lead, *tail;
     uint64_t key;           /* whose conversation it is; 0: unknown */
     uint64_t id_seed;       /* of the ids of tool calls */
     uint64_t limit_ns;      /* time from submission to the end; 0: none */

@@ -51,7 +51,7 @@ void job_spec_clear(struct job_spec *spec)
     for (unsigned i = 0; i < spec->n_stops; i++)
         mem_free(spec->stops[i]);
     mem_free(spec->bias);
-    mem_free(spec->grammar);
+    fm_grammar_close(spec->grammar);
     json_decref(spec->tools);
     *spec = (struct job_spec){0};
 }

@@ -480,6 +480,100 @@ class Access(Scripted):
         self.assertIn("POST", headers["Access-Control-Allow-Methods"])
 
 
+class Formats(unittest.TestCase):
+    """Answers held to JSON, by nano, which would never write any."""
+    schema = {"type": "object", "additionalProperties": False, "required": ["name", "age", "tags"],
+              "properties": {"name": {"type": "string", "maxLength": 12},
+                             "age": {"type": "integer", "minimum": 0, "maximum": 150},
+                             "tags": {"type": "array", "maxItems": 3,
+                                      "items": {"enum": ["a", "b"]}}}}
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server(PROGRAM, NANO)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.stop()
+        cls.server.__exit__()
+
+    def check(self, text):
+        value = json.loads(text)
+        self.assertEqual(list(value), ["name", "age", "tags"])
+        self.assertTrue(isinstance(value["name"], str) and len(value["name"]) <= 12)
+        self.assertTrue(isinstance(value["age"], int) and 0 <= value["age"] <= 150)
+        self.assertTrue(set(value["tags"]) <= {"a", "b"} and len(value["tags"]) <= 3)
+
+    def test_schema(self):
+        chat = {"type": "json_schema", "json_schema": {"name": "x", "schema": self.schema}}
+        for seed in range(12):
+            answer = self.server.ask("Describe a cat.", response_format=chat, temperature=1.0,
+                                     seed=seed, n=2)
+            for choice in answer["choices"]:
+                self.assertEqual(choice["finish_reason"], "stop")
+                self.check(choice["message"]["content"])
+        body = {"input": "Describe a cat.", "seed": 1,
+                "text": {"format": {"type": "json_schema", "name": "x", "schema": self.schema}}}
+        status, answer = self.server.post("/v1/responses", body)
+        self.assertEqual(status, 200, answer)
+        self.check(answer["output"][0]["content"][0]["text"])
+
+    def test_object(self):
+        answer = self.server.ask("Describe a cat.", response_format={"type": "json_object"},
+                                 max_tokens=400, seed=3)["choices"][0]
+        if answer["finish_reason"] == "stop":
+            self.assertIsInstance(json.loads(answer["message"]["content"]), dict)
+
+    def test_refused(self):
+        bad = {"type": "json_schema", "json_schema": {"schema": {
+            "type": "array", "uniqueItems": True, "items": {"type": "integer"}}}}
+        status, answer = self.server.post("/v1/chat/completions", {
+            "messages": [{"role": "user", "content": "x"}], "response_format": bad})
+        self.assertEqual((status, answer["error"]["param"]), (400, "response_format"))
+        self.assertIn("uniqueItems", answer["error"]["message"])
+
+    def test_forced_calls(self):
+        tools = [{"type": "function", "function": {"name": "note", "parameters": self.schema}},
+                 {"type": "function", "function": {"name": "bad", "parameters": {
+                     "type": "object", "properties": {"a": {"not": {}}}}}}]
+        named = {"type": "function", "function": {"name": "note"}}
+        for choice in ("required", named):
+            for stream in (False, True):
+                self.forced({"tools": tools, "tool_choice": choice, "seed": 5,
+                             "temperature": 1.0}, stream, choice == named)
+        status, answer = self.server.post("/v1/messages", {
+            "max_tokens": 300, "messages": [{"role": "user", "content": "x"}],
+            "tools": [{"name": "note", "input_schema": self.schema}],
+            "tool_choice": {"type": "any"}})
+        self.assertEqual((status, answer["stop_reason"]), (200, "tool_use"), answer)
+        self.check(json.dumps(answer["content"][0]["input"]))
+        status, answer = self.server.post("/v1/chat/completions", {
+            "messages": [{"role": "user", "content": "x"}], "tools": tools,
+            "tool_choice": {"type": "function", "function": {"name": "none"}}})
+        self.assertEqual((status, answer["error"]["param"]), (400, "tool_choice"))
+
+    def forced(self, fields, stream, is_note):
+        body = {"messages": [{"role": "user", "content": "x"}], **fields}
+        if stream:
+            events = [e for n, e in self.server.stream("/v1/chat/completions", body)
+                      if n != ":" and e != "[DONE]"]
+            calls = [c for e in events for ch in e["choices"]
+                     for c in ch["delta"].get("tool_calls", [])]
+            name = calls[0]["function"]["name"]
+            arguments = "".join(c["function"]["arguments"] for c in calls)
+            self.assertEqual(events[-1]["choices"][0]["finish_reason"], "tool_calls")
+        else:
+            status, answer = self.server.post("/v1/chat/completions", body)
+            self.assertEqual(status, 200, answer)
+            call = answer["choices"][0]["message"]["tool_calls"][0]["function"]
+            name, arguments = call["name"], call["arguments"]
+        self.assertIn(name, ("note",) if is_note else ("note", "bad"))
+        if name == "note":
+            self.check(arguments)
+        else:
+            self.assertIsInstance(json.loads(arguments), dict)
+
+
 class Bits(unittest.TestCase):
     """Answers together are the answers alone, bit for bit."""
 
