@@ -154,7 +154,7 @@ static int add_bounds(struct nfa *a, const uint32_t *key, size_t n, size_t *n_bo
         if (key[i] == DFA_NONE || a->nodes[key[i]].kind != NFA_SET)
             continue;
         const struct regex_node *set = a->nodes[key[i]].set;
-        int rc = dfa_burn(a->maker, set->n_ranges, a->err);
+        int rc = dfa_burn(a->maker, 4 * set->n_ranges, a->err);
         if (rc == 0)
             rc = mem_grow((void **)&a->bounds, &a->bounds_capacity, used + 2 * set->n_ranges, 4,
                           "a pattern", a->err);
@@ -202,7 +202,7 @@ static int nfa_edges(struct dfa_maker *maker, const void *ctx, const uint32_t *k
             if (key[i] != DFA_NONE && a->nodes[key[i]].kind == NFA_SET &&
                 set_has(a->nodes[key[i]].set, lo))
                 (void)close_over(a, a->nodes[key[i]].to, false, false);
-        rc = dfa_burn(maker, n + a->n_set, err);
+        rc = dfa_burn(maker, 4 * (n + a->n_set), err);
         if (rc != 0 || a->n_set == 0)
             continue;
         qsort(a->set, a->n_set, sizeof *a->set, compare_words);

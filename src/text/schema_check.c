@@ -234,7 +234,7 @@ static int literals_allow(struct schema *s, const struct json_node *schema,
     const struct json_node *one = json_node_get(schema, "const");
     const struct json_node *list = json_node_get(schema, "enum");
     *out = one == NULL || json_node_equal(one, value);
-    if (list == NULL || !*out)
+    if (list == NULL || !*out || value->parent == list)
         return 0;
     *out = false;
     for (const struct json_node *m = list->first; m != NULL && !*out; m = m->next)

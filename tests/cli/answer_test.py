@@ -1,11 +1,12 @@
-"""How the tokens of an answer are chosen and where it stops: penalties, bias, stop strings; and
-what of its prompt is not computed again.
+"""How the tokens of an answer are chosen and where it stops: penalties, bias, stop strings,
+schemas; and what of its prompt is not computed again.
 
 Usage: answer_test.py PROGRAM MODEL [TestClass...]
 
 MODEL is a tiny checkpoint with a tokenizer.
 """
 
+import json
 import math
 import os
 import re
@@ -131,6 +132,46 @@ class Prefix(Case):
         with open(self.rules, "wb") as file:
             file.write(b"a\0b")
         self.assert_fails(run("--system-file", self.rules), 1, "rules.txt", "zero byte")
+
+
+class Form(Case):
+    """--json-schema and --json-object; what they enforce is tests/text/grammar_test.py's."""
+    ARGS = ("-p", "Hi", "-n", "200", "--temp", "5", "--top-k", "0", "--top-p", "1", "--min-p", "0")
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def schema(self, schema):
+        path = os.path.join(self.folder.name, "schema.json")
+        with open(path, "w", encoding="utf-8") as f:
+            json.dump(schema, f)
+        return path
+
+    def test_schema(self):
+        path = self.schema({"type": "array", "minItems": 3, "maxItems": 3, "items": {
+            "enum": ["yes", "no", 12.5, None]}})
+        seen = set()
+        for seed in range(5):
+            answer = self.run_json(*self.ARGS, "--seed", str(seed), "--json-schema", path)
+            value = json.loads(answer["text"])
+            self.assertEqual((answer["stop_reason"], len(value)), ("stop", 3))
+            seen.update(value)
+            self.assertLessEqual(seen, {"yes", "no", 12.5, None})
+        self.assertGreater(len(seen), 1)
+
+    def test_object(self):
+        for seed in range(3):
+            answer = self.run_json(*self.ARGS, "--seed", str(seed), "--json-object")
+            self.assertEqual(answer["text"][:1], "{")
+            if answer["stop_reason"] == "stop":
+                self.assertIsInstance(json.loads(answer["text"]), dict)
+
+    def test_faults(self):
+        bad = self.schema({"properties": {"a": {"not": {}}}})
+        self.assert_fails(run("--json-schema", bad), 1, "'not' at #/properties/a")
+        self.assert_fails(run("--json-schema", "/no/such/file"), 1, "/no/such/file")
+        self.assert_fails(run("--json-schema", bad, "--json-object"), 2, "cannot be used together")
 
 
 if __name__ == "__main__":

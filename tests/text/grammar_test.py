@@ -292,6 +292,8 @@ class Instances:
             return self.make_integer(active, depth)
         low = max([s[k] for s in active for k in ("minimum", "exclusiveMinimum") if k in s],
                   default=-10)
+        if abs(low) > 1e9:
+            return self.make_integer(active, depth)  # Python would write an exponent
         return round(low + self.random.random() * 2, 3)
 
     def make_string(self, active, depth):
