@@ -406,6 +406,15 @@ def writings(value):
     yield json.dumps(value, indent=2, ensure_ascii=False)
 
 
+def check_emptiness(schema, error, maker, validator):
+    """Where no value fits, none that is made for the schema does."""
+    instances = Instances(schema, maker)
+    for _ in range(30 if "no value fits" in error else 0):
+        value = instances.make([schema])
+        if validator.is_valid(value):
+            sys.exit(f"refused though {json.dumps(value)} fits\nschema: {json.dumps(schema)}")
+
+
 def check_instances(grammar, schema, maker, validator):
     """Returns how many were accepted; all must be."""
     instances, found = Instances(schema, maker), []
@@ -542,12 +551,13 @@ def main():
         schema = maker.root()
         reply = grammar.ask(schema, seeds=1 if options.model else 4, first_seed=i * 10, tokens=60,
                             bias=maker.random.choice([1, 10, 200]))
+        validator = VALIDATOR(schema, format_checker=format_checker())
         if "error" in reply:
             if "no value fits" not in reply["error"] and "oneOf" not in reply["error"]:
                 sys.exit(f"{json.dumps(schema)}\nis refused: {reply['error']}")
             counts["refused"] += 1
+            check_emptiness(schema, reply["error"], maker, validator)
             continue
-        validator = VALIDATOR(schema, format_checker=format_checker())
         check_answers(schema, reply["answers"], validator)
         cases.append([schema, reply["answers"]])
         counts["schemas"] += 1
