@@ -34,6 +34,13 @@ test: test-deps
 debug asan tsan: test-deps
 	@sh tools/check.sh $@ $(ARGS)
 
+# Real coding agents, 1.5 GB from npm, and many clients for SECONDS: minutes of work each.
+agents: test-deps all
+	python3 tests/agents/agents_test.py build/flashmoe --cache build-agents
+
+load: test-deps all
+	python3 tests/load/load_test.py build/flashmoe models/nano.fmoe --seconds $(SECONDS)
+
 fuzz: test-deps
 	tests/fuzz/run.sh $(SECONDS)
 
@@ -60,10 +67,12 @@ help:
 	@echo "make asan        the tests under AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make tsan        the tests under ThreadSanitizer"
 	@echo "make fuzz        fuzz every parser (needs clang), SECONDS=600 each"
+	@echo "make agents      coding agents from npm hold conversations with the server"
+	@echo "make load        200 clients at the server for SECONDS=600, and rude ones"
 	@echo "make lint        the rules of the house only"
 	@echo "make install     PREFIX=/usr/local DESTDIR="
 	@echo "make uninstall   remove what make install wrote"
 	@echo "make clean       remove the build folders"
 	@echo "make, make run and make test first install the packages that are missing (tools/deps.sh)."
 
-.PHONY: all deps test-deps run test debug asan tsan fuzz lint install uninstall clean help
+.PHONY: all deps test-deps run test debug asan tsan agents load fuzz lint install uninstall clean help
