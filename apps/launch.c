@@ -12,11 +12,12 @@ static bool set(struct launch *l, const char *name, const char *value)
     return json_object_set_new(l->environment, name, json_string(value)) == 0;
 }
 
-static bool set_number(struct launch *l, const char *name, unsigned value)
+/* What the user has set otherwise stays. */
+static bool set_default(struct launch *l, const char *name, unsigned value)
 {
     char text[16];
     (void)snprintf(text, sizeof text, "%u", value);
-    return set(l, name, text);
+    return getenv(name) != NULL || set(l, name, text);
 }
 
 static bool add(struct launch *l, json_t *text)
@@ -63,9 +64,9 @@ static bool tell_claude(struct launch *l)
         is_good = set(l, models[i], l->model);
     return is_good && set(l, "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1") &&
            set(l, "CLAUDE_CODE_ATTRIBUTION_HEADER", "0") &&
-           set_number(l, "CLAUDE_CODE_MAX_OUTPUT_TOKENS", answer_of(l)) &&
-           set_number(l, "CLAUDE_CODE_AUTO_COMPACT_WINDOW", context_of(l)) &&
-           set(l, "API_TIMEOUT_MS", "3600000");
+           set_default(l, "CLAUDE_CODE_MAX_OUTPUT_TOKENS", answer_of(l)) &&
+           set_default(l, "CLAUDE_CODE_AUTO_COMPACT_WINDOW", context_of(l)) &&
+           set_default(l, "API_TIMEOUT_MS", 3600000);
 }
 
 /* -c KEY=VALUE; a JSON string is a TOML string too. */
@@ -113,7 +114,7 @@ static bool tell_qwen(struct launch *l)
 {
     return set_openai_url(l, "OPENAI_BASE_URL") && set(l, "OPENAI_API_KEY", l->api_key) &&
            set(l, "OPENAI_MODEL", l->model) &&
-           set_number(l, "QWEN_CODE_MAX_OUTPUT_TOKENS", answer_of(l)) &&
+           set_default(l, "QWEN_CODE_MAX_OUTPUT_TOKENS", answer_of(l)) &&
            add(l, json_string("--auth-type")) && add(l, json_string("openai")) &&
            add(l, json_string("--model")) && add(l, json_string(l->model));
 }

@@ -164,6 +164,13 @@ class Launch(Launching):
         self.assertEqual(told["CLAUDE_CODE_MAX_OUTPUT_TOKENS"], "16384")
         self.assertEqual(told["CLAUDE_CODE_AUTO_COMPACT_WINDOW"], "65536")
 
+    def test_what_the_user_has_set(self):
+        with Server() as server:
+            told = self.ran("claude", "--url", server.url, CLAUDE_CODE_MAX_OUTPUT_TOKENS="999",
+                            ANTHROPIC_MODEL="elsewhere")["env"]
+        self.assertEqual(told["CLAUDE_CODE_MAX_OUTPUT_TOKENS"], "999")
+        self.assertEqual(told["ANTHROPIC_MODEL"], "a-model")
+
     def test_codex(self):
         url, told, run = self.both("codex", "exec", "hello")
         self.assertEqual(run["args"][-2:], ["exec", "hello"])
