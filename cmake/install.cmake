@@ -1,5 +1,6 @@
 # What `make install` puts where: the program, both libraries, the one public header, the nano
-# model, the pkg-config file, and what the program prints about itself: man page and completions.
+# model, the pkg-config file, how to run the server for others, and what the program prints about
+# itself: man page and completions.
 
 install(TARGETS flashmoe flashmoe_static flashmoe_shared
         RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR}
@@ -7,6 +8,8 @@ install(TARGETS flashmoe flashmoe_static flashmoe_shared
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(FILES include/flashmoe.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(DIRECTORY models/nano.fmoe DESTINATION ${CMAKE_INSTALL_DATADIR}/flashmoe)
+install(FILES docs/DEPLOY.md contrib/flashmoe.service contrib/nginx.conf contrib/Caddyfile
+        DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 # Requires.private follows from what the library is linked to.
 set(FLASHMOE_PC_REQUIRES)

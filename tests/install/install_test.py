@@ -105,6 +105,13 @@ class Install(unittest.TestCase):
             self.assertIn("flashmoe", read(share, path))
         self.assertTrue(read(share, "zsh/site-functions/_flashmoe").startswith("#compdef"))
 
+    def test_deployment(self):
+        docs = os.path.join(self.prefix, "share", "doc", "flashmoe")
+        self.assertIn("ExecStart=", read(docs, "flashmoe.service"))
+        self.assertIn("proxy_buffering off", read(docs, "nginx.conf"))
+        self.assertIn("flush_interval -1", read(docs, "Caddyfile"))
+        self.assertIn("flashmoe launch claude", read(docs, "DEPLOY.md"))
+
     def test_only_the_public_header_is_installed(self):
         self.assertEqual(os.listdir(os.path.join(self.prefix, "include")), ["flashmoe.h"])
 
