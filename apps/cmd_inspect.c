@@ -5,24 +5,16 @@
 #include "common.h"
 #include "term.h"
 
-/* What a session holds unless --context says otherwise; see fm_model_options. */
-#define CONTEXT_DEFAULT 4096u
-
-static unsigned default_context(const struct fm_model_info *info)
+/* Keys and values of a session's first positions. */
+static uint64_t first_kv_bytes(const struct fm_model_info *info)
 {
-    return info->max_context < CONTEXT_DEFAULT ? info->max_context : CONTEXT_DEFAULT;
-}
-
-static uint64_t default_kv_bytes(const struct fm_model_info *info)
-{
-    return info->kv_position_bytes * default_context(info);
+    return info->kv_position_bytes * info->kv_block_positions;
 }
 
 /* Without scratch, which depends on the threads and the prefill chunk. */
 static uint64_t least_bytes(const struct fm_model_info *info)
 {
-    return info->dense_bytes + info->expert_token_bytes + info->state_bytes +
-           default_kv_bytes(info);
+    return info->dense_bytes + info->expert_token_bytes + info->state_bytes + first_kv_bytes(info);
 }
 
 /* ---- text ------------------------------------------------------------------------------ */
@@ -70,7 +62,7 @@ static void print_formats(const struct fm_model *model)
     }
 }
 
-static void print_sizes(const struct fm_model_info *info)
+static void print_sizes(const struct fm_model_info *info, const char *kv)
 {
     char what[64], human[UNIT_BYTES];
     (void)printf("\nSizes\n");
@@ -81,13 +73,14 @@ static void print_sizes(const struct fm_model_info *info)
     print_size("expert weights", info->expert_token_bytes);
     print_size("dense weights", info->dense_token_bytes);
     (void)printf("\nOne session holds\n");
-    print_size("KV per position", info->kv_position_bytes);
-    (void)snprintf(what, sizeof what, "KV of %u positions", default_context(info));
-    print_size(what, default_kv_bytes(info));
+    (void)snprintf(what, sizeof what, "KV per position, %s", kv);
+    print_size(what, info->kv_position_bytes);
+    (void)snprintf(what, sizeof what, "KV of %u positions, %s", info->max_context, kv);
+    print_size(what, info->kv_position_bytes * info->max_context);
     print_size("recurrent state", info->state_bytes);
-    (void)printf("\nWith a context of %u, --memory must be at least %s plus scratch and the\n"
-                 "program itself; what is left over caches experts.\n",
-                 default_context(info), human_bytes(least_bytes(info), human));
+    (void)printf("\n--memory must be at least %s plus scratch and the program itself; what is\n"
+                 "left over caches experts, and positions take of it as they are reached.\n",
+                 human_bytes(least_bytes(info), human));
 }
 
 /* ---- JSON ------------------------------------------------------------------------------ */
@@ -105,11 +98,11 @@ static json_t *formats_json(const struct fm_model *model)
 }
 
 static json_t *model_json(const char *path, const struct fm_model *model,
-                          const struct fm_model_info *info)
+                          const struct fm_model_info *info, const char *kv)
 {
     return json_pack(
-        "{s:o, s:s, s:s, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I,"
-        " s:I, s:I, s:i, s:b, s:b, s:o}",
+        "{s:o, s:s, s:s, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:s,"
+        " s:I, s:I, s:I, s:i, s:b, s:b, s:o}",
         "model", json_text(path, strlen(path)),
         "container", info->container,
         "architecture", info->architecture,
@@ -127,7 +120,7 @@ static json_t *model_json(const char *path, const struct fm_model *model,
         "expert_bytes", (json_int_t)info->expert_bytes,
         "expert_token_bytes", (json_int_t)info->expert_token_bytes,
         "dense_token_bytes", (json_int_t)info->dense_token_bytes,
-        "kv_position_bytes", (json_int_t)info->kv_position_bytes,
+        "kv", kv, "kv_position_bytes", (json_int_t)info->kv_position_bytes,
         "state_bytes", (json_int_t)info->state_bytes,
         "memory_least_bytes", (json_int_t)least_bytes(info),
         "n_ignored_tensors", (int)info->n_ignored_tensors,
@@ -138,20 +131,20 @@ static json_t *model_json(const char *path, const struct fm_model *model,
 
 static int run_inspect(const struct args *args)
 {
-    const char *path = app_model_path(args);
+    const char *path = app_model_path(args), *kv = args_text(args, "kv");
     struct fm_error err = {0};
     struct fm_model *model = NULL;
-    if (app_model_open_metadata(args, &model, &err) != 0)
+    if (app_model_open_metadata(args, kv, &model, &err) != 0)
         return say_failed(&err, STATUS_FAILED);
     struct fm_model_info info;
     fm_model_info(model, &info);
     int status = STATUS_OK;
     if (args_flag(args, "json")) {
-        status = out_json(model_json(path, model, &info)) ? STATUS_OK : STATUS_FAILED;
+        status = out_json(model_json(path, model, &info, kv)) ? STATUS_OK : STATUS_FAILED;
     } else {
         print_shape(path, &info);
         print_formats(model);
-        print_sizes(&info);
+        print_sizes(&info, kv);
     }
     fm_model_close(model);
     return status;
@@ -164,7 +157,7 @@ const struct command cmd_inspect = {
     .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help,
                                           .is_optional = true},
                                          {.name = NULL}},
-    .groups = (const struct option_group *const[]){&group_json, &group_help, NULL},
+    .groups = (const struct option_group *const[]){&group_kv, &group_json, &group_help, NULL},
     .examples = (const struct example[]){
         {"flashmoe inspect MODEL", "Architecture, formats, sizes, bytes per token"},
         {NULL, NULL}},

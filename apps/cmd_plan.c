@@ -8,6 +8,8 @@
 
 #define ROWS_MAX 8
 #define REPLAY_TOKENS 256
+/* Speeds are told at half of it where no context was asked for. */
+#define USUAL_CONTEXT 4096u
 #define MEBIBYTE ((uint64_t)1 << 20)
 
 /* One budget and what is to be expected of it. */
@@ -176,7 +178,9 @@ static int make_plan(struct planner *p, struct fm_error *err)
         rc = replay(p, err);
     if (rc == 0)
         rc = app_speeds_measure(p->args, p->n_all > 0, NULL, &p->speeds, err);
-    p->position = p->rows[p->chosen].plan.n_context / 2.0;
+    const unsigned n_context = p->rows[p->chosen].plan.n_context;
+    const bool is_asked = p->options.n_context > 0;
+    p->position = (is_asked || n_context < USUAL_CONTEXT ? n_context : USUAL_CONTEXT) / 2.0;
     for (unsigned i = 0; rc == 0 && i < p->n_rows; i++)
         expect(p, &p->rows[i]);
     return rc;
@@ -218,15 +222,17 @@ static void print_split(const struct planner *p)
 {
     const struct fm_plan *plan = &p->rows[p->chosen].plan;
     char budget[UNIT_BYTES], program[UNIT_BYTES], dense[UNIT_BYTES], cache[UNIT_BYTES];
-    char kv[UNIT_BYTES], scratch[UNIT_BYTES], least[UNIT_BYTES];
+    char kv[UNIT_BYTES], most[UNIT_BYTES], scratch[UNIT_BYTES], least[UNIT_BYTES];
     (void)printf("budget       %s: program %s, dense weights %s, expert cache %s (%llu of %llu "
-                 "experts), KV and state %s (%u positions), scratch %s (%u tokens at a time)\n",
+                 "experts), KV and state %s, up to %s at %u positions, scratch %s (%u tokens at a "
+                 "time)\n",
                  human_bytes(plan->memory_budget_bytes, budget),
                  human_bytes(plan->memory_program_bytes, program),
                  human_bytes(plan->memory_dense_bytes, dense),
                  human_bytes(plan->memory_cache_bytes, cache),
                  (unsigned long long)plan->n_cache_slots, (unsigned long long)p->n_all,
-                 human_bytes(plan->memory_kv_bytes, kv), plan->n_context,
+                 human_bytes(plan->memory_kv_bytes, kv),
+                 human_bytes(plan->memory_kv_most_bytes, most), plan->n_context,
                  human_bytes(plan->memory_scratch_bytes, scratch), plan->prefill_chunk);
     (void)printf("least        %s\n", human_bytes(p->least_bytes, least));
 }
@@ -257,12 +263,13 @@ static json_t *row_json(const struct plan_row *row)
 {
     const struct fm_plan *plan = &row->plan;
     return json_pack(
-        "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:o, s:o}",
+        "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:o, s:o}",
         "what", row->what, "memory_budget_bytes", (json_int_t)plan->memory_budget_bytes,
         "memory_program_bytes", (json_int_t)plan->memory_program_bytes,
         "memory_dense_bytes", (json_int_t)plan->memory_dense_bytes,
         "memory_cache_bytes", (json_int_t)plan->memory_cache_bytes,
         "memory_kv_bytes", (json_int_t)plan->memory_kv_bytes,
+        "memory_kv_most_bytes", (json_int_t)plan->memory_kv_most_bytes,
         "memory_scratch_bytes", (json_int_t)plan->memory_scratch_bytes,
         "n_cache_slots", (json_int_t)plan->n_cache_slots,
         "prefill_chunk", (json_int_t)plan->prefill_chunk, "n_context",

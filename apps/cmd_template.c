@@ -149,7 +149,7 @@ static int run_template(const struct args *args)
     struct fm_error err = {0};
     struct fm_model *model = NULL;
     struct rendered rendered = {0};
-    int rc = app_model_open_metadata(args, &model, &err);
+    int rc = app_model_open_metadata(args, NULL, &model, &err);
     if (rc == 0)
         rc = render(args, model, &rendered, &err);
     if (rc == 0) {

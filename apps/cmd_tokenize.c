@@ -56,7 +56,7 @@ static int run_tokenize(const struct args *args)
     int32_t *ids = NULL;
     size_t n_ids = 0;
     int flags = args_flag(args, "plain") ? FM_TEXT_PLAIN : FM_TEXT_WITH_SPECIAL;
-    rc = app_model_open_metadata(args, &model, &err);
+    rc = app_model_open_metadata(args, NULL, &model, &err);
     if (rc == 0)
         rc = fm_tokenize(model, text, text_bytes, flags, &ids, &n_ids, &err);
     int status = rc == 0 ? print_result(args, model, ids, n_ids, text_bytes)

@@ -30,6 +30,12 @@ const char option_cpu_help[] =
     "Instructions to compute with: a LEVEL that 'flashmoe doctor' lists. The results are the same "
     "bits at every level";
 
+#define KV_OPTION                                                                                  \
+    {.name = "kv", .kind = OPTION_STRING, .metavar = "FORMAT", .value = "f16",                     \
+     .help = "Format of keys and values: f16; f32, which rounds nothing and takes twice the "      \
+             "memory; or, approximate, rotated and in fewer bits: rot8, rot4, rot3 or rot2. "      \
+             "'flashmoe eval' measures what they cost"}
+
 static const struct option engine_options[] = {
     {.name = "memory", .kind = OPTION_BYTES, .metavar = "SIZE", .min = 1 << 20,
      .shown = "what the machine has free",
@@ -48,10 +54,7 @@ static const struct option engine_options[] = {
      .shown = "chosen from the budget",
      .help = "Prompt tokens computed together. More of them read each expert less often and take "
              "more scratch memory"},
-    {.name = "kv", .kind = OPTION_STRING, .metavar = "FORMAT", .value = "f16",
-     .help = "Format of keys and values: f16; f32, which rounds nothing and takes twice the "
-             "memory; or, approximate, rotated and in fewer bits: rot8, rot4, rot3 or rot2. "
-             "'flashmoe eval' measures what they cost"},
+    KV_OPTION,
     {.name = "io", .kind = OPTION_STRING, .metavar = "HOW", .value = "auto",
      .help = "How experts are read: direct, past the system's page cache, so that nothing is held "
              "twice; page, through it, which keeps what it likes outside of --memory; or auto: "
@@ -88,10 +91,13 @@ static const struct option engine_options[] = {
     {.name = NULL},
 };
 
+static const struct option kv_options[] = {KV_OPTION, {.name = NULL}};
+
 static const struct option context_options[] = {
     {.name = "context", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_CONTEXT,
-     .shown = "the model's maximum, at most 4096",
-     .help = "Positions that prompt and answer share"},
+     .shown = "the model's maximum, or what --memory could hold",
+     .help = "Positions that prompt and answer share. They take memory as they are reached, which "
+             "the expert cache gives up for them"},
     {.name = NULL},
 };
 
@@ -147,6 +153,7 @@ static const struct option help_options[] = {
 };
 
 const struct option_group group_engine = {"Memory and speed", engine_options};
+const struct option_group group_kv = {"Memory and speed", kv_options};
 const struct option_group group_context = {"Memory and speed", context_options};
 const struct option_group group_routes = {"Routing", routes_options};
 const struct option_group group_shape = {"Shape", shape_options};
@@ -162,12 +169,13 @@ static void say_plan(const struct fm_model *model)
     struct fm_stats stats;
     fm_model_stats(model, &stats);
     char budget[UNIT_BYTES], program[UNIT_BYTES], dense[UNIT_BYTES], cache[UNIT_BYTES];
-    char kv[UNIT_BYTES], scratch[UNIT_BYTES];
+    char kv[UNIT_BYTES], most[UNIT_BYTES], scratch[UNIT_BYTES];
     say("memory budget %s: program %s, dense weights %s, expert cache %s (%llu slots), KV and "
-        "state %s, scratch %s", human_bytes(stats.memory_budget_bytes, budget),
+        "state %s, up to %s, scratch %s", human_bytes(stats.memory_budget_bytes, budget),
         human_bytes(stats.memory_program_bytes, program),
         human_bytes(stats.memory_dense_bytes, dense), human_bytes(stats.memory_cache_bytes, cache),
         (unsigned long long)stats.n_cache_slots, human_bytes(stats.memory_kv_bytes, kv),
+        human_bytes(stats.memory_kv_most_bytes, most),
         human_bytes(stats.memory_scratch_bytes, scratch));
     say("context %u, prefill chunk %u, threads %u, level %s", stats.n_context,
         stats.prefill_chunk, stats.n_threads, stats.cpu_level);
@@ -397,12 +405,14 @@ struct fm_chat_options app_chat_now(void)
     return (struct fm_chat_options){.now_s = now, .now_offset_s = (int32_t)local.tm_gmtoff};
 }
 
-int app_model_open_metadata(const struct args *args, struct fm_model **out, struct fm_error *err)
+int app_model_open_metadata(const struct args *args, const char *kv, struct fm_model **out,
+                            struct fm_error *err)
 {
     say_library_log(false);
     struct fm_model_options options;
     fm_model_options_init(&options);
     options.metadata_only = true;
+    options.kv = kv;
     return fm_model_open(app_model_path(args), &options, out, err);
 }
 

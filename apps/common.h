@@ -15,6 +15,7 @@ extern const struct command *const command_list[];
 
 /* Groups of the same title stand together under one heading. */
 extern const struct option_group group_engine;   /* memory, threads, pin, cpu, ... */
+extern const struct option_group group_kv;       /* kv, which is in group_engine too */
 extern const struct option_group group_context;  /* context */
 extern const struct option_group group_routes;   /* routes */
 extern const struct option_group group_shape;    /* experts, used, layers, tokens: of routes */
@@ -48,7 +49,8 @@ void app_engine_options(const struct args *args, struct fm_model_options *option
  * routes or approximations are in use. */
 int app_model_open(const struct args *args, const struct app_model_options *how,
                    struct fm_model **out, struct fm_error *err);
-int app_model_open_metadata(const struct args *args, struct fm_model **out, struct fm_error *err);
+int app_model_open_metadata(const struct args *args, const char *kv, struct fm_model **out,
+                            struct fm_error *err);
 /* The clock on the wall, for templates that write the date. */
 struct fm_chat_options app_chat_now(void);
 /* The machine's speeds, measured now and quickly, for the model and the options of group_engine:

@@ -31,7 +31,7 @@ const char *topic_name(unsigned topic)
 static int has_tokenizer(const struct args *args, bool *has, struct fm_error *err)
 {
     struct fm_model *model;
-    int rc = app_model_open_metadata(args, &model, err);
+    int rc = app_model_open_metadata(args, NULL, &model, err);
     if (rc != 0)
         return rc;
     struct fm_model_info info;

@@ -78,7 +78,10 @@ struct fm_model_options {
     bool pin_threads;       /* keep each on a core of its own, except the caller's */
     const char *cpu;        /* level of the kernels (fm_machine_level); NULL: the best one here */
     unsigned n_sessions;    /* sessions that may be open at a time; the budget holds them all */
-    unsigned n_context;     /* positions per session; 0: the model's maximum, at most 4096 */
+    /* Positions that a session may have; 0: the model's maximum, or as many as one session could
+     * have in this budget beside the fewest experts. Keys and values take memory as positions are
+     * reached, in blocks of 256, and the expert cache gives it up for them. */
+    unsigned n_context;
     /* States of recurrent layers that a session keeps to go back to (fm_session_rewind), at most 8;
      * each takes memory. 0: it can only begin again. Without such layers it needs none. */
     unsigned n_marks;
@@ -141,7 +144,8 @@ struct fm_model_info {
     uint64_t expert_bytes;          /* the largest single expert */
     uint64_t expert_token_bytes;    /* expert bytes one token needs */
     uint64_t dense_token_bytes;     /* dense bytes one token reads */
-    uint64_t kv_position_bytes;     /* KV bytes per position */
+    uint64_t kv_position_bytes;     /* KV bytes per position, in the format it was opened with */
+    unsigned kv_block_positions;    /* that take memory together */
     uint64_t state_bytes;           /* recurrent state per session */
     uint64_t mul_adds_per_token;    /* in matrices: dense ones, chosen experts; not the head */
     uint64_t mul_adds_per_head;     /* for each token whose logits are wanted */
@@ -176,11 +180,12 @@ struct fm_stats {
     uint64_t memory_program_bytes; /* resident before the model's own memory was taken */
     uint64_t memory_dense_bytes;
     uint64_t memory_cache_bytes;
-    uint64_t memory_kv_bytes; /* KV and recurrent state of all sessions */
+    uint64_t memory_kv_bytes;      /* KV and recurrent state of all sessions, now */
+    uint64_t memory_kv_most_bytes; /* when all are full, which the budget need not have room for */
     uint64_t memory_scratch_bytes;
     uint64_t memory_resident_peak_bytes; /* measured */
     uint64_t n_cache_slots;       /* experts the cache has room for now */
-    uint64_t n_shrinks, n_grows;  /* times that this has changed */
+    uint64_t n_shrinks, n_grows;  /* times that the budget has changed this */
     unsigned prefill_chunk, n_context, n_threads;
     const char *cpu_level; /* of the kernels in use; NULL without sessions */
 
@@ -222,7 +227,7 @@ FM_API bool fm_model_experts(const struct fm_model *model, unsigned i, bool *res
 /* How a budget would be divided, as fm_stats has it, without taking any of it. */
 struct fm_plan {
     uint64_t memory_budget_bytes, memory_program_bytes, memory_dense_bytes, memory_cache_bytes,
-        memory_kv_bytes, memory_scratch_bytes;
+        memory_kv_bytes, memory_kv_most_bytes, memory_scratch_bytes;
     uint64_t n_cache_slots;
     unsigned prefill_chunk, n_context, n_threads;
     uint64_t least_bytes; /* the smallest budget that works */
@@ -411,10 +416,11 @@ FM_API unsigned fm_session_nearest(const struct fm_session *session, const int32
  * the prefix gives. The logits and their hash begin anew. */
 FM_API unsigned fm_session_rewind(struct fm_session *session, const int32_t *ids, size_t n_ids);
 
-/* Appends tokens to the session and computes them. After a failure the session is where it was
- * before; with recurrent layers, when they had begun, at its last mark before that, or at 0
- * (fm_session_nearest): fm_session_position tells, and the tokens from there on can be evaluated
- * again. Where anything is dropped, the logits and their hash are too. */
+/* Appends tokens to the session and computes them. FM_ERR_BUDGET: the budget has no memory for
+ * their keys and values; nothing was computed, and the session is what it was. After any other
+ * failure it is where it was before; with recurrent layers, when they had begun, at its last mark
+ * before that, or at 0 (fm_session_nearest): fm_session_position tells, and the tokens from there
+ * on can be evaluated again. Where anything is dropped, the logits and their hash are too. */
 FM_API int fm_session_eval(struct fm_session *session, const int32_t *ids, size_t n_ids,
                            struct fm_error *err);
 
@@ -425,8 +431,9 @@ struct fm_batch_item {
     size_t n_ids;
     int rc; /* filled in: 0 when all of its tokens are computed, or why not */
 };
-/* FM_ERR_CANCELLED when some sessions were cancelled: the others are computed, with the bits that
- * they would have had. Any other failure ends the evaluation for all sessions that are not done. */
+/* FM_ERR_CANCELLED when some sessions were cancelled, FM_ERR_BUDGET when there is no memory for the
+ * tokens of some: the others are computed, with the bits that they would have had. Any other
+ * failure ends the evaluation for all sessions that are not done. */
 FM_API int fm_eval_batch(struct fm_model *model, struct fm_batch_item *items, size_t n_items,
                          struct fm_error *err);
 

@@ -15,7 +15,7 @@ extern "C" {
 
 /* What one layer keeps per sequence. */
 struct layer_state {
-    /* Attention: keys and values, [n_kv_heads, n_context, head_dim] each. 0 heads: none. */
+    /* Attention: keys and values of head_dim numbers at every position. 0 heads: none. */
     uint32_t n_kv_heads, head_dim;
     /* Recurrent layers, in floats. */
     uint64_t conv_floats, delta_floats;
@@ -38,7 +38,8 @@ struct step {
     const struct model *model;
     struct backend *be;
     const struct kv_format *kv_format;
-    uint32_t n_context;
+    uint32_t kv_block_positions; /* as in backend_attention */
+    uint64_t kv_block_bytes;
 
     uint32_t n_rows;
     const int32_t *tokens;

@@ -145,7 +145,10 @@ int forward_open(const struct model *model, struct backend *be, struct expert_ca
     f->step.model = model;
     f->step.be = be;
     f->step.kv_format = options->kv_format;
-    f->step.n_context = options->n_context;
+    struct sequence_blocks blocks;
+    sequence_blocks(model, options->kv_format, options->n_context, &blocks);
+    f->step.kv_block_positions = blocks.n_positions;
+    f->step.kv_block_bytes = blocks.bytes;
     f->step.cache_bias = options->cache_bias;
     f->step.tokens = f->tokens;
     f->step.positions = f->positions;
@@ -452,7 +455,7 @@ static void lay_out_rows(struct forward *f, const struct batch *batch)
     uint32_t row = 0;
     for (uint32_t s = 0; s < batch->n_segments; s++) {
         const struct batch_segment *from = &batch->segments[s];
-        assert(from->sequence->position + from->n_tokens <= f->options.n_context);
+        assert(sequence_holds(from->sequence, from->sequence->position + from->n_tokens));
         sequence_expect(from->sequence, from->n_tokens);
         f->segments[s] = (struct backend_segment){.first_row = row, .n_rows = from->n_tokens,
                                                   .position = from->sequence->position};

@@ -33,15 +33,38 @@ int sequence_check(const struct model *model, const struct kv_format *kv_format,
     return 0;
 }
 
-bool sequence_bytes(const struct model *model, const struct kv_format *kv_format,
-                    uint32_t n_context, uint32_t n_marks, uint64_t *bytes)
+/* Positions of a block: the attention kernels walk as many at a time. */
+#define BLOCK_POSITIONS 256
+
+void sequence_blocks(const struct model *model, const struct kv_format *kv_format,
+                     uint32_t n_context, struct sequence_blocks *blocks)
 {
     struct sequence_sizes sizes;
     sequence_sizes(model, kv_format, &sizes);
-    uint64_t kv, recurrent;
-    return mem_mul(sizes.kv_position_bytes, n_context, &kv) &&
-           mem_mul(sizes.recurrent_bytes, 1 + (uint64_t)n_marks, &recurrent) &&
-           mem_add(kv, recurrent, bytes);
+    blocks->n_positions = n_context < BLOCK_POSITIONS ? n_context : BLOCK_POSITIONS;
+    blocks->bytes = blocks->n_positions * sizes.kv_position_bytes;
+}
+
+uint64_t sequence_kv_bytes(const struct sequence_blocks *blocks, uint32_t n_positions)
+{
+    const uint64_t n = (n_positions + (uint64_t)blocks->n_positions - 1) / blocks->n_positions;
+    uint64_t bytes;
+    return mem_mul(n > 0 ? n : 1, blocks->bytes, &bytes) ? mem_range_bytes(blocks->bytes, bytes)
+                                                         : UINT64_MAX;
+}
+
+static int allocate(struct sequence *seq, uint32_t n_context, uint32_t n_marks,
+                    struct fm_error *err)
+{
+    const uint64_t all = sequence_kv_bytes(&seq->blocks, n_context);
+    uint64_t bytes;
+    if (all == UINT64_MAX || !mem_mul(seq->recurrent_bytes, 1 + (uint64_t)n_marks, &bytes))
+        return err_set(err, FM_ERR_NOMEM, "size overflow: a context of %u positions", n_context);
+    seq->block = mem_new_bulk(bytes, "the recurrent state", err);
+    if (seq->block == NULL)
+        return FM_ERR_NOMEM;
+    int rc = mem_range_open(&seq->kv, seq->blocks.bytes, all, "the KV cache", err);
+    return rc != 0 ? rc : sequence_reach(seq, 0, err);
 }
 
 int sequence_new(const struct model *model, const struct kv_format *kv_format, uint32_t n_context,
@@ -50,26 +73,22 @@ int sequence_new(const struct model *model, const struct kv_format *kv_format, u
     *out = NULL;
     const struct arch *arch = arch_of(model);
     const uint32_t n_layers = model->shape.n_layers;
-    uint64_t bytes;
-    if (!sequence_bytes(model, kv_format, n_context, n_marks, &bytes))
-        return err_set(err, FM_ERR_NOMEM, "size overflow: a context of %u positions", n_context);
     struct sequence *seq =
         mem_new(1, sizeof *seq + n_layers * sizeof seq->layers[0], "a sequence", err);
     if (seq == NULL)
         return FM_ERR_NOMEM;
     struct sequence_sizes sizes;
     sequence_sizes(model, kv_format, &sizes);
+    sequence_blocks(model, kv_format, n_context, &seq->blocks);
     seq->recurrent_bytes = sizes.recurrent_bytes;
-    seq->block = mem_new_bulk(bytes, "the KV cache", err);
-    if (seq->block == NULL) {
+    if (allocate(seq, n_context, n_marks, err) != 0) {
         sequence_free(seq);
         return FM_ERR_NOMEM;
     }
-    char *recurrent = seq->block;
+    char *recurrent = seq->block, *kv = seq->kv.at;
     seq->n_marks = sizes.recurrent_bytes > 0 ? n_marks : 0;
     for (unsigned i = 0; i < seq->n_marks; i++)
         seq->marks[i].recurrent = recurrent + (i + 1) * sizes.recurrent_bytes;
-    char *kv = recurrent + (1 + (uint64_t)n_marks) * sizes.recurrent_bytes;
     for (uint32_t i = 0; i < n_layers; i++) {
         struct layer_state s;
         arch->state(model->arch, i, &s);
@@ -78,7 +97,10 @@ int sequence_new(const struct model *model, const struct kv_format *kv_format, u
         l->delta = l->conv + s.conv_floats;
         recurrent += mem_round_up((s.conv_floats + s.delta_floats) * sizeof(float),
                                   MEM_CACHE_LINE);
-        uint64_t half = (uint64_t)s.n_kv_heads * kv_row_bytes(kv_format, s.head_dim) * n_context;
+        if (s.n_kv_heads == 0)
+            continue;
+        const uint64_t half = (uint64_t)s.n_kv_heads * kv_row_bytes(kv_format, s.head_dim) *
+                              seq->blocks.n_positions;
         l->keys = kv;
         l->values = kv + half;
         kv += 2 * half;
@@ -92,8 +114,20 @@ void sequence_free(struct sequence *sequence)
 {
     if (sequence == NULL)
         return;
+    mem_range_close(&sequence->kv);
     mem_free(sequence->block);
     mem_free(sequence);
+}
+
+int sequence_reach(struct sequence *s, uint32_t n_positions, struct fm_error *err)
+{
+    const uint32_t n = n_positions > s->position ? n_positions : s->position;
+    return mem_range_resize(&s->kv, sequence_kv_bytes(&s->blocks, n), "keys and values", err);
+}
+
+bool sequence_holds(const struct sequence *s, uint32_t n_positions)
+{
+    return sequence_kv_bytes(&s->blocks, n_positions) <= s->kv.used_bytes;
 }
 
 void sequence_reset(struct sequence *sequence)

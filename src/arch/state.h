@@ -1,6 +1,7 @@
 /* A sequence: what the layers of a model remember of one token stream. Keys and values of
- * attention layers for every position up to n_context, and the recurrent state of the others.
- * All of it is one block taken at new; pages of positions never reached are never touched.
+ * attention layers, and the recurrent state of the others, which is taken at new. Keys and values
+ * have addresses for n_context positions, and memory for those that sequence_reach has asked for,
+ * in blocks: of some positions all layers lie together, so that memory grows at its end.
  *
  * Keys and values of a position stay what they are, so attention can go back to any position. A
  * recurrent state cannot: of some positions it is copied aside, which are the sequence's marks. The
@@ -11,6 +12,7 @@
 #define FLASHMOE_ARCH_STATE_H
 
 #include "arch/arch.h"
+#include "base/mem.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -19,6 +21,12 @@ extern "C" {
 struct sequence_layer {
     void *keys, *values;
     float *conv, *delta;
+};
+
+/* How keys and values lie. */
+struct sequence_blocks {
+    uint32_t n_positions; /* of one block */
+    uint64_t bytes;
 };
 
 #define SEQUENCE_MARKS 8 /* at most */
@@ -33,7 +41,9 @@ struct sequence {
     /* Some recurrent layers have gone further: going back makes it whole again. */
     bool is_torn;
     void *block;
-    uint64_t recurrent_bytes; /* at the front of the block */
+    uint64_t recurrent_bytes; /* at the front of the block, the marks' behind it */
+    struct mem_range kv;
+    struct sequence_blocks blocks;
     uint32_t n_marks; /* room for so many: 0 where nothing is recurrent */
     struct sequence_mark marks[SEQUENCE_MARKS]; /* [n_marks], in no order */
     /* The mark that the tokens being computed leave: at that position, when all layers are done. */
@@ -52,13 +62,20 @@ void sequence_sizes(const struct model *model, const struct kv_format *kv_format
 /* Refuses a format that the heads of a layer do not fit. */
 int sequence_check(const struct model *model, const struct kv_format *kv_format,
                    struct fm_error *err);
-/* All a sequence takes; false when that does not fit into 64 bits. */
-bool sequence_bytes(const struct model *model, const struct kv_format *kv_format,
-                    uint32_t n_context, uint32_t n_marks, uint64_t *bytes);
+
+void sequence_blocks(const struct model *model, const struct kv_format *kv_format,
+                     uint32_t n_context, struct sequence_blocks *blocks);
+/* What those of so many positions take, which is one block at least; UINT64_MAX on overflow. */
+uint64_t sequence_kv_bytes(const struct sequence_blocks *blocks, uint32_t n_positions);
 
 int sequence_new(const struct model *model, const struct kv_format *kv_format, uint32_t n_context,
                  uint32_t n_marks, struct sequence **out, struct fm_error *err);
 void sequence_free(struct sequence *sequence); /* accepts NULL */
+
+/* Has memory for keys and values of so many positions, or one block, and no more; at least for
+ * those that it has. FM_ERR_NOMEM: it is as it was. */
+int sequence_reach(struct sequence *sequence, uint32_t n_positions, struct fm_error *err);
+bool sequence_holds(const struct sequence *sequence, uint32_t n_positions);
 
 /* Back to position 0, without marks. */
 void sequence_reset(struct sequence *sequence);

@@ -27,7 +27,8 @@ struct backend;
 struct backend_segment {
     uint32_t first_row, n_rows;
     uint32_t position; /* of the first row */
-    /* Attention layers: [n_kv_heads, n_context] rows in kv format. */
+    /* Attention layers: [n_kv_heads, block_positions] rows in kv format, of the first block; that
+     * of the next lies block_bytes behind it. */
     void *keys, *values;
     /* Recurrent layers. */
     float *conv;  /* [kernel - 1, channels], oldest first */
@@ -51,7 +52,9 @@ struct backend_attention {
     const struct backend_segment *segments;
     size_t n_segments;
     const struct kv_format *kv_format;
-    unsigned n_heads, n_kv_heads, head_dim, n_context;
+    unsigned n_heads, n_kv_heads, head_dim;
+    uint32_t block_positions; /* a multiple of 256 where there is more than one block */
+    uint64_t block_bytes;
     /* Head h of row t at t * q_row_stride + h * q_head_stride; rotated in place where the format
      * is. */
     float *q;

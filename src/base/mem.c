@@ -1,5 +1,6 @@
 #include "base/mem.h"
 
+#include <assert.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,6 +68,54 @@ void *mem_new_bulk(uint64_t bytes, const char *what, struct fm_error *err)
     if (bytes > whole)
         plat_refuse_large_pages((char *)p + whole, bytes - whole);
     return p;
+}
+
+static uint64_t range_page(uint64_t piece_bytes)
+{
+    return piece_bytes < MEM_LARGE_PAGE ? MEM_PAGE : MEM_LARGE_PAGE;
+}
+
+uint64_t mem_range_bytes(uint64_t piece_bytes, uint64_t bytes)
+{
+    return bytes > SIZE_MAX / 2 ? UINT64_MAX : mem_round_up(bytes, range_page(piece_bytes));
+}
+
+int mem_range_open(struct mem_range *range, uint64_t piece_bytes, uint64_t bytes, const char *what,
+                   struct fm_error *err)
+{
+    const uint64_t all = mem_range_bytes(piece_bytes, bytes);
+    *range = (struct mem_range){.page_bytes = range_page(piece_bytes)};
+    if (bytes == 0)
+        return 0;
+    range->at = all == UINT64_MAX || must_fail() ? NULL : plat_range_reserve(all);
+    if (range->at == NULL)
+        return out_of_memory(bytes, what, err);
+    range->all_bytes = all;
+    if (range->page_bytes == MEM_LARGE_PAGE)
+        plat_want_large_pages(range->at, all);
+    else
+        plat_refuse_large_pages(range->at, all);
+    return 0;
+}
+
+int mem_range_resize(struct mem_range *range, uint64_t bytes, const char *what,
+                     struct fm_error *err)
+{
+    const uint64_t used = mem_round_up(bytes, range->page_bytes), now = range->used_bytes;
+    assert(used <= range->all_bytes);
+    if (used > now && (must_fail() || !plat_range_commit(range->at + now, used - now)))
+        return out_of_memory(used - now, what, err);
+    if (used < now)
+        plat_range_decommit(range->at + used, now - used);
+    range->used_bytes = used;
+    return 0;
+}
+
+void mem_range_close(struct mem_range *range)
+{
+    if (range->at != NULL)
+        plat_range_release(range->at, range->all_bytes);
+    *range = (struct mem_range){0};
 }
 
 int mem_grow(void **array, size_t *capacity, size_t need, size_t element_bytes, const char *what,

@@ -48,6 +48,22 @@ void *mem_new_bulk(uint64_t bytes, const char *what, struct fm_error *err);
 /* What such memory of so many bytes is given back in without breaking up a page. */
 uint64_t mem_bulk_page(uint64_t bytes);
 
+/* Memory that grows and shrinks at its end and stays where it is: addresses for all of it, memory
+ * for what is in use, in pages that pieces of so many bytes fill. New memory is zero. */
+struct mem_range {
+    char *at;
+    uint64_t all_bytes, used_bytes; /* whole pages */
+    uint64_t page_bytes;
+};
+/* What `bytes` of such a range take, with pieces of piece_bytes; UINT64_MAX on overflow. */
+uint64_t mem_range_bytes(uint64_t piece_bytes, uint64_t bytes);
+int mem_range_open(struct mem_range *range, uint64_t piece_bytes, uint64_t bytes, const char *what,
+                   struct fm_error *err);
+/* At most what it was opened with. Fewer never fails; FM_ERR_NOMEM: it is as it was. */
+int mem_range_resize(struct mem_range *range, uint64_t bytes, const char *what,
+                     struct fm_error *err);
+void mem_range_close(struct mem_range *range); /* accepts a zeroed one */
+
 /* Grows *array to at least `need` elements by doubling; *capacity is updated. 0 or FM_ERR_NOMEM,
  * the old array still valid. */
 int mem_grow(void **array, size_t *capacity, size_t need, size_t element_bytes, const char *what,

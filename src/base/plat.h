@@ -161,6 +161,14 @@ void plat_refuse_large_pages(void *at, uint64_t bytes);
  * `bytes` are multiples of MEM_PAGE, in memory of mem_new_bulk. */
 void plat_give_back(void *at, uint64_t bytes);
 
+/* Addresses without memory, aligned to MEM_LARGE_PAGE; NULL: the system has no more of them. */
+void *plat_range_reserve(uint64_t bytes);
+void plat_range_release(void *at, uint64_t bytes);
+/* Whole pages of them become memory, zero and only taken where it is written; false when the system
+ * cannot promise that. And no memory again, given back. */
+bool plat_range_commit(void *at, uint64_t bytes);
+void plat_range_decommit(void *at, uint64_t bytes);
+
 /* Memory that can be taken now without swapping: what the machine has available, or what is
  * left of the cgroup's limit when that is less. 0 when unknown. */
 uint64_t plat_memory_available(void);

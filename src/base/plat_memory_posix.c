@@ -388,3 +388,41 @@ void plat_memory_trim(void)
 }
 
 #endif
+
+/* ---- reserved addresses --------------------------------------------------------------------- */
+
+#ifndef MAP_NORESERVE
+#define MAP_NORESERVE 0
+#endif
+
+void *plat_range_reserve(uint64_t bytes)
+{
+    const uint64_t all = bytes + MEM_LARGE_PAGE;
+    if (all < bytes || all > SIZE_MAX / 2)
+        return NULL;
+    char *p = mmap(NULL, (size_t)all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+                   0);
+    if (p == MAP_FAILED)
+        return NULL;
+    const uint64_t before = mem_round_up((uintptr_t)p, MEM_LARGE_PAGE) - (uintptr_t)p;
+    if (before > 0)
+        (void)munmap(p, (size_t)before); /* whole pages of our own: it cannot fail */
+    (void)munmap(p + before + bytes, (size_t)(MEM_LARGE_PAGE - before));
+    return p + before;
+}
+
+void plat_range_release(void *at, uint64_t bytes)
+{
+    (void)munmap(at, (size_t)bytes); /* whole pages of our own: it cannot fail */
+}
+
+bool plat_range_commit(void *at, uint64_t bytes)
+{
+    return mprotect(at, (size_t)bytes, PROT_READ | PROT_WRITE) == 0;
+}
+
+void plat_range_decommit(void *at, uint64_t bytes)
+{
+    plat_give_back(at, bytes);
+    (void)mprotect(at, (size_t)bytes, PROT_NONE); /* the pages are gone whether or not */
+}

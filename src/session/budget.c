@@ -9,7 +9,6 @@
 #define PROGRAM_MARGIN (12ull << 20)
 /* Per session and word of the vocabulary: the logits, and a sampler's candidates. */
 #define VOCABULARY_BYTES (sizeof(float) + 2 * sizeof(int32_t))
-#define DEFAULT_CONTEXT 4096
 /* Tokens of a prompt at a time: the more, the seldomer experts are read. What is in memory anyway
  * gains nothing by more than the fewer ones. */
 #define DEFAULT_ROWS 2048
@@ -59,16 +58,17 @@ static const char *human(uint64_t bytes, char text[32])
 static int does_not_fit(const struct budget *b, const struct model *model, uint64_t need,
                         struct fm_error *err)
 {
-    char t[7][32];
+    char t[8][32];
     return err_set(err, FM_ERR_BUDGET,
                    "the model needs at least %s of memory and the budget is %s: %s program + %s "
-                   "dense weights + %s for %u session(s) of %u positions + %s scratch for %u "
-                   "tokens at a time + %s for %u experts in each of %u layers; raise the memory "
-                   "budget (--memory) or lower the context (--context)",
+                   "dense weights + %s state of %u session(s) + %s keys and values of %u positions "
+                   "in each + %s scratch for %u tokens at a time + %s for %u experts in each of %u "
+                   "layers; raise the memory budget (--memory) or lower the context (--context)",
                    human(need, t[0]), human(b->total, t[1]), human(b->program, t[2]),
-                   human(b->dense, t[3]), human(b->sessions, t[4]), b->n_sessions, b->n_context,
-                   human(b->scratch, t[5]), b->max_rows, human(b->cache, t[6]),
-                   model->shape.n_experts_per_token, model->n_expert_layers);
+                   human(b->dense, t[3]), human(b->sessions, t[4]), b->n_sessions,
+                   human(b->kv, t[7]), b->blocks.n_positions, human(b->scratch, t[5]), b->max_rows,
+                   human(b->cache, t[6]), model->shape.n_experts_per_token,
+                   model->n_expert_layers);
 }
 
 static int read_options(struct budget *b, const struct model *model,
@@ -79,9 +79,7 @@ static int read_options(struct budget *b, const struct model *model,
     b->n_threads = b->n_threads < LIMIT_THREADS ? b->n_threads : LIMIT_THREADS;
     b->n_sessions = options->n_sessions > 0 ? options->n_sessions : 1;
     b->n_marks = options->n_marks < SEQUENCE_MARKS ? options->n_marks : SEQUENCE_MARKS;
-    b->n_context = options->n_context;
-    if (b->n_context == 0)
-        b->n_context = longest < DEFAULT_CONTEXT ? longest : DEFAULT_CONTEXT;
+    b->n_context = options->n_context > 0 ? options->n_context : longest;
     if (options->n_threads > LIMIT_THREADS)
         return err_set(err, FM_ERR_ARG, "%u threads asked for, at most %d are possible",
                        options->n_threads, LIMIT_THREADS);
@@ -116,11 +114,15 @@ static uint32_t choose_rows(const struct budget *b, const struct model *model,
 static int size_sessions(struct budget *b, const struct model *model,
                          const struct kv_format *kv_format, struct fm_error *err)
 {
+    struct sequence_sizes sizes;
     uint64_t one;
-    bool fits = sequence_bytes(model, kv_format, b->n_context, b->n_marks, &one) &&
+    sequence_sizes(model, kv_format, &sizes);
+    sequence_blocks(model, kv_format, b->n_context, &b->blocks);
+    bool fits = mem_mul(sizes.recurrent_bytes, 1 + (uint64_t)b->n_marks, &one) &&
                 mem_add(one, (uint64_t)model->shape.vocabulary * VOCABULARY_BYTES, &one) &&
                 mem_add(one, (uint64_t)b->n_context * sizeof(int32_t), &one) &&
-                mem_mul(one, b->n_sessions, &b->sessions);
+                mem_mul(one, b->n_sessions, &b->sessions) &&
+                mem_mul(sequence_kv_bytes(&b->blocks, 0), b->n_sessions, &b->kv);
     return fits ? 0 : err_set(err, FM_ERR_BUDGET, "size overflow: %u sessions of %u positions",
                               b->n_sessions, b->n_context);
 }
@@ -132,7 +134,8 @@ static uint64_t size_with_rows(struct budget *b, const struct model *model,
     b->scratch = scratch_bytes(b, model, kv_format, b->max_rows);
     uint64_t sum = b->program;
     if (!mem_add(sum, b->dense, &sum) || !mem_add(sum, b->sessions, &sum) ||
-        !mem_add(sum, b->scratch, &sum) || !mem_add(sum, b->cache, &sum))
+        !mem_add(sum, b->kv, &sum) || !mem_add(sum, b->scratch, &sum) ||
+        !mem_add(sum, b->cache, &sum))
         sum = UINT64_MAX;
     return sum;
 }
@@ -156,7 +159,8 @@ static uint64_t slots_in(const struct budget *b, const struct model *model, uint
 /* Everything but the slots. */
 static uint64_t bytes_beside_slots(const struct budget *b, const struct model *model)
 {
-    return b->program + b->dense + b->sessions + b->scratch + cache_bytes(model, 0, b->n_most);
+    const uint64_t cache = model->n_expert_layers > 0 ? cache_bytes(model, 0, b->n_most) : 0;
+    return b->program + b->dense + b->sessions + b->kv + b->scratch + cache;
 }
 
 void budget_change(struct budget *b, const struct model *model, uint64_t total)
@@ -169,12 +173,32 @@ void budget_change(struct budget *b, const struct model *model, uint64_t total)
     b->total = total;
 }
 
+/* What the fewest slots take of the others' memory, whose last page may be shared with them. */
 static uint64_t least_total(const struct budget *b, const struct model *model)
 {
-    const uint64_t slots = b->n_fewest * model->expert_slot_bytes;
-    const uint64_t page = mem_bulk_page(b->n_most * model->expert_slot_bytes);
-    const uint64_t least = bytes_beside_slots(b, model) + mem_round_up(slots, page);
-    return least < b->total ? least : b->total;
+    const uint64_t all = b->n_most * model->expert_slot_bytes;
+    const uint64_t slots = mem_round_up(b->n_fewest * model->expert_slot_bytes, mem_bulk_page(all));
+    return bytes_beside_slots(b, model) + (slots < all ? slots : all);
+}
+
+bool budget_change_kv(struct budget *b, const struct model *model, uint64_t kv, uint64_t most)
+{
+    struct budget after = *b;
+    after.kv = kv;
+    after.least = least_total(&after, model);
+    if (kv > b->kv && after.least > most)
+        return false;
+    if (model->n_expert_layers > 0)
+        budget_change(&after, model, after.least > b->total ? after.least : b->total);
+    *b = after;
+    return true;
+}
+
+uint64_t budget_kv_most(const struct budget *b)
+{
+    uint64_t all;
+    return mem_mul(sequence_kv_bytes(&b->blocks, b->n_context), b->n_sessions, &all) ? all
+                                                                                     : UINT64_MAX;
 }
 
 void budget_stop_growth(struct budget *b, const struct model *model)
@@ -228,6 +252,59 @@ static void divide_cache(struct budget *b, const struct model *model)
     b->least = least_total(b, model);
 }
 
+/* ---- the context ----------------------------------------------------------------------------- */
+
+/* Whether one session could have so many positions beside the fewest experts. */
+static bool holds_context(const struct budget *b, const struct model *model,
+                          const struct kv_format *kv_format, uint32_t n_context)
+{
+    struct budget with = *b;
+    with.n_context = n_context;
+    if (size_sessions(&with, model, kv_format, NULL) != 0)
+        return false;
+    with.need = size_with_rows(&with, model, kv_format);
+    const uint64_t first = sequence_kv_bytes(&with.blocks, 0);
+    const uint64_t all = sequence_kv_bytes(&with.blocks, n_context);
+    if (with.need > b->total || all - first > b->total)
+        return false;
+    if (model->n_expert_layers > 0)
+        divide_cache(&with, model);
+    with.kv += all - first;
+    return least_total(&with, model) <= b->total;
+}
+
+/* The most positions, in whole blocks, that the budget could have; one block at least. */
+static uint32_t longest_context(const struct budget *b, const struct model *model,
+                                const struct kv_format *kv_format)
+{
+    const uint32_t longest = model->shape.max_context, block = b->blocks.n_positions;
+    uint32_t fewest = 1, most = (longest - 1) / block;
+    if (holds_context(b, model, kv_format, longest))
+        return longest;
+    while (fewest < most) {
+        const uint32_t middle = most - (most - fewest) / 2;
+        if (holds_context(b, model, kv_format, middle * block))
+            fewest = middle;
+        else
+            most = middle - 1;
+    }
+    return fewest * block;
+}
+
+/* Chooses the context where none was asked for, and sums up what is needed. */
+static int fit_context(struct budget *b, const struct model *model,
+                       const struct kv_format *kv_format, const struct fm_model_options *options,
+                       struct fm_error *err)
+{
+    if (options->n_context == 0)
+        b->n_context = longest_context(b, model, kv_format);
+    const int rc = size_sessions(b, model, kv_format, err);
+    b->need = size_with_rows(b, model, kv_format);
+    return rc;
+}
+
+/* ---- all of it ------------------------------------------------------------------------------- */
+
 int budget_plan(struct budget *b, const struct model *model, const struct kv_format *kv_format,
                 uint64_t reader_bytes, const struct fm_model_options *options, bool is_elastic,
                 struct fm_error *err)
@@ -244,15 +321,16 @@ int budget_plan(struct budget *b, const struct model *model, const struct kv_for
     b->n_fewest = b->n_most = model->shape.n_experts_per_token * model->n_expert_layers;
     b->cache = cache_bytes(model, b->n_fewest, b->n_most);
     b->max_rows = choose_rows(b, model, kv_format, options->prefill_chunk);
-    uint64_t need = size_with_rows(b, model, kv_format);
-    if (need > b->total && options->prefill_chunk == 0 && b->max_rows > FEWEST_ROWS) {
+    rc = fit_context(b, model, kv_format, options, err);
+    if (rc == 0 && b->need > b->total && options->prefill_chunk == 0 && b->max_rows > FEWEST_ROWS) {
         b->max_rows = b->n_sessions > FEWEST_ROWS ? b->n_sessions : FEWEST_ROWS;
-        need = size_with_rows(b, model, kv_format);
+        rc = fit_context(b, model, kv_format, options, err);
     }
-    b->need = need;
-    if (need > b->total)
-        return does_not_fit(b, model, need, err);
-    b->least = b->total;
+    if (rc != 0)
+        return rc;
+    if (b->need > b->total)
+        return does_not_fit(b, model, b->need, err);
+    b->least = b->need;
     if (model->n_expert_layers == 0)
         b->most = b->total;
     else
@@ -291,7 +369,8 @@ int fm_model_plan(const struct fm_model *m, const struct fm_model_options *optio
         .memory_program_bytes = b.program,
         .memory_dense_bytes = b.dense,
         .memory_cache_bytes = b.cache,
-        .memory_kv_bytes = b.sessions,
+        .memory_kv_bytes = b.sessions + b.kv,
+        .memory_kv_most_bytes = b.sessions + budget_kv_most(&b),
         .memory_scratch_bytes = b.scratch,
         .n_cache_slots = b.n_slots,
         .prefill_chunk = b.max_rows,

@@ -1,5 +1,6 @@
-/* The budget of an open model: follows the machine's memory, or the host's wish. What it changes is
- * how many experts the cache holds, and therefore no bit of any result. */
+/* The budget of an open model: follows the machine's memory, or the host's wish, and gives keys and
+ * values what they need of it. What it changes is how many experts the cache holds, and therefore
+ * no bit of any result. */
 #include <string.h>
 
 #include "session/engine_internal.h"
@@ -39,6 +40,21 @@ static void apply(struct fm_model *m, uint64_t total)
     m->elastic.n_grows += n > n_before;
 }
 
+bool elastic_change_kv(struct fm_model *m, uint64_t kv)
+{
+    struct pressure *p = &m->elastic.pressure;
+    const uint32_t n_before = m->budget.n_slots;
+    if (!budget_change_kv(&m->budget, m->model, kv, p->most))
+        return false;
+    p->least = m->budget.least;
+    p->budget = m->budget.total;
+    if (m->cache != NULL && m->budget.n_slots != n_before) {
+        expert_cache_resize(m->cache, m->budget.n_slots);
+        expert_cache_settle(m->cache);
+    }
+    return true;
+}
+
 void elastic_step(struct fm_model *m)
 {
     struct elastic *e = &m->elastic;
@@ -63,10 +79,12 @@ int fm_model_set_memory(struct fm_model *m, uint64_t bytes, struct fm_error *err
         return err_set(err, FM_ERR_ARG, "the model was opened for its metadata only");
     if (bytes < b->least)
         return budget_too_small(b, m->model, bytes, err);
-    if (m->cache == NULL)
-        return 0;
     m->elastic.pressure.most = bytes < b->most ? bytes : b->most;
     m->elastic.pressure.budget = m->elastic.pressure.most;
+    if (m->cache == NULL) {
+        b->total = m->elastic.pressure.most;
+        return 0;
+    }
     apply(m, m->elastic.pressure.most);
     expert_cache_settle(m->cache);
     return 0;

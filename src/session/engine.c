@@ -283,7 +283,9 @@ void fm_model_info(const struct fm_model *m, struct fm_model_info *info)
 {
     const struct model *model = m->model;
     struct sequence_sizes sizes;
+    struct sequence_blocks blocks;
     sequence_sizes(model, m->kv_format, &sizes);
+    sequence_blocks(model, m->kv_format, model->shape.max_context, &blocks);
     *info = (struct fm_model_info){
         .container = source_kind_name(model->source),
         .architecture = model->model_type,
@@ -299,6 +301,7 @@ void fm_model_info(const struct fm_model *m, struct fm_model_info *info)
         .dense_bytes = model->dense_bytes,
         .dense_token_bytes = model->dense_token_bytes,
         .kv_position_bytes = sizes.kv_position_bytes,
+        .kv_block_positions = blocks.n_positions,
         .state_bytes = sizes.recurrent_bytes,
         .n_ignored_tensors = model->n_ignored_tensors,
         .has_tokenizer = m->tokenizer != NULL,
@@ -387,7 +390,8 @@ void fm_model_stats(const struct fm_model *m, struct fm_stats *stats)
         .memory_program_bytes = b->program,
         .memory_dense_bytes = b->dense,
         .memory_cache_bytes = b->cache,
-        .memory_kv_bytes = b->sessions,
+        .memory_kv_bytes = b->sessions + b->kv,
+        .memory_kv_most_bytes = b->sessions + budget_kv_most(b),
         .memory_scratch_bytes = b->scratch,
         .memory_resident_peak_bytes = plat_resident_peak_bytes(),
         .n_shrinks = m->elastic.n_shrinks,

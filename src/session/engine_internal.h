@@ -20,7 +20,10 @@ struct budget {
     uint64_t least, most; /* what it may become */
     uint64_t reserve;     /* what is left to everybody else */
     uint64_t program; /* resident before the model's own memory, buffers of reads, a margin */
-    uint64_t dense, sessions, scratch, cache;
+    uint64_t dense, scratch, cache;
+    uint64_t sessions; /* but for keys and values */
+    uint64_t kv;       /* keys and values now, of every session one block at least */
+    struct sequence_blocks blocks;
     uint64_t need; /* with the fewest experts that work */
     uint32_t n_slots, n_fewest, n_most; /* experts cached: now, and what that may become */
     uint32_t n_context, n_sessions, n_marks, max_rows, n_threads;
@@ -107,14 +110,26 @@ void budget_change(struct budget *b, const struct model *model, uint64_t total);
 void budget_stop_growth(struct budget *b, const struct model *model);
 int budget_too_small(const struct budget *b, const struct model *model, uint64_t total,
                      struct fm_error *err);
+/* Keys and values take so many bytes from now on, of this total or of as much as they need. False:
+ * that is more than `most`, and nothing has changed. */
+bool budget_change_kv(struct budget *b, const struct model *model, uint64_t kv, uint64_t most);
+/* Keys and values when all sessions are full. */
+uint64_t budget_kv_most(const struct budget *b);
 
 int elastic_choose(struct elastic *e, const struct fm_model_options *options,
                    struct fm_error *err);
 /* Once the cache is open. */
 void elastic_start(struct fm_model *m);
+/* Keys and values take so many bytes from now on: the cache becomes smaller before it returns, or
+ * larger. False: the budget has no room for them, and nothing has changed. No plan is open. */
+bool elastic_change_kv(struct fm_model *m, uint64_t kv);
 /* Before every layer: looks at the machine's memory when it is time, and moves a few experts where
  * the cache is to become smaller. No plan is open. */
 void elastic_step(struct fm_model *m);
+
+/* Memory for keys and values of so many positions of a session, inside the budget. FM_ERR_BUDGET,
+ * FM_ERR_NOMEM: nothing has changed (session.c). */
+int session_reach(struct fm_session *s, uint32_t n_positions, struct fm_error *err);
 
 /* Checks the approximations that are asked for once the model's headers are read, and puts them in
  * words (approximate.c). */

@@ -42,12 +42,56 @@ void fm_session_close(struct fm_session *s)
 {
     if (s == NULL)
         return;
+    if (s->sequence != NULL)
+        fm_session_reset(s);
     s->owner->n_open_sessions--;
     sequence_free(s->sequence);
     (void)XXH3_freeState(s->hash); /* always succeeds */
     mem_free(s->logits);
     mem_free(s->ids);
     mem_free(s);
+}
+
+static const char *human(uint64_t bytes, char text[32])
+{
+    (void)snprintf(text, 32, "%.1f MiB", (double)bytes / (1 << 20));
+    return text;
+}
+
+static int does_not_fit(const struct fm_session *s, uint32_t n_positions, uint64_t bytes,
+                        struct fm_error *err)
+{
+    char t[3][32];
+    const struct fm_model *m = s->owner;
+    return err_set(err, FM_ERR_BUDGET,
+                   "keys and values of %u positions take %s, which is %s more than the session has "
+                   "and than the budget of %s can give, with the fewest experts in memory; raise "
+                   "the memory budget (--memory) or use fewer positions (--context)", n_positions,
+                   human(sequence_kv_bytes(&m->budget.blocks, n_positions), t[0]),
+                   human(bytes, t[1]), human(m->elastic.pressure.most, t[2]));
+}
+
+/* The cache becomes smaller before the memory is taken, and larger when it is given back. */
+int session_reach(struct fm_session *s, uint32_t n_positions, struct fm_error *err)
+{
+    struct fm_model *m = s->owner;
+    const uint64_t has = s->sequence->kv.used_bytes;
+    const uint64_t wants = sequence_kv_bytes(&m->budget.blocks, n_positions);
+    const uint64_t kv = m->budget.kv - has + wants;
+    if (wants > has && !elastic_change_kv(m, kv))
+        return does_not_fit(s, n_positions, wants - has, err);
+    int rc = sequence_reach(s->sequence, n_positions, err);
+    if (wants < has)
+        (void)elastic_change_kv(m, kv); /* fewer always fit */
+    else if (rc != 0)
+        (void)elastic_change_kv(m, kv - wants + has);
+    return rc;
+}
+
+/* Memory of positions that it no longer has. */
+static void give_back(struct fm_session *s)
+{
+    (void)session_reach(s, s->sequence->position, NULL); /* fewer always fit */
 }
 
 static void drop_logits(struct fm_session *s)
@@ -59,6 +103,7 @@ static void drop_logits(struct fm_session *s)
 void fm_session_reset(struct fm_session *s)
 {
     sequence_reset(s->sequence);
+    give_back(s);
     __atomic_store_n(&s->is_cancelled, 0, __ATOMIC_RELAXED);
     drop_logits(s);
 }
@@ -93,6 +138,7 @@ unsigned fm_session_rewind(struct fm_session *s, const int32_t *ids, size_t n_id
         fm_session_reset(s);
     } else if (to < s->sequence->position) {
         sequence_rewind(s->sequence, to);
+        give_back(s);
         __atomic_store_n(&s->is_cancelled, 0, __ATOMIC_RELAXED);
     }
     drop_logits(s);
@@ -358,9 +404,23 @@ static void finish_items(const struct evaluation *e, int rc)
             continue;
         item->rc = item->rc != 0 ? item->rc : rc;
         sequence_rewind(s->sequence, s->begin_position);
+        give_back(s);
         if (s->sequence->position < s->begin_position || s->has_new_logits)
             drop_logits(s);
     }
+}
+
+/* Memory for all tokens before any is computed. One that gets none does not hurt the others. */
+static int reach_all(const struct evaluation *e, struct fm_error *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < e->n_items; i++) {
+        struct fm_batch_item *item = &e->items[i];
+        const uint32_t end = item->session->sequence->position + (uint32_t)item->n_ids;
+        item->rc = session_reach(item->session, end, rc == 0 ? err : NULL);
+        rc = rc != 0 ? rc : item->rc;
+    }
+    return rc;
 }
 
 static int tell_cancelled(const struct evaluation *e, struct fm_error *err)
@@ -385,20 +445,22 @@ int fm_eval_batch(struct fm_model *m, struct fm_batch_item *items, size_t n_item
         e.n_tokens += items[i].n_ids;
         e.is_decode &= items[i].n_ids == 1 && items[i].session->sequence->position > 0;
     }
+    const int unreached = reach_all(&e, err);
     const uint64_t begin_ns = plat_now_ns();
     const long n_before = mem_count();
     fenv_t host;
     (void)feholdexcept(&host);  /* the host may round or flush as it likes; */
     (void)fesetenv(FE_DFL_ENV); /* our bits must not depend on it */
-    rc = run_batches(&e, err);
+    rc = run_batches(&e, unreached == 0 ? err : NULL);
     (void)fesetenv(&host);
     assert(mem_count() == n_before + e.n_foreign); /* the token path allocates nothing */
     (void)n_before;
     finish_items(&e, rc);
-    if (rc != 0)
-        return rc;
-    count_tokens(&e, plat_now_ns() - begin_ns);
-    return tell_cancelled(&e, err);
+    if (rc == 0)
+        count_tokens(&e, plat_now_ns() - begin_ns);
+    if (unreached != 0)
+        return unreached;
+    return rc != 0 ? rc : tell_cancelled(&e, err);
 }
 
 int fm_session_eval(struct fm_session *s, const int32_t *ids, size_t n_ids, struct fm_error *err)

@@ -140,6 +140,17 @@ static void pass_marks(struct stream *f, struct sequence *seq, uint32_t n)
         pass(f, i < seq->n_marks ? seq->marks[i].recurrent : seq->block, seq->recurrent_bytes);
 }
 
+/* Of one head, in the order of positions. */
+static void pass_head(struct stream *f, const struct sequence *seq, char *first, uint64_t row_bytes,
+                      uint32_t n_positions)
+{
+    const uint32_t most = seq->blocks.n_positions;
+    for (uint32_t at = 0; at < n_positions; at += most) {
+        const uint32_t n = n_positions - at < most ? n_positions - at : most;
+        pass(f, first + at / most * seq->blocks.bytes, n * row_bytes);
+    }
+}
+
 static void pass_state(struct stream *f, const struct fm_session *s, uint32_t n_positions)
 {
     const struct fm_model *m = s->owner;
@@ -150,10 +161,10 @@ static void pass_state(struct stream *f, const struct fm_session *s, uint32_t n_
         struct layer_state layer;
         arch->state(m->model->arch, i, &layer);
         const uint64_t row = kv_row_bytes(m->kv_format, layer.head_dim);
-        const uint64_t head = row * m->budget.n_context;
+        const uint64_t head = row * seq->blocks.n_positions;
         for (uint32_t h = 0; h < layer.n_kv_heads; h++) {
-            pass(f, (char *)seq->layers[i].keys + h * head, n_positions * row);
-            pass(f, (char *)seq->layers[i].values + h * head, n_positions * row);
+            pass_head(f, seq, (char *)seq->layers[i].keys + h * head, row, n_positions);
+            pass_head(f, seq, (char *)seq->layers[i].values + h * head, row, n_positions);
         }
     }
 }
@@ -301,6 +312,9 @@ static int read_all(struct fm_session *s, uint64_t model, struct stream *f, uint
     uint32_t marks[SEQUENCE_MARKS];
     XXH128_hash_t sum;
     if (read_head(s->owner, model, f, file_bytes, &h, s->ids, marks) != 0)
+        return f->rc;
+    f->rc = session_reach(s, h.n_tokens, f->err);
+    if (f->rc != 0)
         return f->rc;
     pass_marks(f, s->sequence, h.n_marks);
     pass_state(f, s, h.n_tokens);

@@ -258,6 +258,8 @@ unsigned fm_snapshots_restore(struct fm_snapshots *store, struct fm_session *s, 
             break;
         }
         log_info("snapshots", "skipped: %s", err.text);
+        if (err.code == FM_ERR_BUDGET || err.code == FM_ERR_NOMEM)
+            break; /* nothing is wrong with it */
         drop(store, (size_t)(e - store->entries));
     }
     return fm_session_rewind(s, ids, n_ids);

@@ -31,13 +31,14 @@ SAMPLING = "n-tokens stop greedy temp top-k top-p min-p typical-p repeat-penalty
 PREFIX = "system system-file snapshots snapshot-limit "
 
 COMMANDS = {
-    "run": "prompt file raw routes trace stats logprobs profile json quiet verbose help "
+    "run": "prompt file raw json-object json-schema routes trace stats logprobs profile json quiet "
+           "verbose help "
            + PREFIX + SAMPLING + ENGINE,
     "chat": PREFIX + SAMPLING + ENGINE + "no-history quiet verbose help",
     "launch": "url api-key model print help",
     "pack": "experts dense embed head consume yes restart threads json quiet verbose help",
     "verify": "threads json quiet help",
-    "inspect": "json help",
+    "inspect": "kv json help",
     "tokenize": "prompt file plain ids count json help",
     "template": "tools no-generation-prompt set tokens json help",
     "eval nll": "window windows " + ENGINE + " trace json quiet verbose help",

@@ -65,9 +65,11 @@ static void check_sizes(const struct model *model)
         const struct forward_options options = {.max_rows = rows[i], .max_segments = 1,
                                                 .n_context = s->max_context,
                                                 .kv_format = &kv_f32};
-        uint64_t scratch = forward_bytes(model, &options), state;
+        const uint64_t scratch = forward_bytes(model, &options);
+        struct sequence_blocks blocks;
         require(scratch > smaller, "more rows take more scratch");
-        require(sequence_bytes(model, &kv_f32, rows[i], 0, &state), "a sequence has a size");
+        sequence_blocks(model, &kv_f32, rows[i], &blocks);
+        require(sequence_kv_bytes(&blocks, rows[i]) < UINT64_MAX, "a sequence has a size");
         smaller = scratch;
     }
 }

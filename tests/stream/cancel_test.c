@@ -55,7 +55,8 @@ static uint32_t draw(struct fixture *f, uint32_t below)
     return next_random(&f->random_state, below);
 }
 
-/* With hardly more than the fewest experts that work, so that they are read all the time. */
+/* With hardly more than the fewest experts that work, so that they are read all the time, when all
+ * sessions are full. */
 static uint64_t tight_budget(const struct fm_model_options *options)
 {
     struct fm_model_options headers = *options;
@@ -66,7 +67,7 @@ static uint64_t tight_budget(const struct fm_model_options *options)
     must(fm_model_open(model_path, &headers, &model, &err), &err);
     must(fm_model_plan(model, options, &plan, &err), &err);
     fm_model_close(model);
-    return plan.least_bytes + (1u << 20);
+    return plan.least_bytes + plan.memory_kv_most_bytes - plan.memory_kv_bytes + (1u << 20);
 }
 
 static void set_up(struct fixture *f, unsigned n_marks)

@@ -147,9 +147,12 @@ static void open_share(struct opened *o, const char *path, unsigned n_context, u
     int rc = FM_ERR_BUDGET;
     for (; rc == FM_ERR_BUDGET; memory += MIB) {
         rc = try_open(o, path, n_context, n_sessions, memory, &err);
-        if (rc == 0 && more > 0) {
+        if (rc == 0) { /* and for all positions, for which the cache gives up whole pages */
+            fm_model_stats(o->model, &o->stats);
+            const uint64_t room =
+                o->stats.memory_kv_most_bytes - o->stats.memory_kv_bytes + 2 * MIB;
             fm_model_close(o->model);
-            rc = try_open(o, path, n_context, n_sessions, memory + more, &err);
+            rc = try_open(o, path, n_context, n_sessions, memory + more + room, &err);
         }
     }
     check(rc, &err);

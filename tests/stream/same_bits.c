@@ -105,12 +105,27 @@ static void set_memory(struct fm_model *model, uint64_t bytes)
         die(&err);
 }
 
+/* What keys and values may still take. */
+static uint64_t kv_room(const struct fm_model *model)
+{
+    const struct fm_stats stats = stats_of(model);
+    return stats.memory_kv_most_bytes - stats.memory_kv_bytes;
+}
+
+/* With the fewest experts, which are whole pages. */
+static bool holds_all_positions(const struct fm_model *model)
+{
+    const struct fm_stats stats = stats_of(model);
+    return stats.memory_least_bytes + kv_room(model) <= stats.memory_most_bytes;
+}
+
 /* The cache changes its size: the least, some more, the most, and a size in between. */
 static void swing(struct fm_model *model)
 {
     static unsigned n;
     const struct fm_stats stats = stats_of(model);
-    const uint64_t least = stats.memory_least_bytes, more = stats.memory_most_bytes - least;
+    const uint64_t least = stats.memory_least_bytes + kv_room(model);
+    const uint64_t more = stats.memory_most_bytes - least;
     const uint64_t budgets[] = {least, least + more / 3, least + more, least + more / 2};
     set_memory(model, budgets[n++ % 4]);
 }
@@ -191,11 +206,17 @@ static struct fm_model *open_smallest(const char *path, unsigned threads, unsign
             model = NULL;
         }
     }
+    if (model == NULL && try_open(path, threads, chunk, enough, &model, NULL) != 0)
+        model = NULL;
+    const uint64_t room = model != NULL ? kv_room(model) : 0;
     fm_model_close(model);
-    while (try_open(path, threads, chunk, enough + more, &model, NULL) != 0)
+    while (try_open(path, threads, chunk, enough + more + room, &model, NULL) != 0 ||
+           !holds_all_positions(model)) {
+        fm_model_close(model);
         enough += 1 << 20;
+    }
     if (more == 0)
-        set_memory(model, stats_of(model).memory_least_bytes);
+        set_memory(model, stats_of(model).memory_least_bytes + room);
     return model;
 }
 

@@ -18,6 +18,14 @@ static bool is_rotated(const struct backend_attention *a)
     return a->kv_format->plain == NULL;
 }
 
+/* Where a head's row of a position lies, in keys and in values. */
+static size_t row_at(const struct backend_attention *a, size_t kv_head, size_t position)
+{
+    const size_t block = position / a->block_positions, rest = position % a->block_positions;
+    return block * a->block_bytes +
+           (kv_head * a->block_positions + rest) * kv_row_bytes(a->kv_format, a->head_dim);
+}
+
 /* Keys and values of rows and heads dealt out in turn, and the rotation of their queries. */
 static void store_part(void *ctx, unsigned part, unsigned n_parts)
 {
@@ -25,11 +33,11 @@ static void store_part(void *ctx, unsigned part, unsigned n_parts)
     const struct backend_attention *a = job->args;
     const struct backend_segment *segment = job->segment;
     const struct kernels *kernels = &job->cpu->kernels;
-    const size_t dim = a->head_dim, row_bytes = kv_row_bytes(a->kv_format, dim);
+    const size_t dim = a->head_dim;
     const size_t group = a->n_heads / a->n_kv_heads;
     for (size_t i = part; i < (size_t)segment->n_rows * a->n_kv_heads; i += n_parts) {
         const size_t t = i / a->n_kv_heads, h = i % a->n_kv_heads, row = segment->first_row + t;
-        const size_t at = (h * a->n_context + segment->position + t) * row_bytes;
+        const size_t at = row_at(a, h, segment->position + t);
         const size_t from = (row * a->n_kv_heads + h) * dim;
         kernels->store_kv(a->kv_format, KV_KEY, a->k + from, dim, (char *)segment->keys + at);
         kernels->store_kv(a->kv_format, KV_VALUE, a->v + from, dim, (char *)segment->values + at);
@@ -49,10 +57,9 @@ static void attend_block(const struct attention_job *job, size_t row, size_t kv_
 {
     const struct backend_attention *a = job->args;
     const struct backend_segment *segment = job->segment;
-    const size_t row_bytes = kv_row_bytes(a->kv_format, a->head_dim);
     const size_t first = block * KERNEL_ATTENTION_BLOCK;
     const size_t group = a->n_heads / a->n_kv_heads, visible = segment->position + row + 1;
-    const size_t at = (kv_head * a->n_context + first) * row_bytes;
+    const size_t at = row_at(a, kv_head, first);
     const size_t q_at = (segment->first_row + row) * a->q_row_stride +
                         kv_head * group * a->q_head_stride;
     job->cpu->kernels.attend(&(struct kernel_attention){
@@ -159,6 +166,8 @@ void cpu_attention(struct backend *be, const struct backend_attention *args)
     for (size_t s = 0; s < args->n_segments; s++) {
         const struct backend_segment *segment = &args->segments[s];
         const size_t n_positions = segment->position + segment->n_rows;
+        assert(n_positions <= args->block_positions ||
+               args->block_positions % KERNEL_ATTENTION_BLOCK == 0);
         struct attention_job job = {
             .cpu = cpu, .args = args, .segment = segment,
             .n_blocks = (n_positions + KERNEL_ATTENTION_BLOCK - 1) / KERNEL_ATTENTION_BLOCK};
