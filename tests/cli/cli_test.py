@@ -489,8 +489,8 @@ class RunStops(Case):
         self.assertIn("flashmoe: cannot write to standard output: ", result.stderr)
 
     def test_shell_status(self):
-        pipe = "set -o pipefail; '{}' run '{}' -p Hi -n 300 --temp 10 --top-k 0 --top-p 1 " \
-               "--min-p 0 --seed {} | head -c 1 >/dev/null"
+        pipe = "set -o pipefail; (sleep 1; exec '{}' run '{}' -p Hi -n 300 --temp 10 --top-k 0 " \
+               "--top-p 1 --min-p 0 --seed {}) | true"
         result = subprocess.run(["bash", "-c", pipe.format(PROGRAM, MODEL, self.answer["seed"])],
                                 stderr=subprocess.PIPE)
         self.assertEqual(result.returncode, 1)
