@@ -187,7 +187,7 @@ static ssize_t read_stream(void *ctx, uint64_t position, char *to, size_t most)
 enum MHD_Result reply_stream(struct request *r)
 {
     struct MHD_Response *response =
-        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16384, read_stream, r, NULL);
+        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 4096, read_stream, r, NULL);
     if (response == NULL)
         return MHD_NO;
     add_header(response, "Cache-Control", "no-cache");
