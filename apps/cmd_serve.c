@@ -9,11 +9,10 @@
 #include "cmd.h"
 #include "common.h"
 #include "limit.h"
+#include "prefix_options.h"
 #include "server/server.h"
 #include "term.h"
 
-#define CONTEXT_DEFAULT 32768
-#define CONTEXT_LEAST 4096
 #define SESSIONS_LEAST 4
 
 static struct server *volatile running; /* for the signal handler */
@@ -78,36 +77,12 @@ static void name_model(const char *path, char name[128])
         *dot = '\0';
 }
 
-/* Without --context, as much as agents want, or as much of it as the budget holds. */
 static int open_model(struct serving *s, unsigned n_sessions, struct fm_error *err)
 {
-    const struct args *args = s->args;
-    struct app_model_options how = {.n_context = (unsigned)args_uint(args, "context"),
-                                    .n_marks = 4, .n_sessions = n_sessions, .keeps_heat = true};
-    if (args_given(args, "context"))
-        return app_model_open(args, &how, &s->model, err);
-    struct fm_model *metadata = NULL;
-    int rc = app_model_open_metadata(args, &metadata, err);
-    if (rc != 0)
-        return rc;
-    fm_model_info(metadata, &s->info);
-    fm_model_close(metadata);
-    how.n_context = s->info.max_context < CONTEXT_DEFAULT ? s->info.max_context : CONTEXT_DEFAULT;
-    while ((rc = app_model_open(args, &how, &s->model, err)) == FM_ERR_BUDGET &&
-           how.n_context / 2 >= CONTEXT_LEAST) {
-        say("note: the budget does not hold %u sessions of %u tokens; trying half of that "
-            "(--context, --sessions)", n_sessions, how.n_context);
-        how.n_context /= 2;
-        *err = (struct fm_error){0};
-    }
-    return rc;
-}
-
-static int open_snapshots(struct serving *s, struct fm_error *err)
-{
-    const char *dir = args_text(s->args, "snapshots");
-    return dir != NULL ? fm_snapshots_open(s->model, dir, args_uint(s->args, "snapshot-limit"),
-                                           &s->snapshots, err) : 0;
+    const struct app_model_options how = {.n_context = (unsigned)args_uint(s->args, "context"),
+                                          .n_marks = 4, .n_sessions = n_sessions,
+                                          .keeps_heat = true};
+    return app_model_open(s->args, &how, &s->model, err);
 }
 
 static int measure(struct serving *s, struct fm_error *err)
@@ -147,7 +122,7 @@ static int serve(struct serving *s, struct fm_error *err)
     if (rc == 0)
         rc = open_model(s, n_sessions, err);
     if (rc == 0)
-        rc = open_snapshots(s, err);
+        rc = prefix_open_snapshots(s->args, s->model, &s->snapshots, err);
     if (rc != 0)
         return rc;
     fm_model_info(s->model, &s->info);
@@ -239,17 +214,8 @@ static const struct option kept_options[] = {
     {.name = NULL},
 };
 
-/* As group_context, with another default. */
-static const struct option context_options[] = {
-    {.name = "context", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_CONTEXT,
-     .shown = "the model's maximum, at most 32768, or what the budget holds",
-     .help = "Positions that prompt and answer share. A request that needs more is refused"},
-    {.name = NULL},
-};
-
 static const struct option_group group_server = {"Server", server_options};
 static const struct option_group group_kept = {"Conversations", kept_options};
-static const struct option_group group_positions = {"Memory and speed", context_options};
 
 const struct command cmd_serve = {
     .name = "serve",
@@ -268,7 +234,7 @@ const struct command cmd_serve = {
                                           .is_optional = true},
                                          {.name = NULL}},
     .groups = (const struct option_group *const[]){&group_server, &group_kept, &group_engine,
-                                                   &group_positions, &group_messages, &group_help,
+                                                   &group_context, &group_messages, &group_help,
                                                    NULL},
     .examples = (const struct example[]){
         {"flashmoe serve", "The nano model, at http://127.0.0.1:8080"},
