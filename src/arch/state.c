@@ -1,5 +1,6 @@
 #include "arch/state.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -184,6 +185,22 @@ void sequence_rewind(struct sequence *s, uint32_t position)
     s->position = to;
     s->is_torn = false;
     s->next_position = 0;
+}
+
+void sequence_copy(struct sequence *to, const struct sequence *from, uint32_t position)
+{
+    assert(to->position == 0 && sequence_holds(to, position));
+    memcpy(to->kv.at, from->kv.at, sequence_kv_bytes(&from->blocks, position));
+    if (from->recurrent_bytes > 0)
+        memcpy(to->block, position == from->position && !from->is_torn
+                              ? (const char *)from->block
+                              : nearest_mark(from, position)->recurrent, from->recurrent_bytes);
+    for (unsigned i = 0; i < from->n_marks && i < to->n_marks; i++)
+        if (from->marks[i].position > 0 && from->marks[i].position <= position) {
+            to->marks[i].position = from->marks[i].position;
+            memcpy(to->marks[i].recurrent, from->marks[i].recurrent, from->recurrent_bytes);
+        }
+    to->position = position;
 }
 
 /* The mark before this one and the one behind it, or where the sequence begins and `end`. */

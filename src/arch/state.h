@@ -86,6 +86,9 @@ void sequence_reset(struct sequence *sequence);
 uint32_t sequence_nearest(const struct sequence *sequence, uint32_t position);
 /* Goes there, from wherever its layers are; marks behind it are dropped. */
 void sequence_rewind(struct sequence *sequence, uint32_t position);
+/* The same in another sequence of the model, an empty one that holds so many positions: it becomes
+ * what this one was there. `position` is one that it can go back to. */
+void sequence_copy(struct sequence *to, const struct sequence *from, uint32_t position);
 /* Marks where it is. */
 void sequence_mark(struct sequence *sequence);
 

@@ -130,6 +130,10 @@ void elastic_step(struct fm_model *m);
 /* Memory for keys and values of so many positions of a session, inside the budget. FM_ERR_BUDGET,
  * FM_ERR_NOMEM: nothing has changed (session.c). */
 int session_reach(struct fm_session *s, uint32_t n_positions, struct fm_error *err);
+/* Makes it what the other one was at a position that it can go back to. After a failure, which is
+ * want of memory, it is empty. */
+int session_copy(struct fm_session *to, const struct fm_session *from, uint32_t position,
+                 struct fm_error *err);
 
 /* Checks the approximations that are asked for once the model's headers are read, and puts them in
  * words (approximate.c). */

@@ -145,6 +145,18 @@ unsigned fm_session_rewind(struct fm_session *s, const int32_t *ids, size_t n_id
     return to;
 }
 
+int session_copy(struct fm_session *to, const struct fm_session *from, uint32_t position,
+                 struct fm_error *err)
+{
+    fm_session_reset(to);
+    const int rc = session_reach(to, position, err);
+    if (rc != 0)
+        return rc;
+    memcpy(to->ids, from->ids, position * sizeof *to->ids);
+    sequence_copy(to->sequence, from->sequence, position);
+    return 0;
+}
+
 const float *fm_session_logits(const struct fm_session *s)
 {
     return s->has_logits ? s->logits : NULL;

@@ -82,7 +82,7 @@ static bool is_same(const struct slot *slot, const int32_t *ids, size_t n_ids, u
 
 struct choice {
     struct slot *same;   /* the conversation itself; NULL: no session has it */
-    struct slot *alike;  /* another one that begins like it */
+    struct slot *alike;  /* another one that begins like it, perhaps a taken one */
     struct slot *oldest; /* an empty one, or the one used longest ago */
     unsigned n_same, n_alike;
 };
@@ -93,14 +93,12 @@ static void look(struct fm_slots *pool, const int32_t *ids, size_t n_ids, uint64
     *c = (struct choice){0};
     for (unsigned i = 0; i < pool->n; i++) {
         struct slot *slot = &pool->slots[i];
-        if (slot->is_taken)
-            continue;
         if (fm_session_position(slot->session) == 0)
             slot->used = 0;
-        if (c->oldest == NULL || slot->used < c->oldest->used)
+        if (!slot->is_taken && (c->oldest == NULL || slot->used < c->oldest->used))
             c->oldest = slot;
         const unsigned n = fm_session_nearest(slot->session, ids, n_ids);
-        const bool same = is_same(slot, ids, n_ids, key);
+        const bool same = !slot->is_taken && is_same(slot, ids, n_ids, key);
         if (same && (c->same == NULL || n > c->n_same)) {
             c->same = slot;
             c->n_same = n;
@@ -141,17 +139,17 @@ static void make_way(struct fm_slots *pool, struct slot *slot, unsigned n_found)
         keep_or_log(pool, slot);
 }
 
-/* Who makes way where no session has the conversation. Without a disk, one that begins like it and
- * loses less than is gained. */
-static struct slot *choose_victim(const struct fm_slots *pool, const struct choice *c,
-                                  const int32_t *ids, size_t n_ids)
+/* What another conversation begins with is copied into a session of its own: both go on. */
+static void copy_beginning(struct slot *slot, const struct choice *c, const int32_t *ids,
+                           size_t n_ids)
 {
-    if (pool->snapshots != NULL || c->alike == NULL)
-        return c->oldest;
-    const unsigned n_lost = fm_session_position(c->alike->session) - c->n_alike;
-    const unsigned n_oldest = fm_session_nearest(c->oldest->session, ids, n_ids);
-    const bool is_full = fm_session_position(c->oldest->session) > 0;
-    return is_full && c->n_alike > n_oldest + n_lost ? c->alike : c->oldest;
+    struct fm_error err = {0};
+    if (c->alike == NULL || c->alike == slot ||
+        c->n_alike <= fm_session_nearest(slot->session, ids, n_ids))
+        return;
+    if (session_copy(slot->session, c->alike->session, c->n_alike, &err) != 0)
+        log_info("slots", "a beginning is computed again: %s", err.text);
+    slot->n_kept = 0;
 }
 
 struct fm_session *fm_slots_take(struct fm_slots *pool, const int32_t *ids, size_t n_ids,
@@ -162,13 +160,9 @@ struct fm_session *fm_slots_take(struct fm_slots *pool, const int32_t *ids, size
     look(pool, ids, n_ids, key, &c);
     if (c.oldest == NULL)
         return NULL;
-    struct slot *slot = c.same != NULL ? c.same : choose_victim(pool, &c, ids, n_ids);
-    /* What another conversation begins with goes through the disk into a session of its own. */
-    if (pool->snapshots != NULL && c.alike != NULL && c.alike != slot &&
-        c.n_alike >= c.n_same + pool->keep_least &&
-        c.n_alike > snapshots_longest(pool->snapshots, ids, n_ids))
-        keep_or_log(pool, c.alike);
+    struct slot *slot = c.same != NULL ? c.same : c.oldest;
     make_way(pool, slot, fm_session_nearest(slot->session, ids, n_ids));
+    copy_beginning(slot, &c, ids, n_ids);
     *n_found = pool->snapshots != NULL
                    ? fm_snapshots_restore(pool->snapshots, slot->session, ids, n_ids)
                    : fm_session_rewind(slot->session, ids, n_ids);

@@ -36,9 +36,6 @@ int snapshot_read_info(const struct fm_model *m, uint64_t model, const char *pat
                        struct snapshot_info *info, struct fm_error *err);
 int snapshot_read(struct fm_session *s, uint64_t model, const char *path, struct fm_error *err);
 
-/* How much fm_snapshots_restore would find of these tokens on the disk. */
-unsigned snapshots_longest(const struct fm_snapshots *store, const int32_t *ids, size_t n_ids);
-
 #ifdef __cplusplus
 }
 #endif

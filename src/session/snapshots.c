@@ -237,12 +237,6 @@ static struct entry *find_best(const struct fm_snapshots *store, const int32_t *
     return best;
 }
 
-unsigned snapshots_longest(const struct fm_snapshots *store, const int32_t *ids, size_t n_ids)
-{
-    const struct entry *best = find_best(store, ids, n_ids, 0);
-    return best != NULL ? usable(best, ids, n_ids) : 0;
-}
-
 unsigned fm_snapshots_restore(struct fm_snapshots *store, struct fm_session *s, const int32_t *ids,
                               size_t n_ids)
 {

@@ -177,6 +177,38 @@ static void test_keep(void **state)
     tear_down(&f);
 }
 
+/* Another conversation that begins like one of those in memory gets a copy of its beginning, also
+ * while that one is in use; both go on from what they have. */
+static void test_branch(void **state)
+{
+    (void)state;
+    static struct fixture f;
+    struct fm_error err = {0};
+    set_up(&f, 3, false, 0);
+    append(&f, &f.talks[0], 200);
+    (void)turn(&f, &f.talks[0], 0);
+    for (unsigned t = 1; t < 3; t++) {
+        unsigned from, others;
+        struct talk *branch = &f.talks[t];
+        memcpy(branch->ids, f.talks[0].ids, sizeof branch->ids);
+        branch->n = 200 + 10 * t; /* within the prompt, behind its mark at 192 or before it */
+        append(&f, branch, 30);
+        struct fm_session *taken = t == 1 ? NULL
+            : fm_slots_take(f.slots, f.talks[0].ids, f.talks[0].n, 0, &others);
+        struct fm_session *s = fm_slots_take(f.slots, branch->ids, branch->n, 0, &from);
+        assert_true(s != NULL && s != taken && from >= 192);
+        must(fm_session_eval(s, branch->ids + from, branch->n - from, &err), &err);
+        check_alone(&f, branch, s);
+        branch->n_computed = branch->n;
+        fm_slots_give(f.slots, s);
+        if (taken != NULL)
+            fm_slots_give(f.slots, taken);
+    }
+    for (unsigned t = 0; t < 3; t++)
+        assert_int_equal(turn(&f, &f.talks[t], 0), 0);
+    tear_down(&f);
+}
+
 /* Taken sessions are nobody else's, and one that failed begins again. */
 static void test_taken(void **state)
 {
@@ -247,7 +279,8 @@ int main(int argc, char **argv)
     (void)mkdir(dir, 0700);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_enough), cmocka_unit_test(test_disk), cmocka_unit_test(test_keep),
-        cmocka_unit_test(test_taken), cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_branch), cmocka_unit_test(test_taken),
+        cmocka_unit_test(test_experts),
     };
     const int rc = cmocka_run_group_tests(tests, NULL, NULL);
     clear_dir();
