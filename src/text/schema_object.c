@@ -291,8 +291,7 @@ static int add_extra(struct object *o, unsigned matches, struct rule_extra *room
         if (rc == 0)
             rc = dfa_combine(&s->maker, DFA_BOTH, extra.names, ascii, &extra.names, s->err);
         if (rc == 0 && extra.names->n_states == 0)
-            rc = schema_refuse(s, o->set->n > 0 ? o->set->at[0].node : s->root, "propertyNames",
-                               "a limited number of names without ASCII is not enforced");
+            return 0; /* such names are not written */
     }
     room[o->rule.n_extras++] = extra;
     return rc;
