@@ -36,6 +36,7 @@ debug asan tsan: test-deps
 
 # Real coding agents, 1.5 GB from npm, and many clients for SECONDS: minutes of work each.
 agents: test-deps all
+	python3 tests/agents/replay_test.py build/flashmoe
 	python3 tests/agents/agents_test.py build/flashmoe --cache build-agents
 
 load: test-deps all

@@ -39,6 +39,7 @@ struct run {
     size_t n_prompt;
     size_t n_system; /* tokens of it that come before any user's message */
     size_t n_reused; /* tokens of it that a snapshot had */
+    size_t eval_from, eval_to; /* those that are being computed */
     void *tokens; /* int32_t [n_tokens], the stop token included */
     size_t n_tokens, tokens_capacity;
     void *text; /* what the answer is so far; kept for JSON only */
@@ -285,7 +286,7 @@ static int next_token(struct run *run, int32_t *id, struct fm_error *err)
 static void show_prompt_progress(void *ctx, uint64_t done, uint64_t total)
 {
     struct run *run = ctx;
-    const size_t from = run->n_reused, n = run->n_prompt - from;
+    const size_t from = run->eval_from, n = run->eval_to - from;
     progress_steps(&run->progress, from + done * n / total, run->n_prompt, "tokens");
 }
 
@@ -302,12 +303,21 @@ static void record_times(void *ctx, const struct fm_layer_profile *layer)
     profile_add(&run->profile, layer);
 }
 
-/* Up to position `to`, which is kept. What could not be is no fault of the answer. */
+/* Up to position `to`. */
+static int eval_to(struct run *run, size_t to, struct fm_error *err)
+{
+    if (interrupt_seen())
+        return err_set(err, FM_ERR_CANCELLED, "interrupted");
+    run->eval_from = fm_session_position(run->session);
+    run->eval_to = to;
+    return fm_session_eval(run->session, run->prompt + run->eval_from, to - run->eval_from, err);
+}
+
+/* What could not be kept is no fault of the answer. */
 static int eval_and_keep(struct run *run, size_t to, struct fm_error *err)
 {
-    const size_t from = fm_session_position(run->session);
     struct fm_error why = {0};
-    int rc = fm_session_eval(run->session, run->prompt + from, to - from, err);
+    int rc = eval_to(run, to, err);
     if (rc == 0 && fm_snapshots_keep(run->snapshots, run->session, &why) != 0)
         say_warning("what was computed is not kept: %s", why.text);
     return rc;
@@ -331,9 +341,8 @@ static int eval_prompt(struct run *run, struct fm_error *err)
                                    .profile = profile_is_on(&run->profile) ? record_times : NULL};
     progress_begin(&run->progress, "reading the prompt", !run->is_quiet);
     fm_session_observe(run->session, &observer);
-    int rc = run->snapshots != NULL
-                 ? eval_kept_prompt(run, err)
-                 : fm_session_eval(run->session, run->prompt, run->n_prompt, err);
+    int rc = run->snapshots != NULL ? eval_kept_prompt(run, err)
+                                    : eval_to(run, run->n_prompt, err);
     observer.progress = NULL;
     fm_session_observe(run->session, &observer);
     run->trace.is_decode = true;

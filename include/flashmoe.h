@@ -77,7 +77,7 @@ struct fm_model_options {
     unsigned n_threads;     /* 0: one per physical core this process may use */
     bool pin_threads;       /* keep each on a core of its own, except the caller's */
     const char *cpu;        /* level of the kernels (fm_machine_level); NULL: the best one here */
-    unsigned n_sessions;    /* sessions that may be open at a time; the budget holds them all */
+    unsigned n_sessions;    /* that may be open at a time; the budget holds the least of each */
     /* Positions that a session may have; 0: the model's maximum, or as many as one session could
      * have in this budget beside the fewest experts. Keys and values take memory as positions are
      * reached, in blocks of 256, and the expert cache gives it up for them. */
@@ -440,8 +440,8 @@ FM_API int fm_eval_batch(struct fm_model *model, struct fm_batch_item *items, si
 /* Logits after the last token, [vocabulary] floats, valid until the next evaluation. */
 FM_API const float *fm_session_logits(const struct fm_session *session);
 
-/* XXH3-128, in hexadecimal, of every logits row this session has produced since it was opened
- * or reset. */
+/* XXH3-128, in hexadecimal, of every logits row this session has produced since it was opened,
+ * reset or rewound. */
 FM_API void fm_session_logits_hash(const struct fm_session *session, char hex[33]);
 
 /* Where the time of one evaluation went in one layer. The one after the last is the head, which
@@ -535,6 +535,10 @@ FM_API struct fm_session *fm_slots_take(struct fm_slots *slots, const int32_t *i
                                         uint64_t key, unsigned *n_found);
 /* Back again with what it has computed. */
 FM_API void fm_slots_give(struct fm_slots *slots, struct fm_session *session);
+/* Empties the session used longest ago that is not taken, where an evaluation found no memory for
+ * keys and values (FM_ERR_BUDGET): it is kept on the disk like one that makes way. False: all are
+ * taken or empty. */
+FM_API bool fm_slots_drop_idle(struct fm_slots *slots);
 
 /* Keeps one session that is not taken and has n_new tokens or more that no snapshot has: 1; 0 when
  * there is none. */

@@ -89,11 +89,6 @@ static void give_session(struct engine *e, struct job *job)
     if (job->session == NULL)
         return;
     fm_session_observe(job->session, NULL);
-    /* A wish to end that came too late for the pass would end the next owner's: going back by a
-     * token forgets it. */
-    if (job->is_ending)
-        (void)fm_session_rewind(job->session, fm_session_ids(job->session),
-                                fm_session_position(job->session));
     fm_slots_give(e->slots, job->session);
     job->session = NULL;
 }
@@ -265,6 +260,8 @@ void engine_pass(struct engine *e)
         struct job *job = e->running[i];
         if (e->items[i].rc == 0)
             advance(e, job);
+        else if (e->items[i].rc == FM_ERR_BUDGET && fm_slots_drop_idle(e->slots))
+            continue; /* a conversation that waits makes way: the next pass tries again */
         else
             end_failed(e, job, e->items[i].rc, &err);
     }

@@ -130,6 +130,8 @@ void elastic_step(struct fm_model *m);
 /* Memory for keys and values of so many positions of a session, inside the budget. FM_ERR_BUDGET,
  * FM_ERR_NOMEM: nothing has changed (session.c). */
 int session_reach(struct fm_session *s, uint32_t n_positions, struct fm_error *err);
+/* A wish to cancel that came too late. */
+void session_forget_cancel(struct fm_session *s);
 /* Makes it what the other one was at a position that it can go back to. After a failure, which is
  * want of memory, it is empty. */
 int session_copy(struct fm_session *to, const struct fm_session *from, uint32_t position,

@@ -145,6 +145,11 @@ unsigned fm_session_rewind(struct fm_session *s, const int32_t *ids, size_t n_id
     return to;
 }
 
+void session_forget_cancel(struct fm_session *s)
+{
+    __atomic_store_n(&s->is_cancelled, 0, __ATOMIC_RELAXED);
+}
+
 int session_copy(struct fm_session *to, const struct fm_session *from, uint32_t position,
                  struct fm_error *err)
 {
@@ -457,21 +462,22 @@ int fm_eval_batch(struct fm_model *m, struct fm_batch_item *items, size_t n_item
         e.n_tokens += items[i].n_ids;
         e.is_decode &= items[i].n_ids == 1 && items[i].session->sequence->position > 0;
     }
-    const int unreached = reach_all(&e, err);
+    struct fm_error why = {0};
+    const int unreached = reach_all(&e, &why);
     const uint64_t begin_ns = plat_now_ns();
     const long n_before = mem_count();
     fenv_t host;
     (void)feholdexcept(&host);  /* the host may round or flush as it likes; */
     (void)fesetenv(FE_DFL_ENV); /* our bits must not depend on it */
-    rc = run_batches(&e, unreached == 0 ? err : NULL);
+    rc = run_batches(&e, err);
     (void)fesetenv(&host);
     assert(mem_count() == n_before + e.n_foreign); /* the token path allocates nothing */
     (void)n_before;
     finish_items(&e, rc);
     if (rc == 0)
         count_tokens(&e, plat_now_ns() - begin_ns);
-    if (unreached != 0)
-        return unreached;
+    if (rc == 0 && unreached != 0)
+        return err_set(err, unreached, "%s", why.text);
     return rc != 0 ? rc : tell_cancelled(&e, err);
 }
 

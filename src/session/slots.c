@@ -166,6 +166,7 @@ struct fm_session *fm_slots_take(struct fm_slots *pool, const int32_t *ids, size
     *n_found = pool->snapshots != NULL
                    ? fm_snapshots_restore(pool->snapshots, slot->session, ids, n_ids)
                    : fm_session_rewind(slot->session, ids, n_ids);
+    session_forget_cancel(slot->session); /* its last owner's */
     if (slot->n_kept > *n_found)
         slot->n_kept = *n_found;
     slot->is_taken = true;
@@ -182,7 +183,26 @@ void fm_slots_give(struct fm_slots *pool, struct fm_session *session)
             continue;
         slot->is_taken = false;
         slot->used = ++pool->clock;
+        const unsigned position = fm_session_position(session); /* the prompt may be cut short */
+        slot->n_prompt = slot->n_prompt < position ? slot->n_prompt : position;
     }
+}
+
+bool fm_slots_drop_idle(struct fm_slots *pool)
+{
+    struct slot *oldest = NULL;
+    for (unsigned i = 0; i < pool->n; i++) {
+        struct slot *slot = &pool->slots[i];
+        if (!slot->is_taken && fm_session_position(slot->session) > 0 &&
+            (oldest == NULL || slot->used < oldest->used))
+            oldest = slot;
+    }
+    if (oldest == NULL)
+        return false;
+    make_way(pool, oldest, 0);
+    fm_session_reset(oldest->session);
+    oldest->n_kept = 0;
+    return true;
 }
 
 int fm_slots_keep(struct fm_slots *pool, unsigned n_new, struct fm_error *err)

@@ -334,10 +334,10 @@ int snapshot_read(struct fm_session *s, uint64_t model, const char *path, struct
 {
     struct stream f = {.path = path};
     uint64_t bytes;
-    fm_session_reset(s);
     int rc = plat_open(path, &f.fd, &bytes, err);
     if (rc != 0)
-        return rc;
+        return rc; /* the session has what it had */
+    fm_session_reset(s);
     rc = stream_begin(&f, err);
     if (rc == 0) {
         rc = read_all(s, model, &f, bytes);

@@ -240,9 +240,8 @@ static struct entry *find_best(const struct fm_snapshots *store, const int32_t *
 unsigned fm_snapshots_restore(struct fm_snapshots *store, struct fm_session *s, const int32_t *ids,
                               size_t n_ids)
 {
-    const uint32_t own = fm_session_nearest(s, ids, n_ids);
     struct entry *e;
-    while ((e = find_best(store, ids, n_ids, own)) != NULL) {
+    while ((e = find_best(store, ids, n_ids, fm_session_nearest(s, ids, n_ids))) != NULL) {
         char path[LIMIT_PATH_BYTES];
         struct fm_error err = {0};
         if (path_of(store, e->name, path) &&

@@ -7,6 +7,7 @@ import json
 import sys
 import tempfile
 import threading
+import time
 import unittest
 
 import scripted_model
@@ -299,7 +300,13 @@ class Fields(Scripted):
             "model", "n_context", "active", "queued", "tokens_per_s", "prefill_tokens_per_s",
             "hit_rate", "read_bytes_per_s", "memory_bytes", "memory_budget_bytes", "limit_share"})
         self.server.ask("A")
-        experts = self.server.get("/experts")
+        end = time.monotonic() + 10  # the picture is taken when the engine finds time for it
+        while True:
+            experts = self.server.get("/experts")
+            if experts["heat"][0] != "00000000" or time.monotonic() > end:
+                break
+            self.server.ask("A")
+            time.sleep(0.1)
         self.assertEqual((experts["n_layers"], experts["n_experts"]), (1, 4))
         self.assertEqual(len(experts["resident"]), 1)
         self.assertEqual(len(experts["heat"][0]), 8)

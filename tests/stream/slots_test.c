@@ -231,6 +231,35 @@ static void test_taken(void **state)
     tear_down(&f);
 }
 
+/* A prompt that was cut short is known again; sessions that wait can be emptied, oldest first. */
+static void test_cut_short(void **state)
+{
+    (void)state;
+    static struct fixture f;
+    struct fm_error err = {0};
+    struct fm_slot_info info;
+    unsigned from;
+    set_up(&f, 2, false, 0);
+    (void)turn(&f, &f.talks[1], 0);
+    append(&f, &f.talks[0], 300);
+    struct fm_session *s = fm_slots_take(f.slots, f.talks[0].ids, f.talks[0].n, 0, &from);
+    must(fm_session_eval(s, f.talks[0].ids + from, 150 - from, &err), &err);
+    fm_session_cancel(s); /* too late for that evaluation */
+    fm_slots_give(f.slots, s);
+    assert_ptr_equal(fm_slots_take(f.slots, f.talks[0].ids, f.talks[0].n, 0, &from), s);
+    assert_int_equal(from, 150);
+    must(fm_session_eval(s, f.talks[0].ids + from, f.talks[0].n - from, &err), &err);
+    check_alone(&f, &f.talks[0], s);
+    assert_true(fm_slots_drop_idle(f.slots)); /* the other one */
+    assert_false(fm_slots_drop_idle(f.slots));
+    assert_int_equal(fm_session_position(s), f.talks[0].n);
+    fm_slots_give(f.slots, s);
+    assert_true(fm_slots_drop_idle(f.slots));
+    for (unsigned i = 0; fm_slots_info(f.slots, i, &info); i++)
+        assert_int_equal(info.position, 0);
+    tear_down(&f);
+}
+
 /* The picture of the experts: as many as there are, hot ones where tokens went. */
 static void test_experts(void **state)
 {
@@ -280,7 +309,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_enough), cmocka_unit_test(test_disk), cmocka_unit_test(test_keep),
         cmocka_unit_test(test_branch), cmocka_unit_test(test_taken),
-        cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_cut_short), cmocka_unit_test(test_experts),
     };
     const int rc = cmocka_run_group_tests(tests, NULL, NULL);
     clear_dir();
