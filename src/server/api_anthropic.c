@@ -165,7 +165,7 @@ int anthropic_conversation(const json_t *body, struct recall *recall, struct con
     if (rc == 0 && thinking != NULL && strcmp(thinking, "adaptive") != 0)
         rc = conversation_set(c, "enable_thinking",
                               json_boolean(strcmp(thinking, "disabled") != 0));
-    return rc;
+    return error->fault == API_GOOD ? rc : -1;
 }
 
 static int read_messages(struct api_call *call, const json_t *body, struct job_spec *spec)

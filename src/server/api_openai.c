@@ -120,7 +120,9 @@ int openai_conversation(const json_t *body, struct recall *recall, struct conver
     c->is_forced = c->forced_name != NULL || (word != NULL && strcmp(word, "required") == 0);
     if (rc == 0 && (word == NULL || strcmp(word, "none") != 0))
         rc = read_tools(&f, c);
-    return rc == 0 ? read_variables(&f, c) : rc;
+    if (rc == 0)
+        rc = read_variables(&f, c);
+    return error->fault == API_GOOD ? rc : -1;
 }
 
 /* ---- reading: the calls --------------------------------------------------------------------- */
