@@ -40,26 +40,11 @@ static void apply(struct fm_model *m, uint64_t total)
     m->elastic.n_grows += n > n_before;
 }
 
-/* What the budget may become at once: what it is, or with what the machine has free now. */
-static uint64_t most_now(const struct fm_model *m)
-{
-    const struct pressure *p = &m->elastic.pressure;
-    struct plat_pressure seen;
-    uint64_t most;
-    if (!m->elastic.is_on || m->budget.total >= p->most)
-        return p->most;
-    if (!plat_memory_pressure(&seen) || seen.available <= p->reserve ||
-        !mem_add(plat_resident_bytes(), seen.available - p->reserve, &most) ||
-        most < m->budget.total)
-        return m->budget.total;
-    return most < p->most ? most : p->most;
-}
-
 bool elastic_change_kv(struct fm_model *m, uint64_t kv)
 {
     struct pressure *p = &m->elastic.pressure;
     const uint32_t n_before = m->budget.n_slots;
-    if (!budget_change_kv(&m->budget, m->model, kv, kv > m->budget.kv ? most_now(m) : p->most))
+    if (!budget_change_kv(&m->budget, m->model, kv, p->most))
         return false;
     p->least = m->budget.least;
     p->budget = m->budget.total;
