@@ -217,12 +217,13 @@ static int add_declared(struct object *o)
 }
 
 /* Names that are left once the properties are taken, of those that fit just these patterns. */
-static int other_names(struct object *o, unsigned matches, const struct dfa **out)
+static int other_names(struct object *o, uint32_t n_patterns, unsigned matches,
+                       const struct dfa **out)
 {
     struct schema *s = o->s;
     const struct dfa *names = o->names;
     int rc = 0;
-    if (names == NULL && (o->rule.n_properties > 0 || o->n_patterns > 0))
+    if (names == NULL && (o->rule.n_properties > 0 || n_patterns > 0))
         rc = dfa_lengths(&s->maker, 0, DFA_NONE, &names, s->err);
     if (rc == 0 && o->rule.n_properties > 0) {
         const struct dfa *taken;
@@ -235,7 +236,7 @@ static int other_names(struct object *o, unsigned matches, const struct dfa **ou
         if (rc == 0)
             rc = dfa_combine(&s->maker, DFA_FIRST_ONLY, names, taken, &names, s->err);
     }
-    for (uint32_t i = 0; i < o->n_patterns && rc == 0; i++)
+    for (uint32_t i = 0; i < n_patterns && rc == 0; i++)
         rc = dfa_combine(&s->maker, (matches >> i & 1) != 0 ? DFA_BOTH : DFA_FIRST_ONLY, names,
                          o->languages[i], &names, s->err);
     *out = names;
@@ -261,6 +262,27 @@ static int list_names(struct object *o, const struct dfa *d, uint32_t state, cha
     return rc;
 }
 
+static bool may_list(const struct dfa *names)
+{
+    return names != NULL && names->n_states > 0 && names->n_states < 2000 &&
+           names->n_words[0] <= LISTED_NAMES;
+}
+
+static int list_all_names(struct object *o, const struct dfa *names)
+{
+    int rc = 0;
+    char *text = schema_new(o->s, 4 * (size_t)names->n_states + 8, &rc);
+    return rc == 0 ? list_names(o, names, 0, text, 0) : rc;
+}
+
+/* All names together, where 'propertyNames' leaves few, so that they come in one order. */
+static int list_few_names(struct object *o)
+{
+    const struct dfa *names = NULL;
+    const int rc = o->names != NULL ? other_names(o, 0, 0, &names) : 0;
+    return rc == 0 && may_list(names) ? list_all_names(o, names) : rc;
+}
+
 static bool has_few(const struct dfa *d)
 {
     bool few = false;
@@ -273,16 +295,13 @@ static int add_extra(struct object *o, unsigned matches, struct rule_extra *room
 {
     struct schema *s = o->s;
     struct rule_extra extra = {0};
-    int rc = other_names(o, matches, &extra.names);
+    int rc = other_names(o, o->n_patterns, matches, &extra.names);
     if (rc == 0 && (extra.names == NULL || extra.names->n_states > 0))
         rc = property_value(o, NULL, 0, matches, &extra.value);
     if (rc != 0 || (extra.names != NULL && extra.names->n_states == 0))
         return rc;
-    if (extra.names != NULL && extra.names->n_words[0] <= LISTED_NAMES &&
-        extra.names->n_states < 2000) {
-        char *text = schema_new(s, 4 * (size_t)extra.names->n_states + 8, &rc);
-        return rc == 0 ? list_names(o, extra.names, 0, text, 0) : rc;
-    }
+    if (may_list(extra.names))
+        return list_all_names(o, extra.names);
     extra.is_counted = extra.names != NULL && has_few(extra.names);
     if (extra.is_counted) {
         static const char plain[] = "^[ !#-\\[\\]-~]*$";
@@ -339,6 +358,8 @@ int schema_add_object(struct schema *s, const struct element_set *set, struct ru
         rc = find_patterns(&o);
     if (rc == 0)
         rc = add_declared(&o);
+    if (rc == 0)
+        rc = list_few_names(&o);
     for (unsigned matches = 0; rc == 0 && matches < 1u << o.n_patterns; matches++)
         if (may_have_others(&o, matches))
             rc = add_extra(&o, matches, o.rule.extras);
