@@ -54,7 +54,8 @@ static struct fm_stats stats_of(const struct fm_model *model)
     return stats;
 }
 
-/* So much more than the least: what a full session takes, or a part of it. */
+/* So much more than the least. Sanitizers' memory grows between planning and opening, so with them
+ * the budget becomes small afterwards. */
 static struct fm_model *open_tight(unsigned n_sessions, unsigned n_context, uint64_t more)
 {
     struct fm_model_options options = options_for(n_sessions, n_context), headers = options;
@@ -65,8 +66,10 @@ static struct fm_model *open_tight(unsigned n_sessions, unsigned n_context, uint
     must(fm_model_open(path, &headers, &model, &err), &err);
     must(fm_model_plan(model, &options, &plan, &err), &err);
     fm_model_close(model);
-    options.memory_bytes = plan.least_bytes + more;
+    options.memory_bytes = HAS_OWN_MEMORY ? 4096 * MIB : plan.least_bytes + more;
     must(fm_model_open(path, &options, &model, &err), &err);
+    if (HAS_OWN_MEMORY)
+        must(fm_model_set_memory(model, stats_of(model).memory_least_bytes + more, &err), &err);
     for (unsigned i = 0; i < CONTEXT; i++)
         text[i] = (int32_t)((i * 2654435761u >> 9) % 16000);
     return model;
@@ -125,7 +128,7 @@ static void test_same_bits(void **state)
         assert_true(after.n_cache_slots + 15 < before.n_cache_slots);
         assert_true(after.memory_kv_bytes >= before.memory_kv_bytes + 7 * BLOCK * 1024);
         assert_int_equal(after.memory_budget_bytes, before.memory_budget_bytes);
-        assert_int_equal(after.n_shrinks, 0); /* of the budget */
+        assert_int_equal(after.n_shrinks, before.n_shrinks); /* those are of the budget */
         fm_session_reset(s);
         assert_int_equal(stats_of(model).memory_kv_bytes, before.memory_kv_bytes);
         assert_true(stats_of(model).n_cache_slots + 1 >= before.n_cache_slots);
@@ -207,6 +210,8 @@ static void test_default_context(void **state)
 {
     (void)state;
     struct fm_error err = {0};
+    if (HAS_OWN_MEMORY)
+        return; /* the context is chosen when the model opens */
     struct fm_model *model = open_tight(1, 0, 3 * MIB);
     struct fm_session *s = open_session(model);
     const unsigned n = stats_of(model).n_context;
