@@ -488,10 +488,10 @@ FM_API int fm_session_save(const struct fm_session *session, const char *path,
                            struct fm_error *err);
 FM_API int fm_session_load(struct fm_session *session, const char *path, struct fm_error *err);
 
-/* A directory of snapshots of a model, most_bytes at most: those that were used longest ago go
- * first. One that is damaged or another model's is skipped with a line in the log. One process at a
- * time writes; others only read what was there when they opened it. Used by the thread that drives
- * the sessions. */
+/* A directory of snapshots, most_bytes at most, whichever model they are of: those that were used
+ * longest ago go first. One that is damaged or another model's is skipped with a line in the log.
+ * One process at a time writes; others only read what was there when they opened it. Used by the
+ * thread that drives the sessions. */
 struct fm_snapshots;
 FM_API int fm_snapshots_open(struct fm_model *model, const char *dir, uint64_t most_bytes,
                              struct fm_snapshots **out, struct fm_error *err);
@@ -505,7 +505,7 @@ FM_API unsigned fm_snapshots_restore(struct fm_snapshots *snapshots, struct fm_s
                                      const int32_t *ids, size_t n_ids);
 
 struct fm_snapshots_stats {
-    uint64_t n_files, bytes;
+    uint64_t n_files, bytes;        /* snapshots of this model; of all in the directory */
     uint64_t n_written, n_restored; /* since it was opened */
 };
 FM_API void fm_snapshots_stats(const struct fm_snapshots *snapshots,

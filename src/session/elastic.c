@@ -40,11 +40,20 @@ static void apply(struct fm_model *m, uint64_t total)
     m->elastic.n_grows += n > n_before;
 }
 
+uint64_t elastic_kv_most(const struct fm_model *m)
+{
+    const struct elastic *e = &m->elastic;
+    struct plat_pressure seen;
+    return e->is_on && plat_memory_pressure(&seen) ? pressure_raised(&e->pressure, &seen)
+                                                   : e->pressure.most;
+}
+
 bool elastic_change_kv(struct fm_model *m, uint64_t kv)
 {
     struct pressure *p = &m->elastic.pressure;
     const uint32_t n_before = m->budget.n_slots;
-    if (!budget_change_kv(&m->budget, m->model, kv, p->most))
+    const uint64_t most = kv > m->budget.kv ? elastic_kv_most(m) : p->most;
+    if (!budget_change_kv(&m->budget, m->model, kv, most))
         return false;
     p->least = m->budget.least;
     p->budget = m->budget.total;

@@ -123,6 +123,8 @@ void elastic_start(struct fm_model *m);
 /* Keys and values take so many bytes from now on: the cache becomes smaller before it returns, or
  * larger. False: the budget has no room for them, and nothing has changed. No plan is open. */
 bool elastic_change_kv(struct fm_model *m, uint64_t kv);
+/* What the budget may become for their sake; without a fixed one, as memory is free now. */
+uint64_t elastic_kv_most(const struct fm_model *m);
 /* Before every layer: looks at the machine's memory when it is time, and moves a few experts where
  * the cache is to become smaller. No plan is open. */
 void elastic_step(struct fm_model *m);

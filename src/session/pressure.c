@@ -104,3 +104,8 @@ uint64_t pressure_follow(struct pressure *p, uint64_t now_ns, const struct plat_
     p->last = *seen;
     return p->budget;
 }
+
+uint64_t pressure_raised(const struct pressure *p, const struct plat_pressure *seen)
+{
+    return p->budget + least_of(above(p->most, p->budget), seen->available / 2);
+}

@@ -35,6 +35,10 @@ struct pressure {
 uint64_t pressure_follow(struct pressure *p, uint64_t now_ns, const struct plat_pressure *seen,
                          bool *is_urgent);
 
+/* What the budget may become at once because its least grows: half of what is available on top.
+ * Little always fits, and what would drive others out does not. */
+uint64_t pressure_raised(const struct pressure *p, const struct plat_pressure *seen);
+
 #ifdef __cplusplus
 }
 #endif

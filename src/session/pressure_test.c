@@ -255,6 +255,23 @@ static void test_events(void **state)
     assert_true(look(&w) < 7600 * MIB);
 }
 
+/* Keys and values that the least budget has no room for. */
+static void test_raised(void **state)
+{
+    (void)state;
+    struct world w;
+    open_world(&w);
+    w.p.budget = w.p.least;
+    w.seen.available = 20000 * MIB; /* as much as it may ever be */
+    assert_int_equal(pressure_raised(&w.p, &w.seen), 8000 * MIB);
+    w.seen.available = 600 * MIB; /* half of what is free, and no more */
+    assert_int_equal(pressure_raised(&w.p, &w.seen), 1300 * MIB);
+    w.seen.available = 0;
+    assert_int_equal(pressure_raised(&w.p, &w.seen), 1000 * MIB);
+    w.p.budget = w.p.most + 1; /* never less than it is */
+    assert_int_equal(pressure_raised(&w.p, &w.seen), w.p.most + 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -271,6 +288,7 @@ int main(void)
         cmocka_unit_test(test_stalls_of_the_group),
         cmocka_unit_test(test_stalls_behind_the_page_cache),
         cmocka_unit_test(test_events),
+        cmocka_unit_test(test_raised),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -65,10 +65,11 @@ static int does_not_fit(const struct fm_session *s, uint32_t n_positions, uint64
     const struct fm_model *m = s->owner;
     return err_set(err, FM_ERR_BUDGET,
                    "keys and values of %u positions take %s, which is %s more than the session has "
-                   "and than the budget of %s can give, with the fewest experts in memory; raise "
-                   "the memory budget (--memory) or use fewer positions (--context)", n_positions,
+                   "and than a budget of %s can give, with the fewest experts in memory; raise the "
+                   "memory budget (--memory), free memory or use fewer positions (--context)",
+                   n_positions,
                    human(sequence_kv_bytes(&m->budget.blocks, n_positions), t[0]),
-                   human(bytes, t[1]), human(m->elastic.pressure.most, t[2]));
+                   human(bytes, t[1]), human(elastic_kv_most(m), t[2]));
 }
 
 /* The cache becomes smaller before the memory is taken, and larger when it is given back. */

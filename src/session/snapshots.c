@@ -13,6 +13,8 @@
 /* 32 digits and the suffix. */
 #define NAME_BYTES 48
 
+/* One of another model, or damaged, has no tokens here and is of no use; but it takes room like all
+ * others. */
 struct entry {
     char name[NAME_BYTES];
     struct snapshot_info info;
@@ -55,6 +57,17 @@ static void drop(struct fm_snapshots *store, size_t i)
     forget(store, i);
 }
 
+static int list(struct fm_snapshots *store, const struct entry *e, struct fm_error *err)
+{
+    const int rc = mem_grow((void **)&store->entries, &store->cap_entries, store->n_entries + 1,
+                            sizeof *store->entries, "the list of snapshots", err);
+    if (rc != 0)
+        return rc;
+    store->entries[store->n_entries++] = *e;
+    store->bytes += e->info.bytes;
+    return 0;
+}
+
 static int add(struct fm_snapshots *store, const char *name, int64_t used_ns, struct fm_error *err)
 {
     char path[LIMIT_PATH_BYTES];
@@ -64,15 +77,23 @@ static int add(struct fm_snapshots *store, const char *name, int64_t used_ns, st
     (void)snprintf(e.name, sizeof e.name, "%s", name);
     int rc = snapshot_read_info(store->model, store->identity, path, &e.info, err);
     if (rc == 0)
-        rc = mem_grow((void **)&store->entries, &store->cap_entries, store->n_entries + 1,
-                      sizeof *store->entries, "the list of snapshots", err);
-    if (rc != 0) {
+        rc = list(store, &e, err);
+    if (rc != 0)
         mem_free(e.info.ids);
-        return rc;
-    }
-    store->entries[store->n_entries++] = e;
-    store->bytes += e.info.bytes;
-    return 0;
+    return rc;
+}
+
+static int see_snapshot(struct fm_snapshots *store, const char *name,
+                        const struct plat_file_info *info, struct fm_error *err)
+{
+    struct entry unknown = {.info.bytes = info->bytes, .used_ns = info->mtime_ns};
+    struct fm_error why;
+    if (add(store, name, info->mtime_ns, &why) == 0)
+        return 0;
+    log_info("snapshots", "skipped: %s", why.text);
+    if ((size_t)snprintf(unknown.name, sizeof unknown.name, "%s", name) >= sizeof unknown.name)
+        return 0; /* not a name that this program gives */
+    return list(store, &unknown, err);
 }
 
 static int see_name(void *ctx, const char *name, struct fm_error *err)
@@ -81,14 +102,11 @@ static int see_name(void *ctx, const char *name, struct fm_error *err)
     char path[LIMIT_PATH_BYTES];
     struct plat_file_info info;
     struct fm_error why;
-    (void)err;
     if (!path_of(store, name, path) || !plat_file_info(path, &info) || info.is_dir)
         return 0;
     if (name_has_suffix(name, SUFFIX ".part") && store->lock_fd >= 0)
         (void)plat_remove(path, &why); /* left by a process that was killed */
-    else if (name_has_suffix(name, SUFFIX) && add(store, name, info.mtime_ns, &why) != 0)
-        log_info("snapshots", "skipped: %s", why.text);
-    return 0;
+    return name_has_suffix(name, SUFFIX) ? see_snapshot(store, name, &info, err) : 0;
 }
 
 /* Makes room for so many bytes, at most the limit: what was used longest ago goes first. */
@@ -152,7 +170,8 @@ void fm_snapshots_close(struct fm_snapshots *store)
 void fm_snapshots_stats(const struct fm_snapshots *store, struct fm_snapshots_stats *stats)
 {
     *stats = store->stats;
-    stats->n_files = store->n_entries;
+    for (size_t i = 0; i < store->n_entries; i++)
+        stats->n_files += store->entries[i].info.ids != NULL;
     stats->bytes = store->bytes;
 }
 
@@ -174,17 +193,31 @@ static void touch(struct fm_snapshots *store, struct entry *e)
         plat_touch(path);
 }
 
+/* Whether the file is there and good. */
+static bool is_kept(struct fm_snapshots *store, const char *name)
+{
+    for (size_t i = 0; i < store->n_entries; i++) {
+        struct entry *e = &store->entries[i];
+        if (strcmp(e->name, name) != 0)
+            continue;
+        if (e->info.ids != NULL) {
+            touch(store, e);
+            return true;
+        }
+        forget(store, i); /* about to be written again */
+        break;
+    }
+    return false;
+}
+
 int fm_snapshots_keep(struct fm_snapshots *store, const struct fm_session *s, struct fm_error *err)
 {
     char name[NAME_BYTES], path[LIMIT_PATH_BYTES];
     if (store->lock_fd < 0 || s->sequence->position == 0)
         return 0;
     name_of(s, store->identity, name);
-    for (size_t i = 0; i < store->n_entries; i++)
-        if (strcmp(store->entries[i].name, name) == 0) {
-            touch(store, &store->entries[i]);
-            return 0;
-        }
+    if (is_kept(store, name))
+        return 0;
     const uint64_t bytes = snapshot_bytes(s);
     if (bytes > store->most_bytes) {
         log_info("snapshots", "%u tokens take %llu bytes and the limit is %llu: not kept",

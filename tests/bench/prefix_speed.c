@@ -4,10 +4,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/plat.h"
 #include "flashmoe.h"
 
+#define FOLDER "prefix-speed.snapshots"
 #define LINE 20
 #define MOST_TOKENS 65536
 #define MOST_ROUNDS 100
@@ -46,6 +48,16 @@ static void print(const char *name, double *s, unsigned n_rounds, size_t n_compu
     (void)printf("\n");
 }
 
+static void remove_folder(struct fm_model *model)
+{
+    struct fm_snapshots *store;
+    struct fm_error err;
+    check(fm_snapshots_open(model, FOLDER, 1, &store, &err), &err); /* one byte: all of them go */
+    fm_snapshots_close(store);
+    if (rmdir(FOLDER) != 0)
+        perror(FOLDER);
+}
+
 int main(int argc, char **argv)
 {
     static int32_t ids[MOST_TOKENS];
@@ -72,8 +84,7 @@ int main(int argc, char **argv)
     fm_model_info(model, &info);
     check(fm_session_open(model, &a, &err), &err);
     check(fm_session_open(model, &b, &err), &err);
-    check(fm_snapshots_open(model, "prefix-speed.snapshots", UINT64_C(1) << 40, &store, &err),
-          &err);
+    check(fm_snapshots_open(model, FOLDER, UINT64_C(1) << 40, &store, &err), &err);
     uint32_t random = 1;
     for (unsigned r = 0; r < n_rounds; r++) {
         for (size_t i = 0; i < n; i++) {
@@ -99,6 +110,7 @@ int main(int argc, char **argv)
     print("another last line", again, n_rounds, n - from_again, whole);
     print("the same, from the disk", restored, n_rounds, n - from_disk, whole);
     fm_snapshots_close(store);
+    remove_folder(model);
     fm_session_close(a);
     fm_session_close(b);
     fm_model_close(model);

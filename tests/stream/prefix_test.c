@@ -407,6 +407,102 @@ static void test_approximate(void **state)
     tear_down(&f);
 }
 
+/* The path of the snapshot that a folder has, of two beside `not_this`. */
+static void find_snapshot(const char *not_this, char path[512])
+{
+    DIR *d = opendir(dir);
+    assert_non_null(d);
+    path[0] = '\0';
+    for (struct dirent *e; (e = readdir(d)) != NULL;)
+        if (strstr(e->d_name, ".fmsnap") != NULL && strstr(not_this, e->d_name) == NULL)
+            snprintf(path, 512, "%s/%s", dir, e->d_name);
+    closedir(d);
+    assert_true(path[0] != '\0');
+}
+
+static void change_byte(const char *path, long from_end)
+{
+    FILE *file = fopen(path, "r+b");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, -from_end, SEEK_END), 0);
+    const int c = fgetc(file);
+    assert_int_equal(fseek(file, -from_end, SEEK_END), 0);
+    assert_true(fputc(c ^ 0x10, file) != EOF);
+    fclose(file);
+}
+
+static struct fm_snapshots_stats keep(struct fm_snapshots *store, struct fm_session *s,
+                                      const struct text *t, size_t n)
+{
+    struct fm_error err = {0};
+    struct fm_snapshots_stats stats;
+    fm_session_reset(s);
+    must(fm_session_eval(s, t->ids, n, &err), &err);
+    must(fm_snapshots_keep(store, s, &err), &err);
+    fm_snapshots_stats(store, &stats);
+    return stats;
+}
+
+/* What another model left in the folder counts, and goes when it is the oldest. */
+static void test_strangers(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct text a = {.n = 0}, b = {.n = 0};
+    struct stat st;
+    char path[512];
+    clear_dir();
+    set_up_with(&f, 1, 1, NULL);
+    append(&f, &a, 100);
+    append(&f, &b, 100);
+    struct fm_snapshots *store = open_store(&f, LIMIT);
+    const uint64_t one = keep(store, f.sessions[0], &a, a.n).bytes;
+    fm_snapshots_close(store);
+    tear_down(&f);
+    find_snapshot("", path);
+    set_up(&f, 1);
+    store = open_store(&f, one * 5 / 2);
+    struct fm_snapshots_stats stats = keep(store, f.sessions[0], &a, a.n);
+    assert_true(stats.n_files == 1 && stats.bytes == 2 * one && stat(path, &st) == 0);
+    stats = keep(store, f.sessions[0], &b, b.n);
+    assert_true(stats.n_files == 2 && stats.bytes == 2 * one && stat(path, &st) != 0);
+    fm_snapshots_close(store);
+    tear_down(&f);
+}
+
+/* A damaged one is no obstacle: not to a shorter one that is good, nor to writing it again. */
+static void test_damaged_is_replaced(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct fm_error err = {0};
+    struct text t = {.n = 0};
+    char shorter[512], longer[512];
+    clear_dir();
+    set_up(&f, 1);
+    append(&f, &t, 121);
+    struct fm_snapshots *store = open_store(&f, LIMIT);
+    (void)keep(store, f.sessions[0], &t, 60);
+    find_snapshot("", shorter);
+    (void)keep(store, f.sessions[0], &t, 120);
+    find_snapshot(shorter, longer);
+    change_byte(longer, 1); /* in its state: seen when it is restored */
+    fm_session_reset(f.sessions[0]);
+    assert_int_equal(fm_snapshots_restore(store, f.sessions[0], t.ids, t.n), 60);
+    (void)keep(store, f.sessions[0], &t, 120);
+    fm_snapshots_close(store);
+    FILE *file = fopen(longer, "r+b"); /* in its head: seen when the folder is opened */
+    assert_true(file != NULL && fputc('?', file) == '?');
+    fclose(file);
+    store = open_store(&f, LIMIT);
+    assert_int_equal(keep(store, f.sessions[0], &t, 120).n_files, 2);
+    fm_session_reset(f.sessions[0]);
+    assert_int_equal(fm_snapshots_restore(store, f.sessions[0], t.ids, t.n), 120);
+    must(fm_session_load(f.sessions[0], longer, &err), &err);
+    fm_snapshots_close(store);
+    tear_down(&f);
+}
+
 /* ---- killed while it writes ----------------------------------------------------------------- */
 
 static void write_until_killed(int round)
