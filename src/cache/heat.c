@@ -93,7 +93,8 @@ void heat_use(struct heat *heat, uint32_t layer, uint32_t expert, uint32_t n, ui
 
 double heat_of_likely(const struct heat *heat, double likelihood)
 {
-    return heat->policy == HEAT_LRU ? (double)heat->n_uses + 1 : fmath_log(likelihood) / LN_2;
+    return heat->policy == HEAT_LRU ? (double)heat->n_uses + 1
+                                    : fmath_log(likelihood / HEAT_AGAIN) / LN_2;
 }
 
 double heat_level(const struct heat *heat, uint32_t layer, uint32_t expert)

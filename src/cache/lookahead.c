@@ -15,7 +15,7 @@ _Static_assert(LIMIT_TOP_K <= 64, "a bit for each expert of a token");
 #define NO_LAYER UINT32_MAX
 /* Experts queued for a layer, those that the router gives most weight first: about as many as can
  * arrive while the layer's other work is done. */
-#define MOST_GUESSES 6
+#define MOST_GUESSES 8
 
 uint64_t lookahead_bytes(uint32_t n_layers, uint32_t n_used)
 {

@@ -653,11 +653,12 @@ static void test_guesses_are_as_warm_as_likely(void **state)
     open_cache(&f, 2, true);
     run_whole(&f, &cold);
     run_whole(&f, &hot);
-    assert_false(expert_cache_guess(f.cache, 0, 2, 0.5)); /* used a token ago */
+    /* One token ago; the next would use it again with 0.36, less an eighth of a half-life. */
+    assert_false(expert_cache_guess(f.cache, 0, 2, 0.32));
     for (int token = 0; token < 24; token++)
         run_whole(&f, &hot);
-    assert_false(expert_cache_guess(f.cache, 0, 2, 0.05)); /* an eighth is left of its heat */
-    assert_true(expert_cache_guess(f.cache, 0, 2, 0.5));
+    assert_false(expert_cache_guess(f.cache, 0, 2, 0.03)); /* an eighth is left of its heat */
+    assert_true(expert_cache_guess(f.cache, 0, 2, 0.06));
     assert_false(expert_cache_guess(f.cache, 0, 3, 0.5)); /* only the hot one is left */
     const uint64_t n_before = n_read(&f);
     assert_int_equal(run_plan_beside(&f, &guessed, UINT32_MAX), 0);
