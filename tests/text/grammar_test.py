@@ -96,11 +96,12 @@ class Maker:
         return (f"({joined[0]})", joined[1]) if kind == "group" else joined
 
     def integer(self):
-        return self.random.choice([0, 1, -1, 7, -13, 100, 12345, 2**31, -2**63, 10**20,
+        return self.random.choice([0, 1, -1, 7, -13, 100, 12345, 2**31, -2**63, 2**64 - 1, 10**20,
                                    self.random.randint(-1000, 1000)])
 
     def number(self):
-        return self.random.choice([self.integer(), 0.5, -0.25, 3.75, 1e-3, 99.99, -1e6, 1.5e10])
+        return self.random.choice([self.integer(), 0.5, -0.25, 3.75, 1e-3, 99.99, -1e6, 1.5e10,
+                                   3.14159265358979, 1234567890.5])
 
     def number_schema(self):
         schema = {"type": self.random.choice(["integer", "number"])}
