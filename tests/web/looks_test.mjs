@@ -42,6 +42,18 @@ scripted("a change of topic changes the expert map", async (w) => {
     });
 }, {mock: {wordMs: 25}});
 
+scripted("what changed while the panel was closed did not change just now", async (w) => {
+    const shown = () => w.page.locator("#map-summary").textContent();
+    await w.untilText("#map-summary", /experts in memory/);
+    const before = await mapPixels(w.page);
+    await w.page.click("#toggle-engine");
+    await w.ask(VERSE);
+    await w.page.waitForTimeout(5500);
+    await w.page.click("#toggle-engine");
+    await w.until("a new map", async () => differing(before, await mapPixels(w.page)) > 0.02);
+    assert.match(await shown(), /; 0 changed/);
+}, {mock: {wordMs: 25}});
+
 scripted("the map says of each expert what the server says", async (w) => {
     await w.untilText("#map-summary", /512 experts/);
     const truth = w.server.experts.json();

@@ -165,14 +165,19 @@ export class ExpertMap {
     }
 
     #noteChanges(resident, heat, now) {
-        const before = this.#heatBefore(now, CHANGED_MS) ?? this.#history[0]?.heat ?? heat;
+        // What changed while nobody asked did not change in the last seconds.
+        const isFresh = now - this.now <= CHANGED_MS;
+        this.since = isFresh ? this.since : now;
+        const recent = this.#history.filter((past) => past.time >= this.since);
+        const before = (recent.findLast((past) => now - past.time >= CHANGED_MS) ??
+                        recent[0])?.heat ?? heat;
         let n = 0;
         const note = (i, kind) => {
             this.changedAt[i] = now;
             this.changeKind[i] = kind;
             n++;
         };
-        for (let i = 0; i < resident.length; i++) {
+        for (let i = 0; isFresh && i < resident.length; i++) {
             if (resident[i] !== this.resident[i]) {
                 note(i, resident[i] ? LOADED : DROPPED);
             } else if (heat[i] - before[i] >= WARMED && now - this.changedAt[i] >= CHANGED_MS) {
