@@ -57,6 +57,7 @@ class Asked:
         self.counts = collections.Counter()
         self.reasons = collections.Counter()
         self.faults, self.cases = [], []
+        self.slowest = (0, 0)
 
     def fault(self, what, schema, seed):
         with self.lock:
@@ -77,8 +78,14 @@ class Asked:
                     "seed": number * 1000 + seed, "max_tokens": self.options.tokens,
                     "response_format": {"type": "json_schema", "json_schema": {
                         "name": "random", "schema": schema}}}
-            status, reply = self.server.post("/v1/chat/completions", body)
             self.count("asked")
+            begin = time.time()
+            try:
+                status, reply = self.server.post("/v1/chat/completions", body)
+            except OSError as error:
+                self.fault(f"no answer: {error}", schema, seed)
+                continue
+            self.slowest = max(self.slowest, (time.time() - begin, number))
             if status == 200:
                 self.answered(schema, seed, reply)
             else:
@@ -141,6 +148,7 @@ def main():
     print(", ".join(f"{counts[name]} {name}" for name in (
         "schemas", "asked", "refused", "cut off", "finished", "valid", "tokens")),
         f"in {time.time() - begin:.0f} s")
+    print(f"  the slowest takes {asked.slowest[0]:.1f} s, schema {asked.slowest[1]}")
     for reason, n in asked.reasons.most_common():
         print(f"  refused {n}: {reason}")
     for fault in asked.faults[:10]:
