@@ -236,6 +236,7 @@ class Instances:
     def __init__(self, root, maker):
         self.root, self.maker, self.random = root, maker, maker.random
         self.order = {}
+        self.room = 0  # values that the present one may still have
         self.number(root)
 
     def number(self, node):
@@ -258,6 +259,7 @@ class Instances:
                 self.active(self.random.choice(schema[kind]), out)
 
     def make(self, schemas, depth=0):
+        self.room = 2000 if depth == 0 else self.room - 1
         active = []
         for schema in schemas:
             self.active(schema, active)
@@ -272,7 +274,7 @@ class Instances:
             own = schema.get("type", types)
             own = [own] if isinstance(own, str) else own
             types = [t for t in types if t in own or (t == "integer" and "number" in own)]
-        if not types or depth > 8:
+        if not types or depth > 8 or self.room < 0:
             return None
         return getattr(self, "make_" + self.random.choice(types))(active, depth)
 
