@@ -165,9 +165,9 @@ int api_add_prompt(struct api_call *call, struct job_spec *spec, int32_t *ids, s
 /* ---- calls -------------------------------------------------------------------------------- */
 
 int api_call_read(struct api_call *call, const struct api *api, const struct api_context *context,
-                  const json_t *body, struct job_spec *spec)
+                  const json_t *body, const struct text_buffer *text, struct job_spec *spec)
 {
-    *call = (struct api_call){.context = context, .api = api};
+    *call = (struct api_call){.context = context, .api = api, .body = text};
     *spec = (struct job_spec){.n_choices = 1, .limit_ns = context->limit_ns};
     if (!json_is_object(body))
         return api_fail(&call->error, API_BAD, NULL, "the body must be a JSON object");
@@ -178,6 +178,7 @@ int api_call_read(struct api_call *call, const struct api *api, const struct api
     call->is_stream = spec->is_stream = fields_bool(&f, "stream", false);
     spec->id_seed = new_seed();
     int rc = call->error.fault == API_GOOD ? api->read(call, body, spec) : -1;
+    call->body = NULL;
     if (rc == 0 && call->error.fault != API_GOOD)
         rc = -1;
     if (rc == 0) {

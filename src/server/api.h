@@ -46,6 +46,7 @@ struct api_call {
     struct api_error error;
     bool is_stream;
     struct text_buffer *out; /* the stream's bytes; borrowed */
+    const struct text_buffer *body; /* the request's; NULL once it has been read */
     struct job_usage usage;  /* whole once the job is over */
 
     char id[40];
@@ -84,9 +85,10 @@ struct api {
 
 extern const struct api api_chat, api_completions, api_messages, api_responses;
 
-/* Begins a call: reads the request and makes its prompt. 0, or -1 and call->error. */
+/* Begins a call: reads the request, whose body has that text, and makes its prompt. 0, or -1 and
+ * call->error. */
 int api_call_read(struct api_call *call, const struct api *api, const struct api_context *context,
-                  const json_t *body, struct job_spec *spec);
+                  const json_t *body, const struct text_buffer *text, struct job_spec *spec);
 void api_call_clear(struct api_call *call);
 /* An event: to the stream, and to the whole where that is wanted. */
 bool api_call_take(struct api_call *call, const struct job_event *event);

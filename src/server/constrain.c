@@ -12,7 +12,7 @@ static int open_grammar(struct api_call *call, const json_t *schema, struct job_
                         struct fm_error *err)
 {
     struct text_buffer text = {0};
-    if (schema != NULL && !text_add_json(&text, schema)) {
+    if (schema != NULL && !text_add_exact_json(&text, schema)) {
         text_buffer_clear(&text);
         return err_set(err, FM_ERR_NOMEM, "no memory for the schema");
     }
@@ -21,6 +21,28 @@ static int open_grammar(struct api_call *call, const json_t *schema, struct job_
                                         &spec->grammar, err);
     text_buffer_clear(&text);
     return rc;
+}
+
+/* From the request's own text, whose numbers have all their digits, where the schema is found
+ * there. */
+static int open_schema(struct api_call *call, const json_t *schema, const char *name,
+                       bool is_wrapped, struct job_spec *spec, struct fm_error *err)
+{
+    const bool is_inner = strcmp(name, "text.format") == 0;
+    const char *path[4];
+    unsigned n = 0;
+    size_t begin, end;
+    if (is_inner)
+        path[n++] = "text";
+    path[n++] = is_inner ? "format" : name;
+    if (is_wrapped)
+        path[n++] = "json_schema";
+    path[n++] = "schema";
+    const char *text = text_buffer_text(call->body);
+    if (!json_is_object(schema) || !json_find_object(text, call->body->n, path, n, &begin, &end))
+        return open_grammar(call, schema, spec, err);
+    return fm_grammar_open_json(call->context->model, text + begin, end - begin, &spec->grammar,
+                                err);
 }
 
 int constrain_format(struct api_call *call, const json_t *format, const char *name,
@@ -38,7 +60,8 @@ int constrain_format(struct api_call *call, const json_t *format, const char *na
                         "json_schema are known", name, type != NULL ? type : "none");
     if (is_schema && !json_is_object(schema) && !json_is_boolean(schema))
         return api_fail(&call->error, API_BAD, name, "'%s' has no schema", name);
-    const int rc = open_grammar(call, is_schema ? schema : NULL, spec, &err);
+    const int rc = is_schema ? open_schema(call, schema, name, inner != NULL, spec, &err)
+                             : open_grammar(call, NULL, spec, &err);
     return rc == 0 ? 0 : api_fail(&call->error, api_fault_of(rc), name, "'%s': %s", name,
                                   err.text);
 }

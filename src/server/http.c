@@ -115,8 +115,9 @@ static enum MHD_Result begin_call(struct request *r, const json_t *body)
     struct fm_error err = {0};
     struct job_spec spec;
     r->has_call = true;
-    int rc = api_call_read(&r->call, r->route->api, &r->server->context, body, &spec);
+    int rc = api_call_read(&r->call, r->route->api, &r->server->context, body, &r->body, &spec);
     r->call.out = &r->out;
+    text_buffer_clear(&r->body);
     if (rc != 0) {
         r->error = r->call.error;
         return reply_error(r);
@@ -152,10 +153,10 @@ static enum MHD_Result answer_body(struct request *r)
 {
     json_error_t why;
     json_t *answer = NULL;
-    json_t *body = json_loadb(text_buffer_text(&r->body), r->body.n, JSON_ALLOW_NUL, &why);
+    json_t *body = json_read(text_buffer_text(&r->body), r->body.n, &why);
     enum MHD_Result result;
-    text_buffer_clear(&r->body);
     if (body == NULL) {
+        text_buffer_clear(&r->body);
         (void)api_fail(&r->error, API_BAD, NULL, "the body is not JSON: line %d, column %d: %s",
                        why.line, why.column, why.text);
         return reply_error(r);

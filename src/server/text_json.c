@@ -2,7 +2,9 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 
+#include "text/json_scan.h"
 #include "text/unicode.h"
 
 json_t *text_json(const char *text, size_t bytes)
@@ -31,11 +33,163 @@ static int add_piece(const char *text, size_t bytes, void *buffer)
     return text_buffer_add(buffer, text, bytes) ? 0 : -1;
 }
 
-bool text_add_json(struct text_buffer *buffer, const json_t *value)
+static bool add_json(struct text_buffer *buffer, const json_t *value, size_t n_digits)
 {
     return value != NULL && json_dump_callback(value, add_piece, buffer,
                                                JSON_COMPACT | JSON_ENCODE_ANY |
-                                                   JSON_REAL_PRECISION(9)) == 0;
+                                                   JSON_REAL_PRECISION(n_digits)) == 0;
+}
+
+bool text_add_json(struct text_buffer *buffer, const json_t *value)
+{
+    return add_json(buffer, value, 9);
+}
+
+/* ---- numbers as they are -------------------------------------------------------------------- */
+
+static size_t number_bytes(const char *text, size_t bytes)
+{
+    size_t n = 0;
+    while (n < bytes && text[n] != '\0' && strchr("+-.0123456789eE", text[n]) != NULL)
+        n++;
+    return n;
+}
+
+typedef bool write_number(struct text_buffer *buffer, const char *text, size_t bytes);
+
+/* Appends a document with other numbers. False for want of memory and for what is no JSON. */
+static bool add_with_numbers(struct text_buffer *buffer, const char *text, size_t bytes,
+                             write_number *write)
+{
+    struct json_scan scan;
+    size_t done = 0;
+    bool is_good = true;
+    json_scan_init(&scan);
+    for (size_t i = 0; is_good && i < bytes; i++) {
+        is_good = json_scan_push(&scan, (uint8_t)text[i]);
+        if (!is_good || scan.event != JSON_SCALAR_BEGAN || scan.kind != '0')
+            continue;
+        const size_t n = number_bytes(text + i, bytes - i);
+        is_good = text_buffer_add(buffer, text + done, i - done) && write(buffer, text + i, n);
+        done = i + n;
+    }
+    return is_good && text_buffer_add(buffer, text + done, bytes - done);
+}
+
+/* The fewest digits that are the same double. */
+static bool write_shortest(struct text_buffer *buffer, const char *text, size_t bytes)
+{
+    char number[40];
+    if (bytes >= sizeof number || memchr(text, '.', bytes) == NULL)
+        return text_buffer_add(buffer, text, bytes);
+    memcpy(number, text, bytes);
+    number[bytes] = '\0';
+    const double value = strtod(number, NULL);
+    for (int n_digits = 15; n_digits <= 17; n_digits++) {
+        (void)snprintf(number, sizeof number, "%.*g", n_digits, value);
+        if (strtod(number, NULL) == value)
+            break;
+    }
+    return text_add_string(buffer, number);
+}
+
+bool text_add_exact_json(struct text_buffer *buffer, const json_t *value)
+{
+    struct text_buffer full = {0};
+    const bool is_good = add_json(&full, value, 17) &&
+                         add_with_numbers(buffer, text_buffer_text(&full), full.n, write_shortest);
+    text_buffer_clear(&full);
+    return is_good;
+}
+
+/* Integers that may be beyond 64 bits become reals. */
+static bool write_real(struct text_buffer *buffer, const char *text, size_t bytes)
+{
+    const bool is_long = bytes > 18 && memchr(text, '.', bytes) == NULL &&
+                         memchr(text, 'e', bytes) == NULL && memchr(text, 'E', bytes) == NULL;
+    return text_buffer_add(buffer, text, bytes) && (!is_long || text_add_string(buffer, ".0"));
+}
+
+json_t *json_read(const char *text, size_t bytes, json_error_t *why)
+{
+    struct text_buffer reals = {0};
+    json_t *value = json_loadb(text, bytes, JSON_ALLOW_NUL, why);
+    if (value == NULL && json_error_code(why) == json_error_numeric_overflow &&
+        add_with_numbers(&reals, text, bytes, write_real))
+        value = json_loadb(text_buffer_text(&reals), reals.n, JSON_ALLOW_NUL, why);
+    text_buffer_clear(&reals);
+    return value;
+}
+
+/* ---- a part of a document ------------------------------------------------------------------- */
+
+#define KEY_BYTES 32
+
+struct finder {
+    struct json_scan scan;
+    const char *const *path;
+    unsigned n_path;
+    unsigned n_open;  /* objects on the path that are open; the outermost is not counted */
+    bool is_next;     /* the value that comes is the one that path[n_open] names */
+    char key[KEY_BYTES];
+    size_t n_key;     /* may be more than there is room for */
+    size_t begin, end;
+    bool is_inside;   /* of what is looked for */
+};
+
+static void finder_value(struct finder *f, size_t at)
+{
+    const bool is_object = f->scan.event == JSON_OPENED && f->scan.kind == '{';
+    f->is_next = false;
+    f->begin = f->end = 0; /* of two members with one name the second counts */
+    if (f->n_open + 1 == f->n_path) {
+        f->begin = at;
+        f->is_inside = is_object;
+    } else if (is_object) {
+        f->n_open++;
+    }
+}
+
+static void finder_take(struct finder *f, size_t at)
+{
+    const struct json_scan *s = &f->scan;
+    /* Where a member of the innermost object on the path stands. */
+    const bool is_here = !f->is_inside && s->depth == f->n_open + 1;
+    const bool is_value = s->event == JSON_SCALAR_BEGAN || s->event == JSON_OPENED ||
+                          (s->event == JSON_STRING_BEGAN && !s->is_key);
+    if (s->event == JSON_CLOSED && f->is_inside && s->depth == f->n_open + 1) {
+        f->is_inside = false;
+        f->end = at + 1;
+    } else if (s->event == JSON_CLOSED && !f->is_inside && f->n_open > 0 &&
+               s->depth == f->n_open) {
+        f->n_open--;
+    } else if (is_value && f->is_next) {
+        finder_value(f, at);
+    } else if (is_here && s->is_key && s->event == JSON_STRING_BEGAN) {
+        f->n_key = 0;
+    } else if (is_here && s->is_key && s->event == JSON_STRING_ENDED) {
+        const char *name = f->path[f->n_open];
+        f->is_next = f->n_key == strlen(name) && memcmp(f->key, name, f->n_key) == 0;
+    } else if (is_here && s->is_key && s->event == JSON_NOTHING) {
+        for (unsigned i = 0; i < s->n_decoded; i++, f->n_key++)
+            if (f->n_key < KEY_BYTES)
+                f->key[f->n_key] = (char)s->decoded[i];
+    }
+}
+
+bool json_find_object(const char *text, size_t bytes, const char *const *path, unsigned n_path,
+                      size_t *begin, size_t *end)
+{
+    struct finder f = {.path = path, .n_path = n_path};
+    json_scan_init(&f.scan);
+    for (size_t i = 0; i < bytes; i++) {
+        if (!json_scan_push(&f.scan, (uint8_t)text[i]))
+            return false;
+        finder_take(&f, i);
+    }
+    *begin = f.begin;
+    *end = f.end;
+    return json_scan_is_whole(&f.scan) && f.end > f.begin;
 }
 
 bool text_add_string(struct text_buffer *buffer, const char *text)

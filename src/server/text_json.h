@@ -17,9 +17,19 @@ json_t *text_json(const char *text, size_t bytes);
 json_t *json_float(float x);
 /* Appends compact JSON; false for want of memory, or when `value` is NULL. */
 bool text_add_json(struct text_buffer *buffer, const json_t *value);
+/* The same with every real as the double it is; the other one rounds to nine digits. */
+bool text_add_exact_json(struct text_buffer *buffer, const json_t *value);
 bool text_add_string(struct text_buffer *buffer, const char *text);
 /* At most 511 bytes. */
 bool text_add_format(struct text_buffer *buffer, const char *fmt, ...) ERR_PRINTF(2, 3);
+
+/* An object or array. Integers beyond 64 bits are taken as reals. NULL: `why` says it. */
+json_t *json_read(const char *text, size_t bytes, json_error_t *why);
+/* Where in the text of a document the object stands that these names lead to, each below 32 bytes,
+ * from object to object; of two members with one name the last counts. False: there is none, or it
+ * is nested too deep. */
+bool json_find_object(const char *text, size_t bytes, const char *const *path, unsigned n_path,
+                      size_t *begin, size_t *end);
 
 #ifdef __cplusplus
 }

@@ -531,6 +531,42 @@ class Formats(unittest.TestCase):
         if answer["finish_reason"] == "stop":
             self.assertIsInstance(json.loads(answer["message"]["content"]), dict)
 
+    def test_digits(self):
+        """Numbers of a schema keep their digits, in the request as in the answer."""
+        numbers = ["3.14159265358979", "1234567890.125", "0.1", "1e21", "18446744073709551615",
+                   "-9223372036854775809", "0.12345678901234567890123", "5.0"]
+        request = ('{"messages": [{"role": "user", "content": "x"}], "response_format": {"type": '
+                   '"json_schema", "json_schema": {"schema": {}}, "json_schema": {"schema": "", '
+                   '"sch\\u0065ma" : {"properties": {"schema": {"const": %s}}, "required": '
+                   '["schema"], "additionalProperties": false, "type": "object"}, "n": {}}, '
+                   '"x": [{"schema": {}}]}, "schema": {}}')
+        response = ('{"input": "x", "text": {"x": 1, "format": {"type": "json_schema", "name": '
+                    '"a", "schema": {"anyOf": [{"const": %s}]}}}}')
+        for number in numbers:
+            _, _, body = self.server.request("POST", "/v1/chat/completions",
+                                             (request % number).encode())
+            text = json.loads(body)["choices"][0]["message"]["content"]
+            self.assertEqual(json.loads(text, parse_float=str, parse_int=str), {"schema": number})
+            _, _, body = self.server.request("POST", "/v1/responses", (response % number).encode())
+            text = json.loads(body)["output"][0]["content"][0]["text"]
+            self.assertEqual(text, number)
+
+    def test_digits_of_tools(self):
+        for number in (3.14159265358979, 0.1, 1e21, 0.12345678901234568, -5e-324):
+            tool = {"name": "f", "parameters": {"type": "object", "properties": {
+                "a": {"const": number}}, "required": ["a"], "additionalProperties": False}}
+            answer = self.server.ask("x", tools=[{"type": "function", "function": tool}],
+                                     tool_choice="required")
+            call = answer["choices"][0]["message"]["tool_calls"][0]["function"]
+            self.assertEqual(json.loads(call["arguments"]), {"a": number})
+
+    def test_numbers_too_big(self):
+        for field, number in (("max_tokens", "9" * 20), ("seed", "1" + "0" * 30)):
+            status, answer = self.server.post("/v1/chat/completions", (
+                '{"messages": [{"role": "user", "content": "x"}], "%s": %s}' % (field, number)
+            ).encode())
+            self.assertEqual((status, answer["error"]["param"]), (400, field), answer)
+
     def test_refused(self):
         bad = {"type": "json_schema", "json_schema": {"schema": {
             "type": "array", "uniqueItems": True, "items": {"type": "integer"}}}}

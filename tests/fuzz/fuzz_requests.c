@@ -121,7 +121,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     } else {
         struct api_call call;
         struct job_spec spec;
-        const int rc = api_call_read(&call, apis[which], context(), body, &spec);
+        const struct text_buffer text = {(uint8_t *)data + 1, size - 1, size - 1};
+        const int rc = api_call_read(&call, apis[which], context(), body, &text, &spec);
         require((rc == 0) == (call.error.fault == API_GOOD), "an error has a fault");
         require(rc == 0 || call.error.text[0] != '\0', "an error has a sentence");
         if (rc == 0) {

@@ -96,11 +96,12 @@ class Maker:
         return (f"({joined[0]})", joined[1]) if kind == "group" else joined
 
     def integer(self):
-        return self.random.choice([0, 1, -1, 7, -13, 100, 12345, 2**31, -2**63, 10**20,
+        return self.random.choice([0, 1, -1, 7, -13, 100, 12345, 2**31, -2**63, 2**64 - 1, 10**20,
                                    self.random.randint(-1000, 1000)])
 
     def number(self):
-        return self.random.choice([self.integer(), 0.5, -0.25, 3.75, 1e-3, 99.99, -1e6, 1.5e10])
+        return self.random.choice([self.integer(), 0.5, -0.25, 3.75, 1e-3, 99.99, -1e6, 1.5e10,
+                                   3.14159265358979, 1234567890.5])
 
     def number_schema(self):
         schema = {"type": self.random.choice(["integer", "number"])}
@@ -235,6 +236,7 @@ class Instances:
     def __init__(self, root, maker):
         self.root, self.maker, self.random = root, maker, maker.random
         self.order = {}
+        self.room = 0  # values that the present one may still have
         self.number(root)
 
     def number(self, node):
@@ -257,6 +259,7 @@ class Instances:
                 self.active(self.random.choice(schema[kind]), out)
 
     def make(self, schemas, depth=0):
+        self.room = 2000 if depth == 0 else self.room - 1
         active = []
         for schema in schemas:
             self.active(schema, active)
@@ -271,7 +274,7 @@ class Instances:
             own = schema.get("type", types)
             own = [own] if isinstance(own, str) else own
             types = [t for t in types if t in own or (t == "integer" and "number" in own)]
-        if not types or depth > 8:
+        if not types or depth > 8 or self.room < 0:
             return None
         return getattr(self, "make_" + self.random.choice(types))(active, depth)
 

@@ -9,6 +9,11 @@ import {MockServer} from "./mock_server.mjs";
 
 export const REAL_URL = process.env.FLASHMOE_WEB_URL;
 export const REAL_PID = Number(process.env.FLASHMOE_WEB_PID);
+// A question that nano, at temperature 0, answers until it may not go on, and the settings for it:
+// it takes seconds.
+export const LONG = REAL_URL ? "Write a C function that copies a string." : "slow";
+export const LONG_SETTINGS = {temperature: 0, max_tokens: 2000};
+const SHORT_SETTINGS = {temperature: 0, max_tokens: 120};
 
 let browser;
 before(async () => {
@@ -65,6 +70,22 @@ export class Window {
         return this.page.locator(".message .body").allTextContents();
     }
 
+    // From now on the page itself notes each length that the last answer has while it grows: a
+    // model may be done before anybody outside has looked twice.
+    watchGrowth() {
+        return this.page.evaluate(() => {
+            window.lengths = [];
+            new MutationObserver(() => {
+                const bodies = document.querySelectorAll(".assistant .body");
+                const length = bodies[bodies.length - 1]?.textContent.length ?? 0;
+                if (length !== window.lengths.at(-1)) {
+                    window.lengths.push(length);
+                }
+            }).observe(document.getElementById("messages"),
+                       {childList: true, characterData: true, subtree: true});
+        });
+    }
+
     async until(what, condition, ms = 8000) {
         const end = Date.now() + ms;
         while (!await condition()) {
@@ -79,14 +100,35 @@ export class Window {
     }
 }
 
+// The map's picture as numbers.
+export function mapPixels(page) {
+    return page.locator("#map").evaluate((canvas) => {
+        const {width, height} = canvas;
+        const copy = new OffscreenCanvas(width, height)
+            .getContext("2d", {willReadFrequently: true});
+        copy.drawImage(canvas, 0, 0);
+        return Array.from(copy.getImageData(0, 0, width, height).data);
+    });
+}
+
+// The share of two pictures that differs.
+export function differing(a, b) {
+    return a.reduce((n, v, i) => n + (Math.abs(v - b[i]) > 24 ? 1 : 0), 0) / a.length;
+}
+
 async function run(options, body) {
-    const {mock = {}, excuse = null, ...contextOptions} = options;
+    const {mock = {}, excuse = null, settings = SHORT_SETTINGS, ...contextOptions} = options;
     const server = REAL_URL ? null : await new MockServer(mock).start();
     const context = await browser.newContext({viewport: {width: 1280, height: 800},
                                               ...contextOptions});
     const window = new Window(server, context, await context.newPage());
     try {
         await window.watch();
+        if (REAL_URL) {
+            await window.page.addInitScript((text) => {
+                localStorage["flashmoe.settings"] ??= text;
+            }, JSON.stringify(settings));
+        }
         await window.page.goto(window.url);
         await window.untilText("#model-name", /^(?!connecting)/);
         await body(window);
@@ -104,6 +146,12 @@ async function run(options, body) {
 // A test for any server.
 export function both(name, body, options = {}) {
     test(name, {timeout: 180000}, () => run(options, body));
+}
+
+// A test for the real server alone.
+export function real(name, body, options = {}) {
+    test(name, {timeout: 180000, skip: REAL_URL ? false : "needs a real server"},
+         () => run(options, body));
 }
 
 // A test that needs the scripted answers.

@@ -1,18 +1,21 @@
 #!/usr/bin/env python3
 """Tests the page of the server in Chromium.
 
-usage: web_test.py [--packages DIR] [--url URL [--pid PID]] [--part PART] [--shots DIR]
+usage: web_test.py [--packages DIR] [--program PROGRAM MODEL | --url URL] [--part PART]
+                   [--shots DIR]
 
-Without --url the tests run against a server of the same contract with scripted answers
-(mock_server.mjs). With it they run against a real one; tests that need scripted answers are left
-out, and the one in which the server dies needs the process to end with --pid. --shots takes
-screenshots of the page instead. PART is one of markdown, looks and page; without it, all.
+The tests run against a server of the same contract with scripted answers (mock_server.mjs). With
+--program they run against the real one, which is started with so little memory that experts have to
+be read, or with --url against one that runs; tests that need scripted answers are left out then.
+PART is one of markdown, looks, page and, for the program and nano alone, real; without it, all.
+--shots takes screenshots of the page instead.
 
 playwright-core and axe-core come from npm and are kept in the packages folder. Exits 77, with the
 reason, where node, npm, Chromium or the packages cannot be had.
 """
 import argparse
 import fcntl
+import json
 import os
 import pathlib
 import shutil
@@ -25,8 +28,13 @@ HERE = pathlib.Path(__file__).resolve().parent
 # The newest of playwright-core that runs with the node of Debian 12.
 PACKAGES = {"playwright-core": "1.60.0", "axe-core": "4.12.0"}
 # The one in which the server dies is the last.
-PARTS = ("markdown", "looks", "page")
+PARTS = ("markdown", "looks", "page", "real")
+# A third of nano's experts.
+REAL_OPTIONS = ("--memory", "62M", "--parallel", "2", "--sessions", "2", "--context", "4096")
 SKIPPED = 77
+
+sys.path.insert(0, str(HERE.parent / "api"))
+from served import Server  # pylint: disable=wrong-import-position
 
 
 def skip(why):
@@ -60,11 +68,37 @@ def fetch(packages, name, version):
                 os.rename(f"{scratch}/package", target)
 
 
+def run_parts(options, environment):
+    if options.shots:
+        options.shots.mkdir(parents=True, exist_ok=True)
+        commands = [["node", HERE / "shots.mjs", options.shots.resolve()]]
+    else:
+        parts = PARTS[1:] if options.program else PARTS[:-1]
+        commands = [["node", "--test", "--test-reporter=spec", HERE / f"{part}_test.mjs"]
+                    for part in ([options.part] if options.part else parts)]
+    results = [subprocess.run(command, env=environment, check=False).returncode
+               for command in commands]
+    return 1 if any(results) else 0
+
+
+def run_with_program(options, environment):
+    program, model = options.program
+    with Server(program, model, *REAL_OPTIONS) as server:
+        again = [program, "serve", model, "--port", str(server.port), "--no-heat", *REAL_OPTIONS]
+        environment.update(FLASHMOE_WEB_URL=server.url + "/",
+                           FLASHMOE_WEB_PID=str(server.process.pid),
+                           FLASHMOE_WEB_COMMAND=json.dumps(again))
+        rc = run_parts(options, environment)
+        if rc != 0:
+            print(server.lines()[-3000:])
+    return rc
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--packages", type=pathlib.Path, default=HERE.parent.parent / "build-web")
+    parser.add_argument("--program", nargs=2, metavar=("PROGRAM", "MODEL"))
     parser.add_argument("--url")
-    parser.add_argument("--pid", type=int)
     parser.add_argument("--part", choices=PARTS)
     parser.add_argument("--shots", type=pathlib.Path)
     options = parser.parse_args()
@@ -81,18 +115,10 @@ def main():
     with tempfile.TemporaryDirectory() as home:
         environment = {**os.environ, "FLASHMOE_WEB_PACKAGES": str(packages),
                        "FLASHMOE_CHROMIUM": browser, "HOME": home, "XDG_CACHE_HOME": home,
-                       "XDG_CONFIG_HOME": home, "FLASHMOE_WEB_URL": options.url or "",
-                       "FLASHMOE_WEB_PID": str(options.pid or "")}
-        if options.shots:
-            options.shots.mkdir(parents=True, exist_ok=True)
-            commands = [["node", HERE / "shots.mjs", options.shots.resolve()]]
-        else:
-            parts = [options.part] if options.part else PARTS
-            commands = [["node", "--test", "--test-reporter=spec", HERE / f"{part}_test.mjs"]
-                        for part in parts]
-        results = [subprocess.run(command, env=environment, check=False).returncode
-                   for command in commands]
-        return 1 if any(results) else 0
+                       "XDG_CONFIG_HOME": home, "FLASHMOE_WEB_URL": options.url or ""}
+        if options.program:
+            return run_with_program(options, environment)
+        return run_parts(options, environment)
 
 
 if __name__ == "__main__":

@@ -255,10 +255,14 @@ function showComposer() {
 }
 
 function showContext() {
-    const last = store.path(conversation).findLast((n) => n.usage);
+    const shown = store.path(conversation);
+    const last = shown.findLast((n) => n.usage);
     const used = last ? (last.usage.prompt_tokens ?? 0) + (last.usage.completion_tokens ?? 0) : 0;
-    setText(byId("context"), !nContext ? "" :
-            `${used.toLocaleString("en")} of ${nContext.toLocaleString("en")} tokens`);
+    const room = `${nContext.toLocaleString("en")} tokens`;
+    // Of an answer that is not whole the server has not told what it took.
+    const text = last === shown.at(-1) ? `${used.toLocaleString("en")} of ${room}` :
+        used ? `more than ${used.toLocaleString("en")} of ${room}` : `room for ${room}`;
+    setText(byId("context"), nContext ? text : "");
     byId("context").classList.toggle("full", nContext > 0 && used > 0.9 * nContext);
 }
 
@@ -378,6 +382,8 @@ function showPanel() {
     byId("toggle-engine").setAttribute("aria-expanded", String(isOpen));
     byId("menu").setAttribute("aria-expanded",
                               String(document.body.classList.contains("with-sidebar")));
+    // What a drawer covers is out of reach for the keyboard, too.
+    byId("chat").inert = document.body.classList.contains("with-drawer");
     panel.isOpen = isOpen;
     panel.redraw();
 }

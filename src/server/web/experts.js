@@ -8,6 +8,8 @@ const CHANGED_MS = 5000;
 const HISTORY_MS = 30000;
 const WARMED = 56; // of 255: heat gained within CHANGED_MS that counts as a change
 const LOADED = 1, DROPPED = 2, WARM = 3;
+// Of their marks. What came matters more than what went to make room for it.
+const STRENGTH = [0, 1, 0.55, 0.6];
 const LARGEST_CELL = 14;
 
 const DARK = {
@@ -163,14 +165,19 @@ export class ExpertMap {
     }
 
     #noteChanges(resident, heat, now) {
-        const before = this.#heatBefore(now, CHANGED_MS) ?? this.#history[0]?.heat ?? heat;
+        // What changed while nobody asked did not change in the last seconds.
+        const isFresh = now - this.now <= CHANGED_MS;
+        this.since = isFresh ? this.since : now;
+        const recent = this.#history.filter((past) => past.time >= this.since);
+        const before = (recent.findLast((past) => now - past.time >= CHANGED_MS) ??
+                        recent[0])?.heat ?? heat;
         let n = 0;
         const note = (i, kind) => {
             this.changedAt[i] = now;
             this.changeKind[i] = kind;
             n++;
         };
-        for (let i = 0; i < resident.length; i++) {
+        for (let i = 0; isFresh && i < resident.length; i++) {
             if (resident[i] !== this.resident[i]) {
                 note(i, resident[i] ? LOADED : DROPPED);
             } else if (heat[i] - before[i] >= WARMED && now - this.changedAt[i] >= CHANGED_MS) {
@@ -287,7 +294,7 @@ export class ExpertMap {
             const box = this.#boxOf(i);
             let mark = null;
             if (age < 1) {
-                const share = (this.changeKind[i] === WARM ? 0.6 : 1) * (1 - age * 0.7);
+                const share = STRENGTH[this.changeKind[i]] * (1 - age * 0.7);
                 mark = blend(colour, theme.marks[this.changeKind[i]], share);
             }
             // A small cell has no room for a ring and takes the mark's colour itself.

@@ -139,7 +139,9 @@ class MessageView {
             this.notice.replaceChildren();
             return;
         }
-        const [title, advice, action] = TROUBLES[error.kind] ?? TROUBLES.page;
+        const [title, told, action] = TROUBLES[error.kind] ?? TROUBLES.page;
+        const advice = node.content || node.reasoning ? told :
+            told.replace("What had arrived is kept.", "Nothing had arrived yet.");
         const isPlain = ["unreachable", "closed", "broken"].includes(error.kind);
         const detail = isPlain ? "" : error.message;
         const labels = {retry: "Try again", key: "Enter the key", new: "New conversation",

@@ -8,7 +8,7 @@ import {ExpertMap} from "./experts.js";
 const BUSY_MS = 500, IDLE_MS = 1000, GONE_MS = 2000;
 const SAMPLES = 60;
 
-const GIB = 2 ** 30;
+const GIB = 2 ** 30, MIB = 2 ** 20;
 const isFigure = (x) => typeof x === "number" && Number.isFinite(x);
 
 // Three figures, whatever the size.
@@ -178,8 +178,10 @@ export class Panel {
         setText(byId("m-disk"), figures(stats.read_bytes_per_s / 1e9));
         setText(byId("m-hits"), percent(stats.hit_rate));
         setText(byId("m-limit"), percent(stats.limit_share));
-        setText(byId("m-memory"), figures(stats.memory_bytes / GIB));
-        setText(byId("m-budget"), `of ${figures(stats.memory_budget_bytes / GIB)} GiB`);
+        const budget = stats.memory_budget_bytes;
+        const [unit, name] = budget < GIB ? [MIB, "MiB"] : [GIB, "GiB"];
+        setText(byId("m-memory"), figures(stats.memory_bytes / unit));
+        setText(byId("m-budget"), isFigure(budget) ? `of ${figures(budget / unit)} ${name}` : "");
         this.#bar("hits", stats.hit_rate);
         this.#bar("limit", stats.limit_share);
         this.#bar("memory", stats.memory_bytes / stats.memory_budget_bytes);
