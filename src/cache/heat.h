@@ -70,7 +70,7 @@ static inline double heat_age(const struct heat *heat, uint32_t layer)
 
 /* How hot an expert is, on the scale of heat_key minus heat_age, that the next token will use with
  * this likelihood, above 0. One that the last token used has the heat 0 and is used again with a
- * likelihood of HEAT_AGAIN: overlap of neighbouring tokens in the recorded traces, 38, 36 and 18 %. */
+ * likelihood of HEAT_AGAIN: neighbouring tokens of the recorded traces share 38, 36 and 18 %. */
 double heat_of_likely(const struct heat *heat, double likelihood);
 
 /* Uses per token lately, 0 to 1: each use counts half as much after HEAT_FADE tokens. */

@@ -653,8 +653,7 @@ static void test_guesses_are_as_warm_as_likely(void **state)
     open_cache(&f, 2, true);
     run_whole(&f, &cold);
     run_whole(&f, &hot);
-    /* One token ago; the next would use it again with 0.36, less an eighth of a half-life. */
-    assert_false(expert_cache_guess(f.cache, 0, 2, 0.32));
+    assert_false(expert_cache_guess(f.cache, 0, 2, 0.32)); /* used a token ago: 0.36 faded by it */
     for (int token = 0; token < 24; token++)
         run_whole(&f, &hot);
     assert_false(expert_cache_guess(f.cache, 0, 2, 0.03)); /* an eighth is left of its heat */
