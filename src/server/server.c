@@ -134,7 +134,10 @@ static void tick(struct server *s)
 static int wait_ms(struct server *s)
 {
     MHD_UNSIGNED_LONG_LONG most = 0;
-    const unsigned own = s->n_clients > 0 || s->n_stops > 0 ? TICK_MS : 1000;
+    unsigned own = s->n_clients > 0 || s->n_stops > 0 ? TICK_MS : 1000;
+    const uint64_t now_ns = s->look_ns > 0 ? plat_now_ns() : 0;
+    if (s->look_ns > 0)
+        own = s->look_ns > now_ns ? (unsigned)((s->look_ns - now_ns + 999999) / 1000000) : 0;
     if (MHD_get_timeout(s->daemon, &most) == MHD_YES && most < own)
         return (int)most;
     return (int)own;
@@ -165,7 +168,7 @@ static int wait_select(struct server *s)
 
 static void take_news(struct server *s)
 {
-    for (struct job *job; (job = jobs_next_ready(s->jobs)) != NULL;) {
+    for (struct job *job; (job = jobs_next_ready(s->jobs, &s->look_ns)) != NULL;) {
         struct request *r = job_owner(job);
         if (r != NULL)
             http_take_events(r);
