@@ -295,7 +295,7 @@ static int open_jobs(struct server *s, struct fm_error *err)
         return rc;
     fm_model_stats(o->model, &stats);
     s->context = (struct api_context){.model = o->model, .recall = s->recall,
-                                      .n_context = stats.n_context,
+                                      .n_context = stats.n_context, .n_answer = o->n_answer,
                                       .limit_ns = (uint64_t)o->request_s * 1000000000u};
     (void)snprintf(s->context.model_name, sizeof s->context.model_name, "%s", o->model_name);
     const struct jobs_options how = {.model = o->model, .snapshots = o->snapshots,

@@ -487,6 +487,30 @@ class Access(Scripted):
         self.assertIn("POST", headers["Access-Control-Allow-Methods"])
 
 
+class Limited(Scripted):
+    options = ("--n-tokens", "3")
+
+    def test_every_dialect(self):
+        turns = [{"role": "user", "content": "A"}]
+        for n_asked, n_got in ((None, 3), (100, 3), (3, 3), (2, 2)):
+            def limit(name, n=n_asked):
+                return {name: n} if n is not None else {}
+            for name in ("max_tokens", "max_completion_tokens"):
+                answer = self.server.ask("A", **limit(name))
+                self.assertEqual(answer["choices"][0]["finish_reason"], "length")
+                self.assertEqual(answer["usage"]["completion_tokens"], n_got)
+            _, answer = self.server.post("/v1/completions", {"prompt": "A", **limit("max_tokens")})
+            self.assertEqual(answer["usage"]["completion_tokens"], n_got)
+            _, answer = self.server.post("/v1/responses", {"input": "A",
+                                                           **limit("max_output_tokens")})
+            self.assertEqual(answer["incomplete_details"], {"reason": "max_output_tokens"})
+            self.assertEqual(answer["usage"]["output_tokens"], n_got)
+            _, answer = self.server.post("/v1/messages", {"messages": turns,
+                                                          **limit("max_tokens", n_asked or 100)})
+            self.assertEqual(answer["stop_reason"], "max_tokens")
+            self.assertEqual(answer["usage"]["output_tokens"], n_got)
+
+
 class Formats(unittest.TestCase):
     """Answers held to JSON, by nano, which would never write any."""
     schema = {"type": "object", "additionalProperties": False, "required": ["name", "age", "tags"],
