@@ -11,7 +11,7 @@ import time
 import unittest
 
 import scripted_model
-from served import Server
+from served import Server, raw_request
 
 PROGRAM, NANO = sys.argv[1:3]
 TOOLS = [{"type": "function", "function": {
@@ -603,6 +603,24 @@ class Formats(unittest.TestCase):
             self.check(arguments)
         else:
             self.assertIsInstance(json.loads(arguments), dict)
+
+
+class Slow(unittest.TestCase):
+    """A model that takes tens of milliseconds for a token."""
+
+    def test_tokens_come_one_by_one(self):
+        body = {"messages": [{"role": "user", "content": "Tell me a story about a cat."}],
+                "temperature": 0, "max_tokens": 12, "stream": True}
+        with Server(PROGRAM, NANO, "--cpu", "reference", "--threads", "1") as server:
+            connection = server.socket()
+            connection.sendall(raw_request("/v1/chat/completions", body))
+            pieces = [b""]
+            while b"[DONE]" not in pieces[-1]:
+                pieces.append(connection.recv(65536))
+                self.assertTrue(pieces[-1])
+            connection.close()
+        n_alone = [piece.count(b'"content":"') for piece in pieces].count(1)
+        self.assertGreaterEqual(n_alone, 9) # a busy machine may let two meet
 
 
 class Bits(unittest.TestCase):
