@@ -199,6 +199,7 @@ static void see_stops(struct server *s, int *n_seen)
 int server_run(struct server *s, struct fm_error *err)
 {
     int n_seen = 0;
+    bool is_good = true;
     uint64_t ticked_ns = 0, idle_ns = 0;
     for (;;) {
         const int n = s->epoll_fd >= 0 ? wait_epoll(s) : wait_select(s);
@@ -208,9 +209,12 @@ int server_run(struct server *s, struct fm_error *err)
         take_news(s);
         if (plat_now_ns() - ticked_ns >= TICK_MS * 1000000u) {
             ticked_ns = plat_now_ns();
+            /* What has arrived is read first: this thread may not have run for long, and a
+             * connection whose request waits is not idle. */
+            is_good = MHD_run(s->daemon) == MHD_YES;
             tick(s);
         }
-        if (MHD_run(s->daemon) != MHD_YES)
+        if (!is_good || MHD_run(s->daemon) != MHD_YES)
             return err_set(err, FM_ERR_IO, "the HTTP library failed");
         see_stops(s, &n_seen);
         if (n_seen == 0 || !jobs_is_idle(s->jobs))
