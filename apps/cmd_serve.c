@@ -137,6 +137,7 @@ static int serve(struct serving *s, struct fm_error *err)
         .n_connections = (unsigned)args_uint(args, "connections"),
         .api_key = key != NULL ? key : getenv("FLASHMOE_API_KEY"), .cors = args_text(args, "cors"),
         .request_bytes = args_uint(args, "request-limit"),
+        .n_answer = args_uint(args, "n-tokens"),
         .request_s = (unsigned)args_uint(args, "time-limit"),
         .idle_s = (unsigned)args_uint(args, "idle-limit"),
         .grace_s = (unsigned)args_uint(args, "grace"),
@@ -192,6 +193,9 @@ static const struct option server_options[] = {
      .value = "2048", .help = "Connections at a time"},
     {.name = "request-limit", .kind = OPTION_BYTES, .metavar = "SIZE", .min = 1024, .value = "32M",
      .help = "Bytes of a request at most"},
+    {.name = "n-tokens", .letter = 'n', .kind = OPTION_UINT, .metavar = "N", .max = 1u << 30,
+     .value = "0", .help = "Tokens of an answer at most, also where a request asks for more; 0: as "
+                           "many as the context holds"},
     {.name = "time-limit", .kind = OPTION_UINT, .metavar = "SECONDS", .max = 1u << 30,
      .value = "0", .help = "A request that takes longer fails; 0: none does"},
     {.name = "idle-limit", .kind = OPTION_UINT, .metavar = "SECONDS", .min = 1, .max = 86400,

@@ -181,6 +181,8 @@ int api_call_read(struct api_call *call, const struct api *api, const struct api
     call->body = NULL;
     if (rc == 0 && call->error.fault != API_GOOD)
         rc = -1;
+    if (context->n_answer > 0 && (spec->n_most == 0 || spec->n_most > context->n_answer))
+        spec->n_most = context->n_answer;
     if (rc == 0) {
         call->n_choices = spec->n_prompts * spec->n_choices;
         call->choices = mem_new(call->n_choices, sizeof *call->choices, "the answers", NULL);

@@ -22,6 +22,7 @@ struct api_context {
     struct recall *recall;
     char model_name[128];
     unsigned n_context;
+    uint64_t n_answer; /* tokens of an answer at most; 0: as many as the context holds */
     uint64_t limit_ns; /* of a request; 0: none */
 };
 

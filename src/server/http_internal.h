@@ -63,6 +63,7 @@ struct server {
     unsigned port;
     int64_t began_s;
     uint64_t begin_ns, stop_ns;
+    uint64_t look_ns; /* when to ask for news; 0: when the engine calls */
     struct client *clients;
     unsigned n_clients, n_requests; /* now */
     uint64_t n_served, n_errors, n_bytes; /* requests answered, with a fault of ours; bytes */

@@ -3,8 +3,8 @@
  *
  * The model belongs to the engine thread from jobs_open to jobs_close; everything here may be
  * called by one other thread, the HTTP one, and never waits for a pass. Events of a job are
- * handed over under the lock of this module; `notify` is called, without it, when a job has news
- * that jobs_next_ready has not yet told of. */
+ * handed over under the lock of this module. `notify` is called, without it, when a job has news
+ * and jobs_next_ready will not be called soon: at once for an answer's first words and its end. */
 #ifndef FLASHMOE_SERVER_JOBS_H
 #define FLASHMOE_SERVER_JOBS_H
 
@@ -37,8 +37,9 @@ void jobs_close(struct jobs *jobs); /* accepts NULL */
  * JOB_ERR_SHUTDOWN: no more are taken. `owner` is the caller's. */
 int jobs_submit(struct jobs *jobs, struct job_spec *spec, void *owner, struct job **out,
                 struct fm_error *err);
-/* A job that has news, with a reference to be released; NULL: none. */
-struct job *jobs_next_ready(struct jobs *jobs);
+/* A job that has news, with a reference to be released. NULL: none, and the caller looks again when
+ * it is notified and, unless that is 0, at *look_ns on plat_now_ns's clock. */
+struct job *jobs_next_ready(struct jobs *jobs, uint64_t *look_ns);
 /* What jobs_submit was given, until it is disowned. Both are the HTTP thread's alone. */
 void *job_owner(const struct job *job);
 void job_disown(struct job *job);

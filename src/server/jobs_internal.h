@@ -33,6 +33,7 @@ struct job {
     size_t n_piece;          /* tokens in the pass at hand */
     int32_t id;              /* the token to compute next, behind the prompt */
     bool is_ending;          /* its session was cancelled */
+    bool has_spoken;         /* something of an answer was told */
     uint64_t started_ns, answered_ns, progress_ns;
     uint64_t n_prompt, n_cached, n_answer, n_reasoning;
     struct fm_stats before;

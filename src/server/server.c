@@ -134,7 +134,10 @@ static void tick(struct server *s)
 static int wait_ms(struct server *s)
 {
     MHD_UNSIGNED_LONG_LONG most = 0;
-    const unsigned own = s->n_clients > 0 || s->n_stops > 0 ? TICK_MS : 1000;
+    unsigned own = s->n_clients > 0 || s->n_stops > 0 ? TICK_MS : 1000;
+    const uint64_t now_ns = s->look_ns > 0 ? plat_now_ns() : 0;
+    if (s->look_ns > 0)
+        own = s->look_ns > now_ns ? (unsigned)((s->look_ns - now_ns + 999999) / 1000000) : 0;
     if (MHD_get_timeout(s->daemon, &most) == MHD_YES && most < own)
         return (int)most;
     return (int)own;
@@ -165,7 +168,7 @@ static int wait_select(struct server *s)
 
 static void take_news(struct server *s)
 {
-    for (struct job *job; (job = jobs_next_ready(s->jobs)) != NULL;) {
+    for (struct job *job; (job = jobs_next_ready(s->jobs, &s->look_ns)) != NULL;) {
         struct request *r = job_owner(job);
         if (r != NULL)
             http_take_events(r);
@@ -196,6 +199,7 @@ static void see_stops(struct server *s, int *n_seen)
 int server_run(struct server *s, struct fm_error *err)
 {
     int n_seen = 0;
+    bool is_good = true;
     uint64_t ticked_ns = 0, idle_ns = 0;
     for (;;) {
         const int n = s->epoll_fd >= 0 ? wait_epoll(s) : wait_select(s);
@@ -205,9 +209,12 @@ int server_run(struct server *s, struct fm_error *err)
         take_news(s);
         if (plat_now_ns() - ticked_ns >= TICK_MS * 1000000u) {
             ticked_ns = plat_now_ns();
+            /* What has arrived is read first: this thread may not have run for long, and a
+             * connection whose request waits is not idle. */
+            is_good = MHD_run(s->daemon) == MHD_YES;
             tick(s);
         }
-        if (MHD_run(s->daemon) != MHD_YES)
+        if (!is_good || MHD_run(s->daemon) != MHD_YES)
             return err_set(err, FM_ERR_IO, "the HTTP library failed");
         see_stops(s, &n_seen);
         if (n_seen == 0 || !jobs_is_idle(s->jobs))
@@ -292,7 +299,7 @@ static int open_jobs(struct server *s, struct fm_error *err)
         return rc;
     fm_model_stats(o->model, &stats);
     s->context = (struct api_context){.model = o->model, .recall = s->recall,
-                                      .n_context = stats.n_context,
+                                      .n_context = stats.n_context, .n_answer = o->n_answer,
                                       .limit_ns = (uint64_t)o->request_s * 1000000000u};
     (void)snprintf(s->context.model_name, sizeof s->context.model_name, "%s", o->model_name);
     const struct jobs_options how = {.model = o->model, .snapshots = o->snapshots,

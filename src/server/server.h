@@ -24,7 +24,8 @@ struct server_options {
     unsigned n_parallel, n_sessions, n_queue, n_connections;
     const char *api_key; /* NULL: everybody may */
     const char *cors;    /* origins, separated by commas; "*": all; NULL: those of this machine */
-    uint64_t request_bytes;             /* of a body, at most */
+    uint64_t request_bytes; /* of a body, at most */
+    uint64_t n_answer;      /* tokens of an answer, at most; 0: as many as the context holds */
     /* Seconds: of a request, 0: any; of a connection without one; to finish when it is stopped. */
     unsigned request_s, idle_s, grace_s;
     /* How near decoding between the two came to what the machine allows, 0 to 1, or negative where

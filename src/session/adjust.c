@@ -93,18 +93,3 @@ void adjust_accept(struct adjust *a, int32_t id, bool is_generated)
     *place = (uint32_t)id << 1 | is_generated;
     a->n_tokens++;
 }
-
-float adjust_logit(const struct adjust *a, uint32_t id, float logit)
-{
-    if (a->bias != NULL)
-        logit += a->bias[id];
-    if (a->n_seen == NULL)
-        return logit;
-    if (a->n_seen[id] > 0)
-        logit = logit > 0 ? logit / a->repetition : logit * a->repetition;
-    if (a->n_generated[id] > 0) {
-        logit -= a->frequency * (float)a->n_generated[id];
-        logit -= a->presence;
-    }
-    return logit;
-}

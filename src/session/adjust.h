@@ -34,8 +34,22 @@ void adjust_clear(struct adjust *a); /* accepts a zeroed one */
 /* One more token; ids outside the vocabulary are ignored. */
 void adjust_accept(struct adjust *a, int32_t id, bool is_generated);
 
-/* The logit after bias, repetition, frequency and presence, in this order. */
-float adjust_logit(const struct adjust *a, uint32_t id, float logit);
+/* The logit after bias, repetition, frequency and presence, in this order. Here because it is
+ * asked for every token of the vocabulary. */
+static inline float adjust_logit(const struct adjust *a, uint32_t id, float logit)
+{
+    if (a->bias != NULL)
+        logit += a->bias[id];
+    if (a->n_seen == NULL)
+        return logit;
+    if (a->n_seen[id] > 0)
+        logit = logit > 0 ? logit / a->repetition : logit * a->repetition;
+    if (a->n_generated[id] > 0) {
+        logit -= a->frequency * (float)a->n_generated[id];
+        logit -= a->presence;
+    }
+    return logit;
+}
 
 #ifdef __cplusplus
 }

@@ -141,15 +141,21 @@ static struct candidate heap_pop(struct candidate *heap, size_t n)
 
 /* ---- picking -------------------------------------------------------------------------------- */
 
-/* Tokens that exist, have a number for a logit and may come. */
-static size_t list_candidates(struct fm_sampler *s, const float *logits)
+/* The token exists, and the grammar, where there is one, allows it. */
+static bool may_come(const struct fm_sampler *s, const uint32_t *allowed, uint32_t id)
 {
     const struct tokenizer *tok = s->model->tokenizer;
+    return (tok == NULL || tokenizer_has_id(tok, (int32_t)id)) &&
+           (allowed == NULL || (allowed[id / 32] >> id % 32 & 1) != 0);
+}
+
+/* Tokens that may come and have a number for a logit. */
+static size_t list_candidates(struct fm_sampler *s, const float *logits)
+{
     const uint32_t *allowed = s->grammar != NULL ? constraint_mask(s->grammar) : NULL;
     size_t n = 0;
     for (uint32_t id = 0; id < s->model->model->shape.vocabulary; id++) {
-        bool exists = tok == NULL || tokenizer_has_id(tok, (int32_t)id);
-        exists = exists && (allowed == NULL || (allowed[id / 32] >> id % 32 & 1) != 0);
+        bool exists = may_come(s, allowed, id);
         float logit = logits[id];
         if (s->adjust.is_on) {
             logit = adjust_logit(&s->adjust, id, logit);
@@ -168,6 +174,25 @@ static int32_t pick_best(const struct candidate *c, size_t n)
         if (is_better(c[i], best))
             best = c[i];
     return best.id;
+}
+
+/* The best of what list_candidates would list, without the list; -1: there is none. */
+static int32_t pick_greedy(const struct fm_sampler *s, const float *logits)
+{
+    const uint32_t *allowed = s->grammar != NULL ? constraint_mask(s->grammar) : NULL;
+    int32_t best = -1;
+    float best_logit = -INFINITY;
+    for (uint32_t id = 0; id < s->model->model->shape.vocabulary; id++) {
+        const float logit = s->adjust.is_on ? adjust_logit(&s->adjust, id, logits[id]) : logits[id];
+        if (!(logit > best_logit) &&
+            (best >= 0 || s->adjust.is_on || logit != -INFINITY))
+            continue; /* a tie goes to the lower id; NaN is above nothing */
+        if (!may_come(s, allowed, id))
+            continue;
+        best = (int32_t)id;
+        best_logit = logit;
+    }
+    return best;
 }
 
 /* 0 for the best. */
@@ -279,11 +304,13 @@ static struct choice list_choice(struct fm_sampler *s, size_t n)
 
 int32_t fm_sampler_pick(struct fm_sampler *s, const float *logits)
 {
+    if (s->sampling.temperature == 0) {
+        const int32_t best = pick_greedy(s, logits);
+        return best >= 0 ? best : FM_ERR_FORMAT;
+    }
     const size_t n = list_candidates(s, logits);
     if (n == 0)
         return FM_ERR_FORMAT; /* nothing but NaN: no choice is right */
-    if (s->sampling.temperature == 0)
-        return pick_best(s->candidates, n);
     const struct choice c = list_choice(s, n);
     double dice = next_random(s) * c.weight;
     for (size_t i = c.first; i + 1 < c.end; i++) {

@@ -72,6 +72,40 @@ static void test_greedy(void **state)
     fm_sampler_close(sampler);
 }
 
+/* Logits of few values, so that many are equal, with NaN and infinities among them. */
+static void any_logits(uint32_t *state)
+{
+    static const float values[] = {-INFINITY, NAN, -INFINITY, -1, 0, 1, 2, INFINITY};
+    const unsigned n_values = 2 + (*state >> 8) % 7;
+    for (int i = 0; i < N; i++) {
+        *state = *state * 1664525u + 1013904223u;
+        logits[i] = values[(*state >> 16) % n_values];
+    }
+}
+
+/* The distribution is made from a list of all candidates. */
+static void test_greedy_is_the_distribution(void **state)
+{
+    (void)state;
+    struct fm_logit_bias bias[40];
+    uint32_t seed = 1;
+    for (int i = 0; i < 40; i++)
+        bias[i] = (struct fm_logit_bias){7 * i, i % 3 == 0 ? -INFINITY : (float)(i % 5) - 2};
+    for (int round = 0; round < 400; round++) {
+        struct fm_sampling sampling = {.top_p = 1, .logit_bias = bias,
+                                       .n_logit_bias = round % 2 * 40,
+                                       .presence_penalty = (float)(round % 3)};
+        struct fm_sampler *sampler = open_sampler(sampling);
+        int32_t ids[N];
+        float probabilities[N];
+        any_logits(&seed);
+        fm_sampler_accept(sampler, round % N);
+        const int n = fm_sampler_distribution(sampler, logits, ids, probabilities);
+        assert_int_equal(fm_sampler_pick(sampler, logits), n > 0 ? ids[0] : n);
+        fm_sampler_close(sampler);
+    }
+}
+
 static void test_frequencies_follow_the_softmax(void **state)
 {
     (void)state;
@@ -381,6 +415,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_greedy),
+        cmocka_unit_test(test_greedy_is_the_distribution),
         cmocka_unit_test(test_frequencies_follow_the_softmax),
         cmocka_unit_test(test_filters),
         cmocka_unit_test(test_a_seed_repeats),

@@ -68,12 +68,12 @@ def install(cache, name, spec):
 class Server:
     """`flashmoe serve` on a port of its own, and the lines that it wrote."""
 
-    def __init__(self, program, model, folder):
+    def __init__(self, program, model, folder, *options):
         self.log = folder / "serve.log"
         with open(self.log, "w", encoding="utf-8") as out:
             self.process = subprocess.Popen(
                 [program, "serve", str(model), "--port", "0", "--context", "65536", "--sessions",
-                 "8", "--api-key", KEY, "--no-heat"], stdout=out, stderr=out,
+                 "8", "--api-key", KEY, "--no-heat", *options], stdout=out, stderr=out,
                 env={**os.environ, "XDG_CACHE_HOME": str(folder)})
         self.seen = 0
         found = None

@@ -11,7 +11,7 @@ import time
 import unittest
 
 import scripted_model
-from served import Server
+from served import Server, raw_request
 
 PROGRAM, NANO = sys.argv[1:3]
 TOOLS = [{"type": "function", "function": {
@@ -487,6 +487,30 @@ class Access(Scripted):
         self.assertIn("POST", headers["Access-Control-Allow-Methods"])
 
 
+class Limited(Scripted):
+    options = ("--n-tokens", "3")
+
+    def test_every_dialect(self):
+        turns = [{"role": "user", "content": "A"}]
+        for n_asked, n_got in ((None, 3), (100, 3), (3, 3), (2, 2)):
+            def limit(name, n=n_asked):
+                return {name: n} if n is not None else {}
+            for name in ("max_tokens", "max_completion_tokens"):
+                answer = self.server.ask("A", **limit(name))
+                self.assertEqual(answer["choices"][0]["finish_reason"], "length")
+                self.assertEqual(answer["usage"]["completion_tokens"], n_got)
+            _, answer = self.server.post("/v1/completions", {"prompt": "A", **limit("max_tokens")})
+            self.assertEqual(answer["usage"]["completion_tokens"], n_got)
+            _, answer = self.server.post("/v1/responses", {"input": "A",
+                                                           **limit("max_output_tokens")})
+            self.assertEqual(answer["incomplete_details"], {"reason": "max_output_tokens"})
+            self.assertEqual(answer["usage"]["output_tokens"], n_got)
+            _, answer = self.server.post("/v1/messages", {"messages": turns,
+                                                          **limit("max_tokens", n_asked or 100)})
+            self.assertEqual(answer["stop_reason"], "max_tokens")
+            self.assertEqual(answer["usage"]["output_tokens"], n_got)
+
+
 class Formats(unittest.TestCase):
     """Answers held to JSON, by nano, which would never write any."""
     schema = {"type": "object", "additionalProperties": False, "required": ["name", "age", "tags"],
@@ -615,6 +639,24 @@ class Formats(unittest.TestCase):
             self.check(arguments)
         else:
             self.assertIsInstance(json.loads(arguments), dict)
+
+
+class Slow(unittest.TestCase):
+    """A model that takes tens of milliseconds for a token."""
+
+    def test_tokens_come_one_by_one(self):
+        body = {"messages": [{"role": "user", "content": "Tell me a story about a cat."}],
+                "temperature": 0, "max_tokens": 12, "stream": True}
+        with Server(PROGRAM, NANO, "--cpu", "reference", "--threads", "1") as server:
+            connection = server.socket()
+            connection.sendall(raw_request("/v1/chat/completions", body))
+            pieces = [b""]
+            while b"[DONE]" not in pieces[-1]:
+                pieces.append(connection.recv(65536))
+                self.assertTrue(pieces[-1])
+            connection.close()
+        n_alone = [piece.count(b'"content":"') for piece in pieces].count(1)
+        self.assertGreaterEqual(n_alone, 9) # a busy machine may let two meet
 
 
 class Bits(unittest.TestCase):

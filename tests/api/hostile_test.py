@@ -138,6 +138,18 @@ class Hostile(unittest.TestCase):
         for connection in slow:
             connection.close()
 
+    def test_server_held_up(self):
+        """A request that came in time is answered by a server that could not look."""
+        connection = self.server.socket()
+        connection.settimeout(20)
+        time.sleep(0.5) # it is accepted
+        self.server.process.send_signal(signal.SIGSTOP)
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        time.sleep(2.5)
+        self.server.process.send_signal(signal.SIGCONT)
+        self.assertIn(b"200 OK", read_all(connection))
+        connection.close()
+
     def test_too_many_connections(self):
         held = []
         for _ in range(500):
