@@ -15,7 +15,8 @@ both("an answer streams in and tells what it cost", async (w) => {
     await w.send("tell a story");
     await w.finish();
     const lengths = await w.page.evaluate(() => window.lengths);
-    assert.ok(lengths.length >= 4, `it had the lengths ${lengths}`);
+    const least = w.server ? 4 : 2; // nano may be brief
+    assert.ok(lengths.length >= least, `it had the lengths ${lengths}`);
     assert.deepEqual(lengths, [...lengths].sort((a, b) => a - b));
     assert.match(await w.page.locator(".facts").textContent(), /\d+ tokens?.*tok\/s.*prompt \d+/);
     assert.match(await w.page.locator("#context").textContent(), /^[\d,]+ of [\d,]+ tokens$/);
