@@ -227,7 +227,8 @@ static void test_default_context(void **state)
     fm_model_close(model);
 }
 
-#define N_ROUNDS 16u
+#define N_ROUNDS 24u
+#define LARGE_PAGE (2 * MIB)
 
 /* ---- again and again ------------------------------------------------------------------------ */
 
@@ -259,7 +260,9 @@ static void test_many_rounds(void **state)
 {
     (void)state;
     char file[64];
-    uint64_t most[2] = {0, 0}; /* resident in the first rounds, and later */
+    /* Resident in the first quarter of the rounds, and later. The system may make a large page of
+     * small ones at any time; a block that is lost in every round is more than that. */
+    uint64_t most[2] = {0, 0};
     struct fm_model *model = open_tight(3, CONTEXT, 4 * MIB);
     const struct fm_stats before = stats_of(model);
     (void)snprintf(file, sizeof file, "kv-test-%d.fmsnap", (int)getpid());
@@ -269,10 +272,12 @@ static void test_many_rounds(void **state)
         assert_int_equal(after.memory_kv_bytes, before.memory_kv_bytes);
         assert_true(after.n_cache_slots + 1 >= before.n_cache_slots);
         const uint64_t resident = plat_resident_bytes();
-        uint64_t *part = &most[round >= N_ROUNDS / 2];
+        uint64_t *part = &most[round >= N_ROUNDS / 4];
         *part = resident > *part ? resident : *part;
     }
-    assert_true(HAS_OWN_MEMORY || most[1] <= most[0] + MIB / 2);
+    print_message("%llu KiB resident at first, %llu later\n", (unsigned long long)most[0] / 1024,
+                  (unsigned long long)most[1] / 1024);
+    assert_true(HAS_OWN_MEMORY || most[1] <= most[0] + LARGE_PAGE + MIB / 2);
     (void)unlink(file);
     fm_model_close(model);
 }
