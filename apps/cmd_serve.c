@@ -107,12 +107,24 @@ static void say_ready(const struct serving *s, const char *host, unsigned port, 
     say("listening on http://%s%s%s:%u", open, host, open[0] != '\0' ? "]" : "", port);
 }
 
+/* A variable that is empty is as good as none. */
+static const char *api_key(const struct args *args)
+{
+    const char *key = args_text(args, "api-key"), *variable = getenv("FLASHMOE_API_KEY");
+    if (key != NULL)
+        return key;
+    return variable != NULL && variable[0] != '\0' ? variable : NULL;
+}
+
 static int serve(struct serving *s, struct fm_error *err)
 {
     const struct args *args = s->args;
     const unsigned n_parallel = (unsigned)args_uint(args, "parallel");
     unsigned n_sessions = (unsigned)args_uint(args, "sessions");
+    const char *key = api_key(args);
     char name[128];
+    if (key != NULL && key[0] == '\0')
+        return err_set(err, FM_ERR_ARG, "--api-key is empty: give a key, or leave the option out");
     if (n_sessions == 0)
         n_sessions = n_parallel + 2 > SESSIONS_LEAST ? n_parallel + 2 : SESSIONS_LEAST;
     if (n_sessions < n_parallel)
@@ -127,7 +139,6 @@ static int serve(struct serving *s, struct fm_error *err)
         return rc;
     fm_model_info(s->model, &s->info);
     name_model(app_model_path(args), name);
-    const char *key = args_text(args, "api-key");
     const struct server_options options = {
         .model = s->model, .snapshots = s->snapshots,
         .model_name = args_text(args, "name") != NULL ? args_text(args, "name") : name,
@@ -135,7 +146,7 @@ static int serve(struct serving *s, struct fm_error *err)
         .port = (unsigned)args_uint(args, "port"), .n_parallel = n_parallel,
         .n_sessions = n_sessions, .n_queue = (unsigned)args_uint(args, "queue"),
         .n_connections = (unsigned)args_uint(args, "connections"),
-        .api_key = key != NULL ? key : getenv("FLASHMOE_API_KEY"), .cors = args_text(args, "cors"),
+        .api_key = key, .cors = args_text(args, "cors"),
         .request_bytes = args_uint(args, "request-limit"),
         .n_answer = args_uint(args, "n-tokens"),
         .request_s = (unsigned)args_uint(args, "time-limit"),

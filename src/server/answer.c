@@ -53,6 +53,8 @@ static void take_call(struct answer *a, const struct message_event *event)
         like.kind = JOB_CALL_END;
         if (event->kind == MESSAGE_CALL_END)
             recall_add(a->o.recall, event->id, event->text, event->text_bytes);
+        else
+            a->n_calls--; /* it was none: nothing is to be called */
         give(a, &like, "", 0);
         like.kind = JOB_CONTENT;
         if (event->kind == MESSAGE_CALL_BROKEN)

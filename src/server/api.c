@@ -50,10 +50,12 @@ static void read_bias(struct api_call *call, const struct fields *f, struct job_
 {
     const json_t *bias = fields_object(f, "logit_bias");
     const size_t n = json_object_size(bias);
+    struct fm_model_info info;
     const char *key;
     json_t *value;
     if (n == 0)
         return;
+    fm_model_info(call->context->model, &info);
     if (n > LOGIT_BIAS_MAX) {
         (void)fields_fail(f, "logit_bias", "must have at most 1024 tokens");
         return;
@@ -70,8 +72,10 @@ static void read_bias(struct api_call *call, const struct fields *f, struct job_
             id = *c >= '0' && *c <= '9' && id < INT32_MAX ? id * 10 + (uint64_t)(*c - '0')
                                                           : UINT32_MAX;
         const double x = json_number_value(value);
-        if (key[0] == '\0' || id > INT32_MAX || !json_is_number(value) || x < -100 || x > 100) {
-            (void)fields_fail(f, "logit_bias", "must map token ids to numbers from -100 to 100");
+        if (key[0] == '\0' || id >= info.vocabulary || !json_is_number(value) || x < -100 ||
+            x > 100) {
+            (void)fields_fail(f, "logit_bias", "must map ids of the model's tokens to numbers from "
+                              "-100 to 100");
             return;
         }
         spec->bias[spec->sampling.n_logit_bias++] =
@@ -148,9 +152,9 @@ int api_add_prompt(struct api_call *call, struct job_spec *spec, int32_t *ids, s
     if (n_ids == 0)
         rc = api_fail(&call->error, API_BAD, "prompt", "the prompt has no tokens");
     else if (n_ids >= most)
-        rc = api_fail(&call->error, API_CONTEXT, "messages", "the prompt has %zu tokens and the "
-                      "context holds %u, of which the answer needs one at least; the server's "
-                      "--context sets it", n_ids, most);
+        rc = api_fail(&call->error, API_CONTEXT, "messages", "prompt is too long: %zu tokens > %u "
+                      "maximum; the context holds %u, of which the answer needs one at least, and "
+                      "the server's --context sets it", n_ids, most - 1, most);
     else if (spec->n_prompts == JOB_PROMPTS_MAX)
         rc = api_fail(&call->error, API_BAD, "prompt", "'prompt' must have at most %d prompts",
                       JOB_PROMPTS_MAX);

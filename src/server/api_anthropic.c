@@ -347,7 +347,8 @@ static bool write_messages(struct api_call *call, const struct job_event *event)
 
 static json_t *input_of(const struct api_call_made *made)
 {
-    json_t *input = json_loadb(text_buffer_text(&made->arguments), made->arguments.n, 0, NULL);
+    json_error_t why;
+    json_t *input = json_read(text_buffer_text(&made->arguments), made->arguments.n, &why);
     if (json_is_object(input))
         return input;
     json_decref(input);

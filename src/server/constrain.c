@@ -12,7 +12,7 @@ static int open_grammar(struct api_call *call, const json_t *schema, struct job_
                         struct fm_error *err)
 {
     struct text_buffer text = {0};
-    if (schema != NULL && !text_add_exact_json(&text, schema)) {
+    if (schema != NULL && !text_add_json(&text, schema)) {
         text_buffer_clear(&text);
         return err_set(err, FM_ERR_NOMEM, "no memory for the schema");
     }

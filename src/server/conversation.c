@@ -19,6 +19,7 @@ void conversation_clear(struct conversation *c)
     json_decref(c->messages);
     json_decref(c->tools);
     json_decref(c->variables);
+    text_buffer_clear(&c->system);
     *c = (struct conversation){0};
 }
 
@@ -50,8 +51,8 @@ static json_t *arguments_of(const json_t *arguments)
 {
     if (!json_is_string(arguments))
         return arguments != NULL ? json_incref((json_t *)arguments) : json_object();
-    json_t *parsed = json_loadb(json_string_value(arguments), json_string_length(arguments), 0,
-                                NULL);
+    json_error_t why;
+    json_t *parsed = json_read(json_string_value(arguments), json_string_length(arguments), &why);
     if (json_is_object(parsed))
         return parsed;
     json_decref(parsed);
@@ -88,22 +89,27 @@ static void recall_calls(struct turn *turn, struct recall *recall)
     text_buffer_clear(&all);
 }
 
-/* System messages in front are one. */
-static bool join_system(struct conversation *c, struct turn *turn)
+/* System messages in front are one. False where this is none of them. */
+static bool join_system(struct conversation *c, const struct turn *turn)
 {
-    const size_t n = json_array_size(c->messages);
-    json_t *first = json_array_get(c->messages, 0);
-    if (n != 1 || strcmp(json_string_value(json_object_get(first, "role")), "system") != 0)
+    if (json_array_size(c->messages) > 0)
         return false;
-    struct text_buffer both = {0};
-    const json_t *old = json_object_get(first, "content");
-    const bool is_good = text_buffer_add(&both, json_string_value(old), json_string_length(old)) &&
-                         text_buffer_add(&both, "\n\n", 2) &&
-                         text_buffer_add(&both, text_buffer_text(&turn->content),
-                                         turn->content.n) &&
-                         json_object_set_new(first, "content", api_buffer_json(&both)) == 0;
-    text_buffer_clear(&both);
+    const bool is_good = (!c->has_system || text_buffer_add(&c->system, "\n\n", 2)) &&
+                         text_buffer_add(&c->system, text_buffer_text(&turn->content),
+                                         turn->content.n);
+    c->has_system = true;
     return is_good;
+}
+
+/* The first message, before any other or when all are there. */
+static void close_system(struct conversation *c)
+{
+    if (!c->has_system)
+        return;
+    (void)json_array_append_new(c->messages, json_pack("{s:s, s:o}", "role", "system", "content",
+                                                       api_buffer_json(&c->system)));
+    text_buffer_clear(&c->system);
+    c->has_system = false;
 }
 
 int conversation_add(struct conversation *c, struct turn *turn, struct recall *recall)
@@ -115,7 +121,8 @@ int conversation_add(struct conversation *c, struct turn *turn, struct recall *r
         turn_clear(turn);
         return 0;
     }
-    if (strcmp(role, "system") == 0 && json_array_size(c->messages) > 0)
+    close_system(c);
+    if (strcmp(role, "system") == 0)
         role = "user";
     recall_calls(turn, recall);
     json_t *message = json_pack("{s:s, s:o}", "role", role, "content",
@@ -193,14 +200,15 @@ static bool write_conversation(const struct conversation *c, struct text_buffer 
     return is_good;
 }
 
-static int check(const struct conversation *c, struct api_error *error)
+static int check(struct conversation *c, struct api_error *error)
 {
+    close_system(c);
     return json_array_size(c->messages) > 0
                ? 0 : api_fail(error, API_BAD, "messages", "'messages' must be an array with a "
                               "message at least");
 }
 
-int conversation_ids(const struct conversation *c, const struct fm_model *model, int32_t **ids,
+int conversation_ids(struct conversation *c, const struct fm_model *model, int32_t **ids,
                      size_t *n_ids, struct api_error *error)
 {
     struct fm_error err = {0};
@@ -218,7 +226,7 @@ int conversation_ids(const struct conversation *c, const struct fm_model *model,
     return rc == 0 ? 0 : api_fail(error, api_fault_of(rc), "messages", "%s", err.text);
 }
 
-int conversation_render(const struct conversation *c, const struct fm_model *model, char **out,
+int conversation_render(struct conversation *c, const struct fm_model *model, char **out,
                         size_t *bytes, struct api_error *error)
 {
     struct fm_error err = {0};
@@ -254,8 +262,7 @@ static bool is_thinking(const struct fm_model *model, const int32_t *ids, size_t
     return used >= n && memcmp(tail + used - n, marker, n) == 0;
 }
 
-int conversation_encode(const struct conversation *c, struct api_call *call,
-                        struct job_spec *spec)
+int conversation_encode(struct conversation *c, struct api_call *call, struct job_spec *spec)
 {
     int32_t *ids = NULL;
     size_t n_ids = 0;

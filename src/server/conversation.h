@@ -15,6 +15,8 @@ extern "C" {
 
 struct conversation {
     json_t *messages;
+    struct text_buffer system; /* joined, until another message comes */
+    bool has_system;
     json_t *tools;     /* [{type: function, function: {...}}]; NULL: none */
     json_t *variables; /* of the template; NULL: none */
     bool is_forced;    /* a tool has to be called: */
@@ -46,12 +48,11 @@ int content_text(const json_t *content, const char *path, struct text_buffer *ou
                  struct api_error *error);
 
 /* Renders and tokenizes it into the job's prompt. */
-int conversation_encode(const struct conversation *c, struct api_call *call,
-                        struct job_spec *spec);
+int conversation_encode(struct conversation *c, struct api_call *call, struct job_spec *spec);
 /* The same apart from a call: ids freed with fm_free. */
-int conversation_ids(const struct conversation *c, const struct fm_model *model, int32_t **ids,
+int conversation_ids(struct conversation *c, const struct fm_model *model, int32_t **ids,
                      size_t *n_ids, struct api_error *error);
-int conversation_render(const struct conversation *c, const struct fm_model *model, char **text,
+int conversation_render(struct conversation *c, const struct fm_model *model, char **text,
                         size_t *bytes, struct api_error *error);
 
 /* The readers of the dialects: a body's messages and tools. */

@@ -280,6 +280,8 @@ static void log_request(const struct request *r)
                    r->is_gone || (r->job != NULL && !r->is_over) ? " client gone" : "",
                    (unsigned long long)r->n_sent, (double)(plat_now_ns() - r->began_ns) * 1e-6,
                    call, r->error.fault != API_GOOD ? " | " : "", r->error.text);
+    for (char *c = line; *c != '\0'; c++) /* a path may hold anything */
+        *c = (unsigned char)*c < ' ' || *c == 127 ? '?' : *c;
     o->log(o->ctx, line);
 }
 

@@ -251,6 +251,14 @@ void jobs_stop(struct jobs *js, bool now)
     unlock(js);
 }
 
+bool jobs_is_stopping_now(struct jobs *js)
+{
+    lock(js);
+    const bool now = js->is_stopping_now;
+    unlock(js);
+    return now;
+}
+
 bool jobs_is_idle(struct jobs *js)
 {
     lock(js);
@@ -454,9 +462,7 @@ static bool keep_one(struct jobs *js, unsigned n_new)
 static void fail_running(struct jobs *js)
 {
     struct engine *e = &js->engine;
-    lock(js);
-    const bool now = js->is_stopping_now;
-    unlock(js);
+    const bool now = jobs_is_stopping_now(js);
     while (now && e->n_running > 0)
         engine_end(e, e->running[0], JOB_ERR_SHUTDOWN, "the server is shutting down");
 }

@@ -54,6 +54,7 @@ void jobs_release(struct jobs *jobs, struct job *job);
 /* No new jobs; those that wait fail, and where `now` those that run. */
 void jobs_stop(struct jobs *jobs, bool now);
 bool jobs_is_idle(struct jobs *jobs); /* nothing waits or runs */
+bool jobs_is_stopping_now(struct jobs *jobs);
 
 #define JOBS_SLOTS_SHOWN 64
 

@@ -44,7 +44,8 @@ static void before_layer(void *ctx, uint64_t done, uint64_t total)
 {
     struct job *job = ctx;
     const uint64_t now_ns = plat_now_ns();
-    if (!job->is_ending && (job_is_cancelled(job) || is_late(job, now_ns))) {
+    if (!job->is_ending && (job_is_cancelled(job) || is_late(job, now_ns) ||
+                            jobs_is_stopping_now(job->jobs))) {
         job->is_ending = true;
         fm_session_cancel(job->session);
     }
@@ -62,6 +63,14 @@ static int begin_answer(struct engine *e, struct job *job, struct fm_error *err)
     return answer_open(&how, &job->answer, err);
 }
 
+static int tell_started(struct job *job, struct fm_error *err)
+{
+    const struct job_event like = {.kind = JOB_STARTED, .choice = job->choice,
+                                   .n_prompt = job->n_prompt, .n_cached = job->n_cached};
+    const int rc = job_emit(job, &like, "", 0, NULL);
+    return rc == 0 ? 0 : err_set(err, rc, "no memory for an event");
+}
+
 /* A session for the prompt, and what is known of it already. */
 static int begin_prompt(struct engine *e, struct job *job, struct fm_error *err)
 {
@@ -76,12 +85,8 @@ static int begin_prompt(struct engine *e, struct job *job, struct fm_error *err)
     job->n_prompt += prompt->n_ids;
     job->n_cached += n_found;
     e->n_prompt += prompt->n_ids - n_found;
-    const struct job_event like = {.kind = JOB_STARTED, .choice = job->choice,
-                                   .n_prompt = job->n_prompt, .n_cached = job->n_cached};
-    int rc = job_emit(job, &like, "", 0, NULL);
-    if (rc != 0)
-        return err_set(err, rc, "no memory for an event");
-    return begin_answer(e, job, err);
+    const int rc = tell_started(job, err);
+    return rc == 0 ? begin_answer(e, job, err) : rc;
 }
 
 static void give_session(struct engine *e, struct job *job)
@@ -135,7 +140,8 @@ static int end_answer(struct engine *e, struct job *job, bool is_full, struct fm
     job->choice++;
     if (job->choice % job->spec.n_choices != 0) {
         job->n_at = fm_session_rewind(job->session, prompt_of(job)->ids, prompt_of(job)->n_ids);
-        return begin_answer(e, job, err);
+        rc = tell_started(job, err);
+        return rc == 0 ? begin_answer(e, job, err) : rc;
     }
     if (job->prompt + 1 < job->spec.n_prompts) {
         give_session(e, job);
@@ -226,6 +232,8 @@ static void end_failed(struct engine *e, struct job *job, int rc, const struct f
         engine_end(e, job, FM_ERR_CANCELLED, "cancelled");
     else if (is_late(job, plat_now_ns()))
         engine_end(e, job, JOB_ERR_TIME, "the time limit of the request has passed");
+    else if (jobs_is_stopping_now(job->jobs))
+        engine_end(e, job, JOB_ERR_SHUTDOWN, "the server is shutting down");
     else
         engine_end(e, job, rc, err->text);
 }

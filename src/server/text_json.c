@@ -33,18 +33,6 @@ static int add_piece(const char *text, size_t bytes, void *buffer)
     return text_buffer_add(buffer, text, bytes) ? 0 : -1;
 }
 
-static bool add_json(struct text_buffer *buffer, const json_t *value, size_t n_digits)
-{
-    return value != NULL && json_dump_callback(value, add_piece, buffer,
-                                               JSON_COMPACT | JSON_ENCODE_ANY |
-                                                   JSON_REAL_PRECISION(n_digits)) == 0;
-}
-
-bool text_add_json(struct text_buffer *buffer, const json_t *value)
-{
-    return add_json(buffer, value, 9);
-}
-
 /* ---- numbers as they are -------------------------------------------------------------------- */
 
 static size_t number_bytes(const char *text, size_t bytes)
@@ -93,10 +81,11 @@ static bool write_shortest(struct text_buffer *buffer, const char *text, size_t 
     return text_add_string(buffer, number);
 }
 
-bool text_add_exact_json(struct text_buffer *buffer, const json_t *value)
+bool text_add_json(struct text_buffer *buffer, const json_t *value)
 {
     struct text_buffer full = {0};
-    const bool is_good = add_json(&full, value, 17) &&
+    const size_t how = JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(17);
+    const bool is_good = value != NULL && json_dump_callback(value, add_piece, &full, how) == 0 &&
                          add_with_numbers(buffer, text_buffer_text(&full), full.n, write_shortest);
     text_buffer_clear(&full);
     return is_good;

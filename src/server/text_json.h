@@ -15,10 +15,9 @@ extern "C" {
 json_t *text_json(const char *text, size_t bytes);
 /* A float as it was typed: 0.7, not 0.699999988. */
 json_t *json_float(float x);
-/* Appends compact JSON; false for want of memory, or when `value` is NULL. */
+/* Appends compact JSON, every real in the fewest digits that are the same double. False for want of
+ * memory, or when `value` is NULL. */
 bool text_add_json(struct text_buffer *buffer, const json_t *value);
-/* The same with every real as the double it is; the other one rounds to nine digits. */
-bool text_add_exact_json(struct text_buffer *buffer, const json_t *value);
 bool text_add_string(struct text_buffer *buffer, const char *text);
 /* At most 511 bytes. */
 bool text_add_format(struct text_buffer *buffer, const char *fmt, ...) ERR_PRINTF(2, 3);

@@ -4,6 +4,7 @@
 usage: api_test.py PROGRAM NANO [PART...]
 """
 import json
+import subprocess
 import sys
 import tempfile
 import threading
@@ -119,6 +120,7 @@ class Chat(Scripted):
         broken = self.message("call B", tools=TOOLS)
         self.assertNotIn("tool_calls", broken["message"])
         self.assertIn("oops", broken["message"]["content"])
+        self.assertEqual(self.deltas("call B", tools=TOOLS)[1], "stop")
 
     def test_replay_is_what_was_computed(self):
         """The history of a turn with reasoning and two calls is not computed again."""
@@ -191,6 +193,9 @@ class Chat(Scripted):
         self.assertEqual([c["index"] for c in answer["choices"]], [0, 1, 2])
         self.assertEqual({c["message"]["content"] for c in answer["choices"]}, {TEXTS["A"]})
         self.assertEqual(answer["usage"]["completion_tokens"], 12)
+        events = self.deltas("A", n=3)[2]
+        roles = [c["index"] for e in events[:-1] for c in e["choices"] if "role" in c["delta"]]
+        self.assertEqual(roles, [0, 1, 2])
 
     def test_logprobs(self):
         choice = self.message("A", logprobs=True, top_logprobs=3)
@@ -219,6 +224,7 @@ class Fields(Scripted):
                             ("max_tokens", 0), ("max_tokens", 1.5), ("n", 1000), ("n", True),
                             ("stream", "yes"), ("stop", 7), ("stop", [7]), ("seed", "x"),
                             ("logit_bias", {"a": 1}), ("logit_bias", {"1": 101}),
+                            ("logit_bias", {"16384000": 1}),
                             ("top_logprobs", 5), ("tools", {}), ("messages", "x"),
                             ("stream_options", 1), ("response_format", {"type": "poem"}),
                             ("model", 5)):
@@ -339,6 +345,23 @@ class Messages(Scripted):
         stopped = self.ask("A", stop_sequences=["there"])
         self.assertEqual((stopped["stop_reason"], stopped["stop_sequence"]),
                          ("stop_sequence", "there"))
+
+    def test_numbers_keep_their_digits(self):
+        wanted = {"city": "Rome", "days": 0.1234567890123, "at": 123456789012345678901}
+        block = self.ask("F", tools=self.tools())["content"][0]
+        self.assertEqual({**block["input"], "at": float(wanted["at"])},
+                         {**wanted, "at": float(wanted["at"])})
+        call = {"id": "unknown", "type": "function", "function": {
+            "name": "t", "arguments": '{"x": 3.141592653589793, "y": 0.1}'}}
+        _, shown = self.server.post("/apply-template", {"messages": [
+            {"role": "user", "content": "A"}, {"role": "assistant", "tool_calls": [call]}]})
+        self.assertIn('{"x": 3.141592653589793, "y": 0.1}', shown["prompt"])
+
+    def test_too_long(self):
+        body = {"max_tokens": 5, "messages": [{"role": "user", "content": "A " * 9000}]}
+        status, answer = self.server.post("/v1/messages", body)
+        self.assertEqual(status, 400)
+        self.assertRegex(answer["error"]["message"], r"^prompt is too long: \d+ tokens > 4095 ")
 
     def test_blocks(self):
         answer = self.ask("U", tools=self.tools())
@@ -472,6 +495,13 @@ class Access(Scripted):
         self.assertEqual(self.server.request("GET", "/v1/models")[0], 401)
         self.assertEqual(self.server.request("GET", "/health")[0], 200)
         self.assertEqual(self.server.request("GET", "/")[0], 200)
+
+    def test_empty_key(self):
+        with tempfile.TemporaryDirectory() as folder:
+            done = subprocess.run([PROGRAM, "serve", folder, "--api-key", ""], check=False,
+                                  capture_output=True, text=True, timeout=60)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("--api-key is empty", done.stderr)
 
     def test_origins(self):
         for origin, is_good in (("https://a.example", True), ("https://b.example", True),

@@ -22,6 +22,8 @@ SCRIPTS = {
     "X": ["<tool_call>\n<function=get_weather>\n", "<parameter=city>\nOslo", "\n</parameter>\n",
           "<parameter=days>\n2\n</parameter>\n", "</function>\n</tool_call>"],
     "B": ['<tool_call>\n{"name": "get_weather", "arguments": {"city": ', "oops not JSON"],
+    "F": ['<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome", ',
+          '"days": 0.1234567890123, "at": 123456789012345678901}}\n</tool_call>'],
     "J": ["\u00e9t\u00e9 ", "\u65e5\u672c", "\u8a9e \U0001f600"],
     "L": ["la ", None],
 }
