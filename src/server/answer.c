@@ -15,6 +15,7 @@ struct answer {
     struct message *parts; /* NULL: everything is content */
     uint64_t n_tokens, n_reasoning;
     unsigned n_calls;
+    struct text_buffer arguments; /* of the call at hand */
     bool is_reasoning;
     int found; /* the stop string; -1: none */
     bool is_over, is_length;
@@ -45,14 +46,17 @@ static void take_call(struct answer *a, const struct message_event *event)
     if (event->kind == MESSAGE_CALL_BEGIN) {
         like.kind = JOB_CALL_BEGIN;
         a->n_calls++;
+        text_buffer_clear(&a->arguments);
         give(a, &like, "", 0);
     } else if (event->kind == MESSAGE_CALL_ARGUMENTS) {
         like.kind = JOB_CALL_ARGUMENTS;
+        (void)text_buffer_add(&a->arguments, event->text, event->text_bytes);
         give(a, &like, event->text, event->text_bytes);
     } else {
         like.kind = JOB_CALL_END;
         if (event->kind == MESSAGE_CALL_END)
-            recall_add(a->o.recall, event->id, event->text, event->text_bytes);
+            recall_add(a->o.recall, event->id, event->name, &a->arguments, event->text,
+                       event->text_bytes);
         else
             a->n_calls--; /* it was none: nothing is to be called */
         give(a, &like, "", 0);
@@ -292,6 +296,7 @@ void answer_close(struct answer *a)
     fm_stop_close(a->stop);
     message_close(a->parts);
     json_decref(a->logprobs);
+    text_buffer_clear(&a->arguments);
     mem_free(a);
 }
 

@@ -77,8 +77,13 @@ static void recall_calls(struct turn *turn, struct recall *recall)
     bool is_known = n > 0 && recall != NULL;
     for (size_t i = 0; is_known && i < n; i++) {
         size_t bytes = 0;
-        const char *id = json_string_value(json_object_get(json_array_get(turn->calls, i), "id"));
-        char *text = id != NULL ? recall_find(recall, id, &bytes) : NULL;
+        const json_t *call = json_array_get(turn->calls, i);
+        const json_t *function = json_object_get(call, "function");
+        const char *id = json_string_value(json_object_get(call, "id"));
+        const char *name = json_string_value(json_object_get(function, "name"));
+        char *text = id == NULL || name == NULL
+                         ? NULL : recall_find(recall, id, name,
+                                              json_object_get(function, "arguments"), &bytes);
         is_known = text != NULL && text_buffer_add(&all, text, bytes);
         mem_free(text);
     }

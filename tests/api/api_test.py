@@ -139,6 +139,11 @@ class Chat(Scripted):
         self.assertIn('\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}'
                       '\n</tool_call>\n<tool_call>\n{"name": "get_time", "arguments": {}}',
                       rendered["prompt"])
+        changed = json.loads(json.dumps(body))  # by a person, say: then that is what was called
+        changed["messages"][1]["tool_calls"][0]["function"]["arguments"] = '{"city": "Oslo"}'
+        _, rendered = self.server.post("/apply-template", changed)
+        self.assertIn("Oslo", rendered["prompt"])
+        self.assertNotIn("Rome", rendered["prompt"])
 
     def test_conversation_goes_on(self):
         messages = [{"role": "system", "content": "Be brief."},
