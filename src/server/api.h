@@ -114,15 +114,16 @@ int api_add_prompt(struct api_call *call, struct job_spec *spec, int32_t *ids, s
 bool api_frame(struct api_call *call, const char *event, json_t *value);
 json_t *api_buffer_json(const struct text_buffer *buffer);
 
-/* Endpoints that only look: api_misc.c. Each returns 0 and *answer, or -1 and the error. */
-int api_tokenize(const struct api_context *context, const json_t *body, json_t **answer,
-                 struct api_error *error);
-int api_detokenize(const struct api_context *context, const json_t *body, json_t **answer,
-                   struct api_error *error);
-int api_apply_template(const struct api_context *context, const json_t *body, json_t **answer,
-                       struct api_error *error);
-int api_count_tokens(const struct api_context *context, const json_t *body, json_t **answer,
-                     struct api_error *error);
+/* Endpoints that only look: api_misc.c. Each adds JSON to the answer and
+ * returns 0, or -1 and the error. */
+int api_tokenize(const struct api_context *context, const json_t *body,
+                 struct text_buffer *answer, struct api_error *error);
+int api_detokenize(const struct api_context *context, const json_t *body,
+                   struct text_buffer *answer, struct api_error *error);
+int api_apply_template(const struct api_context *context, const json_t *body,
+                       struct text_buffer *answer, struct api_error *error);
+int api_count_tokens(const struct api_context *context, const json_t *body,
+                     struct text_buffer *answer, struct api_error *error);
 
 #ifdef __cplusplus
 }

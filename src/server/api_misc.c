@@ -19,8 +19,40 @@ static int need_object(const json_t *body, struct api_error *error)
                                                "object");
 }
 
-int api_tokenize(const struct api_context *context, const json_t *body, json_t **answer,
-                 struct api_error *error)
+/* Takes the reference. */
+static int answer_with(struct text_buffer *answer, json_t *value, struct api_error *error)
+{
+    const bool is_good = text_add_json(answer, value);
+    json_decref(value);
+    return is_good ? 0 : no_memory(error);
+}
+
+static bool add_piece(const struct fm_model *model, int32_t id, struct text_buffer *out)
+{
+    size_t bytes = 0;
+    const char *text = fm_token_text(model, id, &bytes);
+    json_t *piece = text_json(text, bytes);
+    const bool is_good = text_add_format(out, "{\"id\":%d,\"piece\":", (int)id) &&
+                         text_add_json(out, piece) && text_add_string(out, "}");
+    json_decref(piece);
+    return is_good;
+}
+
+/* As text at once: a megabyte has some hundred thousand tokens, and as values they take hundreds of
+ * bytes each. */
+static bool add_tokens(const struct fm_model *model, const int32_t *ids, size_t n, bool with_pieces,
+                       struct text_buffer *out)
+{
+    bool is_good = text_add_string(out, "{\"tokens\":[");
+    for (size_t i = 0; is_good && i < n; i++)
+        is_good = (i == 0 || text_add_string(out, ",")) &&
+                  (with_pieces ? add_piece(model, ids[i], out)
+                               : text_add_format(out, "%d", (int)ids[i]));
+    return is_good && text_add_string(out, "]}");
+}
+
+int api_tokenize(const struct api_context *context, const json_t *body,
+                 struct text_buffer *answer, struct api_error *error)
 {
     const struct fields f = {body, error, ""};
     struct fm_error err = {0};
@@ -41,21 +73,13 @@ int api_tokenize(const struct api_context *context, const json_t *body, json_t *
                                &err);
     if (rc != 0)
         return fail_fm(error, rc, "content", &err);
-    json_t *list = json_array();
-    for (size_t i = 0; i < n_ids; i++) {
-        size_t bytes = 0;
-        const char *text = fm_token_text(context->model, ids[i], &bytes);
-        (void)json_array_append_new(list, with_pieces ? json_pack("{s:i, s:o}", "id", (int)ids[i],
-                                                                  "piece", text_json(text, bytes))
-                                                      : json_integer(ids[i]));
-    }
+    const bool is_good = add_tokens(context->model, ids, n_ids, with_pieces, answer);
     fm_free(ids);
-    *answer = json_pack("{s:o}", "tokens", list);
-    return *answer != NULL ? 0 : no_memory(error);
+    return is_good ? 0 : no_memory(error);
 }
 
-int api_detokenize(const struct api_context *context, const json_t *body, json_t **answer,
-                   struct api_error *error)
+int api_detokenize(const struct api_context *context, const json_t *body,
+                   struct text_buffer *answer, struct api_error *error)
 {
     const struct fields f = {body, error, ""};
     struct text_buffer text = {0};
@@ -76,17 +100,14 @@ int api_detokenize(const struct api_context *context, const json_t *body, json_t
         else if (!text_buffer_add(&text, piece, bytes))
             (void)no_memory(error);
     }
-    if (error->fault == API_GOOD) {
-        *answer = json_pack("{s:o}", "content", api_buffer_json(&text));
-        if (*answer == NULL)
-            (void)no_memory(error);
-    }
+    if (error->fault == API_GOOD)
+        (void)answer_with(answer, json_pack("{s:o}", "content", api_buffer_json(&text)), error);
     text_buffer_clear(&text);
     return error->fault == API_GOOD ? 0 : -1;
 }
 
-int api_apply_template(const struct api_context *context, const json_t *body, json_t **answer,
-                       struct api_error *error)
+int api_apply_template(const struct api_context *context, const json_t *body,
+                       struct text_buffer *answer, struct api_error *error)
 {
     struct conversation c = {0};
     char *text = NULL;
@@ -96,17 +117,15 @@ int api_apply_template(const struct api_context *context, const json_t *body, js
         rc = openai_conversation(body, context->recall, &c, error);
     if (rc == 0)
         rc = conversation_render(&c, context->model, &text, &bytes, error);
-    if (rc == 0) {
-        *answer = json_pack("{s:o}", "prompt", text_json(text, bytes));
-        rc = *answer != NULL ? 0 : no_memory(error);
-    }
+    if (rc == 0)
+        rc = answer_with(answer, json_pack("{s:o}", "prompt", text_json(text, bytes)), error);
     fm_free(text);
     conversation_clear(&c);
     return rc;
 }
 
-int api_count_tokens(const struct api_context *context, const json_t *body, json_t **answer,
-                     struct api_error *error)
+int api_count_tokens(const struct api_context *context, const json_t *body,
+                     struct text_buffer *answer, struct api_error *error)
 {
     struct conversation c = {0};
     int32_t *ids = NULL;
@@ -116,10 +135,8 @@ int api_count_tokens(const struct api_context *context, const json_t *body, json
         rc = anthropic_conversation(body, context->recall, &c, error);
     if (rc == 0)
         rc = conversation_ids(&c, context->model, &ids, &n_ids, error);
-    if (rc == 0) {
-        *answer = json_pack("{s:I}", "input_tokens", (json_int_t)n_ids);
-        rc = *answer != NULL ? 0 : no_memory(error);
-    }
+    if (rc == 0)
+        rc = answer_with(answer, json_pack("{s:I}", "input_tokens", (json_int_t)n_ids), error);
     fm_free(ids);
     conversation_clear(&c);
     return rc;

@@ -152,7 +152,7 @@ static enum MHD_Result end_call(struct request *r)
 static enum MHD_Result answer_body(struct request *r)
 {
     json_error_t why;
-    json_t *answer = NULL;
+    struct text_buffer answer = {0};
     json_t *body = json_read(text_buffer_text(&r->body), r->body.n, &why);
     enum MHD_Result result;
     if (body == NULL) {
@@ -164,9 +164,10 @@ static enum MHD_Result answer_body(struct request *r)
     if (r->route->api != NULL)
         result = begin_call(r, body);
     else if (r->route->look(&r->server->context, body, &answer, &r->error) == 0)
-        result = reply_json(r, 200, answer);
+        result = reply_bytes(r, 200, "application/json", text_buffer_text(&answer), answer.n);
     else
         result = reply_error(r);
+    text_buffer_clear(&answer);
     json_decref(body);
     return result;
 }

@@ -75,7 +75,7 @@ struct route {
     const char *method;
     bool is_open; /* without the key */
     const struct api *api; /* or: */
-    int (*look)(const struct api_context *context, const json_t *body, json_t **answer,
+    int (*look)(const struct api_context *context, const json_t *body, struct text_buffer *answer,
                 struct api_error *error);
     enum MHD_Result (*get)(struct request *request);
 };

@@ -98,15 +98,17 @@ static void answer(struct api_call *call)
 static void look(unsigned which, const json_t *body)
 {
     struct api_error error = {0};
-    json_t *found = NULL;
+    struct text_buffer found = {0};
     const int rc = which == 0   ? api_tokenize(context(), body, &found, &error)
                    : which == 1 ? api_detokenize(context(), body, &found, &error)
                    : which == 2 ? api_apply_template(context(), body, &found, &error)
                                 : api_count_tokens(context(), body, &found, &error);
-    require((rc == 0) == (found != NULL), "an answer or an error");
+    json_t *answer = json_loadb(text_buffer_text(&found), found.n, JSON_ALLOW_NUL, NULL);
+    require((rc == 0) == json_is_object(answer), "an answer or an error");
     require((rc == 0) == (error.fault == API_GOOD), "an error has a fault");
     require(rc == 0 || error.text[0] != '\0', "an error has a sentence");
-    json_decref(found);
+    json_decref(answer);
+    text_buffer_clear(&found);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
