@@ -256,7 +256,7 @@ export class MockServer {
             }
         } else if (asked.includes("break off") || asked.includes("end early")) {
             n += await this.words("This much has arrived ", to);
-            await pause(50);
+            await pause(1500); // a browser drops what it has not read when it is reset
             asked.includes("break off") ? response.destroy() : response.end();
             return;
         } else if (asked.includes("fail inside")) {
