@@ -94,27 +94,27 @@ static void recall_calls(struct turn *turn, struct recall *recall)
     text_buffer_clear(&all);
 }
 
-/* System messages in front are one. False where this is none of them. */
-static bool join_system(struct conversation *c, const struct turn *turn)
+/* System messages in front are one. */
+static int join_system(struct conversation *c, const struct turn *turn)
 {
-    if (json_array_size(c->messages) > 0)
-        return false;
     const bool is_good = (!c->has_system || text_buffer_add(&c->system, "\n\n", 2)) &&
                          text_buffer_add(&c->system, text_buffer_text(&turn->content),
                                          turn->content.n);
     c->has_system = true;
-    return is_good;
+    return is_good ? 0 : -1;
 }
 
 /* The first message, before any other or when all are there. */
-static void close_system(struct conversation *c)
+static int close_system(struct conversation *c)
 {
     if (!c->has_system)
-        return;
-    (void)json_array_append_new(c->messages, json_pack("{s:s, s:o}", "role", "system", "content",
-                                                       api_buffer_json(&c->system)));
+        return 0;
+    const int rc = json_array_append_new(
+        c->messages, json_pack("{s:s, s:o}", "role", "system", "content",
+                               api_buffer_json(&c->system)));
     text_buffer_clear(&c->system);
     c->has_system = false;
+    return rc;
 }
 
 int conversation_add(struct conversation *c, struct turn *turn, struct recall *recall)
@@ -122,12 +122,17 @@ int conversation_add(struct conversation *c, struct turn *turn, struct recall *r
     if (c->messages == NULL)
         c->messages = json_array();
     const char *role = strcmp(turn->role, "developer") == 0 ? "system" : turn->role;
-    if (strcmp(role, "system") == 0 && join_system(c, turn)) {
+    const bool is_system = strcmp(role, "system") == 0;
+    if (is_system && json_array_size(c->messages) == 0) {
+        const int rc = join_system(c, turn);
         turn_clear(turn);
-        return 0;
+        return rc;
     }
-    close_system(c);
-    if (strcmp(role, "system") == 0)
+    if (close_system(c) != 0) {
+        turn_clear(turn);
+        return -1;
+    }
+    if (is_system)
         role = "user";
     recall_calls(turn, recall);
     json_t *message = json_pack("{s:s, s:o}", "role", role, "content",
@@ -207,7 +212,8 @@ static bool write_conversation(const struct conversation *c, struct text_buffer 
 
 static int check(struct conversation *c, struct api_error *error)
 {
-    close_system(c);
+    if (close_system(c) != 0)
+        return api_fail(error, API_INTERNAL, NULL, "no memory for the conversation");
     return json_array_size(c->messages) > 0
                ? 0 : api_fail(error, API_BAD, "messages", "'messages' must be an array with a "
                               "message at least");

@@ -10,9 +10,8 @@
 struct call {
     char id[64];
     char name[128];
-    json_t *arguments; /* touched with the lock only */
-    char *text;
-    size_t bytes;
+    char *text; /* what the model wrote, then the arguments as JSON */
+    size_t bytes, argument_bytes;
     uint64_t used;
 };
 
@@ -37,18 +36,12 @@ int recall_open(size_t most_bytes, unsigned most_calls, struct recall **out, str
     return 0;
 }
 
-static void clear_call(struct call *call)
-{
-    json_decref(call->arguments);
-    mem_free(call->text);
-}
-
 void recall_close(struct recall *r)
 {
     if (r == NULL)
         return;
     for (unsigned i = 0; i < r->n; i++)
-        clear_call(&r->calls[i]);
+        mem_free(r->calls[i].text);
     (void)pthread_mutex_destroy(&r->lock);
     mem_free(r);
 }
@@ -59,56 +52,69 @@ static void forget_oldest(struct recall *r)
     for (unsigned i = 1; i < r->n; i++)
         if (r->calls[i].used < r->calls[oldest].used)
             oldest = i;
-    r->bytes -= r->calls[oldest].bytes;
-    clear_call(&r->calls[oldest]);
+    r->bytes -= r->calls[oldest].bytes + r->calls[oldest].argument_bytes;
+    mem_free(r->calls[oldest].text);
     r->calls[oldest] = r->calls[--r->n];
 }
 
 void recall_add(struct recall *r, const char *id, const char *name,
                 const struct text_buffer *arguments, const char *text, size_t bytes)
 {
-    struct call call = {.bytes = bytes};
-    json_error_t why;
-    if (bytes > r->most_bytes || strlen(id) >= sizeof call.id || strlen(name) >= sizeof call.name)
+    struct call call = {.bytes = bytes, .argument_bytes = arguments->n};
+    const size_t both = bytes + arguments->n;
+    if (both > r->most_bytes || strlen(id) >= sizeof call.id || strlen(name) >= sizeof call.name)
         return;
-    call.arguments = json_read(text_buffer_text(arguments), arguments->n, &why);
-    call.text = mem_new(bytes + 1, 1, "a tool call", NULL);
-    if (call.text == NULL || call.arguments == NULL) {
-        clear_call(&call);
+    call.text = mem_new(both + 1, 1, "a tool call", NULL);
+    if (call.text == NULL)
         return;
-    }
     memcpy(call.text, text, bytes);
+    memcpy(call.text + bytes, text_buffer_text(arguments), arguments->n);
     (void)snprintf(call.id, sizeof call.id, "%s", id);
     (void)snprintf(call.name, sizeof call.name, "%s", name);
     (void)pthread_mutex_lock(&r->lock);
-    while (r->n > 0 && (r->n == r->most || r->bytes + bytes > r->most_bytes))
+    while (r->n > 0 && (r->n == r->most || r->bytes + both > r->most_bytes))
         forget_oldest(r);
     call.used = ++r->clock;
     r->calls[r->n++] = call;
-    r->bytes += bytes;
+    r->bytes += both;
     (void)pthread_mutex_unlock(&r->lock);
 }
 
-char *recall_find(struct recall *r, const char *id, const char *name, const json_t *arguments,
-                  size_t *bytes)
+/* A copy of the call that has this id, with a text of its own; its text is NULL when there is
+ * none. */
+static struct call copy_of(struct recall *r, const char *id)
 {
-    char *copy = NULL;
-    *bytes = 0;
+    struct call copy = {0};
     (void)pthread_mutex_lock(&r->lock);
     for (unsigned i = r->n; i-- > 0;) {
         struct call *call = &r->calls[i];
         if (strcmp(call->id, id) != 0)
             continue;
-        if (strcmp(call->name, name) != 0 || !json_equal(call->arguments, arguments))
-            break;
+        const size_t both = call->bytes + call->argument_bytes;
         call->used = ++r->clock;
-        copy = mem_new(call->bytes + 1, 1, "a tool call", NULL);
-        if (copy != NULL) {
-            memcpy(copy, call->text, call->bytes);
-            *bytes = call->bytes;
-        }
+        copy = *call;
+        copy.text = mem_new(both + 1, 1, "a tool call", NULL);
+        if (copy.text != NULL)
+            memcpy(copy.text, call->text, both);
         break;
     }
     (void)pthread_mutex_unlock(&r->lock);
     return copy;
+}
+
+char *recall_find(struct recall *r, const char *id, const char *name, const json_t *arguments,
+                  size_t *bytes)
+{
+    const struct call call = copy_of(r, id);
+    json_error_t why;
+    *bytes = call.bytes;
+    if (call.text == NULL)
+        return NULL;
+    json_t *sent = json_read(call.text + call.bytes, call.argument_bytes, &why);
+    const bool is_same = strcmp(call.name, name) == 0 && json_equal(sent, arguments);
+    json_decref(sent);
+    if (is_same)
+        return call.text;
+    mem_free(call.text);
+    return NULL;
 }

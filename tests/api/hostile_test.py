@@ -298,6 +298,22 @@ class Stopping(unittest.TestCase):
             thread.join()
             self.assertIn("shutting down", result[0])
 
+    def test_twice_in_a_prompt(self):
+        """It does not wait for a pass over a long prompt, which takes many seconds here."""
+        body = {"messages": [{"role": "user", "content": "a cat and a dog " * 800}]}
+        with Server(PROGRAM, NANO, "--cpu", "reference", "--threads", "1") as server:
+            result = []
+            thread = threading.Thread(target=self.stream_of, args=(server, body, result))
+            thread.start()
+            wait_until(lambda: metric(server, "requests_running") == 1)
+            server.process.send_signal(signal.SIGINT)
+            time.sleep(0.3)
+            began = time.monotonic()
+            self.assertEqual(server.stop(signal.SIGINT), 0)
+            thread.join()
+            self.assertIn("shutting down", result[0])
+            self.assertLess(time.monotonic() - began, 5)
+
     def test_snapshots(self):
         """After a restart a conversation is not computed again."""
         with tempfile.TemporaryDirectory() as folder:

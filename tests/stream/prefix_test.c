@@ -586,7 +586,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_rewind),    cmocka_unit_test(test_last_line),
         cmocka_unit_test(test_batches),   cmocka_unit_test(test_snapshots),
         cmocka_unit_test(test_limit),     cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_approximate), cmocka_unit_test(test_killed),
+        cmocka_unit_test(test_approximate), cmocka_unit_test(test_strangers),
+        cmocka_unit_test(test_damaged_is_replaced), cmocka_unit_test(test_killed),
     };
     const int rc = cmocka_run_group_tests(tests, NULL, NULL);
     clear_dir();
