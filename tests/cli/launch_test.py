@@ -24,14 +24,14 @@ AGENTS = ("claude", "codex", "opencode", "qwen", "pi")
 
 # Says how it was run, as JSON; a file that is named with --extension comes with its text.
 FAKE = f"""#!{sys.executable}
-import json, os, signal, sys
+import json, os, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(77))
 words = sys.argv[1:]
 files = [w for before, w in zip(words, words[1:]) if before == "--extension"]
 print(json.dumps({{"name": os.path.basename(sys.argv[0]), "args": words, "env": dict(os.environ),
                   "files": [open(f).read() for f in files]}}), flush=True)
-if "wait" in words:
-    signal.pause()
+while "wait" in words:  # a pause would miss a signal that comes just before it
+    time.sleep(0.05)
 if "die" in words:
     os.kill(os.getpid(), signal.SIGKILL)
 sys.exit(5 if "fail" in words else 0)
