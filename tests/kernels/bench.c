@@ -166,6 +166,7 @@ static double matmul_seconds(const struct machine *m, const struct kernels *k,
 /* On a busy machine the limit is found by trying often. */
 static void bench_format(struct machine *m, const struct kernels *k, const struct weight *w)
 {
+    static const size_t tokens[] = {10, 64, LONG_TOKENS}; /* an expert's in a prompt, more, all */
     const double read = peak_read(k->name, m->memory, m->bytes);
     m->read = read > m->read ? read : m->read;
     const struct quant *format = w->quant;
@@ -175,9 +176,9 @@ static void bench_format(struct machine *m, const struct kernels *k, const struc
     printf("%-10s %-16s", k->name, format->name);
     print_rate((double)(w->n_rows * row_bytes) / matmul_seconds(m, k, w, w->n_rows, 1), m->read);
     print_rate((double)(few * row_bytes) / matmul_seconds(m, k, w, few, 1), m->read_cached);
-    for (size_t n = 64; n <= LONG_TOKENS; n *= 8)
-        print_rate(2.0 * PANEL_ROWS * N_COLS * (double)n /
-                       matmul_seconds(m, k, w, PANEL_ROWS, n), peak);
+    for (unsigned i = 0; i < sizeof tokens / sizeof tokens[0]; i++)
+        print_rate(2.0 * PANEL_ROWS * N_COLS * (double)tokens[i] /
+                       matmul_seconds(m, k, w, PANEL_ROWS, tokens[i]), peak);
     printf("\n");
     fflush(stdout);
 }
@@ -345,8 +346,8 @@ static void bench_level(const struct bench_options *o, const struct level *level
     printf("\n%s: one thread reads %.1f GB/s, from the cache %.1f; int8 %.1f Gop/s, float %.1f\n",
            level->name, m->read * 1e-9, m->read_cached * 1e-9, m->int8 * 1e-9, m->flt * 1e-9);
     if (o->kernel == NULL || strcmp(o->kernel, "matmul") == 0) {
-        printf("%-10s %-16s %15s %15s %15s %15s\n", "level", "format", "matvec GB/s",
-               "cached GB/s", "n=64 Gop/s", "n=512 Gop/s");
+        printf("%-10s %-16s %15s %15s %15s %15s %15s\n", "level", "format", "matvec GB/s",
+               "cached GB/s", "n=10 Gop/s", "n=64 Gop/s", "n=512 Gop/s");
         for (unsigned i = 0; quant_at(i) != NULL; i++) {
             struct weight w;
             if (!is_format_chosen(o, quant_at(i)))

@@ -22,13 +22,14 @@ struct tile_config {
     uint8_t rows[16];
 };
 
-static void configure_tiles(unsigned step)
+static void configure_tiles(unsigned step, unsigned n_tokens)
 {
     struct tile_config c = {.palette = 1};
     for (unsigned i = 0; i < 8; i++) {
         c.rows[i] = TILE_ROWS;
         c.row_bytes[i] = TILE_BYTES;
     }
+    c.rows[0] = c.rows[1] = c.rows[2] = c.rows[3] = c.rows[4] = c.rows[6] = (uint8_t)n_tokens;
     c.row_bytes[4] = c.row_bytes[6] = (uint16_t)step;
     c.rows[5] = c.rows[7] = (uint8_t)(step / 4);
     /* gcc 12 believes that the instruction reads eight bytes and drops stores to the others. */
@@ -44,6 +45,16 @@ struct tokens {
     int32_t *start;  /* the same: what sums begin with */
     unsigned step;   /* columns that one instruction takes: a group, or 64 of a longer one */
 };
+
+/* Tokens are folded four at a time: those behind the last have factors that cost no time. */
+static void pad_tokens(size_t n, size_t n_groups, const struct tokens *to)
+{
+    for (size_t t = n; t % 4 != 0; t++)
+        for (size_t g = 0; g < n_groups; g++) {
+            const size_t at = t / TILE_ROWS * TILE_ROWS * n_groups + g * TILE_ROWS + t % TILE_ROWS;
+            to->scale[at] = to->offset[at] = 0;
+        }
+}
 
 static void gather_tokens(const struct kernel_matmul *m, const struct tokens *to)
 {
@@ -67,6 +78,7 @@ static void gather_tokens(const struct kernel_matmul *m, const struct tokens *to
             to->start[at] = -(int32_t)quant->zero * m->in.sum[row * n_groups + g];
         }
     }
+    pad_tokens(m->n, n_groups, to);
 }
 
 /* The sums of group g: an instruction for each `step` columns. */
@@ -203,6 +215,180 @@ static void tile_tokens(const struct kernel_matmul *m, const struct panel *p,
         tile_block(m, p, tokens, ahead, t, (unsigned)(m->n - t), has_bias);
 }
 
+static void tile_panels(const struct kernel_matmul *m, struct panel *p, const struct tokens *tokens)
+{
+    configure_tiles(tokens->step, TILE_ROWS);
+    for (size_t r = m->begin; r < m->end; r += p->blocks[0].n) {
+        row_block_at(m, r, &p->blocks[0]);
+        panel_fill(m, &p->blocks[0], NULL, p->codes[0], p->scales[0], p->biases[0]);
+        const size_t next = r + p->blocks[0].n;
+        struct ahead ahead = {.n_parts = 0};
+        if (next < m->end)
+            ahead = ahead_of(m->w, next);
+        else if (m->next != NULL)
+            ahead = ahead_of(m->next, m->next_row);
+        tile_tokens(m, p, tokens, &ahead);
+    }
+}
+
+/* ---- interleaved rows ------------------------------------------------------------------------
+ * Their codes need no panel: what a tile wants of a group is unpacked while the groups before it
+ * are multiplied and folded, and never leaves the nearest cache. */
+
+/* So many groups before the tile unit wants it: bytes that were just stored come late into a
+ * tile. */
+#define UNPACKED_AHEAD 3
+#define UNPACKED_GROUPS 4 /* at least as many as are ahead */
+#define MOST_GROUP 128
+
+struct unpacked {
+    _Alignas(64) uint8_t codes[UNPACKED_GROUPS][MOST_GROUP * LANES];
+    _Alignas(64) tile_sums sums[2];
+};
+
+/* A row block with 16 tokens or fewer. Constants where the functions below are inlined: bits, group
+ * and n, the tokens rounded up. */
+struct tile_product {
+    const struct interleaved *in;
+    const struct tokens *tokens;
+    const int8_t *token_codes; /* of these tokens */
+    size_t factors;            /* where theirs begin in scale and offset */
+    bool is_first;             /* of the products with this row block */
+    struct unpacked *unpacked;
+};
+
+INLINE void unpack_group(const struct tile_product *p, size_t g, unsigned group)
+{
+    const uint8_t *from = p->in->codes + g * group * LANES / 2;
+    uint8_t *to = p->unpacked->codes[g % UNPACKED_GROUPS];
+    UNROLL for (unsigned i = 0; i < group; i += 8) {
+        const vc x = vc_load(from + i / 2 * LANES);
+        vc_store(to + i * LANES, vc_low_nibbles(x));
+        vc_store(to + (i + 4) * LANES, vc_high_nibbles(x));
+    }
+}
+
+/* The sums of group g into tile s, from there to memory; t and c are tiles for tokens and codes. */
+#define TILE_GROUP(s, t, c, g)                                                                     \
+    do {                                                                                           \
+        const unsigned step = group < TILE_BYTES ? group : TILE_BYTES;                             \
+        const uint8_t *codes = bits == 8 ? p->in->codes + (g) * group * LANES                      \
+                                         : p->unpacked->codes[(g) % UNPACKED_GROUPS];              \
+        const int8_t *rows = p->token_codes + (g) * group * TILE_ROWS;                             \
+        _tile_zero(s);                                                                             \
+        UNROLL for (unsigned at = 0; at < group; at += step) {                                     \
+            _tile_loadd(t, rows + at * TILE_ROWS, step);                                           \
+            _tile_loadd(c, codes + at * LANES, TILE_BYTES);                                        \
+            _tile_dpbsud(s, t, c);                                                                 \
+        }                                                                                          \
+    } while (0)
+#define TILE_STORE(s) _tile_stored(s, p->unpacked->sums[s], TILE_BYTES)
+
+/* Asks for the same group of the next row block. */
+INLINE void fetch_next(const struct interleaved *in, size_t g, unsigned bits, unsigned group)
+{
+    const size_t bytes = (size_t)group * LANES * bits / 8, at = g * bytes;
+    if (at >= in->next.codes_step)
+        return;
+    UNROLL for (size_t i = 0; i < bytes; i += MEM_CACHE_LINE)
+        __builtin_prefetch(in->next.codes + at + i, 0, 2);
+    __builtin_prefetch(in->next.scales + g * 2 * LANES, 0, 2);
+    __builtin_prefetch(in->next.biases + g * 2 * LANES, 0, 2);
+}
+
+INLINE void fold_group(const struct tile_product *p, size_t g, unsigned n, vf acc[TILE_ROWS])
+{
+    const struct interleaved *in = p->in;
+    const vf scale = halves_at(in->scales + g * 2 * LANES, in->is_f16);
+    const vf bias = halves_at(in->biases + g * 2 * LANES, in->is_f16);
+    const float *token_scale = p->tokens->scale + p->factors + g * TILE_ROWS;
+    const float *token_offset = p->tokens->offset + p->factors + g * TILE_ROWS;
+    UNROLL for (unsigned t = 0; t < n; t++) {
+        const vi dots = _mm512_load_si512(p->unpacked->sums[g % 2] + t * LANES);
+        acc[t] = vf_fma(vf_mul(scale, vf_set1(token_scale[t])), vf_of_vi(dots), acc[t]);
+        acc[t] = vf_fma(bias, vf_set1(token_offset[t]), acc[t]);
+    }
+}
+
+INLINE void tile_row_block(const struct tile_product *p, unsigned bits, unsigned group, unsigned n,
+                           vf out[TILE_ROWS])
+{
+    const size_t n_groups = p->in->n_groups;
+    vf acc[TILE_ROWS];
+    UNROLL for (unsigned t = 0; t < n; t++)
+        acc[t] = vf_zero();
+    for (size_t g = 0; bits == 4 && g < UNPACKED_AHEAD && g < n_groups; g++)
+        unpack_group(p, g, group);
+    TILE_GROUP(0, 4, 5, 0);
+    TILE_STORE(0);
+    for (size_t g = 0; g < n_groups; g++) {
+        const bool has_more = g + 1 < n_groups, is_even = g % 2 == 0;
+        if (bits == 4 && g + UNPACKED_AHEAD < n_groups)
+            unpack_group(p, g + UNPACKED_AHEAD, group);
+        if (has_more && is_even)
+            TILE_GROUP(1, 6, 7, g + 1);
+        else if (has_more)
+            TILE_GROUP(0, 4, 5, g + 1);
+        if (p->is_first)
+            fetch_next(p->in, g, bits, group);
+        fold_group(p, g, n, acc);
+        if (has_more && is_even)
+            TILE_STORE(1);
+        else if (has_more)
+            TILE_STORE(0);
+    }
+    UNROLL for (unsigned t = 0; t < n; t++)
+        out[t] = acc[t];
+}
+
+#define TILE_ROW_BLOCK(n)                                                                          \
+    static __attribute__((noinline)) void tile_row_block_##n(const struct tile_product *p,         \
+                                                             vf out[TILE_ROWS])                    \
+    {                                                                                              \
+        const bool is_wide = p->in->bits == 8;                                                     \
+        switch (p->in->group) {                                                                    \
+        case 32:                                                                                   \
+            is_wide ? tile_row_block(p, 8, 32, n, out) : tile_row_block(p, 4, 32, n, out);         \
+            break;                                                                                 \
+        case 64:                                                                                   \
+            is_wide ? tile_row_block(p, 8, 64, n, out) : tile_row_block(p, 4, 64, n, out);         \
+            break;                                                                                 \
+        default:                                                                                   \
+            is_wide ? tile_row_block(p, 8, MOST_GROUP, n, out)                                     \
+                    : tile_row_block(p, 4, MOST_GROUP, n, out);                                    \
+        }                                                                                          \
+    }
+TILE_ROW_BLOCK(4)
+TILE_ROW_BLOCK(8)
+TILE_ROW_BLOCK(12)
+TILE_ROW_BLOCK(16)
+
+static void tile_interleaved(const struct kernel_matmul *m, const struct tokens *tokens)
+{
+    static void (*const functions[])(const struct tile_product *, vf *) = {
+        tile_row_block_4, tile_row_block_8, tile_row_block_12, tile_row_block_16};
+    struct unpacked unpacked;
+    for (size_t t0 = 0; t0 < m->n; t0 += TILE_ROWS) {
+        const size_t n = m->n - t0 < TILE_ROWS ? m->n - t0 : TILE_ROWS, fours = (n + 3) / 4;
+        struct interleaved in = interleaved_of(m->w);
+        const struct tile_product p = {
+            .in = &in, .tokens = tokens, .token_codes = tokens->codes + t0 * m->w->n_cols,
+            .factors = t0 * in.n_groups, .is_first = t0 == 0, .unpacked = &unpacked};
+        if (t0 == 0 || n < TILE_ROWS)
+            configure_tiles(tokens->step, (unsigned)fours * 4);
+        interleaved_move(&in, m->begin / LANES);
+        for (size_t r = m->begin; r < m->end; r += LANES, interleaved_move(&in, 1)) {
+            vf out[TILE_ROWS];
+            interleaved_foresee(m, r, 1, &in);
+            functions[fours - 1](&p, out);
+            for (size_t t = 0; t < n; t++)
+                vf_store(kernel_out(m, t0 + t, r), out[t]);
+        }
+    }
+}
+
+/* ---- the product ----------------------------------------------------------------------------- */
+
 /* scratch: one block of the panel, then the tokens: for 16 of them at most 16
  * bytes of codes and 12 of factors a column. */
 static void matmul_tiles(const struct kernel_matmul *m)
@@ -221,18 +407,10 @@ static void matmul_tiles(const struct kernel_matmul *m)
     tokens.codes = (int8_t *)(tokens.start + n * n_groups);
     if (!m->has_same_inputs)
         gather_tokens(m, &tokens);
-    configure_tiles(tokens.step);
-    for (size_t r = m->begin; r < m->end; r += p.blocks[0].n) {
-        row_block_at(m, r, &p.blocks[0]);
-        panel_fill(m, &p.blocks[0], NULL, p.codes[0], p.scales[0], p.biases[0]);
-        const size_t next = r + p.blocks[0].n;
-        struct ahead ahead = {.n_parts = 0};
-        if (next < m->end)
-            ahead = ahead_of(m->w, next);
-        else if (m->next != NULL)
-            ahead = ahead_of(m->next, m->next_row);
-        tile_tokens(m, &p, &tokens, &ahead);
-    }
+    if (m->w->is_interleaved)
+        tile_interleaved(m, &tokens);
+    else
+        tile_panels(m, &p, &tokens);
     _tile_release();
 }
 
@@ -246,7 +424,7 @@ static void matmul_amx(const struct kernel_matmul *m)
 
 static uint64_t tile_peak(uint64_t n_rounds)
 {
-    configure_tiles(TILE_BYTES);
+    configure_tiles(TILE_BYTES, TILE_ROWS);
     for (uint64_t i = 0; i < n_rounds; i++) {
         _tile_dpbsud(0, 4, 5);
         _tile_dpbsud(1, 4, 5);
