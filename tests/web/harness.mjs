@@ -12,7 +12,7 @@ export const REAL_PID = Number(process.env.FLASHMOE_WEB_PID);
 // A question that nano, at temperature 0, answers until it may not go on, and the settings for it:
 // it takes seconds.
 export const LONG = REAL_URL ? "Write a C function that copies a string." : "slow";
-export const LONG_SETTINGS = {temperature: 0, max_tokens: 2000};
+export const LONG_SETTINGS = {temperature: 0, max_tokens: 3000};
 const SHORT_SETTINGS = {temperature: 0, max_tokens: 120};
 
 let browser;
@@ -91,6 +91,20 @@ export class Window {
         while (!await condition()) {
             assert.ok(Date.now() < end, `in vain waited for: ${what}`);
             await new Promise((resolve) => setTimeout(resolve, 30));
+        }
+    }
+
+    // A real server has written its answer before a busy browser has moved: it stands still
+    // meanwhile.
+    async whileHeld(act) {
+        if (this.server) {
+            return act();
+        }
+        process.kill(REAL_PID, "SIGSTOP");
+        try {
+            return await act();
+        } finally {
+            process.kill(REAL_PID, "SIGCONT");
         }
     }
 

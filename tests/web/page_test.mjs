@@ -32,7 +32,8 @@ for (const way of ["button", "Escape"]) {
     both(`${way} stops an answer and keeps what has arrived`, async (w) => {
         await w.send(LONG);
         await w.until("some text", async () => (await w.texts())[1]?.length > 10);
-        await (way === "button" ? w.page.click("#stop") : w.page.keyboard.press("Escape"));
+        await w.whileHeld(() =>
+            way === "button" ? w.page.click("#stop") : w.page.keyboard.press("Escape"));
         await w.finish();
         const [, kept] = await w.texts();
         assert.ok(kept.length > 10);
