@@ -47,8 +47,10 @@ def readahead_of(model):
     """The file that holds the readahead of the disk on which the model lies."""
     device = os.stat(model).st_dev
     at = pathlib.Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve()
-    return next(p / "queue" / "read_ahead_kb" for p in (at, at.parent)
-                if (p / "queue").is_dir())
+    for disk in (at, at.parent):
+        if (disk / "queue").is_dir():
+            return disk / "queue" / "read_ahead_kb"
+    sys.exit(f"{model}: its file system has no disk of its own; put the models on one")
 
 
 def run_limited(command, limit):
@@ -165,6 +167,7 @@ def main():
     parser.add_argument("--stretches", type=int, default=6)
     parser.add_argument("--skip", choices=["llama.cpp"], help="measure the other alone")
     args = parser.parse_args()
+    cgroup.need_root()
     n_bytes = sum(p.stat().st_size for p in pathlib.Path(args.fmoe).iterdir())
     limits = ([int(word) for word in args.limit.split(",")] if args.limit
               else [n_bytes // 4, n_bytes // 2])

@@ -89,6 +89,7 @@ def main():
     parser.add_argument("--memory", default="auto")
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
+    cgroup.need_root()
     shape = json.loads(subprocess.run([args.flashmoe, "inspect", args.model, "--json"], check=True,
                                       capture_output=True, text=True).stdout)
     n_bytes = shape["dense_bytes"] + shape["expert_token_bytes"]

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import subprocess
+import sys
 import time
 
 
@@ -51,6 +52,11 @@ class Group:
                 return self.path.rmdir()
             except OSError: # what it held is being given back
                 time.sleep(0.1)
+
+
+def need_root():
+    if os.geteuid() != 0:
+        sys.exit("a cold page cache and memory limits need root: run this with sudo")
 
 
 def drop_page_cache():

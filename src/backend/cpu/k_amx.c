@@ -1,5 +1,6 @@
 /* AMX int8 tiles over AVX-512 with VNNI: products with many tokens. One tile instruction multiplies
  * 16 tokens with 16 weight rows over 64 columns; what is left is the fold over groups. */
+#include <assert.h>
 #include <stdbool.h>
 #include <string.h>
 
@@ -354,6 +355,7 @@ INLINE void tile_row_block(const struct tile_product *p, unsigned bits, unsigned
             is_wide ? tile_row_block(p, 8, 64, n, out) : tile_row_block(p, 4, 64, n, out);         \
             break;                                                                                 \
         default:                                                                                   \
+            assert(p->in->group == MOST_GROUP);                                                    \
             is_wide ? tile_row_block(p, 8, MOST_GROUP, n, out)                                     \
                     : tile_row_block(p, 4, MOST_GROUP, n, out);                                    \
         }                                                                                          \
