@@ -14,6 +14,10 @@ export const REAL_PID = Number(process.env.FLASHMOE_WEB_PID);
 export const LONG = REAL_URL ? "Write a C function that copies a string." : "slow";
 export const LONG_SETTINGS = {temperature: 0, max_tokens: 3000};
 const SHORT_SETTINGS = {temperature: 0, max_tokens: 120};
+// Ends a test that hangs. No test may need a fast machine: they wait for what they want to see.
+const DEADLINE_MS = 600000;
+
+const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 let browser;
 before(async () => {
@@ -54,10 +58,9 @@ export class Window {
         await this.page.press("#input", "Enter");
     }
 
-    // Until no answer is being made. A real model may take its time.
+    // Waits until no answer is being made.
     finish() {
-        return this.page.waitForSelector("#send", {state: "visible",
-                                                   timeout: REAL_URL ? 60000 : 10000});
+        return this.page.waitForSelector("#send", {state: "visible"});
     }
 
     async ask(text) {
@@ -86,31 +89,49 @@ export class Window {
         });
     }
 
-    async until(what, condition, ms = 8000) {
-        const end = Date.now() + ms;
+    async until(what, condition) {
+        const end = Date.now() + DEADLINE_MS;
         while (!await condition()) {
-            assert.ok(Date.now() < end, `in vain waited for: ${what}`);
-            await new Promise((resolve) => setTimeout(resolve, 30));
+            assert.ok(Date.now() < end, `waited in vain for: ${what}`);
+            await pause(30);
+            if (this.tickMs) {
+                await this.page.clock.runFor(this.tickMs);
+            }
         }
     }
 
-    // A real server has written its answer before a busy browser has moved: it stands still
-    // meanwhile.
-    async whileHeld(act) {
+    // Waits for a condition in the middle of an answer, then acts. A real server would have
+    // written the whole answer before a busy browser shows its first words. So it runs in short
+    // bursts until the condition holds, and stands still during the act.
+    async whenMidAnswer(what, condition, act) {
         if (this.server) {
+            await this.until(what, condition);
             return act();
         }
-        process.kill(REAL_PID, "SIGSTOP");
         try {
+            await this.until(what, async () => {
+                process.kill(REAL_PID, "SIGCONT");
+                await pause(20);
+                process.kill(REAL_PID, "SIGSTOP");
+                await pause(80);
+                return condition();
+            });
             return await act();
         } finally {
             process.kill(REAL_PID, "SIGCONT");
         }
     }
 
-    untilText(selector, pattern, ms) {
+    untilText(selector, pattern) {
         return this.until(`${selector} ${pattern}`, async () =>
-            pattern.test((await this.page.locator(selector).allTextContents()).join("\n")), ms);
+            pattern.test((await this.page.locator(selector).allTextContents()).join("\n")));
+    }
+
+    // Stops the page's clock. From now on a page second passes only while a test waits: each look
+    // of until() lets half a second pass.
+    async stopClock() {
+        this.tickMs = 500;
+        await this.page.clock.pauseAt(await this.page.evaluate(() => Date.now() + 100));
     }
 }
 
@@ -135,9 +156,11 @@ async function run(options, body) {
     const server = REAL_URL ? null : await new MockServer(mock).start();
     const context = await browser.newContext({viewport: {width: 1280, height: 800},
                                               ...contextOptions});
+    context.setDefaultTimeout(DEADLINE_MS);
     const window = new Window(server, context, await context.newPage());
     try {
         await window.watch();
+        await window.page.clock.install();
         if (REAL_URL) {
             await window.page.addInitScript((text) => {
                 localStorage["flashmoe.settings"] ??= text;
@@ -159,17 +182,15 @@ async function run(options, body) {
 
 // A test for any server.
 export function both(name, body, options = {}) {
-    test(name, {timeout: 180000}, () => run(options, body));
+    test(name, () => run(options, body));
 }
 
 // A test for the real server alone.
 export function real(name, body, options = {}) {
-    test(name, {timeout: 180000, skip: REAL_URL ? false : "needs a real server"},
-         () => run(options, body));
+    test(name, {skip: REAL_URL ? false : "needs a real server"}, () => run(options, body));
 }
 
 // A test that needs the scripted answers.
 export function scripted(name, body, options = {}) {
-    test(name, {timeout: 30000, skip: REAL_URL ? "needs scripted answers" : false},
-         () => run(options, body));
+    test(name, {skip: REAL_URL ? "needs scripted answers" : false}, () => run(options, body));
 }

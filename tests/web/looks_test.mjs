@@ -17,12 +17,14 @@ both("the live figures are the server's", async (w) => {
         assert.equal(await w.page.locator("#m-hits").textContent(), "93.4");
         assert.equal(await w.page.locator("#m-limit").textContent(), "–");
     }
-    await w.send(REAL_URL ? LONG : STORY);
-    await w.untilText("#requests", /1 active/);
-    await w.untilText("#m-speed", /^[1-9]/);
+    await w.send(LONG);
+    await w.whenMidAnswer("the figures of a request", async () =>
+        /1 active/.test(await w.page.locator("#requests").textContent()) &&
+        /^[1-9]/.test(await w.page.locator("#m-speed").textContent()), () => {});
     if (w.server) {
         await w.untilText("#m-disk", /^1\.[789]\d$/);
         await w.untilText("#m-limit", /^87\.1$/);
+        await w.page.click("#stop");
     }
     await w.finish();
     await w.untilText("#requests", /0 active/);
@@ -31,7 +33,8 @@ both("the live figures are the server's", async (w) => {
 scripted("a change of topic changes the expert map", async (w) => {
     await w.untilText("#map-summary", /^[\d,]+ of [\d,]+ experts in memory; /);
     await w.ask(STORY);
-    await w.page.waitForTimeout(1200);
+    await w.stopClock();
+    await w.untilText("#map-summary", /; 0 changed/);
     const before = await mapPixels(w.page);
     await w.send(VERSE);
     let most = 0;
@@ -48,7 +51,7 @@ scripted("what changed while the panel was closed did not change just now", asyn
     const before = await mapPixels(w.page);
     await w.page.click("#toggle-engine");
     await w.ask(VERSE);
-    await w.page.waitForTimeout(5500);
+    await w.page.clock.fastForward(5500);
     await w.page.click("#toggle-engine");
     await w.until("a new map", async () => differing(before, await mapPixels(w.page)) > 0.02);
     assert.match(await shown(), /; 0 changed/);
@@ -60,8 +63,7 @@ scripted("the map says of each expert what the server says", async (w) => {
     const bits = truth.resident.map((row) => Array.from(row, (c) =>
         parseInt(c, 16).toString(2).padStart(4, "0")).join(""));
     const here = bits.join("").split("1").length - 1;
-    await w.untilText("#map-summary", new RegExp(`^${here} of 512 experts in memory; 0 changed`),
-                      9000);
+    await w.untilText("#map-summary", new RegExp(`^${here} of 512 experts in memory; 0 changed`));
     await w.page.locator("#map").focus();
     await w.page.keyboard.press("Home");
     for (const [key, layer, expert] of [["ArrowDown", 1, 0], ["ArrowRight", 1, 1],
@@ -115,7 +117,7 @@ for (const [nLayers, nExperts] of [[1, 7], [8, 64], [48, 128], [94, 512]]) {
         await w.until("the map to fit its panel again", () => w.page.evaluate(() =>
             document.getElementById("map").getBoundingClientRect().width <=
             document.getElementById("map-home").getBoundingClientRect().width &&
-            !document.querySelector("dialog[open]")), 2000);
+            !document.querySelector("dialog[open]")));
     }, {mock: {nLayers, nExperts}});
 }
 

@@ -97,8 +97,9 @@ scripted("hostile answers are inert", async (w) => {
     assert.ok(HOSTILE.includes("onload"));
 });
 
+// Long enough that a quadratic parser needs minutes, so that the limit needs no fast machine.
 scripted("hostile texts cost no more than their length", async (w) => {
-    const n = 40000;
+    const n = 400000;
     const texts = ["[", "*", "**a", "`", "``a`", "_a ", "~~", "![", "[a](", "> ", "- ", "|", "<h",
                    "https://", "(", "\\", "1. ", "#", "*a **b ", "|a|b|\n|-|-|\n", "   - a\n",
                    "> > "]
@@ -112,6 +113,6 @@ scripted("hostile texts cost no more than their length", async (w) => {
             new MarkdownView(document.createElement("div")).update(t);
             return performance.now() - start;
         }, text);
-        assert.ok(ms < 1500, `${JSON.stringify(text.slice(0, 20))}...: ${Math.round(ms)} ms`);
+        assert.ok(ms < 30000, `${JSON.stringify(text.slice(0, 20))}...: ${Math.round(ms)} ms`);
     }
 });

@@ -99,9 +99,30 @@ export class MockServer {
         this.requests = []; // bodies of chat requests
         this.aborted = 0;
         this.active = 0;
-        this.busyLeft = 0;
+        this.isBusy = false;
+        this.retryAfter = "1";
         this.key = "";
         this.sockets = new Set();
+        this.nAllowed = Infinity; // pieces of answers that may still be sent
+        this.wake = () => {};
+    }
+
+    // Lets the answers send n more pieces, then wait.
+    allow(n) {
+        this.nAllowed = n;
+        this.wake();
+    }
+
+    release() {
+        this.allow(Infinity);
+    }
+
+    // Waits until one more piece may be sent or the client is gone.
+    async turn(isGone) {
+        while (this.nAllowed <= 0 && !isGone()) {
+            await Promise.race([new Promise((resolve) => (this.wake = resolve)), pause(20)]);
+        }
+        this.nAllowed--;
     }
 
     async start(port = 0) {
@@ -196,9 +217,9 @@ export class MockServer {
                        "This model's context is 4096 tokens; the request has 5120.");
             return;
         }
-        if (this.busyLeft > 0) {
-            this.busyLeft--;
-            this.error(response, 503, "overloaded", "The queue is full.", {"Retry-After": "1"});
+        if (this.isBusy) {
+            this.error(response, 503, "overloaded", "The queue is full.",
+                       {"Retry-After": this.retryAfter});
             return;
         }
         response.writeHead(200, {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"});
@@ -223,6 +244,7 @@ export class MockServer {
                     return 0;
                 }
                 if (part) {
+                    await this.turn(isGone);
                     delta({[name]: part});
                     this.experts.step();
                     await pause(this.wordMs);
@@ -239,8 +261,8 @@ export class MockServer {
         let finish = "stop";
         if (asked.includes("progress")) {
             for (let done = 0; done <= 2048; done += 256) {
+                await this.turn(to.isGone);
                 put({choices: [], prompt_progress: {processed: done, total: 2048}});
-                await pause(60);
             }
         }
         response.write(": ping\n\n");
@@ -250,13 +272,13 @@ export class MockServer {
                                   "reasoning_content");
         }
         if (asked.includes("slow")) {
-            for (let i = 0; i < 2000 && !to.isGone(); i++) {
+            for (let i = 0; !to.isGone(); i++) {
                 delta({content: `word${i} `});
                 await pause(20);
             }
         } else if (asked.includes("break off") || asked.includes("end early")) {
             n += await this.words("This much has arrived ", to);
-            await pause(1500); // a browser drops what it has not read when it is reset
+            await this.turn(to.isGone); // a browser drops what it has not read when it is reset
             asked.includes("break off") ? response.destroy() : response.end();
             return;
         } else if (asked.includes("fail inside")) {

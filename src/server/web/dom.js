@@ -2,7 +2,8 @@
 
 export const byId = (id) => document.getElementById(id);
 
-// el("button", {class: "icon", onclick: f, "aria-label": "Stop"}, child, "text", ...)
+// el("button", {class: "icon", onclick: f, "aria-label": "Stop"}, child, "text", [children], ...)
+// Give lists of any length as arrays: a call takes only so many arguments.
 export function el(tag, attributes = {}, ...children) {
     const node = document.createElement(tag);
     for (const [name, value] of Object.entries(attributes)) {
@@ -14,7 +15,9 @@ export function el(tag, attributes = {}, ...children) {
             node.setAttribute(name, value);
         }
     }
-    node.append(...children);
+    for (const child of children.flat()) {
+        node.append(child);
+    }
     return node;
 }
 

@@ -376,9 +376,9 @@ function renderTable(block) {
            inline(text ?? ""));
     return el("div", {class: "table", tabindex: "0", role: "region", "aria-label": "Table"},
               el("table", {},
-                 el("thead", {}, el("tr", {}, ...block.head.map(
+                 el("thead", {}, el("tr", {}, block.head.map(
                      (text, i) => cell("th", text, block.sides[i])))),
-                 el("tbody", {}, ...block.rows.map((row) => el("tr", {}, ...block.sides.map(
+                 el("tbody", {}, block.rows.map((row) => el("tr", {}, block.sides.map(
                      (side, i) => cell("td", row[i], side)))))));
 }
 
@@ -401,11 +401,11 @@ function render(block) {
         return el(`h${Math.min(block.level + 3, 6)}`, {class: `h${block.level}`},
                   inline(block.text));
     case "rule": return el("hr");
-    case "quote": return el("blockquote", {}, ...block.blocks.map(render));
+    case "quote": return el("blockquote", {}, block.blocks.map(render));
     case "table": return renderTable(block);
     case "list":
         return el(block.isOrdered ? "ol" : "ul", {start: block.start === 1 ? null : block.start},
-                  ...block.items.map(renderItem));
+                  block.items.map(renderItem));
     default: return el("p", {}, inline(block.text));
     }
 }
