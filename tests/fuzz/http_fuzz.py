@@ -205,7 +205,7 @@ class Fuzz:
             self.look()
             if self.server.process.poll() is None:
                 now = self.server.resident_kib()
-                if time.monotonic() - begin < self.options.seconds * 0.3:
+                if warm_kib == 0 or time.monotonic() - begin < self.options.seconds * 0.3:
                     warm_kib = now
                 most_kib = max(most_kib, now)
         for thread in threads:

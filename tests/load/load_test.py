@@ -26,7 +26,8 @@ import time
 NO_END = {"16383": -100, "16381": -100}
 LEAVING = 0.2
 KIB_SLACK = 24 << 10  # allocators keep some; a leak of 100 bytes per request would show
-LATE_SECONDS = 30
+# Ends what hangs. How quick the server is, is printed; no machine is too slow for this test.
+LATE_SECONDS = 600
 
 
 # ---- HTTP over plain sockets ----------------------------------------------------------------
@@ -277,10 +278,15 @@ async def run_load(server, options, rng):
     wanted = await alone(server.port, asked)
     end = time.monotonic() + options.seconds
 
+    def is_over():
+        enough = tally.n_good >= len(asked) and tally.n_left > 0
+        now = time.monotonic()
+        return len(tally.faults) >= 20 or now > end + LATE_SECONDS or (enough and now > end)
+
     async def send():
         client = Client(server.port)
         own = random.Random(rng.random())
-        while time.monotonic() < end and len(tally.faults) < 20:
+        while not is_over():
             try:
                 await one_request(client, asked, wanted, own, tally)
             except (OSError, asyncio.IncompleteReadError, ValueError) as error:
@@ -289,7 +295,7 @@ async def run_load(server, options, rng):
         client.drop()
 
     async def watch():
-        while time.monotonic() < end:
+        while not is_over():
             resident.append(server.resident_kib())
             await asyncio.sleep(max(0.5, options.seconds / 200))
 
@@ -334,11 +340,11 @@ async def run_idle(server, options, _):
         return status
 
     async def is_pinged(client):
-        """Something has come besides that which is sent with the headers."""
+        """Waits until something has come besides what is sent with the headers."""
         got = b""
-        while not client.reader.at_eof():
+        while got.count(b"\n\n") < 2 and not client.reader.at_eof():
             try:
-                got += await asyncio.wait_for(client.reader.read(1 << 16), 0.5)
+                got += await asyncio.wait_for(client.reader.read(1 << 16), LATE_SECONDS)
             except asyncio.TimeoutError:
                 break
         return got.count(b"\n\n") >= 2
@@ -357,7 +363,7 @@ async def run_idle(server, options, _):
         await asyncio.sleep(0.7)
     n_pinged = sum(await asyncio.gather(*(is_pinged(client) for client in clients)))
     if n_pinged < n:
-        faults.append(f"only {n_pinged} of {n} streams were pinged within 7 seconds")
+        faults.append(f"only {n_pinged} of {n} streams were pinged")
     for client in clients:
         client.drop()
     for name in ("requests_queued", "requests_running"):
@@ -367,8 +373,6 @@ async def run_idle(server, options, _):
         faults.append("the answer afterwards is another than before")
     print(f"Idle: {n} streams, headers within {max(first):.1f} s, /health within {slowest:.2f} s, "
           f"{n_pinged} pinged; resident {before >> 10} MiB before, {during >> 10} MiB with them")
-    if slowest > 2:
-        faults.append(f"/health took {slowest:.1f} s")
     if not options.no_memory and during - before > n * 64 + KIB_SLACK:
         faults.append(f"{n} streams cost {during - before} KiB")
     return faults
@@ -435,7 +439,7 @@ async def run_rude(server, options, rng):
         client = Client(server.port)
         await client.open()
         for i in range(10 ** 6):
-            if time.monotonic() > end + 10 or client.reader.at_eof() or \
+            if time.monotonic() > end + LATE_SECONDS or client.reader.at_eof() or \
                     client.writer.transport.is_closing():
                 break
             client.writer.write(text[i:i + 1] or b" ")
@@ -451,7 +455,8 @@ async def run_rude(server, options, rng):
     async def be_honest():
         nonlocal slowest
         client, i = Client(server.port), 0
-        while time.monotonic() < end:
+        while time.monotonic() < end or (tally.n_good < 5 and
+                                         time.monotonic() < end + LATE_SECONDS):
             path, body = asked[i % len(asked)]
             begin = time.monotonic()
             status, _, data = await client.ask(path, body)
