@@ -45,6 +45,10 @@ load: test-deps all
 fuzz: test-deps
 	tests/fuzz/run.sh $(SECONDS)
 
+# Plants the faults of tests/mutate/faults.py one by one: each must fail its tests. Before a release.
+mutate: test-deps
+	@python3 tests/mutate/mutate.py
+
 lint: test-deps
 	@python3 tools/lint.py
 
@@ -58,7 +62,7 @@ uninstall:
 	@while read -r file || [ -n "$$file" ]; do rm -fv "$(DESTDIR)$$file"; done < build/installed.txt
 
 clean:
-	rm -rf build build-debug build-asan build-tsan build-fuzz
+	rm -rf build build-debug build-asan build-tsan build-fuzz build-mutate
 
 help:
 	@echo "make             build/flashmoe and the libraries, optimised"
@@ -70,10 +74,11 @@ help:
 	@echo "make fuzz        fuzz every parser (needs clang), SECONDS=600 each"
 	@echo "make agents      coding agents from npm hold conversations with the server"
 	@echo "make load        200 clients at the server for SECONDS=600, and rude ones"
+	@echo "make mutate      plant faults in the code one by one; the tests must notice each"
 	@echo "make lint        the rules of the house only"
 	@echo "make install     PREFIX=/usr/local DESTDIR="
 	@echo "make uninstall   remove what make install wrote"
 	@echo "make clean       remove the build folders"
 	@echo "make, make run and make test first install the packages that are missing (tools/deps.sh)."
 
-.PHONY: all deps test-deps run test debug asan tsan agents load fuzz lint install uninstall clean help
+.PHONY: all deps test-deps run test debug asan tsan agents load fuzz mutate lint install uninstall clean help
