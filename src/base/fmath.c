@@ -27,3 +27,15 @@ double fmath_pow_of(double base, double exponent)
 {
     return exp_double(exponent * fmath_log(base));
 }
+
+bool fmath_all_finite(const float *x, size_t n)
+{
+    int32_t largest = 0; /* signed, which is what SSE2 can compare */
+    for (size_t i = 0; i < n; i++) {
+        int32_t bits;
+        memcpy(&bits, &x[i], sizeof bits);
+        bits &= 0x7fffffff;
+        largest = bits > largest ? bits : largest;
+    }
+    return largest < 0x7f800000;
+}
