@@ -30,12 +30,12 @@ double fmath_pow_of(double base, double exponent)
 
 bool fmath_all_finite(const float *x, size_t n)
 {
-    int32_t largest = 0; /* signed, which is what SSE2 can compare */
+    /* One more in the exponent carries into the sign where the exponent was all ones. */
+    uint32_t seen = 0;
     for (size_t i = 0; i < n; i++) {
-        int32_t bits;
+        uint32_t bits;
         memcpy(&bits, &x[i], sizeof bits);
-        bits &= 0x7fffffff;
-        largest = bits > largest ? bits : largest;
+        seen |= (bits & 0x7fffffffu) + 0x00800000u;
     }
-    return largest < 0x7f800000;
+    return (seen & 0x80000000u) == 0;
 }
