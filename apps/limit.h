@@ -35,7 +35,21 @@ struct limit {
     double least_per_s, most_per_s; /* tokens: nothing overlaps, everything does; 0: not known */
     double tok_per_s;         /* reached; 0: nothing was decoded */
     double percent;           /* of most_per_s; 0: not known */
+    /* tok_per_s is above what the limit allows (limit_is_exceeded), so one of the speeds was
+     * measured too low: the percentage is not known. */
+    bool is_exceeded;
 };
+
+/* Whether a share of a limit, in percent, is beyond what measurements that vary explain. Such a
+ * share is never shown: something else used the machine while its speed was measured, or the
+ * processor's cache holds what the limit takes from memory. */
+#define LIMIT_PERCENT_MAX 105.0
+static inline bool limit_is_exceeded(double percent)
+{
+    return percent > LIMIT_PERCENT_MAX;
+}
+#define LIMIT_EXCEEDED_WHY "the machine was busy when its speed was measured, or the processor's " \
+                           "cache holds the model"
 
 /* The bytes of a token at `position` that reads miss_bytes from the disk. */
 struct limit_load limit_load_of(const struct fm_model_info *info, double position,
@@ -51,12 +65,13 @@ void limit_between(const struct fm_stats *before, const struct fm_stats *after,
                    const struct fm_model_info *info, double first_position, double disk_per_s,
                    double memory_per_s, struct limit *limit);
 
-/* One object; what is not known is null. */
+/* One object; what is not known is null. "was_busy": is_exceeded. */
 json_t *limit_json(const struct limit *limit);
 
 /* "57.0% of 12.34 tok/s, bound by the disk: a token takes 81 ms of the disk (123.0 MiB) and 40 ms
- * of memory (1.5 GiB); without any overlap 8.26 tok/s" */
-#define LIMIT_TEXT_BYTES 256
+ * of memory (1.5 GiB); without any overlap 8.26 tok/s"; where the limit is exceeded, that and why
+ * instead of the share. */
+#define LIMIT_TEXT_BYTES 384
 const char *limit_text(const struct limit *limit, char text[LIMIT_TEXT_BYTES]);
 
 #endif

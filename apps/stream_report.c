@@ -34,7 +34,10 @@ static void print_pass(const struct stream_pass *pass, const char *name)
     const struct limit *limit = &pass->limit;
     (void)printf("%6s%10.2f%8.1f%11.3f", name, limit->tok_per_s, 100 * pass->hit_rate,
                  pass->bytes_per_token * 1e-6);
-    if (limit->most_per_s > 0)
+    if (limit->is_exceeded)
+        (void)printf("%10s%10.2f%9s\n", limit->is_io_bound ? "disk" : "memory", limit->most_per_s,
+                     "busy");
+    else if (limit->most_per_s > 0)
         (void)printf("%10s%10.2f%9.1f\n", limit->is_io_bound ? "disk" : "memory",
                      limit->most_per_s, limit->percent);
     else
@@ -71,6 +74,16 @@ static void print_elastic(const struct stream *s)
     }
 }
 
+static void print_busy(const struct stream *s)
+{
+    bool is_any = false;
+    for (unsigned i = 0; i < s->n_points; i++)
+        for (unsigned pass = 0; pass < STREAM_PASSES; pass++)
+            is_any |= s->points[i].passes[pass].limit.is_exceeded;
+    if (is_any)
+        (void)printf("busy         faster than the limit allows: %s\n", LIMIT_EXCEEDED_WHY);
+}
+
 int stream_print_table(const struct stream *s)
 {
     char budget[UNIT_BYTES], expert[UNIT_BYTES];
@@ -92,6 +105,7 @@ int stream_print_table(const struct stream *s)
     (void)printf("\ntokens       %u in a pass; the logits %s\n", s->n_tokens,
                  s->depends_on_budget ? "depend on the budget (approximate)"
                                       : "are the same at every budget");
+    print_busy(s);
     print_topics(s);
     print_elastic(s);
     print_speed("disk read", s->disk, s->n_measured);
@@ -175,9 +189,9 @@ static void fill_curves(const struct stream *s, struct curves *c)
     for (unsigned pass = 0; pass < STREAM_PASSES; pass++)
         for (unsigned i = 0; i < s->n_points; i++) {
             const struct stream_pass *p = &s->points[i].passes[pass];
-            const bool is_known = p->limit.most_per_s > 0;
+            const bool is_known = p->limit.most_per_s > 0 && !p->limit.is_exceeded;
             c->y[pass][CURVE_SPEED][i] = p->limit.tok_per_s;
-            c->y[pass][CURVE_LIMIT][i] = is_known ? p->limit.most_per_s : NAN;
+            c->y[pass][CURVE_LIMIT][i] = p->limit.most_per_s > 0 ? p->limit.most_per_s : NAN;
             c->y[pass][CURVE_HITS][i] = 100 * p->hit_rate;
             c->y[pass][CURVE_BYTES][i] = p->bytes_per_token * 1e-6;
             c->y[pass][CURVE_PERCENT][i] = is_known ? p->limit.percent : NAN;

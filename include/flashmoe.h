@@ -431,13 +431,28 @@ struct fm_batch_item {
     size_t n_ids;
     int rc; /* filled in: 0 when all of its tokens are computed, or why not */
 };
-/* FM_ERR_CANCELLED when some sessions were cancelled, FM_ERR_BUDGET when there is no memory for the
- * tokens of some: the others are computed, with the bits that they would have had. Any other
- * failure ends the evaluation for all sessions that are not done. */
+/* A fault ends the evaluation of those sessions alone that it concerns, and the others are computed
+ * with the bits that they would have had: FM_ERR_CANCELLED, the session was cancelled;
+ * FM_ERR_BUDGET or FM_ERR_NOMEM, there is no memory for its tokens; FM_ERR_IO or FM_ERR_FORMAT, an
+ * expert that its tokens chose cannot be read or is damaged; FM_ERR_FORMAT, it has a value or a
+ * logit that is NaN or infinite. Returns 0 when every item's rc is 0; otherwise the first rc that
+ * is not 0, FM_ERR_CANCELLED only when there is no other. A call with wrong arguments,
+ * FM_ERR_ARG, computes nothing. */
 FM_API int fm_eval_batch(struct fm_model *model, struct fm_batch_item *items, size_t n_items,
                          struct fm_error *err);
 
-/* Logits after the last token, [vocabulary] floats, valid until the next evaluation. */
+/* Why the session's last evaluation failed. In a batch every session has a reason of its own. */
+struct fm_failure {
+    int code;          /* as fm_batch_item.rc; 0: it has not failed */
+    int layer, expert; /* the weights at fault; -1: not of one layer, not of an expert */
+    char text[FM_ERROR_BYTES];    /* as fm_error.text: may name files */
+    char summary[FM_ERROR_BYTES]; /* the same without any path, for those who may not know them */
+};
+/* Valid until the session's next evaluation. Calls with wrong arguments (FM_ERR_ARG) do not change
+ * it. */
+FM_API const struct fm_failure *fm_session_failure(const struct fm_session *session);
+
+/* Logits after the last token, [vocabulary] finite floats, valid until the next evaluation. */
 FM_API const float *fm_session_logits(const struct fm_session *session);
 
 /* XXH3-128, in hexadecimal, of every logits row this session has produced since it was opened,
@@ -632,9 +647,10 @@ struct fm_sampler;
 FM_API int fm_sampler_open(const struct fm_model *model, const struct fm_sampling *sampling,
                            struct fm_sampler **out, struct fm_error *err);
 FM_API void fm_sampler_close(struct fm_sampler *sampler);
-/* A token id, or FM_ERR_FORMAT when no logit is a number: the weights are damaged, or keys or
- * values exceed f16 (fm_model_options.kv), or the bias forbids every token. Padding rows of the
- * vocabulary, which have no token, are never chosen. */
+/* A token id, or FM_ERR_FORMAT when a logit is NaN or INFINITY, or none is above -INFINITY, or the
+ * bias forbids every token. A session's own logits are always finite. -INFINITY, which
+ * fm_grammar_mask writes too, is a token that must not come. Padding rows of the vocabulary, which
+ * have no token, are never chosen. */
 FM_API int32_t fm_sampler_pick(struct fm_sampler *sampler, const float *logits);
 /* What fm_sampler_pick would draw from, best first, without drawing: `ids` and `probabilities` have
  * room for the vocabulary. Returns how many there are, or FM_ERR_FORMAT as above. */
@@ -653,7 +669,7 @@ struct fm_logprob {
  * filters, padding rows included. `chosen` is filled in for its id; `top` gets the n_top most
  * likely tokens, best first, the lower id first among equals. Returns how many of them there are,
  * or FM_ERR_ARG for an id that the model does not have, or FM_ERR_FORMAT when the logits give no
- * distribution. */
+ * distribution: one is NaN or INFINITY, or all are -INFINITY. */
 FM_API int fm_logprobs(const struct fm_model *model, const float *logits,
                        struct fm_logprob *chosen, struct fm_logprob *top, unsigned n_top);
 

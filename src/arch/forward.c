@@ -1,8 +1,10 @@
 #include "arch/forward.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <string.h>
 
+#include "base/fmath.h"
 #include "base/mem.h"
 #include "base/plat.h"
 
@@ -253,6 +255,51 @@ static void drop_given_up(struct forward *f, const struct batch *batch)
         f->arch->place(&f->step);
 }
 
+/* ---- values that are not finite ------------------------------------------------------------- */
+
+/* What gives the values of a row, beside the layers. */
+#define FROM_EMBEDDING (-1)
+#define FROM_HEAD (-2)
+
+/* Gives up a segment, one of whose rows has a value that is not finite. */
+static void fail_row(const struct forward *f, const struct batch *batch, uint32_t segment,
+                     uint32_t row, int layer, const float *x, size_t n)
+{
+    struct batch_fault fault = {.layer = layer < 0 ? -1 : layer, .expert = -1};
+    char where[32];
+    bool has_nan = false;
+    for (size_t i = 0; i < n; i++)
+        has_nan |= x[i] != x[i];
+    (void)snprintf(where, sizeof where, "layer %d", layer);
+    (void)err_set(&fault.err, FM_ERR_FORMAT,
+                  "%s gives %s that are %s at position %u: its weights are damaged%s",
+                  layer == FROM_EMBEDDING ? "the embedding"
+                                          : layer == FROM_HEAD ? "the output head" : where,
+                  layer == FROM_HEAD ? "logits" : "values",
+                  has_nan ? "not numbers (NaN)" : "infinite",
+                  batch->segments[segment].sequence->position + row,
+                  layer < 0 || f->options.kv_format == &kv_f32
+                      ? "" : ", or keys or values exceed the range of f16; try --kv f32");
+    batch->hooks.fault(batch->hooks.ctx, segment, &fault);
+}
+
+/* The first row of a segment with a value that is not finite ends it here, where the layer is
+ * known: later rows and layers only show the consequences. One pass over the rows of a layer costs
+ * less than a thousandth of computing them. */
+static void check_rows(const struct forward *f, const struct batch *batch, int layer)
+{
+    const size_t hidden = f->model->shape.hidden;
+    for (uint32_t s = 0; s < f->step.n_segments; s++) {
+        const float *x = f->step.x + f->segments[s].first_row * hidden;
+        uint32_t row = 0;
+        if (fmath_all_finite(x, f->segments[s].n_rows * hidden))
+            continue;
+        while (fmath_all_finite(x + row * hidden, hidden))
+            row++;
+        fail_row(f, batch, f->in_batch[s], row, layer, x + row * hidden, hidden);
+    }
+}
+
 /* ---- the routed experts of one layer -------------------------------------------------------- */
 
 static void group_rows(struct forward *f)
@@ -403,8 +450,51 @@ static void sweep_ahead(struct forward *f, uint32_t layer)
         expert_cache_sweep(f->cache, expert_layer);
 }
 
-static int run_experts(struct forward *f, const struct batch *batch, uint32_t layer,
-                       struct fm_error *err)
+/* Gives up the segments whose rows chose an expert that cannot be read: the others have no use for
+ * it, and no row depends on another. What the expert's rows get from this layer is never read. */
+static void fail_expert(const struct forward *f, const struct batch *batch, uint32_t expert,
+                        const struct batch_fault *fault)
+{
+    const struct expert_groups *g = &f->groups;
+    uint32_t p = g->start[expert];
+    for (uint32_t s = 0; s < f->step.n_segments; s++) {
+        const uint32_t end = f->segments[s].first_row + f->segments[s].n_rows;
+        const bool has_rows = p < g->start[expert + 1] && g->rows[p] < end;
+        if (has_rows)
+            batch->hooks.fault(batch->hooks.ctx, f->in_batch[s], fault);
+        while (p < g->start[expert + 1] && g->rows[p] < end)
+            p++;
+    }
+}
+
+/* Computes the experts of the plan: those that are there, and the shared one, while bytes travel;
+ * then each as it lands. Ends early when every segment is given up. */
+static void run_plan(struct forward *f, const struct batch *batch, uint32_t layer)
+{
+    struct expert_item items[ARCH_EXPERTS_TOGETHER];
+    struct batch_fault fault = {.layer = (int)layer};
+    const uint32_t most = experts_together(f);
+    const uint64_t asked_ns = f->lap_ns;
+    bool is_first = true;
+    int rc;
+    do {
+        uint32_t n;
+        rc = expert_cache_next(f->cache, is_first, items, most, &n, &fault.err);
+        f->times.wait_ns += lap(f);
+        if (n > 0 || is_first) {
+            f->times.read_ns = f->lap_ns - asked_ns; /* the last ones were missing, if any were */
+            run_ready(f, layer, items, n, is_first);
+            f->times.compute_ns += lap(f);
+        }
+        if (rc < 0) {
+            fault.expert = (int)f->groups.chosen[items[n].index].expert;
+            fail_expert(f, batch, (uint32_t)fault.expert, &fault);
+        }
+        is_first = false;
+    } while (rc != 0 && !all_given_up(f, batch));
+}
+
+static void run_experts(struct forward *f, const struct batch *batch, uint32_t layer)
 {
     struct step *step = &f->step;
     const uint32_t expert_layer = f->arch->expert_layer(f->model->arch, layer);
@@ -420,32 +510,14 @@ static int run_experts(struct forward *f, const struct batch *batch, uint32_t la
     if (f->lookahead.is_on)
         look_ahead(f, layer, expert_layer);
     f->times.route_ns = lap(f);
-    const uint64_t asked_ns = f->lap_ns;
-    /* What is there, and the shared expert, while bytes travel; then each as it lands. */
-    struct expert_item items[ARCH_EXPERTS_TOGETHER];
-    const uint32_t most = experts_together(f);
-    uint32_t n;
-    int rc = expert_cache_next(f->cache, true, items, most, &n, err);
-    f->times.wait_ns = lap(f);
-    bool is_over = false;
-    for (bool is_first = true; rc >= 0 && !is_over && (n > 0 || is_first); is_first = false) {
-        f->times.read_ns = f->lap_ns - asked_ns; /* the last ones were missing, if any were */
-        run_ready(f, layer, items, n, is_first);
-        f->times.compute_ns += lap(f);
-        is_over = all_given_up(f, batch);
-        if (!is_over)
-            rc = expert_cache_next(f->cache, false, items, most, &n, err);
-        f->times.wait_ns += lap(f);
-    }
+    run_plan(f, batch, layer);
+    const bool is_over = all_given_up(f, batch); /* then nobody wants the rest */
     expert_cache_end(f->cache);
     if (is_over)
-        return 0; /* nobody wants the rest */
-    if (rc == 0) {
-        sweep_ahead(f, layer + 1);
-        f->arch->close(step, layer);
-    }
+        return;
+    sweep_ahead(f, layer + 1);
+    f->arch->close(step, layer);
     f->times.compute_ns += lap(f);
-    return rc;
 }
 
 /* ---- the pass -------------------------------------------------------------------------------- */
@@ -524,6 +596,11 @@ static void flush_head(struct forward *f, const struct batch *batch, const struc
         if (s->wants_hidden)
             batch->hooks.hidden(batch->hooks.ctx, rows[i].segment, rows[i].row,
                                 f->model->shape.n_layers, normed + i * hidden);
+        if (!fmath_all_finite(f->logits + i * vocabulary, vocabulary)) {
+            fail_row(f, batch, rows[i].segment, rows[i].row, FROM_HEAD,
+                     f->logits + i * vocabulary, vocabulary);
+            continue;
+        }
         batch->hooks.logits(batch->hooks.ctx, rows[i].segment, rows[i].row,
                             f->logits + i * vocabulary);
     }
@@ -555,66 +632,62 @@ static void run_head(struct forward *f, const struct batch *batch)
         flush_head(f, batch, rows, n);
 }
 
-static int run_layers(struct forward *f, const struct batch *batch, struct fm_error *err)
+static void run_layers(struct forward *f, const struct batch *batch)
 {
+    check_rows(f, batch, FROM_EMBEDDING);
     for (uint32_t layer = 0; layer < f->model->shape.n_layers; layer++) {
         batch->hooks.before_layer(batch->hooks.ctx, layer);
         drop_given_up(f, batch);
         if (f->step.n_segments == 0)
-            return 0;
+            return;
         show_hidden(f, batch, layer);
         point_at_layer(f, batch, layer);
         begin_times(f);
         f->arch->mix(&f->step, layer);
         f->times.mix_ns = lap(f);
-        int rc = 0;
         if (f->arch->expert_layer(f->model->arch, layer) == ARCH_NO_EXPERTS) {
             f->arch->dense(&f->step, layer);
             f->times.compute_ns = lap(f);
         } else {
-            rc = run_experts(f, batch, layer, err);
+            run_experts(f, batch, layer);
         }
-        if (rc != 0)
-            return rc;
+        check_rows(f, batch, (int)layer);
         end_times(f, batch, layer);
     }
-    return 0;
 }
 
 /* All layers for one token that is decoded alone, which looks ahead or not. */
-static int run_token(struct forward *f, const struct batch *batch, struct fm_error *err)
+static void run_token(struct forward *f, const struct batch *batch)
 {
     struct expert_cache_stats before, after;
     expert_cache_stats(f->cache, &before);
     const uint64_t begin_ns = plat_now_ns();
     lookahead_begin_token(&f->lookahead);
-    int rc = run_layers(f, batch, err);
+    run_layers(f, batch);
     expert_cache_stats(f->cache, &after);
     lookahead_end_token(&f->lookahead, plat_now_ns() - begin_ns, after.n_misses - before.n_misses);
     f->lookahead.is_on = false;
-    return rc;
 }
 
-int forward_run(struct forward *f, const struct batch *batch, struct fm_error *err)
+void forward_run(struct forward *f, const struct batch *batch)
 {
     lay_out_rows(f, batch);
     f->is_timed = batch->hooks.times != NULL;
     f->arch->embed(&f->step);
     f->arch->place(&f->step);
-    int rc = f->step.n_rows == 1 && f->cache != NULL ? run_token(f, batch, err)
-                                                     : run_layers(f, batch, err);
-    if (rc != 0)
-        return rc;
+    if (f->step.n_rows == 1 && f->cache != NULL)
+        run_token(f, batch);
+    else
+        run_layers(f, batch);
     drop_given_up(f, batch);
     if (f->step.n_segments == 0)
-        return 0;
+        return;
     begin_times(f);
     run_head(f, batch);
     f->times.compute_ns = lap(f);
     end_times(f, batch, f->model->shape.n_layers);
     for (uint32_t s = 0; s < f->step.n_segments; s++)
         sequence_advance(batch_segment(f, batch, s)->sequence, f->segments[s].n_rows);
-    return 0;
 }
 
 bool forward_recall(const struct forward *f, uint32_t expert_layer, struct lookahead_layer *layer)

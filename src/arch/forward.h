@@ -39,6 +39,12 @@ struct batch_times {
     uint64_t n_hits, n_misses, bytes_read;
 };
 
+/* Why a segment cannot be computed. */
+struct batch_fault {
+    int layer, expert;   /* the weights it came from; -1: not of one layer, not of an expert */
+    struct fm_error err; /* code and sentence, which may name files */
+};
+
 /* Called during the pass. `segment` and `row` count within the batch and the segment. */
 struct batch_hooks {
     void *ctx;
@@ -46,6 +52,10 @@ struct batch_hooks {
     /* True: the segment is given up, and stays so. Asked before every layer and the head, where its
      * rows leave the batch, and between experts, where the pass ends when it was the last one. */
     bool (*is_given_up)(void *ctx, uint32_t segment);
+    /* Rows of the segment chose an expert that cannot be read, or gave a value that is not finite.
+     * From here on is_given_up must return true for it. The other segments go on. May be called
+     * again for the same segment. */
+    void (*fault)(void *ctx, uint32_t segment, const struct batch_fault *fault);
     void (*hidden)(void *ctx, uint32_t segment, uint32_t row, uint32_t layer, const float *x);
     void (*route)(void *ctx, uint32_t segment, uint32_t row, uint32_t layer, const uint32_t *ids,
                   const float *weights);
@@ -75,9 +85,9 @@ void forward_close(struct forward *forward); /* accepts NULL */
 /* What looking ahead has foreseen in an expert layer so far; false when there is no such layer. */
 bool forward_recall(const struct forward *f, uint32_t expert_layer, struct lookahead_layer *layer);
 
-/* Advances every sequence by its tokens, but for those that are given up. These, and after a
- * failure all of the batch, have to go back: sequence_rewind. */
-int forward_run(struct forward *forward, const struct batch *batch, struct fm_error *err);
+/* Advances every sequence by its tokens, but for those that are given up. These have to go back:
+ * sequence_rewind. */
+void forward_run(struct forward *forward, const struct batch *batch);
 
 #ifdef __cplusplus
 }

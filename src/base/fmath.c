@@ -27,3 +27,15 @@ double fmath_pow_of(double base, double exponent)
 {
     return exp_double(exponent * fmath_log(base));
 }
+
+bool fmath_all_finite(const float *x, size_t n)
+{
+    /* One more in the exponent carries into the sign where the exponent was all ones. */
+    uint32_t seen = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], sizeof bits);
+        seen |= (bits & 0x7fffffffu) + 0x00800000u;
+    }
+    return (seen & 0x80000000u) == 0;
+}

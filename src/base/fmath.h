@@ -9,6 +9,8 @@
 #define FLASHMOE_BASE_FMATH_H
 
 #include <math.h> /* fmaf and fma: instructions, or libm's, which round once too; nothing else */
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -20,6 +22,9 @@ float fmath_exp_of(float x);
 double fmath_log_of(double x);
 /* base^exponent for base > 0; relative error below 1e-14. For tables made when a model opens. */
 double fmath_pow_of(double base, double exponent);
+
+/* Whether none of x[n] is NaN or infinite: 0.1 ns a float. */
+bool fmath_all_finite(const float *x, size_t n);
 
 static inline float fmath_float_of_bits(uint32_t bits)
 {

@@ -118,6 +118,29 @@ static void test_log_and_pow(void **state)
     assert_true(most_pow < 1e-14);
 }
 
+/* One value anywhere decides; every other value of all bits there are is finite. */
+static void test_all_finite(void **state)
+{
+    (void)state;
+    static const uint32_t bad[] = {0x7f800000, 0xff800000, 0x7f800001, 0xffc00000, 0x7fffffff,
+                                   0xffffffff};
+    static const uint32_t good[] = {0, 0x80000000, 1, 0x807fffff, 0x7f7fffff, 0xff7fffff,
+                                    0x3f800000};
+    float x[67];
+    assert_true(fmath_all_finite(NULL, 0));
+    for (size_t n = 1; n <= 67; n++)
+        for (size_t at = 0; at < n; at++) {
+            for (size_t i = 0; i < n; i++)
+                x[i] = fmath_float_of_bits(good[(i + at) % 7]);
+            assert_true(fmath_all_finite(x, n));
+            for (size_t b = 0; b < 6; b++) {
+                memcpy(&x[at], &bad[b], sizeof x[at]); /* a copy keeps a NaN's bits */
+                assert_false(fmath_all_finite(x, n));
+                assert_true(fmath_all_finite(x, at) && fmath_all_finite(x + at + 1, n - at - 1));
+            }
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -125,6 +148,7 @@ int main(void)
         cmocka_unit_test(test_sigmoid_silu_softplus),
         cmocka_unit_test(test_sincos),
         cmocka_unit_test(test_log_and_pow),
+        cmocka_unit_test(test_all_finite),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

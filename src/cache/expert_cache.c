@@ -266,8 +266,8 @@ static void hand_out(struct expert_cache *cache, uint32_t slot, struct expert_it
     items[(*n)++] = (struct expert_item){cache->slots[slot].plan_index, slot_memory(cache, slot)};
 }
 
-/* Hands out a slot that has landed, or says why its read failed. A guess that failed is read again:
- * then it is known whether it can be read. */
+/* Hands out a slot that has landed. Where its read failed, says why and leaves the expert in
+ * items[*n]. A guess that failed is read again: then it is known whether it can be read. */
 static int take_outcome(struct expert_cache *cache, uint32_t i, struct expert_item *items,
                         uint32_t *n, struct fm_error *err)
 {
@@ -279,6 +279,7 @@ static int take_outcome(struct expert_cache *cache, uint32_t i, struct expert_it
         return 0;
     }
     if (slot->state == SLOT_FAILED) {
+        items[*n] = (struct expert_item){.index = slot->plan_index};
         int rc = expert_store_explain(cache->store, &cache->reads[slot->read], err);
         cache_make_empty(cache, i);
         return rc;

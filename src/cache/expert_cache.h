@@ -1,8 +1,8 @@
 /* The expert cache: a pool of slots, reserved at open and reused until close. The unit of work is
  * one layer's plan: begin names the experts the layer needs and starts reading those that are
  * missing; next hands out those that are ready, resident ones first and the others as they land;
- * end closes the plan. An expert that was asked for is always the expert that is handed out; a read
- * that fails makes next fail.
+ * end closes the plan. An expert that was asked for is always the expert that is handed out; one
+ * that cannot be read is reported by next, and the plan goes on with the others.
  *
  * A plan may name more experts than there are slots: handing out the next experts releases those
  * before them, and their slots are reused.
@@ -56,12 +56,14 @@ struct expert_item {
 };
 
 /* Up to `most` items that are ready, waiting for the first unless `polls`, which may find none. 1
- * when there is more to come or was just handed out, 0 when all have been handed out before, or
- * an error. */
+ * when there is more to come or was just handed out, 0 when all have been handed out before. A
+ * negative code when an expert could not be read: items[*n].index is that expert, the *n items
+ * before it are ready, and the plan goes on with the next call. Such an expert is reported once;
+ * the next plan that names it reads it again. */
 int expert_cache_next(struct expert_cache *cache, bool polls, struct expert_item *items,
                       uint32_t most, uint32_t *n, struct fm_error *err);
 
-/* Always called after begin, also after a failure; waits for its reads still under way. */
+/* Always called after begin, also when experts are left; waits for its reads still under way. */
 void expert_cache_end(struct expert_cache *cache);
 
 /* ---- guesses --------------------------------------------------------------------------------- */

@@ -1,6 +1,8 @@
 /* The passes of the engine thread: what is computed together, and what becomes of the logits. */
+#include <stdio.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/plat.h"
 #include "server/jobs_internal.h"
@@ -226,7 +228,7 @@ static void drop_the_gone(struct engine *e)
     }
 }
 
-static void end_failed(struct engine *e, struct job *job, int rc, const struct fm_error *err)
+static void end_failed(struct engine *e, struct job *job, int rc, const char *why)
 {
     if (job_is_cancelled(job))
         engine_end(e, job, FM_ERR_CANCELLED, "cancelled");
@@ -235,7 +237,24 @@ static void end_failed(struct engine *e, struct job *job, int rc, const struct f
     else if (jobs_is_stopping_now(job->jobs))
         engine_end(e, job, JOB_ERR_SHUTDOWN, "the server is shutting down");
     else
-        engine_end(e, job, rc, err->text);
+        engine_end(e, job, rc, why);
+}
+
+/* The session could not be computed. Paths are the operator's business: the client is told what is
+ * wrong without them, and the log has the whole sentence. */
+static void end_faulty(struct engine *e, struct job *job, int rc, const struct fm_error *err)
+{
+    const struct fm_failure *failure = fm_session_failure(job->session);
+    char why[FM_ERROR_BYTES + 64];
+    if (failure->code != rc) { /* the call as a whole was refused */
+        end_failed(e, job, rc, err->text);
+        return;
+    }
+    if (failure->layer >= 0 || rc == FM_ERR_IO || rc == FM_ERR_FORMAT)
+        log_warn("server", "a request failed: %s", failure->text);
+    (void)snprintf(why, sizeof why, "%s%s", failure->summary,
+                   failure->expert >= 0 ? "; the server's log names the file" : "");
+    end_failed(e, job, rc, why);
 }
 
 static void advance(struct engine *e, struct job *job)
@@ -248,7 +267,7 @@ static void advance(struct engine *e, struct job *job)
     }
     const int rc = take_logits(e, job, &err);
     if (rc != 0)
-        end_failed(e, job, rc, &err);
+        end_failed(e, job, rc, err.text);
 }
 
 void engine_pass(struct engine *e)
@@ -271,7 +290,7 @@ void engine_pass(struct engine *e)
         else if (e->items[i].rc == FM_ERR_BUDGET && fm_slots_drop_idle(e->slots))
             continue; /* a conversation that waits makes way: the next pass tries again */
         else
-            end_failed(e, job, e->items[i].rc, &err);
+            end_faulty(e, job, e->items[i].rc, &err);
     }
 }
 

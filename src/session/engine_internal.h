@@ -88,6 +88,7 @@ struct fm_session {
     /* The current call: where it began, tokens given to batches, whether there were logits. */
     uint32_t begin_position, n_done;
     bool has_new_logits;
+    struct fm_failure failure; /* of the last one */
 };
 
 /* The chat form of the model: its template and special tokens (text.c). */

@@ -149,19 +149,26 @@ static bool may_come(const struct fm_sampler *s, const uint32_t *allowed, uint32
            (allowed == NULL || (allowed[id / 32] >> id % 32 & 1) != 0);
 }
 
-/* Tokens that may come and have a number for a logit. */
+/* A logit that is NaN or INFINITY makes every choice wrong, also among the other tokens. -INFINITY
+ * is a token that must not come. */
+static bool are_usable(const float *logits, uint32_t n)
+{
+    if (fmath_all_finite(logits, n))
+        return true;
+    for (uint32_t id = 0; id < n; id++)
+        if (!(logits[id] < INFINITY))
+            return false;
+    return true;
+}
+
+/* Tokens that may come. */
 static size_t list_candidates(struct fm_sampler *s, const float *logits)
 {
     const uint32_t *allowed = s->grammar != NULL ? constraint_mask(s->grammar) : NULL;
     size_t n = 0;
     for (uint32_t id = 0; id < s->model->model->shape.vocabulary; id++) {
-        bool exists = may_come(s, allowed, id);
-        float logit = logits[id];
-        if (s->adjust.is_on) {
-            logit = adjust_logit(&s->adjust, id, logit);
-            exists = exists && logit != -INFINITY;
-        }
-        if (exists && logit == logit)
+        const float logit = s->adjust.is_on ? adjust_logit(&s->adjust, id, logits[id]) : logits[id];
+        if (logit > -INFINITY && may_come(s, allowed, id))
             s->candidates[n++] = (struct candidate){logit, (int32_t)id};
     }
     return n;
@@ -184,11 +191,8 @@ static int32_t pick_greedy(const struct fm_sampler *s, const float *logits)
     float best_logit = -INFINITY;
     for (uint32_t id = 0; id < s->model->model->shape.vocabulary; id++) {
         const float logit = s->adjust.is_on ? adjust_logit(&s->adjust, id, logits[id]) : logits[id];
-        if (!(logit > best_logit) &&
-            (best >= 0 || s->adjust.is_on || logit != -INFINITY))
-            continue; /* a tie goes to the lower id; NaN is above nothing */
-        if (!may_come(s, allowed, id))
-            continue;
+        if (!(logit > best_logit) || !may_come(s, allowed, id))
+            continue; /* a tie goes to the lower id */
         best = (int32_t)id;
         best_logit = logit;
     }
@@ -304,13 +308,15 @@ static struct choice list_choice(struct fm_sampler *s, size_t n)
 
 int32_t fm_sampler_pick(struct fm_sampler *s, const float *logits)
 {
+    if (!are_usable(logits, s->model->model->shape.vocabulary))
+        return FM_ERR_FORMAT;
     if (s->sampling.temperature == 0) {
         const int32_t best = pick_greedy(s, logits);
         return best >= 0 ? best : FM_ERR_FORMAT;
     }
     const size_t n = list_candidates(s, logits);
     if (n == 0)
-        return FM_ERR_FORMAT; /* nothing but NaN: no choice is right */
+        return FM_ERR_FORMAT; /* bias, grammar and -INFINITY leave none */
     const struct choice c = list_choice(s, n);
     double dice = next_random(s) * c.weight;
     for (size_t i = c.first; i + 1 < c.end; i++) {
@@ -324,7 +330,8 @@ int32_t fm_sampler_pick(struct fm_sampler *s, const float *logits)
 int fm_sampler_distribution(struct fm_sampler *s, const float *logits, int32_t *ids,
                             float *probabilities)
 {
-    const size_t n = list_candidates(s, logits);
+    const bool is_good = are_usable(logits, s->model->model->shape.vocabulary);
+    const size_t n = is_good ? list_candidates(s, logits) : 0;
     if (n == 0)
         return FM_ERR_FORMAT;
     const struct choice c = list_choice(s, n);
@@ -337,17 +344,21 @@ int fm_sampler_distribution(struct fm_sampler *s, const float *logits, int32_t *
 
 /* ---- log probabilities ---------------------------------------------------------------------- */
 
-/* ln of the sum of e^(logit - best); the terms are added in the order of their ids. */
+/* ln of the sum of e^(logit - best); the terms are added in the order of their ids. False: the
+ * logits give no distribution. */
 static bool log_total(const float *logits, uint32_t n, float *best, double *out)
 {
     *best = -INFINITY;
+    *out = 0;
     for (uint32_t id = 0; id < n; id++)
         *best = logits[id] > *best ? logits[id] : *best;
-    double total = 0;
+    if (*best == -INFINITY || !are_usable(logits, n))
+        return false;
+    double total = 0; /* becomes 1 at least */
     for (uint32_t id = 0; id < n; id++)
-        total += logits[id] == logits[id] ? fmath_exp_of(logits[id] - *best) : 0;
-    *out = total > 0 ? fmath_log_of(total) : 0; /* NaN is not above 0 */
-    return total > 0;
+        total += fmath_exp_of(logits[id] - *best);
+    *out = fmath_log_of(total);
+    return true;
 }
 
 int fm_logprobs(const struct fm_model *m, const float *logits, struct fm_logprob *chosen,
@@ -364,7 +375,7 @@ int fm_logprobs(const struct fm_model *m, const float *logits, struct fm_logprob
     unsigned n = 0;
     for (uint32_t id = 0; id < vocabulary && n_top > 0; id++) {
         const float logit = logits[id];
-        if (logit != logit || (n == n_top && !(logit > top[n - 1].logprob)) ||
+        if ((n == n_top && !(logit > top[n - 1].logprob)) ||
             (m->tokenizer != NULL && !tokenizer_has_id(m->tokenizer, (int32_t)id)))
             continue;
         unsigned i = n < n_top ? n++ : n - 1;

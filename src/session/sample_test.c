@@ -64,7 +64,7 @@ static void test_greedy(void **state)
     logits[7] = logits[200] = 3.0f;
     struct fm_sampler *sampler = open_sampler((struct fm_sampling){.top_p = 1});
     assert_int_equal(fm_sampler_pick(sampler, logits), 7); /* a tie goes to the lower id */
-    logits[7] = NAN;
+    logits[7] = -INFINITY;
     assert_int_equal(fm_sampler_pick(sampler, logits), 200);
     for (int i = 0; i < N; i++)
         logits[i] = NAN;
@@ -72,11 +72,48 @@ static void test_greedy(void **state)
     fm_sampler_close(sampler);
 }
 
-/* Logits of few values, so that many are equal, with NaN and infinities among them. */
+/* One NaN or INFINITY anywhere is enough, greedy and sampled, however unlikely its token is. All
+ * -INFINITY leaves no token either. */
+static void test_one_bad_logit_is_refused(void **state)
+{
+    (void)state;
+    static const float bad[] = {NAN, -NAN, INFINITY};
+    static const int places[] = {0, 1, 4, 7, N / 2, N - 2, N - 1};
+    const struct fm_sampling kinds[] = {{.top_p = 1}, {.temperature = 1, .top_p = 1},
+                                        {.temperature = 1, .top_k = 1, .top_p = 1},
+                                        {.top_p = 1, .presence_penalty = 1},
+                                        {.temperature = 1, .top_p = 1, .typical_p = 0.5f}};
+    struct fm_logprob chosen = {.id = 7}, top[2];
+    int32_t ids[N];
+    float probabilities[N];
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+        struct fm_sampler *sampler = open_sampler(kinds[k]);
+        for (size_t i = 0; i < 3 * sizeof places / sizeof places[0]; i++) {
+            all_unlikely();
+            logits[7] = 3;
+            assert_true(fm_sampler_pick(sampler, logits) >= 0);
+            logits[places[i / 3]] = bad[i % 3];
+            assert_int_equal(fm_sampler_pick(sampler, logits), FM_ERR_FORMAT);
+            assert_int_equal(fm_sampler_distribution(sampler, logits, ids, probabilities),
+                             FM_ERR_FORMAT);
+            assert_int_equal(fm_logprobs(model, logits, &chosen, top, 2), FM_ERR_FORMAT);
+            assert_int_equal(fm_logprobs(model, logits, &chosen, NULL, 0), FM_ERR_FORMAT);
+        }
+        for (int i = 0; i < N; i++)
+            logits[i] = -INFINITY;
+        assert_int_equal(fm_sampler_pick(sampler, logits), FM_ERR_FORMAT);
+        logits[9] = -3e38f;
+        assert_int_equal(fm_sampler_pick(sampler, logits), 9);
+        fm_sampler_close(sampler);
+    }
+}
+
+/* Logits of few values, so that many are equal, with tokens that must not come among them, and in
+ * some rounds NaN or INFINITY. */
 static void any_logits(uint32_t *state)
 {
-    static const float values[] = {-INFINITY, NAN, -INFINITY, -1, 0, 1, 2, INFINITY};
-    const unsigned n_values = 2 + (*state >> 8) % 7;
+    static const float values[] = {-INFINITY, -1, -INFINITY, 0, 1, 2, NAN, INFINITY};
+    const unsigned n_values = 1 + (*state >> 8) % 8;
     for (int i = 0; i < N; i++) {
         *state = *state * 1664525u + 1013904223u;
         logits[i] = values[(*state >> 16) % n_values];
@@ -382,6 +419,8 @@ static void test_logprobs(void **state)
     for (int i = 0; i < N; i++)
         logits[i] = i < 3 ? NAN : -INFINITY;
     assert_int_equal(fm_logprobs(model, logits, &chosen, top, 8), FM_ERR_FORMAT);
+    logits[0] = logits[1] = logits[2] = -INFINITY;
+    assert_int_equal(fm_logprobs(model, logits, &chosen, top, 8), FM_ERR_FORMAT);
     logits[4] = -1e30f; /* alone */
     assert_true(fm_logprobs(model, logits, &chosen, top, 2) == 2 && chosen.logprob == 0);
     assert_true(top[0].id == 4 && top[1].logprob == -INFINITY);
@@ -415,6 +454,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_greedy),
+        cmocka_unit_test(test_one_bad_logit_is_refused),
         cmocka_unit_test(test_greedy_is_the_distribution),
         cmocka_unit_test(test_frequencies_follow_the_softmax),
         cmocka_unit_test(test_filters),

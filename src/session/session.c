@@ -8,6 +8,15 @@
 #include "base/plat.h"
 #include "session/engine_internal.h"
 
+/* A reason that names no file. */
+static struct fm_failure failure_of(int code, const char *text)
+{
+    struct fm_failure why = {.code = code, .layer = -1, .expert = -1};
+    (void)snprintf(why.text, sizeof why.text, "%s", text);
+    memcpy(why.summary, why.text, sizeof why.summary);
+    return why;
+}
+
 int fm_session_open(struct fm_model *m, struct fm_session **out, struct fm_error *err)
 {
     *out = NULL;
@@ -34,6 +43,7 @@ int fm_session_open(struct fm_model *m, struct fm_session **out, struct fm_error
         return rc;
     }
     fm_session_reset(s);
+    s->failure = failure_of(0, "");
     *out = s;
     return 0;
 }
@@ -246,12 +256,39 @@ static struct fm_session *session_of(const struct evaluation *e, uint32_t segmen
     return e->items[e->m->segment_sessions[segment]].session;
 }
 
+/* Ends the evaluation of one item; the first reason counts. */
+static void fail_item(struct fm_batch_item *item, const struct fm_failure *why)
+{
+    if (item->rc != 0)
+        return;
+    item->rc = why->code;
+    item->session->failure = *why;
+}
+
 /* Takes the wish to cancel, once. */
 static bool is_item_given_up(struct fm_batch_item *item)
 {
-    if (item->rc == 0 && __atomic_exchange_n(&item->session->is_cancelled, 0, __ATOMIC_RELAXED))
-        item->rc = FM_ERR_CANCELLED;
+    if (item->rc == 0 && __atomic_exchange_n(&item->session->is_cancelled, 0, __ATOMIC_RELAXED)) {
+        const struct fm_failure why = failure_of(FM_ERR_CANCELLED, "cancelled");
+        fail_item(item, &why);
+    }
     return item->rc != 0;
+}
+
+static void take_fault(void *ctx, uint32_t segment, const struct batch_fault *fault)
+{
+    const struct evaluation *e = ctx;
+    struct fm_error full = fault->err;
+    struct fm_failure why = failure_of(fault->err.code, fault->err.text);
+    why.layer = fault->layer;
+    why.expert = fault->expert;
+    if (fault->expert >= 0) /* its sentence names the file */
+        (void)snprintf(why.summary, sizeof why.summary, "expert %d of layer %d %s", fault->expert,
+                       fault->layer, why.code == FM_ERR_IO ? "cannot be read" : "is damaged");
+    else
+        (void)err_wrap(&full, why.code, "'%s'", e->m->model->source->path);
+    memcpy(why.text, full.text, sizeof why.text);
+    fail_item(&e->items[e->m->segment_sessions[segment]], &why);
 }
 
 static bool is_given_up(void *ctx, uint32_t segment)
@@ -302,6 +339,8 @@ static void take_logits(void *ctx, uint32_t segment, uint32_t row, const float *
     struct evaluation *e = ctx;
     struct fm_session *s = session_of(e, segment);
     const uint32_t n = e->m->model->shape.vocabulary;
+    if (e->items[e->m->segment_sessions[segment]].rc != 0)
+        return; /* a row before it has failed */
     (void)XXH3_128bits_update(s->hash, logits, n * sizeof *logits); /* fails for NULL only */
     s->has_new_logits = true;
     const long n_before = mem_count();
@@ -381,23 +420,21 @@ static void remember(const struct evaluation *e, uint32_t segment)
         sequence_mark(s->sequence);
 }
 
-static int run_batches(struct evaluation *e, struct fm_error *err)
+static void run_batches(struct evaluation *e)
 {
     const struct batch_hooks hooks = {.ctx = e, .before_layer = before_layer,
-                                      .is_given_up = is_given_up, .hidden = show_hidden,
-                                      .route = show_route, .logits = take_logits,
+                                      .is_given_up = is_given_up, .fault = take_fault,
+                                      .hidden = show_hidden, .route = show_route,
+                                      .logits = take_logits,
                                       .times = is_profiled(e) ? show_times : NULL};
     uint32_t n_segments;
     while ((n_segments = fill_batch(e)) > 0) {
         const struct batch batch = {e->m->segments, n_segments, hooks};
-        int rc = forward_run(e->m->forward, &batch, err);
-        if (rc != 0)
-            return rc;
+        forward_run(e->m->forward, &batch);
         for (uint32_t i = 0; i < n_segments; i++)
             remember(e, i);
         e->n_done += e->n_rows;
     }
-    return 0;
 }
 
 static void count_tokens(const struct evaluation *e, uint64_t elapsed_ns)
@@ -413,14 +450,14 @@ static void count_tokens(const struct evaluation *e, uint64_t elapsed_ns)
 }
 
 /* Sessions that were not finished go back to where they were, or as near to it as they can. */
-static void finish_items(const struct evaluation *e, int rc)
+static void finish_items(const struct evaluation *e)
 {
     for (size_t i = 0; i < e->n_items; i++) {
-        struct fm_batch_item *item = &e->items[i];
-        struct fm_session *s = item->session;
-        if (item->rc == 0 && s->sequence->position == s->begin_position + item->n_ids)
+        struct fm_session *s = e->items[i].session;
+        assert(e->items[i].rc != 0 ||
+               s->sequence->position == s->begin_position + e->items[i].n_ids);
+        if (e->items[i].rc == 0)
             continue;
-        item->rc = item->rc != 0 ? item->rc : rc;
         sequence_rewind(s->sequence, s->begin_position);
         give_back(s);
         if (s->sequence->position < s->begin_position || s->has_new_logits)
@@ -429,25 +466,30 @@ static void finish_items(const struct evaluation *e, int rc)
 }
 
 /* Memory for all tokens before any is computed. One that gets none does not hurt the others. */
-static int reach_all(const struct evaluation *e, struct fm_error *err)
+static void reach_all(const struct evaluation *e)
 {
-    int rc = 0;
     for (size_t i = 0; i < e->n_items; i++) {
         struct fm_batch_item *item = &e->items[i];
+        struct fm_error err = {0};
         const uint32_t end = item->session->sequence->position + (uint32_t)item->n_ids;
-        item->rc = session_reach(item->session, end, rc == 0 ? err : NULL);
-        rc = rc != 0 ? rc : item->rc;
+        const int rc = session_reach(item->session, end, &err);
+        const struct fm_failure why = failure_of(rc, err.text);
+        if (rc != 0)
+            fail_item(item, &why);
     }
-    return rc;
 }
 
-static int tell_cancelled(const struct evaluation *e, struct fm_error *err)
+/* What the call returns when every item has its own outcome. */
+static int tell_failures(const struct evaluation *e, struct fm_error *err)
 {
-    size_t n = 0;
-    for (size_t i = 0; i < e->n_items; i++)
-        n += e->items[i].rc == FM_ERR_CANCELLED;
-    return n == 0 ? 0 : err_set(err, FM_ERR_CANCELLED, "cancelled: %zu of %zu session(s)", n,
-                                e->n_items);
+    size_t n_cancelled = 0;
+    for (size_t i = 0; i < e->n_items; i++) {
+        if (e->items[i].rc != 0 && e->items[i].rc != FM_ERR_CANCELLED)
+            return err_set(err, e->items[i].rc, "%s", e->items[i].session->failure.text);
+        n_cancelled += e->items[i].rc != 0;
+    }
+    return n_cancelled == 0 ? 0 : err_set(err, FM_ERR_CANCELLED, "cancelled: %zu of %zu session(s)",
+                                          n_cancelled, e->n_items);
 }
 
 int fm_eval_batch(struct fm_model *m, struct fm_batch_item *items, size_t n_items,
@@ -462,24 +504,26 @@ int fm_eval_batch(struct fm_model *m, struct fm_batch_item *items, size_t n_item
     for (size_t i = 0; i < n_items; i++) {
         e.n_tokens += items[i].n_ids;
         e.is_decode &= items[i].n_ids == 1 && items[i].session->sequence->position > 0;
+        items[i].session->failure = failure_of(0, "");
     }
-    struct fm_error why = {0};
-    const int unreached = reach_all(&e, &why);
+    reach_all(&e);
     const uint64_t begin_ns = plat_now_ns();
     const long n_before = mem_count();
     fenv_t host;
     (void)feholdexcept(&host);  /* the host may round or flush as it likes; */
     (void)fesetenv(FE_DFL_ENV); /* our bits must not depend on it */
-    rc = run_batches(&e, err);
+    run_batches(&e);
     (void)fesetenv(&host);
     assert(mem_count() == n_before + e.n_foreign); /* the token path allocates nothing */
     (void)n_before;
-    finish_items(&e, rc);
-    if (rc == 0)
-        count_tokens(&e, plat_now_ns() - begin_ns);
-    if (rc == 0 && unreached != 0)
-        return err_set(err, unreached, "%s", why.text);
-    return rc != 0 ? rc : tell_cancelled(&e, err);
+    finish_items(&e);
+    count_tokens(&e, plat_now_ns() - begin_ns);
+    return tell_failures(&e, err);
+}
+
+const struct fm_failure *fm_session_failure(const struct fm_session *s)
+{
+    return &s->failure;
 }
 
 int fm_session_eval(struct fm_session *s, const int32_t *ids, size_t n_ids, struct fm_error *err)

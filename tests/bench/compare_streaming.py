@@ -148,7 +148,9 @@ def print_limit(args, limit, rows):
     if None not in column("fio_bytes_per_s"):
         shares = [100 * row["read_bytes_per_s"] / row["fio_bytes_per_s"] for row in rows]
         reads += f", {show(shares, '.0f')} % of fio"
-    print(f"  reads    {reads}; {show(column('limit_percent'), '.0f')} % of the overlapped limit, "
+    shares = [percent for percent in column("limit_percent") if percent is not None]
+    share = f"{show(shares, '.0f')} % of" if shares else "faster than"
+    print(f"  reads    {reads}; {share} the overlapped limit, "
           f"bound by {' or '.join(sorted(set(column('bound_by'))))}")
     print(f"  memory   at most {max(column('held_bytes')) / 1e9:.2f} GB")
 

@@ -70,12 +70,14 @@ static void test_between(void **state)
     struct fm_stats after = {.n_decode_tokens = 15, .decode_ns = 2000001000, .bytes_read = 700,
                              .n_guesses = 19, .n_guesses_used = 8};
     struct limit limit;
-    limit_between(&before, &after, &info, 8, 15, 1000, &limit);
+    limit_between(&before, &after, &info, 8, 150, 1000, &limit);
     same(limit.load.miss_bytes, (200 - 10 * 5) / 5.0);
     same(limit.load.kv_bytes, 2 * 10 + 10);
     same(limit.tok_per_s, 2.5);
-    same(limit.io_s, 2);
-    same(limit.percent, 500);
+    same(limit.memory_bytes, 100 + 50 + 30 + 60);
+    same(limit.io_s, 0.2);
+    same(limit.ram_s, 0.24);
+    same(limit.percent, 60);
     after.n_guesses_used = 100; /* guessed before, used now */
     limit_between(&before, &after, &info, 8, 15, 1000, &limit);
     same(limit.load.miss_bytes, 40);
@@ -107,6 +109,34 @@ static void test_shown(void **state)
     json_decref(json);
 }
 
+/* Measurements vary by a few percent. What is beyond that is no share of anything. */
+static void test_exceeded(void **state)
+{
+    (void)state;
+    static const double speeds[] = {2.1, 2.11, 4.38, 2000};
+    struct limit_load load = limit_load_of(&info, 0, 30);
+    struct limit limit;
+    char text[LIMIT_TEXT_BYTES];
+    load.disk_per_s = 60;
+    load.memory_per_s = 960;
+    for (unsigned i = 0; i < 4; i++) {
+        limit_of(&load, speeds[i], &limit);
+        assert_int_equal(limit.is_exceeded, i > 0);
+        assert_true(i == 0 ? limit.percent > 104.9 : limit.percent == 0);
+        same(limit.most_per_s, 2);
+        (void)limit_text(&limit, text);
+        assert_int_equal(strstr(text, "busy") != NULL, i > 0);
+        assert_int_equal(strstr(text, "105.0% of") != NULL, i == 0);
+        assert_int_equal(strchr(text, '%') != NULL, i == 0);
+        assert_non_null(strstr(text, "2.00 tok/s, bound by the disk"));
+        assert_non_null(strstr(text, "without any overlap")); /* the whole sentence fits */
+        json_t *json = limit_json(&limit);
+        assert_int_equal(json_is_null(json_object_get(json, "percent")), i > 0);
+        assert_int_equal(json_is_true(json_object_get(json, "was_busy")), i > 0);
+        json_decref(json);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -114,6 +144,7 @@ int main(void)
         cmocka_unit_test(test_unknown_speeds),
         cmocka_unit_test(test_between),
         cmocka_unit_test(test_shown),
+        cmocka_unit_test(test_exceeded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,8 +7,11 @@
  *   FAULT_AT     the first call that is faulty, counted from 1 over all threads (default 1)
  *   FAULT_SPAN   how many are, 0 for all from there on (default 1)
  *   FAULT_COUNT  a file that gets the number of calls when the process ends
+ *   FAULT_RANGE  a file with lines NAME BEGIN END: calls that read bytes from BEGIN to END of a
+ *                file of that name fail with EIO while the line is there; and with lines HOLD NAME:
+ *                calls that read a file whose name begins so wait while the line is there
  *
- * Without FAULT_KIND calls are only counted. */
+ * Without FAULT_KIND and FAULT_RANGE calls are only counted. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdatomic.h>
@@ -50,12 +53,58 @@ static int is_of_the_system(int fd)
     return strncmp(path, "/proc/", 6) == 0 || strncmp(path, "/sys/", 5) == 0;
 }
 
+static void nap(void)
+{
+    const struct timespec ten_ms = {.tv_nsec = 10000000};
+    (void)nanosleep(&ten_ms, NULL);
+}
+
+/* What FAULT_RANGE says of a call now: 0 nothing, 1 it fails, 2 it waits. */
+static int look_up(const char *ranges, const char *name, long long from, long long to)
+{
+    char line[256], first[128], second[128];
+    long long begin, end;
+    int found = 0;
+    FILE *f = fopen(ranges, "r");
+    while (f != NULL && found != 2 && fgets(line, sizeof line, f) != NULL) {
+        if (sscanf(line, "%127s %127s", first, second) == 2 && strcmp(first, "HOLD") == 0)
+            found = strncmp(name, second, strlen(second)) == 0 ? 2 : found;
+        else if (sscanf(line, "%127s %lld %lld", first, &begin, &end) == 3 &&
+                 strcmp(first, name) == 0 && from < end && begin < to)
+            found = 1;
+    }
+    if (f != NULL)
+        (void)fclose(f);
+    return found;
+}
+
+static int is_in_range(int fd, size_t bytes, long long offset)
+{
+    const char *ranges = getenv("FAULT_RANGE");
+    char link[32], path[1024];
+    int found;
+    (void)snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    const ssize_t n = ranges != NULL ? readlink(link, path, sizeof path - 1) : -1;
+    if (n <= 0)
+        return 0;
+    path[n] = '\0';
+    const char *slash = strrchr(path, '/'), *name = slash != NULL ? slash + 1 : path;
+    while ((found = look_up(ranges, name, offset, offset + (long long)bytes)) == 2)
+        nap();
+    return found;
+}
+
 /* True when the call is over with *result; otherwise *bytes may have become less. */
-static int inject(int fd, size_t *bytes, ssize_t *result)
+static int inject(int fd, size_t *bytes, long long offset, ssize_t *result)
 {
     if (is_of_the_system(fd))
         return 0;
     const long call = atomic_fetch_add(&n_calls, 1) + 1;
+    if (is_in_range(fd, *bytes, offset)) {
+        errno = EIO;
+        *result = -1;
+        return 1;
+    }
     const char *kind = getenv("FAULT_KIND");
     if (kind == NULL || !is_faulty(call))
         return 0;
@@ -69,10 +118,8 @@ static int inject(int fd, size_t *bytes, ssize_t *result)
         errno = EINTR;
         return 1;
     }
-    if (strcmp(kind, "slow") == 0) {
-        const struct timespec nap = {.tv_nsec = 10000000};
-        (void)nanosleep(&nap, NULL);
-    }
+    if (strcmp(kind, "slow") == 0)
+        nap();
     if (strcmp(kind, "zero") == 0) {
         *result = 0;
         return 1;
@@ -86,7 +133,7 @@ ssize_t pread(int fd, void *dst, size_t bytes, off_t offset)
 {
     ssize_t (*next)(int, void *, size_t, off_t);
     ssize_t result;
-    if (inject(fd, &bytes, &result))
+    if (inject(fd, &bytes, offset, &result))
         return result;
     *(void **)&next = dlsym(RTLD_NEXT, "pread");
     return next(fd, dst, bytes, offset);
@@ -96,7 +143,7 @@ ssize_t pread64(int fd, void *dst, size_t bytes, off64_t offset)
 {
     ssize_t (*next)(int, void *, size_t, off64_t);
     ssize_t result;
-    if (inject(fd, &bytes, &result))
+    if (inject(fd, &bytes, offset, &result))
         return result;
     *(void **)&next = dlsym(RTLD_NEXT, "pread64");
     return next(fd, dst, bytes, offset);

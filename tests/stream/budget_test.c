@@ -1,0 +1,131 @@
+/* budget_test MODEL: the parts of a budget, the slots of the expert cache among them, never add up
+ * to more than it; and nothing that another slot would fit into is left over. For many budgets,
+ * when a model is opened, when its budget is changed, and while keys and values take more of it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "flashmoe.h"
+
+#define MIB ((uint64_t)1 << 20)
+#define CONTEXT 1024
+
+static const char *model_path;
+
+static void must(int rc, const struct fm_error *err)
+{
+    if (rc != 0)
+        fail_msg("%s", err->text);
+}
+
+static uint64_t sum_of(const struct fm_stats *s)
+{
+    return s->memory_program_bytes + s->memory_dense_bytes + s->memory_cache_bytes +
+           s->memory_kv_bytes + s->memory_scratch_bytes;
+}
+
+/* The pool of slots grows and shrinks in pages of 2 MiB where they are large. */
+static void adds_up(const struct fm_model *model)
+{
+    struct fm_model_info info;
+    struct fm_stats s;
+    fm_model_info(model, &info);
+    fm_model_stats(model, &s);
+    const uint64_t n_all = (uint64_t)info.n_experts * info.n_moe_layers;
+    if (sum_of(&s) > s.memory_budget_bytes)
+        fail_msg("%llu slots: %llu bytes in a budget of %llu", (unsigned long long)s.n_cache_slots,
+                 (unsigned long long)sum_of(&s), (unsigned long long)s.memory_budget_bytes);
+    assert_true(s.n_cache_slots * info.expert_bytes <= s.memory_cache_bytes);
+    assert_true(s.n_cache_slots >= (uint64_t)info.n_experts_per_token * info.n_moe_layers);
+    assert_true(s.n_cache_slots <= n_all);
+    if (s.n_cache_slots < n_all)
+        assert_true(s.memory_budget_bytes - sum_of(&s) < info.expert_bytes + 2 * MIB);
+}
+
+static struct fm_model_options options_with(unsigned n_sessions, const char *elastic)
+{
+    struct fm_model_options options;
+    fm_model_options_init(&options);
+    options.n_threads = 2;
+    options.n_sessions = n_sessions;
+    options.n_context = CONTEXT;
+    options.elastic = elastic;
+    return options;
+}
+
+static uint64_t least_of(const struct fm_model_options *options)
+{
+    struct fm_model_options headers = *options;
+    struct fm_error err = {0};
+    struct fm_model *model;
+    struct fm_plan plan;
+    headers.metadata_only = true;
+    must(fm_model_open(model_path, &headers, &model, &err), &err);
+    must(fm_model_plan(model, options, &plan, &err), &err);
+    fm_model_close(model);
+    return plan.least_bytes;
+}
+
+static void test_opened(void **state)
+{
+    (void)state;
+    static const uint64_t more_kib[] = {512, 1024, 1100, 3000, 5000, 9000, 14000, 30000, 100000};
+    struct fm_error err = {0};
+    for (unsigned i = 0; i < 4 * sizeof more_kib / sizeof more_kib[0]; i++) {
+        struct fm_model_options options = options_with(i % 2 == 0 ? 1 : 5,
+                                                       i % 4 < 2 ? "off" : "on");
+        struct fm_model *model;
+        options.memory_bytes = least_of(&options) + 1024 * more_kib[i / 4];
+        must(fm_model_open(model_path, &options, &model, &err), &err);
+        adds_up(model);
+        fm_model_close(model);
+    }
+}
+
+/* Keys and values take what the slots give up, and give it back. */
+static void test_changed(void **state)
+{
+    (void)state;
+    struct fm_error err = {0};
+    struct fm_model_options options = options_with(1, "off");
+    struct fm_model *model;
+    struct fm_session *session;
+    struct fm_stats s;
+    static int32_t ids[CONTEXT - 1];
+    options.memory_bytes = least_of(&options) + 30 * MIB;
+    must(fm_model_open(model_path, &options, &model, &err), &err);
+    must(fm_session_open(model, &session, &err), &err);
+    fm_model_stats(model, &s);
+    for (uint64_t bytes = s.memory_most_bytes; bytes > s.memory_least_bytes; bytes -= 3 * MIB) {
+        must(fm_model_set_memory(model, bytes, &err), &err);
+        adds_up(model);
+        if (bytes < s.memory_least_bytes + 3 * MIB)
+            break;
+    }
+    must(fm_model_set_memory(model, s.memory_least_bytes + 8 * MIB, &err), &err);
+    for (unsigned n = 1; n < CONTEXT; n *= 4) {
+        const unsigned at = fm_session_position(session);
+        must(fm_session_eval(session, ids, n - at, &err), &err);
+        adds_up(model);
+    }
+    fm_session_reset(session);
+    adds_up(model);
+    fm_session_close(session);
+    fm_model_close(model);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 2)
+        return 2;
+    model_path = argv[1];
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_opened),
+        cmocka_unit_test(test_changed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
