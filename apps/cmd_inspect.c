@@ -44,6 +44,10 @@ static void print_shape(const char *path, const struct fm_model_info *info)
     (void)printf("Context       up to %s positions\n", grouped_digits(info->max_context, exact));
     (void)printf("Tokenizer     %s\n",
                  info->has_tokenizer ? "yes" : "none: put tokenizer.json into the directory");
+    (void)printf("Checksums     %s\n",
+                 info->has_checksums
+                     ? "of every expert and tensor, verified as they are read"
+                     : "none: damaged weights are not noticed; 'flashmoe pack' adds them");
     if (info->n_ignored_tensors > 0)
         (void)printf("Not used      %u tensors (vision, multi-token prediction)\n",
                      info->n_ignored_tensors);
@@ -102,7 +106,7 @@ static json_t *model_json(const char *path, const struct fm_model *model,
 {
     return json_pack(
         "{s:o, s:s, s:s, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:s,"
-        " s:I, s:I, s:I, s:i, s:b, s:b, s:o}",
+        " s:I, s:I, s:I, s:i, s:b, s:b, s:b, s:o}",
         "model", json_text(path, strlen(path)),
         "container", info->container,
         "architecture", info->architecture,
@@ -126,6 +130,7 @@ static json_t *model_json(const char *path, const struct fm_model *model,
         "n_ignored_tensors", (int)info->n_ignored_tensors,
         "has_tokenizer", (int)info->has_tokenizer,
         "has_tied_head", (int)info->has_tied_head,
+        "has_checksums", (int)info->has_checksums,
         "formats", formats_json(model));
 }
 

@@ -76,8 +76,11 @@ static const struct option engine_options[] = {
      .excludes = "no-heat",
      .help = "Where it is kept which experts were used, so that the next start reads them at once"},
     {.name = "no-heat", .kind = OPTION_FLAG, .help = "Neither use nor write a heat file"},
-    {.name = "check", .kind = OPTION_FLAG,
-     .help = "Hold everything that is read of a packed model against its checksums"},
+    {.name = "check", .kind = OPTION_STRING, .metavar = "WHEN", .value = "auto",
+     .help = "Verify what is read: auto, on or off. auto compares every expert and dense tensor of "
+             "a packed model with its checksum as it is read. GGUF and safetensors have none: of "
+             "those it only notices that a file changes while the model is open. on also refuses a "
+             "model without checksums and verifies files that are not used. off verifies nothing"},
     {.name = "experts-per-token", .kind = OPTION_UINT, .metavar = "N", .min = 1,
      .max = LIMIT_TOP_K, .shown = "the model's own number",
      .help = "Approximate: give each token to fewer experts than the model was made for. Less is "
@@ -262,7 +265,7 @@ void app_engine_options(const struct args *args, struct fm_model_options *option
     options->pin_threads = args_flag(args, "pin");
     options->cpu = args_text(args, "cpu");
     options->prefill_chunk = (unsigned)args_uint(args, "prefill-chunk");
-    options->check = args_flag(args, "check");
+    options->check = args_text(args, "check");
     options->kv = args_text(args, "kv");
     options->io = args_text(args, "io");
     options->reader = args_text(args, "reader");

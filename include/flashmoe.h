@@ -86,7 +86,11 @@ struct fm_model_options {
      * each takes memory. 0: it can only begin again. Without such layers it needs none. */
     unsigned n_marks;
     unsigned prefill_chunk; /* tokens computed together; 0: chosen from the budget */
-    bool check;             /* hold what is read of a packed model against its checksums */
+    /* Verifies what is read. NULL or "auto": each dense tensor and expert of a packed model against
+     * its checksum; of other models, which have none, that their files do not change while they are
+     * open. "on": the same, also files beside the weights that are not used, and a model without
+     * checksums is refused. "off": nothing. */
+    const char *check;
     bool metadata_only;     /* headers and tokenizer only: inspect and tokenize, no sessions */
     /* Replaces the routers' choice of experts, to measure speed with realistic reuse: "gen",
      * "gen:KEY=VALUE,..." or the path of a routing trace. NULL: the model's own routers. */
@@ -151,6 +155,7 @@ struct fm_model_info {
     uint64_t mul_adds_per_head;     /* for each token whose logits are wanted */
     unsigned n_ignored_tensors;     /* vision, multi-token prediction */
     bool has_tokenizer, has_tied_head;
+    bool has_checksums; /* of every expert and dense tensor: packed models */
     bool has_chat_template; /* of its own; where it is false, ChatML stands in */
     const char *routes, *approximate; /* as in fm_stats */
 };

@@ -48,9 +48,6 @@ int plat_create(const char *path, bool *is_direct, int *fd, struct fm_error *err
  * system can (*is_direct: as above), else after its pages were dropped. */
 int plat_open_device(const char *path, int *fd, uint64_t *file_bytes, bool *is_direct,
                      struct fm_error *err);
-/* A file that is open once more, to be read past the page cache with plat_read_device: -1 when the
- * file system cannot, or when another file has its path by now. */
-int plat_reopen_direct(int fd, const char *path);
 /* Lets the page cache forget the pages that hold these bytes of a file, which were not written; a
  * hint. */
 void plat_drop_pages(int fd, uint64_t offset, uint64_t bytes);

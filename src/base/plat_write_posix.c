@@ -77,21 +77,6 @@ void plat_expect_random(int fd, bool is_random)
 #endif
 }
 
-int plat_reopen_direct(int fd, const char *path)
-{
-    struct plat_file_info old, now;
-    uint64_t bytes;
-    bool is_direct;
-    int again;
-    if (plat_open_device(path, &again, &bytes, &is_direct, NULL) != 0)
-        return -1;
-    if (is_direct && plat_open_file_info(fd, &old) && plat_open_file_info(again, &now) &&
-        old.device == now.device && old.inode == now.inode)
-        return again;
-    plat_close(again);
-    return -1;
-}
-
 static int no_space(const char *path, uint64_t bytes, uint64_t offset, struct fm_error *err)
 {
     const int why = errno;

@@ -3,6 +3,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#ifdef FLASHMOE_XXH_DISPATCH
+/* The same functions for the widest vectors that the processor has: up to three times as fast. */
+#include <xxh_x86dispatch.h>
+#endif
+
 #include "base/mem.h"
 #include "base/plat.h"
 #include "quant/interleave.h"
@@ -23,6 +28,11 @@ static void set_sum(struct packed_sum *sum, XXH128_hash_t hash)
 void packed_sum_of(const void *data, size_t bytes, struct packed_sum *sum)
 {
     set_sum(sum, XXH3_128bits(data, bytes));
+}
+
+void packed_hash_add(XXH3_state_t *hash, const void *data, size_t bytes)
+{
+    (void)XXH3_128bits_update(hash, data, bytes); /* fails for no state only */
 }
 
 void packed_sum_of_hash(const XXH3_state_t *hash, struct packed_sum *sum)
@@ -523,21 +533,31 @@ void packed_free(struct packed *packed)
     mem_free(packed);
 }
 
+static const struct packed_file *find_file(const struct packed *packed, const char *name)
+{
+    for (size_t i = 0; i < packed->n_files; i++)
+        if (strcmp(packed->files[i].name, name) == 0)
+            return &packed->files[i];
+    return NULL;
+}
+
+bool packed_lists(const struct packed *packed, const char *name)
+{
+    return find_file(packed, name) != NULL;
+}
+
 int packed_check_text(const struct packed *packed, const char *name, const char *label,
                       const char *text, size_t bytes, struct fm_error *err)
 {
-    for (size_t i = 0; i < packed->n_files; i++) {
-        const struct packed_file *file = &packed->files[i];
-        if (strcmp(file->name, name) != 0)
-            continue;
-        struct packed_sum sum;
-        packed_sum_of(text, bytes, &sum);
-        if (bytes == file->bytes && packed_sum_equal(&sum, &file->sum))
-            return 0;
-        return err_set(err, FM_ERR_FORMAT,
-                       "%s: does not have the checksum of model.json: damaged or edited", label);
-    }
-    return err_set(err, FM_ERR_FORMAT, "%s: model.json does not list this file", label);
+    const struct packed_file *file = find_file(packed, name);
+    if (file == NULL)
+        return err_set(err, FM_ERR_FORMAT, "%s: model.json does not list this file", label);
+    struct packed_sum sum;
+    packed_sum_of(text, bytes, &sum);
+    if (bytes == file->bytes && packed_sum_equal(&sum, &file->sum))
+        return 0;
+    return err_set(err, FM_ERR_FORMAT,
+                   "%s: does not have the checksum of model.json: damaged or edited", label);
 }
 
 /* ---- checking ------------------------------------------------------------------------------- */
@@ -557,7 +577,7 @@ int packed_sum_range(const struct source_file *file, uint64_t offset, uint64_t b
         uint64_t n = bytes - done < most ? bytes - done : most;
         rc = plat_read_at(file->fd, file->path, buffer, n, offset + done, err);
         if (rc == 0)
-            (void)XXH3_128bits_update(state, buffer, n);
+            packed_hash_add(state, buffer, n);
         done += n;
     }
     if (rc == 0)
@@ -579,37 +599,41 @@ int packed_check_record(const struct source_file *file, uint64_t offset, uint64_
     return rc;
 }
 
-static int check_tensor(const struct source *source, const struct packed_tensor *t,
-                        struct fm_error *err)
+const struct packed_tensor *packed_tensor_at(const struct packed *packed, uint64_t offset)
 {
-    const struct source_file *file = &source->files[0];
-    struct packed_sum sum;
-    int rc = packed_sum_range(file, t->offset, t->bytes, &sum, err);
-    if (rc == 0 && !packed_sum_equal(&sum, &t->sum))
-        rc = err_set(err, FM_ERR_FORMAT,
-                     "tensor '%s' is damaged: '%s', %llu bytes at byte %llu do not have the "
-                     "checksum of model.json",
-                     t->name, file->path, (unsigned long long)t->bytes,
-                     (unsigned long long)t->offset);
-    return rc;
+    size_t low = 0, high = packed->n_tensors;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        const struct packed_tensor *t = &packed->tensors[middle];
+        if (offset < t->offset)
+            high = middle;
+        else if (offset >= t->offset + t->bytes)
+            low = middle + 1;
+        else
+            return t;
+    }
+    return NULL;
 }
 
-int packed_check_dense(const struct source *source, struct fm_error *err)
+int packed_explain_tensor(const struct source *source, const struct packed_tensor *t,
+                          struct fm_error *err)
 {
-    int rc = 0;
-    for (size_t i = 0; rc == 0 && i < source->packed->n_tensors; i++)
-        rc = check_tensor(source, &source->packed->tensors[i], err);
-    return rc;
+    return err_set(err, FM_ERR_FORMAT,
+                   "tensor '%s' is damaged: '%s', %llu bytes at byte %llu do not have the checksum "
+                   "of model.json; 'flashmoe verify' lists all damage",
+                   t->name, source->files[0].path, (unsigned long long)t->bytes,
+                   (unsigned long long)t->offset);
 }
 
 int packed_check_tensor(const struct source *source, const struct tensor_info *tensor,
                         struct fm_error *err)
 {
-    const struct packed *packed = source->packed;
-    size_t i = 0;
-    while (i + 1 < packed->n_tensors && packed->tensors[i].offset != tensor->parts[0].offset)
-        i++;
-    return check_tensor(source, &packed->tensors[i], err);
+    const struct packed_tensor *t = packed_tensor_at(source->packed, tensor->parts[0].offset);
+    struct packed_sum sum;
+    int rc = packed_sum_range(&source->files[0], t->offset, t->bytes, &sum, err);
+    if (rc == 0 && !packed_sum_equal(&sum, &t->sum))
+        rc = packed_explain_tensor(source, t, err);
+    return rc;
 }
 
 int packed_check_texts(const struct source *source, struct fm_error *err)
@@ -621,8 +645,6 @@ int packed_check_texts(const struct source *source, struct fm_error *err)
         size_t bytes;
         rc = source_read_text(source, file->name, LIMIT_TOKENIZER_JSON_BYTES, &text, &bytes, label,
                               err);
-        if (rc == 0 && text == NULL)
-            rc = err_set(err, FM_ERR_IO, "'%s' is missing, but model.json names it", label);
         mem_free(text);
     }
     return rc;

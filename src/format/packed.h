@@ -91,9 +91,13 @@ int packed_model_text(const struct packed *packed, json_t *config,
                       const struct source_conventions *conventions, json_t *provenance,
                       char **text, size_t *bytes, struct fm_error *err);
 
-/* Reads all of dense.bin; the error names the first tensor that does not have its checksum. */
-int packed_check_dense(const struct source *source, struct fm_error *err);
-/* The same for one tensor of the source that lies in dense.bin. */
+/* The tensor that `offset` of dense.bin belongs to; NULL behind the last one. */
+const struct packed_tensor *packed_tensor_at(const struct packed *packed, uint64_t offset);
+/* Says that a tensor does not have its checksum. */
+int packed_explain_tensor(const struct source *source, const struct packed_tensor *tensor,
+                          struct fm_error *err);
+/* Reads a tensor of the source that lies in dense.bin; the error says that it does not have its
+ * checksum. */
 int packed_check_tensor(const struct source *source, const struct tensor_info *tensor,
                         struct fm_error *err);
 /* The same for one expert's record, which begins at `offset` of `file`. */
@@ -106,11 +110,15 @@ int packed_check_texts(const struct source *source, struct fm_error *err);
 int packed_sum_range(const struct source_file *file, uint64_t offset, uint64_t bytes,
                      struct packed_sum *sum, struct fm_error *err);
 
+/* Whether model.json lists a file beside the weights. */
+bool packed_lists(const struct packed *packed, const char *name);
 /* Holds a file beside the weights against its checksum; one the model does not list is refused. */
 int packed_check_text(const struct packed *packed, const char *name, const char *label,
                       const char *text, size_t bytes, struct fm_error *err);
 
 void packed_sum_of(const void *data, size_t bytes, struct packed_sum *sum);
+/* Adds bytes to a hash; faster than XXH3_128bits_update where the processor has wide vectors. */
+void packed_hash_add(XXH3_state_t *hash, const void *data, size_t bytes);
 /* Of what a hash has taken so far. */
 void packed_sum_of_hash(const XXH3_state_t *hash, struct packed_sum *sum);
 void packed_sum_hex(const struct packed_sum *sum, char hex[33]);

@@ -140,12 +140,52 @@ int source_open_files(struct source *s, const char *dir, const char *spare_dir,
             return err_set(err, FM_ERR_IO, "'%s' is missing, but '%s' names it", names[i],
                            named_by);
         int rc = plat_open(file->path, &file->fd, &file->bytes, err);
+        if (rc == 0 && !plat_open_file_info(file->fd, &file->opened))
+            rc = err_set(err, FM_ERR_IO, "cannot stat '%s': %s", file->path, strerror(errno));
         if (rc == 0 && is_spare)
             rc = read_spare_bytes(file, err);
         if (rc != 0)
             return rc;
     }
     return 0;
+}
+
+/* ---- the same file ----------------------------------------------------------------------- */
+
+static bool is_same_file(const struct plat_file_info *a, const struct plat_file_info *b)
+{
+    return a->device == b->device && a->inode == b->inode && a->bytes == b->bytes &&
+           a->mtime_ns == b->mtime_ns;
+}
+
+bool source_file_has_changed(const struct source_file *file)
+{
+    struct plat_file_info now;
+    return !plat_open_file_info(file->fd, &now) || !is_same_file(&file->opened, &now);
+}
+
+int source_explain_change(const char *path, struct fm_error *err)
+{
+    return err_set(err, FM_ERR_IO, "'%s' was changed or replaced after it was opened (its size, "
+                   "time of change or inode is another); wait until nothing writes to it, then "
+                   "open the model again", path);
+}
+
+int source_reopen_direct(const struct source_file *file, int *fd, struct fm_error *err)
+{
+    struct plat_file_info now;
+    uint64_t bytes;
+    bool is_direct;
+    *fd = -1;
+    int again;
+    if (plat_open_device(file->path, &again, &bytes, &is_direct, NULL) != 0)
+        return 0;
+    const bool is_same = plat_open_file_info(again, &now) && is_same_file(&file->opened, &now);
+    if (is_same && is_direct)
+        *fd = again;
+    else
+        plat_close(again);
+    return is_same ? 0 : source_explain_change(file->path, err);
 }
 
 /* ---- tensors ----------------------------------------------------------------------------- */
@@ -259,8 +299,12 @@ int source_read_text(const struct source *source, const char *name, size_t max_b
     for (unsigned i = 0; i < source->n_texts; i++)
         if (strcmp(source->texts[i].name, name) == 0)
             return copy_text(&source->texts[i], text, bytes, err);
-    if (source->kind == SOURCE_GGUF || !plat_file_exists(label))
+    if (source->kind == SOURCE_GGUF)
         return 0;
+    if (!plat_file_exists(label))
+        return source->packed != NULL && packed_lists(source->packed, name)
+                   ? err_set(err, FM_ERR_IO, "'%s' is missing, but model.json names it", label)
+                   : 0;
     int rc = plat_read_file(label, max_bytes, text, bytes, err);
     if (rc == 0 && source->packed != NULL)
         rc = packed_check_text(source->packed, name, label, *text, *bytes, err);

@@ -15,6 +15,7 @@
 
 #include "base/jdoc.h"
 #include "base/limits.h"
+#include "base/plat.h"
 #include "quant/quant.h"
 
 #ifdef __cplusplus
@@ -52,6 +53,7 @@ struct source_file {
     char *path;
     int fd;
     uint64_t bytes;
+    struct plat_file_info opened; /* as it was when it was opened */
 };
 
 enum source_kind { SOURCE_HUGGING_FACE, SOURCE_GGUF, SOURCE_PACKED };
@@ -105,12 +107,22 @@ void source_close(struct source *source); /* accepts NULL */
 /* "Hugging Face directory", "GGUF", "packed model" */
 const char *source_kind_name(const struct source *source);
 
+/* Whether the open file has another size or time of change than when it was opened. */
+bool source_file_has_changed(const struct source_file *file);
+/* Says so of the file at `path`. */
+int source_explain_change(const char *path, struct fm_error *err);
+/* Opens a file once more, to be read past the page cache with plat_read_device. *fd is -1 when the
+ * file system cannot, or when nothing has its path any more. Fails when another file has it by now,
+ * or when the file has changed since it was opened. */
+int source_reopen_direct(const struct source_file *file, int *fd, struct fm_error *err);
+
 /* NULL when there is no such tensor. */
 const struct tensor_info *source_find(const struct source *source, const char *name);
 
 /* A file beside the weights (tokenizer.json, generation_config.json, ...). A packed model's is
- * held against its checksum. *text is NULL when there is none; NUL-terminated, freed with
- * mem_free. `label` (LIMIT_PATH_BYTES) receives its name for messages. */
+ * held against its checksum, and must be there when model.json lists it. *text is NULL when there
+ * is none; NUL-terminated, freed with mem_free. `label` (LIMIT_PATH_BYTES) receives its name for
+ * messages. */
 int source_read_text(const struct source *source, const char *name, size_t max_bytes, char **text,
                      size_t *bytes, char label[], struct fm_error *err);
 /* The same, parsed; doc->root is NULL when there is none. */

@@ -86,13 +86,29 @@ static void decode_turned(const struct dense_read *r, const char *raw, float *ds
     }
 }
 
-static int read_vector(const struct model *model, const struct dense_read *r, struct fm_error *err)
+/* A vector is a tensor of its own. Its padding is zero in a packed file, as it is in `raw`. */
+static int check_vector(const struct model *model, const struct packed_tensor *tensor,
+                        const void *raw, struct fm_error *err)
+{
+    struct packed_sum sum;
+    packed_sum_of(raw, (size_t)tensor->bytes, &sum);
+    return packed_sum_equal(&sum, &tensor->sum) ? 0
+                                                : packed_explain_tensor(model->source, tensor, err);
+}
+
+static int read_vector(const struct model *model, const struct dense_read *r, bool checks,
+                       struct fm_error *err)
 {
     const struct source_file *file = &model->source->files[r->file];
-    void *raw = mem_new(r->bytes, 1, "a vector", err);
+    const struct packed *packed = model->source->packed;
+    const struct packed_tensor *tensor =
+        checks && packed != NULL ? packed_tensor_at(packed, r->offset) : NULL;
+    void *raw = mem_new(tensor != NULL ? tensor->bytes : r->bytes, 1, "a vector", err);
     if (raw == NULL)
         return FM_ERR_NOMEM;
     int rc = plat_read_at(file->fd, file->path, raw, r->bytes, r->offset, err);
+    if (rc == 0 && tensor != NULL)
+        rc = check_vector(model, tensor, raw, err);
     if (rc == 0) {
         float *dst = (float *)(void *)((char *)model->dense + r->dense_offset);
         const void *parts[] = {raw};
@@ -202,6 +218,15 @@ static void read_part(void *ctx, unsigned part, unsigned n_parts)
                              last < load->end ? last : load->end, &outcome->err);
 }
 
+/* Of all threads: the first that failed. */
+static int outcome_of(const struct dense_load *load, struct fm_error *err)
+{
+    for (unsigned i = 0; i < N_READERS; i++)
+        if (load->outcomes[i].rc != 0)
+            return err_set(err, load->outcomes[i].rc, "%s", load->outcomes[i].err.text);
+    return 0;
+}
+
 static int read_matrices(struct dense_load *load, struct pool *pool, uint64_t total,
                          uint64_t *done, fm_progress_fn *progress, void *progress_ctx,
                          struct fm_error *err)
@@ -211,13 +236,40 @@ static int read_matrices(struct dense_load *load, struct pool *pool, uint64_t to
         load->begin = *done - n_vectors;
         load->end = total - *done < ROUND_BYTES ? total - n_vectors : load->begin + ROUND_BYTES;
         pool_run(pool, read_part, load);
-        for (unsigned i = 0; i < N_READERS; i++)
-            if (load->outcomes[i].rc != 0)
-                return err_set(err, load->outcomes[i].rc, "%s", load->outcomes[i].err.text);
+        int rc = outcome_of(load, err);
+        if (rc != 0)
+            return rc;
         *done = n_vectors + load->end;
         if (progress != NULL)
             progress(progress_ctx, *done, total);
     }
+    return 0;
+}
+
+/* ---- verifying ------------------------------------------------------------------------------- */
+
+static void check_share(void *ctx, unsigned part, unsigned n_parts)
+{
+    struct dense_load *load = ctx;
+    struct load_outcome *outcome = &load->outcomes[part];
+    const struct packed *packed = load->model->source->packed;
+    for (size_t i = part; i < packed->n_tensors && outcome->rc == 0; i += n_parts)
+        outcome->rc = dense_check_matrix(load->model, &packed->tensors[i], load->plan->reads,
+                                         load->plan->n_reads, &outcome->err);
+}
+
+/* The bytes in memory: those of a packed model against its checksums. Of other models it can only
+ * be seen whether a file has changed since its header was read. */
+static int check_dense(struct dense_load *load, struct pool *pool, struct fm_error *err)
+{
+    const struct source *source = load->model->source;
+    if (source->packed != NULL) {
+        pool_run(pool, check_share, load);
+        return outcome_of(load, err);
+    }
+    for (uint32_t i = 0; i < source->n_files; i++)
+        if (source_file_has_changed(&source->files[i]))
+            return source_explain_change(source->files[i].path, err);
     return 0;
 }
 
@@ -279,13 +331,13 @@ static int open_load(struct dense_load *load, struct pool **pool, struct fm_erro
         return FM_ERR_NOMEM;
     for (uint32_t i = 0; i < source->n_files; i++)
         load->direct_fds[i] = -1;
-    for (size_t i = 0; i < load->plan->n_reads; i++) {
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < load->plan->n_reads; i++) {
         const uint32_t file = load->plan->reads[i].file;
         if (load->plan->reads[i].vector_quant == NULL && load->direct_fds[file] < 0)
-            load->direct_fds[file] =
-                plat_reopen_direct(source->files[file].fd, source->files[file].path);
+            rc = source_reopen_direct(&source->files[file], &load->direct_fds[file], err);
     }
-    return pool_open(N_READERS, false, pool, err);
+    return rc != 0 ? rc : pool_open(N_READERS, false, pool, err);
 }
 
 static void close_load(struct dense_load *load, struct pool *pool)
@@ -297,8 +349,8 @@ static void close_load(struct dense_load *load, struct pool *pool)
     mem_free(load->buffers);
 }
 
-int model_load_dense(struct model *model, fm_progress_fn *progress, void *progress_ctx,
-                     struct fm_error *err)
+int model_load_dense(struct model *model, bool checks, fm_progress_fn *progress,
+                     void *progress_ctx, struct fm_error *err)
 {
     struct dense_plan *plan = model->dense_plan;
     struct dense_load load = {.model = model, .plan = plan};
@@ -314,13 +366,15 @@ int model_load_dense(struct model *model, fm_progress_fn *progress, void *progre
     for (size_t i = 0; rc == 0 && i < plan->n_reads; i++) {
         if (plan->reads[i].vector_quant == NULL)
             continue;
-        rc = read_vector(model, &plan->reads[i], err);
+        rc = read_vector(model, &plan->reads[i], checks, err);
         done += plan->reads[i].bytes;
     }
     if (rc == 0)
         rc = open_load(&load, &pool, err);
     if (rc == 0)
         rc = read_matrices(&load, pool, total, &done, progress, progress_ctx, err);
+    if (rc == 0 && checks)
+        rc = check_dense(&load, pool, err);
     for (size_t i = 0; rc == 0 && i < plan->n_pointers; i++)
         *plan->pointers[i].at = (const char *)model->dense + plan->pointers[i].dense_offset;
     if (rc == 0) {

@@ -130,9 +130,11 @@ int model_open(const char *path, const struct model_options *options, struct mod
  * failure. */
 int model_open_source(struct source *source, const struct model_options *options,
                       struct model **out, struct fm_error *err);
-/* Reads the dense weights; model_open was called without metadata_only. */
-int model_load_dense(struct model *model, fm_progress_fn *progress, void *progress_ctx,
-                     struct fm_error *err);
+/* Reads the dense weights; model_open was called without metadata_only. With `checks` it fails
+ * unless what is in memory has the checksums of a packed model, or the files of another one still
+ * are as they were when it was opened. */
+int model_load_dense(struct model *model, bool checks, fm_progress_fn *progress,
+                     void *progress_ctx, struct fm_error *err);
 void model_close(struct model *model); /* accepts NULL */
 
 /* The same for the same checkpoint in the same form: its architecture, shape and the place of every

@@ -164,6 +164,17 @@ static int choose_kv_format(struct fm_model *m, const char *name, struct fm_erro
                    name, names);
 }
 
+/* "on" asks for checksums; "auto" takes what the model has. */
+static int choose_checks(struct fm_model *m, const char *word, struct fm_error *err)
+{
+    const bool is_on = word != NULL && strcmp(word, "on") == 0;
+    m->checks = word == NULL || strcmp(word, "off") != 0;
+    m->checks_all = is_on;
+    if (m->checks && !is_on && word != NULL && strcmp(word, "auto") != 0)
+        return err_set(err, FM_ERR_ARG, "--check can be auto, on or off, not '%s'", word);
+    return 0;
+}
+
 static int open_into(struct fm_model *m, const char *path,
                      const struct fm_model_options *options, struct fm_error *err)
 {
@@ -174,6 +185,8 @@ static int open_into(struct fm_model *m, const char *path,
     m->is_metadata_only = options->metadata_only;
     int rc = choose_kv_format(m, options->kv, err);
     if (rc == 0)
+        rc = choose_checks(m, options->check, err);
+    if (rc == 0)
         rc = streaming_choose(&m->streaming, options, err);
     if (rc == 0)
         rc = elastic_choose(&m->elastic, options, err);
@@ -181,10 +194,10 @@ static int open_into(struct fm_model *m, const char *path,
         rc = fm_machine_check_level(options->cpu, err); /* before anything is read */
     if (rc == 0)
         rc = model_open(path, &model_options, &m->model, err);
-    if (rc == 0 && options->check && m->model->source->packed == NULL)
+    if (rc == 0 && m->checks_all && m->model->source->packed == NULL)
         rc = err_set(err, FM_ERR_ARG,
-                     "'%s' is a %s and has no checksums to check; a packed model has them: "
-                     "flashmoe pack",
+                     "'%s' is a %s and has no checksums to verify; make a packed model, which has "
+                     "them, with 'flashmoe pack', or leave out --check on",
                      path, source_kind_name(m->model->source));
     if (rc == 0)
         rc = sequence_check(m->model, m->kv_format, err);
@@ -204,14 +217,12 @@ static int open_into(struct fm_model *m, const char *path,
     streaming_fit(&m->streaming, m->model);
     rc = budget_plan(&m->budget, m->model, m->kv_format, streaming_bytes(&m->streaming, m->model),
                      options, m->elastic.is_on, err);
-    if (rc == 0 && options->check)
-        rc = packed_check_dense(m->model->source, err);
-    if (rc == 0 && options->check && m->model->source->packed != NULL)
+    if (rc == 0 && m->checks_all)
         rc = packed_check_texts(m->model->source, err);
     if (rc == 0)
-        rc = model_load_dense(m->model, options->progress, options->progress_ctx, err);
+        rc = model_load_dense(m->model, m->checks, options->progress, options->progress_ctx, err);
     if (rc == 0)
-        rc = streaming_open(m, options->check, err);
+        rc = streaming_open(m, m->checks, err);
     if (rc == 0)
         rc = open_compute(m, options, err);
     if (rc == 0)
@@ -307,6 +318,7 @@ void fm_model_info(const struct fm_model *m, struct fm_model_info *info)
         .has_tokenizer = m->tokenizer != NULL,
         .has_chat_template = m->chat != NULL && chat_has_template(m->chat),
         .has_tied_head = model->shape.has_tied_head,
+        .has_checksums = model->source->packed != NULL,
         .routes = m->routes != NULL ? m->routes->label : NULL,
         .approximate = approximate_label(m),
     };

@@ -59,6 +59,7 @@ struct fm_model {
     struct budget budget;
     struct elastic elastic;
     bool is_metadata_only;
+    bool checks, checks_all; /* verifies what is read; and all that model.json lists */
     struct routes *routes; /* NULL: the model's routers */
     char approximate[160]; /* empty: exact */
     float cache_bias;

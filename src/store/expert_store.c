@@ -1,5 +1,6 @@
 #include "store/expert_store.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -11,16 +12,32 @@ struct store_file {
     bool is_direct;
 };
 
+/* A checksum that is being computed. */
+struct store_hash {
+    XXH3_state_t *state;
+    bool is_taken; /* atomic */
+};
+
+/* Experts whose pieces are hashed as they land; one more is hashed when all of it has landed. */
+#define N_HASHES 16
+
 struct expert_store {
     const struct model *model;
     struct reader *reader;
     struct store_file *files; /* [model->source->n_files] */
     bool checks, has_direct, interleaves;
     bool drops; /* what was read through the page cache is dropped from it */
+    bool has_warned; /* atomic: of an expert that was read ahead and is damaged */
+    struct store_hash hashes[N_HASHES];
 };
 
-/* No errno: the bytes came and are wrong. */
+/* Values of failed_result that are no errno: all bytes came. */
 #define BAD_CHECKSUM INT64_MIN
+#define FILE_CHANGED (INT64_MIN + 1)
+
+/* Of expert_read.landed: a thread takes up the pieces that have landed. */
+#define IS_TAKING (1u << 31)
+_Static_assert(EXPERT_MAX_OPS < 31, "a bit for each piece");
 
 /* ---- open and close ------------------------------------------------------------------------- */
 
@@ -71,14 +88,15 @@ uint64_t expert_store_page_bytes(const struct model *model, enum store_io io)
     return most > 0 ? most + 2 * MEM_PAGE : 0;
 }
 
-static void open_direct(struct expert_store *store, uint32_t i)
+static int open_direct(struct expert_store *store, uint32_t i, struct fm_error *err)
 {
-    const struct source_file *file = &store->model->source->files[i];
-    const int fd = plat_reopen_direct(file->fd, file->path);
-    if (fd >= 0) {
+    int fd;
+    int rc = source_reopen_direct(&store->model->source->files[i], &fd, err);
+    if (rc == 0 && fd >= 0) {
         store->files[i] = (struct store_file){fd, true};
         store->has_direct = true;
     }
+    return rc;
 }
 
 /* Readahead would leave pages behind that nobody drops. */
@@ -97,16 +115,29 @@ static int open_files(struct expert_store *store, enum store_io io, struct fm_er
         return FM_ERR_NOMEM;
     for (uint32_t i = 0; i < source->n_files; i++)
         store->files[i].fd = source->files[i].fd;
+    int rc = 0;
     for (uint32_t l = 0; io == STORE_DIRECT && l < store->model->n_expert_layers; l++) {
         const struct expert_layer *layer = &store->model->expert_layers[l];
-        for (size_t i = 0; i < (size_t)layer->n_experts * layer->n_extents; i++)
+        const size_t n = (size_t)layer->n_experts * layer->n_extents;
+        for (size_t i = 0; rc == 0 && i < n; i++)
             if (layer->extents[i].bytes > 0 && !store->files[layer->extents[i].file].is_direct &&
                 (i == 0 || layer->extents[i].file != layer->extents[i - 1].file))
-                open_direct(store, layer->extents[i].file);
+                rc = open_direct(store, layer->extents[i].file, err);
     }
-    if (io == STORE_DIRECT && !store->has_direct && store->model->n_expert_layers > 0)
+    if (rc == 0 && io == STORE_DIRECT && !store->has_direct && store->model->n_expert_layers > 0)
         log_info("store", "'%s' cannot be read past the page cache: reading through it",
                  source->files[store->model->expert_layers[0].extents[0].file].path);
+    return rc;
+}
+
+static int open_hashes(struct expert_store *store, struct fm_error *err)
+{
+    const bool is_hashed = store->checks && store->model->source->packed != NULL;
+    for (unsigned i = 0; is_hashed && i < N_HASHES; i++) {
+        store->hashes[i].state = XXH3_createState();
+        if (store->hashes[i].state == NULL)
+            return err_set(err, FM_ERR_NOMEM, "out of memory: checksums");
+    }
     return 0;
 }
 
@@ -122,6 +153,8 @@ int expert_store_open(const struct model *model, struct reader *reader, enum sto
     *store = (struct expert_store){.model = model, .reader = reader, .checks = checks,
                                    .drops = io != STORE_PAGES};
     int rc = open_files(store, io, err);
+    if (rc == 0)
+        rc = open_hashes(store, err);
     if (rc != 0) {
         expert_store_close(store);
         return rc;
@@ -141,6 +174,8 @@ void expert_store_close(struct expert_store *store)
     for (uint32_t i = 0; store->files != NULL && i < store->model->source->n_files; i++)
         if (store->files[i].is_direct)
             plat_close(store->files[i].fd);
+    for (unsigned i = 0; i < N_HASHES; i++)
+        (void)XXH3_freeState(store->hashes[i].state); /* accepts NULL */
     mem_free(store->files);
     mem_free(store);
 }
@@ -157,15 +192,84 @@ bool expert_store_is_direct(const struct expert_store *store)
 
 /* ---- reads ----------------------------------------------------------------------------------- */
 
+static const struct expert_layer *layer_of(const struct expert_read *read)
+{
+    return &read->store->model->expert_layers[read->expert_layer];
+}
+
+static bool has_failed(const struct expert_read *read)
+{
+    return __atomic_load_n(&read->failed_op, __ATOMIC_RELAXED) >= 0;
+}
+
+/* NULL when all are in use. */
+static struct store_hash *hash_take(struct expert_store *store)
+{
+    for (unsigned i = 0; i < N_HASHES; i++)
+        if (!__atomic_exchange_n(&store->hashes[i].is_taken, true, __ATOMIC_ACQUIRE)) {
+            (void)XXH3_128bits_reset(store->hashes[i].state); /* fails for no state only */
+            return &store->hashes[i];
+        }
+    return NULL;
+}
+
+/* Hashes a piece of a packed expert, whose pieces follow each other in its record. The processor's
+ * cache still has it, and the next ones are on their way. */
+static void hash_piece(struct expert_read *read, unsigned i)
+{
+    if (!read->store->checks || layer_of(read)->sums == NULL || read->n_ops == 1 ||
+        has_failed(read))
+        return;
+    if (i == 0)
+        read->hash = hash_take(read->store);
+    if (read->hash != NULL)
+        packed_hash_add(read->hash->state, read->ops[i].dst, read->ops[i].bytes);
+}
+
 static bool has_checksum(const struct expert_read *read)
 {
-    const struct expert_store *store = read->store;
-    const struct expert_layer *layer = &store->model->expert_layers[read->expert_layer];
-    if (!store->checks || layer->sums == NULL)
-        return true;
+    const struct expert_layer *layer = layer_of(read);
     struct packed_sum sum;
-    packed_sum_of(read->dst, layer->record.bytes, &sum);
+    if (read->hash != NULL)
+        packed_sum_of_hash(read->hash->state, &sum);
+    else
+        packed_sum_of(read->dst, layer->record.bytes, &sum);
     return packed_sum_equal(&sum, &layer->sums[read->expert]);
+}
+
+/* Without checksums it can only be seen whether somebody has written to the file. */
+static bool has_changed(const struct expert_read *read, unsigned *op)
+{
+    const struct source *source = read->store->model->source;
+    const struct expert_layer *layer = layer_of(read);
+    const struct extent *e = layer->extents + (size_t)read->expert * layer->n_extents;
+    for (unsigned i = 0; i < layer->n_extents; i++)
+        if (e[i].bytes > 0 && (i == 0 || e[i].file != e[i - 1].file) &&
+            source_file_has_changed(&source->files[e[i].file])) {
+            *op = 0;
+            while ((uint64_t)((char *)read->ops[*op].dst - (char *)read->dst) != e[i].slot_offset)
+                (*op)++;
+            return true;
+        }
+    return false;
+}
+
+/* All bytes are there: whether they are the expert's. */
+static void check(struct expert_read *read)
+{
+    unsigned op = 0;
+    if (!read->store->checks)
+        return;
+    if (layer_of(read)->sums != NULL ? has_checksum(read) : !has_changed(read, &op))
+        return;
+    read->failed_result = layer_of(read)->sums != NULL ? BAD_CHECKSUM : FILE_CHANGED;
+    read->failed_op = (int)op;
+    struct fm_error err;
+    if (read->urgency != READ_GUESSED)
+        return; /* who waits for it reports it */
+    (void)expert_store_explain(read->store, read, &err);
+    const bool is_first = !__atomic_exchange_n(&read->store->has_warned, true, __ATOMIC_RELAXED);
+    (is_first ? log_warn : log_info)("store", "%s; read ahead and dropped", err.text);
 }
 
 /* Here, on the thread whose read was the last, while others still travel. */
@@ -181,33 +285,52 @@ static void interleave(const struct expert_read *read)
 
 static void finish(struct expert_read *read)
 {
-    bool ok = __atomic_load_n(&read->failed_op, __ATOMIC_RELAXED) < 0;
-    if (ok && !has_checksum(read)) {
-        read->failed_result = BAD_CHECKSUM;
-        read->failed_op = 0;
-        ok = false;
-    }
+    if (!has_failed(read))
+        check(read);
+    if (read->hash != NULL)
+        __atomic_store_n(&read->hash->is_taken, false, __ATOMIC_RELEASE);
+    const bool ok = !has_failed(read);
     if (ok && read->store->interleaves)
         interleave(read);
     read->done(read, ok);
 }
 
-/* Pieces land on several threads. The decrement is acq_rel, so that the thread which reports sees
- * what all the others wrote. */
+/* Takes up the pieces that have landed, in their order, until one is missing; the thread that takes
+ * the last one finishes the read. Once IS_TAKING is cleared, `read` may be gone. */
+static void take_landed(struct expert_read *read)
+{
+    uint32_t landed = __atomic_load_n(&read->landed, __ATOMIC_ACQUIRE);
+    do {
+        while (read->n_taken < read->n_ops && (landed >> read->n_taken & 1) != 0) {
+            hash_piece(read, read->n_taken);
+            read->n_taken++;
+        }
+        if (read->n_taken == read->n_ops) {
+            finish(read);
+            return;
+        }
+    } while (!__atomic_compare_exchange_n(&read->landed, &landed, landed & ~IS_TAKING, false,
+                                          __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
+}
+
+/* Pieces land on several threads, in any order. One thread at a time takes them up; a piece that
+ * lands meanwhile is left to it. */
 static void piece_done(struct read_op *op, int64_t result)
 {
     struct expert_read *read = op->ctx;
+    const int mine = (int)(op - read->ops);
     if (read->store->drops && !op->is_direct)
         plat_drop_pages(op->fd, op->offset, op->bytes);
     if (result < 0 || (uint64_t)result != op->bytes) {
         int none = -1;
-        int mine = (int)(op - read->ops);
         if (__atomic_compare_exchange_n(&read->failed_op, &none, mine, false, __ATOMIC_RELAXED,
                                         __ATOMIC_RELAXED))
             read->failed_result = result;
     }
-    if (__atomic_fetch_sub(&read->n_pending, 1, __ATOMIC_ACQ_REL) == 1)
-        finish(read);
+    const uint32_t before =
+        __atomic_fetch_or(&read->landed, 1u << mine | IS_TAKING, __ATOMIC_ACQ_REL);
+    if ((before & IS_TAKING) == 0)
+        take_landed(read);
 }
 
 /* All but the last operation of an extent are equally long. */
@@ -246,8 +369,12 @@ void expert_store_submit(struct expert_store *store, struct expert_read *read)
         n_extents--;
     read->store = store;
     const unsigned n = make_ops(read, extents, n_extents, op_bytes(layer->read_bytes));
-    read->failed_op = -1; /* published to the reader threads by submit's lock */
-    read->n_pending = n;
+    assert(layer->sums == NULL || n_extents == 1); /* its pieces follow each other */
+    read->failed_op = -1; /* all of it published to the reader threads by submit's lock */
+    read->n_ops = n;
+    read->landed = 0;
+    read->n_taken = 0;
+    read->hash = NULL;
     /* After the last submit `read` may be gone. */
     for (unsigned i = 0; i < n; i++)
         store->reader->ops->submit(store->reader, &read->ops[i]);
@@ -274,9 +401,12 @@ int expert_store_explain(const struct expert_store *store, const struct expert_r
     if (read->failed_result == BAD_CHECKSUM)
         return err_set(err, FM_ERR_FORMAT,
                        "expert %u of layer %u is damaged: '%s', %llu bytes at byte %llu do not "
-                       "have the checksum of model.json",
-                       read->expert, layer->layer, path, (unsigned long long)op->bytes,
+                       "have the checksum of model.json; 'flashmoe verify' lists all damage",
+                       read->expert, layer->layer, path, (unsigned long long)layer->record.bytes,
                        (unsigned long long)op->offset);
+    if (read->failed_result == FILE_CHANGED)
+        return err_wrap(err, source_explain_change(path, err), "cannot use expert %u of layer %u",
+                        read->expert, layer->layer);
     if (read->failed_result < 0)
         return err_set(err, FM_ERR_IO,
                        "cannot read expert %u of layer %u: '%s', %llu bytes at byte %llu: %s",

@@ -27,10 +27,13 @@ struct expert_read {
     void *ctx;
 
     /* The store's. */
-    const struct expert_store *store;
+    struct expert_store *store;
     struct read_op ops[EXPERT_MAX_OPS];
-    unsigned n_pending; /* atomic: the last piece to land calls done */
-    int failed_op;      /* atomic: -1, or the index of a failed piece */
+    unsigned n_ops;
+    uint32_t landed;  /* atomic: a bit for each piece that has landed, and IS_TAKING */
+    unsigned n_taken; /* pieces hashed, from the first on; of the thread that has set IS_TAKING */
+    struct store_hash *hash; /* of the pieces taken; NULL: none, or all at once at the end */
+    int failed_op;           /* atomic: -1, or the index of a failed piece */
     int64_t failed_result;
 };
 
@@ -47,8 +50,9 @@ uint64_t expert_store_bounce_bytes(const struct model *model, enum store_io io);
 /* The most that the page cache holds of one operation until it is dropped; 0 where nothing is. */
 uint64_t expert_store_page_bytes(const struct model *model, enum store_io io);
 
-/* `reader` is owned by the store from here on, also on failure. The model must outlive it. With
- * `checks`, what is read is held against its checksum where the model has them. */
+/* Takes over `reader`, also on failure. The model must outlive the store. With `checks` a read
+ * fails unless the expert has its checksum or, where the model has none, its files still are as
+ * they were when the model was opened. Fails when a file has been replaced or changed since. */
 int expert_store_open(const struct model *model, struct reader *reader, enum store_io io,
                       bool checks, struct expert_store **out, struct fm_error *err);
 void expert_store_close(struct expert_store *store); /* accepts NULL; waits for all reads */

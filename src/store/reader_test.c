@@ -1,13 +1,19 @@
 #include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#ifdef __linux__
+#include <sys/syscall.h>
+#endif
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -591,6 +597,108 @@ static void test_no_descriptors(void **state)
     assert_int_equal(rc, 0);
 }
 
+/* ---- a ring that breaks -------------------------------------------------------------------- */
+
+#ifdef __linux__
+static atomic_int fail_in, fail_with; /* so many calls go well; the errno after them, 0: none */
+
+/* Stands before the C library's. */
+long syscall(long number, ...)
+{
+    static long (*next)(long, ...);
+    va_list args;
+    long a[6];
+    va_start(args, number);
+    for (unsigned i = 0; i < 6; i++)
+        a[i] = va_arg(args, long);
+    va_end(args);
+    if (number == SYS_io_uring_enter && atomic_load(&fail_with) != 0 &&
+        atomic_fetch_sub(&fail_in, 1) <= 0) {
+        errno = atomic_load(&fail_with);
+        return -1;
+    }
+    if (next == NULL)
+        *(void **)(uintptr_t)&next = dlsym(RTLD_NEXT, "syscall");
+    return next(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
+
+/* After any number of calls io_uring_enter fails for good, with an error that nobody expects. All
+ * reads are answered once and with the right bytes, those that come later too; then it closes. */
+static void test_ring_breaks(void **state)
+{
+    enum { N_ITEMS = 24, N_AT = 12 };
+    const int errors[] = {EPERM, ENOSYS, EBADF, EINVAL, EFAULT, ENXIO};
+    for (int i = 0; i < N_AT; i++) {
+        struct reader *reader = open_kind(state, 5, true);
+        struct crowd crowd;
+        crowd_init(&crowd);
+        struct item *items = new_items(&crowd, reader, N_ITEMS);
+        struct files files = {.buffered = open_buffered()};
+        files.direct = open_direct(&files.is_direct);
+        files.direct_end = open_direct(&files.is_direct);
+        uint64_t seed = 77 + (uint64_t)i;
+        atomic_store(&fail_in, i);
+        atomic_store(&fail_with, errors[i % 6]);
+        for (unsigned round = 0; round < 3; round++) {
+            crowd.n_done = 0;
+            for (unsigned k = 0; k < N_ITEMS; k++) {
+                item_set_random(&items[k], &files, &seed);
+                item_submit(&items[k]);
+            }
+            crowd_wait(&crowd, N_ITEMS);
+            for (unsigned k = 0; k < N_ITEMS; k++)
+                item_check(&items[k]);
+        }
+        assert_true(atomic_load(&fail_in) < 0); /* it did fail */
+        reader->ops->close(reader);
+        atomic_store(&fail_with, 0);
+        plat_close(files.buffered);
+        plat_close(files.direct);
+        plat_close(files.direct_end);
+        free_items(items);
+        crowd_clear(&crowd);
+    }
+}
+
+/* It breaks while nothing is asked for, and is closed. */
+static void test_ring_breaks_idle(void **state)
+{
+    struct reader *reader = open_kind(state, 3, false);
+    atomic_store(&fail_in, 0);
+    atomic_store(&fail_with, EPERM);
+    reader->ops->close(reader);
+    atomic_store(&fail_with, 0);
+}
+
+/* The kernel is short of memory for a while: the ring goes on. */
+static void test_ring_recovers(void **state)
+{
+    struct reader *reader = open_kind(state, 3, true);
+    struct crowd crowd;
+    crowd_init(&crowd);
+    struct item *items = new_items(&crowd, reader, 8);
+    const int fd = open_buffered();
+    atomic_store(&fail_in, 1);
+    atomic_store(&fail_with, EBUSY);
+    for (unsigned i = 0; i < 8; i++) {
+        item_set(&items[i], fd, false, 5000 * i, 4321, MEM_PAGE);
+        item_submit(&items[i]);
+    }
+    while (atomic_load(&fail_in) > -3)
+        (void)sched_yield();
+    atomic_store(&fail_with, 0);
+    crowd_wait(&crowd, 8);
+    for (unsigned i = 0; i < 8; i++)
+        item_check(&items[i]);
+    reader->ops->close(reader);
+    plat_close(fd);
+    free_items(items);
+    crowd_clear(&crowd);
+}
+
+#define TEST_RING(test) cmocka_unit_test_prestate(test, (void *)(uintptr_t)&kinds[1])
+#endif
+
 #define TEST_BOTH(test)                                                                            \
     cmocka_unit_test_prestate(test, (void *)(uintptr_t)&kinds[0]),                                 \
         cmocka_unit_test_prestate(test, (void *)(uintptr_t)&kinds[1])
@@ -609,6 +717,11 @@ int main(void)
         TEST_BOTH(test_depth),
         TEST_BOTH(test_no_memory),
         TEST_BOTH(test_no_descriptors),
+#ifdef __linux__
+        TEST_RING(test_ring_breaks),
+        TEST_RING(test_ring_breaks_idle),
+        TEST_RING(test_ring_recovers),
+#endif
     };
     return cmocka_run_group_tests(tests, make_file, remove_file);
 }

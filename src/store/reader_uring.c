@@ -19,6 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "base/plat.h"
 
 /* The two rings shared with the kernel. A head or tail that the kernel moves is loaded with
@@ -46,6 +47,8 @@ struct reader_uring {
     struct op_queue needed, guessed;
     bool is_closing;
     bool wakes[2]; /* by urgency: the thread may sleep and would take such an operation */
+    bool is_broken; /* the ring cannot be used any more: the thread reads with pread */
+    pthread_cond_t has_work; /* what it then waits for */
 
     /* The thread's own. At most `depth` reads and the one of wake_fd are in the ring, for which it
      * was made large enough: it is never full. */
@@ -55,6 +58,7 @@ struct reader_uring {
     struct slot slots[READER_MAX_DEPTH];
     bool is_wake_armed; /* a read of wake_fd is in the ring */
     uint64_t wake_count;
+    uint64_t stuck_since_ns; /* io_uring_enter wants to be tried again since then; 0: it does not */
 
     int wake_fd;
     bool is_started;
@@ -156,18 +160,20 @@ static bool ring_has_result(const struct ring *ring)
 }
 
 /* Hands over what was pushed and waits for a result. May return without one; what the kernel did
- * not take stays pushed. */
-static void ring_enter(const struct ring *ring)
+ * not take stays pushed. 0, or an errno. */
+static int ring_enter(const struct ring *ring)
 {
     const unsigned n_pushed = *ring->sq_tail - __atomic_load_n(ring->sq_head, __ATOMIC_ACQUIRE);
     if (n_pushed == 0 && ring_has_result(ring))
-        return;
+        return 0;
     long rc = syscall(__NR_io_uring_enter, ring->fd, n_pushed, 1, IORING_ENTER_GETEVENTS, NULL, 0);
-    if (rc >= 0 || errno == EINTR)
-        return;
-    assert(errno == EAGAIN || errno == EBUSY);
-    const struct timespec nap = {.tv_nsec = 1000000}; /* the kernel is short of memory */
-    (void)nanosleep(&nap, NULL);
+    return rc >= 0 || errno == EINTR ? 0 : errno;
+}
+
+static void nap(void)
+{
+    const struct timespec millisecond = {.tv_nsec = 1000000};
+    (void)nanosleep(&millisecond, NULL);
 }
 
 /* ---- the thread --------------------------------------------------------------------------- */
@@ -235,12 +241,31 @@ static bool take_queued(struct reader_uring *r)
     return !is_over;
 }
 
-static void wait_for_result(struct reader_uring *r)
+/* So long io_uring_enter may answer that the kernel is short of memory, and so long reads that it
+ * has taken may be on their way after it has failed. */
+#define PATIENCE_NS 10000000000ull
+
+/* False when the ring cannot be used any more. */
+static bool wait_for_result(struct reader_uring *r)
 {
-    ring_enter(&r->ring);
+    const int why = ring_enter(&r->ring);
     pthread_mutex_lock(&r->lock);
     r->wakes[READ_NEEDED] = r->wakes[READ_GUESSED] = false;
     pthread_mutex_unlock(&r->lock);
+    const uint64_t now_ns = why != 0 ? plat_now_ns() : 0;
+    if (why == 0)
+        r->stuck_since_ns = 0;
+    else if (r->stuck_since_ns == 0)
+        r->stuck_since_ns = now_ns;
+    if (why == 0)
+        return true;
+    if ((why == EAGAIN || why == EBUSY) && now_ns - r->stuck_since_ns < PATIENCE_NS) {
+        nap(); /* the kernel is short of memory */
+        return true;
+    }
+    log_warn("reader", "io_uring_enter failed: %s; reading with pread from here on, one at a time "
+             "(--reader pread is faster)", strerror(why));
+    return false;
 }
 
 /* What the kernel left undone is done here, waiting: a part, which is nearly always the end of the
@@ -282,18 +307,6 @@ static void handle_result(struct reader_uring *r)
     op->done(op, settled);
 }
 
-static void *uring_main(void *arg)
-{
-    struct reader_uring *r = arg;
-    while (take_queued(r)) {
-        wait_for_result(r);
-        handle_result(r);
-    }
-    return NULL;
-}
-
-/* ---- the reader --------------------------------------------------------------------------- */
-
 /* Under the lock: until it is let go the thread cannot end, nor wake_fd be closed. */
 static void wake(struct reader_uring *r)
 {
@@ -306,12 +319,128 @@ static void wake(struct reader_uring *r)
     assert(n == (ssize_t)sizeof one);
 }
 
+/* ---- without the ring --------------------------------------------------------------------- */
+
+static void finish_by_pread(struct reader_uring *r, unsigned i)
+{
+    struct slot *slot = &r->slots[i];
+    struct read_op *op = slot->op;
+    const int64_t result = op_span_finish(op, &slot->span, op_span_read(op, &slot->span, 0));
+    r->free_slots[r->n_free++] = i;
+    op->done(op, result);
+}
+
+/* Takes back what the kernel has not taken: nothing enters the ring any more. The slots are marked
+ * in `is_ours`. */
+static void take_back(struct reader_uring *r, bool is_ours[READER_MAX_DEPTH])
+{
+    struct ring *ring = &r->ring;
+    const unsigned head = __atomic_load_n(ring->sq_head, __ATOMIC_ACQUIRE);
+    for (unsigned at = head; at != *ring->sq_tail; at++) {
+        const uint64_t data = ring->sqes[at & ring->sq_mask].user_data;
+        if (data == WAKE_DATA)
+            r->is_wake_armed = false;
+        else
+            is_ours[data] = true;
+    }
+    __atomic_store_n(ring->sq_tail, head, __ATOMIC_RELEASE);
+}
+
+/* Takes results that the kernel still delivers into the ring. A read is given up when none has come
+ * for long; closing the ring cancels it. */
+static void drain_ring(struct reader_uring *r, bool is_ours[READER_MAX_DEPTH])
+{
+    struct ring *ring = &r->ring;
+    unsigned n_ours = 0;
+    for (unsigned i = 0; i < r->depth; i++)
+        n_ours += is_ours[i];
+    uint64_t since_ns = plat_now_ns();
+    while (r->depth - r->n_free > n_ours || r->is_wake_armed) {
+        if (!ring_has_result(ring)) {
+            if (plat_now_ns() - since_ns > PATIENCE_NS)
+                break;
+            nap();
+            continue;
+        }
+        since_ns = plat_now_ns();
+        const unsigned head = *ring->cq_head;
+        const uint64_t data = ring->cqes[head & ring->cq_mask].user_data;
+        __atomic_store_n(ring->cq_head, head + 1, __ATOMIC_RELEASE);
+        if (data == WAKE_DATA) {
+            r->is_wake_armed = false;
+        } else {
+            is_ours[data] = true; /* whatever the result is: it is read again */
+            n_ours++;
+        }
+    }
+}
+
+/* Leaves the ring for good. Everything that was in it is read with pread. */
+static void leave_ring(struct reader_uring *r)
+{
+    bool is_free[READER_MAX_DEPTH] = {false}, is_ours[READER_MAX_DEPTH] = {false};
+    for (unsigned i = 0; i < r->n_free; i++)
+        is_free[r->free_slots[i]] = true;
+    take_back(r, is_ours);
+    pthread_mutex_lock(&r->lock);
+    r->is_broken = true;
+    if (r->is_wake_armed)
+        wake(r); /* ends the read of wake_fd */
+    pthread_mutex_unlock(&r->lock);
+    drain_ring(r, is_ours);
+    ring_close(&r->ring);
+    for (unsigned i = 0; i < r->depth; i++)
+        if (!is_free[i])
+            finish_by_pread(r, i);
+}
+
+static void serve_by_pread(struct reader_uring *r)
+{
+    pthread_mutex_lock(&r->lock);
+    for (;;) {
+        struct read_op *op = op_queue_pop(&r->needed);
+        if (op == NULL)
+            op = op_queue_pop(&r->guessed);
+        if (op == NULL && r->is_closing)
+            break;
+        if (op == NULL) {
+            pthread_cond_wait(&r->has_work, &r->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&r->lock);
+        const unsigned i = r->free_slots[--r->n_free];
+        r->slots[i].op = op;
+        r->slots[i].span = op_span_of(op, r->slots[i].bounce);
+        finish_by_pread(r, i);
+        pthread_mutex_lock(&r->lock);
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
+static void *uring_main(void *arg)
+{
+    struct reader_uring *r = arg;
+    while (take_queued(r)) {
+        if (!wait_for_result(r)) {
+            leave_ring(r);
+            serve_by_pread(r);
+            break;
+        }
+        handle_result(r);
+    }
+    return NULL;
+}
+
+/* ---- the reader --------------------------------------------------------------------------- */
+
 static void uring_submit(struct reader *reader, struct read_op *op)
 {
     struct reader_uring *r = (struct reader_uring *)reader;
     pthread_mutex_lock(&r->lock);
     op_queue_push(op->urgency == READ_NEEDED ? &r->needed : &r->guessed, op);
-    if (r->wakes[op->urgency])
+    if (r->is_broken)
+        pthread_cond_signal(&r->has_work);
+    else if (r->wakes[op->urgency])
         wake(r);
     pthread_mutex_unlock(&r->lock);
 }
@@ -322,12 +451,14 @@ static void uring_close(struct reader *reader)
     if (r->is_started) {
         pthread_mutex_lock(&r->lock);
         r->is_closing = true;
+        pthread_cond_signal(&r->has_work);
         wake(r); /* also ends the read of wake_fd */
         pthread_mutex_unlock(&r->lock);
         pthread_join(r->thread, NULL);
     }
     ring_close(&r->ring);
     plat_close(r->wake_fd);
+    pthread_cond_destroy(&r->has_work);
     pthread_mutex_destroy(&r->lock);
     mem_free(r->bounces);
     mem_free(r);
@@ -380,6 +511,7 @@ int reader_uring_open(const struct reader_options *options, struct reader **out,
     op_queue_init(&r->needed);
     op_queue_init(&r->guessed);
     pthread_mutex_init(&r->lock, NULL);
+    pthread_cond_init(&r->has_work, NULL);
     rc = uring_start(r, options, err);
     if (rc != 0)
         uring_close(&r->base);

@@ -158,7 +158,8 @@ class Usage(Case):
             self.assert_fails(flashmoe("run", MODEL, "-p", "hi", f"--memory={size}"), 2, "--memory")
 
     def test_nothing_to_check(self):
-        self.assert_fails(flashmoe("run", MODEL, "-p", "hi", "--check"), 1, "has no checksums")
+        self.assert_fails(flashmoe("run", MODEL, "-p", "hi", "--check", "on"), 1,
+                          "has no checksums")
 
     def test_values(self):
         for option, value in (("temp", "x"), ("temp", "11"), ("top-p", "1.5"), ("min-p", "-1"),

@@ -135,7 +135,7 @@ static void open_smallest(struct fixture *f, const char *path, const struct comb
     options.n_threads = 1;
     options.n_sessions = 2;
     options.n_context = CONTEXT;
-    options.check = true;
+    options.check = "on";
     options.reader = how->reader;
     options.io = how->io;
     options.lookahead = how->lookahead;

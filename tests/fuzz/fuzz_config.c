@@ -120,7 +120,7 @@ static void set_up(struct model *model, struct engine *e)
                                             .n_context = CONTEXT, .kv_format = &kv_f32};
     struct backend_options backend = {.n_threads = 1};
     forward_backend_options(model, &options, &backend);
-    int rc = model_load_dense(model, NULL, NULL, NULL);
+    int rc = model_load_dense(model, true, NULL, NULL, NULL);
     if (rc == 0 && model->n_expert_layers > 0) {
         rc = reader_pread_open(&(struct reader_options){.depth = 1}, &e->reader, NULL);
         if (rc == 0)

@@ -34,7 +34,8 @@ class Formats(Case):
             with self.subTest(family):
                 src = TESTS / "golden" / family
                 self.pack(src, self.folder / family, "--experts", "keep")
-                self.assertEqual(logits_hash(self.folder / family, "--check"), logits_hash(src))
+                self.assertEqual(logits_hash(self.folder / family, "--check", "on"),
+                                 logits_hash(src))
 
     def test_default(self):
         """bf16 experts become affine4-g64; what is quantised is kept, also when packed again."""
@@ -45,7 +46,8 @@ class Formats(Case):
                                  {("bf16", False), ("affine4-g64", True)})
                 again = self.folder / (family + ".again")
                 self.pack(self.folder / family, again)
-                self.assertEqual(logits_hash(again, "--check"), logits_hash(self.folder / family))
+                self.assertEqual(logits_hash(again, "--check", "on"),
+                                 logits_hash(self.folder / family))
                 first, second = digest(self.folder / family), digest(again)
                 del first["model.json"], second["model.json"]
                 self.assertEqual(first, second)
@@ -65,7 +67,7 @@ class Formats(Case):
         self.assertEqual(self.formats(self.dst), {
             ("q8_0", True), ("affine4-g32", False), ("affine8-g32", False),
             ("affine6-g64", False), ("f16", False), ("bf16", False)})
-        logits_hash(self.dst, "--check")
+        logits_hash(self.dst, "--check", "on")
 
     def test_lossy_twice(self):
         self.pack(self.golden, self.dst)
@@ -79,7 +81,7 @@ class Formats(Case):
         self.assertIn("matrices keep their format", done.stderr)
         self.assertEqual(self.formats(self.dst), {("bf16", False), ("bf16", True),
                                                   ("affine4-g128", True)})
-        logits_hash(self.dst, "--check")
+        logits_hash(self.dst, "--check", "on")
 
     def test_unknown(self):
         for name, words in (("affine7-g64", "there is no such format"),
@@ -97,7 +99,7 @@ class Formats(Case):
             with self.subTest(str(model)):
                 dst = self.folder / model.name
                 self.pack(model, dst, "--experts", "keep")
-                self.assertEqual(logits_hash(dst, "--check"), logits_hash(model))
+                self.assertEqual(logits_hash(dst, "--check", "on"), logits_hash(model))
                 shutil.rmtree(dst)
 
 
@@ -145,7 +147,7 @@ class Verify(Case):
         self.assertEqual(flashmoe("verify", self.dst).returncode, 0)
 
     def test_a_flipped_bit(self):
-        """Anywhere: named by verify and by a run with --check, or not read by it."""
+        """Anywhere: named by verify and by a run with --check on, or not read by it."""
         model = json.loads((self.dst / "model.json").read_text())
         record = model["experts"][0]["record_bytes"]
         tensors = model["dense"]["tensors"]
@@ -157,7 +159,7 @@ class Verify(Case):
                     bit = 1 << rng.randrange(8)
                     self.flip(path, at, bit)
                     done = self.verify()
-                    run = flashmoe("run", self.dst, "--check", "--raw", "-p",
+                    run = flashmoe("run", self.dst, "--check", "on", "--raw", "-p",
                                    "The cat sat on the mat.", "-n", "6", "--greedy", "--json")
                     self.flip(path, at, bit)
                     self.assertEqual(done.returncode, 1)
@@ -209,7 +211,7 @@ class Verify(Case):
         done = self.verify()
         self.assertEqual(json.loads(done.stdout)["bad"][0]["what"], "tokenizer.json")
         self.assertEqual(done.returncode, 1)
-        self.assert_fails(flashmoe("run", self.dst, "--check", "-p", "x"), "tokenizer.json")
+        self.assert_fails(flashmoe("run", self.dst, "--check", "on", "-p", "x"), "tokenizer.json")
 
     def test_not_packed(self):
         self.assert_fails(flashmoe("verify", self.golden), "has no checksums", status=2)

@@ -44,7 +44,7 @@ class Reading(unittest.TestCase):
                 subprocess.run([PROGRAM, *command], check=True, timeout=SECONDS)
             hashes = set()
             for model, more in ((gguf, ()), (gguf, ("--reader", "uring")), (gguf, ("--io", "page")),
-                                (packed, ("--check",)), (packed, ("--reader", "uring", "--check"))):
+                                (packed, ("--check", "on")), (packed, ("--reader", "uring"))):
                 answer = self.run_json("-p", "hi", "--raw", "-n", "3", "--greedy", "--no-heat",
                                        *more, model=model)
                 hashes.add(answer["logits_hash"])
