@@ -22,7 +22,8 @@ bool text_add_string(struct text_buffer *buffer, const char *text);
 /* At most 511 bytes. */
 bool text_add_format(struct text_buffer *buffer, const char *fmt, ...) ERR_PRINTF(2, 3);
 
-/* An object or array. Integers beyond 64 bits are taken as reals. NULL: `why` says it. */
+/* An object or array. Integers beyond 64 bits are taken as reals. U+0000, halves of surrogate pairs
+ * and bytes that are no UTF-8 become U+FFFD, so no string in it has a NUL. NULL: `why` says it. */
 json_t *json_read(const char *text, size_t bytes, json_error_t *why);
 /* Where in the text of a document the object stands that these names lead to, each below 32 bytes,
  * from object to object; of two members with one name the last counts. False: there is none, or it
