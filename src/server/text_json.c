@@ -85,8 +85,12 @@ bool text_add_json(struct text_buffer *buffer, const json_t *value)
 {
     struct text_buffer full = {0};
     const size_t how = JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(17);
-    const bool is_good = value != NULL && json_dump_callback(value, add_piece, &full, how) == 0 &&
-                         add_with_numbers(buffer, text_buffer_text(&full), full.n, write_shortest);
+    const size_t n = buffer->n;
+    bool is_good = value != NULL && json_dump_callback(value, add_piece, &full, how) == 0;
+    if (is_good && !add_with_numbers(buffer, text_buffer_text(&full), full.n, write_shortest)) {
+        buffer->n = n; /* it is too deep to be gone through: with all digits, then */
+        is_good = text_buffer_add(buffer, text_buffer_text(&full), full.n);
+    }
     text_buffer_clear(&full);
     return is_good;
 }

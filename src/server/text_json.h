@@ -15,8 +15,8 @@ extern "C" {
 json_t *text_json(const char *text, size_t bytes);
 /* A float as it was typed: 0.7, not 0.699999988. */
 json_t *json_float(float x);
-/* Appends compact JSON, every real in the fewest digits that are the same double. False for want of
- * memory, or when `value` is NULL. */
+/* Appends compact JSON, every real in the fewest digits that are the same double, or in 17 where it
+ * is nested beyond JSON_SCAN_DEPTH. False for want of memory, or when `value` is NULL. */
 bool text_add_json(struct text_buffer *buffer, const json_t *value);
 bool text_add_string(struct text_buffer *buffer, const char *text);
 /* At most 511 bytes. */
