@@ -466,8 +466,9 @@ class Dropped(Forms):
             {"role": "tool", "content": "A", "tool_call_id": None}], "tools": [tool],
             **null(("audio", "frequency_penalty", "function_call", "functions", "logit_bias",
                     "logprobs", "max_completion_tokens", "max_tokens", "metadata", "modalities",
-                    "n", "parallel_tool_calls", "prediction", "presence_penalty", "prompt_cache_key",
-                    "reasoning_effort", "response_format", "seed", "stop", "store", "stream",
+                    "n", "parallel_tool_calls", "prediction", "presence_penalty",
+                    "prompt_cache_key", "reasoning_effort",
+                    "response_format", "seed", "stop", "store", "stream",
                     "stream_options", "temperature", "tool_choice", "top_logprobs", "top_p",
                     "user", "web_search_options", "model", "chat_template_kwargs"))}
         formats = ({"type": "text", "json_schema": None}, {"type": "text", "schema": None})

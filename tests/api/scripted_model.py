@@ -33,8 +33,8 @@ SCRIPTS = {
           "</tool_call>", '\n<tool_call>\n{"name": "get_time", "arguments": {}}',
           "\n</tool_call>\n", "And so on."],
 }
-# Of these scripts the pieces are ordinary tokens, which an answer that must be JSON may have. Others
-# are added tokens, so that a text is read as it was written.
+# The pieces of these scripts are ordinary tokens, which an answer that must be JSON may have. Those
+# of the others are added tokens, so that a text is read as it was written.
 ORDINARY = "OPW"
 TAGS = ("<tool_call>", "</tool_call>")
 TEMPLATE = (
