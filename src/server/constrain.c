@@ -244,6 +244,23 @@ static bool tools_fill(struct tools *t, const struct conversation *c)
     return is_good;
 }
 
+/* Refuses names that no call could have: text/toolcall.h takes none of these. */
+static int check_names(struct api_call *call, const struct tools *t)
+{
+    for (size_t i = 0; i < t->n; i++) {
+        const char *name = t->at[i].name;
+        const size_t n = strlen(name);
+        bool is_good = n > 0 && n < sizeof ((struct job_event *)NULL)->name;
+        for (size_t k = 0; is_good && k < n; k++)
+            is_good = (unsigned char)name[k] >= ' ';
+        if (!is_good)
+            return api_fail(&call->error, API_BAD, "tools", "'tools' has the name '%.40s' of %zu "
+                            "bytes; one that can be called has 1 to 255 bytes and no control "
+                            "characters", name, n);
+    }
+    return 0;
+}
+
 /* Some token can begin the answer. */
 static int check_bias(struct api_call *call, const struct job_spec *spec, const char *name)
 {
@@ -288,6 +305,8 @@ int constrain_answer(const struct conversation *c, struct api_call *call, struct
                                       .n_tools = tools.n,
                                       .is_one_call = c != NULL && c->is_one_call};
     if (rc == 0)
+        rc = check_names(call, &tools);
+    if (rc == 0)
         rc = open_form(call, &form, call->schema_field, spec);
     tools_clear(&tools);
     return rc;
@@ -330,6 +349,8 @@ int constrain_call(const struct conversation *c, struct api_call *call, struct j
                       "'tools' does not have");
     const struct grammar_form form = {.tools = tools.at, .n_tools = tools.n, .is_one_call = true,
                                       .is_opened = true};
+    if (rc == 0)
+        rc = check_names(call, &tools);
     if (rc == 0)
         rc = open_form(call, &form, "tools", spec);
     tools_clear(&tools);

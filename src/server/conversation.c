@@ -106,7 +106,8 @@ int conversation_choose(struct conversation *c, const struct fields *f,
 
 /* ---- messages ----------------------------------------------------------------------------- */
 
-/* Arguments that are text become the object they say, for templates that walk through it. */
+/* Arguments that are text become the object they say, for templates that walk through it. Text that
+ * says none, as of a call that was cut off, becomes the only member of one. */
 static json_t *arguments_of(const json_t *arguments)
 {
     if (!json_is_string(arguments))
@@ -118,7 +119,7 @@ static json_t *arguments_of(const json_t *arguments)
         return parsed;
     json_decref(parsed);
     return json_string_length(arguments) == 0 ? json_object()
-                                              : json_incref((json_t *)arguments);
+                                              : json_pack("{s:O}", "arguments", arguments);
 }
 
 int turn_add_call(struct turn *turn, const char *id, const char *name, const json_t *arguments)

@@ -1,5 +1,6 @@
 """What PyPI's openai, anthropic, openai-agents and instructor see of the server at FLASHMOE_URL;
 run by sdk_test.py."""
+import asyncio
 import json
 import os
 import typing
@@ -160,23 +161,26 @@ class Typed(unittest.TestCase):
             asked.append((city, days))
             return "sunny O"
 
-        client = openai.AsyncOpenAI(base_url=URL + "/v1", api_key="sesame", max_retries=0)
+        async def run(kind):
+            async with openai.AsyncOpenAI(base_url=URL + "/v1", api_key="sesame",
+                                          max_retries=0) as client:
+                agent = agents.Agent(name="x", instructions="Help.", tools=[get_weather],
+                                     output_type=City, model=kind("any", openai_client=client))
+                return await agents.Runner.run(agent, "P", max_turns=3)
+
         for kind in (agents.OpenAIChatCompletionsModel, agents.OpenAIResponsesModel):
-            agent = agents.Agent(name="x", instructions="Help.", tools=[get_weather],
-                                 output_type=City, model=kind("any", openai_client=client))
-            result = agents.Runner.run_sync(agent, "P", max_turns=3)
-            self.assertEqual(result.final_output, City(city="Oslo", days=2))
+            self.assertEqual(asyncio.run(run(kind)).final_output, City(city="Oslo", days=2))
         self.assertEqual(asked, [("Kyiv", 3)] * 2)
 
     def test_instructor(self):
         for mode, kind, text, wanted in (
                 (instructor.Mode.TOOLS, Fixed, "A", Fixed(kind="a", n=7)),
-                (instructor.Mode.TOOLS_STRICT, Fixed, "A", Fixed(kind="a", n=7)),
                 (instructor.Mode.JSON_SCHEMA, City, "O", City(city="Oslo", days=2)),
                 (instructor.Mode.JSON, City, "O", City(city="Oslo", days=2))):
             client = instructor.from_openai(self.client, mode=mode)
-            self.assertEqual(client.chat.completions.create(
-                model="any", messages=says(text), response_model=kind, max_retries=0), wanted)
+            answer = client.chat.completions.create(model="any", messages=says(text),
+                                                    response_model=kind, max_retries=0)
+            self.assertEqual(answer.model_dump(), wanted.model_dump())
 
 
 class Anthropic(unittest.TestCase):
