@@ -1,5 +1,6 @@
 #include "server/answer.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -19,6 +20,7 @@ struct answer {
     bool is_reasoning;
     int found; /* the stop string; -1: none */
     bool is_over, is_length;
+    bool is_called; /* the only call there may be is whole: what follows is left out */
     bool is_held; /* to the grammar */
     json_t *logprobs;
     int rc; /* of the function */
@@ -54,15 +56,15 @@ static void take_call(struct answer *a, const struct message_event *event)
         give(a, &like, event->text, event->text_bytes);
     } else {
         like.kind = JOB_CALL_END;
-        if (event->kind == MESSAGE_CALL_END)
+        like.is_broken = event->kind == MESSAGE_CALL_BROKEN;
+        if (like.is_broken)
+            a->n_calls--; /* it is not to be called */
+        else
             recall_add(a->o.recall, event->id, event->name, &a->arguments, event->text,
                        event->text_bytes);
-        else
-            a->n_calls--; /* it was none: nothing is to be called */
         give(a, &like, "", 0);
-        like.kind = JOB_CONTENT;
-        if (event->kind == MESSAGE_CALL_BROKEN)
-            give(a, &like, event->text, event->text_bytes);
+        a->is_called = a->o.spec->is_one_call && !like.is_broken;
+        a->is_over |= a->is_called;
     }
 }
 
@@ -70,6 +72,8 @@ static void take_part(void *ctx, const struct message_event *event)
 {
     struct answer *a = ctx;
     struct job_event like = {.choice = a->o.choice, .kind = JOB_CONTENT};
+    if (a->is_called)
+        return;
     switch (event->kind) {
     case MESSAGE_REASONING:
         like.kind = JOB_REASONING;
@@ -178,14 +182,32 @@ static void begin_grammar(struct answer *a)
     fm_sampler_constrain(a->sampler, a->o.spec->grammar);
 }
 
+/* The request is to blame where the logits are numbers and some token is forbidden. */
+static int no_token(const struct answer *a, const float *logits, struct fm_error *err)
+{
+    const struct fm_sampling *s = &a->o.spec->sampling;
+    struct fm_model_info info;
+    bool is_forbidden = false;
+    fm_model_info(a->o.model, &info);
+    for (unsigned i = 0; i < s->n_logit_bias; i++)
+        is_forbidden = is_forbidden || isinf(s->logit_bias[i].bias);
+    for (unsigned i = 0; i < info.vocabulary; i++)
+        is_forbidden = is_forbidden && isfinite(logits[i]);
+    if (is_forbidden)
+        return err_set(err, FM_ERR_ARG, "'logit_bias' forbids every token that %s after %llu "
+                       "tokens of the answer", a->is_held ? "the format or the tool allows"
+                                                          : "there is",
+                       (unsigned long long)a->n_tokens);
+    return err_set(err, FM_ERR_FORMAT, "no token can be chosen: the logits are not numbers");
+}
+
 int answer_step(struct answer *a, const float *logits, int32_t *out, struct fm_error *err)
 {
     const struct job_spec *spec = a->o.spec;
     *out = -1;
     const int32_t id = fm_sampler_pick(a->sampler, logits);
     if (id < 0)
-        return err_set(err, FM_ERR_FORMAT, "no token can be chosen: the logits are not numbers, or "
-                       "logit_bias forbids every token");
+        return no_token(a, logits, err);
     fm_sampler_accept(a->sampler, id);
     a->n_tokens++;
     if (fm_model_is_stop_token(a->o.model, id)) {
@@ -219,7 +241,7 @@ int answer_finish(struct answer *a, bool is_full, struct fm_error *err)
     if (rc == 0 && a->o.spec->tail != NULL && !a->is_length && !is_full && a->found < 0)
         rc = push_parts(a, a->o.spec->tail, strlen(a->o.spec->tail), err);
     if (rc == 0 && a->parts != NULL)
-        rc = message_finish(a->parts, err);
+        rc = a->is_length || is_full ? message_cut(a->parts, err) : message_finish(a->parts, err);
     struct job_event like = {.kind = JOB_CHOICE_END, .choice = a->o.choice};
     if (a->found >= 0) {
         like.end = JOB_END_STRING;

@@ -183,6 +183,7 @@ int api_call_read(struct api_call *call, const struct api *api, const struct api
     spec->id_seed = new_seed();
     int rc = call->error.fault == API_GOOD ? api->read(call, body, spec) : -1;
     call->body = NULL;
+    text_buffer_clear(&call->schema);
     if (rc == 0 && call->error.fault != API_GOOD)
         rc = -1;
     if (context->n_answer > 0 && (spec->n_most == 0 || spec->n_most > context->n_answer))
@@ -242,7 +243,7 @@ static bool collect(struct api_call *call, const struct job_event *event)
         if (mem_grow((void **)&c->calls, &c->cap_calls, c->n_calls + 1, sizeof *c->calls,
                      "the tool calls", NULL) != 0)
             return false;
-        c->calls[c->n_calls] = (struct api_call_made){{0}, {0}, {0}};
+        c->calls[c->n_calls] = (struct api_call_made){0};
         (void)snprintf(c->calls[c->n_calls].id, sizeof c->calls->id, "%s", event->id);
         (void)snprintf(c->calls[c->n_calls].name, sizeof c->calls->name, "%s", event->name);
         c->n_calls++;
@@ -250,6 +251,10 @@ static bool collect(struct api_call *call, const struct job_event *event)
     case JOB_CALL_ARGUMENTS:
         return c->n_calls == 0 || text_buffer_add(&c->calls[c->n_calls - 1].arguments, event->text,
                                                   event->text_bytes);
+    case JOB_CALL_END:
+        if (c->n_calls > 0)
+            c->calls[c->n_calls - 1].is_broken = event->is_broken;
+        return true;
     case JOB_CHOICE_END:
         c->end = event->end;
         c->stop = event->stop;

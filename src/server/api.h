@@ -30,6 +30,7 @@ struct api_context {
 struct api_call_made {
     char id[32], name[256];
     struct text_buffer arguments;
+    bool is_broken; /* they are not whole */
 };
 
 struct api_choice {
@@ -48,6 +49,8 @@ struct api_call {
     bool is_stream;
     struct text_buffer *out; /* the stream's bytes; borrowed */
     const struct text_buffer *body; /* the request's; NULL once it has been read */
+    struct text_buffer schema;      /* what the answer must fit, as JSON, ... */
+    char schema_field[40];          /* and the field that says so; empty: none */
     struct job_usage usage;  /* whole once the job is over */
 
     char id[40];

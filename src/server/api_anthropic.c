@@ -1,7 +1,7 @@
 /* Anthropic's messages. */
 #include <stdio.h>
 
-#include "server/conversation.h"
+#include "server/constrain.h"
 #include "server/fields.h"
 #include "server/text_json.h"
 
@@ -142,13 +142,20 @@ static int read_tools(const struct fields *f, struct conversation *c)
     return 0;
 }
 
+static bool is_choice(const char *type)
+{
+    return strcmp(type, "auto") == 0 || strcmp(type, "any") == 0 || strcmp(type, "tool") == 0 ||
+           strcmp(type, "none") == 0;
+}
+
 int anthropic_conversation(const json_t *body, struct recall *recall, struct conversation *c,
                            struct api_error *error)
 {
     const struct fields f = {body, error, ""};
     const json_t *messages = fields_array(&f, "messages");
-    const char *choice = json_string_value(json_object_get(fields_object(&f, "tool_choice"),
-                                                           "type"));
+    const json_t *choose = fields_object(&f, "tool_choice");
+    const struct fields of = {choose, error, "tool_choice."};
+    const char *choice = fields_string(&of, "type", choose != NULL ? "" : NULL);
     const char *thinking = json_string_value(json_object_get(fields_object(&f, "thinking"),
                                                              "type"));
     int rc = error->fault == API_GOOD ? 0 : -1;
@@ -156,16 +163,32 @@ int anthropic_conversation(const json_t *body, struct recall *recall, struct con
         rc = read_system(fields_find(&f, "system"), recall, c, error);
     for (size_t i = 0; rc == 0 && i < json_array_size(messages); i++)
         rc = read_message(json_array_get(messages, i), i, recall, c, error);
+    if (rc == 0 && choice != NULL && !is_choice(choice))
+        rc = fields_fail(&of, "type", "must be auto, any, tool or none");
+    c->is_one_call = fields_bool(&of, "disable_parallel_tool_use", false);
     c->is_forced = choice != NULL && (strcmp(choice, "any") == 0 || strcmp(choice, "tool") == 0);
     if (c->is_forced && strcmp(choice, "tool") == 0)
-        c->forced_name = json_string_value(json_object_get(fields_find(&f, "tool_choice"),
-                                                           "name"));
+        c->forced_name = fields_string(&of, "name", "");
     if (rc == 0 && (choice == NULL || strcmp(choice, "none") != 0))
         rc = read_tools(&f, c);
     if (rc == 0 && thinking != NULL && strcmp(thinking, "adaptive") != 0)
         rc = conversation_set(c, "enable_thinking",
                               json_boolean(strcmp(thinking, "disabled") != 0));
     return error->fault == API_GOOD ? rc : -1;
+}
+
+/* The schema of the answer, also where older clients have it. */
+static int read_format(struct api_call *call, const struct fields *f)
+{
+    const json_t *config = fields_object(f, "output_config");
+    const struct fields of = {config, &call->error, "output_config."};
+    const json_t *format = fields_object(&of, "format"), *older = fields_object(f, "output_format");
+    if (call->error.fault != API_GOOD)
+        return -1;
+    int rc = constrain_format(call, format, "output_config.format");
+    if (rc == 0)
+        rc = constrain_format(call, older, "output_format");
+    return rc == 0 ? constrain_fields(call, f, false) : rc;
 }
 
 static int read_messages(struct api_call *call, const json_t *body, struct job_spec *spec)
@@ -182,6 +205,8 @@ static int read_messages(struct api_call *call, const json_t *body, struct job_s
         spec->key = api_key_of(user);
     api_read_sampling(call, &f, spec);
     api_read_stops(call, &f, "stop_sequences", spec);
+    if (call->error.fault == API_GOOD)
+        (void)read_format(call, &f);
     int rc = call->error.fault == API_GOOD
                  ? anthropic_conversation(body, call->context->recall, &c, &call->error) : -1;
     if (rc == 0)

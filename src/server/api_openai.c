@@ -110,16 +110,11 @@ int openai_conversation(const json_t *body, struct recall *recall, struct conver
 {
     const struct fields f = {body, error, ""};
     const json_t *messages = fields_array(&f, "messages");
-    const json_t *choice = fields_find(&f, "tool_choice");
     int rc = error->fault == API_GOOD ? 0 : -1;
     for (size_t i = 0; rc == 0 && i < json_array_size(messages); i++)
         rc = read_message(json_array_get(messages, i), i, recall, c, error);
-    const char *word = json_string_value(choice);
-    c->forced_name = json_string_value(json_object_get(json_object_get(choice, "function"),
-                                                       "name"));
-    c->is_forced = c->forced_name != NULL || (word != NULL && strcmp(word, "required") == 0);
-    if (rc == 0 && (word == NULL || strcmp(word, "none") != 0))
-        rc = read_tools(&f, c);
+    if (rc == 0)
+        rc = conversation_choose(c, &f, read_tools);
     if (rc == 0)
         rc = read_variables(&f, c);
     return error->fault == API_GOOD ? rc : -1;
@@ -127,7 +122,8 @@ int openai_conversation(const json_t *body, struct recall *recall, struct conver
 
 /* ---- reading: the calls --------------------------------------------------------------------- */
 
-static void read_common(struct api_call *call, const struct fields *f, struct job_spec *spec)
+static void read_common(struct api_call *call, const struct fields *f, bool is_completions,
+                        struct job_spec *spec)
 {
     const json_t *options = fields_object(f, "stream_options");
     const struct fields of = {options, &call->error, "stream_options."};
@@ -141,8 +137,9 @@ static void read_common(struct api_call *call, const struct fields *f, struct jo
         spec->key = api_key_of(key);
     api_read_sampling(call, f, spec);
     api_read_stops(call, f, "stop", spec);
-    if (call->error.fault == API_GOOD)
-        (void)constrain_format(call, fields_object(f, "response_format"), "response_format", spec);
+    if (call->error.fault == API_GOOD &&
+        constrain_format(call, fields_object(f, "response_format"), "response_format") == 0)
+        (void)constrain_fields(call, f, is_completions);
 }
 
 static int read_chat(struct api_call *call, const json_t *body, struct job_spec *spec)
@@ -150,7 +147,7 @@ static int read_chat(struct api_call *call, const json_t *body, struct job_spec 
     const struct fields f = {body, &call->error, ""};
     struct conversation c = {0};
     api_new_id("chatcmpl-", call->id);
-    read_common(call, &f, spec);
+    read_common(call, &f, false, spec);
     call->has_logprobs = spec->wants_logprobs = fields_bool(&f, "logprobs", false);
     spec->n_top_logprobs = (unsigned)fields_uint(&f, "top_logprobs", 0, JOB_TOP_LOGPROBS_MAX, 0);
     if (spec->n_top_logprobs > 0 && !spec->wants_logprobs)
@@ -226,7 +223,7 @@ static int read_completions(struct api_call *call, const json_t *body, struct jo
     const struct fields f = {body, &call->error, ""};
     const json_t *prompt = fields_find(&f, "prompt");
     api_new_id("cmpl-", call->id);
-    read_common(call, &f, spec);
+    read_common(call, &f, true, spec);
     if (spec->n_most == 0)
         spec->n_most = 16; /* what this endpoint does without */
     call->has_logprobs = spec->wants_logprobs = fields_find(&f, "logprobs") != NULL;
@@ -242,7 +239,7 @@ static int read_completions(struct api_call *call, const json_t *body, struct jo
         else
             call->echo = json_incref((json_t *)prompt);
     }
-    if (call->error.fault != API_GOOD)
+    if (call->error.fault != API_GOOD || constrain_answer(NULL, call, spec) != 0)
         return -1;
     return read_prompts(call, prompt, spec);
 }

@@ -157,6 +157,12 @@ static int read_tools(const json_t *tools, struct conversation *c, struct api_er
     return 0;
 }
 
+static int read_functions(const struct fields *f, struct conversation *c)
+{
+    const json_t *tools = fields_array(f, "tools");
+    return f->error->fault == API_GOOD ? read_tools(tools, c, f->error, 0) : -1;
+}
+
 static void keep_request(struct api_call *call, const struct fields *f,
                          const struct job_spec *spec)
 {
@@ -168,8 +174,8 @@ static void keep_request(struct api_call *call, const struct fields *f,
         tools != NULL ? json_incref((json_t *)tools) : json_array(), "metadata",
         metadata != NULL ? json_incref((json_t *)metadata) : json_object(), "max_output_tokens",
         spec->n_most > 0 ? json_integer((json_int_t)spec->n_most) : json_null(),
-        "parallel_tool_calls", 1, "temperature", json_float(spec->sampling.temperature), "top_p",
-        json_float(spec->sampling.top_p));
+        "parallel_tool_calls", !spec->is_one_call, "temperature",
+        json_float(spec->sampling.temperature), "top_p", json_float(spec->sampling.top_p));
 }
 
 static int read_responses(struct api_call *call, const json_t *body, struct job_spec *spec)
@@ -188,18 +194,18 @@ static int read_responses(struct api_call *call, const json_t *body, struct job_
     if (key != NULL)
         spec->key = api_key_of(key);
     api_read_sampling(call, &f, spec);
-    const json_t *text = fields_object(&f, "text");
-    if (call->error.fault == API_GOOD)
-        (void)constrain_format(call, json_object_get(text, "format"), "text.format", spec);
+    if (fields_find(&f, "prompt") != NULL)
+        (void)fields_fail(&f, "prompt", "is not supported: this server keeps no prompts; send it "
+                          "as 'instructions' and 'input'");
+    const struct fields text = {fields_object(&f, "text"), &call->error, "text."};
+    const json_t *format = fields_object(&text, "format");
+    if (call->error.fault == API_GOOD && constrain_format(call, format, "text.format") == 0)
+        (void)constrain_fields(call, &f, false);
     const char *effort = json_string_value(json_object_get(fields_object(&f, "reasoning"),
                                                            "effort"));
     int rc = call->error.fault == API_GOOD ? read_input(&r, &f) : -1;
-    const json_t *choice = fields_find(&f, "tool_choice");
-    const char *word = json_string_value(choice);
-    c.forced_name = json_string_value(json_object_get(choice, "name"));
-    c.is_forced = c.forced_name != NULL || (word != NULL && strcmp(word, "required") == 0);
-    if (rc == 0 && (word == NULL || strcmp(word, "none") != 0))
-        rc = read_tools(fields_array(&f, "tools"), &c, &call->error, 0);
+    if (rc == 0)
+        rc = conversation_choose(&c, &f, read_functions);
     if (rc == 0 && effort != NULL &&
         (strcmp(effort, "none") == 0 || strcmp(effort, "minimal") == 0))
         rc = conversation_set(&c, "enable_thinking", json_false());
@@ -248,21 +254,20 @@ static json_t *reasoning_json(const char *id, json_t *text)
                      content);
 }
 
-static json_t *message_json(const char *id, json_t *text)
+static json_t *message_json(const char *id, json_t *text, bool is_cut)
 {
-    const bool is_whole = text != NULL;
-    json_t *content = is_whole ? json_pack("[o]", part_json(text)) : json_array();
+    json_t *content = text != NULL ? json_pack("[o]", part_json(text)) : json_array();
     return json_pack("{s:s, s:s, s:s, s:s, s:o}", "id", id, "type", "message", "status",
-                     is_whole ? "completed" : "in_progress", "role", "assistant", "content",
-                     content);
+                     text == NULL ? "in_progress" : is_cut ? "incomplete" : "completed", "role",
+                     "assistant", "content", content);
 }
 
-static json_t *function_json(const char *id, const struct api_call_made *made, bool is_whole)
+static json_t *function_json(const char *id, const struct api_call_made *made, bool is_over)
 {
     return json_pack("{s:s, s:s, s:s, s:s, s:s, s:o}", "id", id, "type", "function_call", "status",
-                     is_whole ? "completed" : "in_progress", "call_id", made->id, "name",
-                     made->name, "arguments",
-                     is_whole ? api_buffer_json(&made->arguments) : json_string(""));
+                     !is_over ? "in_progress" : made->is_broken ? "incomplete" : "completed",
+                     "call_id", made->id, "name", made->name, "arguments",
+                     is_over ? api_buffer_json(&made->arguments) : json_string(""));
 }
 
 static json_t *output_json(const struct api_call *call)
@@ -277,7 +282,9 @@ static json_t *output_json(const struct api_call *call)
     }
     if (c->content.n > 0 || c->n_calls == 0) {
         item_id(call, "msg", n++, id);
-        (void)json_array_append_new(output, message_json(id, api_buffer_json(&c->content)));
+        (void)json_array_append_new(output,
+                                    message_json(id, api_buffer_json(&c->content),
+                                                 c->end == JOB_END_LENGTH && c->n_calls == 0));
     }
     for (size_t i = 0; i < c->n_calls; i++) {
         item_id(call, "fc", n++, id);
@@ -375,10 +382,11 @@ static bool close_item(struct api_call *call)
                              json_array())) &&
                   frame(call, "response.content_part.done",
                         with(place(call, id), "part", part_json(item_text(call))));
-        item = message_json(id, item_text(call));
+        item = message_json(id, item_text(call), c->end == JOB_END_LENGTH);
     } else {
         const struct api_call_made *made = &c->calls[c->n_calls - 1];
-        is_good = frame(call, "response.function_call_arguments.done",
+        is_good = made->is_broken ||
+                  frame(call, "response.function_call_arguments.done",
                         with(with(place(call, id), "arguments",
                                   api_buffer_json(&made->arguments)),
                              "name", json_string(made->name)));
@@ -407,7 +415,7 @@ static bool open_item(struct api_call *call, enum job_event_kind kind,
     call->text_at = (kind == JOB_REASONING ? c->reasoning.n : c->content.n) - event->text_bytes;
     item_id(call, prefix_of(kind), call->n_blocks++, id);
     json_t *item = kind == JOB_REASONING ? reasoning_json(id, NULL)
-                   : kind == JOB_CONTENT ? message_json(id, NULL)
+                   : kind == JOB_CONTENT ? message_json(id, NULL, false)
                                          : function_json(id, &c->calls[c->n_calls - 1], false);
     if (!frame(call, "response.output_item.added",
                json_pack("{s:i, s:o}", "output_index", (int)call->n_blocks - 1, "item", item)))

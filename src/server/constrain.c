@@ -1,109 +1,315 @@
 #include "server/constrain.h"
 
+#include <math.h>
+#include <stdio.h>
+
+#include "server/fields.h"
 #include "server/text_json.h"
+#include "session/grammar_calls.h"
+
+#define PATH_PARTS 5
+#define ONLY_JSON "is not supported: answers can be held to a JSON schema, by 'response_format'"
 
 static int no_memory(struct api_call *call)
 {
     return api_fail(&call->error, API_INTERNAL, NULL, "no memory for the schema");
 }
 
-/* NULL: any object. */
-static int open_grammar(struct api_call *call, const json_t *schema, struct job_spec *spec,
-                        struct fm_error *err)
+/* The member, unless it is null. */
+static const json_t *find(const json_t *object, const char *name)
+{
+    const json_t *value = json_object_get(object, name);
+    return json_is_null(value) ? NULL : value;
+}
+
+/* ---- the schema of a request ---------------------------------------------------------------- */
+
+static int take_schema(struct api_call *call, const char *name, const char *text, size_t bytes)
+{
+    if (call->schema_field[0] != '\0')
+        return api_fail(&call->error, API_BAD, name, "'%s' and '%s' both say what the answer must "
+                        "be: send one of them", call->schema_field, name);
+    (void)snprintf(call->schema_field, sizeof call->schema_field, "%s", name);
+    return text_buffer_add(&call->schema, text, bytes) ? 0 : no_memory(call);
+}
+
+/* Finds the value that the names, joined by dots, and `more` lead to in the request's own text,
+ * whose numbers have all their digits. */
+static bool find_text(const struct api_call *call, const char *name, const char *const *more,
+                      unsigned n_more, size_t *begin, size_t *end)
+{
+    const char *path[PATH_PARTS];
+    char parts[96];
+    unsigned n = 0;
+    (void)snprintf(parts, sizeof parts, "%s", name);
+    for (char *part = parts; part != NULL && n + n_more < PATH_PARTS;) {
+        char *dot = strchr(part, '.');
+        path[n++] = part;
+        if (dot != NULL)
+            *dot++ = '\0';
+        part = dot;
+    }
+    for (unsigned i = 0; i < n_more; i++)
+        path[n++] = more[i];
+    return json_find_object(text_buffer_text(call->body), call->body->n, path, n, begin, end);
+}
+
+static int take_schema_at(struct api_call *call, const json_t *schema, const char *name,
+                          const char *const *more, unsigned n_more)
 {
     struct text_buffer text = {0};
-    if (schema != NULL && !text_add_json(&text, schema)) {
-        text_buffer_clear(&text);
-        return err_set(err, FM_ERR_NOMEM, "no memory for the schema");
-    }
-    const int rc = fm_grammar_open_json(call->context->model,
-                                        schema != NULL ? text_buffer_text(&text) : NULL, text.n,
-                                        &spec->grammar, err);
+    size_t begin, end;
+    if (json_is_object(schema) && find_text(call, name, more, n_more, &begin, &end))
+        return take_schema(call, name, text_buffer_text(call->body) + begin, end - begin);
+    const int rc = text_add_json(&text, schema)
+                       ? take_schema(call, name, text_buffer_text(&text), text.n)
+                       : no_memory(call);
     text_buffer_clear(&text);
     return rc;
 }
 
-/* From the request's own text, whose numbers have all their digits, where the schema is found
- * there. */
-static int open_schema(struct api_call *call, const json_t *schema, const char *name,
-                       bool is_wrapped, struct job_spec *spec, struct fm_error *err)
+static int take_object(struct api_call *call, const char *name)
 {
-    const bool is_inner = strcmp(name, "text.format") == 0;
-    const char *path[4];
-    unsigned n = 0;
-    size_t begin, end;
-    if (is_inner)
-        path[n++] = "text";
-    path[n++] = is_inner ? "format" : name;
-    if (is_wrapped)
-        path[n++] = "json_schema";
-    path[n++] = "schema";
-    const char *text = text_buffer_text(call->body);
-    if (!json_is_object(schema) || !json_find_object(text, call->body->n, path, n, &begin, &end))
-        return open_grammar(call, schema, spec, err);
-    return fm_grammar_open_json(call->context->model, text + begin, end - begin, &spec->grammar,
-                                err);
+    static const char any[] = "{\"type\": \"object\"}";
+    return take_schema(call, name, any, sizeof any - 1);
 }
 
-int constrain_format(struct api_call *call, const json_t *format, const char *name,
-                     struct job_spec *spec)
+int constrain_format(struct api_call *call, const json_t *format, const char *name)
 {
-    const char *type = json_string_value(json_object_get(format, "type"));
-    const json_t *inner = json_object_get(format, "json_schema");
-    const json_t *schema = json_object_get(inner != NULL ? inner : format, "schema");
-    struct fm_error err = {0};
-    if (format == NULL || (type != NULL && strcmp(type, "text") == 0))
+    static const char *const wrapped[] = {"json_schema", "schema"};
+    const char *type = json_string_value(find(format, "type"));
+    const json_t *inner = find(format, "json_schema");
+    const json_t *schema = find(inner != NULL ? inner : format, "schema");
+    const bool has_schema = json_is_object(schema) || json_is_boolean(schema);
+    const bool is_object = type != NULL && strcmp(type, "json_object") == 0;
+    if (format == NULL || json_is_null(format) || (type != NULL && strcmp(type, "text") == 0))
         return 0;
-    const bool is_schema = type != NULL && strcmp(type, "json_schema") == 0;
-    if (!is_schema && (type == NULL || strcmp(type, "json_object") != 0))
+    if (!is_object && (type == NULL || strcmp(type, "json_schema") != 0))
         return api_fail(&call->error, API_BAD, name, "'%s' has type '%s'; text, json_object and "
                         "json_schema are known", name, type != NULL ? type : "none");
-    if (is_schema && !json_is_object(schema) && !json_is_boolean(schema))
-        return api_fail(&call->error, API_BAD, name, "'%s' has no schema", name);
-    const int rc = is_schema ? open_schema(call, schema, name, inner != NULL, spec, &err)
-                             : open_grammar(call, NULL, spec, &err);
-    return rc == 0 ? 0 : api_fail(&call->error, api_fault_of(rc), name, "'%s': %s", name,
-                                  err.text);
+    if (is_object && schema == NULL)
+        return take_object(call, name);
+    if (!has_schema)
+        return api_fail(&call->error, API_BAD, name, schema == NULL ? "'%s' has no schema" :
+                        "the schema of '%s' must be an object", name);
+    return take_schema_at(call, schema, name, wrapped + (inner == NULL), inner != NULL ? 2 : 1);
 }
 
-/* ---- calls that must come ------------------------------------------------------------------- */
-
-static json_t *call_schema(const char *name, const json_t *parameters)
+/* A schema, as JSON or as its text. */
+static int take_json(struct api_call *call, const json_t *value, const char *name)
 {
-    json_t *arguments = parameters != NULL ? json_deep_copy(parameters)
-                                           : json_pack("{s:s}", "type", "object");
-    return json_pack("{s:s, s:{s:{s:s}, s:o}, s:[s, s], s:b}", "type", "object", "properties",
-                     "name", "const", name, "arguments", arguments, "required", "name",
-                     "arguments", "additionalProperties", 0);
+    if (json_is_string(value))
+        return take_schema(call, name, json_string_value(value), json_string_length(value));
+    if (!json_is_object(value) && !json_is_boolean(value))
+        return api_fail(&call->error, API_BAD, name, "'%s' must be a JSON schema", name);
+    return take_schema_at(call, value, name, NULL, 0);
 }
 
-/* Whether the arguments can be held to the tool's schema. */
-static bool is_enforceable(struct api_call *call, const char *name, const json_t *parameters)
+/* vLLM's: one member says what the answer must be. */
+static int read_structured(struct api_call *call, const struct fields *f)
 {
-    struct job_spec probe = {0};
-    json_t *schema = call_schema(name, parameters);
-    const bool is_good = json_is_object(json_object_get(parameters, "properties")) &&
-                         open_grammar(call, schema, &probe, NULL) == 0;
-    fm_grammar_close(probe.grammar);
-    json_decref(schema);
+    const json_t *all = fields_object(f, "structured_outputs"), *value;
+    const char *key;
+    int rc = 0;
+    json_object_foreach((json_t *)all, key, value) {
+        const bool is_set = !json_is_null(value) && !json_is_false(value);
+        if (strcmp(key, "json") == 0 && is_set)
+            rc = take_json(call, value, "structured_outputs.json");
+        else if (strcmp(key, "json_object") == 0 && is_set)
+            rc = take_object(call, "structured_outputs.json_object");
+        else if (is_set && strncmp(key, "disable_", 8) != 0)
+            rc = fields_fail(&(struct fields){all, &call->error, "structured_outputs."}, key,
+                             ONLY_JSON);
+        if (rc != 0)
+            return rc;
+    }
+    return 0;
+}
+
+/* ---- what is refused ------------------------------------------------------------------------ */
+
+static bool is_empty(const json_t *value)
+{
+    return json_is_false(value) || (json_is_number(value) && json_number_value(value) == 0) ||
+           (json_is_string(value) && json_string_length(value) == 0) ||
+           (json_is_array(value) && json_array_size(value) == 0) ||
+           (json_is_object(value) && json_object_size(value) == 0);
+}
+
+static bool is_word(const json_t *value, const char *word)
+{
+    return json_is_string(value) && strcmp(json_string_value(value), word) == 0;
+}
+
+/* Whether the field asks for nothing that is not done anyway. */
+static bool is_harmless(const char *name, const json_t *value)
+{
+    if (value == NULL)
+        return true;
+    if (strcmp(name, "skip_special_tokens") == 0 || strcmp(name, "add_generation_prompt") == 0)
+        return json_is_true(value);
+    if (strcmp(name, "function_call") == 0)
+        return is_word(value, "auto") || is_word(value, "none");
+    if (strcmp(name, "best_of") == 0)
+        return json_is_number(value) && json_number_value(value) <= 1;
+    if (strcmp(name, "modalities") == 0) {
+        for (size_t i = 0; i < json_array_size(value); i++)
+            if (!is_word(json_array_get(value, i), "text"))
+                return false;
+        return json_is_array(value);
+    }
+    return is_empty(value);
+}
+
+int constrain_fields(struct api_call *call, const struct fields *f, bool is_completions)
+{
+    static const struct {
+        const char *name, *why;
+        bool is_of_completions; /* which read it themselves */
+    } refused[] = {
+        {"grammar", ONLY_JSON, false},
+        {"guided_regex", ONLY_JSON, false},
+        {"guided_choice", ONLY_JSON, false},
+        {"guided_grammar", ONLY_JSON, false},
+        {"guided_whitespace_pattern", ONLY_JSON, false},
+        {"structural_tag", ONLY_JSON, false},
+        {"regex", ONLY_JSON, false},
+        {"ebnf", ONLY_JSON, false},
+        {"functions", "is not supported: send them as 'tools'", false},
+        {"function_call", "is not supported: send 'tools' and 'tool_choice'", false},
+        {"conversation", "is not supported: this server keeps none; send the whole of it with the "
+                         "request", false},
+        {"modalities", "must have text alone", false},
+        {"stop_token_ids", "is not supported: send the texts as stop strings", false},
+        {"allowed_token_ids", "is not supported", false},
+        {"bad_words", "is not supported: 'logit_bias' forbids tokens", false},
+        {"min_tokens", "is not supported", false},
+        {"ignore_eos", "is not supported", false},
+        {"use_beam_search", "is not supported", false},
+        {"include_stop_str_in_output", "is not supported", false},
+        {"skip_special_tokens", "must be true", false},
+        {"add_generation_prompt", "must be true", false},
+        {"continue_final_message", "is not supported: an answer begins a turn of its own", false},
+        {"suffix", "is not supported", true},
+        {"echo", "is not supported here", true},
+        {"best_of", "is not supported here", true},
+    };
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++)
+        if (!(is_completions && refused[i].is_of_completions) &&
+            !is_harmless(refused[i].name, fields_find(f, refused[i].name)))
+            return fields_fail(f, refused[i].name, refused[i].why);
+    const json_t *schema = fields_find(f, "json_schema"), *guided = fields_find(f, "guided_json");
+    if (schema != NULL && take_json(call, schema, "json_schema") != 0)
+        return -1;
+    if (guided != NULL && take_json(call, guided, "guided_json") != 0)
+        return -1;
+    return read_structured(call, f);
+}
+
+/* ---- opening -------------------------------------------------------------------------------- */
+
+/* The tools of a form, and the texts of their schemas. */
+struct tools {
+    struct grammar_tool *at;
+    size_t n;
+    struct text_buffer text;
+};
+
+static void tools_clear(struct tools *t)
+{
+    mem_free(t->at);
+    text_buffer_clear(&t->text);
+}
+
+/* All of the conversation's, or the one that it names. */
+static bool tools_fill(struct tools *t, const struct conversation *c)
+{
+    const size_t n_all = c != NULL ? json_array_size(c->tools) : 0;
+    *t = (struct tools){.at = mem_new(n_all + 1, sizeof *t->at, "the tools", NULL)};
+    bool is_good = t->at != NULL;
+    for (size_t i = 0; is_good && i < n_all; i++) {
+        const json_t *function = json_object_get(json_array_get(c->tools, i), "function");
+        const char *name = json_string_value(json_object_get(function, "name"));
+        const size_t begin = t->text.n;
+        if (c->forced_name != NULL && strcmp(c->forced_name, name) != 0)
+            continue;
+        is_good = text_add_json(&t->text, json_object_get(function, "parameters"));
+        t->at[t->n++] = (struct grammar_tool){.name = name, .schema_bytes = t->text.n - begin};
+    }
+    const char *at = text_buffer_text(&t->text); /* it moves no more */
+    for (size_t i = 0; is_good && i < t->n; i++) {
+        t->at[i].schema = at;
+        at += t->at[i].schema_bytes;
+    }
     return is_good;
 }
 
-static json_t *calls_schema(const struct conversation *c, struct api_call *call)
+/* Refuses names that no call could have: text/toolcall.h takes none of these. */
+static int check_names(struct api_call *call, const struct tools *t)
 {
-    json_t *any = json_array();
-    const json_t *tool;
-    size_t i;
-    json_array_foreach(c->tools, i, tool) {
-        const json_t *function = json_object_get(tool, "function");
-        const char *name = json_string_value(json_object_get(function, "name"));
-        const json_t *parameters = json_object_get(function, "parameters");
-        if (c->forced_name != NULL && strcmp(c->forced_name, name) != 0)
-            continue;
-        (void)json_array_append_new(
-            any, call_schema(name, is_enforceable(call, name, parameters) ? parameters : NULL));
+    for (size_t i = 0; i < t->n; i++) {
+        const char *name = t->at[i].name;
+        const size_t n = strlen(name);
+        bool is_good = n > 0 && n < sizeof ((struct job_event *)NULL)->name;
+        for (size_t k = 0; is_good && k < n; k++)
+            is_good = (unsigned char)name[k] >= ' ';
+        if (!is_good)
+            return api_fail(&call->error, API_BAD, "tools", "'tools' has the name '%.40s' of %zu "
+                            "bytes; one that can be called has 1 to 255 bytes and no control "
+                            "characters", name, n);
     }
-    return any;
+    return 0;
+}
+
+/* Some token can begin the answer. */
+static int check_bias(struct api_call *call, const struct job_spec *spec, const char *name)
+{
+    struct fm_model_info info;
+    unsigned n_forbidden = 0, n_left = 0;
+    for (unsigned i = 0; i < spec->sampling.n_logit_bias; i++)
+        n_forbidden += isinf(spec->bias[i].bias) != 0;
+    if (n_forbidden == 0)
+        return 0;
+    fm_model_info(call->context->model, &info);
+    float *logits = mem_new(info.vocabulary, sizeof *logits, "the schema", NULL);
+    if (logits == NULL)
+        return no_memory(call);
+    fm_grammar_mask(spec->grammar, logits);
+    for (unsigned i = 0; i < spec->sampling.n_logit_bias; i++)
+        logits[spec->bias[i].id] += spec->bias[i].bias;
+    for (unsigned i = 0; i < info.vocabulary; i++)
+        n_left += !isinf(logits[i]);
+    mem_free(logits);
+    return n_left > 0 ? 0 : api_fail(&call->error, API_BAD, "logit_bias", "'logit_bias' forbids "
+                                     "every token that '%s' allows at the beginning", name);
+}
+
+static int open_form(struct api_call *call, const struct grammar_form *form, const char *name,
+                     struct job_spec *spec)
+{
+    struct fm_error err = {0};
+    const int rc = fm_grammar_open_form(call->context->model, form, &spec->grammar, &err);
+    if (rc != 0)
+        return api_fail(&call->error, api_fault_of(rc), name, "'%s': %s", name, err.text);
+    return check_bias(call, spec, name);
+}
+
+int constrain_answer(const struct conversation *c, struct api_call *call, struct job_spec *spec)
+{
+    struct tools tools = {0};
+    if (call->schema_field[0] == '\0')
+        return 0;
+    int rc = tools_fill(&tools, c) ? 0 : no_memory(call);
+    const struct grammar_form form = {.schema = text_buffer_text(&call->schema),
+                                      .schema_bytes = call->schema.n, .tools = tools.at,
+                                      .n_tools = tools.n,
+                                      .is_one_call = c != NULL && c->is_one_call};
+    if (rc == 0)
+        rc = check_names(call, &tools);
+    if (rc == 0)
+        rc = open_form(call, &form, call->schema_field, spec);
+    tools_clear(&tools);
+    return rc;
 }
 
 /* The text that opens a call, behind the reasoning where the template has begun one. */
@@ -136,20 +342,17 @@ static int open_call(struct api_call *call, struct job_spec *spec, int32_t **ids
 int constrain_call(const struct conversation *c, struct api_call *call, struct job_spec *spec,
                    int32_t **ids, size_t *n_ids)
 {
-    struct fm_error err = {0};
-    json_t *any = calls_schema(c, call);
-    if (spec->grammar != NULL || json_array_size(any) == 0) {
-        const bool is_both = spec->grammar != NULL;
-        json_decref(any);
-        return api_fail(&call->error, API_BAD, "tool_choice",
-                        is_both ? "'tool_choice' asks for a call and the format for JSON: only one "
-                                  "of them can be"
-                                : "'tool_choice' asks for a tool that 'tools' does not have");
-    }
-    json_t *schema = json_pack("{s:o}", "anyOf", any);
-    const int rc = open_grammar(call, schema, spec, &err);
-    json_decref(schema);
-    if (rc != 0)
-        return api_fail(&call->error, api_fault_of(rc), "tool_choice", "%s", err.text);
-    return open_call(call, spec, ids, n_ids);
+    struct tools tools;
+    int rc = tools_fill(&tools, c) ? 0 : no_memory(call);
+    if (rc == 0 && tools.n == 0)
+        rc = api_fail(&call->error, API_BAD, "tool_choice", "'tool_choice' asks for a tool that "
+                      "'tools' does not have");
+    const struct grammar_form form = {.tools = tools.at, .n_tools = tools.n, .is_one_call = true,
+                                      .is_opened = true};
+    if (rc == 0)
+        rc = check_names(call, &tools);
+    if (rc == 0)
+        rc = open_form(call, &form, "tools", spec);
+    tools_clear(&tools);
+    return rc == 0 ? open_call(call, spec, ids, n_ids) : rc;
 }

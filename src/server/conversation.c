@@ -4,6 +4,7 @@
 
 #include "base/plat.h"
 #include "server/constrain.h"
+#include "server/fields.h"
 #include "server/text_json.h"
 
 void turn_clear(struct turn *turn)
@@ -33,6 +34,7 @@ int conversation_set(struct conversation *c, const char *variable, json_t *value
 int conversation_add_tool(struct conversation *c, const char *name, const char *description,
                           const json_t *schema)
 {
+    schema = json_is_null(schema) ? NULL : schema;
     json_t *function = json_pack("{s:s, s:s, s:o}", "name", name, "description",
                                  description != NULL ? description : "", "parameters",
                                  schema != NULL ? json_deep_copy(schema)
@@ -44,20 +46,80 @@ int conversation_add_tool(struct conversation *c, const char *name, const char *
                                                      function));
 }
 
+/* ---- which tools -------------------------------------------------------------------------- */
+
+/* The name in {name} or in {function: {name}}. */
+static const char *function_name(const json_t *from)
+{
+    const json_t *function = json_object_get(from, "function");
+    return json_string_value(json_object_get(json_is_object(function) ? function : from, "name"));
+}
+
+/* Leaves out the tools that are not on the list. */
+static void keep_allowed(struct conversation *c, const json_t *list)
+{
+    for (size_t i = json_array_size(c->tools); i-- > 0;) {
+        const char *name = function_name(json_array_get(c->tools, i));
+        bool is_allowed = false;
+        for (size_t k = 0; k < json_array_size(list); k++) {
+            const char *allowed = function_name(json_array_get(list, k));
+            is_allowed = is_allowed || (allowed != NULL && strcmp(name, allowed) == 0);
+        }
+        if (!is_allowed)
+            (void)json_array_remove(c->tools, i);
+    }
+    if (c->tools != NULL && json_array_size(c->tools) == 0) {
+        json_decref(c->tools);
+        c->tools = NULL;
+    }
+}
+
+int conversation_choose(struct conversation *c, const struct fields *f,
+                        conversation_tools_fn *read)
+{
+    const json_t *choice = fields_find(f, "tool_choice"), *allowed = NULL;
+    const char *type = json_string_value(json_object_get(choice, "type"));
+    const char *word = json_is_string(choice) ? json_string_value(choice) : type;
+    c->is_one_call = !fields_bool(f, "parallel_tool_calls", true);
+    if (json_is_object(choice) && (type == NULL || strcmp(type, "function") == 0)) {
+        c->forced_name = function_name(choice);
+        word = c->forced_name != NULL ? "required" : "";
+    } else if (type != NULL && strcmp(type, "allowed_tools") == 0) {
+        const json_t *inner = json_object_get(choice, "allowed_tools");
+        inner = json_is_object(inner) ? inner : choice;
+        allowed = json_object_get(inner, "tools");
+        word = json_is_array(allowed) ? json_string_value(json_object_get(inner, "mode")) : "";
+        word = word != NULL ? word : "auto";
+    }
+    c->is_forced = word != NULL && strcmp(word, "required") == 0;
+    if (choice != NULL && (word == NULL || (!c->is_forced && strcmp(word, "auto") != 0 &&
+                                            strcmp(word, "none") != 0)))
+        return fields_fail(f, "tool_choice", "must be auto, none, required, a function, or "
+                           "allowed_tools");
+    if (word != NULL && strcmp(word, "none") == 0)
+        return 0;
+    const int rc = read(f, c);
+    if (rc == 0 && allowed != NULL)
+        keep_allowed(c, allowed);
+    return rc;
+}
+
 /* ---- messages ----------------------------------------------------------------------------- */
 
-/* Arguments that are text become the object they say, for templates that walk through it. */
+/* Arguments that are text become the object they say, for templates that walk through it. Text that
+ * says none, as of a call that was cut off, becomes the only member of one. */
 static json_t *arguments_of(const json_t *arguments)
 {
     if (!json_is_string(arguments))
-        return arguments != NULL ? json_incref((json_t *)arguments) : json_object();
+        return arguments != NULL && !json_is_null(arguments) ? json_incref((json_t *)arguments)
+                                                             : json_object();
     json_error_t why;
     json_t *parsed = json_read(json_string_value(arguments), json_string_length(arguments), &why);
     if (json_is_object(parsed))
         return parsed;
     json_decref(parsed);
     return json_string_length(arguments) == 0 ? json_object()
-                                              : json_incref((json_t *)arguments);
+                                              : json_pack("{s:O}", "arguments", arguments);
 }
 
 int turn_add_call(struct turn *turn, const char *id, const char *name, const json_t *arguments)
@@ -219,6 +281,15 @@ static int check(struct conversation *c, struct api_error *error)
                               "message at least");
 }
 
+/* The template was fine when the model was opened: what it cannot do now lies in the request. */
+static int template_fault(int rc, const struct fm_error *err, struct api_error *error)
+{
+    if (rc != FM_ERR_FORMAT)
+        return api_fail(error, api_fault_of(rc), "messages", "%s", err->text);
+    return api_fail(error, API_BAD, "messages", "the model's chat template cannot write this "
+                    "conversation: %s; send fewer or simpler messages", err->text);
+}
+
 int conversation_ids(struct conversation *c, const struct fm_model *model, int32_t **ids,
                      size_t *n_ids, struct api_error *error)
 {
@@ -234,7 +305,7 @@ int conversation_ids(struct conversation *c, const struct fm_model *model, int32
                                         &err)
                  : err_set(&err, FM_ERR_NOMEM, "no memory for the conversation");
     text_buffer_clear(&text);
-    return rc == 0 ? 0 : api_fail(error, api_fault_of(rc), "messages", "%s", err.text);
+    return rc == 0 ? 0 : template_fault(rc, &err, error);
 }
 
 int conversation_render(struct conversation *c, const struct fm_model *model, char **out,
@@ -250,7 +321,7 @@ int conversation_render(struct conversation *c, const struct fm_model *model, ch
                  ? fm_chat_render(model, text_buffer_text(&text), text.n, &now, out, bytes, &err)
                  : err_set(&err, FM_ERR_NOMEM, "no memory for the conversation");
     text_buffer_clear(&text);
-    return rc == 0 ? 0 : api_fail(error, api_fault_of(rc), "messages", "%s", err.text);
+    return rc == 0 ? 0 : template_fault(rc, &err, error);
 }
 
 /* The template has opened the reasoning already. */
@@ -282,7 +353,9 @@ int conversation_encode(struct conversation *c, struct api_call *call, struct jo
     spec->is_chat = true;
     spec->is_thinking = is_thinking(call->context->model, ids, n_ids);
     spec->tools = json_incref(c->tools);
-    if (c->is_forced && constrain_call(c, call, spec, &ids, &n_ids) != 0) {
+    spec->is_one_call = c->is_one_call;
+    if ((c->is_forced ? constrain_call(c, call, spec, &ids, &n_ids)
+                      : constrain_answer(c, call, spec)) != 0) {
         fm_free(ids);
         return -1;
     }

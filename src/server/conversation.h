@@ -13,6 +13,8 @@
 extern "C" {
 #endif
 
+struct fields;
+
 struct conversation {
     json_t *messages;
     struct text_buffer system; /* joined, until another message comes */
@@ -21,6 +23,7 @@ struct conversation {
     json_t *variables; /* of the template; NULL: none */
     bool is_forced;    /* a tool has to be called: */
     const char *forced_name; /* this one, borrowed from the request; NULL: any */
+    bool is_one_call;        /* an answer calls one tool at most */
 };
 
 /* A message as it comes together; each is owned, or NULL. */
@@ -42,6 +45,11 @@ int turn_add_call(struct turn *turn, const char *id, const char *name, const jso
 int conversation_add_tool(struct conversation *c, const char *name, const char *description,
                           const json_t *schema);
 int conversation_set(struct conversation *c, const char *variable, json_t *value); /* takes it */
+/* OpenAI's tool_choice and parallel_tool_calls, and the tools by `read`, unless there shall be
+ * none. */
+typedef int conversation_tools_fn(const struct fields *f, struct conversation *c);
+int conversation_choose(struct conversation *c, const struct fields *f,
+                        conversation_tools_fn *read);
 
 /* The text of a content: a string, null, or an array of parts of which each is text. */
 int content_text(const json_t *content, const char *path, struct text_buffer *out,

@@ -39,6 +39,7 @@ struct job_spec {
     bool is_thinking;       /* the prompt has opened the reasoning */
     bool is_stream;         /* every event is news; otherwise only the last */
     json_t *tools;          /* the calls that may come; NULL: none are looked for */
+    bool is_one_call;       /* the answer ends with its first call */
     struct fm_grammar *grammar; /* what the answer is held to; NULL: nothing */
     /* Text that the prompt ends with and the answer lacks at its end, for a call that must come;
      * constants, NULL: none. */
@@ -55,7 +56,7 @@ enum job_event_kind {
     JOB_CONTENT,        /* text */
     JOB_CALL_BEGIN,     /* call, id, name */
     JOB_CALL_ARGUMENTS, /* call, text */
-    JOB_CALL_END,       /* call */
+    JOB_CALL_END,       /* call, is_broken */
     JOB_CHOICE_END,     /* end, stop */
     JOB_DONE,           /* all is written; the last */
     JOB_FAILED,         /* code, text; the last */
@@ -69,6 +70,7 @@ struct job_event {
     enum job_event_kind kind;
     unsigned choice; /* the answer's number: prompt times n_choices plus k */
     unsigned call;
+    bool is_broken; /* the call's arguments are not whole */
     int code; /* FM_ERR_*, or JOB_ERR_* */
     enum job_end end;
     unsigned stop; /* the stop string, of JOB_END_STRING */

@@ -85,8 +85,12 @@ bool text_add_json(struct text_buffer *buffer, const json_t *value)
 {
     struct text_buffer full = {0};
     const size_t how = JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(17);
-    const bool is_good = value != NULL && json_dump_callback(value, add_piece, &full, how) == 0 &&
-                         add_with_numbers(buffer, text_buffer_text(&full), full.n, write_shortest);
+    const size_t n = buffer->n;
+    bool is_good = value != NULL && json_dump_callback(value, add_piece, &full, how) == 0;
+    if (is_good && !add_with_numbers(buffer, text_buffer_text(&full), full.n, write_shortest)) {
+        buffer->n = n; /* it is too deep to be gone through: with all digits, then */
+        is_good = text_buffer_add(buffer, text_buffer_text(&full), full.n);
+    }
     text_buffer_clear(&full);
     return is_good;
 }
@@ -99,14 +103,87 @@ static bool write_real(struct text_buffer *buffer, const char *text, size_t byte
     return text_buffer_add(buffer, text, bytes) && (!is_long || text_add_string(buffer, ".0"));
 }
 
-json_t *json_read(const char *text, size_t bytes, json_error_t *why)
+/* ---- characters that cannot be -------------------------------------------------------------- */
+
+#define NO_UNIT UINT32_MAX
+#define ESCAPE_BYTES 6
+
+/* The unit of UTF-16 that an escape stands for; NO_UNIT: there is no such escape. */
+static uint32_t unit_at(const char *text, size_t bytes, size_t at)
+{
+    uint32_t unit = 0;
+    if (bytes - at < ESCAPE_BYTES || text[at] != '\\' || text[at + 1] != 'u')
+        return NO_UNIT;
+    for (size_t i = at + 2; i < at + ESCAPE_BYTES; i++) {
+        const char c = (char)(text[i] | 0x20);
+        if ((text[i] < '0' || text[i] > '9') && (c < 'a' || c > 'f'))
+            return NO_UNIT;
+        unit = unit << 4 | (uint32_t)(text[i] <= '9' ? text[i] - '0' : c - 'a' + 10);
+    }
+    return unit;
+}
+
+/* Returns where the next escape stands that is U+0000 or half a surrogate pair; `bytes`: none. */
+static size_t bad_escape(const char *text, size_t bytes, size_t from)
+{
+    const char *slash;
+    for (size_t i = from; i < bytes && (slash = memchr(text + i, '\\', bytes - i)) != NULL;) {
+        i = (size_t)(slash - text);
+        const uint32_t unit = unit_at(text, bytes, i);
+        if (unit == NO_UNIT) {
+            i += 2; /* another escape, of which the second byte may be a backslash too */
+            continue;
+        }
+        const bool is_high = unit >= 0xd800 && unit <= 0xdbff;
+        const uint32_t low = is_high ? unit_at(text, bytes, i + ESCAPE_BYTES) : 0;
+        const bool is_pair = is_high && low >= 0xdc00 && low <= 0xdfff;
+        if (unit == 0 || (unit >= 0xd800 && unit <= 0xdfff && !is_pair))
+            return i;
+        i += is_pair ? 2 * ESCAPE_BYTES : ESCAPE_BYTES;
+    }
+    return bytes;
+}
+
+/* Adds the document with U+FFFD in place of escapes and bytes that are no character. */
+static bool add_repaired(struct text_buffer *buffer, const char *text, size_t bytes)
+{
+    const size_t n_bad = utf8_count_bad((const uint8_t *)text, bytes);
+    uint8_t *valid = mem_new(bytes + 2 * n_bad + 1, 1, "a text", NULL);
+    if (valid == NULL)
+        return false;
+    const size_t n = utf8_repair((const uint8_t *)text, bytes, valid, NULL);
+    for (size_t i = 0; (i = bad_escape((const char *)valid, n, i)) < n; i += ESCAPE_BYTES)
+        memcpy(valid + i, "\\ufffd", ESCAPE_BYTES);
+    const bool is_good = text_buffer_add(buffer, (const char *)valid, n);
+    mem_free(valid);
+    return is_good;
+}
+
+static json_t *read_numbers(const char *text, size_t bytes, json_error_t *why)
 {
     struct text_buffer reals = {0};
-    json_t *value = json_loadb(text, bytes, JSON_ALLOW_NUL, why);
+    json_t *value = json_loadb(text, bytes, 0, why);
     if (value == NULL && json_error_code(why) == json_error_numeric_overflow &&
         add_with_numbers(&reals, text, bytes, write_real))
-        value = json_loadb(text_buffer_text(&reals), reals.n, JSON_ALLOW_NUL, why);
+        value = json_loadb(text_buffer_text(&reals), reals.n, 0, why);
     text_buffer_clear(&reals);
+    return value;
+}
+
+json_t *json_read(const char *text, size_t bytes, json_error_t *why)
+{
+    struct text_buffer repaired = {0};
+    json_t *value = NULL;
+    if (bad_escape(text, bytes, 0) == bytes) {
+        value = read_numbers(text, bytes, why);
+        if (value != NULL || json_error_code(why) != json_error_invalid_utf8)
+            return value;
+    }
+    if (add_repaired(&repaired, text, bytes))
+        value = read_numbers(text_buffer_text(&repaired), repaired.n, why);
+    else
+        (void)snprintf(why->text, sizeof why->text, "no memory to read it");
+    text_buffer_clear(&repaired);
     return value;
 }
 

@@ -15,14 +15,15 @@ extern "C" {
 json_t *text_json(const char *text, size_t bytes);
 /* A float as it was typed: 0.7, not 0.699999988. */
 json_t *json_float(float x);
-/* Appends compact JSON, every real in the fewest digits that are the same double. False for want of
- * memory, or when `value` is NULL. */
+/* Appends compact JSON, every real in the fewest digits that are the same double, or in 17 where it
+ * is nested beyond JSON_SCAN_DEPTH. False for want of memory, or when `value` is NULL. */
 bool text_add_json(struct text_buffer *buffer, const json_t *value);
 bool text_add_string(struct text_buffer *buffer, const char *text);
 /* At most 511 bytes. */
 bool text_add_format(struct text_buffer *buffer, const char *fmt, ...) ERR_PRINTF(2, 3);
 
-/* An object or array. Integers beyond 64 bits are taken as reals. NULL: `why` says it. */
+/* An object or array. Integers beyond 64 bits are taken as reals. U+0000, halves of surrogate pairs
+ * and bytes that are no UTF-8 become U+FFFD, so no string in it has a NUL. NULL: `why` says it. */
 json_t *json_read(const char *text, size_t bytes, json_error_t *why);
 /* Where in the text of a document the object stands that these names lead to, each below 32 bytes,
  * from object to object; of two members with one name the last counts. False: there is none, or it

@@ -106,9 +106,20 @@ static void test_read(void **state)
          "{\"a\": 9223372036854775808.0, \"99999999999999999999\": -1}"},
         {"[-99999999999999999999,1e3,12345678901234567890]",
          "[-1e20, 1000.0, 12345678901234567890.0]"},
+        /* What is no character is replaced: in values, in names, more than once, at the end. */
+        {"[\"a\\u0000b\"]", "[\"a\xef\xbf\xbd" "b\"]"},
+        {"{\"\\u0000\": \"\\ud800\"}", "{\"\xef\xbf\xbd\": \"\xef\xbf\xbd\"}"},
+        {"[\"\\uDFFF\\uD83D\\uDE00\\uD83D\"]",
+         "[\"\xef\xbf\xbd\xf0\x9f\x98\x80\xef\xbf\xbd\"]"},
+        {"[\"\\ud83d\\ud83d\\ude00\"]", "[\"\xef\xbf\xbd\xf0\x9f\x98\x80\"]"},
+        {"[\"\\ud83d\\n\\ude00\"]", "[\"\xef\xbf\xbd\\n\xef\xbf\xbd\"]"},
+        {"[\"\\\\u0000\", \"\\\\\\u0000\"]", "[\"\\\\u0000\", \"\\\\\xef\xbf\xbd\"]"},
+        {"[\"\xff\\u0000\xed\xa0\x80\", 99999999999999999999]",
+         "[\"\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\", 1e20]"},
     };
     static const char *const bad[] = {"[1e999]", "[99999999999999999999", "", "{\"a\": 01}",
-                                      "[99999999999999999999, 1e999]"};
+                                      "[99999999999999999999, 1e999]", "[\"\\u000", "[\"\\u00g0\"]",
+                                      "\xff\xfe", "[\"\\ud800", "\\u0000"};
     json_error_t why;
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
         json_t *found = json_read(good[i][0], strlen(good[i][0]), &why);

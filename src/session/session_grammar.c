@@ -5,6 +5,7 @@
 
 #include "base/mem.h"
 #include "session/engine_internal.h"
+#include "session/grammar_calls.h"
 #include "text/grammar.h"
 
 struct model_grammars {
@@ -64,6 +65,16 @@ static int get_vocabulary(const struct fm_model *m, const struct grammar_vocabul
 int fm_grammar_open_json(const struct fm_model *m, const char *schema, size_t schema_bytes,
                          struct fm_grammar **out, struct fm_error *err)
 {
+    static const char any_object[] = "{\"type\": \"object\"}";
+    const struct grammar_form form = {
+        .schema = schema != NULL ? schema : any_object,
+        .schema_bytes = schema != NULL ? schema_bytes : sizeof any_object - 1};
+    return fm_grammar_open_form(m, &form, out, err);
+}
+
+int fm_grammar_open_form(const struct fm_model *m, const struct grammar_form *form,
+                         struct fm_grammar **out, struct fm_error *err)
+{
     *out = NULL;
     const struct grammar_vocabulary *vocabulary = NULL;
     int rc = get_vocabulary(m, &vocabulary, err);
@@ -74,8 +85,7 @@ int fm_grammar_open_json(const struct fm_model *m, const char *schema, size_t sc
         return FM_ERR_NOMEM;
     g->model = m;
     g->bits = mem_new(n_ids(m) / 32 + 1, sizeof *g->bits, "a grammar", err);
-    rc = g->bits != NULL ? grammar_open(vocabulary, schema, schema_bytes, &g->grammar, err)
-                         : FM_ERR_NOMEM;
+    rc = g->bits != NULL ? grammar_open_form(vocabulary, form, &g->grammar, err) : FM_ERR_NOMEM;
     if (rc != 0) {
         fm_grammar_close(g);
         return rc;

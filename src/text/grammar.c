@@ -72,13 +72,21 @@ int grammar_open(const struct grammar_vocabulary *v, const char *schema, size_t 
                  struct grammar **out, struct fm_error *err)
 {
     static const char any_object[] = "{\"type\": \"object\"}";
+    const struct grammar_form form = {
+        .schema = schema != NULL ? schema : any_object,
+        .schema_bytes = schema != NULL ? bytes : sizeof any_object - 1};
+    return grammar_open_form(v, &form, out, err);
+}
+
+int grammar_open_form(const struct grammar_vocabulary *v, const struct grammar_form *form,
+                      struct grammar **out, struct fm_error *err)
+{
     *out = NULL;
     struct grammar *g = mem_new(1, sizeof *g, "a grammar", err);
     if (g == NULL)
         return FM_ERR_NOMEM;
     g->vocabulary = v;
-    int rc = schema_compile(schema != NULL ? schema : any_object,
-                            schema != NULL ? bytes : sizeof any_object - 1, &g->program, err);
+    int rc = schema_compile_form(form, &g->program, err);
     g->now = mem_new(2, sizeof *g->now, "a grammar", err);
     if (rc == 0 && g->now == NULL)
         rc = FM_ERR_NOMEM;
@@ -178,9 +186,22 @@ int grammar_accept_bytes(struct grammar *g, const char *bytes, size_t n, struct 
     return 0;
 }
 
+/* The token of the tag that may come now, or -1. It is not in the tree of the vocabulary, because
+ * within JSON it would be no text. */
+static int32_t tag_token(const struct grammar *g, const char **tag)
+{
+    int32_t id;
+    *tag = machine_tag(&g->machine, g->now);
+    return *tag != NULL && tokenizer_find(g->vocabulary->trie->tok, *tag, &id) &&
+                   (uint32_t)id < g->vocabulary->trie->n_ids ? id : -1;
+}
+
 int grammar_accept(struct grammar *g, int32_t id, struct fm_error *err)
 {
     size_t n;
+    const char *tag;
+    if (id >= 0 && id == tag_token(g, &tag))
+        return grammar_accept_bytes(g, tag, strlen(tag), err);
     const char *piece = tokenizer_piece(g->vocabulary->trie->tok, id, &n);
     if (piece == NULL || n == 0 || tokenizer_is_special(g->vocabulary->trie->tok, id))
         return err_set(err, FM_ERR_ARG, "the schema does not allow token %d here", (int)id);
@@ -189,9 +210,14 @@ int grammar_accept(struct grammar *g, int32_t id, struct fm_error *err)
 
 const uint32_t *grammar_mask(struct grammar *g)
 {
-    if (!g->has_mask)
-        mask_make(&g->maker, g->now, g->n_text);
-    g->n_masks += !g->has_mask;
+    if (g->has_mask)
+        return g->maker.bits;
+    const char *tag;
+    const int32_t id = tag_token(g, &tag);
+    mask_make(&g->maker, g->now, g->n_text);
+    if (id >= 0)
+        g->maker.bits[id / 32] |= 1u << id % 32;
+    g->n_masks++;
     g->has_mask = true;
     return g->maker.bits;
 }

@@ -8,6 +8,7 @@
 #ifndef FLASHMOE_TEXT_GRAMMAR_H
 #define FLASHMOE_TEXT_GRAMMAR_H
 
+#include "text/grammar_form.h"
 #include "text/token_trie.h"
 
 #ifdef __cplusplus
@@ -23,6 +24,10 @@ struct grammar;
 /* `schema` NULL: any object. */
 int grammar_open(const struct grammar_vocabulary *vocabulary, const char *schema, size_t bytes,
                  struct grammar **out, struct fm_error *err);
+/* Also calls, as schema_compile_form has them. */
+int grammar_open_form(const struct grammar_vocabulary *vocabulary,
+                      const struct grammar_form *form, struct grammar **out,
+                      struct fm_error *err);
 void grammar_close(struct grammar *grammar); /* accepts NULL */
 /* A new answer. */
 void grammar_reset(struct grammar *grammar);

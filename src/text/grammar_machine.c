@@ -91,9 +91,11 @@ static void start_value(struct machine *m, const struct frame *owner, uint32_t o
     }
 }
 
-/* White space: one blank, or a newline and some blanks. */
-static bool take_blank(struct frame *f, uint8_t b)
+/* White space: one blank, or, unless the rule is tight, a newline and some blanks. */
+static bool take_blank(const struct rule *r, struct frame *f, uint8_t b)
 {
+    if (r->is_tight && b != ' ')
+        return false;
     if (f->blanks == 0 && (b == ' ' || b == '\n')) {
         f->blanks = b == ' ' ? 1 : 2;
         return true;
@@ -128,14 +130,14 @@ static void step_array(struct machine *m, const struct thread *t, uint8_t b, str
             add_thread(out, &f, t->parent);
         } else if (b == ']' && f.v[ARRAY_N] >= r->min) {
             leave(m, t->parent, out);
-        } else if (f.v[ARRAY_N] >= r->min && take_blank(&f, b)) {
+        } else if (f.v[ARRAY_N] >= r->min && take_blank(r, &f, b)) {
             add_thread(out, &f, t->parent);
         }
         return;
     }
     if (b == ']' && f.phase == PHASE_FIRST && r->min == 0) {
         leave(m, t->parent, out);
-    } else if (take_blank(&f, b)) {
+    } else if (take_blank(r, &f, b)) {
         add_thread(out, &f, t->parent);
     } else if (may_add_item(m, r, &f, depth, &value)) {
         /* Past what has a say, the number does not matter. */
@@ -305,7 +307,7 @@ static void step_object(struct machine *m, const struct thread *t, uint8_t b, st
             add_thread(out, &f, t->parent);
         } else if (b == '}' && may_close) {
             leave(m, t->parent, out);
-        } else if (may_close && take_blank(&f, b)) {
+        } else if (may_close && take_blank(r, &f, b)) {
             add_thread(out, &f, t->parent);
         }
         return;
@@ -314,7 +316,7 @@ static void step_object(struct machine *m, const struct thread *t, uint8_t b, st
             start_key(m, t, out);
         else if (b == '}' && f.phase == PHASE_FIRST && may_close)
             leave(m, t->parent, out);
-        else if (take_blank(&f, b))
+        else if (take_blank(r, &f, b))
             add_thread(out, &f, t->parent);
     }
 }
@@ -479,6 +481,111 @@ static void step_string(struct machine *m, const struct thread *t, uint8_t b, st
     add_thread(out, &f, t->parent);
 }
 
+/* ---- answers -------------------------------------------------------------------------------- */
+
+/* A call around its name and its arguments; each blank may be missing. */
+static const char call_lead[] = "\n<tool_call>\n{ \"name\": \"";
+static const char call_arguments[] = ", \"arguments\": ";
+static const char call_tail[] = " }\n</tool_call>";
+enum { LEAD_TAG = 1, LEAD_BRACKET = 13, TAIL_AFTER_BRACKET = 2, TAIL_TAG = 3 };
+
+static bool step_text(const char *text, uint32_t *at, uint8_t b)
+{
+    *at += text[*at] == ' ' && b != ' ';
+    if (b == '\0' || (uint8_t)text[*at] != b)
+        return false;
+    ++*at;
+    return true;
+}
+
+/* One byte of a tool's name: those that still fit are neighbours. */
+static void step_name(const struct machine *m, struct frame f, uint8_t b, struct threads *out)
+{
+    const struct rule *r = &m->program->rules[m->program->calls];
+    const uint32_t at = f.v[ANSWER_AT];
+    uint32_t lo = f.v[ANSWER_RANGE] & 0xffff, hi = f.v[ANSWER_RANGE] >> 16;
+    while (lo < hi && (uint8_t)r->properties[r->by_key[lo]].key[at] != b)
+        lo++;
+    uint32_t end = lo;
+    while (end < hi && (uint8_t)r->properties[r->by_key[end]].key[at] == b)
+        end++;
+    if (lo == end)
+        return;
+    const struct rule_property *tool = &r->properties[r->by_key[lo]];
+    f.v[ANSWER_AT] = at + 1;
+    f.v[ANSWER_RANGE] = lo | end << 16;
+    if (tool->key_bytes == at + 1) {
+        f.phase = PHASE_ARGUMENTS;
+        f.v[ANSWER_AT] = f.v[ANSWER_RANGE] = 0;
+        f.v[ANSWER_VALUE] = tool->value;
+    }
+    add_thread(out, &f, NODE_NONE);
+}
+
+static void step_lead(const struct machine *m, struct frame f, uint8_t b, struct threads *out)
+{
+    if (!step_text(call_lead, &f.v[ANSWER_AT], b))
+        return;
+    f.phase = PHASE_LEAD;
+    if (call_lead[f.v[ANSWER_AT]] == '\0') {
+        f.phase = PHASE_NAME;
+        f.v[ANSWER_AT] = 0;
+        f.v[ANSWER_RANGE] = m->program->rules[m->program->calls].n_properties << 16;
+    }
+    add_thread(out, &f, NODE_NONE);
+}
+
+static void step_arguments(struct machine *m, struct frame f, uint8_t b, struct threads *out)
+{
+    const char *rest = call_arguments + f.v[ANSWER_AT];
+    const uint32_t value = f.v[ANSWER_VALUE];
+    if (rest[0] == '\0' || (rest[0] == ' ' && rest[1] == '\0' && b != ' ')) {
+        f.phase = PHASE_TAIL;
+        f.v[ANSWER_AT] = f.v[ANSWER_VALUE] = 0;
+        start_value(m, &f, NODE_NONE, 0, value, b, out);
+    } else if (step_text(call_arguments, &f.v[ANSWER_AT], b)) {
+        add_thread(out, &f, NODE_NONE);
+    }
+}
+
+static void step_answer(struct machine *m, struct frame f, uint8_t b, struct threads *out)
+{
+    const struct grammar_program *p = m->program;
+    switch (f.phase) {
+    case PHASE_AFTER:
+        return;
+    case PHASE_LEAD:
+    case PHASE_CALLED:
+        step_lead(m, f, b, out);
+        return;
+    case PHASE_NAME:
+        step_name(m, f, b, out);
+        return;
+    case PHASE_ARGUMENTS:
+        step_arguments(m, f, b, out);
+        return;
+    case PHASE_TAIL:
+        if (!step_text(call_tail, &f.v[ANSWER_AT], b))
+            return;
+        if (call_tail[f.v[ANSWER_AT]] == '\0' ||
+            (p->is_opened && f.v[ANSWER_AT] == TAIL_AFTER_BRACKET)) {
+            f.phase = p->is_opened || p->is_one_call ? PHASE_AFTER : PHASE_CALLED;
+            f.v[ANSWER_AT] = 0;
+        }
+        add_thread(out, &f, NODE_NONE);
+        return;
+    default:
+        if (p->calls != RULE_NONE) {
+            f.v[ANSWER_AT] = LEAD_TAG;
+            step_lead(m, f, b, out);
+            f.v[ANSWER_AT] = 0;
+        }
+        f.phase = PHASE_AFTER;
+        if (p->answer != RULE_NONE)
+            start_value(m, &f, NODE_NONE, 0, p->answer, b, out);
+    }
+}
+
 /* ---- all of it ------------------------------------------------------------------------------ */
 
 static void step_thread(struct machine *m, const struct thread *t, uint8_t b, struct threads *out)
@@ -504,10 +611,7 @@ static void step_thread(struct machine *m, const struct thread *t, uint8_t b, st
         step_object(m, t, b, out);
         return;
     case FRAME_ANSWER:
-        if (t->top.phase == PHASE_AFTER)
-            return;
-        below.top.phase = PHASE_AFTER;
-        start_value(m, &below.top, NODE_NONE, 0, 0, b, out);
+        step_answer(m, t->top, b, out);
         return;
     }
 }
@@ -518,7 +622,12 @@ void machine_start(struct machine *m, struct threads *out)
     m->nodes[NODE_UNKNOWN] = (struct node){.parent = NODE_NONE};
     m->names_object = m->names_key = AT_UNKNOWN;
     out->n = 0;
-    add_thread(out, &(struct frame){.kind = FRAME_ANSWER, .phase = PHASE_FIRST}, NODE_NONE);
+    struct frame f = {.kind = FRAME_ANSWER, .phase = PHASE_FIRST};
+    if (m->program->is_opened) {
+        f.phase = PHASE_LEAD;
+        f.v[ANSWER_AT] = LEAD_BRACKET;
+    }
+    add_thread(out, &f, NODE_NONE);
 }
 
 void machine_step(struct machine *m, const struct threads *in, struct threads *out)
@@ -529,11 +638,28 @@ void machine_step(struct machine *m, const struct threads *in, struct threads *o
         step_thread(m, &in->at[i], m->text[m->n_text - 1], out);
 }
 
+const char *machine_tag(const struct machine *m, const struct threads *threads)
+{
+    const struct frame *f = &threads->at[0].top; /* outside of a value there is one thread */
+    if (threads->n != 1 || f->kind != FRAME_ANSWER || m->program->calls == RULE_NONE)
+        return NULL;
+    if (f->phase == PHASE_FIRST || (f->phase == PHASE_LEAD && f->v[ANSWER_AT] == LEAD_TAG))
+        return "<tool_call>";
+    return f->phase == PHASE_TAIL && f->v[ANSWER_AT] == TAIL_TAG ? "</tool_call>" : NULL;
+}
+
+/* Behind calls a newline may come, and then nothing. */
+static bool may_end_here(const struct frame *f)
+{
+    return f->phase == PHASE_AFTER || f->phase == PHASE_CALLED ||
+           (f->phase == PHASE_LEAD && f->v[ANSWER_AT] == LEAD_TAG);
+}
+
 bool machine_may_end(const struct machine *m, const struct threads *threads)
 {
     for (uint32_t i = 0; i < threads->n; i++) {
         const struct thread *t = &threads->at[i];
-        if (t->top.kind == FRAME_ANSWER && t->top.phase == PHASE_AFTER)
+        if (t->top.kind == FRAME_ANSWER && may_end_here(&t->top))
             return true;
         if (machine_is_whole_raw(m, t) && t->parent != NODE_UNKNOWN &&
             m->nodes[t->parent].frame.kind == FRAME_ANSWER)

@@ -32,7 +32,14 @@ enum frame_phase {
     PHASE_KEY,
     PHASE_COLON,
     PHASE_VALUE,
-    PHASE_AFTER /* an item or a property */
+    PHASE_AFTER, /* an item, a property or the answer */
+    /* Of an answer that is a call: in the text before the name, in the name, between it and the
+     * arguments, behind these, and behind a call that another one may follow. */
+    PHASE_LEAD,
+    PHASE_NAME,
+    PHASE_ARGUMENTS,
+    PHASE_TAIL,
+    PHASE_CALLED
 };
 
 /* What the numbers of a frame mean. */
@@ -43,6 +50,7 @@ enum {
     ARRAY_N = 0,
     OBJECT_NEXT = 0, OBJECT_RANGE = 1, OBJECT_VALUE = 1, OBJECT_AT = 2, OBJECT_N = 3,
     OBJECT_N_EXTRAS = 4,
+    ANSWER_AT = 0, ANSWER_RANGE = 1, ANSWER_VALUE = 2,
     FRAME_NUMBERS = 5
 };
 
@@ -92,6 +100,9 @@ void machine_step(struct machine *m, const struct threads *in, struct threads *o
 bool machine_may_end(const struct machine *m, const struct threads *threads);
 /* Nothing may follow. */
 bool machine_must_end(const struct threads *threads);
+/* Returns the tag of a call that may come now; NULL: none. Many vocabularies have a token for it
+ * that stands for no other text. */
+const char *machine_tag(const struct machine *m, const struct threads *threads);
 /* Objects and arrays that the top is in. */
 uint32_t machine_depth(const struct machine *m, const struct thread *thread);
 /* A number that may end where it is. */

@@ -60,6 +60,7 @@ struct rule {
     uint32_t n_extras;
     uint64_t n_extra_names; /* DFA_MANY: no end */
     bool has_counts;        /* properties are counted */
+    bool is_tight;          /* one blank at most between two parts of it */
 };
 
 /* What may stand in one place: any of its rules. */
@@ -73,9 +74,14 @@ struct grammar_program {
     struct arena arena;
     struct rule *rules;
     size_t n_rules;
-    struct rule_value *values; /* the first one is the whole answer */
+    struct rule_value *values;
     size_t n_values;
     uint32_t highest; /* of all heights */
+    uint32_t answer;  /* the value that is the whole answer; RULE_NONE: it has to be a call */
+    /* The rule whose properties are the tools, each with its arguments; RULE_NONE: no calls. */
+    uint32_t calls;
+    bool is_opened;   /* the prompt ends with what opens the only call */
+    bool is_one_call;
 };
 
 #ifdef __cplusplus

@@ -299,6 +299,146 @@ static void test_masks_are_exact(void **state)
                 "\"type\": \"object\"}", "{\"a\":1,\"ab\":2}");
 }
 
+/* ---- calls ---------------------------------------------------------------------------------- */
+
+#define TEXT(text) text, sizeof text - 1
+static const struct grammar_tool some_tools[] = {
+    {"get", NULL, 0},
+    {"get_\"it\"", TEXT("{\"properties\": {\"a\": {\"$ref\": \"#/$defs/A\"}}, \"$defs\": {\"A\": "
+                        "{\"const\": 1}}, \"additionalProperties\": false}")},
+    {"bad", TEXT("{\"type\": \"object\", \"not\": {}}")},
+    {"never", TEXT("{\"type\": \"string\"}")},
+};
+#define CALL(text) "<tool_call>\n" text "\n</tool_call>"
+#define GET "{\"name\": \"get\", \"arguments\": {}}"
+
+static struct grammar *open_calls(const char *schema, bool is_one_call, bool is_opened)
+{
+    const struct grammar_form form = {.schema = schema,
+                                      .schema_bytes = schema != NULL ? strlen(schema) : 0,
+                                      .tools = some_tools, .n_tools = 4,
+                                      .is_one_call = is_one_call, .is_opened = is_opened};
+    struct grammar *g;
+    struct fm_error err;
+    if (grammar_open_form(vocabulary, &form, &g, &err) != 0)
+        fail_msg("%s", err.text);
+    return g;
+}
+
+static bool takes(struct grammar *g, const char *text)
+{
+    grammar_reset(g);
+    return grammar_accept_bytes(g, text, strlen(text), NULL) == 0 && grammar_may_end(g);
+}
+
+static void test_calls(void **state)
+{
+    (void)state;
+    struct grammar *g = open_calls("{\"type\": \"integer\"}", false, false);
+    static const char *const good[] = {
+        "12", CALL(GET), CALL("{\"name\":\"get\",\"arguments\":{}}"),
+        CALL("{ \"name\": \"get\", \"arguments\": { \"x\": [ 1, 2 ] } }"),
+        CALL("{\"name\": \"get_\\\"it\\\"\", \"arguments\": {\"a\": 1}}"),
+        CALL("{\"name\": \"bad\", \"arguments\": {\"y\": {}}}"),
+        CALL("{\"name\": \"never\", \"arguments\": {}}"), CALL(GET) "\n" CALL(GET),
+        CALL(GET) "\n",
+    };
+    static const char *const wrong[] = {
+        "", "\"x\"", "<tool_call>", "<tool_call>\n" GET, "\n" CALL(GET), CALL(GET) CALL(GET),
+        CALL(GET) "1", "1" CALL(GET), CALL(GET) "\n1", CALL("1"),
+        CALL("{\"name\": \"\\u0067et\", \"arguments\": {}}"),
+        CALL("{\"name\": \"other\", \"arguments\": {}}"),
+        CALL("{\"name\": \"get\", \"arguments\": 1}"),
+        CALL("{\"name\": \"get\", \"arguments\": []}"),
+        CALL("{\"name\": \"get\"}"), CALL("{\"arguments\": {}, \"name\": \"get\"}"),
+        CALL("{  \"name\": \"get\", \"arguments\": {}}"),
+        CALL("{\n\"name\": \"get\", \"arguments\": {}}"),
+        CALL("{\"name\":  \"get\", \"arguments\": {}}"),
+        CALL("{\"name\": \"get\",  \"arguments\": {}}"),
+        CALL("{\"name\": \"get\", \"arguments\":  {}}"),
+        CALL("{\"name\": \"get\", \"arguments\": {\n}}"),
+        CALL("{\"name\": \"get\", \"arguments\": {\"a\": [\n1]}}"),
+        CALL("{\"name\": \"get\", \"arguments\": {}  }"),
+        CALL("{\"name\": \"get_\\\"it\\\"\", \"arguments\": {\"a\": 2}}"),
+        CALL("{\"name\": \"get_\\\"it\\\"\", \"arguments\": \"a\"}"),
+    };
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++)
+        if (!takes(g, good[i]))
+            fail_msg("%s is not taken", good[i]);
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        if (takes(g, wrong[i]))
+            fail_msg("%s is taken", wrong[i]);
+    grammar_close(g);
+    g = open_calls(NULL, true, true); /* the prompt has the first tag, and nothing else follows */
+    assert_true(takes(g, GET) && grammar_must_end(g));
+    assert_false(takes(g, CALL(GET)));
+    assert_false(takes(g, "12"));
+    grammar_close(g);
+    g = open_calls("{}", true, false);
+    assert_true(takes(g, CALL(GET)) && grammar_must_end(g));
+    assert_true(takes(g, "{\n  \"a\": 1\n}")); /* what is no call may have its white space */
+    grammar_close(g);
+}
+
+/* The tokens of the tags are allowed where the tags are, and nowhere else. */
+static void test_tags(void **state)
+{
+    (void)state;
+    struct grammar *g = open_calls("{}", false, false);
+    int32_t begin, end;
+    assert_true(tokenizer_find(tok, "<tool_call>", &begin));
+    assert_true(tokenizer_find(tok, "</tool_call>", &end));
+    const struct {
+        const char *before;
+        bool begins, ends;
+    } cases[] = {{"", true, false}, {"\"", false, false}, {"<", false, false},
+                 {"<tool_call>\n{\"name\": \"get\", \"arguments\": {\"a\": \"", false, false},
+                 {"<tool_call>\n" GET "\n", false, true}, {CALL(GET) "\n", true, false},
+                 {CALL(GET), false, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        (void)takes(g, cases[i].before);
+        const uint32_t *mask = grammar_mask(g);
+        assert_int_equal(mask[begin / 32] >> begin % 32 & 1, cases[i].begins);
+        assert_int_equal(mask[end / 32] >> end % 32 & 1, cases[i].ends);
+        if (cases[i].begins || cases[i].ends)
+            assert_int_equal(grammar_accept(g, cases[i].begins ? begin : end, NULL), 0);
+    }
+    grammar_close(g);
+}
+
+static void test_forms_refused(void **state)
+{
+    (void)state;
+    struct grammar *g;
+    struct fm_error err;
+    const struct grammar_form none = {.schema = NULL}, broken = {.schema = "{", .schema_bytes = 1,
+                                                                 .tools = some_tools, .n_tools = 4};
+    const struct grammar_form many = {.tools = some_tools, .n_tools = 1025};
+    assert_int_equal(grammar_open_form(vocabulary, &none, &g, &err), FM_ERR_ARG);
+    assert_int_equal(grammar_open_form(vocabulary, &broken, &g, &err), FM_ERR_ARG);
+    assert_int_equal(grammar_open_form(vocabulary, &many, &g, &err), FM_ERR_ARG);
+    assert_non_null(strstr(err.text, "1025 tools"));
+}
+
+static void test_allocations_of_calls(void **state)
+{
+    (void)state;
+    const struct grammar_form form = {.schema = "{}", .schema_bytes = 2, .tools = some_tools,
+                                      .n_tools = 4};
+    for (long nth = 1;; nth++) {
+        struct grammar *g = NULL;
+        struct fm_error err = {0};
+        mem_fail_at(nth);
+        const int rc = grammar_open_form(vocabulary, &form, &g, &err);
+        mem_fail_at(0);
+        grammar_close(g);
+        if (rc == 0)
+            return;
+        assert_int_equal(rc, FM_ERR_NOMEM);
+        assert_true(err.text[0] != '\0');
+    }
+}
+
 static void test_allocations(void **state)
 {
     (void)state;
@@ -347,6 +487,8 @@ int main(void)
         cmocka_unit_test(test_strings),           cmocka_unit_test(test_white_space),
         cmocka_unit_test(test_names),             cmocka_unit_test(test_depth),
         cmocka_unit_test(test_masks_are_exact),   cmocka_unit_test(test_allocations),
+        cmocka_unit_test(test_calls),             cmocka_unit_test(test_tags),
+        cmocka_unit_test(test_forms_refused),     cmocka_unit_test(test_allocations_of_calls),
     };
     return cmocka_run_group_tests(tests, open_vocabulary, close_vocabulary);
 }

@@ -359,10 +359,12 @@ int message_push(struct message *m, const char *text, size_t bytes, struct fm_er
     return check_memory(m, err);
 }
 
-int message_finish(struct message *m, struct fm_error *err)
+static int finish(struct message *m, bool is_cut, struct fm_error *err)
 {
     if (m->is_out_of_memory)
         return check_memory(m, err);
+    if (m->state == IN_CALL && !m->is_begun && m->call.is_ready && is_cut)
+        give_call_begin(m);
     if (m->state == IN_CALL && m->call.is_complete)
         end_call(m);
     else if (m->state == IN_CALL)
@@ -375,4 +377,14 @@ int message_finish(struct message *m, struct fm_error *err)
     flush(m, true);
     give(m, MESSAGE_END, "", 0);
     return 0;
+}
+
+int message_finish(struct message *m, struct fm_error *err)
+{
+    return finish(m, false, err);
+}
+
+int message_cut(struct message *m, struct fm_error *err)
+{
+    return finish(m, true, err);
 }

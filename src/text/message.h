@@ -17,9 +17,9 @@
  * A call is begun as soon as its name is known and its arguments begin, and these stream. One that
  * breaks before that is content, as it stands, up to the byte that cannot be; from there on the
  * answer is read as before. One that breaks later ends with MESSAGE_CALL_BROKEN, which has the
- * text: whoever cannot take back what he has passed on gives that on as content, or holds the call
- * back until it is whole (hold_calls), where a broken call is content and nothing else. The limits
- * of toolcall.h, JSON_SCAN_DEPTH and call_bytes break a call.
+ * text: whoever has passed the call on must not pass that on again. With hold_calls a call is held
+ * back until it is whole, and a broken call is content and nothing else. The limits of toolcall.h,
+ * JSON_SCAN_DEPTH and call_bytes break a call.
  *
  * Nothing is lost: the texts of MESSAGE_REASONING, MESSAGE_CONTENT, MESSAGE_MARKUP,
  * MESSAGE_CALL_END and MESSAGE_CALL_BROKEN together are the answer, byte for byte, in its order.
@@ -86,6 +86,9 @@ void message_close(struct message *m); /* accepts NULL */
 int message_push(struct message *m, const char *text, size_t bytes, struct fm_error *err);
 /* The end of the answer, once. */
 int message_finish(struct message *m, struct fm_error *err);
+/* The same where the answer was cut off: a call that has begun ends with MESSAGE_CALL_BROKEN, with
+ * hold_calls too. */
+int message_cut(struct message *m, struct fm_error *err);
 
 /* "call_" and what follows from the seed and the number. */
 void message_call_id(uint64_t seed, unsigned call, char id[MESSAGE_ID_BYTES]);

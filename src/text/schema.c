@@ -412,11 +412,10 @@ static int merge_rules(struct schema *s, struct rule_list *list)
     return 0;
 }
 
-static int compile_all(struct schema *s)
+static int compile_all(struct schema *s, uint32_t *value)
 {
     const struct element_set root = {.at = {{s->root, 0}}, .n = 1};
-    uint32_t value;
-    int rc = schema_value(s, &root, &value);
+    int rc = schema_value(s, &root, value);
     while (rc == 0 && s->first_new != NULL) {
         const struct known_set *known = s->first_new;
         struct rule_list list = {.n = 0};
@@ -433,8 +432,129 @@ static int compile_all(struct schema *s)
     return rc;
 }
 
-int schema_compile(const char *text, size_t bytes, struct grammar_program **out,
-                   struct fm_error *err)
+/* A document of its own, whose references stay within it. */
+static int compile_text(struct schema *s, const char *text, size_t bytes, uint32_t *value)
+{
+    struct json_node *root = NULL;
+    int rc = json_tree_parse(&s->program->arena, "the schema", text, bytes, &root, &s->n_nodes,
+                             s->err);
+    s->root = root;
+    s->first_new = s->last_new = NULL;
+    s->marks = schema_new(s, s->n_nodes, &rc);
+    s->patterns = schema_new(s, s->n_nodes * sizeof *s->patterns, &rc);
+    s->table = schema_new(s, TABLE_SIZE * sizeof(struct known_set *), &rc);
+    return rc == 0 ? compile_all(s, value) : rc;
+}
+
+/* ---- calls ---------------------------------------------------------------------------------- */
+
+/* The arguments of one tool: what its schema allows of objects. */
+static int compile_arguments(struct schema *s, const struct grammar_tool *tool, uint32_t *value)
+{
+    struct grammar_program *p = s->program;
+    const size_t n_rules = p->n_rules, n_values = p->n_values;
+    struct fm_error why = {0}, *err = s->err;
+    uint32_t whole;
+    s->err = &why;
+    int rc = compile_text(s, tool->schema, tool->schema_bytes, &whole);
+    if (rc == 0)
+        rc = mem_grow((void **)&p->values, &s->values_capacity, p->n_values + 1,
+                      sizeof *p->values, "a schema", &why);
+    uint32_t *rules = schema_new(s, (rc == 0 ? p->values[whole].n + 1 : 1) * sizeof *rules, &rc);
+    s->err = err;
+    if (rc != 0) { /* this tool takes any object */
+        p->n_rules = n_rules;
+        p->n_values = n_values;
+        return rc == FM_ERR_NOMEM ? err_set(err, rc, "%s", why.text) : 0;
+    }
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->values[whole].n; i++)
+        if (p->rules[p->values[whole].rules[i]].kind == RULE_OBJECT)
+            rules[n++] = p->values[whole].rules[i];
+    for (size_t i = n_rules; i < p->n_rules; i++)
+        p->rules[i].is_tight = true;
+    *value = (uint32_t)p->n_values;
+    p->values[p->n_values++] = (struct rule_value){rules, n, RULE_NONE};
+    return 0;
+}
+
+/* Makes a property of every tool; `any` takes any object. */
+static int compile_tools(struct schema *s, const struct grammar_form *form, uint32_t any,
+                         struct rule_property **out)
+{
+    int rc = 0;
+    struct rule_property *all = schema_new(s, form->n_tools * sizeof *all, &rc);
+    for (size_t i = 0; rc == 0 && i < form->n_tools; i++) {
+        const struct grammar_tool *tool = &form->tools[i];
+        const size_t n = strlen(tool->name);
+        char *name = schema_new(s, n + 1, &rc);
+        if (rc != 0)
+            break;
+        memcpy(name, tool->name, n);
+        all[i] = (struct rule_property){.name = name, .name_bytes = n, .value = any};
+        if (tool->schema != NULL)
+            rc = compile_arguments(s, tool, &all[i].value);
+    }
+    *out = all;
+    return rc;
+}
+
+/* The rule of all calls, once the heights of their arguments are known. */
+static int finish_calls(struct schema *s, const struct grammar_form *form, uint32_t any,
+                        struct rule_property *tools)
+{
+    struct grammar_program *p = s->program;
+    struct rule_list list = {.n = 0};
+    for (size_t i = 0; i < form->n_tools; i++)
+        if (p->values[tools[i].value].height > GRAMMAR_DEPTH)
+            tools[i].value = any; /* nothing fits its schema */
+    struct rule rule = {.kind = RULE_OBJECT, .max = RULE_NONE, .properties = tools,
+                        .n_properties = (uint32_t)form->n_tools};
+    int rc = schema_finish_object(s, &rule);
+    if (rc == 0)
+        rc = schema_add_rule(s, &list, &rule);
+    p->calls = rc == 0 ? list.at[0] : RULE_NONE;
+    return rc;
+}
+
+static int check_form(const struct grammar_form *form, struct fm_error *err)
+{
+    if (form->schema == NULL && form->n_tools == 0)
+        return err_set(err, FM_ERR_ARG, "there is no tool that could be called");
+    return form->n_tools <= GRAMMAR_PROPERTIES
+               ? 0 : err_set(err, FM_ERR_ARG, "there are %zu tools; calls can be held to at most "
+                             "%u", form->n_tools, GRAMMAR_PROPERTIES);
+}
+
+static int compile_form(struct schema *s, const struct grammar_form *form)
+{
+    static const char any_object[] = "{\"type\": \"object\"}";
+    struct grammar_program *p = s->program;
+    struct rule_property *tools = NULL;
+    uint32_t any = RULE_NONE;
+    int rc = check_form(form, s->err);
+    p->answer = p->calls = RULE_NONE;
+    p->is_opened = form->is_opened;
+    p->is_one_call = form->is_one_call;
+    if (rc == 0 && form->schema != NULL)
+        rc = compile_text(s, form->schema, form->schema_bytes, &p->answer);
+    const size_t n_rules = p->n_rules;
+    if (rc == 0 && form->n_tools > 0)
+        rc = compile_text(s, any_object, sizeof any_object - 1, &any);
+    for (size_t i = n_rules; i < p->n_rules; i++)
+        p->rules[i].is_tight = true;
+    const uint64_t fuel = s->maker.fuel;
+    if (rc == 0 && form->n_tools > 0)
+        rc = compile_tools(s, form, any, &tools);
+    if (s->maker.fuel < fuel / 4)
+        s->maker.fuel = fuel / 4; /* tools that took too much are any objects, and it goes on */
+    if (rc == 0)
+        rc = schema_finish(s);
+    return rc == 0 && form->n_tools > 0 ? finish_calls(s, form, any, tools) : rc;
+}
+
+int schema_compile_form(const struct grammar_form *form, struct grammar_program **out,
+                        struct fm_error *err)
 {
     struct fm_error unread;
     err = err != NULL ? err : &unread;
@@ -446,16 +566,7 @@ int schema_compile(const char *text, size_t bytes, struct grammar_program **out,
     p->arena.limit = SCHEMA_MEMORY_BYTES;
     struct schema s = {.program = p, .maker = {.arena = &p->arena, .fuel = SCHEMA_FUEL},
                        .err = err};
-    struct json_node *root = NULL;
-    int rc = json_tree_parse(&p->arena, "the schema", text, bytes, &root, &s.n_nodes, err);
-    s.root = root;
-    s.marks = schema_new(&s, s.n_nodes, &rc);
-    s.patterns = schema_new(&s, s.n_nodes * sizeof *s.patterns, &rc);
-    s.table = schema_new(&s, TABLE_SIZE * sizeof(struct known_set *), &rc);
-    if (rc == 0)
-        rc = compile_all(&s);
-    if (rc == 0)
-        rc = schema_finish(&s);
+    const int rc = compile_form(&s, form);
     if (rc != 0) {
         grammar_program_free(p);
         /* The limit of the arena is the schema's fault. */
@@ -463,6 +574,13 @@ int schema_compile(const char *text, size_t bytes, struct grammar_program **out,
     }
     *out = p;
     return 0;
+}
+
+int schema_compile(const char *text, size_t bytes, struct grammar_program **out,
+                   struct fm_error *err)
+{
+    return schema_compile_form(&(struct grammar_form){.schema = text, .schema_bytes = bytes},
+                               out, err);
 }
 
 void grammar_program_free(struct grammar_program *p)

@@ -7,6 +7,7 @@
 #ifndef FLASHMOE_TEXT_SCHEMA_H
 #define FLASHMOE_TEXT_SCHEMA_H
 
+#include "text/grammar_form.h"
 #include "text/grammar_rules.h"
 
 #ifdef __cplusplus
@@ -20,6 +21,11 @@ extern "C" {
 
 int schema_compile(const char *text, size_t bytes, struct grammar_program **out,
                    struct fm_error *err);
+/* An answer that is a value, a call, or either. A tool whose schema cannot be enforced may have any
+ * object for its arguments. FM_ERR_ARG also for no tools where a call has to come, and for more
+ * than GRAMMAR_PROPERTIES of them. */
+int schema_compile_form(const struct grammar_form *form, struct grammar_program **out,
+                        struct fm_error *err);
 void grammar_program_free(struct grammar_program *program); /* accepts NULL */
 
 #ifdef __cplusplus

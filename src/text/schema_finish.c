@@ -139,7 +139,7 @@ static void sort_keys(struct rule *r)
     }
 }
 
-static int finish_object(struct schema *s, struct rule *r)
+int schema_finish_object(struct schema *s, struct rule *r)
 {
     uint32_t n = 0;
     int rc = dfa_burn(&s->maker, 1 + r->n_properties * r->n_properties / 16, s->err);
@@ -186,7 +186,7 @@ int schema_finish(struct schema *s)
         if (r->kind == RULE_ARRAY && r->height != RULE_NONE)
             finish_array(s, r);
         else if (r->kind == RULE_OBJECT && r->height != RULE_NONE)
-            rc = finish_object(s, r);
+            rc = schema_finish_object(s, r);
     }
     if (rc == 0 && p->values[0].height == RULE_NONE)
         rc = err_set(s->err, FM_ERR_ARG, "the schema: no value fits it");

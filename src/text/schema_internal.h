@@ -91,6 +91,8 @@ int schema_add_object(struct schema *s, const struct element_set *set, struct ru
 int schema_add_literal(struct schema *s, const struct json_node *value, struct rule_list *list);
 /* Heights, what cannot be and tables for running (schema_finish.c). */
 int schema_finish(struct schema *s);
+/* The same for a rule that is made after it, of values that have their heights. */
+int schema_finish_object(struct schema *s, struct rule *rule);
 
 #ifdef __cplusplus
 }

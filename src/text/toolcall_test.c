@@ -387,6 +387,36 @@ static void test_broken_xml_calls_are_text(void **state)
     CHECK_EXAMPLES(list);
 }
 
+/* An answer that was cut off in a call: what there is of the call, once, held back or not. */
+static void test_cut_calls(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {
+        {"<tool_call>\n{\"name\": \"f", NULL},
+        {"<tool_call>\n{\"name\": \"f\", \"arguments\": ", NULL},
+        {"<tool_call>\n{\"name\": \"f\", \"arguments\": {\"s\": \"x", "{\"s\": \"x"},
+        {"<function=f>\n<parameter=s>\nab", "{\"s\": \"ab"},
+        {"a<tool_call>\n<function=f>\n<parameter=i>\n1", "{\"i\": "},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (unsigned held = 0; held < 2; held++) {
+            const struct message_options options = options_of(WITH_TOOLS | (held ? HELD : 0));
+            struct message *m;
+            other = (struct record){.last = -1, .is_utf8 = true};
+            assert_int_equal(message_open(&options, record_event, &other, &m, NULL), 0);
+            assert_int_equal(message_push(m, cases[i][0], strlen(cases[i][0]), NULL), 0);
+            assert_int_equal(message_cut(m, NULL), 0);
+            message_close(m);
+            assert_int_equal(other.n_all, strlen(cases[i][0])); /* all of it, and once */
+            assert_memory_equal(other.all, cases[i][0], other.n_all);
+            assert_int_equal(strstr(other.text, "broken[") != NULL, cases[i][1] != NULL);
+            if (cases[i][1] != NULL) {
+                assert_int_equal(other.n_args, strlen(cases[i][1]));
+                assert_memory_equal(other.args, cases[i][1], other.n_args);
+            }
+        }
+}
+
 static void test_types(void **state)
 {
     (void)state;
@@ -743,6 +773,7 @@ int main(void)
         cmocka_unit_test(test_broken_json_calls_are_text),
         cmocka_unit_test(test_xml_calls),
         cmocka_unit_test(test_broken_xml_calls_are_text),
+        cmocka_unit_test(test_cut_calls),
         cmocka_unit_test(test_types),
         cmocka_unit_test(test_nothing_is_kept_without_reason),
         cmocka_unit_test(test_limits),

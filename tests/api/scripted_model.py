@@ -26,7 +26,17 @@ SCRIPTS = {
           '"days": 0.1234567890123, "at": 123456789012345678901}}\n</tool_call>'],
     "J": ["\u00e9t\u00e9 ", "\u65e5\u672c", "\u8a9e \U0001f600"],
     "L": ["la ", None],
+    "O": ['{"city": "Os', 'lo", "days": 2}'],
+    "P": ['<tool_call>\n{"name": "get_weather", "arg', 'uments": {"city": "Kyiv", ',
+          '"days": 3}}\n</', "tool_call>"],
+    "W": ["<tool_call>", '\n{"name": "get_weather", "arguments": {"city": "Bo', 'nn"}}\n',
+          "</tool_call>", '\n<tool_call>\n{"name": "get_time", "arguments": {}}',
+          "\n</tool_call>\n", "And so on."],
 }
+# The pieces of these scripts are ordinary tokens, which an answer that must be JSON may have. Those
+# of the others are added tokens, so that a text is read as it was written.
+ORDINARY = "OPW"
+TAGS = ("<tool_call>", "</tool_call>")
 TEMPLATE = (
     "{%- if tools %}{{- '<|im_start|>tools\\n' + (tools | length | string) + '<|im_end|>\\n' }}"
     "{%- endif %}"
@@ -77,6 +87,9 @@ def tokenizer():
                 continue
             assert (text not in pieces), text
             pieces[text] = len(SPECIAL) + 256 + len(pieces)
+            if key in ORDINARY and text not in TAGS:
+                vocabulary["".join(characters[b] for b in text.encode())] = pieces[text]
+                continue
             added.append({"id": pieces[text], "content": text, "special": False})
     for token in added:
         token.update(single_word=False, lstrip=False, rstrip=False, normalized=False)

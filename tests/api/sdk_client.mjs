@@ -6,7 +6,7 @@ import Anthropic from "@anthropic-ai/sdk";
 import OpenAI from "openai";
 import { createAnthropic } from "@ai-sdk/anthropic";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
-import { generateText, jsonSchema, stepCountIs, streamText, tool } from "ai";
+import { generateText, jsonSchema, Output, stepCountIs, streamText, tool } from "ai";
 
 const url = process.env.FLASHMOE_URL;
 const text = "Hello there, world.";
@@ -104,6 +104,7 @@ test("anthropic: text, blocks, tools", async () => {
 
 const providers = {
     "openai-compatible": createOpenAICompatible({ name: "flashmoe", baseURL: `${url}/v1`,
+                                                  supportsStructuredOutputs: true,
                                                   apiKey: "sesame" })("any"),
     anthropic: createAnthropic({ baseURL: `${url}/v1`, apiKey: "sesame" })("any"),
 };
@@ -120,4 +121,12 @@ for (const [name, model] of Object.entries(providers))
                                            stopWhen: stepCountIs(3) });
         assert.equal(steps.steps.length, 2);
         assert.deepEqual(steps.steps[0].toolCalls[0].input, { city: "Paris", days: 3 });
+        const output = Output.object({ schema: jsonSchema({
+            ...schema, required: ["city", "days"], additionalProperties: false }) });
+        const looks = tool({ inputSchema: jsonSchema(schema), execute: async () => "sunny O" });
+        const typed = await generateText({ model, prompt: "P", tools: { get_weather: looks },
+                                           output, maxOutputTokens: 50,
+                                           stopWhen: stepCountIs(3) });
+        assert.deepEqual(typed.steps[0].toolCalls[0].input, { city: "Kyiv", days: 3 });
+        assert.deepEqual(typed.output, { city: "Oslo", days: 2 });
     });

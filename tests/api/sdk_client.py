@@ -1,10 +1,16 @@
-"""What PyPI's openai and anthropic see of the server at FLASHMOE_URL; run by sdk_test.py."""
+"""What PyPI's openai, anthropic, openai-agents and instructor see of the server at FLASHMOE_URL;
+run by sdk_test.py."""
+import asyncio
 import json
 import os
+import typing
 import unittest
 
+import agents
 import anthropic
+import instructor
 import openai
+import pydantic
 
 URL = os.environ["FLASHMOE_URL"]
 TEXT = "Hello there, world."
@@ -12,6 +18,16 @@ SCHEMA = {"type": "object", "properties": {"city": {"type": "string"},
                                            "days": {"type": "integer"}}}
 TOOLS = [{"type": "function", "function": {"name": name, "parameters": SCHEMA}}
          for name in ("get_weather", "get_time")]
+
+
+class City(pydantic.BaseModel):
+    city: str
+    days: int
+
+
+class Fixed(pydantic.BaseModel):
+    kind: typing.Literal["a"]
+    n: typing.Literal[7]
 
 
 def says(text):
@@ -106,6 +122,67 @@ class OpenAI(unittest.TestCase):
         self.assertEqual(self.chat("A").choices[0].message.content, TEXT)
 
 
+class Typed(unittest.TestCase):
+    """Answers of a type, also beside tools, as the libraries ask for them."""
+
+    def setUp(self):
+        self.client = openai.OpenAI(base_url=URL + "/v1", api_key="sesame", max_retries=0)
+
+    def tearDown(self):
+        self.client.close()
+
+    def test_parse(self):
+        tool = openai.pydantic_function_tool(City, name="get_weather")
+        for more in ({}, {"tools": [tool]}):
+            answer = self.client.chat.completions.parse(model="any", messages=says("O"),
+                                                        response_format=City, **more)
+            self.assertEqual(answer.choices[0].message.parsed, City(city="Oslo", days=2))
+        answer = self.client.chat.completions.parse(
+            model="any", messages=says("P"), response_format=City, tools=[tool])
+        call = answer.choices[0].message.tool_calls[0].function
+        self.assertEqual(call.parsed_arguments, City(city="Kyiv", days=3))
+        answer = self.client.responses.parse(model="any", input="O", text_format=City)
+        self.assertEqual(answer.output_parsed, City(city="Oslo", days=2))
+
+    def test_cut_call(self):
+        """A call that is cut off is an error that says so, and no call."""
+        with self.assertRaises(openai.LengthFinishReasonError):
+            self.client.chat.completions.parse(model="any", messages=says("P"), max_tokens=2,
+                                               response_format=City, tools=[
+                                                   openai.pydantic_function_tool(
+                                                       City, name="get_weather")])
+
+    def test_agents(self):
+        agents.set_tracing_disabled(True)
+        asked = []
+
+        @agents.function_tool
+        def get_weather(city: str, days: int) -> str:
+            asked.append((city, days))
+            return "sunny O"
+
+        async def run(kind):
+            async with openai.AsyncOpenAI(base_url=URL + "/v1", api_key="sesame",
+                                          max_retries=0) as client:
+                agent = agents.Agent(name="x", instructions="Help.", tools=[get_weather],
+                                     output_type=City, model=kind("any", openai_client=client))
+                return await agents.Runner.run(agent, "P", max_turns=3)
+
+        for kind in (agents.OpenAIChatCompletionsModel, agents.OpenAIResponsesModel):
+            self.assertEqual(asyncio.run(run(kind)).final_output, City(city="Oslo", days=2))
+        self.assertEqual(asked, [("Kyiv", 3)] * 2)
+
+    def test_instructor(self):
+        for mode, kind, text, wanted in (
+                (instructor.Mode.TOOLS, Fixed, "A", Fixed(kind="a", n=7)),
+                (instructor.Mode.JSON_SCHEMA, City, "O", City(city="Oslo", days=2)),
+                (instructor.Mode.JSON, City, "O", City(city="Oslo", days=2))):
+            client = instructor.from_openai(self.client, mode=mode)
+            answer = client.chat.completions.create(model="any", messages=says(text),
+                                                    response_model=kind, max_retries=0)
+            self.assertEqual(answer.model_dump(), wanted.model_dump())
+
+
 class Anthropic(unittest.TestCase):
     def setUp(self):
         self.client = anthropic.Anthropic(base_url=URL, api_key="sesame", max_retries=0)
@@ -140,6 +217,18 @@ class Anthropic(unittest.TestCase):
                       {"role": "user", "content": results}])
         self.assertEqual(again.content[0].text, TEXT)
         self.assertGreater(again.usage.cache_read_input_tokens, 20)
+
+    def test_schema(self):
+        schema = {**SCHEMA, "required": ["city", "days"], "additionalProperties": False}
+        shape = {"format": {"type": "json_schema", "schema": schema}}
+        for more in ({}, {"tools": self.tools}):
+            answer = self.ask("O", extra_body={"output_config": shape}, **more)
+            self.assertEqual(json.loads(answer.content[0].text), {"city": "Oslo", "days": 2})
+        answer = self.ask("P", extra_body={"output_config": shape}, tools=self.tools)
+        self.assertEqual(answer.content[0].input, {"city": "Kyiv", "days": 3})
+        answer = self.ask("W", tools=self.tools, tool_choice={"type": "auto",
+                                                              "disable_parallel_tool_use": True})
+        self.assertEqual([b.type for b in answer.content], ["tool_use"])
 
     def test_count(self):
         count = self.client.messages.count_tokens(model="any", messages=says("A"))

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The server with the libraries that people use: PyPI openai and anthropic; npm openai,
-@anthropic-ai/sdk and ai.
+"""The server with the libraries that people use: PyPI openai, anthropic, openai-agents and
+instructor; npm openai, @anthropic-ai/sdk and ai.
 
 usage: sdk_test.py PROGRAM python|node [--cache DIR]
 
@@ -20,7 +20,7 @@ import scripted_model
 from served import Server
 
 HERE = pathlib.Path(__file__).resolve().parent
-PYTHON_PACKAGES = ["openai>=1.60,<3", "anthropic>=0.40,<1"]
+PYTHON_PACKAGES = ["openai>=1.60,<3", "anthropic>=0.40,<1", "openai-agents<1", "instructor<2"]
 NODE_PACKAGES = ["openai@6", "@anthropic-ai/sdk", "ai@6", "@ai-sdk/openai-compatible@2",
                  "@ai-sdk/anthropic@3"]
 
