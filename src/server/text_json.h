@@ -22,6 +22,9 @@ bool text_add_string(struct text_buffer *buffer, const char *text);
 /* At most 511 bytes. */
 bool text_add_format(struct text_buffer *buffer, const char *fmt, ...) ERR_PRINTF(2, 3);
 
+/* Objects and arrays within each other in what a client sends. What walks through a request
+ * recurses no deeper; the schemas of real tools have fewer than 20. */
+#define JSON_READ_DEPTH 256u
 /* An object or array. Integers beyond 64 bits are taken as reals. NULL: `why` says it. */
 json_t *json_read(const char *text, size_t bytes, json_error_t *why);
 /* Where in the text of a document the object stands that these names lead to, each below 32 bytes,
