@@ -45,19 +45,28 @@ static size_t number_bytes(const char *text, size_t bytes)
 
 typedef bool write_number(struct text_buffer *buffer, const char *text, size_t bytes);
 
-/* Appends a document with other numbers. False for want of memory and for what is no JSON. */
+/* The bytes of a string, from its first quote to its last, or to the end of the text. */
+static size_t string_bytes(const char *text, size_t bytes)
+{
+    size_t n = 1;
+    while (n < bytes && text[n] != '"')
+        n += text[n] == '\\' ? 2 : 1;
+    return n < bytes ? n + 1 : bytes;
+}
+
+/* Appends a document of any depth with other numbers; what is no JSON stays none. False for want of
+ * memory. */
 static bool add_with_numbers(struct text_buffer *buffer, const char *text, size_t bytes,
                              write_number *write)
 {
-    struct json_scan scan;
-    size_t done = 0;
+    size_t done = 0, n;
     bool is_good = true;
-    json_scan_init(&scan);
-    for (size_t i = 0; is_good && i < bytes; i++) {
-        is_good = json_scan_push(&scan, (uint8_t)text[i]);
-        if (!is_good || scan.event != JSON_SCALAR_BEGAN || scan.kind != '0')
+    for (size_t i = 0; is_good && i < bytes; i += n) {
+        const bool is_number = text[i] == '-' || (text[i] >= '0' && text[i] <= '9');
+        n = text[i] == '"' ? string_bytes(text + i, bytes - i)
+            : is_number    ? number_bytes(text + i, bytes - i) : 1;
+        if (!is_number)
             continue;
-        const size_t n = number_bytes(text + i, bytes - i);
         is_good = text_buffer_add(buffer, text + done, i - done) && write(buffer, text + i, n);
         done = i + n;
     }
@@ -101,6 +110,30 @@ static bool write_real(struct text_buffer *buffer, const char *text, size_t byte
     const bool is_long = bytes > 18 && memchr(text, '.', bytes) == NULL &&
                          memchr(text, 'e', bytes) == NULL && memchr(text, 'E', bytes) == NULL;
     return text_buffer_add(buffer, text, bytes) && (!is_long || text_add_string(buffer, ".0"));
+}
+
+/* False, and where, when a document is deeper than what is read. */
+static bool is_flat(const char *text, size_t bytes, json_error_t *why)
+{
+    unsigned depth = 0;
+    int line = 1, column = 1;
+    for (size_t i = 0, n; i < bytes; i += n, column += (int)n) {
+        const char c = text[i];
+        n = c == '"' ? string_bytes(text + i, bytes - i) : 1;
+        if (c == '\n') {
+            line++;
+            column = 0;
+        }
+        depth -= (c == '}' || c == ']') && depth > 0;
+        depth += c == '{' || c == '[';
+        if (depth <= JSON_READ_DEPTH)
+            continue;
+        *why = (json_error_t){.line = line, .column = column, .position = (int)i};
+        (void)snprintf(why->text, sizeof why->text, "more than %u objects and arrays within each "
+                       "other", JSON_READ_DEPTH);
+        return false;
+    }
+    return true;
 }
 
 /* ---- characters that cannot be -------------------------------------------------------------- */
@@ -174,6 +207,8 @@ json_t *json_read(const char *text, size_t bytes, json_error_t *why)
 {
     struct text_buffer repaired = {0};
     json_t *value = NULL;
+    if (!is_flat(text, bytes, why))
+        return NULL;
     if (bad_escape(text, bytes, 0) == bytes) {
         value = read_numbers(text, bytes, why);
         if (value != NULL || json_error_code(why) != json_error_invalid_utf8)

@@ -22,6 +22,9 @@ bool text_add_string(struct text_buffer *buffer, const char *text);
 /* At most 511 bytes. */
 bool text_add_format(struct text_buffer *buffer, const char *fmt, ...) ERR_PRINTF(2, 3);
 
+/* Objects and arrays within each other in what a client sends. What walks through a request
+ * recurses no deeper; the schemas of real tools have fewer than 20. */
+#define JSON_READ_DEPTH 256u
 /* An object or array. Integers beyond 64 bits are taken as reals. U+0000, halves of surrogate pairs
  * and bytes that are no UTF-8 become U+FFFD, so no string in it has a NUL. NULL: `why` says it. */
 json_t *json_read(const char *text, size_t bytes, json_error_t *why);

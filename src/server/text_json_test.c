@@ -134,6 +134,49 @@ static void test_read(void **state)
     }
 }
 
+/* `n` arrays within each other. */
+static char *nested(size_t n)
+{
+    char *text = malloc(2 * n + 1);
+    assert_non_null(text);
+    memset(text, '[', n);
+    memset(text + n, ']', n);
+    text[2 * n] = '\0';
+    return text;
+}
+
+static void test_depth(void **state)
+{
+    (void)state;
+    static const size_t depths[] = {1, 127, 128, 129, 255, JSON_READ_DEPTH, JSON_READ_DEPTH + 1,
+                                    2048, 3000, 1000000};
+    for (size_t i = 0; i < sizeof depths / sizeof depths[0]; i++) {
+        char *text = nested(depths[i]);
+        json_error_t why = {.text = ""};
+        json_t *value = json_read(text, strlen(text), &why);
+        assert_int_equal(value != NULL, depths[i] <= JSON_READ_DEPTH);
+        if (value != NULL) { /* what can be read can be written */
+            struct text_buffer again = {0};
+            assert_true(text_add_json(&again, value) && text_buffer_add(&again, "", 1));
+            assert_string_equal(text_buffer_text(&again), text);
+            text_buffer_clear(&again);
+        } else {
+            assert_non_null(strstr(why.text, "more than 256"));
+            assert_int_equal(why.column, JSON_READ_DEPTH + 1);
+        }
+        json_decref(value);
+        free(text);
+    }
+    /* Brackets in strings are none. */
+    static const char text[] = "[\"\\\"[[[[[[\", \"]]]]]\", 1.5, \"12\", -7]";
+    json_t *value = json_read(text, sizeof text - 1, NULL);
+    struct text_buffer again = {0};
+    assert_true(text_add_json(&again, value) && text_buffer_add(&again, "", 1));
+    assert_string_equal(text_buffer_text(&again), "[\"\\\"[[[[[[\",\"]]]]]\",1.5,\"12\",-7]");
+    text_buffer_clear(&again);
+    json_decref(value);
+}
+
 static void test_exact(void **state)
 {
     (void)state;
@@ -159,6 +202,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_find),
         cmocka_unit_test(test_read),
+        cmocka_unit_test(test_depth),
         cmocka_unit_test(test_exact),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -79,6 +79,11 @@ int dfa_burn(struct dfa_maker *maker, uint64_t fuel, struct fm_error *err)
     return 0;
 }
 
+void dfa_spend(struct dfa_maker *maker, uint64_t fuel)
+{
+    maker->fuel = maker->fuel > fuel ? maker->fuel - fuel : 0;
+}
+
 static struct work_state *state_at(const struct dfa_work *w, size_t i)
 {
     return (struct work_state *)w->states + i;
@@ -145,6 +150,8 @@ int dfa_edge_add(struct dfa_maker *maker, uint32_t lo, uint32_t hi, const uint32
     struct dfa_work *w = maker->work;
     uint32_t to;
     int rc = find_state(maker, key, n, &to, err);
+    if (rc == 0 && w->n_edges == DFA_EDGES)
+        rc = err_set(err, FM_ERR_ARG, "it takes an automaton of more than %u edges", DFA_EDGES);
     if (rc == 0)
         rc = mem_grow(&w->edges, &w->edges_capacity, w->n_edges + 1, sizeof(struct dfa_edge),
                       "an automaton", err);

@@ -13,6 +13,7 @@ extern "C" {
 #endif
 
 #define DFA_STATES 20000u /* of one automaton */
+#define DFA_EDGES 2000000u
 #define DFA_NONE UINT32_MAX
 #define DFA_MANY UINT64_MAX
 #define CODE_POINT_MAX 0x10ffffu
@@ -61,6 +62,8 @@ int dfa_edge_add(struct dfa_maker *maker, uint32_t lo, uint32_t hi, const uint32
                  struct fm_error *err);
 /* Takes fuel; FM_ERR_ARG when it is used up. */
 int dfa_burn(struct dfa_maker *maker, uint64_t fuel, struct fm_error *err);
+/* Takes fuel where nothing can fail: the next dfa_burn does when it is used up. */
+void dfa_spend(struct dfa_maker *maker, uint64_t fuel);
 
 enum dfa_how { DFA_BOTH, DFA_EITHER, DFA_FIRST_ONLY };
 int dfa_combine(struct dfa_maker *maker, enum dfa_how how, const struct dfa *a,

@@ -10,9 +10,12 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
+#include "small_stack.h"
 #include "text/grammar.h"
+#include "text/json_pointer.h"
 #include "text/number_dfa.h"
 #include "text/regex.h"
+#include "text/schema.h"
 
 /* ---- automata ------------------------------------------------------------------------------- */
 
@@ -439,6 +442,145 @@ static void test_allocations_of_calls(void **state)
     }
 }
 
+/* Schemas that refer to themselves: what fits and what does not. */
+static void *check_circular(void *arg)
+{
+    (void)arg;
+    static const struct {
+        const char *schema, *good, *bad;
+    } cases[] = {
+        /* No name is an object. */
+        {"{\"type\":\"object\",\"propertyNames\":{\"$ref\":\"#\"}}", "{}", "{\"a\":1}"},
+        {"{\"propertyNames\":{\"$ref\":\"#\"}}", "{\"a\":{\"b\":1}}", "{\"a\"}"},
+        {"{\"type\":[\"object\",\"string\"],\"maxLength\":2,\"propertyNames\":{\"$ref\":"
+         "\"#\"}}", "{\"ab\":1}", "{\"abc\":1}"},
+        {"{\"$defs\":{\"n\":{\"anyOf\":[{\"pattern\":\"^a\",\"type\":\"string\"},{\"type\":"
+         "\"object\",\"propertyNames\":{\"$ref\":\"#/$defs/n\"}}]}},\"$ref\":\"#/$defs/n\"}",
+         "{\"ab\":{\"b\":1}}", "{\"b\":1}"},
+        {"{\"$defs\":{\"a\":{\"propertyNames\":{\"$ref\":\"#/$defs/b\"}},\"b\":{\"minLength\":2,"
+         "\"propertyNames\":{\"$ref\":\"#/$defs/a\"}}},\"$ref\":\"#/$defs/a\"}", "{\"ab\":1}",
+         "{\"b\":1}"},
+        {"{\"type\":\"object\",\"propertyNames\":{\"enum\":[\"x\",{},1,\"y\"],\"propertyNames\":"
+         "{\"$ref\":\"#\"}},\"additionalProperties\":{\"$ref\":\"#\"}}", "{\"x\":{\"y\":{}}}",
+         "{\"z\":{}}"},
+        {"{\"type\":\"array\",\"items\":{\"$ref\":\"#\"},\"prefixItems\":[{\"$ref\":\"#\"}]}",
+         "[[[]],[]]", "[1]"},
+        {"{\"patternProperties\":{\"^a\":{\"$ref\":\"#\"}},\"type\":\"object\"}",
+         "{\"a\":{\"b\":1}}", "{\"a\":1}"},
+        {"{\"$ref\":\"#/%24defs/a%20b~1c%7e0\",\"$defs\":{\"a b/c~\":{\"const\":1}}}", "1", "2"},
+        {"{\"$ref\":\"#/allOf/1/items\",\"allOf\":[true,{\"items\":{\"type\":\"null\"}}]}", "null",
+         "1"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        if (!fits(cases[i].schema, cases[i].good) || fits(cases[i].schema, cases[i].bad))
+            return (void *)cases[i].schema;
+    return NULL;
+}
+
+static void test_circular(void **state)
+{
+    (void)state;
+    const char *why = run_on_small_stack(check_circular, NULL);
+    if (why != NULL)
+        fail_msg("%s", why);
+}
+
+static void append(char *to, const char *text)
+{
+    memcpy(to + strlen(to), text, strlen(text) + 1);
+}
+
+/* What would recurse as deep as the text is long, or work without end, is refused with a sentence
+ * that has these words. */
+static void *check_refused(void *arg)
+{
+    (void)arg;
+    static char stars[16000], groups[16000], choices[4000], together[4000], number[3000];
+    (void)snprintf(stars, sizeof stars, "{\"pattern\":\"a%0*d\"}", 9000, 0);
+    (void)snprintf(groups, sizeof groups, "{\"pattern\":\"%0*d\"}", 9000, 0);
+    (void)snprintf(number, sizeof number, "{\"const\":1%0*d}", 2000, 0);
+    for (size_t i = 0; i < 9000; i++) {
+        stars[13 + i] = '*';
+        groups[12 + i] = '(';
+    }
+    append(together, "{\"allOf\":[{}");
+    for (unsigned i = 0; i <= SCHEMA_CHOICES; i++) {
+        append(choices, "{\"anyOf\":[");
+        append(together, ",{\"anyOf\":[{}]}");
+    }
+    append(choices, "{}");
+    append(together, "]}");
+    for (unsigned i = 0; i <= SCHEMA_CHOICES; i++)
+        append(choices, "]}");
+    const char *const cases[][2] = {
+        {stars, "needs a group"}, {groups, "too many groups"}, {choices, "too many choices"},
+        {together, "too many schemas"},
+        {number, "2001 characters"},
+        {"{\"pattern\":\"((a{1,1000}){1,1000}){1,1000}\"}", "repeats too much"},
+        {"{\"pattern\":\"((((){9999}){9999}){9999}){9999}\"}", "too much work"},
+        {"{\"pattern\":\"^a*$\",\"minLength\":1000000000}", "20000 states"},
+        {"{\"$ref\":\"#/$defs/a\",\"$defs\":{\"a\":{\"$ref\":\"#/%24defs/a\"}}}", "back to itself"},
+        {"{\"$ref\":\"#/allOf/01\",\"allOf\":[true,true]}", "names nothing"},
+        {"{\"enum\":[1e999999,7],\"multipleOf\":14}", "no value"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct grammar *g;
+        struct fm_error err = {0};
+        if (grammar_open(vocabulary, cases[i][0], strlen(cases[i][0]), &g, &err) != FM_ERR_ARG ||
+            strstr(err.text, cases[i][1]) == NULL || strstr(err.text, "the schema") != err.text) {
+            print_error("%.80s: %s\n", cases[i][0], err.text);
+            return (void *)cases[i][1];
+        }
+    }
+    /* 10^999999 = 2^999999 5^999999: a million zeros are not written out. */
+    return fits("{\"enum\":[1e999999,7],\"multipleOf\":16}", "1e999999") ? NULL
+                                                                        : (void *)"a large power";
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    const char *why = run_on_small_stack(check_refused, NULL);
+    if (why != NULL)
+        fail_msg("%s", why);
+}
+
+static void test_pointers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *fragment, *parts; /* each part and a '|'; NULL: no pointer */
+    } cases[] = {
+        {"#", ""}, {"#/", "|"}, {"#/a/b", "a|b|"}, {"#//", "||"}, {"#/a~1b~0c", "a/b~c|"},
+        {"#/%24defs/x%2fy", "$defs|x|y|"}, {"#%2Fa", "a|"}, {"#/~01", "~1|"}, {"#/%7E1", "/|"},
+        {"#/%", "%|"}, {"#/%2", "%2|"}, {"#/%zz~", "%zz~|"}, {"#/%c3%A9", "\xc3\xa9|"},
+        {"#/~2", "~2|"}, {"", NULL}, {"a", NULL}, {"#a", NULL}, {"/a", NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct json_pointer p;
+        char parts[64] = "";
+        const bool is_pointer = json_pointer_open(&p, cases[i].fragment,
+                                                  strlen(cases[i].fragment));
+        assert_int_equal(is_pointer, cases[i].parts != NULL);
+        while (is_pointer && json_pointer_next(&p))
+            (void)snprintf(parts + strlen(parts), sizeof parts - strlen(parts), "%.16s|", p.part);
+        if (is_pointer)
+            assert_string_equal(parts, cases[i].parts);
+    }
+    /* A part that is too long is no name, and what comes behind it is read. */
+    char text[JSON_POINTER_PART_BYTES + 16];
+    struct json_pointer p;
+    for (size_t n = JSON_POINTER_PART_BYTES - 1; n <= JSON_POINTER_PART_BYTES + 2; n++) {
+        memset(text, 'a', sizeof text);
+        memcpy(text, "#/", 2);
+        memcpy(text + 2 + n, "/b", 2);
+        assert_true(json_pointer_open(&p, text, n + 4) && json_pointer_next(&p));
+        assert_int_equal(p.part[0] == 'a', n <= JSON_POINTER_PART_BYTES);
+        assert_true(json_pointer_next(&p) && p.n_part == 1 && p.part[0] == 'b');
+        assert_false(json_pointer_next(&p));
+    }
+}
+
 static void test_allocations(void **state)
 {
     (void)state;
@@ -486,7 +628,9 @@ int main(void)
         cmocka_unit_test(test_large_and_divided), cmocka_unit_test(test_expressions),
         cmocka_unit_test(test_strings),           cmocka_unit_test(test_white_space),
         cmocka_unit_test(test_names),             cmocka_unit_test(test_depth),
-        cmocka_unit_test(test_masks_are_exact),   cmocka_unit_test(test_allocations),
+        cmocka_unit_test(test_masks_are_exact),   cmocka_unit_test(test_circular),
+        cmocka_unit_test(test_refused),           cmocka_unit_test(test_pointers),
+        cmocka_unit_test(test_allocations),
         cmocka_unit_test(test_calls),             cmocka_unit_test(test_tags),
         cmocka_unit_test(test_forms_refused),     cmocka_unit_test(test_allocations_of_calls),
     };

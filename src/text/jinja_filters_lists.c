@@ -392,8 +392,10 @@ static struct value map_now(struct run *r, struct value v, const struct args *ar
     if (r->rc == 0 && filter == NULL)
         return run_fail(r, "map: there is no such filter");
     const struct args rest = rest_of(args, 1);
-    for (size_t i = 0; i < l->n && r->rc == 0; i++)
-        list_push(r, out, filter->call(r, l->items[i], &rest));
+    if (run_enter(r)) /* map('map', 'map', ...) */
+        for (size_t i = 0; i < l->n && r->rc == 0; i++)
+            list_push(r, out, filter->call(r, l->items[i], &rest));
+    run_leave(r);
     return v_list(out);
 }
 

@@ -23,6 +23,7 @@ struct frame {
 
 struct analysis {
     struct jinja *jinja;
+    unsigned depth; /* of expressions within each other */
     int rc;
     struct fm_error *err;
 };
@@ -81,6 +82,11 @@ static void visit_expression(struct analysis *a, struct frame *frame, const stru
 {
     if (node == NULL || a->rc != 0)
         return;
+    if (++a->depth > JINJA_DEPTH) { /* evaluating it would fail too */
+        a->rc = err_set(a->err, FM_ERR_FORMAT, "%s: line %u: more than %d operations within each "
+                        "other", a->jinja->name, node->line, JINJA_DEPTH);
+        return;
+    }
     if (node->kind == N_NAME || node->kind == N_NSREF)
         add_load(a, frame, node->symbol);
     visit_expression(a, frame, node->a);
@@ -90,6 +96,7 @@ static void visit_expression(struct analysis *a, struct frame *frame, const stru
         visit_expression(a, frame, item);
     for (const struct node *item = node->more; item != NULL; item = item->next)
         visit_expression(a, frame, item);
+    a->depth--;
 }
 
 static void visit_target(struct analysis *a, struct frame *frame, const struct node *target)

@@ -418,7 +418,7 @@ static void run_statement(struct run *r, const struct node *node)
         break;
     }
     if (r->out->n > r->max_output)
-        (void)run_fail(r, "it writes more than %llu bytes", (unsigned long long)r->max_output);
+        run_exceeds(r, "it writes more than %llu bytes", (unsigned long long)r->max_output);
 }
 
 void run_body(struct run *r, const struct node *body)

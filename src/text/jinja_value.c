@@ -22,18 +22,30 @@ struct value run_fail(struct run *r, const char *fmt, ...)
     return v_undefined();
 }
 
+void run_exceeds(struct run *r, const char *fmt, ...)
+{
+    char text[FM_ERROR_BYTES / 2];
+    va_list list;
+    va_start(list, fmt);
+    (void)vsnprintf(text, sizeof text, fmt, list);
+    va_end(list);
+    if (r->rc == 0)
+        r->rc = err_set(r->err, FM_ERR_ARG, "%s: line %u: %s: the conversation is too large for "
+                        "it, or it does not end", r->jinja->name, r->line, text);
+}
+
 bool run_work(struct run *r, uint64_t bytes)
 {
     r->n_steps += 1 + bytes / 64;
     if (r->n_steps > r->max_steps)
-        (void)run_fail(r, "it takes more than %llu steps", (unsigned long long)r->max_steps);
+        run_exceeds(r, "it takes more than %llu steps", (unsigned long long)r->max_steps);
     return r->rc == 0;
 }
 
 bool run_enter(struct run *r)
 {
     if (++r->depth > JINJA_DEPTH)
-        (void)run_fail(r, "more than %d levels within each other", JINJA_DEPTH);
+        run_exceeds(r, "more than %d levels within each other", JINJA_DEPTH);
     return r->rc == 0;
 }
 
@@ -54,7 +66,7 @@ void *run_new(struct run *r, size_t n, size_t bytes)
     if (found == NULL && why.code == FM_ERR_NOMEM)
         r->rc = err_set(r->err, FM_ERR_NOMEM, "%s", why.text);
     else if (found == NULL)
-        (void)run_fail(r, "%s", why.text);
+        run_exceeds(r, "%s", why.text);
     return found;
 }
 

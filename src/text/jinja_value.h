@@ -138,6 +138,8 @@ struct run {
 /* ---- faults and limits ----------------------------------------------------------------------- */
 
 struct value run_fail(struct run *r, const char *fmt, ...) ERR_PRINTF(2, 3);
+/* The same with FM_ERR_ARG: what was asked for is more than one of the limits. */
+void run_exceeds(struct run *r, const char *fmt, ...) ERR_PRINTF(2, 3);
 /* Counts the work of going through so many bytes or elements; false when it was too much. */
 bool run_work(struct run *r, uint64_t bytes);
 bool run_enter(struct run *r); /* one level deeper; false when that is too deep */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "text/decimal.h"
+#include "text/json_pointer.h"
 #include "text/json_scan.h"
 
 struct reader {
@@ -49,12 +50,18 @@ static int add_node(struct reader *r, enum json_kind kind, unsigned depth, struc
     return 0;
 }
 
+/* Shorter keys come first: that is as good as any order, and cheap for long keys. */
+static int compare_key(const char *a, size_t a_bytes, const char *b, size_t b_bytes)
+{
+    if (a_bytes != b_bytes)
+        return a_bytes < b_bytes ? -1 : 1;
+    return memcmp(a, b, a_bytes);
+}
+
 static int compare_keys(const void *a, const void *b)
 {
     const struct json_node *x = *(struct json_node *const *)a, *y = *(struct json_node *const *)b;
-    const size_t n = x->key_bytes < y->key_bytes ? x->key_bytes : y->key_bytes;
-    const int order = memcmp(x->key, y->key, n);
-    return order != 0 ? order : (x->key_bytes > y->key_bytes) - (x->key_bytes < y->key_bytes);
+    return compare_key(x->key, x->key_bytes, y->key, y->key_bytes);
 }
 
 static int check_keys(struct reader *r, struct json_node *object, struct fm_error *err)
@@ -66,6 +73,7 @@ static int check_keys(struct reader *r, struct json_node *object, struct fm_erro
     for (struct json_node *m = object->first; m != NULL; m = m->next)
         members[n++] = m;
     qsort(members, n, sizeof *members, compare_keys);
+    object->by_key = members;
     for (size_t i = 1; i < n; i++)
         if (compare_keys(&members[i - 1], &members[i]) == 0) {
             char at[JSON_POINTER_BYTES];
@@ -105,6 +113,11 @@ static int begin_scalar(struct reader *r, const char *text, size_t bytes, struct
     size_t n = 0;
     while (n < bytes && strchr("+-.0123456789eE", text[n]) != NULL && text[n] != '\0')
         n++;
+    if (n > JSON_TREE_NUMBER_BYTES) {
+        char at[JSON_POINTER_BYTES];
+        return err_set(err, FM_ERR_ARG, "%s has a number of %zu characters at %s; at most %u are "
+                       "read", r->what, n, json_node_pointer(r->last, at), JSON_TREE_NUMBER_BYTES);
+    }
     char *copy = arena_new(r->arena, n + 1, err);
     if (copy == NULL)
         return FM_ERR_NOMEM;
@@ -173,10 +186,19 @@ const struct json_node *json_node_find(const struct json_node *object, const cha
 {
     if (object == NULL || object->kind != JSON_IS_OBJECT)
         return NULL;
-    const struct json_node *m = object->first;
-    while (m != NULL && (m->key_bytes != key_bytes || memcmp(m->key, key, key_bytes) != 0))
-        m = m->next;
-    return m;
+    uint32_t lo = 0, hi = object->n;
+    while (lo < hi) {
+        const uint32_t middle = lo + (hi - lo) / 2;
+        const struct json_node *m = object->by_key[middle];
+        const int order = compare_key(m->key, m->key_bytes, key, key_bytes);
+        if (order == 0)
+            return m;
+        if (order < 0)
+            lo = middle + 1;
+        else
+            hi = middle;
+    }
+    return NULL;
 }
 
 const struct json_node *json_node_get(const struct json_node *object, const char *key)
@@ -200,42 +222,34 @@ const char *json_node_pointer(const struct json_node *node, char out[JSON_POINTE
     return out;
 }
 
-/* One part of a pointer, "a~1b" for "a/b", against a key. */
-static bool part_is(const char *part, size_t bytes, const char *key, size_t key_bytes)
+/* The element of an array that a part of a pointer names: digits without a leading zero. */
+static const struct json_node *find_element(const struct json_node *array, const char *part,
+                                            size_t bytes, uint64_t *n_steps)
 {
-    size_t k = 0;
-    for (size_t i = 0; i < bytes; i++, k++) {
-        char c = part[i];
-        if (c == '~' && i + 1 < bytes && (part[i + 1] == '0' || part[i + 1] == '1'))
-            c = part[++i] == '0' ? '~' : '/';
-        if (k >= key_bytes || key[k] != c)
-            return false;
+    uint32_t place = 0;
+    if (bytes == 0 || bytes > 6 || (part[0] == '0' && bytes > 1))
+        return NULL;
+    for (size_t i = 0; i < bytes; i++) {
+        if (part[i] < '0' || part[i] > '9')
+            return NULL;
+        place = place * 10 + (uint32_t)(part[i] - '0');
     }
-    return k == key_bytes;
+    const struct json_node *found = place < array->n ? array->first : NULL;
+    for (uint32_t i = 0; found != NULL && i < place; i++)
+        found = found->next;
+    *n_steps += found != NULL ? place : 0;
+    return found;
 }
 
-const struct json_node *json_node_follow(const struct json_node *root, const char *pointer,
-                                         size_t bytes)
+const struct json_node *json_node_follow(const struct json_node *root, const char *fragment,
+                                         size_t bytes, uint64_t *n_steps)
 {
-    if (bytes == 0 || pointer[0] != '#')
-        return NULL;
-    const struct json_node *node = root;
-    for (size_t i = 1; node != NULL && i < bytes;) {
-        if (pointer[i] != '/')
-            return NULL;
-        size_t end = ++i;
-        while (end < bytes && pointer[end] != '/')
-            end++;
-        const struct json_node *child = node->first;
-        for (; child != NULL; child = child->next) {
-            char place[16];
-            const int n = snprintf(place, sizeof place, "%u", child->place);
-            if (child->key != NULL ? part_is(pointer + i, end - i, child->key, child->key_bytes)
-                                   : part_is(pointer + i, end - i, place, (size_t)n))
-                break;
-        }
-        node = child;
-        i = end;
+    struct json_pointer p;
+    const struct json_node *node = json_pointer_open(&p, fragment, bytes) ? root : NULL;
+    while (node != NULL && json_pointer_next(&p)) {
+        *n_steps += 1 + p.n_part;
+        node = node->kind == JSON_IS_ARRAY ? find_element(node, p.part, p.n_part, n_steps)
+                                           : json_node_find(node, p.part, p.n_part);
     }
     return node;
 }
@@ -262,11 +276,10 @@ bool json_node_equal(const struct json_node *a, const struct json_node *b)
                 return false;
         return true;
     case JSON_IS_OBJECT:
-        for (const struct json_node *m = a->first; m != NULL; m = m->next) {
-            const struct json_node *other = json_node_find(b, m->key, m->key_bytes);
-            if (other == NULL || !json_node_equal(m, other))
+        for (uint32_t i = 0; i < a->n; i++)
+            if (compare_keys(&a->by_key[i], &b->by_key[i]) != 0 ||
+                !json_node_equal(a->by_key[i], b->by_key[i]))
                 return false;
-        }
         return true;
     }
     return false;

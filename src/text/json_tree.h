@@ -14,6 +14,7 @@ extern "C" {
 
 #define JSON_TREE_BYTES (1u << 20) /* of text; the schemas of real tools are below 64 KiB */
 #define JSON_TREE_VALUES 100000u
+#define JSON_TREE_NUMBER_BYTES 1000u /* of one number, so that comparing two is cheap */
 
 enum json_kind { JSON_IS_NULL, JSON_IS_BOOL, JSON_IS_NUMBER, JSON_IS_STRING, JSON_IS_ARRAY,
                  JSON_IS_OBJECT };
@@ -29,13 +30,14 @@ struct json_node {
     const char *text;  /* of a string, decoded, or of a number as it is written; NUL-terminated */
     size_t text_bytes;
     struct json_node *first, *next, *parent;
+    struct json_node **by_key; /* [n] of an object: its members sorted by key */
 };
 
 /* FM_ERR_ARG: it is no such document. `what` names it in the error: "the schema". */
 int json_tree_parse(struct arena *arena, const char *what, const char *text, size_t bytes,
                     struct json_node **root, uint32_t *n_nodes, struct fm_error *err);
 
-/* The member of that name, or NULL. Accepts nodes that are no objects. */
+/* The member of that name, or NULL, in O(log n). Accepts nodes that are no objects. */
 const struct json_node *json_node_find(const struct json_node *object, const char *key,
                                        size_t key_bytes);
 const struct json_node *json_node_get(const struct json_node *object, const char *key);
@@ -44,11 +46,13 @@ const struct json_node *json_node_get(const struct json_node *object, const char
 #define JSON_POINTER_BYTES 160
 const char *json_node_pointer(const struct json_node *node, char out[JSON_POINTER_BYTES]);
 
-/* What "#/a/b" names, or NULL. */
-const struct json_node *json_node_follow(const struct json_node *root, const char *pointer,
-                                         size_t bytes);
+/* What the fragment "#/a/b" names (text/json_pointer.h), or NULL. Adds the values it has looked at
+ * to *n_steps. */
+const struct json_node *json_node_follow(const struct json_node *root, const char *fragment,
+                                         size_t bytes, uint64_t *n_steps);
 
-/* The same value: numbers by what they are worth, objects whatever their order. */
+/* The same value: numbers by what they are worth, objects whatever their order. As deep as the
+ * flatter of both, and takes time linear in the smaller. */
 bool json_node_equal(const struct json_node *a, const struct json_node *b);
 
 #ifdef __cplusplus

@@ -103,15 +103,16 @@ static uint32_t emit(struct nfa *a, const struct regex_node *node, uint32_t next
 /* ---- sets of nodes -------------------------------------------------------------------------- */
 
 /* Adds a node and what it leads to without a character. ^ is passed at the beginning only, $ at the
- * end only. Returns whether it accepts. */
+ * end only. Returns whether it accepts. Spends fuel for each node it sees. */
 static bool close_over(struct nfa *a, uint32_t from, bool is_begin, bool is_end)
 {
     uint32_t top = a->n_set, *stack = a->set + REGEX_NODES; /* the upper half */
-    uint32_t n = 0;
+    uint32_t n = 0, n_seen = 0;
     bool accepts = false;
     stack[n++] = from;
     while (n > 0) {
         const uint32_t i = stack[--n];
+        n_seen++;
         if (i == DFA_NONE || a->seen[i] == a->round)
             continue;
         a->seen[i] = a->round;
@@ -127,6 +128,7 @@ static bool close_over(struct nfa *a, uint32_t from, bool is_begin, bool is_end)
         }
     }
     a->n_set = top;
+    dfa_spend(a->maker, n_seen);
     return accepts;
 }
 

@@ -52,6 +52,11 @@ static bool is_at(const struct parser *p, char c)
     return p->at < p->end && p->text[p->at] == (uint8_t)c;
 }
 
+static bool is_at_repeat(const struct parser *p)
+{
+    return p->at < p->end && p->text[p->at] != '\0' && strchr("*+?{", p->text[p->at]) != NULL;
+}
+
 static bool skip(struct parser *p, const char *text)
 {
     const size_t n = strlen(text);
@@ -323,7 +328,7 @@ static struct regex_node *parse_atom(struct parser *p)
         s.n = sizeof newlines / sizeof newlines[0];
         return set_node(p, &s, true);
     }
-    if (p->text[p->at] != '\0' && strchr("*+?{", p->text[p->at]) != NULL) {
+    if (is_at_repeat(p)) {
         (void)fail(p, "there is nothing to repeat");
         return NULL;
     }
@@ -351,8 +356,7 @@ static uint32_t take_count(struct parser *p)
 static struct regex_node *parse_repeated(struct parser *p)
 {
     struct regex_node *atom = parse_atom(p);
-    while (p->rc == 0 && p->at < p->end && strchr("*+?{", p->text[p->at]) != NULL &&
-           p->text[p->at] != '\0') {
+    if (p->rc == 0 && is_at_repeat(p)) {
         struct regex_node *repeat = new_node(p, REGEX_REPEAT);
         if (repeat == NULL)
             return NULL;
@@ -369,6 +373,9 @@ static struct regex_node *parse_repeated(struct parser *p)
         (void)skip(p, "?"); /* lazy: the same texts */
         repeat->first = atom;
         atom = repeat;
+        /* As in ECMA-262. So trees are no deeper than their groups. */
+        if (is_at_repeat(p))
+            (void)fail(p, "a repetition of a repetition needs a group, (?:a+)*,");
     }
     return atom;
 }

@@ -263,9 +263,9 @@ static int allowed_by_all(struct schema *s, const struct element_set *set,
     return rc;
 }
 
-/* The values of one 'enum' or 'const' that everything else allows too. Strings and scalars become
- * one automaton each, so that long lists cost no more than short ones. */
-static int add_literals(struct schema *s, const struct element_set *set,
+/* The values of one 'enum' or 'const' that have one of these types and that everything else allows.
+ * Strings and scalars become one automaton each, so long lists cost no more than short ones. */
+static int add_literals(struct schema *s, const struct element_set *set, unsigned types,
                         const struct json_node *first, bool is_list, struct rule_list *list)
 {
     const uint32_t most = is_list ? first->n : 1;
@@ -275,8 +275,8 @@ static int add_literals(struct schema *s, const struct element_set *set,
     size_t n_texts = 0, n_raws = 0;
     for (const struct json_node *v = is_list ? first->first : first; v != NULL && rc == 0;
          v = is_list ? v->next : NULL) {
-        bool is_allowed;
-        rc = allowed_by_all(s, set, v, &is_allowed);
+        bool is_allowed = (schema_type_of(v) & types) != 0;
+        rc = is_allowed ? allowed_by_all(s, set, v, &is_allowed) : dfa_burn(&s->maker, 1, s->err);
         if (rc != 0 || !is_allowed)
             continue;
         if (v->kind == JSON_IS_STRING)
@@ -303,16 +303,17 @@ static int add_literals(struct schema *s, const struct element_set *set,
 /* ---- expanding ------------------------------------------------------------------------------ */
 
 /* A set without choices. */
-static int add_types(struct schema *s, const struct element_set *set, struct rule_list *list)
+static int add_types(struct schema *s, const struct element_set *set, unsigned types,
+                     struct rule_list *list)
 {
-    unsigned types = TYPE_ALL;
     for (uint32_t i = 0; i < set->n; i++) {
         const struct json_node *one = json_node_get(set->at[i].node, "const");
         const struct json_node *all = json_node_get(set->at[i].node, "enum");
         if (one != NULL || all != NULL)
-            return add_literals(s, set, one != NULL ? one : all, one == NULL, list);
-        types &= schema_types(set->at[i].node);
+            return add_literals(s, set, types, one != NULL ? one : all, one == NULL, list);
     }
+    for (uint32_t i = 0; i < set->n; i++)
+        types &= schema_types(set->at[i].node);
     int rc = 0;
     if ((types & (TYPE_NULL | TYPE_BOOL | TYPE_NUMBER | TYPE_INTEGER)) != 0)
         rc = add_raw(s, set, types, list);
@@ -356,13 +357,16 @@ static int close_set(struct schema *s, struct element_set *set, bool *is_possibl
     return 0;
 }
 
-int schema_expand(struct schema *s, const struct element_set *from, struct rule_list *list)
+static int expand(struct schema *s, const struct element_set *from, unsigned types,
+                  unsigned depth, struct rule_list *list)
 {
-    if (from->n == 1 && (from->at[0].done & IS_LITERAL) != 0)
-        return schema_add_literal(s, from->at[0].node, list);
     struct element_set set = *from;
     bool is_possible;
-    int rc = close_set(s, &set, &is_possible);
+    int rc = depth <= SCHEMA_CHOICES ? 0
+             : schema_refuse(s, from->at[0].node, "anyOf, oneOf", "too many choices within each "
+                             "other for one value");
+    if (rc == 0)
+        rc = close_set(s, &set, &is_possible);
     if (rc != 0 || !is_possible)
         return rc;
     for (uint32_t i = 0; i < set.n; i++)
@@ -379,11 +383,19 @@ int schema_expand(struct schema *s, const struct element_set *from, struct rule_
                 struct element_set chosen = set;
                 rc = set_add(s, &chosen, m, 0);
                 if (rc == 0)
-                    rc = schema_expand(s, &chosen, list);
+                    rc = expand(s, &chosen, types, depth + 1, list);
             }
             return rc;
         }
-    return add_types(s, &set, list);
+    return add_types(s, &set, types, list);
+}
+
+int schema_expand(struct schema *s, const struct element_set *set, unsigned types,
+                  struct rule_list *list)
+{
+    if (set->n == 1 && (set->at[0].done & IS_LITERAL) != 0)
+        return schema_add_literal(s, set->at[0].node, list);
+    return expand(s, set, types, 0, list);
 }
 
 /* Automata of one place become one, and nothing stands beside the string that may be anything. */
@@ -420,7 +432,7 @@ static int compile_all(struct schema *s, uint32_t *value)
         const struct known_set *known = s->first_new;
         struct rule_list list = {.n = 0};
         s->first_new = known->next_new;
-        rc = schema_expand(s, &known->set, &list);
+        rc = schema_expand(s, &known->set, TYPE_ALL, &list);
         if (rc == 0)
             rc = merge_rules(s, &list);
         uint32_t *rules = schema_new(s, (list.n + 1) * sizeof *rules, &rc);
@@ -442,6 +454,7 @@ static int compile_text(struct schema *s, const char *text, size_t bytes, uint32
     s->first_new = s->last_new = NULL;
     s->marks = schema_new(s, s->n_nodes, &rc);
     s->patterns = schema_new(s, s->n_nodes * sizeof *s->patterns, &rc);
+    s->targets = schema_new(s, s->n_nodes * sizeof *s->targets, &rc);
     s->table = schema_new(s, TABLE_SIZE * sizeof(struct known_set *), &rc);
     return rc == 0 ? compile_all(s, value) : rc;
 }
@@ -570,7 +583,10 @@ int schema_compile_form(const struct grammar_form *form, struct grammar_program 
     if (rc != 0) {
         grammar_program_free(p);
         /* The limit of the arena is the schema's fault. */
-        return err->code == FM_ERR_FORMAT ? err_wrap(err, FM_ERR_ARG, "the schema") : rc;
+        const bool has_name = strncmp(err->text, "the schema", 10) == 0;
+        const int code = err->code == FM_ERR_FORMAT ? FM_ERR_ARG : rc;
+        err->code = code;
+        return has_name || code != FM_ERR_ARG ? code : err_wrap(err, code, "the schema");
     }
     *out = p;
     return 0;

@@ -16,6 +16,7 @@ extern "C" {
 
 #define SCHEMA_VALUES 4096u           /* different places in an answer */
 #define SCHEMA_ALTERNATIVES 256u      /* for one of them */
+#define SCHEMA_CHOICES 48u            /* anyOf and oneOf that are taken apart within each other */
 #define SCHEMA_FUEL (20u * 1000 * 1000) /* steps; about a second at most */
 #define SCHEMA_MEMORY_BYTES (128u << 20)
 

@@ -66,7 +66,7 @@ int schema_pattern(struct schema *s, const struct json_node *keyword, bool is_fo
 
 /* ---- literals ------------------------------------------------------------------------------- */
 
-static unsigned type_of(const struct json_node *value)
+unsigned schema_type_of(const struct json_node *value)
 {
     static const unsigned types[] = {TYPE_NULL, TYPE_BOOL, TYPE_NUMBER, TYPE_STRING, TYPE_ARRAY,
                                      TYPE_OBJECT};
@@ -76,12 +76,20 @@ static unsigned type_of(const struct json_node *value)
     return decimal_is_integer(&d) ? TYPE_INTEGER : TYPE_NUMBER;
 }
 
+/* An exponent may stand for a million zeros: 10 to the power of them by squaring. */
 static bool is_divisible(const struct decimal *d, uint64_t divisor)
 {
-    uint64_t rest = 0;
-    for (int32_t i = 0; i < d->point && d->n > 0 && rest < divisor; i++)
-        rest = (rest * 10 + decimal_digit(d, (uint32_t)i)) % divisor;
-    return decimal_is_integer(d) && rest == 0;
+    if (d->n == 0 || !decimal_is_integer(d))
+        return d->n == 0;
+    uint64_t rest = 0, power = 10 % divisor;
+    for (uint32_t i = 0; i < d->n; i++)
+        rest = (rest * 10 + decimal_digit(d, i)) % divisor;
+    for (uint32_t n_zeros = (uint32_t)d->point - d->n; n_zeros > 0; n_zeros /= 2) {
+        if (n_zeros % 2 == 1)
+            rest = rest * power % divisor;
+        power = power * power % divisor;
+    }
+    return rest == 0;
 }
 
 static int number_allowed(struct schema *s, const struct json_node *schema,
@@ -90,19 +98,21 @@ static int number_allowed(struct schema *s, const struct json_node *schema,
     static const char *const names[] = {"minimum", "exclusiveMinimum", "maximum",
                                         "exclusiveMaximum"};
     const struct decimal d = decimal_read(value->text);
+    uint64_t work = value->text_bytes;
     *out = true;
     for (unsigned i = 0; i < 4; i++) {
         const struct json_node *bound = json_node_get(schema, names[i]);
         if (bound == NULL)
             continue;
         const struct decimal b = decimal_read(bound->text);
+        work += bound->text_bytes;
         const int order = i < 2 ? decimal_compare(&d, &b) : decimal_compare(&b, &d);
         *out = *out && (order > 0 || (order == 0 && i % 2 == 0));
     }
     uint32_t divisor;
     if (schema_bound(schema, "multipleOf", &divisor))
         *out = *out && is_divisible(&d, divisor);
-    return dfa_burn(&s->maker, value->text_bytes, s->err);
+    return dfa_burn(&s->maker, work, s->err);
 }
 
 static int string_allowed(struct schema *s, const struct json_node *schema,
@@ -252,8 +262,8 @@ int schema_allows(struct schema *s, const struct json_node *schema, const struct
         return schema_refuse(s, schema, "$ref", "schemas in each other are too deep");
     int rc = schema_vet(s, schema);
     if (rc == 0)
-        rc = dfa_burn(&s->maker, 4, s->err);
-    *out = (schema_types(schema) & type_of(value)) != 0;
+        rc = dfa_burn(&s->maker, 10, s->err);
+    *out = (schema_types(schema) & schema_type_of(value)) != 0;
     if (rc == 0 && *out)
         rc = literals_allow(s, schema, value, out);
     if (rc != 0 || !*out)
@@ -323,7 +333,9 @@ static int are_apart(struct schema *s, const struct json_node *a, const struct j
     *out = false;
     if (depth > DISJOINT_DEPTH || a->kind == JSON_IS_BOOL || b->kind == JSON_IS_BOOL)
         return 0;
-    int rc = schema_vet(s, a);
+    int rc = dfa_burn(&s->maker, 8, s->err);
+    if (rc == 0)
+        rc = schema_vet(s, a);
     if (rc == 0)
         rc = schema_vet(s, b);
     const struct json_node *to_a = rc == 0 ? schema_target(s, a) : NULL;

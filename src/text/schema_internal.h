@@ -37,13 +37,14 @@ struct schema {
     uint32_t n_nodes;
     uint8_t *marks;             /* [n_nodes] what was checked: MARK_* */
     const struct dfa **patterns; /* [n_nodes] of 'pattern' and 'format' keywords */
+    const struct json_node **targets; /* [n_nodes] of schemas with '$ref', once MARK_TARGET */
     struct known_set **table;
     struct known_set *first_new, *last_new; /* not compiled yet */
     size_t rules_capacity, values_capacity;
     struct fm_error *err;
 };
 
-enum { MARK_VETTED = 1, MARK_ONE_OF = 2, MARK_OPEN = 4, MARK_NO_CIRCLE = 8 };
+enum { MARK_VETTED = 1, MARK_ONE_OF = 2, MARK_OPEN = 4, MARK_NO_CIRCLE = 8, MARK_TARGET = 16 };
 
 /* FM_ERR_ARG with "the schema: 'KEYWORD' at #/...: WHY". */
 int schema_refuse(struct schema *s, const struct json_node *schema, const char *keyword,
@@ -56,9 +57,10 @@ void *schema_new(struct schema *s, size_t bytes, int *rc);
 int schema_vet(struct schema *s, const struct json_node *schema);
 /* Refuses a schema that refers to itself without going into a value. */
 int schema_check_circles(struct schema *s, const struct json_node *schema, unsigned depth);
-/* What a $ref names. */
-const struct json_node *schema_target(const struct schema *s, const struct json_node *schema);
+/* What a $ref names, or NULL; searched for once. */
+const struct json_node *schema_target(struct schema *s, const struct json_node *schema);
 unsigned schema_types(const struct json_node *schema); /* TYPE_* of its 'type' */
+unsigned schema_type_of(const struct json_node *value); /* TYPE_* of a literal */
 bool schema_bound(const struct json_node *schema, const char *keyword, uint32_t *out);
 
 /* Whether a literal satisfies a schema (schema_check.c). */
@@ -83,8 +85,11 @@ struct rule_list {
     uint32_t n;
 };
 int schema_add_rule(struct schema *s, struct rule_list *list, const struct rule *rule);
-/* The rules of a set: closes it, takes its choices apart, adds what each gives. */
-int schema_expand(struct schema *s, const struct element_set *set, struct rule_list *list);
+/* The rules of a set for values of these types (TYPE_*): closes it, takes its choices apart, adds
+ * what each gives. Rules of objects expand their 'propertyNames' here again, for strings alone, so
+ * that this recurses no further. */
+int schema_expand(struct schema *s, const struct element_set *set, unsigned types,
+                  struct rule_list *list);
 /* Arrays and objects (schema_object.c). */
 int schema_add_array(struct schema *s, const struct element_set *set, struct rule_list *list);
 int schema_add_object(struct schema *s, const struct element_set *set, struct rule_list *list);

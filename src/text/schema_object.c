@@ -97,7 +97,7 @@ static int find_names(struct object *o)
             rc = set_add(s, &set, keyword = names, 0);
     }
     if (keyword != NULL && rc == 0)
-        rc = schema_expand(s, &set, &list);
+        rc = schema_expand(s, &set, TYPE_STRING, &list);
     const struct dfa *sum = NULL;
     for (uint32_t i = 0; rc == 0 && i < list.n; i++) {
         const struct rule *rule = &s->program->rules[list.at[i]];

@@ -4,6 +4,8 @@
 #include "text/decimal.h"
 #include "text/schema_internal.h"
 
+#define CIRCLE_DEPTH 200u /* schemas in each other that hold for one value */
+
 enum expects { NOTE, SCHEMA, SCHEMAS, SCHEMA_MAP, COUNT, NUMBER, TEXT, FLAG, NAMES, VALUES,
                ANYTHING, TYPES, ITEMS };
 
@@ -207,13 +209,20 @@ int schema_vet(struct schema *s, const struct json_node *schema)
     return rc;
 }
 
-const struct json_node *schema_target(const struct schema *s, const struct json_node *schema)
+const struct json_node *schema_target(struct schema *s, const struct json_node *schema)
 {
     const struct json_node *ref = json_node_get(schema, "$ref");
     if (ref == NULL || ref->kind != JSON_IS_STRING)
         return NULL;
-    const struct json_node *target = json_node_follow(s->root, ref->text, ref->text_bytes);
-    return target != NULL && is_schema(target) ? target : NULL;
+    if ((s->marks[schema->id] & MARK_TARGET) == 0) {
+        uint64_t n_steps = 0;
+        const struct json_node *target = json_node_follow(s->root, ref->text, ref->text_bytes,
+                                                          &n_steps);
+        dfa_spend(&s->maker, 1 + n_steps / 4);
+        s->targets[schema->id] = target != NULL && is_schema(target) ? target : NULL;
+        s->marks[schema->id] |= MARK_TARGET;
+    }
+    return s->targets[schema->id];
 }
 
 int schema_check_circles(struct schema *s, const struct json_node *schema, unsigned depth)
@@ -222,12 +231,14 @@ int schema_check_circles(struct schema *s, const struct json_node *schema, unsig
     uint8_t *mark = &s->marks[schema->id];
     if ((*mark & MARK_NO_CIRCLE) != 0)
         return 0;
-    if ((*mark & MARK_OPEN) != 0 || depth > 200)
+    if ((*mark & MARK_OPEN) != 0 || depth > CIRCLE_DEPTH)
         return schema_refuse(s, schema, "$ref", "it leads back to itself without going into a "
                              "property or an item, or through too many others");
     *mark |= MARK_OPEN;
-    const struct json_node *target = schema_target(s, schema);
-    int rc = target != NULL ? schema_check_circles(s, target, depth + 1) : 0;
+    int rc = dfa_burn(&s->maker, 1, s->err);
+    const struct json_node *target = rc == 0 ? schema_target(s, schema) : NULL;
+    if (target != NULL)
+        rc = schema_check_circles(s, target, depth + 1);
     for (unsigned i = 0; i < 3; i++) {
         const struct json_node *list = json_node_get(schema, lists[i]);
         for (const struct json_node *m = list != NULL ? list->first : NULL; rc == 0 && m != NULL;

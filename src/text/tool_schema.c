@@ -1,12 +1,14 @@
 #include "text/tool_schema.h"
 
+#include <stdlib.h>
 #include <string.h>
+
+#include "text/json_pointer.h"
 
 /* Schemas within schemas, references included, so that one that refers to itself ends. */
 #define SCHEMA_DEPTH 16
 /* Steps of one question; a schema that branches at every depth would take for ever otherwise. */
 #define SCHEMA_STEPS 4096
-#define REFERENCE_BYTES 256
 
 struct question {
     const json_t *root; /* what "#" means */
@@ -57,22 +59,16 @@ static unsigned types_of_values(const json_t *list)
     return types;
 }
 
-/* "#/$defs/Place", without escapes in the names. */
-static const json_t *follow(const json_t *root, const char *reference)
+/* What "#/$defs/Place" names, or NULL. */
+static const json_t *follow(const json_t *root, const json_t *reference)
 {
-    if (reference[0] != '#' || strlen(reference) >= REFERENCE_BYTES)
-        return NULL;
-    const json_t *at = root;
-    const char *rest = reference + 1;
-    while (at != NULL && *rest == '/') {
-        char name[REFERENCE_BYTES];
-        const size_t n = strcspn(++rest, "/");
-        memcpy(name, rest, n);
-        name[n] = '\0';
-        at = json_object_get(at, name);
-        rest += n;
-    }
-    return *rest == '\0' ? at : NULL;
+    struct json_pointer p;
+    const json_t *at = json_pointer_open(&p, json_string_value(reference),
+                                         json_string_length(reference)) ? root : NULL;
+    while (at != NULL && json_pointer_next(&p))
+        at = json_is_array(at) && p.part[0] >= '0' && p.part[0] <= '9'
+                 ? json_array_get(at, strtoul(p.part, NULL, 10)) : json_object_get(at, p.part);
+    return at;
 }
 
 static unsigned types_of(struct question *q, const json_t *schema, unsigned depth);
@@ -121,7 +117,7 @@ static unsigned types_of(struct question *q, const json_t *schema, unsigned dept
         types = type_of_value(only);
     const json_t *reference = json_object_get(schema, "$ref");
     if (types == 0 && json_is_string(reference))
-        types = types_of(q, follow(q->root, json_string_value(reference)), depth + 1);
+        types = types_of(q, follow(q->root, reference), depth + 1);
     return types;
 }
 
