@@ -7,8 +7,11 @@ names the file and the field or tensor at fault, with nothing on standard output
 1 (2 for wrong usage).
 """
 
+import ctypes
+import ctypes.util
 import json
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -589,6 +592,75 @@ class Weights(Case):
             self.refuse(damaged(lambda c, t=text: c.write(INDEX, t)), f"/{INDEX}")
         self.refuse(damaged(lambda c: c.edit(INDEX, lambda d: d["weight_map"].pop(EMBED))),
                     "/", f"'{EMBED}' is missing", warnings=1)
+
+
+class Digest(ctypes.Structure):
+    _fields_ = [("low", ctypes.c_uint64), ("high", ctypes.c_uint64)]
+
+
+def reseal(text, old, new):
+    """A packed model's model.json with a change and the checksum that belongs to it."""
+    body, mark, _ = text.rpartition(b',\n "self": "')
+    if not mark or body.count(old) != 1:
+        raise ValueError("model.json is not as expected")
+    body = body.replace(old, new)
+    digest = ctypes.CDLL(ctypes.util.find_library("xxhash") or "libxxhash.so.0").XXH3_128bits
+    digest.argtypes, digest.restype = (ctypes.c_char_p, ctypes.c_size_t), Digest
+    found = digest(body, len(body))
+    return body + mark + b'%016x%016x"\n}\n' % (found.high, found.low)
+
+
+class EveryCommand(Case):
+    """What is refused is refused by every command, and in every form of the model."""
+
+    KINDS = (({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
+              "field 'rope_scaling.rope_type' is \"yarn\""),
+             ({"quantization_config": {"quant_method": "awq", "bits": 4}},
+              "field 'quantization_config.quant_method' is \"awq\""),
+             ({"is_causal": False}, "field 'is_causal' is false"))
+
+    def refuse_by_all(self, model, folder, *words):
+        target = os.path.join(folder, "target.fmoe")
+        for command in (["run", model, "-p", "hi"], ["inspect", model], ["pack", model, target],
+                        ["plan", model], ["chat", model], ["serve", model, "--port", "0"]):
+            with self.subTest(command[0]):
+                result = subprocess.run([PROGRAM, *command], stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                        timeout=SECONDS)
+                self.assert_refused(result, words)
+                self.assertFalse(os.path.exists(target))
+
+    def test_directories(self):
+        for changes, word in self.KINDS:
+            with tempfile.TemporaryDirectory() as folder:
+                copy = Checkpoint(folder, NEXT)
+                copy.fields(changes)
+                self.refuse_by_all(copy.dir, folder, copy.path(CONFIG), word)
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Checkpoint(folder, NEXT)
+            copy.write("adapter_config.json", "{}")
+            self.refuse_by_all(copy.dir, folder, copy.dir, "is an adapter (LoRA)")
+
+    def test_packed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            packed = os.path.join(folder, "model.fmoe")
+            subprocess.run([PROGRAM, "pack", "--quiet", os.path.join(GOLDEN, NEXT), packed],
+                           check=True, timeout=SECONDS)
+            path = os.path.join(packed, "model.json")
+            with open(path, "rb") as f:
+                text = f.read()
+            field = re.search(rb'"hidden_act": ?"silu"', text)[0]
+            self.rewrite(path, reseal(text, field, field))
+            result = run(packed, "-p", "hi", "-n", "1", "--greedy", "-q")
+            self.assertEqual((result.returncode, result.stderr), (0, b""))
+            for changes, word in self.KINDS:
+                more = json.dumps(changes)[1:-1].encode()
+                self.rewrite(path, reseal(text, field, field + b", " + more))
+                self.refuse_by_all(packed, folder, path, word)
+
+    def rewrite(self, path, text):
+        with open(path, "wb") as f:
+            f.write(text)
 
 
 class Beside(Case):
