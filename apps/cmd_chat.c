@@ -40,6 +40,8 @@ static int open_model(struct chat *chat, struct fm_error *err)
     rc = sampling_choose(args, chat->model, chat->is_quiet, chat->bias, &chat->sampling, err);
     if (rc == 0)
         rc = check_chat_form(chat, err);
+    if (rc == 0 && !chat->is_quiet)
+        app_note_template(chat->model);
     if (rc == 0)
         rc = fm_session_open(chat->model, &chat->session, err);
     return rc == 0 ? prefix_open_snapshots(args, chat->model, &chat->snapshots, err) : rc;

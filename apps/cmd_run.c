@@ -130,6 +130,8 @@ static int tokenize_prompt(struct run *run, const char *text, size_t text_bytes,
 {
     if (!args_flag(run->args, "raw")) {
         const int rc = tokenize_chat(run, text, text_bytes, err);
+        if (rc == 0 && !run->is_quiet)
+            app_note_template(run->model);
         if (rc != FM_ERR_UNSUPPORTED || !run->info.has_tokenizer)
             return rc;
         if (!run->is_quiet)

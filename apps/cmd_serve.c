@@ -138,6 +138,8 @@ static int serve(struct serving *s, struct fm_error *err)
     if (rc != 0)
         return rc;
     fm_model_info(s->model, &s->info);
+    if (!s->is_quiet)
+        app_note_template(s->model);
     name_model(app_model_path(args), name);
     const struct server_options options = {
         .model = s->model, .snapshots = s->snapshots,

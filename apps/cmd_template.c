@@ -152,12 +152,8 @@ static int run_template(const struct args *args)
     int rc = app_model_open_metadata(args, NULL, &model, &err);
     if (rc == 0)
         rc = render(args, model, &rendered, &err);
-    if (rc == 0) {
-        struct fm_model_info info;
-        fm_model_info(model, &info);
-        if (!info.has_chat_template)
-            say("note: this model has no chat template; ChatML stands in");
-    }
+    if (rc == 0)
+        app_note_template(model);
     const int status = rc == 0 ? print_result(args, model, &rendered)
                                : say_failed(&err, STATUS_FAILED);
     fm_free(rendered.text);

@@ -364,6 +364,21 @@ int app_speeds_measure(const struct args *args, bool with_disk, const char *io,
     return rc;
 }
 
+void app_note_template(const struct fm_model *model)
+{
+    struct fm_model_info info;
+    fm_model_info(model, &info);
+    if (!info.has_tokenizer || info.has_chat_template)
+        return;
+    const struct fm_chat_options now = app_chat_now();
+    struct fm_error ignored = {0};
+    int32_t *ids = NULL;
+    size_t n_ids;
+    if (fm_tokenize_chat(model, NULL, "a", 1, &now, &ids, &n_ids, &ignored) == 0)
+        say("note: this model has no chat template; ChatML stands in");
+    fm_free(ids);
+}
+
 int app_not_numbers(const struct args *args, struct fm_error *err)
 {
     const char *kv = args_text(args, "kv");

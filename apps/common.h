@@ -51,6 +51,9 @@ int app_model_open(const struct args *args, const struct app_model_options *how,
                    struct fm_model **out, struct fm_error *err);
 int app_model_open_metadata(const struct args *args, const char *kv, struct fm_model **out,
                             struct fm_error *err);
+/* Says on standard error when ChatML stands in for a chat template that the model lacks. Says
+ * nothing about a model that has no chat form at all. */
+void app_note_template(const struct fm_model *model);
 /* The clock on the wall, for templates that write the date. */
 struct fm_chat_options app_chat_now(void);
 /* The machine's speeds, measured now and quickly, for the model and the options of group_engine:

@@ -87,7 +87,10 @@ void blocks_head(struct step *step, const float *normed, uint32_t n, float *logi
 /* What differs between families that are built from these blocks. */
 struct transformer_traits {
     const char *const *prefixes;  /* NULL-terminated, tried in order: "model.", ... */
-    double partial_rotary_factor; /* when the configuration does not say */
+    /* When the configuration does not say; 0: the family rotates whole heads, whatever it says. */
+    double partial_rotary_factor;
+    uint32_t default_kv_heads, default_head_dim; /* likewise; head_dim 0: hidden by heads */
+    bool may_have_dense_layers; /* reads mlp_only_layers and decoder_sparse_step */
     bool has_attention_gate, has_delta_net, has_shared_expert;
     bool has_zero_centred_norms; /* in Hugging Face files */
     bool always_renormalises;    /* whatever norm_topk_prob says */

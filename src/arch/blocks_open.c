@@ -26,14 +26,19 @@ static int read_attention(struct transformer *t, const struct transformer_traits
 {
     int rc = config_uint(c, "num_attention_heads", 1, LIMIT_HEADS, &t->n_heads, err);
     if (rc == 0)
-        rc = config_uint_or(c, "num_key_value_heads", 1, LIMIT_HEADS, t->n_heads, &t->n_kv_heads,
-                            err);
+        rc = config_uint_or(c, "num_key_value_heads", 1, LIMIT_HEADS, traits->default_kv_heads,
+                            &t->n_kv_heads, err);
     if (rc == 0)
-        rc = config_uint_or(c, "head_dim", 1, LIMIT_HEAD_DIM, t->hidden / t->n_heads,
+        rc = config_uint_or(c, "head_dim", 1, LIMIT_HEAD_DIM,
+                            traits->default_head_dim > 0 ? traits->default_head_dim
+                                                         : t->hidden / t->n_heads,
                             &t->head_dim, err);
-    struct config_rope rope;
+    double theta, rotated = 1;
     if (rc == 0)
-        rc = config_rope(c, traits->partial_rotary_factor, &rope, err);
+        rc = config_rope_theta(c, &theta, err);
+    if (rc == 0 && traits->partial_rotary_factor > 0)
+        rc = config_number_or(c, "partial_rotary_factor", 0, 1, traits->partial_rotary_factor,
+                              &rotated, err);
     if (rc != 0)
         return rc;
     if (t->n_heads % t->n_kv_heads != 0)
@@ -41,16 +46,16 @@ static int read_attention(struct transformer *t, const struct transformer_traits
                        "%s: num_attention_heads %u is no multiple of num_key_value_heads %u",
                        c->file, t->n_heads, t->n_kv_heads);
     t->has_attention_gate = traits->has_attention_gate;
-    t->rotary_dim = (uint32_t)(rope.partial_rotary_factor * t->head_dim);
+    t->rotary_dim = (uint32_t)(rotated * t->head_dim);
     if (t->head_dim == 0 || t->rotary_dim % 2 != 0)
         return err_set(err, FM_ERR_FORMAT,
                        "%s: head_dim %u with partial_rotary_factor %g gives %u rotary dimensions, "
                        "expected an even number",
-                       c->file, t->head_dim, rope.partial_rotary_factor, t->rotary_dim);
+                       c->file, t->head_dim, rotated, t->rotary_dim);
     t->rope_frequencies = mem_new(t->rotary_dim / 2 + 1, sizeof(float), "the rope table", err);
     if (t->rope_frequencies == NULL)
         return FM_ERR_NOMEM;
-    backend_rope_frequencies(rope.theta, t->rotary_dim, t->rope_frequencies);
+    backend_rope_frequencies(theta, t->rotary_dim, t->rope_frequencies);
     return 0;
 }
 
@@ -75,11 +80,7 @@ static int read_delta_net(struct transformer *t, const struct config *c, struct 
 static int read_experts(struct transformer *t, const struct transformer_traits *traits,
                         const struct config *c, struct fm_error *err)
 {
-    /* transformers releases differ in how they write it */
-    const char *other_name = "num_local_experts";
-    bool has_other = jdoc_find(config_holder(c, other_name), other_name) != NULL;
-    int rc = config_uint(c, has_other ? other_name : "num_experts", 1, LIMIT_EXPERTS,
-                         &t->n_experts, err);
+    int rc = config_uint(c, "num_experts", 1, LIMIT_EXPERTS, &t->n_experts, err);
     if (rc == 0)
         rc = config_experts_per_token(c, "num_experts_per_tok",
                                       t->n_experts < LIMIT_TOP_K ? t->n_experts : LIMIT_TOP_K,
@@ -104,7 +105,7 @@ static int refuse_unsupported(const struct transformer_traits *traits, const str
     if (rc == 0)
         rc = config_refuse_unless(c, "attention_bias", "false", err);
     if (rc == 0)
-        rc = config_refuse_unless(c, "use_sliding_window", "false", err);
+        rc = config_refuse_general(c, err);
     if (rc == 0 && traits->has_attention_gate)
         rc = config_refuse_unless(c, "attn_output_gate", "true", err);
     return rc;
@@ -141,9 +142,12 @@ static int read_config(struct transformer *t, const struct transformer_traits *t
 
 /* ---- what each layer is --------------------------------------------------------------------- */
 
-static int read_layer_types(struct transformer *t, const struct config *c, struct fm_error *err)
+static int read_layer_types(struct transformer *t, const struct transformer_traits *traits,
+                            const struct config *c, struct fm_error *err)
 {
-    const json_t *types = jdoc_find(config_holder(c, "layer_types"), "layer_types");
+    const json_t *types = config_find(c, "layer_types");
+    if (types == NULL && !traits->has_delta_net)
+        return 0;
     if (types == NULL) {
         uint32_t interval;
         int rc = config_uint_or(c, "full_attention_interval", 1, LIMIT_LAYERS, 4, &interval, err);
@@ -158,13 +162,13 @@ static int read_layer_types(struct transformer *t, const struct config *c, struc
     for (uint32_t i = 0; i < t->n_layers; i++) {
         char shown[80];
         (void)jdoc_show(json_array_get(types, i), shown, sizeof shown);
-        if (strcmp(shown, "\"linear_attention\"") == 0)
+        if (strcmp(shown, "\"linear_attention\"") == 0 && traits->has_delta_net)
             t->layers[i].is_recurrent = true;
         else if (strcmp(shown, "\"full_attention\"") != 0)
             return err_set(err, FM_ERR_UNSUPPORTED,
-                           "%s: field 'layer_types[%u]' is %s, expected \"linear_attention\" or "
-                           "\"full_attention\"",
-                           c->file, i, shown);
+                           "%s: field 'layer_types[%u]' is %s, expected %s\"full_attention\"",
+                           c->file, i, shown,
+                           traits->has_delta_net ? "\"linear_attention\" or " : "");
     }
     return 0;
 }
@@ -176,7 +180,7 @@ static int read_dense_layers(struct transformer *t, const struct config *c, stru
     int rc = config_uint_or(c, "decoder_sparse_step", 1, LIMIT_LAYERS, 1, &step, err);
     for (uint32_t i = 0; rc == 0 && i < t->n_layers; i++)
         t->layers[i].expert_layer = (i + 1) % step != 0 ? ARCH_NO_EXPERTS : 0;
-    const json_t *list = jdoc_find(config_holder(c, "mlp_only_layers"), "mlp_only_layers");
+    const json_t *list = config_find(c, "mlp_only_layers");
     if (rc == 0 && list != NULL && !json_is_array(list))
         rc = err_set(err, FM_ERR_FORMAT, "%s: field 'mlp_only_layers' is not a list", c->file);
     for (size_t k = 0; rc == 0 && k < json_array_size(list); k++) {
@@ -308,6 +312,10 @@ static void bind_all(struct binder *b, struct transformer *t,
                      const struct transformer_traits *traits)
 {
     struct names names = {.model = find_prefix(b, traits->prefixes), .norm = VECTOR_PLAIN};
+    /* mlx-lm puts the whole language model of a multimodal one below a name of its own. */
+    const char *root = strncmp(names.model, "language_model.", 15) == 0 ? "language_model." : "";
+    /* A head in the files is used whatever the configuration says, as transformers does. */
+    t->has_tied_head = t->has_tied_head && binder_find(b, "%slm_head.weight", root) == NULL;
     t->has_tiled_value_heads = binder_conventions(b)->has_tiled_value_heads;
     if (traits->has_zero_centred_norms && !binder_conventions(b)->has_final_norms)
         names.norm = VECTOR_PLUS_ONE;
@@ -316,14 +324,9 @@ static void bind_all(struct binder *b, struct transformer *t,
     binder_vector(b, &t->final_norm, t->hidden, names.norm, "%snorm.weight", names.model);
     for (uint32_t i = 0; i < t->n_layers && !binder_has_failed(b); i++)
         bind_layer(b, t, traits, &names, i);
-    /* mlx-lm puts the whole language model of a multimodal one below a name of its own. */
-    const char *root = strncmp(names.model, "language_model.", 15) == 0 ? "language_model." : "";
-    char head[PREFIX_BYTES];
-    (void)snprintf(head, sizeof head, "%slm_head.", root);
-    if (t->has_tied_head)
-        binder_ignore(b, head, false, "the head is tied to the embedding");
-    else
-        binder_matrix(b, &t->head, TENSOR_HEAD, t->vocabulary, t->hidden, "%sweight", head);
+    if (!t->has_tied_head)
+        binder_matrix(b, &t->head, TENSOR_HEAD, t->vocabulary, t->hidden, "%slm_head.weight",
+                      root);
     binder_ignore(b, "model.visual.", true, "this version reads text only, no images");
     binder_ignore(b, "vision_tower.", true, "this version reads text only, no images");
     binder_ignore(b, "mtp.", false, "multi-token prediction is not used");
@@ -355,9 +358,8 @@ int transformer_open(const struct transformer_traits *traits, const struct confi
     t->layers = mem_new(t->n_layers, sizeof *t->layers, "the layers", err);
     if (t->layers == NULL)
         return FM_ERR_NOMEM;
-    if (traits->has_delta_net)
-        rc = read_layer_types(t, config, err);
-    if (rc == 0)
+    rc = read_layer_types(t, traits, config, err);
+    if (rc == 0 && traits->may_have_dense_layers)
         rc = read_dense_layers(t, config, err);
     if (rc == 0) {
         bind_all(binder, t, traits);

@@ -18,6 +18,8 @@ static void bind_delta_projections(struct binder *b, const struct transformer *t
 
 static const struct transformer_traits traits = {
     .prefixes = prefixes,
+    .default_kv_heads = 2,
+    .default_head_dim = 256,
     .partial_rotary_factor = 0.25,
     .has_attention_gate = true,
     .has_delta_net = true,
@@ -35,6 +37,7 @@ static int open_model(const struct config *config, struct binder *binder,
 
 extern const struct arch arch_qwen3_5_moe;
 const struct arch arch_qwen3_5_moe = {
-    .family = {.model_types = model_types, .open = open_model, .close = transformer_free},
+    .family = {.model_types = model_types, .multimodal_type = "qwen3_5_moe", .open = open_model,
+               .close = transformer_free},
     BLOCKS_FUNCTIONS,
 };

@@ -6,7 +6,8 @@ static const char *const prefixes[] = {"model.", NULL};
 
 static const struct transformer_traits traits = {
     .prefixes = prefixes,
-    .partial_rotary_factor = 1.0,
+    .default_kv_heads = 4,
+    .may_have_dense_layers = true,
 };
 
 static int open_model(const struct config *config, struct binder *binder,

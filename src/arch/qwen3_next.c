@@ -49,6 +49,9 @@ static void bind_delta_projections(struct binder *b, const struct transformer *t
 
 static const struct transformer_traits traits = {
     .prefixes = prefixes,
+    .default_kv_heads = 2,
+    .default_head_dim = 256,
+    .may_have_dense_layers = true,
     .partial_rotary_factor = 0.25,
     .has_attention_gate = true,
     .has_delta_net = true,

@@ -63,7 +63,16 @@ static const struct {
     {".residual_scale", {0, 1}, "1"},
     {".embedding_scale", {0, 1}, "1"},
     {".rope.scaling.attn_factor", {0, 1}, "1"},
+    {".rope.scaling.yarn_attn_factor", {1, 1}, "1"},
     {".rope.scale_linear", {0, 1}, "1"},
+};
+
+/* Keys below "ARCHITECTURE.rope.scaling." that are looked at, or change nothing by themselves. Any
+ * other may be a scaling that this version does not compute. */
+static const char *const scaling_keys[] = {
+    "type",           "factor",          "original_context_length", "finetuned",
+    "attn_factor",    "yarn_ext_factor", "yarn_attn_factor",        "yarn_beta_fast",
+    "yarn_beta_slow", "yarn_log_multiplier",
 };
 
 /* ---- what is refused --------------------------------------------------------------------- */
@@ -75,6 +84,11 @@ int gguf_find_family(const struct gguf *g, const struct gguf_family **out, struc
     int rc = gguf_text_or_null(g, "general.type", &text, &bytes, err);
     if (rc != 0)
         return rc;
+    if (gguf_text_is(text, bytes, "adapter"))
+        return err_set(err, FM_ERR_UNSUPPORTED,
+                       "%s: key 'general.type' is \"adapter\": a LoRA is not a model. Merge it "
+                       "into its base model and give the merged file, or give the base model alone",
+                       g->path);
     if (text != NULL && !gguf_text_is(text, bytes, "model"))
         return gguf_refuse(g, "general.type", gguf_find(g, "general.type"), "\"model\"", err);
     rc = gguf_text_or_null(g, "general.architecture", &text, &bytes, err);
@@ -96,7 +110,32 @@ int gguf_find_family(const struct gguf *g, const struct gguf_family **out, struc
                        err);
 }
 
-/* A scaling factor of 1 scales nothing, whatever its type. */
+static int check_scaling_keys(const struct gguf *g, const char *architecture, struct fm_error *err)
+{
+    char prefix[GGUF_KEY_BYTES];
+    const int length = snprintf(prefix, sizeof prefix, "%s.rope.scaling.", architecture);
+    for (size_t i = 0; i < g->n_values; i++) {
+        const struct gguf_value *v = &g->values[i];
+        if (v->key_bytes <= (uint32_t)length || memcmp(v->key, prefix, (size_t)length) != 0)
+            continue;
+        size_t k = 0;
+        while (k < sizeof scaling_keys / sizeof scaling_keys[0] &&
+               !gguf_text_is(v->key + length, v->key_bytes - (uint32_t)length, scaling_keys[k]))
+            k++;
+        if (k == sizeof scaling_keys / sizeof scaling_keys[0])
+            return err_set(err, FM_ERR_UNSUPPORTED,
+                           "%s: key '%.*s' is unknown: this version computes no rope scaling",
+                           g->path, (int)v->key_bytes, v->key);
+    }
+    return 0;
+}
+
+/* A factor of 1 scales nothing in these two types. */
+static bool is_scaled_by_factor(const char *type, uint64_t bytes)
+{
+    return type == NULL || gguf_text_is(type, bytes, "linear") || gguf_text_is(type, bytes, "yarn");
+}
+
 static int check_rope_scaling(const struct gguf *g, struct fm_error *err)
 {
     const char *type;
@@ -106,7 +145,8 @@ static int check_rope_scaling(const struct gguf *g, struct fm_error *err)
     int rc = gguf_text_or_null(g, ".rope.scaling.type", &type, &bytes, err);
     if (rc == 0)
         rc = gguf_number_or(g, ".rope.scaling.factor", -HUGE_VAL, HUGE_VAL, 0, &factor, err);
-    if (rc != 0 || factor == 1 || gguf_text_is(type, bytes, "none"))
+    if (rc != 0 || gguf_text_is(type, bytes, "none") ||
+        (factor == 1 && is_scaled_by_factor(type, bytes)))
         return rc;
     if (type == NULL) /* a factor alone scales linearly */
         return factor == 0 ? 0
@@ -205,6 +245,12 @@ static int set_attention(json_t *config, const struct gguf *g, struct gguf_layou
                      (unsigned long long)value_dim);
     if (rc == 0)
         rc = gguf_uint_or(g, ".rope.dimension_count", 0, head_dim, head_dim, &n_rotated, err);
+    if (rc == 0 && !layout->family->is_hybrid && n_rotated != head_dim)
+        rc = err_set(err, FM_ERR_UNSUPPORTED,
+                     "%s: key '%s.rope.dimension_count' is %llu, attention.key_length %llu; this "
+                     "version computes equal ones only for this architecture",
+                     g->path, layout->family->architecture, (unsigned long long)n_rotated,
+                     (unsigned long long)head_dim);
     if (rc == 0)
         rc = gguf_number_or(g, ".rope.freq_base", 1, 1e12, 10000, &theta, err);
     if (rc == 0)
@@ -293,6 +339,8 @@ static int fill(json_t *config, const struct gguf *g, const struct gguf_head *he
 {
     bool renormalises;
     int rc = check_neutral(g, err);
+    if (rc == 0)
+        rc = check_scaling_keys(g, layout->family->architecture, err);
     if (rc == 0)
         rc = read_layers(g, layout, err);
     if (rc == 0)

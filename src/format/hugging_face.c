@@ -9,6 +9,7 @@
 #include "base/plat.h"
 #include "format/directory.h"
 #include "format/fold.h"
+#include "format/refuse.h"
 #include "format/safetensors.h"
 
 #define CONFIG_NAME "config.json"
@@ -240,6 +241,8 @@ int hugging_face_open(struct source *source, const char *dir, const char *spare_
         return FM_ERR_NOMEM;
     int rc = jdoc_load(&source->config, path, LIMIT_CONFIG_JSON_BYTES, err);
     mem_free(path);
+    if (rc == 0)
+        rc = refuse_quantised(&source->config, err);
     if (rc == 0)
         rc = open_weights(source, dir, spare_dir, err);
     if (rc == 0)

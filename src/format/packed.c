@@ -10,6 +10,7 @@
 
 #include "base/mem.h"
 #include "base/plat.h"
+#include "format/refuse.h"
 #include "quant/interleave.h"
 
 #define NAME_BYTES 512
@@ -416,7 +417,7 @@ static int read_config(struct parser *p)
     if (p->source->config.file == NULL)
         return FM_ERR_NOMEM;
     p->source->config.root = json_incref(config);
-    return 0;
+    return refuse_quantised(&p->source->config, p->err);
 }
 
 int packed_parse_unsealed(struct source *source, const char *label, const char *text, size_t bytes,

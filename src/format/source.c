@@ -12,6 +12,7 @@
 #include "format/gguf.h"
 #include "format/hugging_face.h"
 #include "format/packed.h"
+#include "format/refuse.h"
 
 char *source_join(const char *dir, const char *name, struct fm_error *err)
 {
@@ -35,6 +36,11 @@ static int open_directory(struct source *s, const char *spare_dir, struct fm_err
                           !directory_find(spare_dir, safetensors, 1, found) &&
                           (directory_find(s->path, gguf, 1, found) ||
                            directory_find(spare_dir, gguf, 1, found));
+    if (!has_gguf) {
+        int refused = refuse_adapter(s->path, err);
+        if (refused != 0)
+            return refused;
+    }
     if (directory_has(s->path, "config.json") && !has_gguf)
         return hugging_face_open(s, s->path, spare_dir, err);
     if (!has_gguf)

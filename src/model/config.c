@@ -1,6 +1,154 @@
 #include "model/config.h"
 
+#include <stdio.h>
 #include <string.h>
+
+/* ---- where a field stands ------------------------------------------------------------------- */
+
+enum place { PLACE_NONE, PLACE_TEXT, PLACE_ROOT, PLACE_ROPE };
+
+#define MAX_PLACES 2
+
+/* Fields that may stand in two places or under two names. The first place that has the field
+ * counts. Every other field counts in text_config alone where there is one, and at the root
+ * otherwise. */
+static const struct field {
+    const char *name;
+    const char *model_type; /* NULL: every family */
+    struct {
+        enum place place;
+        const char *key;
+    } from[MAX_PLACES];
+} fields[] = {
+    /* Of a multimodal checkpoint the root's value counts; text_config's is ignored. */
+    {"tie_word_embeddings", NULL, {{PLACE_ROOT, "tie_word_embeddings"}}},
+    {"eos_token_id", NULL, {{PLACE_TEXT, "eos_token_id"}, {PLACE_ROOT, "eos_token_id"}}},
+    {"rope_theta", NULL, {{PLACE_ROPE, "rope_theta"}, {PLACE_TEXT, "rope_theta"}}},
+    {"partial_rotary_factor",
+     NULL,
+     {{PLACE_ROPE, "partial_rotary_factor"}, {PLACE_TEXT, "partial_rotary_factor"}}},
+    /* The root's: names other files than those this version opens. */
+    {"transformers_weights", NULL, {{PLACE_ROOT, "transformers_weights"}}},
+    {"num_experts",
+     "qwen3_moe",
+     {{PLACE_TEXT, "num_local_experts"}, {PLACE_TEXT, "num_experts"}}},
+};
+
+#define N_FIELDS (sizeof fields / sizeof fields[0])
+
+/* A rope_scaling that is not empty takes the place of all of rope_parameters. */
+static const char *const rope_names[] = {"rope_scaling", "rope_parameters"};
+static const char *const rope_type_names[] = {"rope_type", "type"};
+
+struct found {
+    const json_t *holder;
+    const char *key; /* the field's name there */
+};
+
+static const json_t *holder_of(const struct config *config, enum place place)
+{
+    switch (place) {
+    case PLACE_ROOT:
+        return config->root;
+    case PLACE_ROPE:
+        return config->rope;
+    case PLACE_TEXT:
+    case PLACE_NONE:
+        break;
+    }
+    return config->text;
+}
+
+static struct found locate(const struct config *config, const char *name)
+{
+    struct found found = {config->text, name};
+    for (size_t i = 0; i < N_FIELDS; i++) {
+        const struct field *f = &fields[i];
+        if (strcmp(f->name, name) != 0 ||
+            (f->model_type != NULL && strcmp(f->model_type, config->model_type) != 0))
+            continue;
+        for (unsigned k = 0; k < MAX_PLACES && f->from[k].place != PLACE_NONE; k++) {
+            found = (struct found){holder_of(config, f->from[k].place), f->from[k].key};
+            if (jdoc_find(found.holder, found.key) != NULL)
+                break;
+        }
+    }
+    return found;
+}
+
+const json_t *config_find(const struct config *config, const char *field)
+{
+    const struct found found = locate(config, field);
+    return jdoc_find(found.holder, found.key);
+}
+
+/* ---- rope ----------------------------------------------------------------------------------- */
+
+static bool is_unscaled(const json_t *type)
+{
+    const char *text = json_string_value(type);
+    /* "mrope" differs from "default" for images only. */
+    return text != NULL && (strcmp(text, "default") == 0 || strcmp(text, "mrope") == 0);
+}
+
+static int refuse_scaling(const char *file, const char *prefix, const char *name,
+                          const json_t *rope, struct fm_error *err)
+{
+    char shown[80];
+    const char *key;
+    const json_t *value;
+    if (!json_is_object(rope))
+        return err_set(err, FM_ERR_FORMAT, "%s: field '%s%s' is not an object", file, prefix,
+                       name);
+    for (unsigned i = 0; i < sizeof rope_type_names / sizeof rope_type_names[0]; i++) {
+        const json_t *type = jdoc_find(rope, rope_type_names[i]);
+        if (type != NULL && !is_unscaled(type))
+            return err_set(err, FM_ERR_UNSUPPORTED,
+                           "%s: field '%s%s.rope_type' is %s; this version computes \"default\" "
+                           "only: use the checkpoint's configuration without rope scaling, for "
+                           "contexts up to the length the model was trained for",
+                           file, prefix, name, jdoc_show(type, shown, sizeof shown));
+    }
+    json_object_foreach((json_t *)rope, key, value)
+        if (json_is_object(value))
+            return err_set(err, FM_ERR_UNSUPPORTED,
+                           "%s: field '%s%s.%.64s' is %s; this version computes the same rotation "
+                           "in every layer",
+                           file, prefix, name, key, jdoc_show(value, shown, sizeof shown));
+    return 0;
+}
+
+/* Refuses a scaling in any place, also where transformers would not look. */
+static int refuse_all_scaling(const struct config *config, struct fm_error *err)
+{
+    int rc = 0;
+    for (unsigned i = 0; rc == 0 && i < sizeof rope_names / sizeof rope_names[0]; i++) {
+        const char *name = rope_names[i];
+        const json_t *in_root = jdoc_find(config->root, name);
+        const json_t *in_text = jdoc_find(config->text, name);
+        if (in_root != NULL)
+            rc = refuse_scaling(config->file, "", name, in_root, err);
+        if (rc == 0 && in_text != NULL && config->text != config->root)
+            rc = refuse_scaling(config->file, "text_config.", name, in_text, err);
+    }
+    return rc;
+}
+
+int config_rope_theta(const struct config *config, double *theta, struct fm_error *err)
+{
+    const char *field = "rope_theta";
+    int rc = config_number_or(config, field, 1.0, 1e12, 0, theta, err);
+    if (rc != 0 || *theta != 0)
+        return rc;
+    const bool is_hidden = config->rope == jdoc_find(config->text, "rope_scaling") &&
+                           jdoc_find(jdoc_find(config->text, "rope_parameters"), field) != NULL;
+    return err_set(err, FM_ERR_FORMAT, "%s: field '%s' is missing%s", config->file, field,
+                   is_hidden ? ": rope_scaling takes the place of rope_parameters, so put it "
+                               "into rope_scaling, or remove rope_scaling"
+                             : "");
+}
+
+/* ---- opening -------------------------------------------------------------------------------- */
 
 int config_init(struct config *config, const struct jdoc *doc, struct fm_error *err)
 {
@@ -10,20 +158,26 @@ int config_init(struct config *config, const struct jdoc *doc, struct fm_error *
         return err_set(err, FM_ERR_FORMAT, "%s: field 'text_config' is not an object", doc->file);
     if (text != NULL)
         config->text = text;
-    return jdoc_string(config_holder(config, "model_type"), config->file, "model_type",
-                       &config->model_type, err);
+    int rc = jdoc_string(config->root, config->file, "model_type", &config->root_type, err);
+    config->model_type = config->root_type;
+    if (rc == 0 && jdoc_find(config->text, "model_type") != NULL)
+        rc = jdoc_string(config->text, config->file, "model_type", &config->model_type, err);
+    if (rc == 0)
+        rc = refuse_all_scaling(config, err);
+    for (size_t i = 0; i < sizeof rope_names / sizeof rope_names[0]; i++)
+        if (config->rope == NULL && json_object_size(jdoc_find(config->text, rope_names[i])) > 0)
+            config->rope = jdoc_find(config->text, rope_names[i]);
+    return rc;
 }
 
-const json_t *config_holder(const struct config *config, const char *field)
-{
-    return jdoc_find(config->text, field) != NULL ? config->text : config->root;
-}
+/* ---- values --------------------------------------------------------------------------------- */
 
 int config_uint(const struct config *config, const char *field, uint64_t min, uint64_t max,
                 uint32_t *out, struct fm_error *err)
 {
     uint64_t value = 0;
-    int rc = jdoc_uint(config_holder(config, field), config->file, field, min, max, &value, err);
+    const struct found found = locate(config, field);
+    int rc = jdoc_uint(found.holder, config->file, found.key, min, max, &value, err);
     *out = (uint32_t)value;
     return rc;
 }
@@ -32,8 +186,8 @@ int config_uint_or(const struct config *config, const char *field, uint64_t min,
                    uint32_t fallback, uint32_t *out, struct fm_error *err)
 {
     uint64_t value = 0;
-    int rc = jdoc_uint_or(config_holder(config, field), config->file, field, min, max, fallback,
-                          &value, err);
+    const struct found found = locate(config, field);
+    int rc = jdoc_uint_or(found.holder, config->file, found.key, min, max, fallback, &value, err);
     *out = (uint32_t)value;
     return rc;
 }
@@ -41,14 +195,15 @@ int config_uint_or(const struct config *config, const char *field, uint64_t min,
 int config_number_or(const struct config *config, const char *field, double min, double max,
                      double fallback, double *out, struct fm_error *err)
 {
-    return jdoc_number_or(config_holder(config, field), config->file, field, min, max, fallback,
-                          out, err);
+    const struct found found = locate(config, field);
+    return jdoc_number_or(found.holder, config->file, found.key, min, max, fallback, out, err);
 }
 
 int config_bool_or(const struct config *config, const char *field, bool fallback, bool *out,
                    struct fm_error *err)
 {
-    return jdoc_bool_or(config_holder(config, field), config->file, field, fallback, out, err);
+    const struct found found = locate(config, field);
+    return jdoc_bool_or(found.holder, config->file, found.key, fallback, out, err);
 }
 
 int config_experts_per_token(const struct config *config, const char *field, uint64_t most,
@@ -65,10 +220,12 @@ int config_experts_per_token(const struct config *config, const char *field, uin
     return rc;
 }
 
+/* ---- what is refused ------------------------------------------------------------------------ */
+
 int config_refuse_unless(const struct config *config, const char *field, const char *supported,
                          struct fm_error *err)
 {
-    const json_t *value = jdoc_find(config_holder(config, field), field);
+    const json_t *value = config_find(config, field);
     if (value == NULL)
         return 0;
     char shown[80];
@@ -79,35 +236,27 @@ int config_refuse_unless(const struct config *config, const char *field, const c
                    config->file, field, shown, supported);
 }
 
-int config_rope(const struct config *config, double default_partial, struct config_rope *out,
-                struct fm_error *err)
+int config_refuse_general(const struct config *config, struct fm_error *err)
 {
-    const char *field = "rope_parameters";
-    const json_t *rope = jdoc_find(config_holder(config, field), field);
-    if (rope == NULL) {
-        field = "rope_scaling";
-        rope = jdoc_find(config_holder(config, field), field);
-    }
-    if (rope != NULL && !json_is_object(rope))
-        return err_set(err, FM_ERR_FORMAT, "%s: field '%s' is not an object", config->file, field);
-    const json_t *type = jdoc_find(rope, "rope_type");
-    type = type != NULL ? type : jdoc_find(rope, "type");
-    if (type != NULL) {
+    static const struct {
+        const char *field, *supported;
+    } general[] = {
+        {"per_layer_config", "null"},
+        {"attention_chunk_size", "null"},
+        {"transformers_weights", "null"},
+        {"num_kv_shared_layers", "0"},
+        {"use_sliding_window", "false"},
+    };
+    int rc = 0;
+    /* A null counts as false here, other than everywhere else. */
+    const json_t *is_causal = json_object_get(config->text, "is_causal");
+    if (is_causal != NULL && !json_is_true(is_causal)) {
         char shown[80];
-        (void)jdoc_show(type, shown, sizeof shown);
-        if (strcmp(shown, "\"default\"") != 0 && strcmp(shown, "\"mrope\"") != 0)
-            return err_set(err, FM_ERR_UNSUPPORTED,
-                           "%s: field '%s.rope_type' is %s; this version computes \"default\" only",
-                           config->file, field, shown);
+        rc = err_set(err, FM_ERR_UNSUPPORTED,
+                     "%s: field 'is_causal' is %s; this version computes true only", config->file,
+                     jdoc_show(is_causal, shown, sizeof shown));
     }
-    const char *theta = "rope_theta", *partial = "partial_rotary_factor";
-    const json_t *holder = jdoc_find(rope, theta) ? rope : config_holder(config, theta);
-    int rc = jdoc_number_or(holder, config->file, theta, 1.0, 1e12, 0, &out->theta, err);
-    if (rc == 0 && out->theta == 0)
-        rc = err_set(err, FM_ERR_FORMAT, "%s: field '%s' is missing", config->file, theta);
-    holder = jdoc_find(rope, partial) ? rope : config_holder(config, partial);
-    if (rc == 0)
-        rc = jdoc_number_or(holder, config->file, partial, 0.0, 1.0, default_partial,
-                            &out->partial_rotary_factor, err);
+    for (size_t i = 0; rc == 0 && i < sizeof general / sizeof general[0]; i++)
+        rc = config_refuse_unless(config, general[i].field, general[i].supported, err);
     return rc;
 }

@@ -1,6 +1,7 @@
-/* Reading a checkpoint's config.json. A multimodal checkpoint nests the language model's fields
- * in `text_config`; a field is looked up there first and at the root second. The struct borrows
- * the document. */
+/* Reads a checkpoint's config.json the way transformers 5 does. A multimodal checkpoint nests the
+ * language model's fields in `text_config`. Fields that may stand in two places are listed in one
+ * table (config.c), with the place that counts; tests/oracle/sweep_config.py holds that table to
+ * transformers. The struct borrows the document. */
 #ifndef FLASHMOE_MODEL_CONFIG_H
 #define FLASHMOE_MODEL_CONFIG_H
 
@@ -14,14 +15,17 @@ struct config {
     const char *file;
     const json_t *root;
     const json_t *text; /* text_config, or the root itself */
-    const char *model_type;
+    const json_t *rope; /* rope_scaling or rope_parameters, whichever counts; NULL: neither */
+    const char *model_type; /* of the language model */
+    const char *root_type;  /* of the whole checkpoint */
     uint32_t experts_per_token; /* in place of the configuration's own; 0: that one */
 };
 
+/* Also refuses every rope scaling, wherever it stands: none is implemented. */
 int config_init(struct config *config, const struct jdoc *doc, struct fm_error *err);
 
-/* The object that holds `field`, text_config first. */
-const json_t *config_holder(const struct config *config, const char *field);
+/* Returns the field's value from the place that counts; NULL when it is absent or null. */
+const json_t *config_find(const struct config *config, const char *field);
 
 int config_uint(const struct config *config, const char *field, uint64_t min, uint64_t max,
                 uint32_t *out, struct fm_error *err);
@@ -41,15 +45,11 @@ int config_experts_per_token(const struct config *config, const char *field, uin
 int config_refuse_unless(const struct config *config, const char *field, const char *supported,
                          struct fm_error *err);
 
-struct config_rope {
-    double theta;
-    double partial_rotary_factor;
-};
+/* Refuses the fields with which transformers changes the arithmetic of any family. */
+int config_refuse_general(const struct config *config, struct fm_error *err);
 
-/* rope_parameters, rope_scaling, or plain fields; a scaling this version cannot compute is
- * refused by name. */
-int config_rope(const struct config *config, double default_partial, struct config_rope *out,
-                struct fm_error *err);
+/* Returns the base of the rotation's wavelengths in *theta. */
+int config_rope_theta(const struct config *config, double *theta, struct fm_error *err);
 
 #ifdef __cplusplus
 }

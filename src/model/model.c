@@ -41,11 +41,10 @@ bool model_add_stop_token(struct model *model, int32_t id)
     return true;
 }
 
-/* eos_token_id is a number or a list of numbers. */
-static int add_stop_tokens(struct model *model, const json_t *object, const char *file,
+/* `value` is an eos_token_id: a number, a list of numbers, or NULL. */
+static int add_stop_tokens(struct model *model, const json_t *value, const char *file,
                            struct fm_error *err)
 {
-    const json_t *value = jdoc_find(object, "eos_token_id");
     const size_t n = json_is_array(value) ? json_array_size(value) : value != NULL;
     for (size_t i = 0; i < n; i++) {
         const json_t *id = json_is_array(value) ? json_array_get(value, i) : value;
@@ -65,13 +64,13 @@ static int add_stop_tokens(struct model *model, const json_t *object, const char
 
 static int read_stop_tokens(struct model *model, const struct config *config, struct fm_error *err)
 {
-    int rc = add_stop_tokens(model, config_holder(config, "eos_token_id"), config->file, err);
+    int rc = add_stop_tokens(model, config_find(config, "eos_token_id"), config->file, err);
     struct jdoc doc = {0};
     if (rc == 0)
         rc = source_read_json(model->source, "generation_config.json", LIMIT_CONFIG_JSON_BYTES,
                               &doc, err);
     if (rc == 0 && doc.root != NULL)
-        rc = add_stop_tokens(model, doc.root, doc.file, err);
+        rc = add_stop_tokens(model, jdoc_find(doc.root, "eos_token_id"), doc.file, err);
     jdoc_clear(&doc);
     return rc;
 }
@@ -89,7 +88,7 @@ static const struct model_family *find_family(const struct model_options *option
 }
 
 static int unknown_family(const struct model_options *options, const struct config *config,
-                          struct fm_error *err)
+                          const char *model_type, struct fm_error *err)
 {
     char known[256] = "";
     for (const struct model_family *const *f = options->families; *f != NULL; f++)
@@ -99,7 +98,29 @@ static int unknown_family(const struct model_options *options, const struct conf
         }
     return err_set(err, FM_ERR_UNSUPPORTED,
                    "%s: field 'model_type' is \"%s\"; this version runs %s", config->file,
-                   config->model_type, known);
+                   model_type, known);
+}
+
+/* Returns the family that both the checkpoint and its language model belong to. Only the family's
+ * multimodal type has a text_config, and it must have one. */
+static int choose_family(struct model *model, const struct config *config,
+                         const struct model_options *options, struct fm_error *err)
+{
+    const struct model_family *family = find_family(options, config->root_type);
+    if (family == NULL)
+        return unknown_family(options, config, config->root_type, err);
+    const bool is_multimodal =
+        family->multimodal_type != NULL && strcmp(family->multimodal_type, config->root_type) == 0;
+    if (is_multimodal != (config->text != config->root))
+        return err_set(err, FM_ERR_UNSUPPORTED,
+                       "%s: field 'text_config' is %s, but field 'model_type' is \"%s\": %s",
+                       config->file, is_multimodal ? "missing" : "there", config->root_type,
+                       is_multimodal ? "the language model's fields are expected there"
+                                     : "only a multimodal checkpoint has it");
+    if (find_family(options, config->model_type) != family)
+        return unknown_family(options, config, config->model_type, err);
+    model->family = family;
+    return 0;
 }
 
 static int bind_tensors(struct model *model, const struct config *config,
@@ -127,9 +148,9 @@ static int open_into(struct model *model, const struct model_options *options,
     if (rc != 0)
         return rc;
     config.experts_per_token = options->experts_per_token;
-    model->family = find_family(options, config.model_type);
-    if (model->family == NULL)
-        return unknown_family(options, &config, err);
+    rc = choose_family(model, &config, options, err);
+    if (rc != 0)
+        return rc;
     model->model_type = mem_strdup(config.model_type, err);
     if (model->model_type == NULL)
         return FM_ERR_NOMEM;

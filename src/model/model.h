@@ -58,6 +58,8 @@ struct model_shape {
 
 struct model_family {
     const char *const *model_types; /* NULL-terminated, as config.json spells them */
+    /* The one of them whose fields lie in text_config; NULL: none. */
+    const char *multimodal_type;
     /* Reads the configuration, binds every tensor, fills `shape` and returns the family's own
      * model in *arch (mem_new). Binder errors are sticky: model_open looks at them. */
     int (*open)(const struct config *config, struct binder *binder, struct model_shape *shape,

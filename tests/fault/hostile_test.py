@@ -7,8 +7,11 @@ names the file and the field or tensor at fault, with nothing on standard output
 1 (2 for wrong usage).
 """
 
+import ctypes
+import ctypes.util
 import json
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -220,6 +223,23 @@ class Directory(Case):
         self.refuse(lambda c: c.remove(WEIGHTS), INDEX, WEIGHTS)
         self.refuse(lambda c: c.remove(TOKENIZER), "tokenizer.json")
 
+    def test_adapters(self):
+        """A LoRA is named as such, with and without a model beside it."""
+        lora = json.dumps({"peft_type": "LORA", "base_model_name_or_path": "Qwen/Qwen3-30B-A3B"})
+        for name, content, words in (
+                ("adapter_config.json", lora, ("LORA", "Qwen/Qwen3-30B-A3B", "Merge")),
+                ("adapter_config.json", "{", ("LoRA", "Merge")),
+                ("adapter_model.safetensors", b"", ("LoRA", "Merge")),
+                ("adapter_model.bin", b"", ("LoRA", "Merge")),
+                ("adapters.safetensors", b"", ("LoRA", "Merge"))):
+            self.refuse(lambda c, n=name, t=content: c.write(n, t), "/", f"has '{name}'", *words)
+
+            def alone(c, n=name, t=content):
+                for file in (CONFIG, WEIGHTS, GENERATION, TOKENIZER):
+                    c.remove(file)
+                c.write(n, t)
+            self.refuse(alone, "/", f"has '{name}'", *words)
+
     def test_unreadable_files(self):
         def dangling(name):
             def damage(c):
@@ -248,6 +268,16 @@ class Directory(Case):
             c.header(lambda h: 0)
             os.chmod(c.path(WEIGHTS), 0)
         self.refuse(weights, f"/{WEIGHTS}", "Permission denied")
+
+
+def multimodal(checkpoint, root, text):
+    """Nests the configuration in text_config, with changes to both objects."""
+    def change(document):
+        inner = {**document, "model_type": QWEN35, **text}
+        document.clear()
+        document.update({"model_type": "qwen3_5_moe", **root})
+        document["text_config"] = {k: v for k, v in inner.items() if v is not DROP}
+    checkpoint.edit(CONFIG, change)
 
 
 class Config(Case):
@@ -316,13 +346,73 @@ class Config(Case):
             self.refuse_fields({"rope_parameters": DROP, "rope_theta": 1e4,
                                 "rope_scaling": {"type": kind}}, "field 'rope_scaling.rope_type'")
 
+    def test_rope_scaling_anywhere(self):
+        """Also next to rope_parameters, and where transformers would not look."""
+        yarn = {"factor": 4.0, "original_max_position_embeddings": 2048}
+        for name in ("rope_scaling", "rope_parameters"):
+            for key in ("rope_type", "type"):
+                for kind in ("yarn", "linear", "dynamic", "llama3", "longrope", "proportional"):
+                    scaled = {"rope_theta": 1e4, **yarn, key: kind}
+                    for family in (NEXT, MOE, QWEN35):
+                        self.refuse_fields({name: scaled}, f"field '{name}.rope_type' is \"{kind}",
+                                           family=family)
+                    self.refuse(lambda c, f=name, v=scaled: multimodal(c, {}, {f: v}),
+                                f"/{CONFIG}", f"field 'text_config.{name}.rope_type' is \"{kind}")
+                    self.refuse(lambda c, f=name, v=scaled: multimodal(c, {f: v}, {}),
+                                f"/{CONFIG}", f"field '{name}.rope_type' is \"{kind}")
+            layered = {"rope_theta": 1e4, "full_attention": {"rope_type": "yarn", "factor": 4.0}}
+            self.refuse_fields({name: layered}, f"field '{name}.full_attention'")
+        self.refuse_fields({"rope_scaling": {"rope_type": "default"}}, "'rope_theta' is missing",
+                           "rope_scaling takes the place")
+
+    def test_general_fields(self):
+        """Fields with which transformers computes something else in any family."""
+        for field, value in (("is_causal", False), ("is_causal", None), ("is_causal", 1),
+                             ("per_layer_config", {"1": {"num_experts_per_tok": 2}}),
+                             ("attention_chunk_size", 4), ("num_kv_shared_layers", 1),
+                             ("transformers_weights", "other.safetensors")):
+            for family in (NEXT, MOE, QWEN35):
+                self.refuse_fields({field: value}, f"field '{field}' is", family=family)
+        self.refuse_fields({"layer_types": ["full_attention"] * 3 + ["sliding_attention"]},
+                           "field 'layer_types[3]'", family=MOE)
+
+    def test_multimodal(self):
+        self.refuse_fields({"text_config": {}}, "field 'text_config' is there")
+        self.refuse_fields({"model_type": "qwen3_5_moe"}, "field 'text_config' is missing",
+                           family=QWEN35)
+        for kind in ("qwen3_vl_moe", "qwen3_next"):
+            self.refuse(lambda c, k=kind: multimodal(c, {"model_type": k}, {}), f"/{CONFIG}",
+                        "field '")
+            self.refuse(lambda c, k=kind: multimodal(c, {}, {"model_type": k}), f"/{CONFIG}",
+                        "field 'model_type' is")
+        self.refuse(lambda c: multimodal(c, {"hidden_size": 128}, {"hidden_size": DROP}),
+                    f"/{CONFIG}", "field 'hidden_size' is missing")
+
+    def test_quantised(self):
+        """Refused by method, before any tensor is looked at."""
+        methods = ("gptq", "awq", "compressed-tensors", "bitsandbytes", "mxfp4", "torchao", "hqq",
+                   "modelopt", "auto-round", "fbgemm_fp8", "quanto", "aqlm", "eetq", 4, None)
+        for name in ("quantization_config", "compression_config"):
+            for method in methods:
+                value = {"quant_method": method, "bits": 4, "load_in_4bit": method is None}
+                words = (f"field '{{}}{name}.quant_method' is", method or "load_in_4bit",
+                         "GGUF")
+                words = [str(word) for word in words]
+                self.refuse_fields({name: value}, words[0].format(""), *words[1:])
+                self.refuse(lambda c, f=name, v=value: multimodal(c, {}, {f: v}), f"/{CONFIG}",
+                            words[0].format("text_config."), *words[1:])
+        self.refuse_fields({"quantization_config": {"quant_method": "fp8",
+                                                    "weight_block_size": [64, 64]}},
+                           "quantization_config.weight_block_size' is [64,64]")
+        self.refuse_fields({"quantization_config": 1}, "field 'quantization_config' is 1")
+
     def test_contradictions(self):
         self.refuse_fields({"num_key_value_heads": 3}, "num_attention_heads", "num_key_value_heads")
         self.refuse_fields({"linear_num_value_heads": 3}, "linear_num_value_heads")
         self.refuse_fields({"num_experts_per_tok": 17}, "field 'num_experts_per_tok' is 17")
         self.refuse_fields({"num_experts_per_tok": 65, "num_experts": 128}, "num_experts_per_tok")
         self.refuse_fields({"head_dim": 63}, "head_dim", "rotary")
-        self.refuse_fields({"hidden_size": 2, "head_dim": DROP}, "head_dim")
+        self.refuse_fields({"hidden_size": 2, "head_dim": DROP}, "head_dim", family=MOE)
         for layers in (["full_attention"] * 3, ["full_attention"] * 5, []):
             self.refuse_fields({"layer_types": layers}, "field 'layer_types'")
         for entry in ("sliding_attention", 1, None, []):
@@ -360,7 +450,8 @@ class Config(Case):
                 ({"layer_types": four[::-1]}, "'model.layers.0.self_attn.q_proj.weight'"),
                 ({"mlp_only_layers": [2]}, "'model.layers.2.mlp.gate_proj.weight'"),
                 ({"decoder_sparse_step": 2}, "'model.layers.0.mlp.gate_proj.weight'"),
-                ({"model_type": MOE}, "'model.layers.0.self_attn.q_proj.weight'"),
+                ({"model_type": MOE, "layer_types": DROP},
+                 "'model.layers.0.self_attn.q_proj.weight'"),
                 ({"model_type": QWEN35}, "'model.layers.0.linear_attn.in_proj_qkv.weight'")):
             self.refuse(lambda c, x=changes: c.fields(x), "/", tensor)
         self.refuse(lambda c: c.fields({"mlp_only_layers": []}), "'model.layers.1.mlp.gate.weight'",
@@ -501,6 +592,75 @@ class Weights(Case):
             self.refuse(damaged(lambda c, t=text: c.write(INDEX, t)), f"/{INDEX}")
         self.refuse(damaged(lambda c: c.edit(INDEX, lambda d: d["weight_map"].pop(EMBED))),
                     "/", f"'{EMBED}' is missing", warnings=1)
+
+
+class Digest(ctypes.Structure):
+    _fields_ = [("low", ctypes.c_uint64), ("high", ctypes.c_uint64)]
+
+
+def reseal(text, old, new):
+    """A packed model's model.json with a change and the checksum that belongs to it."""
+    body, mark, _ = text.rpartition(b',\n "self": "')
+    if not mark or body.count(old) != 1:
+        raise ValueError("model.json is not as expected")
+    body = body.replace(old, new)
+    digest = ctypes.CDLL(ctypes.util.find_library("xxhash") or "libxxhash.so.0").XXH3_128bits
+    digest.argtypes, digest.restype = (ctypes.c_char_p, ctypes.c_size_t), Digest
+    found = digest(body, len(body))
+    return body + mark + b'%016x%016x"\n}\n' % (found.high, found.low)
+
+
+class EveryCommand(Case):
+    """What is refused is refused by every command, and in every form of the model."""
+
+    KINDS = (({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
+              "field 'rope_scaling.rope_type' is \"yarn\""),
+             ({"quantization_config": {"quant_method": "awq", "bits": 4}},
+              "field 'quantization_config.quant_method' is \"awq\""),
+             ({"is_causal": False}, "field 'is_causal' is false"))
+
+    def refuse_by_all(self, model, folder, *words):
+        target = os.path.join(folder, "target.fmoe")
+        for command in (["run", model, "-p", "hi"], ["inspect", model], ["pack", model, target],
+                        ["plan", model], ["chat", model], ["serve", model, "--port", "0"]):
+            with self.subTest(command[0]):
+                result = subprocess.run([PROGRAM, *command], stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                        timeout=SECONDS)
+                self.assert_refused(result, words)
+                self.assertFalse(os.path.exists(target))
+
+    def test_directories(self):
+        for changes, word in self.KINDS:
+            with tempfile.TemporaryDirectory() as folder:
+                copy = Checkpoint(folder, NEXT)
+                copy.fields(changes)
+                self.refuse_by_all(copy.dir, folder, copy.path(CONFIG), word)
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Checkpoint(folder, NEXT)
+            copy.write("adapter_config.json", "{}")
+            self.refuse_by_all(copy.dir, folder, copy.dir, "is an adapter (LoRA)")
+
+    def test_packed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            packed = os.path.join(folder, "model.fmoe")
+            subprocess.run([PROGRAM, "pack", "--quiet", os.path.join(GOLDEN, NEXT), packed],
+                           check=True, timeout=SECONDS)
+            path = os.path.join(packed, "model.json")
+            with open(path, "rb") as f:
+                text = f.read()
+            field = re.search(rb'"hidden_act": ?"silu"', text)[0]
+            self.rewrite(path, reseal(text, field, field))
+            result = run(packed, "-p", "hi", "-n", "1", "--greedy", "-q")
+            self.assertEqual((result.returncode, result.stderr), (0, b""))
+            for changes, word in self.KINDS:
+                more = json.dumps(changes)[1:-1].encode()
+                self.rewrite(path, reseal(text, field, field + b", " + more))
+                self.refuse_by_all(packed, folder, path, word)
+
+    def rewrite(self, path, text):
+        with open(path, "wb") as f:
+            f.write(text)
 
 
 class Beside(Case):

@@ -145,6 +145,17 @@ class Gguf(Case):
         self.refuses_keys("rope.scaling.type' is \"yarn\"", rope__scaling__type=w.text("yarn"),
                           rope__scaling__factor=w.f32(4))
         self.refuses_keys("rope.scaling.factor' is 4", rope__scaling__factor=w.f32(4))
+        for kind in ("linear", "yarn", "longrope", "dynamic"):
+            self.refuses_keys(f"rope.scaling.type' is \"{kind}\"",
+                              rope__scaling__type=w.text(kind))
+        self.refuses_keys("rope.scaling.type' is \"longrope\"", rope__scaling__factor=w.f32(1),
+                          rope__scaling__type=w.text("longrope"))
+        self.refuses_keys("rope.scaling.yarn_attn_factor' is 2",
+                          rope__scaling__yarn_attn_factor=w.f32(2))
+        self.refuses_keys("'qwen3moe.rope.scaling.low_freq_factor' is unknown",
+                          rope__scaling__low_freq_factor=w.f32(1))
+        self.refuses_keys("'qwen3moe.rope.dimension_count' is 4", "key_length 8",
+                          rope__dimension_count=w.u32(4))
         self.refuses_keys("expert_gating_func' is 2", expert_gating_func=w.u32(2))
         self.refuses_keys("expert_weights_scale' is 2.5", expert_weights_scale=w.f32(2.5))
         self.refuses_keys("expert_group_count' is 8", expert_group_count=w.u32(8))
@@ -156,9 +167,17 @@ class Gguf(Case):
         self.refuses_keys("layer_norm_rms_epsilon' is nan",
                           attention__layer_norm_rms_epsilon=w.f32(float("nan")))
 
+    def test_refused_rope_tensors(self):
+        for name in ("rope_freqs.weight", "rope_factors_long.weight",
+                     "rope_factors_short.weight"):
+            extra = (name, (HEAD_DIM // 2,), 0, None)
+            self.refuses(self.write("m.gguf", w.make(metadata(), [*tensors(), extra])), name)
+
     def test_neutral_keys(self):
         path = self.write("m.gguf", w.make(metadata(
             rope__scaling__type=w.text("yarn"), rope__scaling__factor=w.f32(1),
+            rope__scaling__original_context_length=w.u32(64),
+            rope__scaling__yarn_attn_factor=w.f32(1), rope__dimension_count=w.u32(HEAD_DIM),
             expert_gating_func=w.u32(1), expert_weights_scale=w.f32(1),
             expert_group_count=w.u32(1), attention__head_count_kv=w.array(w.U32, [2, 2])),
             tensors()))

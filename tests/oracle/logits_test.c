@@ -1,8 +1,9 @@
 /* Holds the engine to what transformers computes in float64 with the very weights of a file.
  *
  *   logits_test TOLERANCE MODEL EXPECTED.json
- *       every logit of every prompt within TOLERANCE; the greedy continuation the same, except
- *       where the choice was closer than that
+ *       every logit of every prompt within TOLERANCE times the spread, which is the largest logit
+ *       of EXPECTED minus the smallest; the greedy continuation the same, except where the choice
+ *       was closer than that
  *   logits_test ORIGINAL.json MODEL EXPECTED.json
  *       for formats whose kernels round activations to 8 bits: the rms distance to EXPECTED at
  *       most half the format's own error, which is the rms distance of EXPECTED from ORIGINAL, the
@@ -65,6 +66,16 @@ static double format_error(const char *original_path, size_t n)
         sum += ((double)original[i] - expected[i]) * ((double)original[i] - expected[i]);
     free(original);
     return sqrt(sum / (double)n);
+}
+
+static double spread_of(const float *logits, size_t n)
+{
+    double smallest = INFINITY, largest = -INFINITY;
+    for (size_t i = 0; i < n; i++) {
+        smallest = fmin(smallest, logits[i]);
+        largest = fmax(largest, logits[i]);
+    }
+    return largest - smallest;
 }
 
 static size_t read_ids(const json_t *list, int32_t **ids)
@@ -181,7 +192,7 @@ int main(int argc, char **argv)
     char *end;
     double number = strtod(argv[1], &end);
     if (*end == '\0')
-        tolerance = number;
+        tolerance = number * spread_of(expected, n);
     else
         rms_tolerance = format_error(argv[1], n) / 2;
     struct fm_error err;

@@ -1,0 +1,103 @@
+#include "format/refuse.h"
+
+#include <string.h>
+
+#include "base/limits.h"
+#include "base/mem.h"
+#include "format/directory.h"
+#include "format/source.h"
+
+#define INSTEAD                                                                                    \
+    "download the same model in BF16, in FP8 with blocks of 128 x 128, in MLX's format, or as GGUF"
+
+/* ---- adapters ------------------------------------------------------------------------------ */
+
+#define ADAPTER_CONFIG "adapter_config.json"
+
+static const char *const adapter_names[] = {ADAPTER_CONFIG, "adapter_model.safetensors",
+                                            "adapter_model.bin", "adapters.safetensors"};
+
+/* Loads adapter_config.json if it can be read: it names the base model. */
+static void load_adapter_config(const char *dir, struct jdoc *doc)
+{
+    struct fm_error ignored = {0};
+    char *path = source_join(dir, ADAPTER_CONFIG, &ignored);
+    *doc = (struct jdoc){0};
+    if (path != NULL && directory_has(dir, ADAPTER_CONFIG))
+        (void)jdoc_load(doc, path, LIMIT_CONFIG_JSON_BYTES, &ignored);
+    mem_free(path);
+}
+
+int refuse_adapter(const char *dir, struct fm_error *err)
+{
+    size_t i = 0;
+    while (i < sizeof adapter_names / sizeof adapter_names[0] &&
+           !directory_has(dir, adapter_names[i]))
+        i++;
+    if (i == sizeof adapter_names / sizeof adapter_names[0])
+        return 0;
+    struct jdoc doc;
+    load_adapter_config(dir, &doc);
+    const char *base = json_string_value(json_object_get(doc.root, "base_model_name_or_path"));
+    const char *kind = json_string_value(json_object_get(doc.root, "peft_type"));
+    int rc = err_set(err, FM_ERR_UNSUPPORTED,
+                     "'%s' is an adapter (%.32s), not a model: it has '%s'. Merge it into its base "
+                     "model%s%.160s and give the merged checkpoint, or give the base model alone",
+                     dir, kind != NULL ? kind : "LoRA", adapter_names[i],
+                     base != NULL ? " " : "", base != NULL ? base : "");
+    jdoc_clear(&doc);
+    return rc;
+}
+
+/* ---- quantisation -------------------------------------------------------------------------- */
+
+static const char *const config_names[] = {"quantization_config", "compression_config"};
+
+static int refuse_fp8_blocks(const struct jdoc *config, const char *prefix, const char *name,
+                             const json_t *value, struct fm_error *err)
+{
+    const json_t *blocks = jdoc_find(value, "weight_block_size");
+    char shown[80];
+    if (blocks == NULL || strcmp(jdoc_show(blocks, shown, sizeof shown), "[128,128]") == 0)
+        return 0;
+    return err_set(err, FM_ERR_UNSUPPORTED,
+                   "%s: field '%s%s.weight_block_size' is %s; this version reads FP8 with "
+                   "[128,128] only: %s",
+                   config->file, prefix, name, shown, INSTEAD);
+}
+
+static int refuse_one(const struct jdoc *config, const char *prefix, const char *name,
+                      const json_t *value, struct fm_error *err)
+{
+    char shown[80];
+    if (!json_is_object(value))
+        return err_set(err, FM_ERR_FORMAT, "%s: field '%s%s' is %s, expected an object",
+                       config->file, prefix, name, jdoc_show(value, shown, sizeof shown));
+    const json_t *method = jdoc_find(value, "quant_method");
+    if (method == NULL && !json_is_true(jdoc_find(value, "load_in_4bit")) &&
+        !json_is_true(jdoc_find(value, "load_in_8bit")))
+        return 0;
+    if (method != NULL && strcmp(jdoc_show(method, shown, sizeof shown), "\"fp8\"") == 0)
+        return refuse_fp8_blocks(config, prefix, name, value, err);
+    return err_set(err, FM_ERR_UNSUPPORTED,
+                   "%s: field '%s%s.quant_method' is %s, which this version does not read: %s",
+                   config->file, prefix, name,
+                   method != NULL ? shown : "missing, but load_in_4bit or load_in_8bit is true "
+                                            "(bitsandbytes)",
+                   INSTEAD);
+}
+
+int refuse_quantised(const struct jdoc *config, struct fm_error *err)
+{
+    const json_t *text = jdoc_find(config->root, "text_config");
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < sizeof config_names / sizeof config_names[0]; i++) {
+        const char *name = config_names[i];
+        const json_t *in_root = jdoc_find(config->root, name), *in_text = jdoc_find(text, name);
+        if (in_root != NULL)
+            rc = refuse_one(config, "", name, in_root, err);
+        if (rc == 0 && in_text != NULL)
+            rc = refuse_one(config, "text_config.", name, in_text, err);
+    }
+    return rc;
+}
