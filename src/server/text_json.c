@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/lease.h"
 #include "text/json_scan.h"
 #include "text/unicode.h"
 
@@ -99,13 +100,39 @@ static bool write_real(struct text_buffer *buffer, const char *text, size_t byte
     return text_buffer_add(buffer, text, bytes) && (!is_long || text_add_string(buffer, ".0"));
 }
 
+/* What is left of a text. */
+struct rest {
+    const char *text;
+    size_t bytes;
+};
+
+/* The text ends early where it takes more memory than the request may have. */
+static size_t read_rest(void *to, size_t most, void *ctx)
+{
+    struct rest *rest = ctx;
+    const size_t n = rest->bytes < most ? rest->bytes : most;
+    if (mem_lease_is_over())
+        return (size_t)-1;
+    if (n > 0)
+        memcpy(to, rest->text, n);
+    rest->text += n;
+    rest->bytes -= n;
+    return n;
+}
+
+static json_t *load(const char *text, size_t bytes, json_error_t *why)
+{
+    struct rest rest = {text, bytes};
+    return json_load_callback(read_rest, &rest, JSON_ALLOW_NUL, why);
+}
+
 json_t *json_read(const char *text, size_t bytes, json_error_t *why)
 {
     struct text_buffer reals = {0};
-    json_t *value = json_loadb(text, bytes, JSON_ALLOW_NUL, why);
+    json_t *value = load(text, bytes, why);
     if (value == NULL && json_error_code(why) == json_error_numeric_overflow &&
         add_with_numbers(&reals, text, bytes, write_real))
-        value = json_loadb(text_buffer_text(&reals), reals.n, JSON_ALLOW_NUL, why);
+        value = load(text_buffer_text(&reals), reals.n, why);
     text_buffer_clear(&reals);
     return value;
 }
