@@ -199,10 +199,7 @@ static void check_headers(struct request *r)
     else if (length != NULL && strtoull(length, &end, 10) > most)
         (void)api_fail(&r->error, API_TOO_LARGE, NULL, "the request has %s bytes and at most %llu "
                        "are taken", length, (unsigned long long)most);
-    else if (length != NULL) {
-        r->length = strtoull(length, NULL, 10);
-        http_check_length(r);
-    }
+    r->length = length != NULL ? strtoull(length, NULL, 10) : 0;
 }
 
 static struct request *new_request(struct server *server, struct MHD_Connection *connection,
@@ -245,7 +242,12 @@ enum MHD_Result http_handle(void *ctx, struct MHD_Connection *connection, const 
         if (strcmp(method, "OPTIONS") == 0)
             return reply_preflight(r);
         check_headers(r);
-        return r->error.fault != API_GOOD ? reply_error(r) : MHD_YES;
+        if (r->error.fault != API_GOOD)
+            return reply_error(r);
+        /* Where there is no memory for the body, it is read and dropped: a client that is still
+         * sending would not see an answer before its end. */
+        http_check_length(r);
+        return MHD_YES;
     }
     if (*upload_bytes > 0) {
         if (r->body.n + *upload_bytes > server->options.request_bytes ||

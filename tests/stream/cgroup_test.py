@@ -121,7 +121,7 @@ class Bounded(unittest.TestCase):
     def test_above_the_limit(self):
         """A budget that the cgroup would kill the program for is refused by every command."""
         limit = 128 * MIB
-        for args in (("run", self.model, "Hi"), ("serve", self.model, "--port", "0"),
+        for args in (("run", self.model, "-p", "Hi"), ("serve", self.model, "--port", "0"),
                      ("plan", self.model), ("bench", "decode", self.model)):
             group = open_group()
             try:
