@@ -166,7 +166,9 @@ static int make_plan(struct planner *p, struct fm_error *err)
     struct fm_model_options options = p->options;
     options.metadata_only = true;
     options.memory_bytes = 0;
-    int rc = fm_model_open(app_model_path(p->args), &options, &p->model, err);
+    int rc = fm_machine_check_memory(p->options.memory_bytes, err);
+    if (rc == 0)
+        rc = fm_model_open(app_model_path(p->args), &options, &p->model, err);
     if (rc != 0)
         return rc;
     fm_model_info(p->model, &p->info);

@@ -14,6 +14,11 @@
 #include "term.h"
 
 #define SESSIONS_LEAST 4
+/* Memory for requests where none was asked for: a share of the budget, within these. */
+#define REQUEST_MEMORY_SHARE 16
+#define REQUEST_MEMORY_LEAST (8ull << 20) /* that may be asked for */
+#define REQUEST_MEMORY_MIN (48ull << 20)
+#define REQUEST_MEMORY_MAX (256ull << 20)
 
 static struct server *volatile running; /* for the signal handler */
 
@@ -77,10 +82,24 @@ static void name_model(const char *path, char name[128])
         *dot = '\0';
 }
 
-static int open_model(struct serving *s, unsigned n_sessions, struct fm_error *err)
+static uint64_t request_memory(const struct args *args)
+{
+    struct fm_machine_info machine;
+    uint64_t budget = args_uint(args, "memory");
+    if (args_uint(args, "request-memory") > 0)
+        return args_uint(args, "request-memory");
+    fm_machine_info(&machine);
+    budget = (budget > 0 ? budget : machine.memory_available_bytes) / REQUEST_MEMORY_SHARE;
+    budget = budget > REQUEST_MEMORY_MIN ? budget : REQUEST_MEMORY_MIN;
+    return budget < REQUEST_MEMORY_MAX ? budget : REQUEST_MEMORY_MAX;
+}
+
+static int open_model(struct serving *s, unsigned n_sessions, uint64_t caller_bytes,
+                      struct fm_error *err)
 {
     const struct app_model_options how = {.n_context = (unsigned)args_uint(s->args, "context"),
                                           .n_marks = 4, .n_sessions = n_sessions,
+                                          .caller_bytes = caller_bytes,
                                           .keeps_heat = true};
     return app_model_open(s->args, &how, &s->model, err);
 }
@@ -122,6 +141,7 @@ static int serve(struct serving *s, struct fm_error *err)
     const unsigned n_parallel = (unsigned)args_uint(args, "parallel");
     unsigned n_sessions = (unsigned)args_uint(args, "sessions");
     const char *key = api_key(args);
+    const uint64_t request_bytes = request_memory(args);
     char name[128];
     if (key != NULL && key[0] == '\0')
         return err_set(err, FM_ERR_ARG, "--api-key is empty: give a key, or leave the option out");
@@ -130,9 +150,12 @@ static int serve(struct serving *s, struct fm_error *err)
     if (n_sessions < n_parallel)
         return err_set(err, FM_ERR_ARG, "--sessions %u is less than --parallel %u: each answer "
                        "needs one", n_sessions, n_parallel);
+    if (request_bytes < REQUEST_MEMORY_LEAST)
+        return err_set(err, FM_ERR_ARG, "--request-memory is %llu bytes: give 8M or more, or leave "
+                       "the option out", (unsigned long long)request_bytes);
     int rc = measure(s, err);
     if (rc == 0)
-        rc = open_model(s, n_sessions, err);
+        rc = open_model(s, n_sessions, request_bytes, err);
     if (rc == 0)
         rc = prefix_open_snapshots(s->args, s->model, &s->snapshots, err);
     if (rc != 0)
@@ -149,7 +172,7 @@ static int serve(struct serving *s, struct fm_error *err)
         .n_sessions = n_sessions, .n_queue = (unsigned)args_uint(args, "queue"),
         .n_connections = (unsigned)args_uint(args, "connections"),
         .api_key = key, .cors = args_text(args, "cors"),
-        .request_bytes = args_uint(args, "request-limit"),
+        .request_bytes = args_uint(args, "request-limit"), .request_memory = request_bytes,
         .n_answer = args_uint(args, "n-tokens"),
         .request_s = (unsigned)args_uint(args, "time-limit"),
         .idle_s = (unsigned)args_uint(args, "idle-limit"),
@@ -206,6 +229,11 @@ static const struct option server_options[] = {
      .value = "2048", .help = "Connections at a time"},
     {.name = "request-limit", .kind = OPTION_BYTES, .metavar = "SIZE", .min = 1024, .value = "32M",
      .help = "Bytes of a request at most"},
+    {.name = "request-memory", .kind = OPTION_BYTES, .metavar = "SIZE", .value = "0",
+     .shown = "a sixteenth of the budget, 48M to 256M",
+     .help = "Memory for connections, requests, what is made of them, and answers that wait to be "
+             "sent, together. It is part of --memory. Requests beyond it get 503, and one that "
+             "alone takes more 413"},
     {.name = "n-tokens", .letter = 'n', .kind = OPTION_UINT, .metavar = "N", .max = 1u << 30,
      .value = "0", .help = "Tokens of an answer at most, also where a request asks for more; 0: as "
                            "many as the context holds"},

@@ -39,6 +39,7 @@ struct app_model_options {
     bool is_exact;      /* whatever approximations the options ask for */
     bool keeps_heat;    /* without --heat too: in the user's cache folder */
     uint64_t memory_bytes;  /* instead of --memory; 0: that */
+    uint64_t caller_bytes;  /* of the budget, left to the command */
     unsigned prefill_chunk; /* without --prefill-chunk; 0: chosen from the budget */
     bool is_again;          /* opened before by this command: the routes are not named again */
 };

@@ -70,6 +70,7 @@ typedef void fm_progress_fn(void *ctx, uint64_t done, uint64_t total);
 
 struct fm_model_options {
     uint64_t memory_bytes;  /* budget for everything; 0: what the machine has free */
+    uint64_t caller_bytes;  /* of that budget, left to the caller's own memory */
     /* While tokens are computed the budget follows the machine's memory: under pressure the expert
      * cache gives some back, and takes it again slowly, up to memory_bytes or, when that is 0, to
      * what the machine has. "on" where the system tells (Linux), "off"; NULL: on. */
@@ -154,6 +155,8 @@ struct fm_model_info {
     uint64_t mul_adds_per_token;    /* in matrices: dense ones, chosen experts; not the head */
     uint64_t mul_adds_per_head;     /* for each token whose logits are wanted */
     unsigned n_ignored_tensors;     /* vision, multi-token prediction */
+    /* A text of n bytes has n / max_token_bytes tokens or more; 0 without a tokenizer. */
+    unsigned max_token_bytes;
     bool has_tokenizer, has_tied_head;
     bool has_checksums; /* of every expert and dense tensor: packed models */
     bool has_chat_template; /* of its own; where it is false, ChatML stands in */
@@ -182,7 +185,8 @@ FM_API bool fm_number_format(unsigned i, struct fm_number_format *format);
 struct fm_stats {
     uint64_t memory_budget_bytes; /* now */
     uint64_t memory_least_bytes, memory_most_bytes; /* what it may become */
-    uint64_t memory_program_bytes; /* resident before the model's own memory was taken */
+    uint64_t memory_program_bytes; /* resident before the model's own memory was taken, and
+                                    * fm_model_options.caller_bytes */
     uint64_t memory_dense_bytes;
     uint64_t memory_cache_bytes;
     uint64_t memory_kv_bytes;      /* KV and recurrent state of all sessions, now */
@@ -269,6 +273,9 @@ struct fm_machine_info {
 };
 
 FM_API void fm_machine_info(struct fm_machine_info *info);
+/* Whether a budget of so many bytes is within the limit of this process's memory cgroup.
+ * FM_ERR_BUDGET with the arithmetic when it is not; fm_model_open then fails with the same. */
+FM_API int fm_machine_check_memory(uint64_t bytes, struct fm_error *err);
 
 /* The i-th level of kernels for this architecture, lowest first; false when there is none. All of
  * them give the same bits. */
@@ -359,6 +366,9 @@ FM_API int fm_tokenize(const struct fm_model *model, const char *text, size_t te
 struct fm_chat_options {
     int64_t now_s;        /* seconds since 1970, for templates that write the date */
     int32_t now_offset_s; /* what local time is ahead of UTC */
+    /* A conversation that surely has more tokens is refused before it is tokenized: FM_ERR_ARG, and
+     * *n_ids is the count that it has at least. 0: none is. */
+    size_t max_tokens;
 };
 /* The text, NUL-terminated; freed with fm_free. `options` may be NULL: the beginning of 1970. */
 FM_API int fm_chat_render(const struct fm_model *model, const char *conversation, size_t bytes,

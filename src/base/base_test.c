@@ -220,7 +220,7 @@ static void put(const char *dir, const char *name, const char *text)
 static void test_cgroup_limits(void **state)
 {
     (void)state;
-    char root[] = "/tmp/flashmoe-cgroup-XXXXXX", inner[64], own[64];
+    char root[] = "/tmp/flashmoe-cgroup-XXXXXX", inner[64], own[64], file[LIMIT_PATH_BYTES];
     assert_non_null(mkdtemp(root));
     (void)snprintf(inner, sizeof inner, "%s/inner", root);
     (void)snprintf(own, sizeof own, "%s/own", root);
@@ -229,10 +229,14 @@ static void test_cgroup_limits(void **state)
     put(inner, "memory.max", "max\n");
     put(inner, "memory.current", "123\n");
     assert_true(plat_cgroup_left(own, root) == UINT64_MAX - 123);
+    assert_true(plat_cgroup_limit(own, root, file) == UINT64_MAX && file[0] == '\0');
     put(root, "memory.max", "1000\n");
     put(root, "memory.current", "900\n");
     put(root, "memory.stat", "anon 100\nactive_file 300\ninactive_file 400\n");
     assert_int_equal(plat_cgroup_left(own, root), 1000 - (900 - 700));
+    assert_int_equal(plat_cgroup_limit(own, root, file), 1000); /* of the group above */
+    assert_non_null(strstr(file, "/memory.max"));
+    assert_null(strstr(file, "/inner/"));
     put(root, "memory.current", "1800\n");
     assert_int_equal(plat_cgroup_left(own, root), 0);
     put(root, "own", "5:memory:/inner\n4:cpu:/\n");
@@ -240,12 +244,19 @@ static void test_cgroup_limits(void **state)
     put(root, "memory.usage_in_bytes", "4000\n");
     put(root, "memory.stat", "total_active_file 1000\ntotal_inactive_file 500\n");
     assert_int_equal(plat_cgroup_left(own, root), 5000 - 2500);
+    put(inner, "memory.limit_in_bytes", "9223372036854771712\n"); /* version 1 says so for none */
+    assert_int_equal(plat_cgroup_limit(own, root, file), 5000);
+    assert_non_null(strstr(file, "/memory.limit_in_bytes"));
+    put(root, "memory.limit_in_bytes", "9223372036854771712\n");
+    assert_true(plat_cgroup_limit(own, root, file) == UINT64_MAX && file[0] == '\0');
     assert_true(plat_cgroup_left("no/such/file", root) == UINT64_MAX);
     put(root, "own", "0::/inner\n");
     put(inner, "memory.max", "9000\n");
     put(inner, "memory.high", "700\n");
     put(root, "memory.max", "max\n");
     assert_int_equal(plat_cgroup_left(own, root), 700 - 123);
+    assert_int_equal(plat_cgroup_limit(own, root, file), 700);
+    assert_non_null(strstr(file, "/inner/memory.high"));
     char command[128];
     (void)snprintf(command, sizeof command, "rm -r %s", root);
     assert_int_equal(system(command), 0);

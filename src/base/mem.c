@@ -5,9 +5,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/lease.h"
 #include "base/plat.h"
 
+/* What an allocation costs beside the bytes that can be used. */
+#define BLOCK_OVERHEAD 16
+/* Blocks that the allocator maps one by one (plat_memory_return_large). */
+#define LARGE_BLOCK (128u << 10)
+/* Bytes that a lease takes from its account at a time. */
+#define LEASE_STEP (64u << 10)
+
 static _Thread_local long n_allocations;
+static _Thread_local struct mem_lease *lease; /* NULL: nothing is counted */
 /* A counter only: no other memory is published through it, so relaxed order is enough. */
 static atomic_long fail_countdown;
 
@@ -18,6 +27,124 @@ static bool must_fail(void)
         return false;
     return atomic_fetch_sub_explicit(&fail_countdown, 1, memory_order_relaxed) == 1;
 }
+
+/* ---- accounts ------------------------------------------------------------------------------- */
+
+bool mem_account_take(struct mem_account *account, uint64_t bytes, uint64_t spare)
+{
+    uint64_t used = __atomic_load_n(&account->used, __ATOMIC_RELAXED), after;
+    do {
+        if (!mem_add(used, bytes, &after) || spare > account->limit ||
+            after > account->limit - spare)
+            return false;
+    } while (!__atomic_compare_exchange_n(&account->used, &used, after, true, __ATOMIC_RELAXED,
+                                          __ATOMIC_RELAXED));
+    return true;
+}
+
+void mem_account_give(struct mem_account *account, uint64_t bytes)
+{
+    const uint64_t before = __atomic_fetch_sub(&account->used, bytes, __ATOMIC_RELAXED);
+    assert(before >= bytes);
+    (void)before;
+}
+
+uint64_t mem_account_used(const struct mem_account *account)
+{
+    return __atomic_load_n(&account->used, __ATOMIC_RELAXED);
+}
+
+uint64_t mem_lease_most(const struct mem_lease *l)
+{
+    return l->account->limit - l->account->limit / 8;
+}
+
+void mem_lease_enter(struct mem_lease *l)
+{
+    assert(lease == NULL);
+    lease = l;
+}
+
+void mem_lease_leave(void)
+{
+    assert(lease != NULL);
+    lease = NULL;
+}
+
+void mem_lease_cancel(struct mem_lease *l)
+{
+    __atomic_store_n(&l->is_cancelled, true, __ATOMIC_RELAXED);
+}
+
+void mem_lease_settle(struct mem_lease *l)
+{
+    const uint64_t used = l->used > 0 ? (uint64_t)l->used : 0;
+    if (l->taken > used)
+        mem_account_give(l->account, l->taken - used);
+    l->taken = l->taken > used ? used : l->taken;
+}
+
+void mem_lease_close(struct mem_lease *l)
+{
+    if (l->taken > 0)
+        mem_account_give(l->account, l->taken);
+    l->taken = 0;
+    l->used = 0;
+}
+
+/* Whether the calling thread may allocate so many bytes. */
+static bool lease_allows(uint64_t bytes)
+{
+    struct mem_lease *l = lease;
+    if (l == NULL)
+        return true;
+    if (l->wanted > 0 || __atomic_load_n(&l->is_cancelled, __ATOMIC_RELAXED))
+        return false;
+    const uint64_t need = (l->used > 0 ? (uint64_t)l->used : 0) + bytes + BLOCK_OVERHEAD;
+    if (need <= l->taken)
+        return true;
+    const uint64_t more = mem_round_up(need - l->taken, LEASE_STEP);
+    const uint64_t spare = need <= MEM_LEASE_SMALL ? 0 : l->account->limit / 8;
+    if (!mem_account_take(l->account, more, spare)) {
+        l->wanted = need;
+        return false;
+    }
+    l->taken += more;
+    return true;
+}
+
+static void lease_note(void *p)
+{
+    if (lease != NULL && p != NULL)
+        lease->used += (int64_t)(plat_block_bytes(p) + BLOCK_OVERHEAD);
+}
+
+static void lease_forget(void *p)
+{
+    if (lease != NULL && p != NULL)
+        lease->used -= (int64_t)(plat_block_bytes(p) + BLOCK_OVERHEAD);
+}
+
+void *mem_new_counted(size_t bytes)
+{
+    (void)lease_allows(bytes); /* it is told by mem_lease_is_over, and not refused */
+    void *p = malloc(bytes > 0 ? bytes : 1);
+    lease_note(p);
+    return p;
+}
+
+bool mem_lease_reserve(uint64_t bytes)
+{
+    return lease_allows(bytes);
+}
+
+bool mem_lease_is_over(void)
+{
+    return lease != NULL &&
+           (lease->wanted > 0 || __atomic_load_n(&lease->is_cancelled, __ATOMIC_RELAXED));
+}
+
+/* ---- allocation ----------------------------------------------------------------------------- */
 
 static int out_of_memory(uint64_t bytes, const char *what, struct fm_error *err)
 {
@@ -33,21 +160,24 @@ void *mem_new(uint64_t n, uint64_t bytes, const char *what, struct fm_error *err
                       (unsigned long long)n, (unsigned long long)bytes, what);
         return NULL;
     }
-    void *p = must_fail() ? NULL : calloc(1, total > 0 ? (size_t)total : 1);
+    void *p = must_fail() || !lease_allows(total) ? NULL
+                                                  : calloc(1, total > 0 ? (size_t)total : 1);
     if (p == NULL)
         (void)out_of_memory(total, what, err);
+    lease_note(p);
     return p;
 }
 
 void *mem_new_aligned(uint64_t align, uint64_t bytes, const char *what, struct fm_error *err)
 {
     void *p = NULL;
-    bool ok = bytes <= SIZE_MAX / 2 && !must_fail() &&
+    bool ok = bytes <= SIZE_MAX / 2 && !must_fail() && lease_allows(bytes) &&
               posix_memalign(&p, (size_t)align, bytes > 0 ? (size_t)bytes : 1) == 0;
     if (!ok) {
         (void)out_of_memory(bytes, what, err);
         return NULL;
     }
+    lease_note(p);
     return p;
 }
 
@@ -129,7 +259,13 @@ int mem_grow(void **array, size_t *capacity, size_t need, size_t element_bytes, 
     uint64_t total;
     if (!mem_mul(wanted, element_bytes, &total) || total > SIZE_MAX / 2)
         return out_of_memory(UINT64_MAX, what, err);
-    void *p = must_fail() ? NULL : realloc(*array, (size_t)total);
+    /* A small block stays until it is copied; a large one grows in place. */
+    const uint64_t old = lease != NULL && *array != NULL ? plat_block_bytes(*array) : 0;
+    if (must_fail() || !lease_allows(old >= LARGE_BLOCK && old <= total ? total - old : total))
+        return out_of_memory(total, what, err);
+    lease_forget(*array);
+    void *p = realloc(*array, (size_t)total);
+    lease_note(p != NULL ? p : *array);
     if (p == NULL)
         return out_of_memory(total, what, err);
     *array = p;
@@ -148,6 +284,7 @@ char *mem_strdup(const char *text, struct fm_error *err)
 
 void mem_free(void *p)
 {
+    lease_forget(p);
     free(p);
 }
 

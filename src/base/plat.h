@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "base/limits.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -172,6 +173,11 @@ uint64_t plat_memory_available(void);
 /* What is left of the limits of the groups listed in `own_groups` (/proc/self/cgroup), page cache
  * not counted; UINT64_MAX without a limit. `root` NULL is where the system mounts them. */
 uint64_t plat_cgroup_left(const char *own_groups, const char *root);
+/* The tightest limit of those groups and of the groups above them; UINT64_MAX without one. `file`
+ * is set to the file that states it, empty without one. */
+uint64_t plat_cgroup_limit(const char *own_groups, const char *root, char file[LIMIT_PATH_BYTES]);
+/* The same of this process. */
+uint64_t plat_memory_limit(char file[LIMIT_PATH_BYTES]);
 
 /* How scarce memory is. Counters begin anywhere: what they grow by tells. */
 struct plat_pressure {
@@ -198,6 +204,11 @@ uint64_t plat_resident_peak_bytes(void);
 bool plat_resident_peak_reset(void);
 /* Gives memory that was freed back to the system where the allocator can. */
 void plat_memory_trim(void);
+/* From now on, blocks of 128 KiB or more are given back as soon as they are freed, where the
+ * allocator can. Call it before there are other threads. */
+void plat_memory_return_large(void);
+/* Bytes that can be used of a block of malloc; 0 when unknown. */
+size_t plat_block_bytes(void *block);
 
 #ifdef __cplusplus
 }

@@ -15,6 +15,7 @@
 #endif
 #ifdef __APPLE__
 #include <mach/mach.h>
+#include <malloc/malloc.h>
 #include <sys/sysctl.h>
 #endif
 
@@ -90,18 +91,34 @@ static bool cgroup_path(char path[LIMIT_PATH_BYTES], const char *root, const cha
     return n > 0 && n < LIMIT_PATH_BYTES;
 }
 
+/* Without a limit version 1 writes the largest multiple of a page that fits into 63 bits. */
+#define CGROUP_NO_LIMIT ((uint64_t)INT64_MAX / 65536 * 65536)
+
+/* The limit of one group, and the file that states it. */
+static uint64_t cgroup_limit(const struct cgroup_files *files, const char *root, const char *group,
+                             char file[LIMIT_PATH_BYTES])
+{
+    const char *const names[] = {files->limit, files->throttle};
+    uint64_t limit = UINT64_MAX;
+    file[0] = '\0';
+    for (unsigned i = 0; i < 2 && names[i] != NULL; i++) {
+        char path[LIMIT_PATH_BYTES];
+        const uint64_t here = cgroup_path(path, root, group, names[i])
+                                  ? number_in_file(path, UINT64_MAX) : UINT64_MAX;
+        if (here >= limit || here >= CGROUP_NO_LIMIT)
+            continue;
+        limit = here;
+        memcpy(file, path, LIMIT_PATH_BYTES);
+    }
+    return limit;
+}
+
 /* What is left of one group's limit. Its page cache counts as usage but is given back when memory
  * is wanted; the model's own files would otherwise fill the group that runs it. */
 static uint64_t cgroup_left(const struct cgroup_files *files, const char *root, const char *group)
 {
     char path[LIMIT_PATH_BYTES];
-    if (!cgroup_path(path, root, group, files->limit))
-        return UINT64_MAX;
-    uint64_t limit = number_in_file(path, UINT64_MAX);
-    if (files->throttle != NULL && cgroup_path(path, root, group, files->throttle)) {
-        const uint64_t high = number_in_file(path, UINT64_MAX);
-        limit = high < limit ? high : limit;
-    }
+    const uint64_t limit = cgroup_limit(files, root, group, path);
     uint64_t usage = cgroup_path(path, root, group, files->usage) ? number_in_file(path, 0) : 0;
     uint64_t cache = 0;
     char stat[TEXT_BYTES];
@@ -164,6 +181,40 @@ uint64_t plat_cgroup_left(const char *own_groups, const char *root)
     uint64_t left = UINT64_MAX;
     each_group(own_groups, root, find_left, &left);
     return left;
+}
+
+struct found_limit {
+    uint64_t bytes;
+    char *file;
+};
+
+static void find_limit(void *ctx, const struct cgroup_files *files, const char *root, char *group)
+{
+    struct found_limit *found = ctx;
+    for (char *slash; ; *slash = '\0') {
+        char file[LIMIT_PATH_BYTES];
+        const uint64_t here = cgroup_limit(files, root, group, file);
+        if (here < found->bytes) {
+            found->bytes = here;
+            memcpy(found->file, file, LIMIT_PATH_BYTES);
+        }
+        slash = strrchr(group, '/');
+        if (slash == NULL)
+            return;
+    }
+}
+
+uint64_t plat_cgroup_limit(const char *own_groups, const char *root, char file[LIMIT_PATH_BYTES])
+{
+    struct found_limit found = {UINT64_MAX, file};
+    file[0] = '\0';
+    each_group(own_groups, root, find_limit, &found);
+    return found.bytes;
+}
+
+uint64_t plat_memory_limit(char file[LIMIT_PATH_BYTES])
+{
+    return plat_cgroup_limit("/proc/self/cgroup", NULL, file);
 }
 
 bool plat_parse_stall(const char *text, uint64_t *stall_us)
@@ -277,6 +328,18 @@ void plat_memory_trim(void)
 #endif
 }
 
+void plat_memory_return_large(void)
+{
+#ifdef __GLIBC__
+    (void)mallopt(M_MMAP_THRESHOLD, 128 << 10); /* fails only for values out of range */
+#endif
+}
+
+size_t plat_block_bytes(void *block)
+{
+    return malloc_usable_size(block);
+}
+
 void plat_give_back(void *at, uint64_t bytes)
 {
     if (bytes > 0)
@@ -318,6 +381,18 @@ uint64_t plat_cgroup_left(const char *own_groups, const char *root)
 {
     (void)own_groups, (void)root; /* Linux only */
     return UINT64_MAX;
+}
+
+uint64_t plat_cgroup_limit(const char *own_groups, const char *root, char file[LIMIT_PATH_BYTES])
+{
+    (void)own_groups, (void)root; /* Linux only */
+    file[0] = '\0';
+    return UINT64_MAX;
+}
+
+uint64_t plat_memory_limit(char file[LIMIT_PATH_BYTES])
+{
+    return plat_cgroup_limit(NULL, NULL, file);
 }
 
 uint64_t plat_memory_available(void)
@@ -385,6 +460,20 @@ void plat_refuse_large_pages(void *at, uint64_t bytes)
 
 void plat_memory_trim(void)
 {
+}
+
+void plat_memory_return_large(void)
+{
+}
+
+size_t plat_block_bytes(void *block)
+{
+#ifdef __APPLE__
+    return malloc_size(block);
+#else
+    (void)block;
+    return 0;
+#endif
 }
 
 #endif

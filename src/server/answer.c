@@ -22,7 +22,7 @@ struct answer {
     bool is_over, is_length;
     bool is_called; /* the only call there may be is whole: what follows is left out */
     bool is_held; /* to the grammar */
-    json_t *logprobs;
+    struct job_logprobs logprobs;
     int rc; /* of the function */
 };
 
@@ -30,14 +30,10 @@ struct answer {
 
 static void give(struct answer *a, const struct job_event *like, const char *text, size_t bytes)
 {
-    json_t *logprobs = NULL;
-    if (a->rc != 0)
-        return;
-    if (like->kind == JOB_CONTENT || like->kind == JOB_REASONING || like->kind == JOB_CHOICE_END) {
-        logprobs = a->logprobs;
-        a->logprobs = NULL;
-    }
-    a->rc = a->o.fn(a->o.ctx, like, text, bytes, logprobs);
+    const bool has_logprobs = like->kind == JOB_CONTENT || like->kind == JOB_REASONING ||
+                              like->kind == JOB_CHOICE_END;
+    if (a->rc == 0)
+        a->rc = a->o.fn(a->o.ctx, like, text, bytes, has_logprobs ? &a->logprobs : NULL);
 }
 
 static void take_call(struct answer *a, const struct message_event *event)
@@ -143,32 +139,21 @@ static int push_token(struct answer *a, int32_t id, struct fm_error *err)
     return rc;
 }
 
-static json_t *logprob_json(const struct answer *a, const struct fm_logprob *p)
-{
-    size_t bytes = 0;
-    const char *text = fm_token_text(a->o.model, p->id, &bytes);
-    json_t *raw = json_array();
-    for (size_t i = 0; i < bytes; i++)
-        (void)json_array_append_new(raw, json_integer((unsigned char)text[i]));
-    const double logprob = (double)p->logprob;
-    return json_pack("{s:o, s:f, s:o}", "token", text_json(text, bytes), "logprob",
-                     logprob > -9999 ? logprob : -9999.0, "bytes", raw);
-}
-
 static int note_logprobs(struct answer *a, const float *logits, int32_t id, struct fm_error *err)
 {
     struct fm_logprob chosen = {.id = id}, top[JOB_TOP_LOGPROBS_MAX];
+    struct job_logprobs *l = &a->logprobs;
     const int n = fm_logprobs(a->o.model, logits, &chosen, top, a->o.spec->n_top_logprobs);
     if (n < 0)
         return err_set(err, n, "the logits give no distribution: the weights are damaged");
-    json_t *entry = logprob_json(a, &chosen), *list = json_array();
-    for (int i = 0; i < n; i++)
-        (void)json_array_append_new(list, logprob_json(a, &top[i]));
-    if (a->logprobs == NULL)
-        a->logprobs = json_array();
-    if (json_object_set_new(entry, "top_logprobs", list) != 0 ||
-        json_array_append_new(a->logprobs, entry) != 0)
-        return err_set(err, FM_ERR_NOMEM, "no memory for the log probabilities");
+    l->n_each = 1 + (unsigned)n; /* as many as the vocabulary has, at every token the same */
+    const int rc = mem_grow((void **)&l->at, &l->capacity, l->n + l->n_each, sizeof *l->at,
+                            "the log probabilities", err);
+    if (rc != 0)
+        return rc;
+    l->at[l->n] = chosen;
+    memcpy(&l->at[l->n + 1], top, (size_t)n * sizeof *top);
+    l->n += l->n_each;
     return 0;
 }
 
@@ -317,7 +302,7 @@ void answer_close(struct answer *a)
         fm_decoder_close(a->decoder);
     fm_stop_close(a->stop);
     message_close(a->parts);
-    json_decref(a->logprobs);
+    mem_free(a->logprobs.at);
     text_buffer_clear(&a->arguments);
     mem_free(a);
 }

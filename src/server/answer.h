@@ -16,9 +16,9 @@ extern "C" {
 
 struct answer;
 
-/* `text` is borrowed; `logprobs` is given away. */
+/* `text` is borrowed; `logprobs` may be NULL, and what it holds is taken over. */
 typedef int answer_fn(void *ctx, const struct job_event *like, const char *text, size_t text_bytes,
-                      json_t *logprobs);
+                      struct job_logprobs *logprobs);
 
 struct answer_options {
     const struct fm_model *model;

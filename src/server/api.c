@@ -21,12 +21,12 @@ static uint64_t mix(uint64_t z)
     return z ^ z >> 31;
 }
 
-/* Differs at every call: the HTTP thread makes all of them. */
+/* Differs at every call on a thread, and from those of others by where its counter lies. */
 static uint64_t new_seed(void)
 {
-    static uint64_t state;
+    static _Thread_local uint64_t state;
     state += 0x9e3779b97f4a7c15ull + plat_now_ns();
-    return mix(state ^ (uint64_t)plat_wall_ns());
+    return mix(state ^ (uint64_t)plat_wall_ns() ^ mix((uint64_t)(uintptr_t)&state));
 }
 
 void api_new_id(const char *prefix, char id[40])
@@ -206,7 +206,7 @@ void api_call_clear(struct api_call *call)
         for (size_t k = 0; k < c->n_calls; k++)
             text_buffer_clear(&c->calls[k].arguments);
         mem_free(c->calls);
-        json_decref(c->logprobs);
+        mem_free(c->logprobs.at);
         text_buffer_clear(&c->reasoning);
         text_buffer_clear(&c->content);
     }
@@ -218,13 +218,44 @@ void api_call_clear(struct api_call *call)
     call->echo = call->request = call->items = NULL;
 }
 
-static bool add_logprobs(struct api_choice *c, json_t *logprobs)
+static bool add_logprobs(struct api_choice *c, const struct job_logprobs *logprobs)
 {
-    if (logprobs == NULL)
+    struct job_logprobs *l = &c->logprobs;
+    if (logprobs->n == 0)
         return true;
-    if (c->logprobs == NULL)
-        c->logprobs = json_array();
-    return json_array_extend(c->logprobs, logprobs) == 0;
+    if (mem_grow((void **)&l->at, &l->capacity, l->n + logprobs->n, sizeof *l->at,
+                 "the log probabilities", NULL) != 0)
+        return false;
+    memcpy(&l->at[l->n], logprobs->at, logprobs->n * sizeof *l->at);
+    l->n += logprobs->n;
+    l->n_each = logprobs->n_each;
+    return true;
+}
+
+static json_t *logprob_json(const struct fm_model *model, const struct fm_logprob *p)
+{
+    size_t bytes = 0;
+    const char *text = fm_token_text(model, p->id, &bytes);
+    json_t *raw = json_array();
+    for (size_t i = 0; i < bytes; i++)
+        (void)json_array_append_new(raw, json_integer((unsigned char)text[i]));
+    const double logprob = (double)p->logprob;
+    return json_pack("{s:o, s:f, s:o}", "token", text_json(text, bytes), "logprob",
+                     logprob > -9999 ? logprob : -9999.0, "bytes", raw);
+}
+
+json_t *api_logprobs_json(const struct api_call *call, const struct job_logprobs *l)
+{
+    json_t *list = l != NULL && l->n > 0 ? json_array() : NULL;
+    for (size_t i = 0; list != NULL && i + l->n_each <= l->n && !mem_lease_is_over();
+         i += l->n_each) {
+        json_t *entry = logprob_json(call->context->model, &l->at[i]), *top = json_array();
+        for (size_t k = 1; k < l->n_each; k++)
+            (void)json_array_append_new(top, logprob_json(call->context->model, &l->at[i + k]));
+        (void)json_object_set_new(entry, "top_logprobs", top);
+        (void)json_array_append_new(list, entry);
+    }
+    return list;
 }
 
 static bool collect(struct api_call *call, const struct job_event *event)
@@ -234,10 +265,10 @@ static bool collect(struct api_call *call, const struct job_event *event)
     struct api_choice *c = &call->choices[event->choice];
     switch (event->kind) {
     case JOB_REASONING:
-        return add_logprobs(c, event->logprobs) &&
+        return add_logprobs(c, &event->logprobs) &&
                text_buffer_add(&c->reasoning, event->text, event->text_bytes);
     case JOB_CONTENT:
-        return add_logprobs(c, event->logprobs) &&
+        return add_logprobs(c, &event->logprobs) &&
                text_buffer_add(&c->content, event->text, event->text_bytes);
     case JOB_CALL_BEGIN:
         if (mem_grow((void **)&c->calls, &c->cap_calls, c->n_calls + 1, sizeof *c->calls,
@@ -258,7 +289,7 @@ static bool collect(struct api_call *call, const struct job_event *event)
     case JOB_CHOICE_END:
         c->end = event->end;
         c->stop = event->stop;
-        return add_logprobs(c, event->logprobs);
+        return add_logprobs(c, &event->logprobs);
     default:
         return true;
     }

@@ -37,7 +37,7 @@ struct api_choice {
     struct text_buffer reasoning, content;
     struct api_call_made *calls;
     size_t n_calls, cap_calls;
-    json_t *logprobs;
+    struct job_logprobs logprobs;
     enum job_end end;
     unsigned stop;
 };
@@ -115,6 +115,9 @@ int api_add_prompt(struct api_call *call, struct job_spec *spec, int32_t *ids, s
 
 /* "data: JSON\n\n", with "event: NAME" before it where there is one. Takes the reference. */
 bool api_frame(struct api_call *call, const char *event, json_t *value);
+/* [{token, logprob, bytes, top_logprobs}]; NULL when there are none, or for want of memory. Ends
+ * early when the thread's lease is over: it is as large as nothing else that is sent. */
+json_t *api_logprobs_json(const struct api_call *call, const struct job_logprobs *logprobs);
 json_t *api_buffer_json(const struct text_buffer *buffer);
 
 /* Endpoints that only look: api_misc.c. Each adds JSON to the answer and

@@ -134,7 +134,7 @@ int api_count_tokens(const struct api_context *context, const json_t *body,
     if (rc == 0)
         rc = anthropic_conversation(body, context->recall, &c, error);
     if (rc == 0)
-        rc = conversation_ids(&c, context->model, &ids, &n_ids, error);
+        rc = conversation_ids(&c, context->model, 0, &ids, &n_ids, error);
     if (rc == 0)
         rc = answer_with(answer, json_pack("{s:I}", "input_tokens", (json_int_t)n_ids), error);
     fm_free(ids);

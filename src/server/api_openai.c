@@ -165,6 +165,15 @@ static int add_text_prompt(struct api_call *call, struct job_spec *spec, const j
     struct fm_error err = {0};
     int32_t *ids = NULL;
     size_t n_ids = 0;
+    struct fm_model_info info;
+    fm_model_info(call->context->model, &info);
+    const size_t bytes = json_string_length(text);
+    const size_t n_least = info.max_token_bytes > 0 ? bytes / info.max_token_bytes : 0;
+    if (n_least >= call->context->n_context)
+        return api_fail(&call->error, API_CONTEXT, "prompt", "prompt is too long: at least %zu "
+                        "tokens > %u maximum (%zu bytes, and no token has more than %u); send "
+                        "less, or raise the server's --context", n_least,
+                        call->context->n_context - 1, bytes, info.max_token_bytes);
     const int rc = fm_tokenize(call->context->model, json_string_value(text),
                                json_string_length(text), FM_TEXT_WITH_SPECIAL, &ids, &n_ids, &err);
     if (rc != 0)
@@ -269,19 +278,20 @@ static json_t *object_json(const struct api_call *call, const char *object, json
                      (json_int_t)call->created_s, "model", call->model, "choices", choices);
 }
 
-static json_t *chat_logprobs(json_t *list)
+static json_t *chat_logprobs(const struct api_call *call, const struct job_logprobs *logprobs)
 {
-    return list != NULL ? json_pack("{s:O, s:n}", "content", list, "refusal") : json_null();
+    json_t *list = api_logprobs_json(call, logprobs);
+    return list != NULL ? json_pack("{s:o, s:n}", "content", list, "refusal") : json_null();
 }
 
 /* Takes `delta`. */
-static bool chat_chunk(struct api_call *call, unsigned choice, json_t *delta, json_t *logprobs,
-                       const char *finish)
+static bool chat_chunk(struct api_call *call, unsigned choice, json_t *delta,
+                       const struct job_logprobs *logprobs, const char *finish)
 {
     json_t *one = json_pack("{s:i, s:o, s:s?}", "index", (int)choice, "delta", delta,
                             "finish_reason", finish);
     if (call->has_logprobs)
-        (void)json_object_set_new(one, "logprobs", chat_logprobs(logprobs));
+        (void)json_object_set_new(one, "logprobs", chat_logprobs(call, logprobs));
     json_t *chunk = object_json(call, "chat.completion.chunk", json_pack("[o]", one));
     if (call->wants_usage)
         (void)json_object_set_new(chunk, "usage", json_null());
@@ -335,10 +345,10 @@ static bool write_chat(struct api_call *call, const struct job_event *event)
     case JOB_PROGRESS:
         return write_progress(call, event);
     case JOB_REASONING:
-        return chat_chunk(call, choice, text_delta("reasoning_content", event), event->logprobs,
+        return chat_chunk(call, choice, text_delta("reasoning_content", event), &event->logprobs,
                           NULL);
     case JOB_CONTENT:
-        return chat_chunk(call, choice, text_delta("content", event), event->logprobs, NULL);
+        return chat_chunk(call, choice, text_delta("content", event), &event->logprobs, NULL);
     case JOB_CALL_BEGIN:
         return chat_chunk(call, choice,
                           json_pack("{s:[{s:i, s:s, s:s, s:{s:s, s:s}}]}", "tool_calls", "index",
@@ -354,7 +364,7 @@ static bool write_chat(struct api_call *call, const struct job_event *event)
     case JOB_CALL_END:
         return true;
     case JOB_CHOICE_END:
-        return chat_chunk(call, choice, json_object(), event->logprobs, finish_of(event->end));
+        return chat_chunk(call, choice, json_object(), &event->logprobs, finish_of(event->end));
     case JOB_DONE:
         return write_done(call, "chat.completion.chunk");
     case JOB_FAILED:
@@ -389,7 +399,7 @@ static json_t *whole_chat(const struct api_call *call)
         if (c->n_calls > 0)
             (void)json_object_set_new(message, "tool_calls", calls_json(c));
         json_t *one = json_pack("{s:i, s:o, s:o, s:s}", "index", (int)i, "message", message,
-                                "logprobs", call->has_logprobs ? chat_logprobs(c->logprobs)
+                                "logprobs", call->has_logprobs ? chat_logprobs(call, &c->logprobs)
                                                                : json_null(),
                                 "finish_reason", finish_of(c->end));
         (void)json_array_append_new(choices, one);
@@ -400,10 +410,11 @@ static json_t *whole_chat(const struct api_call *call)
 }
 
 /* The older form: lists side by side. */
-static json_t *text_logprobs(const json_t *list, bool has_logprobs)
+static json_t *text_logprobs(const struct api_call *call, const struct job_logprobs *logprobs)
 {
-    if (!has_logprobs)
+    if (!call->has_logprobs)
         return json_null();
+    json_t *list = api_logprobs_json(call, logprobs);
     json_t *tokens = json_array(), *values = json_array(), *tops = json_array();
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *entry = json_array_get(list, i), *top;
@@ -416,16 +427,17 @@ static json_t *text_logprobs(const json_t *list, bool has_logprobs)
         (void)json_array_append(values, json_object_get(entry, "logprob"));
         (void)json_array_append_new(tops, best);
     }
+    json_decref(list);
     return json_pack("{s:o, s:o, s:o, s:[]}", "tokens", tokens, "token_logprobs", values,
                      "top_logprobs", tops, "text_offset");
 }
 
 /* Takes `text`. */
 static bool text_chunk(struct api_call *call, unsigned choice, json_t *text,
-                       const json_t *logprobs, const char *finish)
+                       const struct job_logprobs *logprobs, const char *finish)
 {
     json_t *one = json_pack("{s:i, s:o, s:o, s:s?}", "index", (int)choice, "text", text, "logprobs",
-                            text_logprobs(logprobs, call->has_logprobs), "finish_reason", finish);
+                            text_logprobs(call, logprobs), "finish_reason", finish);
     return api_frame(call, NULL, object_json(call, "text_completion", json_pack("[o]", one)));
 }
 
@@ -439,9 +451,9 @@ static bool write_completions(struct api_call *call, const struct job_event *eve
         return write_progress(call, event);
     case JOB_CONTENT:
         return text_chunk(call, event->choice, text_json(event->text, event->text_bytes),
-                          event->logprobs, NULL);
+                          &event->logprobs, NULL);
     case JOB_CHOICE_END:
-        return text_chunk(call, event->choice, json_string(""), event->logprobs,
+        return text_chunk(call, event->choice, json_string(""), &event->logprobs,
                           finish_of(event->end));
     case JOB_DONE:
         return write_done(call, "text_completion");
@@ -464,7 +476,7 @@ static json_t *whole_completions(const struct api_call *call)
         (void)text_buffer_add(&text, text_buffer_text(&c->content), c->content.n);
         json_t *one = json_pack("{s:i, s:o, s:o, s:s}", "index", (int)i, "text",
                                 api_buffer_json(&text), "logprobs",
-                                text_logprobs(c->logprobs, call->has_logprobs), "finish_reason",
+                                text_logprobs(call, &c->logprobs), "finish_reason",
                                 finish_of(c->end));
         (void)json_array_append_new(choices, one);
         text_buffer_clear(&text);

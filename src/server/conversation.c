@@ -290,21 +290,66 @@ static int template_fault(int rc, const struct fm_error *err, struct api_error *
                     "conversation: %s; send fewer or simpler messages", err->text);
 }
 
-int conversation_ids(struct conversation *c, const struct fm_model *model, int32_t **ids,
-                     size_t *n_ids, struct api_error *error)
+/* Content that every template writes out. */
+static size_t content_bytes(const json_t *message)
+{
+    const char *role = json_string_value(json_object_get(message, "role"));
+    const json_t *content = json_object_get(message, "content");
+    const char *text = json_string_value(content);
+    size_t begin = 0, end = json_string_length(content);
+    if (role == NULL || strcmp(role, "assistant") == 0)
+        return 0; /* of which reasoning may be left out */
+    while (begin < end && strchr(" \t\r\n", text[begin]) != NULL)
+        begin++; /* templates may trim it */
+    while (end > begin && strchr(" \t\r\n", text[end - 1]) != NULL)
+        end--;
+    return end - begin;
+}
+
+/* Refuses what surely has more than max_tokens tokens before anything is rendered: every message
+ * has one for its role, and the content has one for every so many bytes. */
+static int check_size(const struct conversation *c, const struct fm_model *model,
+                      size_t max_tokens, struct api_error *error)
+{
+    struct fm_model_info info;
+    const size_t n_messages = json_array_size(c->messages);
+    size_t bytes = 0;
+    fm_model_info(model, &info);
+    if (max_tokens == 0 || info.max_token_bytes == 0)
+        return 0;
+    for (size_t i = 0; i < n_messages; i++)
+        bytes += content_bytes(json_array_get(c->messages, i));
+    const size_t n_least = bytes / info.max_token_bytes;
+    if (n_messages > max_tokens)
+        return api_fail(error, API_CONTEXT, "messages", "prompt is too long: %zu messages > %zu "
+                        "tokens maximum, and each has one at least; send fewer, or raise the "
+                        "server's --context", n_messages, max_tokens);
+    if (n_least > max_tokens)
+        return api_fail(error, API_CONTEXT, "messages", "prompt is too long: at least %zu tokens > "
+                        "%zu maximum (%zu bytes, and no token has more than %u); send less, or "
+                        "raise the server's --context", n_least, max_tokens, bytes,
+                        info.max_token_bytes);
+    return 0;
+}
+
+int conversation_ids(struct conversation *c, const struct fm_model *model, size_t max_tokens,
+                     int32_t **ids, size_t *n_ids, struct api_error *error)
 {
     struct fm_error err = {0};
     struct text_buffer text = {0};
-    const struct fm_chat_options now = clock_now();
+    struct fm_chat_options now = clock_now();
+    now.max_tokens = max_tokens;
     *ids = NULL;
     *n_ids = 0;
-    if (check(c, error) != 0)
+    if (check(c, error) != 0 || check_size(c, model, max_tokens, error) != 0)
         return -1;
     int rc = write_conversation(c, &text)
                  ? fm_tokenize_messages(model, text_buffer_text(&text), text.n, &now, ids, n_ids,
                                         &err)
                  : err_set(&err, FM_ERR_NOMEM, "no memory for the conversation");
     text_buffer_clear(&text);
+    if (rc == FM_ERR_ARG && *n_ids > 0)
+        return api_fail(error, API_CONTEXT, "messages", "prompt is too long: %s", err.text);
     return rc == 0 ? 0 : template_fault(rc, &err, error);
 }
 
@@ -348,7 +393,8 @@ int conversation_encode(struct conversation *c, struct api_call *call, struct jo
 {
     int32_t *ids = NULL;
     size_t n_ids = 0;
-    if (conversation_ids(c, call->context->model, &ids, &n_ids, &call->error) != 0)
+    if (conversation_ids(c, call->context->model, call->context->n_context - 1, &ids, &n_ids,
+                         &call->error) != 0)
         return -1;
     spec->is_chat = true;
     spec->is_thinking = is_thinking(call->context->model, ids, n_ids);

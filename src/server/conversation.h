@@ -57,9 +57,10 @@ int content_text(const json_t *content, const char *path, struct text_buffer *ou
 
 /* Renders and tokenizes it into the job's prompt. */
 int conversation_encode(struct conversation *c, struct api_call *call, struct job_spec *spec);
-/* The same apart from a call: ids freed with fm_free. */
-int conversation_ids(struct conversation *c, const struct fm_model *model, int32_t **ids,
-                     size_t *n_ids, struct api_error *error);
+/* The same apart from a call: ids freed with fm_free. A conversation that surely has more than
+ * max_tokens (0: any number) is refused before it is tokenized. */
+int conversation_ids(struct conversation *c, const struct fm_model *model, size_t max_tokens,
+                     int32_t **ids, size_t *n_ids, struct api_error *error);
 int conversation_render(struct conversation *c, const struct fm_model *model, char **text,
                         size_t *bytes, struct api_error *error);
 

@@ -65,32 +65,56 @@ void http_give_up(struct request *r)
     http_resume(r);
 }
 
-static void take_event(struct request *r, const struct job_event *event)
+/* False for want of memory. */
+static bool take_event(struct request *r, const struct job_event *event)
 {
+    const size_t n_before = r->out.n;
     if (event->kind == JOB_DONE || event->kind == JOB_FAILED) {
         jobs_usage(r->server->jobs, r->job, &r->usage);
         r->call.usage = r->usage;
-        r->is_over = true;
     }
     if (event->kind == JOB_FAILED) {
         (void)api_fail(&r->call.error, api_fault_of(event->code), NULL, "%s", event->text);
         r->error = r->call.error;
         r->server->n_errors += !r->is_gone;
     }
-    if (!api_call_take(&r->call, event))
-        http_give_up(r); /* no memory: the client sees a connection that breaks */
+    if (!api_call_take(&r->call, event) || r->lease.wanted > 0) {
+        r->out.n = n_before;
+        return false;
+    }
+    r->is_over = event->kind == JOB_DONE || event->kind == JOB_FAILED;
+    return true;
+}
+
+/* Ends an answer that there is no memory for. */
+static void fail_for_memory(struct request *r)
+{
+    const struct job_event failed = {.kind = JOB_FAILED};
+    jobs_cancel(r->server->jobs, r->job);
+    (void)http_refuse_memory(&r->lease, &r->call.error);
+    r->error = r->call.error;
+    r->is_over = true;
+    if (r->call.is_stream && !r->call.api->write(&r->call, &failed))
+        http_give_up(r); /* the client sees a connection that breaks */
 }
 
 void http_take_events(struct request *r)
 {
     const size_t n_before = r->out.n;
-    struct job_event *event = jobs_take_events(r->server->jobs, r->job), *next;
-    for (; event != NULL; event = next) {
+    struct job_event *first = jobs_take_events(r->server->jobs, r->job), *next;
+    bool is_good = true;
+    mem_lease_enter(&r->lease);
+    for (struct job_event *event = first; event != NULL && is_good; event = event->next)
+        is_good = r->is_gone || r->is_over || take_event(r, event);
+    mem_lease_leave();
+    for (struct job_event *event = first; event != NULL; event = next) {
         next = event->next;
-        if (!r->is_gone)
-            take_event(r, event);
         job_event_free(event);
     }
+    if (!is_good && r->lease.wanted > 0)
+        fail_for_memory(r);
+    else if (!is_good)
+        http_give_up(r); /* no memory: the client sees a connection that breaks */
     if (r->out.n != n_before)
         r->written_ns = plat_now_ns();
     if (r->out.n > r->out_at || r->is_over)
@@ -110,21 +134,17 @@ static uint64_t session_key(const struct request *r)
     return 0;
 }
 
-static enum MHD_Result begin_call(struct request *r, const json_t *body)
+static enum MHD_Result begin_call(struct request *r)
 {
     struct fm_error err = {0};
     struct job_spec spec;
-    r->has_call = true;
-    int rc = api_call_read(&r->call, r->route->api, &r->server->context, body, &r->body, &spec);
+    const enum MHD_Result result = http_answer_prepared(r, &spec);
+    if (!r->has_call || r->error.fault != API_GOOD)
+        return result;
     r->call.out = &r->out;
-    text_buffer_clear(&r->body);
-    if (rc != 0) {
-        r->error = r->call.error;
-        return reply_error(r);
-    }
     const uint64_t key = session_key(r);
     spec.key = key != 0 ? key : spec.key;
-    rc = jobs_submit(r->server->jobs, &spec, r, &r->job, &err);
+    const int rc = jobs_submit(r->server->jobs, &spec, r, &r->job, &err);
     if (rc != 0) {
         (void)api_fail(&r->error, api_fault_of(rc), NULL, "%s", err.text);
         return reply_error(r);
@@ -140,37 +160,22 @@ static enum MHD_Result begin_call(struct request *r, const json_t *body)
 /* Of a call that was not streamed. */
 static enum MHD_Result end_call(struct request *r)
 {
-    if (r->is_gone)
-        return MHD_NO;
     if (r->error.fault != API_GOOD)
         return reply_error(r);
-    return reply_json(r, 200, r->call.api->whole(&r->call));
+    mem_lease_enter(&r->lease);
+    json_t *whole = r->call.api->whole(&r->call);
+    const bool is_good = text_add_json(&r->out, whole) && r->lease.wanted == 0;
+    json_decref(whole);
+    mem_lease_leave();
+    if (is_good)
+        return reply_kept(r, 200);
+    if (r->lease.wanted == 0)
+        return MHD_NO;
+    (void)http_refuse_memory(&r->lease, &r->error);
+    return reply_error(r);
 }
 
 /* ---- requests ------------------------------------------------------------------------------- */
-
-static enum MHD_Result answer_body(struct request *r)
-{
-    json_error_t why;
-    struct text_buffer answer = {0};
-    json_t *body = json_read(text_buffer_text(&r->body), r->body.n, &why);
-    enum MHD_Result result;
-    if (body == NULL) {
-        text_buffer_clear(&r->body);
-        (void)api_fail(&r->error, API_BAD, NULL, "the body is not JSON: line %d, column %d: %s",
-                       why.line, why.column, why.text);
-        return reply_error(r);
-    }
-    if (r->route->api != NULL)
-        result = begin_call(r, body);
-    else if (r->route->look(&r->server->context, body, &answer, &r->error) == 0)
-        result = reply_bytes(r, 200, "application/json", text_buffer_text(&answer), answer.n);
-    else
-        result = reply_error(r);
-    text_buffer_clear(&answer);
-    json_decref(body);
-    return result;
-}
 
 /* What is known to be wrong from the headers alone. */
 static void check_headers(struct request *r)
@@ -194,6 +199,7 @@ static void check_headers(struct request *r)
     else if (length != NULL && strtoull(length, &end, 10) > most)
         (void)api_fail(&r->error, API_TOO_LARGE, NULL, "the request has %s bytes and at most %llu "
                        "are taken", length, (unsigned long long)most);
+    r->length = length != NULL ? strtoull(length, NULL, 10) : 0;
 }
 
 static struct request *new_request(struct server *server, struct MHD_Connection *connection,
@@ -206,6 +212,7 @@ static struct request *new_request(struct server *server, struct MHD_Connection 
         return NULL;
     r->server = server;
     r->connection = connection;
+    r->lease.account = &server->account;
     r->client = info != NULL ? info->socket_context : NULL;
     r->began_ns = plat_now_ns();
     (void)snprintf(r->method, sizeof r->method, "%s", method);
@@ -235,19 +242,30 @@ enum MHD_Result http_handle(void *ctx, struct MHD_Connection *connection, const 
         if (strcmp(method, "OPTIONS") == 0)
             return reply_preflight(r);
         check_headers(r);
-        return r->error.fault != API_GOOD ? reply_error(r) : MHD_YES;
+        if (r->error.fault != API_GOOD)
+            return reply_error(r);
+        /* Where there is no memory for the body, it is read and dropped: a client that is still
+         * sending would not see an answer before its end. */
+        http_check_length(r);
+        return MHD_YES;
     }
     if (*upload_bytes > 0) {
         if (r->body.n + *upload_bytes > server->options.request_bytes ||
-            !text_buffer_add(&r->body, upload, *upload_bytes))
+            !http_add_body(r, upload, *upload_bytes))
             return MHD_NO; /* sent in chunks, so that nobody knew: the connection breaks */
         *upload_bytes = 0;
         return MHD_YES;
     }
     r->is_read = true;
+    if (r->is_gone)
+        return MHD_NO;
     if (r->has_call)
         return end_call(r);
-    return is_get(r) ? r->route->get(r) : answer_body(r);
+    if (r->error.fault != API_GOOD)
+        return reply_error(r);
+    if (is_get(r))
+        return r->route->get(r);
+    return r->task != NULL ? begin_call(r) : http_prepare(r);
 }
 
 /* ---- the end -------------------------------------------------------------------------------- */
@@ -286,6 +304,25 @@ static void log_request(const struct request *r)
     o->log(o->ctx, line);
 }
 
+/* Frees all that the request has. What is left of its lease is the job's specification. */
+static void free_request(struct request *r)
+{
+    http_drop_task(r);
+    mem_lease_enter(&r->lease);
+    if (r->has_call)
+        api_call_clear(&r->call);
+    text_buffer_clear(&r->body);
+    text_buffer_clear(&r->out);
+    mem_lease_leave();
+    if (r->job == NULL)
+        r->lease.used = 0;
+    http_give_memory(r);
+    if (r->job != NULL) {
+        job_disown(r->job, r->lease.taken);
+        jobs_release(r->server->jobs, r->job);
+    }
+}
+
 void http_completed(void *ctx, struct MHD_Connection *connection, void **state,
                     enum MHD_RequestTerminationCode code)
 {
@@ -298,18 +335,11 @@ void http_completed(void *ctx, struct MHD_Connection *connection, void **state,
     if (r->job != NULL && !r->is_over)
         jobs_cancel(server->jobs, r->job);
     log_request(r);
-    if (r->job != NULL) {
-        job_disown(r->job);
-        jobs_release(server->jobs, r->job);
-    }
     if (r->client != NULL) {
         r->client->request = NULL;
         r->client->since_ns = plat_now_ns();
     }
-    if (r->has_call)
-        api_call_clear(&r->call);
-    text_buffer_clear(&r->body);
-    text_buffer_clear(&r->out);
+    free_request(r);
     server->n_requests--;
     server->n_served++;
     server->n_bytes += r->n_sent;

@@ -6,6 +6,7 @@
 
 #include "server/api.h"
 #include "server/jobs.h"
+#include "server/jobs_prepare.h"
 #include "server/server.h"
 #include "server/web.h"
 
@@ -36,7 +37,12 @@ struct request {
     bool is_suspended; /* it waits for its job */
     bool is_over;      /* the answer is whole */
     bool is_gone;      /* the client went away */
+    uint64_t length; /* announced for the body; 0: none was */
     struct text_buffer body;
+    uint64_t n_dropped;     /* bytes of the body that came after it was refused */
+    struct mem_lease lease; /* of everything here; the task's while there is one */
+    struct prepare_task *task; /* NULL: the body is not read, or it has been */
+    bool is_prepared;          /* the task is done */
     struct api_error error;
     unsigned status;
     uint64_t n_sent;
@@ -45,7 +51,7 @@ struct request {
     struct job *job;
     bool has_call;
     struct api_call call;
-    struct text_buffer out; /* of a stream; what was sent is cut off */
+    struct text_buffer out; /* of a stream: what was sent is cut off; or the whole answer */
     size_t out_at;
     uint64_t written_ns; /* when something was last added to it */
     struct job_usage usage;
@@ -54,6 +60,8 @@ struct request {
 struct server {
     struct server_options options;
     struct api_context context;
+    struct mem_account account; /* memory of requests: bodies, what is made of them, answers */
+    struct preparers *preparers;
     struct jobs *jobs;
     struct recall *recall;
     struct MHD_Daemon *daemon;
@@ -93,6 +101,27 @@ void http_resume(struct request *request);
 /* The client went away. */
 void http_give_up(struct request *request);
 
+/* ---- http_prepare.c ---- */
+
+/* Why a lease has refused memory: too large for any request, or try again. Returns -1. */
+int http_refuse_memory(const struct mem_lease *lease, struct api_error *error);
+/* Refuses an announced length that the memory for requests cannot hold now. */
+void http_check_length(struct request *r);
+/* Takes a part of the body. After a refusal, which is r->error, it only counts what is dropped;
+ * false: that is too much. */
+bool http_add_body(struct request *r, const char *bytes, size_t n);
+/* Gives back what the lease has taken and no longer uses. */
+void http_give_memory(struct request *r);
+/* Has the body read by another thread; the connection waits. */
+enum MHD_Result http_prepare(struct request *r);
+/* The task is done: the connection goes on. */
+void http_prepared(struct prepare_task *task);
+/* Nobody waits for it. */
+void http_drop_task(struct request *r);
+/* Takes what the task made. Replies, unless it is a call without an error: then r->call and the
+ * specification are set. */
+enum MHD_Result http_answer_prepared(struct request *r, struct job_spec *spec);
+
 /* ---- http_reply.c ---- */
 
 /* A file of the page, or 304 where the browser has it. */
@@ -100,6 +129,7 @@ enum MHD_Result reply_page(struct request *r, const struct web_file *file);
 enum MHD_Result reply_bytes(struct request *r, unsigned status, const char *type,
                             const void *bytes, size_t n);
 enum MHD_Result reply_json(struct request *r, unsigned status, json_t *value); /* takes it */
+enum MHD_Result reply_kept(struct request *r, unsigned status); /* r->out, which is JSON */
 enum MHD_Result reply_error(struct request *r); /* r->error */
 enum MHD_Result reply_stream(struct request *r);
 enum MHD_Result reply_preflight(struct request *r);

@@ -141,6 +141,15 @@ enum MHD_Result reply_json(struct request *r, unsigned status, json_t *value)
     return result;
 }
 
+enum MHD_Result reply_kept(struct request *r, unsigned status)
+{
+    r->n_sent += r->out.n;
+    return queue(r, status, "application/json",
+                 MHD_create_response_from_buffer(r->out.n,
+                                                 (void *)(uintptr_t)text_buffer_text(&r->out),
+                                                 MHD_RESPMEM_PERSISTENT));
+}
+
 enum MHD_Result reply_error(struct request *r)
 {
     return reply_json(r, api_status(r->error.fault, r->dialect),

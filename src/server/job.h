@@ -9,6 +9,7 @@
 
 #include <jansson.h>
 
+#include "base/lease.h"
 #include "flashmoe.h"
 
 #ifdef __cplusplus
@@ -65,6 +66,14 @@ enum job_event_kind {
 /* Why an answer ended. */
 enum job_end { JOB_END_STOP, JOB_END_STRING, JOB_END_LENGTH, JOB_END_CALLS };
 
+/* Log probabilities of tokens, n_each entries for each: the chosen one and its alternatives. Eight
+ * bytes an entry: as JSON each takes more than a kilobyte, so that is made when it is sent. */
+struct job_logprobs {
+    struct fm_logprob *at; /* freed with mem_free */
+    size_t n, capacity;
+    unsigned n_each;
+};
+
 struct job_event {
     struct job_event *next;
     enum job_event_kind kind;
@@ -75,13 +84,18 @@ struct job_event {
     enum job_end end;
     unsigned stop; /* the stop string, of JOB_END_STRING */
     uint64_t n_prompt, n_cached, n_done;
-    json_t *logprobs; /* of the tokens since the last event that had some; NULL: none */
+    struct job_logprobs logprobs; /* of the tokens since the last event that had some */
+    struct mem_account *account;  /* to which `bytes` are given back; NULL: none were taken */
+    uint64_t bytes;
     char id[32], name[256];
     size_t text_bytes;
     char text[];
 };
 
 enum { JOB_ERR_TIME = -100, JOB_ERR_SHUTDOWN = -101, JOB_ERR_BUSY = -102 };
+/* What job_emit fails with when the memory for requests is in use; its sentence. */
+#define JOB_ERR_MEMORY JOB_ERR_BUSY
+#define JOB_MEMORY_TEXT "the memory for requests is in use (--request-memory): try again later"
 
 /* What a job came to. */
 struct job_usage {

@@ -15,10 +15,13 @@
 #define PICTURE_NS 200000000u
 #define PICTURE_WANTED_NS 3000000000u /* how long one that was asked for is renewed */
 #define IDLE_BEFORE_KEEP_S 3
+#define COLLECT_BYTES (64u << 10)
 #define KEEP_LEAST 256 /* tokens that are worth a file */
 
 struct jobs {
     struct engine engine;
+    struct mem_account *account;
+    struct preparers *preparers;
     void (*notify)(void *ctx);
     void *notify_ctx;
     pthread_t thread;
@@ -62,7 +65,9 @@ void job_spec_clear(struct job_spec *spec)
 
 void job_event_free(struct job_event *event)
 {
-    json_decref(event->logprobs);
+    if (event->account != NULL)
+        mem_account_give(event->account, event->bytes);
+    mem_free(event->logprobs.at);
     mem_free(event);
 }
 
@@ -89,28 +94,51 @@ static bool must_tell(struct jobs *js, bool at_once)
     return true;
 }
 
+/* An event like this one, whose bytes are taken from the account; NULL for want of memory. The last
+ * event of a job is free, so that its failure can always be told. */
+static struct job_event *new_event(struct jobs *js, const struct job_event *like, const char *text,
+                                   size_t bytes, struct job_logprobs *logprobs, bool is_last)
+{
+    const size_t n_logprobs = logprobs != NULL ? logprobs->capacity : 0;
+    const uint64_t all = sizeof *like + bytes + 1 + n_logprobs * sizeof *logprobs->at;
+    if (!is_last && !mem_account_take(js->account, all, 0))
+        return NULL;
+    struct job_event *event = mem_new(1, sizeof *event + bytes + 1, "an event", NULL);
+    if (event == NULL) {
+        if (!is_last)
+            mem_account_give(js->account, all);
+        return NULL;
+    }
+    *event = *like;
+    event->account = is_last ? NULL : js->account;
+    event->bytes = all;
+    event->text_bytes = bytes;
+    memcpy(event->text, text, bytes);
+    if (logprobs != NULL) {
+        event->logprobs = *logprobs;
+        *logprobs = (struct job_logprobs){0};
+    }
+    return event;
+}
+
 int job_emit(void *ctx, const struct job_event *like, const char *text, size_t bytes,
-             json_t *logprobs)
+             struct job_logprobs *logprobs)
 {
     struct job *job = ctx;
     struct jobs *js = job->jobs;
-    struct job_event *event = mem_new(1, sizeof *event + bytes + 1, "an event", NULL);
-    if (event == NULL) {
-        json_decref(logprobs);
-        return FM_ERR_NOMEM;
-    }
-    *event = *like;
-    event->logprobs = logprobs;
-    event->text_bytes = bytes;
-    memcpy(event->text, text, bytes);
     const bool is_last = like->kind == JOB_DONE || like->kind == JOB_FAILED;
+    struct job_event *event = new_event(js, like, text, bytes, logprobs, is_last);
+    if (event == NULL)
+        return JOB_ERR_MEMORY;
     const bool is_said = like->kind != JOB_STARTED && like->kind != JOB_PROGRESS;
     const bool at_once = is_last || (is_said && !job->has_spoken);
     job->has_spoken |= is_said;
     lock(js);
     *(job->first == NULL ? &job->first : &job->last->next) = event;
     job->last = event;
-    if (job->spec.is_stream || is_last)
+    job->event_bytes += event->bytes;
+    /* What is not streamed is collected by the other thread now and then, where it takes less. */
+    if (job->spec.is_stream || is_last || job->event_bytes > COLLECT_BYTES)
         list_ready(js, job);
     const bool tells = job->is_ready && must_tell(js, at_once);
     unlock(js);
@@ -133,6 +161,8 @@ static void job_free(struct job *job)
         job_event_free(event);
     }
     job_spec_clear(&job->spec);
+    if (job->spec_bytes > 0)
+        preparers_give(job->jobs->preparers, job->spec_bytes);
     mem_free(job);
 }
 
@@ -199,9 +229,10 @@ void *job_owner(const struct job *job)
     return job->owner;
 }
 
-void job_disown(struct job *job)
+void job_disown(struct job *job, uint64_t bytes)
 {
     job->owner = NULL;
+    job->spec_bytes = bytes;
 }
 
 const struct job_spec *job_spec(const struct job *job)
@@ -214,6 +245,7 @@ struct job_event *jobs_take_events(struct jobs *js, struct job *job)
     lock(js);
     struct job_event *first = job->first;
     job->first = job->last = NULL;
+    job->event_bytes = 0;
     unlock(js);
     return first;
 }
@@ -381,6 +413,8 @@ void job_leave(struct job *job, int code, const char *why)
     js->stats.n_running = js->engine.n_running;
     unlock(js);
     const struct job_event like = {.kind = code == 0 ? JOB_DONE : JOB_FAILED, .code = code};
+    if (code == JOB_ERR_MEMORY && why[0] == '\0')
+        why = JOB_MEMORY_TEXT;
     (void)job_emit(job, &like, why, strlen(why), NULL); /* the connection then ends without it */
     jobs_release(js, job);
 }
@@ -533,6 +567,8 @@ int jobs_open(const struct jobs_options *options, struct jobs **out, struct fm_e
     (void)pthread_cond_init(&js->has_work, NULL);
     js->notify = options->notify;
     js->notify_ctx = options->ctx;
+    js->account = options->account;
+    js->preparers = options->preparers;
     js->stats.n_queue = options->n_queue;
     js->stats.n_parallel = options->n_parallel;
     int rc = open_engine(&js->engine, options, err);

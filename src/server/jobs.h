@@ -9,6 +9,7 @@
 #define FLASHMOE_SERVER_JOBS_H
 
 #include "server/job.h"
+#include "server/jobs_prepare.h"
 #include "server/recall.h"
 #include "text/text_buffer.h"
 
@@ -23,6 +24,8 @@ struct jobs_options {
     struct fm_model *model;
     struct fm_snapshots *snapshots; /* borrowed; NULL: none are kept */
     struct recall *recall;          /* borrowed */
+    struct mem_account *account;    /* what events take from; borrowed */
+    struct preparers *preparers;    /* where memory is given back; borrowed */
     unsigned n_parallel, n_sessions; /* jobs together; sessions that stay in memory */
     unsigned n_queue;                /* jobs that may wait */
     void (*notify)(void *ctx);       /* on the engine thread */
@@ -40,9 +43,11 @@ int jobs_submit(struct jobs *jobs, struct job_spec *spec, void *owner, struct jo
 /* A job that has news, with a reference to be released. NULL: none, and the caller looks again when
  * it is notified and, unless that is 0, at *look_ns on plat_now_ns's clock. */
 struct job *jobs_next_ready(struct jobs *jobs, uint64_t *look_ns);
-/* What jobs_submit was given, until it is disowned. Both are the HTTP thread's alone. */
+/* What jobs_submit was given, until it is disowned. Both are the HTTP thread's alone. A job that is
+ * disowned takes over `bytes` of the account, which its specification has, to give them back when
+ * it is freed. */
 void *job_owner(const struct job *job);
-void job_disown(struct job *job);
+void job_disown(struct job *job, uint64_t bytes);
 const struct job_spec *job_spec(const struct job *job);
 /* All its events so far, in order; free each with job_event_free. */
 struct job_event *jobs_take_events(struct jobs *jobs, struct job *job);

@@ -14,6 +14,7 @@ extern "C" {
 struct job {
     struct job_spec spec;
     void *owner;
+    uint64_t spec_bytes; /* of the account, to be given back; the request's until it is disowned */
     uint64_t submitted_ns;
 
     /* Under the lock. */
@@ -22,6 +23,7 @@ struct job {
     bool is_ready;     /* in the list of those with news */
     struct job *next_queued, *next_ready;
     struct job_event *first, *last;
+    uint64_t event_bytes; /* of the account, in these events */
     struct job_usage usage;
 
     /* The engine thread's. */
@@ -71,7 +73,7 @@ bool engine_picture(const struct engine *e, struct text_buffer *out);
 
 /* Adds an event like this one. An answer_fn whose ctx is the job. */
 int job_emit(void *job, const struct job_event *like, const char *text, size_t text_bytes,
-             json_t *logprobs);
+             struct job_logprobs *logprobs);
 bool job_is_cancelled(const struct job *job);
 /* The engine has done with it: settles the usage, adds the last event, drops its reference. */
 void job_leave(struct job *job, int code, const char *why);

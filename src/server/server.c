@@ -26,6 +26,7 @@
 #define RECALL_BYTES ((size_t)32 << 20)
 #define RECALL_CALLS 4096
 #define HEADER_BYTES (32u << 10)
+#define CONNECTION_BYTES (HEADER_BYTES + (4u << 10)) /* the library's memory of one, and ours */
 
 /* ---- waking --------------------------------------------------------------------------------- */
 
@@ -98,11 +99,12 @@ static void tick_request(struct server *s, struct client *c, uint64_t now_ns, bo
     struct request *r = c->request;
     if (!r->is_read && now_ns - r->began_ns > BODY_NS)
         (void)shutdown(c->fd, SHUT_RDWR);
-    if (r->job == NULL || !r->is_suspended)
+    if (!r->is_suspended)
         return;
     if (peeks && is_closed(c->fd)) {
         http_give_up(r);
-    } else if (r->call.is_stream && !r->is_over && now_ns - r->written_ns >= PING_NS) {
+    } else if (r->job != NULL && r->call.is_stream && !r->is_over &&
+               now_ns - r->written_ns >= PING_NS) {
         r->written_ns = now_ns;
         if (text_buffer_add(&r->out, r->call.api->ping, strlen(r->call.api->ping)))
             http_resume(r);
@@ -168,6 +170,8 @@ static int wait_select(struct server *s)
 
 static void take_news(struct server *s)
 {
+    for (struct prepare_task *task; (task = preparers_next_done(s->preparers)) != NULL;)
+        http_prepared(task);
     for (struct job *job; (job = jobs_next_ready(s->jobs, &s->look_ns)) != NULL;) {
         struct request *r = job_owner(job);
         if (r != NULL)
@@ -186,14 +190,23 @@ static void see_stops(struct server *s, int *n_seen)
             (void)close(fd);
         s->listen_fd = -1;
         s->stop_ns = now_ns;
+        preparers_stop(s->preparers, false);
         jobs_stop(s->jobs, false);
         *n_seen = 1;
     }
     const bool is_late = now_ns - s->stop_ns > (uint64_t)s->options.grace_s * 1000000000u;
     if (*n_seen == 1 && (s->n_stops > 1 || is_late)) {
+        preparers_stop(s->preparers, true);
         jobs_stop(s->jobs, true);
         *n_seen = 2;
     }
+}
+
+static bool is_idle(struct server *s)
+{
+    struct preparers_stats reading;
+    preparers_stats(s->preparers, &reading);
+    return reading.n_queued + reading.n_running == 0 && jobs_is_idle(s->jobs);
 }
 
 int server_run(struct server *s, struct fm_error *err)
@@ -217,7 +230,7 @@ int server_run(struct server *s, struct fm_error *err)
         if (!is_good || MHD_run(s->daemon) != MHD_YES)
             return err_set(err, FM_ERR_IO, "the HTTP library failed");
         see_stops(s, &n_seen);
-        if (n_seen == 0 || !jobs_is_idle(s->jobs))
+        if (n_seen == 0 || !is_idle(s))
             continue;
         idle_ns = idle_ns > 0 ? idle_ns : plat_now_ns();
         if (s->n_requests == 0 || plat_now_ns() - idle_ns > FLUSH_NS)
@@ -290,11 +303,35 @@ static int open_daemon(struct server *s, struct fm_error *err)
     return 0;
 }
 
+/* Divides the memory for requests: connections, tool calls that are remembered, and the rest. */
+static void divide_memory(struct server *s, size_t *recall_bytes)
+{
+    struct server_options *o = &s->options;
+    const uint64_t most = o->request_memory / 2 / CONNECTION_BYTES;
+    if (o->n_connections > most) {
+        log_warn("server", "at most %llu connections instead of %u: half of the %llu bytes of "
+                 "memory for requests hold no more (--request-memory)", (unsigned long long)most,
+                 o->n_connections, (unsigned long long)o->request_memory);
+        o->n_connections = (unsigned)most;
+    }
+    *recall_bytes = o->request_memory / 8 < RECALL_BYTES ? o->request_memory / 8 : RECALL_BYTES;
+    s->account.limit = o->request_memory - *recall_bytes -
+                       (uint64_t)o->n_connections * CONNECTION_BYTES;
+}
+
 static int open_jobs(struct server *s, struct fm_error *err)
 {
     const struct server_options *o = &s->options;
     struct fm_stats stats;
-    int rc = recall_open(RECALL_BYTES, RECALL_CALLS, &s->recall, err);
+    size_t recall_bytes;
+    divide_memory(s, &recall_bytes);
+    int rc = recall_open(recall_bytes, RECALL_CALLS, &s->recall, err);
+    const unsigned n_wait = o->n_queue + o->n_parallel;
+    const struct preparers_options reading = {.account = &s->account,
+                                              .n_queue = n_wait > 16 ? n_wait : 16,
+                                              .notify = wake, .ctx = s};
+    if (rc == 0)
+        rc = preparers_open(&reading, &s->preparers, err);
     if (rc != 0)
         return rc;
     fm_model_stats(o->model, &stats);
@@ -303,7 +340,8 @@ static int open_jobs(struct server *s, struct fm_error *err)
                                       .limit_ns = (uint64_t)o->request_s * 1000000000u};
     (void)snprintf(s->context.model_name, sizeof s->context.model_name, "%s", o->model_name);
     const struct jobs_options how = {.model = o->model, .snapshots = o->snapshots,
-                                     .recall = s->recall, .n_parallel = o->n_parallel,
+                                     .recall = s->recall, .account = &s->account,
+                                     .preparers = s->preparers, .n_parallel = o->n_parallel,
                                      .n_sessions = o->n_sessions, .n_queue = o->n_queue,
                                      .notify = wake, .ctx = s};
     return jobs_open(&how, &s->jobs, err);
@@ -317,6 +355,8 @@ int server_open(const struct server_options *options, struct server **out, struc
         return FM_ERR_NOMEM;
     s->options = *options;
     s->listen_fd = s->epoll_fd = s->wake[0] = s->wake[1] = -1;
+    json_set_alloc_funcs(mem_new_counted, mem_free); /* so that leases count JSON */
+    plat_memory_return_large();
     s->begin_ns = plat_now_ns();
     s->began_s = plat_wall_ns() / 1000000000;
     int rc = pipe(s->wake) == 0 ? 0 : err_set(err, FM_ERR_IO, "cannot make a pipe: %s",
@@ -355,6 +395,7 @@ void server_close(struct server *s)
         MHD_stop_daemon(s->daemon);
     }
     jobs_close(s->jobs);
+    preparers_close(s->preparers);
     recall_close(s->recall);
     plat_close(s->daemon == NULL ? s->listen_fd : -1);
     plat_close(s->wake[0]);

@@ -25,6 +25,7 @@ struct server_options {
     const char *api_key; /* NULL: everybody may */
     const char *cors;    /* origins, separated by commas; "*": all; NULL: those of this machine */
     uint64_t request_bytes; /* of a body, at most */
+    uint64_t request_memory; /* memory for connections, requests and their answers together */
     uint64_t n_answer;      /* tokens of an answer, at most; 0: as many as the context holds */
     /* Seconds: of a request, 0: any; of a connection without one; to finish when it is stopped. */
     unsigned request_s, idle_s, grace_s;

@@ -139,8 +139,10 @@ enum MHD_Result get_metrics(struct request *r)
 {
     const struct server *server = r->server;
     struct jobs_stats s;
+    struct preparers_stats reading;
     struct text_buffer out = {0};
     jobs_stats(server->jobs, &s);
+    preparers_stats(server->preparers, &reading);
     const struct metric metrics[] = {
         {"http_requests_total", "counter", "HTTP requests answered.", (double)server->n_served},
         {"http_bytes_total", "counter", "Bytes of their bodies.", (double)server->n_bytes},
@@ -150,6 +152,8 @@ enum MHD_Result get_metrics(struct request *r)
         {"requests_done_total", "counter", "Answered.", (double)s.n_done},
         {"requests_failed_total", "counter", "Failed.", (double)s.n_failed},
         {"requests_cancelled_total", "counter", "The client went away.", (double)s.n_cancelled},
+        {"requests_preparing", "gauge", "Being parsed, rendered and tokenized, or waiting for it.",
+         reading.n_queued + reading.n_running},
         {"requests_running", "gauge", "Being answered.", s.n_running},
         {"requests_queued", "gauge", "Waiting.", s.n_queued},
         {"prompt_tokens_total", "counter", "Tokens of prompts.", (double)s.n_prompt},
@@ -167,6 +171,10 @@ enum MHD_Result get_metrics(struct request *r)
          (double)s.model.read_wait_ns * 1e-9},
         {"memory_bytes", "gauge", "Resident memory.", (double)plat_resident_bytes()},
         {"memory_budget_bytes", "gauge", "Budget.", (double)s.model.memory_budget_bytes},
+        {"request_memory_bytes", "gauge", "Memory that requests have taken.",
+         (double)mem_account_used(&server->account)},
+        {"request_memory_limit_bytes", "gauge", "The most they may take.",
+         (double)server->account.limit},
         {"snapshot_files", "gauge", "Conversations kept on disk.", (double)s.snapshots.n_files},
         {"snapshot_bytes", "gauge", "Their bytes.", (double)s.snapshots.bytes},
         {"uptime_seconds", "gauge", "Since the start.",

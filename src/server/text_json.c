@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/lease.h"
 #include "text/json_scan.h"
 #include "text/unicode.h"
 
@@ -192,13 +193,39 @@ static bool add_repaired(struct text_buffer *buffer, const char *text, size_t by
     return is_good;
 }
 
+/* What is left of a text. */
+struct rest {
+    const char *text;
+    size_t bytes;
+};
+
+/* The text ends early where it takes more memory than the request may have. */
+static size_t read_rest(void *to, size_t most, void *ctx)
+{
+    struct rest *rest = ctx;
+    const size_t n = rest->bytes < most ? rest->bytes : most;
+    if (mem_lease_is_over())
+        return (size_t)-1;
+    if (n > 0)
+        memcpy(to, rest->text, n);
+    rest->text += n;
+    rest->bytes -= n;
+    return n;
+}
+
+static json_t *load(const char *text, size_t bytes, json_error_t *why)
+{
+    struct rest rest = {text, bytes};
+    return json_load_callback(read_rest, &rest, 0, why);
+}
+
 static json_t *read_numbers(const char *text, size_t bytes, json_error_t *why)
 {
     struct text_buffer reals = {0};
-    json_t *value = json_loadb(text, bytes, 0, why);
+    json_t *value = load(text, bytes, why);
     if (value == NULL && json_error_code(why) == json_error_numeric_overflow &&
         add_with_numbers(&reals, text, bytes, write_real))
-        value = json_loadb(text_buffer_text(&reals), reals.n, 0, why);
+        value = load(text_buffer_text(&reals), reals.n, why);
     text_buffer_clear(&reals);
     return value;
 }

@@ -55,17 +55,42 @@ static const char *human(uint64_t bytes, char text[32])
     return text;
 }
 
+int budget_check_limit(uint64_t asked, uint64_t limit, const char *file, uint64_t left,
+                       uint64_t own, struct fm_error *err)
+{
+    char t[4][32];
+    if (asked <= limit)
+        return 0;
+    const uint64_t most = left < limit && own < limit - left ? left + own : limit;
+    return err_set(err, FM_ERR_BUDGET,
+                   "a memory budget of %s was asked for, and the cgroup of this process allows %s "
+                   "(%s): %s limit - %s held by others in it = %s; lower the memory budget "
+                   "(--memory) to that or raise the limit", human(asked, t[0]),
+                   human(limit, t[1]), file, t[1], human(limit - most, t[2]), human(most, t[3]));
+}
+
+int fm_machine_check_memory(uint64_t bytes, struct fm_error *err)
+{
+    char file[LIMIT_PATH_BYTES];
+    const uint64_t limit = plat_memory_limit(file);
+    return budget_check_limit(bytes, limit, file, plat_cgroup_left("/proc/self/cgroup", NULL),
+                              plat_resident_bytes(), err);
+}
+
 static int does_not_fit(const struct budget *b, const struct model *model, uint64_t need,
                         struct fm_error *err)
 {
-    char t[8][32];
+    char t[8][32], caller[96] = "";
+    if (b->caller > 0)
+        (void)snprintf(caller, sizeof caller, " + %s for requests (--request-memory)",
+                       human(b->caller, t[0]));
     return err_set(err, FM_ERR_BUDGET,
-                   "the model needs at least %s of memory and the budget is %s: %s program + %s "
+                   "the model needs at least %s of memory and the budget is %s: %s program%s + %s "
                    "dense weights + %s state of %u session(s) + %s keys and values of %u positions "
                    "in each + %s scratch for %u tokens at a time + %s for %u experts in each of %u "
                    "layers; raise the memory budget (--memory) or lower the context (--context)",
                    human(need, t[0]), human(b->total, t[1]), human(b->program, t[2]),
-                   human(b->dense, t[3]), human(b->sessions, t[4]), b->n_sessions,
+                   caller, human(b->dense, t[3]), human(b->sessions, t[4]), b->n_sessions,
                    human(b->kv, t[7]), b->blocks.n_positions, human(b->scratch, t[5]), b->max_rows,
                    human(b->cache, t[6]), model->shape.n_experts_per_token,
                    model->n_expert_layers);
@@ -133,9 +158,9 @@ static uint64_t size_with_rows(struct budget *b, const struct model *model,
 {
     b->scratch = scratch_bytes(b, model, kv_format, b->max_rows);
     uint64_t sum = b->program;
-    if (!mem_add(sum, b->dense, &sum) || !mem_add(sum, b->sessions, &sum) ||
-        !mem_add(sum, b->kv, &sum) || !mem_add(sum, b->scratch, &sum) ||
-        !mem_add(sum, b->cache, &sum))
+    if (!mem_add(sum, b->caller, &sum) || !mem_add(sum, b->dense, &sum) ||
+        !mem_add(sum, b->sessions, &sum) || !mem_add(sum, b->kv, &sum) ||
+        !mem_add(sum, b->scratch, &sum) || !mem_add(sum, b->cache, &sum))
         sum = UINT64_MAX;
     return sum;
 }
@@ -160,7 +185,7 @@ static uint64_t slots_in(const struct budget *b, const struct model *model, uint
 static uint64_t bytes_beside_slots(const struct budget *b, const struct model *model)
 {
     const uint64_t cache = model->n_expert_layers > 0 ? cache_bytes(model, 0, b->n_most) : 0;
-    return b->program + b->dense + b->sessions + b->kv + b->scratch + cache;
+    return b->program + b->caller + b->dense + b->sessions + b->kv + b->scratch + cache;
 }
 
 void budget_change(struct budget *b, const struct model *model, uint64_t total)
@@ -312,6 +337,7 @@ int budget_plan(struct budget *b, const struct model *model, const struct kv_for
     *b = (struct budget){0};
     choose_total(b, options, is_elastic);
     b->program = plat_resident_bytes() + PROGRAM_MARGIN + reader_bytes;
+    b->caller = options->caller_bytes;
     b->dense = model->dense_bytes;
     int rc = read_options(b, model, options, err);
     if (rc == 0)
@@ -366,7 +392,7 @@ int fm_model_plan(const struct fm_model *m, const struct fm_model_options *optio
         return rc;
     *plan = (struct fm_plan){
         .memory_budget_bytes = b.total,
-        .memory_program_bytes = b.program,
+        .memory_program_bytes = b.program + b.caller,
         .memory_dense_bytes = b.dense,
         .memory_cache_bytes = b.cache,
         .memory_kv_bytes = b.sessions + b.kv,

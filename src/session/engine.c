@@ -192,6 +192,8 @@ static int open_into(struct fm_model *m, const char *path,
         rc = elastic_choose(&m->elastic, options, err);
     if (rc == 0)
         rc = fm_machine_check_level(options->cpu, err); /* before anything is read */
+    if (rc == 0 && !options->metadata_only)
+        rc = fm_machine_check_memory(options->memory_bytes, err);
     if (rc == 0)
         rc = model_open(path, &model_options, &m->model, err);
     if (rc == 0 && m->checks_all && m->model->source->packed == NULL)
@@ -315,6 +317,8 @@ void fm_model_info(const struct fm_model *m, struct fm_model_info *info)
         .kv_block_positions = blocks.n_positions,
         .state_bytes = sizes.recurrent_bytes,
         .n_ignored_tensors = model->n_ignored_tensors,
+        .max_token_bytes = m->tokenizer != NULL
+                               ? (unsigned)tokenizer_max_token_bytes(m->tokenizer) : 0,
         .has_tokenizer = m->tokenizer != NULL,
         .has_chat_template = m->chat != NULL && chat_has_template(m->chat),
         .has_tied_head = model->shape.has_tied_head,
@@ -399,7 +403,7 @@ void fm_model_stats(const struct fm_model *m, struct fm_stats *stats)
         .memory_budget_bytes = b->total,
         .memory_least_bytes = b->least,
         .memory_most_bytes = b->most,
-        .memory_program_bytes = b->program,
+        .memory_program_bytes = b->program + b->caller,
         .memory_dense_bytes = b->dense,
         .memory_cache_bytes = b->cache,
         .memory_kv_bytes = b->sessions + b->kv,

@@ -20,6 +20,7 @@ struct budget {
     uint64_t least, most; /* what it may become */
     uint64_t reserve;     /* what is left to everybody else */
     uint64_t program; /* resident before the model's own memory, buffers of reads, a margin */
+    uint64_t caller;  /* left to the caller: a server's requests */
     uint64_t dense, scratch, cache;
     uint64_t sessions; /* but for keys and values */
     uint64_t kv;       /* keys and values now, of every session one block at least */
@@ -102,6 +103,10 @@ void model_grammars_close(struct fm_model *m);
 /* The tokens that a grammar allows, a bit for each id, stop tokens included. */
 const uint32_t *constraint_mask(struct fm_grammar *grammar);
 
+/* Refuses a budget above the limit of the process's memory cgroup, which `file` states. `left` is
+ * what is left of the limit now, `own` what this process has of it. */
+int budget_check_limit(uint64_t asked, uint64_t limit, const char *file, uint64_t left,
+                       uint64_t own, struct fm_error *err);
 /* Divides the budget, or says with the arithmetic why it cannot. */
 int budget_plan(struct budget *b, const struct model *model, const struct kv_format *kv_format,
                 uint64_t reader_bytes, const struct fm_model_options *options, bool is_elastic,

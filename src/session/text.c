@@ -110,6 +110,13 @@ int fm_tokenize_messages(const struct fm_model *m, const char *conversation, siz
     *ids = NULL;
     *n_ids = 0;
     int rc = render_text(m, conversation, bytes, options, &rendering, err);
+    const size_t most = options != NULL ? options->max_tokens : 0;
+    const size_t n_least = rc == 0 ? rendering.bytes / tokenizer_max_token_bytes(m->tokenizer) : 0;
+    if (rc == 0 && most > 0 && n_least > most) {
+        *n_ids = n_least;
+        rc = err_set(err, FM_ERR_ARG, "the conversation has at least %zu tokens, at most %zu are "
+                     "possible", n_least, most);
+    }
     if (rc == 0)
         rc = chat_encode(m->chat, &rendering, ids, n_ids, err);
     jinja_rendering_clear(&rendering);

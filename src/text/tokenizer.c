@@ -73,6 +73,15 @@ size_t tokenizer_n_ids(const struct tokenizer *tok)
     return tok->n_ids;
 }
 
+/* No text becomes shorter than a third of its bytes when it is normalized to NFC: U+0390 has six
+ * bytes decomposed and two composed, and no character has a larger ratio. */
+#define NFC_SHRINK 3
+
+size_t tokenizer_max_token_bytes(const struct tokenizer *tok)
+{
+    return tok->max_piece_bytes * (tok->has_nfc ? NFC_SHRINK : 1);
+}
+
 bool tokenizer_has_id(const struct tokenizer *tok, int32_t id)
 {
     return id >= 0 && (size_t)id < tok->n_ids && (tok->flags[id] & TOKEN_PRESENT);

@@ -38,6 +38,8 @@ void tokenizer_close(struct tokenizer *tok); /* accepts NULL */
 
 /* The highest id plus one. Ids in between may have no token. */
 size_t tokenizer_n_ids(const struct tokenizer *tok);
+/* A text of n bytes has n / tokenizer_max_token_bytes tokens or more. */
+size_t tokenizer_max_token_bytes(const struct tokenizer *tok);
 bool tokenizer_has_id(const struct tokenizer *tok, int32_t id);
 /* Special tokens steer the model and give no text. */
 bool tokenizer_is_special(const struct tokenizer *tok, int32_t id);

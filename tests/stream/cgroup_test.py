@@ -118,6 +118,23 @@ class Bounded(unittest.TestCase):
         self.assertLessEqual(answer["memory_budget_bytes"], limit)
         self.assertLessEqual(most, limit)
 
+    def test_above_the_limit(self):
+        """A budget that the cgroup would kill the program for is refused by every command."""
+        limit = 128 * MIB
+        for args in (("run", self.model, "-p", "Hi"), ("serve", self.model, "--port", "0"),
+                     ("plan", self.model), ("bench", "decode", self.model)):
+            group = open_group()
+            try:
+                group.limit(limit)
+                process = group.start([PROGRAM, *args, "--memory", "129M"], text=True,
+                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+                text, _ = process.communicate(timeout=300)
+            finally:
+                group.remove()
+            self.assertNotEqual(process.returncode, 0, args)
+            for part in ("129.0 MiB", "128.0 MiB limit", "held by others", "--memory", "memory."):
+                self.assertIn(part, text, args)
+
 
 if __name__ == "__main__":
     PROGRAM = sys.argv[1]

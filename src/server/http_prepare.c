@@ -1,0 +1,218 @@
+/* From a request's body to its job: what is read off the HTTP thread, and what that may take. */
+#include <string.h>
+
+#include "base/plat.h"
+#include "server/http_internal.h"
+#include "server/text_json.h"
+
+struct request_task {
+    struct prepare_task base;
+    const struct route *route;
+    const struct api_context *context;
+    struct text_buffer body;
+    struct api_error error;
+
+    /* What comes of it. */
+    bool has_call; /* call, and where that has no error spec */
+    struct api_call call;
+    struct job_spec spec;
+    struct text_buffer answer; /* of a route that only looks */
+};
+
+int http_refuse_memory(const struct mem_lease *lease, struct api_error *error)
+{
+    const uint64_t most = mem_lease_most(lease);
+    *error = (struct api_error){0};
+    if (lease->wanted > most)
+        return api_fail(error, API_TOO_LARGE, NULL, "the request takes more than %llu bytes of "
+                        "memory, the most that one request can have; send less, or raise the "
+                        "server's --request-memory", (unsigned long long)most);
+    return api_fail(error, API_BUSY, NULL, "%llu of %llu bytes of memory for requests are in use: "
+                    "try again later",
+                    (unsigned long long)mem_account_used(lease->account),
+                    (unsigned long long)lease->account->limit);
+}
+
+/* ---- on a thread of jobs_prepare.h ---------------------------------------------------------- */
+
+/* A string is in memory three times while it is parsed: a buffer that doubles, and the value. */
+#define PARSE_FACTOR 3
+
+/* Parses the body, with room for what is made of it: a conversation is copied for the template, and
+ * parsed once more. NULL: t->error, or the lease is over. */
+static json_t *parse_body(struct request_task *t)
+{
+    json_error_t why;
+    const int64_t before = t->base.lease.used;
+    if (!mem_lease_reserve(PARSE_FACTOR * t->body.n))
+        return NULL;
+    json_t *body = json_read(text_buffer_text(&t->body), t->body.n, &why);
+    if (body == NULL)
+        (void)api_fail(&t->error, API_BAD, NULL, "the body is not JSON: line %d, column %d: %s",
+                       why.line, why.column, why.text);
+    const int64_t tree = t->base.lease.used - before;
+    if (body != NULL && !mem_lease_reserve(2 * (uint64_t)(tree > 0 ? tree : 0) +
+                                           PARSE_FACTOR * t->body.n)) {
+        json_decref(body);
+        body = NULL;
+    }
+    return body;
+}
+
+static void read_body(struct request_task *t)
+{
+    json_t *body = parse_body(t);
+    if (body == NULL)
+        return;
+    if (t->route->api != NULL) {
+        t->has_call = true;
+        if (api_call_read(&t->call, t->route->api, t->context, body, &t->body, &t->spec) != 0)
+            t->error = t->call.error;
+    } else {
+        (void)t->route->look(t->context, body, &t->answer, &t->error);
+    }
+    json_decref(body);
+}
+
+static void run_task(struct prepare_task *base)
+{
+    struct request_task *t = (struct request_task *)base;
+    read_body(t);
+    text_buffer_clear(&t->body);
+    /* A part that found no memory may have been left out: the request has failed in any case. */
+    if (base->lease.wanted > 0)
+        (void)http_refuse_memory(&base->lease, &t->error);
+    else if (mem_lease_is_over()) {
+        t->error = (struct api_error){0};
+        (void)api_fail(&t->error, API_SHUTDOWN, NULL, "the server is shutting down");
+    }
+}
+
+/* Frees what a task has, and the task. */
+static void close_task(struct prepare_task *base)
+{
+    struct request_task *t = (struct request_task *)base;
+    if (t->has_call) {
+        api_call_clear(&t->call);
+        job_spec_clear(&t->spec);
+    }
+    text_buffer_clear(&t->body);
+    text_buffer_clear(&t->answer);
+    mem_free(t);
+}
+
+/* ---- on the HTTP thread --------------------------------------------------------------------- */
+
+bool http_add_body(struct request *r, const char *bytes, size_t n)
+{
+    struct text_buffer *b = &r->body;
+    if (r->error.fault != API_GOOD) { /* refused already: the rest is read and dropped */
+        r->n_dropped += n;
+        return r->n_dropped <= r->server->options.request_bytes;
+    }
+    mem_lease_enter(&r->lease);
+    if (b->n + n > b->capacity && r->length > 0) { /* exactly the announced length at the end */
+        size_t none = 0, want = 2 * b->capacity > b->n + n ? 2 * b->capacity : b->n + n;
+        want = want < r->length ? want : r->length;
+        if (want >= b->n + n && mem_grow(&b->data, &none, want, 1, "a request", NULL) == 0)
+            b->capacity = none;
+    }
+    const bool is_good = text_buffer_add(b, bytes, n);
+    if (!is_good)
+        text_buffer_clear(b);
+    mem_lease_leave();
+    if (!is_good) {
+        (void)http_refuse_memory(&r->lease, &r->error);
+        http_give_memory(r);
+    }
+    return true;
+}
+
+void http_check_length(struct request *r)
+{
+    const struct mem_lease *lease = &r->lease;
+    const struct mem_account *account = lease->account;
+    struct mem_lease asked = *lease;
+    asked.wanted = r->length;
+    const uint64_t spare = r->length > MEM_LEASE_SMALL ? account->limit / 8 : 0;
+    if (r->length > mem_lease_most(lease) ||
+        mem_account_used(account) + r->length > account->limit - spare)
+        (void)http_refuse_memory(&asked, &r->error);
+}
+
+void http_give_memory(struct request *r)
+{
+    const uint64_t used = r->lease.used > 0 ? (uint64_t)r->lease.used : 0;
+    const uint64_t kept = used < r->lease.taken ? used : r->lease.taken;
+    preparers_give(r->server->preparers, r->lease.taken - kept);
+    r->lease.taken = kept;
+}
+
+enum MHD_Result http_prepare(struct request *r)
+{
+    struct fm_error err = {0};
+    struct request_task *t = mem_new(1, sizeof *t, "a request", NULL);
+    if (t == NULL)
+        return MHD_NO;
+    t->base = (struct prepare_task){.run = run_task, .close = close_task, .bytes = r->body.n,
+                                    .lease = r->lease, .owner = r};
+    t->route = r->route;
+    t->context = &r->server->context;
+    t->body = r->body;
+    const int rc = preparers_submit(r->server->preparers, &t->base, &err);
+    if (rc != 0) {
+        mem_free(t);
+        (void)api_fail(&r->error, api_fault_of(rc), NULL, "%s", err.text);
+        return reply_error(r);
+    }
+    r->body = (struct text_buffer){0};
+    r->lease = (struct mem_lease){.account = r->lease.account};
+    r->task = &t->base;
+    r->is_suspended = true;
+    MHD_suspend_connection(r->connection);
+    return MHD_YES;
+}
+
+void http_prepared(struct prepare_task *task)
+{
+    struct request *r = task->owner;
+    r->is_prepared = true;
+    http_resume(r);
+}
+
+void http_drop_task(struct request *r)
+{
+    struct prepare_task *task = r->task;
+    r->task = NULL;
+    if (task != NULL && !r->is_prepared) {
+        preparers_abandon(r->server->preparers, task);
+    } else if (task != NULL) {
+        r->lease = task->lease;
+        mem_lease_enter(&r->lease);
+        close_task(task);
+        mem_lease_leave();
+    }
+}
+
+enum MHD_Result http_answer_prepared(struct request *r, struct job_spec *spec)
+{
+    struct request_task *t = (struct request_task *)r->task;
+    if (t->base.rc != 0)
+        (void)api_fail(&t->error, api_fault_of(t->base.rc), NULL, "the server is shutting down");
+    r->lease = t->base.lease;
+    r->error = t->error;
+    r->out = t->answer;
+    r->has_call = t->has_call;
+    r->call = t->call;
+    *spec = t->spec;
+    r->task = NULL;
+    mem_lease_enter(&r->lease);
+    text_buffer_clear(&t->body);
+    mem_lease_leave();
+    mem_free(t);
+    if (r->error.fault != API_GOOD) {
+        job_spec_clear(spec);
+        return reply_error(r);
+    }
+    return r->has_call ? MHD_YES : reply_kept(r, 200);
+}

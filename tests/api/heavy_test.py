@@ -1,0 +1,304 @@
+#!/usr/bin/env python3
+"""The server and requests that take long to read, or much memory.
+
+usage: heavy_test.py PROGRAM NANO [PART...]
+
+Nothing here depends on how fast the machine is: what must not wait for something else has to be
+over before that is.
+"""
+import json
+import pathlib
+import re
+import select
+import signal
+import socket
+import sys
+import time
+import unittest
+
+from served import Server, raw_request
+
+PROGRAM, NANO = sys.argv[1:3]
+MIB = 1 << 20
+LONG = {"messages": [{"role": "user", "content": "Tell me a long story."}], "temperature": 0,
+        "max_tokens": 3500, "logit_bias": {"16383": -100, "16381": -100}, "stream": True}
+SHORT = {"messages": [{"role": "user", "content": "Hi"}], "temperature": 0, "max_tokens": 3}
+WORDS = "once upon a time there was a robot who loved music. "
+
+
+def metric(server, name):
+    text = server.request("GET", "/metrics")[2].decode()
+    return float(re.search(rf"^flashmoe_{name} (\S+)$", text, re.M).group(1))
+
+
+def wait_until(what, seconds=120):
+    """A deadline of minutes: only a server that never gets there meets it."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if what():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def is_readable(connection):
+    return bool(select.select([connection], [], [], 0)[0])
+
+
+def read_answer(connection):
+    """(status, body) of an answer that has a length."""
+    connection.settimeout(300)
+    data = b""
+    while b"\r\n\r\n" not in data:
+        more = connection.recv(65536)
+        if not more:
+            raise ConnectionError("closed within the headers")
+        data += more
+    head, _, body = data.partition(b"\r\n\r\n")
+    length = int(re.search(rb"(?i)content-length: (\d+)", head).group(1))
+    while len(body) < length:
+        body += connection.recv(1 << 20)
+    return int(head.split()[1]), body
+
+
+def is_idle(server):
+    return metric(server, "requests_preparing") == 0 and \
+        metric(server, "requests_running") == 0 and metric(server, "request_memory_bytes") == 0
+
+
+class Reading(unittest.TestCase):
+    """While a large request is read, others are served."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server(PROGRAM, NANO, "--memory", "4G", "--request-memory", "2G",
+                            "--context", "4096")
+
+    @classmethod
+    def tearDownClass(cls):
+        status = cls.server.stop()
+        cls.server.__exit__()
+        if status != 0:
+            raise AssertionError(f"the server ended with {status}")
+
+    def tearDown(self):
+        self.assertTrue(wait_until(lambda: is_idle(self.server)))
+
+    def while_reading(self, what, path="/tokenize", body=None):
+        """Calls `what` while the server reads a large request, until it is over before that request
+        is answered; a faster machine gets a larger one. False when it never is."""
+        for n in (1, 2, 4, 8):
+            large = self.server.socket()
+            data = json.dumps(body or {"content": WORDS * (20000 * n)}).encode()
+            large.sendall(raw_request(path, data))
+            if not wait_until(lambda: metric(self.server, "requests_preparing") > 0 or
+                              is_readable(large)):
+                self.fail("the request is not read")
+            what()
+            is_first = not is_readable(large)
+            status, _ = read_answer(large)
+            large.close()
+            self.assertIn(status, (200, 400, 413))
+            if is_first:
+                return True
+        return False
+
+    def test_health(self):
+        self.assertTrue(self.while_reading(
+            lambda: self.assertEqual(self.server.get("/health"), {"status": "ok"})))
+
+    def test_stream(self):
+        """Another stream goes on."""
+        stream = self.server.socket()
+        stream.sendall(raw_request("/v1/chat/completions", LONG))
+        self.assertIn(b"data: ", stream.recv(65536) + stream.recv(65536))
+
+        def goes_on():
+            seen = b""
+            while seen.count(b"data: ") < 3:
+                seen += stream.recv(65536)
+        self.assertTrue(self.while_reading(goes_on))
+        stream.close()
+
+    def test_small_request(self):
+        """A small request is not queued behind two large ones."""
+        other = self.server.socket()
+        other.sendall(raw_request("/tokenize", {"content": WORDS * 40000}))
+        self.assertTrue(self.while_reading(lambda: self.server.ask("Hi", max_tokens=1)))
+        read_answer(other)
+        other.close()
+
+    def test_gone(self):
+        """A client that leaves ends the reading and gives its memory back."""
+        large = self.server.socket()
+        large.sendall(raw_request("/tokenize", {"content": WORDS * 80000}))
+        self.assertTrue(wait_until(lambda: metric(self.server, "requests_preparing") > 0))
+        large.close()
+        self.assertTrue(wait_until(lambda: is_idle(self.server)))
+
+    def test_too_long(self):
+        """What cannot fit is refused by its size: as a prompt, as a message, as messages."""
+        text = "a" * (30 << 20)
+        messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+        for path, body in (("/v1/chat/completions", {"messages": messages * 250000}),
+                           ("/v1/messages", {"messages": messages * 250000, "max_tokens": 5}),
+                           ("/v1/completions", {"prompt": text}),
+                           ("/v1/chat/completions",
+                            {"messages": [{"role": "user", "content": text}]})):
+            status, answer = self.server.post(path, body)
+            self.assertIn(status, (400, 413), answer)
+            if status == 400:
+                self.assertIn("too long", answer["error"]["message"])
+        _, answer = self.server.post("/v1/completions", {"prompt": "a" * (4 << 20)})
+        self.assertEqual(answer["error"]["code"], "context_length_exceeded")
+        self.assertIn("no token has more than", answer["error"]["message"])
+
+    def test_template_gives_up(self):
+        """A conversation that the template cannot finish is the client's fault."""
+        parts = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+        status, _, data = self.server.request("POST", "/apply-template",
+                                              {"messages": parts * 250000})
+        self.assertEqual(status, 400, data[:300])
+
+
+class Stopping(unittest.TestCase):
+    def test_while_reading(self):
+        """A request that is being read does not keep the server from stopping."""
+        for n_signals in (1, 2):
+            with Server(PROGRAM, NANO, "--memory", "3G") as server:
+                waiting = [server.socket() for _ in range(6)]
+                for connection in waiting:
+                    connection.sendall(raw_request("/tokenize", {"content": WORDS * 40000}))
+                self.assertTrue(wait_until(lambda: metric(server, "requests_preparing") > 0))
+                for _ in range(n_signals):
+                    server.process.send_signal(signal.SIGTERM)
+                self.assertEqual(server.process.wait(120), 0)
+                for connection in waiting:
+                    connection.close()
+
+
+class Memory(unittest.TestCase):
+    """What requests take is part of --memory, whatever they send, and is given back."""
+
+    BUDGET = 120 * MIB
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server(PROGRAM, NANO, "--memory", str(cls.BUDGET), "--context", "2048",
+                            "--parallel", "2")
+        cls.server.ask("Hi", max_tokens=2)
+
+    @classmethod
+    def tearDownClass(cls):
+        status = cls.server.stop()
+        cls.server.__exit__()
+        if status != 0:
+            raise AssertionError(f"the server ended with {status}")
+
+    def setUp(self):
+        self.assertTrue(wait_until(lambda: is_idle(self.server)))
+        self.before = self.server.resident_kib()
+
+    def tearDown(self):
+        """Within the budget all the time; afterwards as little as before."""
+        self.assertTrue(wait_until(lambda: is_idle(self.server)))
+        self.assertEqual(self.server.get("/health"), {"status": "ok"})
+        status = pathlib.Path(f"/proc/{self.server.process.pid}/status").read_text("utf-8")
+        most = int(re.search(r"VmHWM:\s+(\d+)", status).group(1))
+        after = self.server.resident_kib()
+        print(f"{self.id()}: at most {most >> 10} of {self.BUDGET >> 20} MiB; {self.before >> 10} "
+              f"MiB before, {after >> 10} MiB after")
+        self.assertLessEqual(most * 1024, self.BUDGET)
+        self.assertLess(after, self.before + (12 << 10))
+
+    def send_some(self, connection, data):
+        """What the server takes; it may refuse at any byte."""
+        connection.settimeout(20)
+        try:
+            connection.sendall(data)
+            return True
+        except OSError:
+            return False
+
+    def test_half_sent(self):
+        held = []
+        for i in range(60):
+            whole = raw_request("/v1/chat/completions", b" " * (31 if i % 4 == 3 else 9) * 1000000)
+            connection = self.server.socket()
+            self.send_some(connection, whole[:8 << 20])
+            held.append(connection)
+        self.assertGreater(metric(self.server, "request_memory_bytes"), MIB)
+        self.assertEqual(self.server.ask("Hi", max_tokens=1)["usage"]["completion_tokens"], 1)
+        statuses = set()
+        for i, connection in enumerate(held): # a client that goes on gets an answer
+            if i % 4 != 3:
+                rest = len(raw_request("/v1/chat/completions", b" " * 9000000)) - (8 << 20)
+                self.assertTrue(self.send_some(connection, b" " * rest))
+                statuses.add(read_answer(connection)[0])
+            connection.close()
+        self.assertTrue({503} <= statuses <= {400, 413, 503}, statuses)
+
+    def test_chunked(self):
+        """Bodies without a length."""
+        held, chunk = [], b"10000\r\n" + b" " * 0x10000 + b"\r\n"
+        for _ in range(60):
+            connection = self.server.socket()
+            self.send_some(connection, b"POST /v1/messages HTTP/1.1\r\nHost: a\r\nContent-Type: "
+                           b"application/json\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk * 100)
+            held.append(connection)
+        self.assertEqual(self.server.ask("Hi", max_tokens=1)["usage"]["completion_tokens"], 1)
+        for connection in held:
+            connection.close()
+
+    def test_many_values(self):
+        """Small texts that become much JSON: none is worth 2.5 GB."""
+        for value in (b"{},", b"[],", b"0,", b'"",', b'{"a":0},'):
+            n = (10 << 20) // len(value)
+            body = b'{"messages":[' + value * n + b"{}]}"
+            status, _, data = self.server.request("POST", "/v1/chat/completions", body)
+            self.assertIn(status, (400, 413), data[:300])
+
+    def test_large_bodies_together(self):
+        """As many as come: each is answered, refused for now, or refused."""
+        body = raw_request("/tokenize", {"content": WORDS * 20000})
+        held = [self.server.socket() for _ in range(20)]
+        for connection in held:
+            self.send_some(connection, body)
+        statuses = set()
+        for connection in held:
+            try:
+                statuses.add(read_answer(connection)[0])
+            except OSError:
+                pass
+            connection.close()
+        self.assertTrue(statuses <= {200, 413, 503}, statuses)
+
+    def test_logprobs(self):
+        """What is kept of twenty alternatives is counted."""
+        body = {**SHORT, "logprobs": True, "top_logprobs": 20, "max_tokens": 200, "n": 8,
+                "logit_bias": LONG["logit_bias"]}
+        held = [self.server.socket() for _ in range(8)]
+        for connection in held:
+            connection.sendall(raw_request("/v1/chat/completions", body))
+        for connection in held:
+            status, data = read_answer(connection)
+            self.assertIn(status, (200, 503, 413), data[:300])
+            connection.close()
+
+    def test_slow_reader(self):
+        """A stream that nobody reads ends when its part of the memory is used."""
+        body = {**LONG, "logprobs": True, "top_logprobs": 20, "n": 8, "max_tokens": 1500}
+        held = []
+        for _ in range(2):
+            connection = socket.socket()
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.connect(("127.0.0.1", self.server.port))
+            connection.sendall(raw_request("/v1/chat/completions", body))
+            held.append(connection)
+        self.assertTrue(wait_until(lambda: metric(self.server, "requests_running") == 0, 280))
+        for connection in held:
+            connection.close()
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])
