@@ -357,6 +357,30 @@ class Keys(Scripted):
                     self.assertEqual(server.stop(seconds=DEADLINE), 0)
 
 
+class Proxies(unittest.TestCase):
+    """The examples for proxies keep inside whatever tells of the machine."""
+
+    def test_paths(self):
+        root = pathlib.Path(__file__).resolve().parents[2]
+        routes = (root / "src/server/http.c").read_text(encoding="utf-8")
+        told = [path for path in re.findall(r'\.path = "(/\w+)", \.method = "GET", \.get', routes)
+                if path != "/models"]
+        self.assertGreaterEqual(set(told), {"/metrics", "/slots", "/props", "/stats", "/experts"})
+        nginx = (root / "contrib/nginx.conf").read_text(encoding="utf-8")
+        inside = re.search(r"location ~ (\S+) \{\s+allow 127\.0\.0\.1;\s+deny all;", nginx).group(1)
+        caddy = (root / "contrib/Caddyfile").read_text(encoding="utf-8")
+        paths = re.search(r"@inside \{\s+path (.*)\n", caddy).group(1).split()
+        guide = (root / "docs/DEPLOY.md").read_text(encoding="utf-8")
+        for path in told:
+            self.assertIn(f"`{path}`", guide)
+            for whole in (path, "/v1" + path):
+                self.assertRegex(whole, inside)
+                self.assertIn(whole, paths)
+        for path in ("/", "/v1/models", "/v1/chat/completions", "/health"):
+            self.assertNotRegex(path, inside)
+            self.assertNotIn(path, paths)
+
+
 class Signals(Scripted):
     def test_hang_up(self):
         """Without a key file SIGHUP ends the server as SIGTERM does."""
