@@ -38,7 +38,11 @@ static int ask(const struct launch *l, const char *path, const char *key,
     const unsigned status = answer->status;
     mem_free(answer->body);
     answer->body = NULL;
-    if (status == 401 || status == 403)
+    if (status == 403)
+        return err_set(err, FM_ERR_IO, "the server at %s refuses requests to the host '%s' (403): "
+                       "start it with --allowed-host %s, or use its address", l->url.base,
+                       l->url.host, l->url.host);
+    if (status == 401)
         return err_set(err, FM_ERR_IO, "the server at %s wants %s API key: --api-key KEY, or "
                        "FLASHMOE_API_KEY in the environment", l->url.base,
                        key != NULL ? "another" : "an");

@@ -1,7 +1,9 @@
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <termios.h>
 #include <time.h>
 
 #include "base/limits.h"
@@ -20,7 +22,7 @@
 #define REQUEST_MEMORY_MIN (48ull << 20)
 #define REQUEST_MEMORY_MAX (256ull << 20)
 
-static struct server *volatile running; /* for the signal handler */
+static struct server *volatile running; /* for the signal handlers; NULL: it takes no wishes */
 
 struct serving {
     const struct args *args;
@@ -28,6 +30,7 @@ struct serving {
     struct fm_snapshots *snapshots;
     struct fm_model_info info;
     struct app_speeds speeds; /* all 0: not measured */
+    struct server *server;
     bool is_quiet;
 };
 
@@ -38,13 +41,24 @@ static void on_stop(int signal_number)
         server_stop(running);
 }
 
-/* Once the model is loaded; before that a signal kills. */
+static void on_hang_up(int signal_number)
+{
+    (void)signal_number;
+    if (running != NULL)
+        server_hang_up(running);
+}
+
+/* Once the model is loaded; before that a signal kills. `nohup` has SIGHUP ignored: it stays so. */
 static void catch_signals(void)
 {
-    struct sigaction action = {.sa_handler = on_stop};
+    struct sigaction action = {.sa_handler = on_stop}, old = {.sa_handler = SIG_DFL};
     (void)sigemptyset(&action.sa_mask); /* cannot fail for a valid pointer */
     (void)sigaction(SIGINT, &action, NULL);
     (void)sigaction(SIGTERM, &action, NULL);
+    (void)sigaction(SIGHUP, NULL, &old);
+    action.sa_handler = on_hang_up;
+    if (old.sa_handler != SIG_IGN)
+        (void)sigaction(SIGHUP, &action, NULL);
 }
 
 static void log_line(void *ctx, const char *line)
@@ -126,25 +140,105 @@ static void say_ready(const struct serving *s, const char *host, unsigned port, 
     say("listening on http://%s%s%s:%u", open, host, open[0] != '\0' ? "]" : "", port);
 }
 
-/* A variable that is empty is as good as none. */
-static const char *api_key(const struct args *args)
+/* ---- API keys --------------------------------------------------------------------------- */
+
+/* The keys of the options, or else the one of the environment. */
+static int read_keys(const struct args *args, struct access_keys *keys, struct fm_error *err)
 {
-    const char *key = args_text(args, "api-key"), *variable = getenv("FLASHMOE_API_KEY");
+    const char *key = args_text(args, "api-key"), *path = args_text(args, "api-key-file");
+    const char *variable = getenv("FLASHMOE_API_KEY");
+    bool is_exposed = false;
+    int rc = 0;
     if (key != NULL)
-        return key;
-    return variable != NULL && variable[0] != '\0' ? variable : NULL;
+        rc = access_keys_add(keys, key, strlen(key), "--api-key", err);
+    if (rc == 0 && path != NULL)
+        rc = access_keys_read(keys, path, &is_exposed, err);
+    if (key == NULL && path == NULL && variable != NULL)
+        rc = access_keys_add(keys, variable, strlen(variable),
+                             "FLASHMOE_API_KEY in the environment", err);
+    if (rc == 0 && is_exposed)
+        say_warning("every user of this machine may read the API keys '%s': run chmod 600 on it",
+                    path);
+    if (rc != 0)
+        access_keys_clear(keys);
+    return rc;
 }
 
-static int serve(struct serving *s, struct fm_error *err)
+/* A terminal that was closed answers nothing but EIO. */
+static bool is_terminal_gone(void)
+{
+    struct termios how;
+    for (int fd = 0; fd <= 2; fd++)
+        if (tcgetattr(fd, &how) != 0 && errno == EIO)
+            return true;
+    return false;
+}
+
+/* SIGHUP: the terminal was closed, or the key file is to be read again. */
+static void hung_up(void *ctx)
+{
+    const struct serving *s = ctx;
+    struct access_keys keys = {0};
+    struct fm_error err = {0};
+    if (args_text(s->args, "api-key-file") == NULL || is_terminal_gone()) {
+        server_stop(s->server);
+        return;
+    }
+    if (read_keys(s->args, &keys, &err) != 0) {
+        say_warning("the API keys stay as they were: %s", err.text);
+        return;
+    }
+    const size_t n = keys.n;
+    server_set_keys(s->server, &keys);
+    say("%zu API keys are read again", n);
+}
+
+static void warn_of_access(const struct serving *s, const struct server_options *o, size_t n_keys)
+{
+    if (n_keys > 0)
+        return;
+    if (server_is_exposed(s->server))
+        say_warning("everybody who can reach %s may use this server, as it requires no API key: "
+                    "give --api-key-file, or listen on 127.0.0.1", o->host);
+    if (o->cors != NULL && strchr(o->cors, '*') != NULL)
+        say_warning("every web page that a browser on this machine shows may use this server: it "
+                    "requires no API key, and --cors allows all origins");
+    if (o->hosts != NULL && strchr(o->hosts, '*') != NULL)
+        say_warning("web pages can use this server by DNS rebinding: it requires no API key, and "
+                    "--allowed-host allows all names");
+}
+
+/* ---- serving ---------------------------------------------------------------------------- */
+
+/* From here on signals are wishes to the server, until it has done all it was asked for. */
+static int run_server(struct serving *s, const struct server_options *o, struct access_keys *keys,
+                      struct fm_error *err)
+{
+    const size_t n_keys = keys->n;
+    int rc = server_open(o, &s->server, err);
+    if (rc != 0)
+        return rc;
+    server_set_keys(s->server, keys);
+    running = s->server;
+    catch_signals();
+    warn_of_access(s, o, n_keys);
+    say_ready(s, o->host, server_port(s->server), o->model_name, o->n_parallel, o->n_sessions);
+    rc = server_run(s->server, err);
+    running = NULL; /* a signal that comes late finds nobody, and does not hurry the end */
+    if (!s->is_quiet)
+        say("stopped");
+    server_close(s->server);
+    s->server = NULL;
+    return rc;
+}
+
+static int serve(struct serving *s, struct access_keys *keys, struct fm_error *err)
 {
     const struct args *args = s->args;
     const unsigned n_parallel = (unsigned)args_uint(args, "parallel");
     unsigned n_sessions = (unsigned)args_uint(args, "sessions");
-    const char *key = api_key(args);
     const uint64_t request_bytes = request_memory(args);
     char name[128];
-    if (key != NULL && key[0] == '\0')
-        return err_set(err, FM_ERR_ARG, "--api-key is empty: give a key, or leave the option out");
     if (n_sessions == 0)
         n_sessions = n_parallel + 2 > SESSIONS_LEAST ? n_parallel + 2 : SESSIONS_LEAST;
     if (n_sessions < n_parallel)
@@ -153,7 +247,9 @@ static int serve(struct serving *s, struct fm_error *err)
     if (request_bytes < REQUEST_MEMORY_LEAST)
         return err_set(err, FM_ERR_ARG, "--request-memory is %llu bytes: give 8M or more, or leave "
                        "the option out", (unsigned long long)request_bytes);
-    int rc = measure(s, err);
+    int rc = read_keys(args, keys, err);
+    if (rc == 0)
+        rc = measure(s, err);
     if (rc == 0)
         rc = open_model(s, n_sessions, request_bytes, err);
     if (rc == 0)
@@ -171,33 +267,25 @@ static int serve(struct serving *s, struct fm_error *err)
         .port = (unsigned)args_uint(args, "port"), .n_parallel = n_parallel,
         .n_sessions = n_sessions, .n_queue = (unsigned)args_uint(args, "queue"),
         .n_connections = (unsigned)args_uint(args, "connections"),
-        .api_key = key, .cors = args_text(args, "cors"),
+        .hosts = args_text(args, "allowed-host"), .cors = args_text(args, "cors"),
+        .shares_prefixes = args_flag(args, "share-prefixes"),
         .request_bytes = args_uint(args, "request-limit"), .request_memory = request_bytes,
         .n_answer = args_uint(args, "n-tokens"),
         .request_s = (unsigned)args_uint(args, "time-limit"),
         .idle_s = (unsigned)args_uint(args, "idle-limit"),
         .grace_s = (unsigned)args_uint(args, "grace"),
-        .limit_share = args_flag(args, "measure") ? limit_share : NULL, .log = log_line, .ctx = s};
-    struct server *server = NULL;
-    rc = server_open(&options, &server, err);
-    if (rc != 0)
-        return rc;
-    running = server;
-    catch_signals();
-    say_ready(s, options.host, server_port(server), options.model_name, n_parallel, n_sessions);
-    rc = server_run(server, err);
-    if (!s->is_quiet)
-        say("stopped");
-    server_close(server);
-    running = NULL;
-    return rc;
+        .limit_share = args_flag(args, "measure") ? limit_share : NULL, .log = log_line,
+        .hung_up = hung_up, .ctx = s};
+    return run_server(s, &options, keys, err);
 }
 
 static int run_serve(const struct args *args)
 {
     struct fm_error err = {0};
     struct serving s = {.args = args, .is_quiet = args_flag(args, "quiet")};
-    const int rc = serve(&s, &err);
+    struct access_keys keys = {0};
+    const int rc = serve(&s, &keys, &err);
+    access_keys_clear(&keys);
     fm_snapshots_close(s.snapshots);
     fm_model_close(s.model);
     return rc == 0 ? STATUS_OK : say_failed(&err, rc == FM_ERR_ARG ? STATUS_USAGE : STATUS_FAILED);
@@ -206,18 +294,29 @@ static int run_serve(const struct args *args)
 static const struct option server_options[] = {
     {.name = "host", .kind = OPTION_STRING, .metavar = "ADDRESS", .value = "127.0.0.1",
      .help = "Address to listen on. The default is reached from this machine alone; 0.0.0.0 from "
-             "everywhere, which wants --api-key and a reverse proxy with TLS"},
+             "everywhere, which wants --api-key-file and a reverse proxy with TLS"},
     {.name = "port", .letter = 'P', .kind = OPTION_UINT, .metavar = "N", .max = 65535,
      .value = "8080", .help = "Port to listen on; 0 takes one that is free"},
     {.name = "name", .kind = OPTION_STRING, .metavar = "TEXT", .shown = "the file's name",
      .help = "The model's name in the API. Requests may ask for any"},
     {.name = "api-key", .kind = OPTION_STRING, .metavar = "KEY",
      .shown = "FLASHMOE_API_KEY, or none",
-     .help = "Answer only those who send it, as 'Authorization: Bearer KEY' or 'x-api-key: KEY'. "
-             "In the environment, others on the machine do not see it"},
+     .help = "Require this key, as 'Authorization: Bearer KEY' or 'x-api-key: KEY'. In a file or "
+             "in the environment, others on the machine do not see it"},
+    {.name = "api-key-file", .kind = OPTION_PATH, .metavar = "FILE",
+     .help = "Require one of the keys in this file, one per line; SIGHUP reads it again. Each key "
+             "has cached prefixes of its own"},
+    {.name = "share-prefixes", .kind = OPTION_FLAG,
+     .help = "Let all API keys use the same cached prefixes, as where they are one person's. "
+             "Otherwise cached_tokens never tells what another key has sent"},
+    {.name = "allowed-host", .kind = OPTION_STRING, .metavar = "NAME,...",
+     .shown = "localhost; beyond loopback, every IP address",
+     .help = "Further host names that requests may be sent to, as behind a proxy; * for all. "
+             "Others get 403, against DNS rebinding"},
     {.name = "cors", .kind = OPTION_STRING, .metavar = "ORIGIN,...",
      .shown = "pages of this machine",
-     .help = "Web pages that may use the server, as in https://a.example; * for all"},
+     .help = "Allowed CORS origins, as in https://a.example; * for all. Pages of other origins "
+             "get 403"},
     {.name = "parallel", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = 256, .value = "4",
      .help = "Requests answered together: each pass over the model computes a token of each"},
     {.name = "sessions", .kind = OPTION_UINT, .metavar = "N", .max = 1024, .value = "0",
@@ -273,8 +372,9 @@ const struct command cmd_serve = {
         "Requests are answered together, --parallel at a time, with the bits that each would get "
         "alone. A conversation that goes on computes only what is new.\n"
         "Ctrl-C or SIGTERM takes no more requests, lets those that run finish within --grace, and "
-        "keeps conversations where --snapshots says; a second one ends them at once. Each request "
-        "gets one line on standard error.",
+        "keeps conversations where --snapshots says; a second one ends them at once. SIGHUP reads "
+        "--api-key-file again; without one, or when the terminal was closed, it ends the server "
+        "likewise. Each request gets one line on standard error.",
     .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help,
                                           .is_optional = true},
                                          {.name = NULL}},
@@ -285,7 +385,7 @@ const struct command cmd_serve = {
         {"flashmoe serve", "The nano model, at http://127.0.0.1:8080"},
         {"flashmoe serve MODEL --memory 12G --snapshots ~/.cache/serve",
          "A large one, whose conversations survive a restart"},
-        {"flashmoe serve MODEL --host 0.0.0.0 --api-key SECRET --parallel 8",
+        {"flashmoe serve MODEL --host 0.0.0.0 --api-key-file ~/keys --parallel 8",
          "For others, eight at a time"},
         {NULL, NULL}},
     .run = run_serve,

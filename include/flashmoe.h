@@ -559,10 +559,11 @@ FM_API int fm_slots_open(struct fm_model *model, const struct fm_slots_options *
 FM_API void fm_slots_close(struct fm_slots *slots); /* accepts NULL; all sessions are given back */
 
 /* A session for these tokens, at the position *n_found: evaluate ids from there on. `key` names
- * whose conversation it is, 0: unknown; it decides where the tokens alone do not. NULL when every
- * session is taken. */
+ * whose conversation it is, 0: unknown; it decides where the tokens alone do not. Only what was
+ * computed for the same `owner` is found, in sessions and in snapshots; those of fm_snapshots_keep
+ * without slots have owner 0. NULL when every session is taken. */
 FM_API struct fm_session *fm_slots_take(struct fm_slots *slots, const int32_t *ids, size_t n_ids,
-                                        uint64_t key, unsigned *n_found);
+                                        uint64_t key, uint64_t owner, unsigned *n_found);
 /* Back again with what it has computed. */
 FM_API void fm_slots_give(struct fm_slots *slots, struct fm_session *session);
 /* Empties the session used longest ago that is not taken, where an evaluation found no memory for

@@ -17,9 +17,11 @@ enum api_fault {
     API_BAD,       /* the request is wrong; `param` names the field */
     API_CONTEXT,   /* more tokens than the context holds */
     API_AUTH,
+    API_FORBIDDEN, /* of a host or a web page that may not */
     API_NOT_FOUND,
     API_METHOD,
     API_TOO_LARGE,
+    API_MEDIA_TYPE, /* the body is not called JSON */
     API_BUSY,
     API_SHUTDOWN,
     API_TIME,

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "base/plat.h"
 #include "server/http_internal.h"
@@ -144,6 +145,7 @@ static enum MHD_Result begin_call(struct request *r)
     r->call.out = &r->out;
     const uint64_t key = session_key(r);
     spec.key = key != 0 ? key : spec.key;
+    spec.owner = r->owner;
     const int rc = jobs_submit(r->server->jobs, &spec, r, &r->job, &err);
     if (rc != 0) {
         (void)api_fail(&r->error, api_fault_of(rc), NULL, "%s", err.text);
@@ -178,7 +180,7 @@ static enum MHD_Result end_call(struct request *r)
 /* ---- requests ------------------------------------------------------------------------------- */
 
 /* What is known to be wrong from the headers alone. */
-static void check_headers(struct request *r)
+static void check_headers(struct request *r, const char *version)
 {
     const char *length = MHD_lookup_connection_value(r->connection, MHD_HEADER_KIND,
                                                      "Content-Length");
@@ -187,10 +189,10 @@ static void check_headers(struct request *r)
                                                       : strcmp(r->method, "POST") == 0);
     const uint64_t most = r->server->options.request_bytes;
     char *end = NULL;
-    if (!(r->route != NULL && r->route->is_open) && !http_is_allowed(r))
-        (void)api_fail(&r->error, API_AUTH, NULL, "the API key is missing or wrong: send it as "
-                       "'Authorization: Bearer KEY' or as 'x-api-key: KEY'");
-    else if (r->route == NULL)
+    http_check_access(r, version);
+    if (r->error.fault != API_GOOD || strcmp(r->method, "OPTIONS") == 0)
+        return;
+    if (r->route == NULL)
         (void)api_fail(&r->error, API_NOT_FOUND, NULL, "there is no %s %s here", r->method,
                        r->path);
     else if (!fits_method)
@@ -200,6 +202,20 @@ static void check_headers(struct request *r)
         (void)api_fail(&r->error, API_TOO_LARGE, NULL, "the request has %s bytes and at most %llu "
                        "are taken", length, (unsigned long long)most);
     r->length = length != NULL ? strtoull(length, NULL, 10) : 0;
+}
+
+/* Answers while the body still comes, where the library cannot. The rest is read and dropped, as
+ * long as a body may take: a connection closed on unread bytes would take the answer with it. */
+static void refuse_body(struct request *r)
+{
+    mem_lease_enter(&r->lease);
+    text_buffer_clear(&r->body);
+    mem_lease_leave();
+    http_give_memory(r);
+    (void)api_fail(&r->error, API_TOO_LARGE, NULL, "the request has more than %llu bytes, and no "
+                   "more are taken (--request-limit)",
+                   (unsigned long long)r->server->options.request_bytes);
+    reply_error_at_once(r);
 }
 
 static struct request *new_request(struct server *server, struct MHD_Connection *connection,
@@ -234,28 +250,30 @@ enum MHD_Result http_handle(void *ctx, struct MHD_Connection *connection, const 
 {
     struct server *server = ctx;
     struct request *r = *state;
-    (void)version;
     if (r == NULL) {
         r = *state = new_request(server, connection, url, method);
         if (r == NULL)
             return MHD_NO;
-        if (strcmp(method, "OPTIONS") == 0)
-            return reply_preflight(r);
-        check_headers(r);
+        check_headers(r, version);
         if (r->error.fault != API_GOOD)
             return reply_error(r);
+        if (strcmp(method, "OPTIONS") == 0)
+            return reply_preflight(r);
         /* Where there is no memory for the body, it is read and dropped: a client that is still
          * sending would not see an answer before its end. */
         http_check_length(r);
         return MHD_YES;
     }
     if (*upload_bytes > 0) {
-        if (r->body.n + *upload_bytes > server->options.request_bytes ||
-            !http_add_body(r, upload, *upload_bytes))
-            return MHD_NO; /* sent in chunks, so that nobody knew: the connection breaks */
+        if (r->body.n + *upload_bytes > server->options.request_bytes && !r->must_close)
+            refuse_body(r); /* sent in chunks: nobody knew its size */
+        if (!r->must_close && !http_add_body(r, upload, *upload_bytes))
+            return MHD_NO;
         *upload_bytes = 0;
         return MHD_YES;
     }
+    if (r->must_close)
+        return MHD_NO; /* it has its answer */
     r->is_read = true;
     if (r->is_gone)
         return MHD_NO;
@@ -299,8 +317,8 @@ static void log_request(const struct request *r)
                    r->is_gone || (r->job != NULL && !r->is_over) ? " client gone" : "",
                    (unsigned long long)r->n_sent, (double)(plat_now_ns() - r->began_ns) * 1e-6,
                    call, r->error.fault != API_GOOD ? " | " : "", r->error.text);
-    for (char *c = line; *c != '\0'; c++) /* a path may hold anything */
-        *c = (unsigned char)*c < ' ' || *c == 127 ? '?' : *c;
+    for (char *c = line; *c != '\0'; c++) /* a path may hold anything: terminals get ASCII */
+        *c = *c < ' ' || *c > '~' ? '?' : *c;
     o->log(o->ctx, line);
 }
 
@@ -338,6 +356,8 @@ void http_completed(void *ctx, struct MHD_Connection *connection, void **state,
     if (r->client != NULL) {
         r->client->request = NULL;
         r->client->since_ns = plat_now_ns();
+        if (r->client->is_dropping)
+            (void)shutdown(r->client->fd, SHUT_RDWR);
     }
     free_request(r);
     server->n_requests--;

@@ -4,6 +4,7 @@
 
 #include <microhttpd.h>
 
+#include "server/access.h"
 #include "server/api.h"
 #include "server/jobs.h"
 #include "server/jobs_prepare.h"
@@ -21,6 +22,7 @@ struct client {
     struct client *before, *after;
     struct request *request; /* NULL: none has begun */
     int fd;
+    bool is_dropping;  /* what it sends is not read any more */
     uint64_t since_ns; /* opened, or the last request was over */
 };
 
@@ -38,6 +40,8 @@ struct request {
     bool is_over;      /* the answer is whole */
     bool is_gone;      /* the client went away */
     uint64_t length; /* announced for the body; 0: none was */
+    bool must_close;   /* nothing more is taken from its connection */
+    uint64_t owner;    /* of the API key it came with; 0: none, or keys share what is cached */
     struct text_buffer body;
     uint64_t n_dropped;     /* bytes of the body that came after it was refused */
     struct mem_lease lease; /* of everything here; the task's while there is one */
@@ -59,6 +63,8 @@ struct request {
 
 struct server {
     struct server_options options;
+    struct access_rules rules;
+    struct access_keys keys;
     struct api_context context;
     struct mem_account account; /* memory of requests: bodies, what is made of them, answers */
     struct preparers *preparers;
@@ -67,7 +73,7 @@ struct server {
     struct MHD_Daemon *daemon;
     int listen_fd, epoll_fd; /* epoll_fd -1: where the system has none */
     int wake[2];             /* a pipe: the engine has news, or somebody wants it to stop */
-    volatile int n_stops;    /* wishes, counted by the signal handler */
+    volatile int n_stops, n_hang_ups; /* counted by the signal handlers */
     unsigned port;
     int64_t began_s;
     uint64_t begin_ns, stop_ns;
@@ -133,8 +139,13 @@ enum MHD_Result reply_kept(struct request *r, unsigned status); /* r->out, which
 enum MHD_Result reply_error(struct request *r); /* r->error */
 enum MHD_Result reply_stream(struct request *r);
 enum MHD_Result reply_preflight(struct request *r);
-/* Whether the request has the key. */
-bool http_is_allowed(const struct request *r);
+/* reply_error past the library, while a body still comes; then nothing more is sent. */
+void reply_error_at_once(struct request *r);
+
+/* ---- http_access.c ---- */
+
+/* Fills in r->error where the request may not be answered, and r->owner. */
+void http_check_access(struct request *r, const char *version);
 
 /* ---- status.c: what the server knows of itself ---- */
 

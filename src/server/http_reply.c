@@ -1,41 +1,11 @@
-/* Answers, their headers, and who may see them. */
+/* Answers and their headers. */
 #include <string.h>
 #include <strings.h>
+#include <sys/socket.h>
 
 #include "base/plat.h"
 #include "server/http_internal.h"
 #include "server/text_json.h"
-
-/* ---- origins -------------------------------------------------------------------------------- */
-
-/* "http://localhost:3000" and its like. */
-static bool is_of_this_machine(const char *origin)
-{
-    static const char *const hosts[] = {"localhost", "127.0.0.1", "[::1]"};
-    const char *host = strstr(origin, "://");
-    if (host == NULL)
-        return false;
-    host += 3;
-    for (size_t i = 0; i < sizeof hosts / sizeof hosts[0]; i++) {
-        const size_t n = strlen(hosts[i]);
-        if (strncmp(host, hosts[i], n) == 0 && (host[n] == '\0' || host[n] == ':'))
-            return true;
-    }
-    return false;
-}
-
-static bool is_listed(const char *list, const char *origin)
-{
-    const size_t n = strlen(origin);
-    for (const char *at = list; at != NULL && *at != '\0';) {
-        const char *end = strchr(at, ',');
-        const size_t bytes = end != NULL ? (size_t)(end - at) : strlen(at);
-        if ((bytes == 1 && *at == '*') || (bytes == n && strncmp(at, origin, n) == 0))
-            return true;
-        at = end != NULL ? end + 1 : NULL;
-    }
-    return false;
-}
 
 static const char *header(const struct request *r, const char *name)
 {
@@ -49,34 +19,11 @@ static void add_header(struct MHD_Response *response, const char *name, const ch
 
 static void add_cors(const struct request *r, struct MHD_Response *response)
 {
-    const char *origin = header(r, "Origin"), *list = r->server->options.cors;
-    if (origin == NULL || !(list != NULL ? is_listed(list, origin) : is_of_this_machine(origin)))
+    const char *origin = header(r, "Origin");
+    if (origin == NULL || !access_is_allowed_origin(&r->server->rules, origin))
         return;
     add_header(response, "Access-Control-Allow-Origin", origin);
     add_header(response, "Vary", "Origin");
-}
-
-/* ---- the key -------------------------------------------------------------------------------- */
-
-/* Takes as long wherever they differ. */
-static bool is_same_key(const char *given, const char *key)
-{
-    const size_t n = strlen(key), n_given = strlen(given);
-    volatile unsigned char differs = n != n_given;
-    for (size_t i = 0; i < n; i++)
-        differs = (unsigned char)(differs | (key[i] ^ (i < n_given ? given[i] : 0)));
-    return differs == 0;
-}
-
-bool http_is_allowed(const struct request *r)
-{
-    const char *key = r->server->options.api_key;
-    const char *bearer = header(r, "Authorization"), *plain = header(r, "x-api-key");
-    if (key == NULL)
-        return true;
-    const bool has_bearer = bearer != NULL && strncasecmp(bearer, "Bearer ", 7) == 0;
-    return (has_bearer && is_same_key(bearer + 7, key)) ||
-           (plain != NULL && is_same_key(plain, key));
 }
 
 /* ---- answers -------------------------------------------------------------------------------- */
@@ -96,6 +43,8 @@ static enum MHD_Result queue(struct request *r, unsigned status, const char *typ
         add_header(response, "WWW-Authenticate", "Bearer");
     if (status == 405 && r->route != NULL)
         add_header(response, "Allow", r->route->method);
+    if (r->must_close)
+        add_header(response, "Connection", "close");
     add_cors(r, response);
     r->status = status;
     const enum MHD_Result result = MHD_queue_response(r->connection, status, response);
@@ -156,6 +105,28 @@ enum MHD_Result reply_error(struct request *r)
                       api_error_json(&r->error, r->dialect));
 }
 
+void reply_error_at_once(struct request *r)
+{
+    struct text_buffer body = {0}, all = {0};
+    json_t *value = api_error_json(&r->error, r->dialect);
+    const int fd = r->client != NULL ? r->client->fd : -1;
+    r->must_close = true;
+    r->status = api_status(r->error.fault, r->dialect);
+    /* A few hundred bytes on a connection that has sent nothing: they fit, or it is broken. */
+    if (fd >= 0 && text_add_json(&body, value) &&
+        text_add_format(&all, "HTTP/1.1 %u %s\r\nConnection: close\r\nContent-Type: "
+                        "application/json\r\nContent-Length: %zu\r\n\r\n", r->status,
+                        MHD_get_reason_phrase_for(r->status), body.n) &&
+        text_buffer_add(&all, text_buffer_text(&body), body.n) &&
+        send(fd, text_buffer_text(&all), all.n, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)all.n)
+        r->n_sent += body.n;
+    if (fd >= 0)
+        (void)shutdown(fd, SHUT_WR);
+    json_decref(value);
+    text_buffer_clear(&body);
+    text_buffer_clear(&all);
+}
+
 enum MHD_Result reply_preflight(struct request *r)
 {
     struct MHD_Response *response = MHD_create_response_from_buffer(0, NULL,
@@ -166,6 +137,9 @@ enum MHD_Result reply_preflight(struct request *r)
     add_header(response, "Access-Control-Allow-Methods", "GET, POST, OPTIONS");
     add_header(response, "Access-Control-Allow-Headers", wanted != NULL ? wanted : "*");
     add_header(response, "Access-Control-Max-Age", "86400");
+    const char *private = header(r, "Access-Control-Request-Private-Network");
+    if (private != NULL && strcasecmp(private, "true") == 0) /* its origin is allowed, or none */
+        add_header(response, "Access-Control-Allow-Private-Network", "true");
     return queue(r, 204, NULL, response);
 }
 

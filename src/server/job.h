@@ -46,6 +46,7 @@ struct job_spec {
      * constants, NULL: none. */
     const char *lead, *tail;
     uint64_t key;           /* whose conversation it is; 0: unknown */
+    uint64_t owner;         /* whose cached prefixes it may use, and whose its own becomes */
     uint64_t id_seed;       /* of the ids of tool calls */
     uint64_t limit_ns;      /* time from submission to the end; 0: none */
 };

@@ -14,7 +14,7 @@
 #define LOOK_NS 10000000u
 #define PICTURE_NS 200000000u
 #define PICTURE_WANTED_NS 3000000000u /* how long one that was asked for is renewed */
-#define IDLE_BEFORE_KEEP_S 3
+#define IDLE_BEFORE_KEEP_NS 3000000000u
 #define COLLECT_BYTES (64u << 10)
 #define KEEP_LEAST 256 /* tokens that are worth a file */
 
@@ -471,15 +471,42 @@ static void admit(struct jobs *js)
     }
 }
 
+/* The idle time is measured on the monotonic clock: setting the machine's time changes nothing. */
+static void open_has_work(struct jobs *js)
+{
+#ifdef __APPLE__
+    (void)pthread_cond_init(&js->has_work, NULL); /* its waits are relative */
+#else
+    pthread_condattr_t how; /* none of these can fail with valid arguments */
+    (void)pthread_condattr_init(&how);
+    (void)pthread_condattr_setclock(&how, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&js->has_work, &how);
+    (void)pthread_condattr_destroy(&how);
+#endif
+}
+
+/* With the lock: ETIMEDOUT when the time came. */
+static int wait_until(struct jobs *js, uint64_t until_ns)
+{
+#ifdef __APPLE__
+    const uint64_t now_ns = plat_now_ns(), left_ns = until_ns > now_ns ? until_ns - now_ns : 0;
+    const struct timespec left = {.tv_sec = (time_t)(left_ns / 1000000000u),
+                                  .tv_nsec = (long)(left_ns % 1000000000u)};
+    return pthread_cond_timedwait_relative_np(&js->has_work, &js->lock, &left);
+#else
+    const struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000u),
+                                   .tv_nsec = (long)(until_ns % 1000000000u)};
+    return pthread_cond_timedwait(&js->has_work, &js->lock, &until);
+#endif
+}
+
 /* With the lock: waits for work. False: for so long there was none. */
 static bool wait_for_work(struct jobs *js)
 {
-    struct timespec until;
-    (void)clock_gettime(CLOCK_REALTIME, &until); /* cannot fail for this clock */
-    until.tv_sec += IDLE_BEFORE_KEEP_S;
+    const uint64_t until_ns = plat_now_ns() + IDLE_BEFORE_KEEP_NS;
     int rc = 0;
     while (rc == 0 && js->queue_first == NULL && !js->is_stopping)
-        rc = pthread_cond_timedwait(&js->has_work, &js->lock, &until);
+        rc = wait_until(js, until_ns);
     return rc != ETIMEDOUT;
 }
 
@@ -563,8 +590,8 @@ int jobs_open(const struct jobs_options *options, struct jobs **out, struct fm_e
     struct jobs *js = mem_new(1, sizeof *js, "the requests", err);
     if (js == NULL)
         return FM_ERR_NOMEM;
-    (void)pthread_mutex_init(&js->lock, NULL); /* neither can fail with default attributes */
-    (void)pthread_cond_init(&js->has_work, NULL);
+    (void)pthread_mutex_init(&js->lock, NULL); /* cannot fail with default attributes */
+    open_has_work(js);
     js->notify = options->notify;
     js->notify_ctx = options->ctx;
     js->account = options->account;

@@ -78,7 +78,8 @@ static int begin_prompt(struct engine *e, struct job *job, struct fm_error *err)
 {
     const struct job_prompt *prompt = prompt_of(job);
     unsigned n_found = 0;
-    job->session = fm_slots_take(e->slots, prompt->ids, prompt->n_ids, job->spec.key, &n_found);
+    job->session = fm_slots_take(e->slots, prompt->ids, prompt->n_ids, job->spec.key,
+                                 job->spec.owner, &n_found);
     if (job->session == NULL)
         return err_set(err, FM_ERR_BUDGET, "there is no session for the prompt");
     const struct fm_observer observer = {.ctx = job, .progress = before_layer};

@@ -4,11 +4,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -27,6 +29,7 @@
 #define RECALL_CALLS 4096
 #define HEADER_BYTES (32u << 10)
 #define CONNECTION_BYTES (HEADER_BYTES + (4u << 10)) /* the library's memory of one, and ours */
+#define UNREAD_BYTES (32 << 10) /* that may wait behind a request */
 
 /* ---- waking --------------------------------------------------------------------------------- */
 
@@ -42,6 +45,14 @@ void server_stop(struct server *s)
 {
     const int kept = errno; /* a signal handler's */
     s->n_stops++;
+    wake(s);
+    errno = kept;
+}
+
+void server_hang_up(struct server *s)
+{
+    const int kept = errno;
+    s->n_hang_ups++;
     wake(s);
     errno = kept;
 }
@@ -86,12 +97,32 @@ static void client_changed(void *ctx, struct MHD_Connection *connection, void **
     }
 }
 
-/* Whether the other side has closed: while a connection waits for its job nobody else looks. */
+/* Whether the other side has closed: while a connection waits for its job nobody else looks. Bytes
+ * that nobody has read, as of a request that follows, may lie before the end. */
 static bool is_closed(int fd)
 {
-    char byte;
+#ifdef POLLRDHUP
+    struct pollfd one = {.fd = fd, .events = POLLRDHUP};
+    return poll(&one, 1, 0) > 0 && (one.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0;
+#else
+    char byte; /* where such bytes hide it, the answer finds out */
     const ssize_t n = recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
     return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+#endif
+}
+
+/* What is sent behind a request that waits is left to the library, which reads it afterwards. Too
+ * much of it would fill the connection, and its end would never arrive. Then it is dropped, and the
+ * connection is closed once the answer is out. */
+static void drop_unread(struct client *c)
+{
+    char bytes[16384];
+    int n_unread = 0;
+    if (!c->is_dropping && (ioctl(c->fd, FIONREAD, &n_unread) != 0 || n_unread < UNREAD_BYTES))
+        return;
+    c->is_dropping = true;
+    for (int i = 0; i < 64 && recv(c->fd, bytes, sizeof bytes, MSG_DONTWAIT) > 0; i++)
+        ;
 }
 
 static void tick_request(struct server *s, struct client *c, uint64_t now_ns, bool peeks)
@@ -101,6 +132,8 @@ static void tick_request(struct server *s, struct client *c, uint64_t now_ns, bo
         (void)shutdown(c->fd, SHUT_RDWR);
     if (!r->is_suspended)
         return;
+    if (peeks)
+        drop_unread(c);
     if (peeks && is_closed(c->fd)) {
         http_give_up(r);
     } else if (r->job != NULL && r->call.is_stream && !r->is_over &&
@@ -209,9 +242,20 @@ static bool is_idle(struct server *s)
     return reading.n_queued + reading.n_running == 0 && jobs_is_idle(s->jobs);
 }
 
+/* Several that come together are one. */
+static void see_hang_ups(struct server *s, int *n_seen)
+{
+    const int n = s->n_hang_ups;
+    if (n == *n_seen)
+        return;
+    *n_seen = n;
+    if (s->options.hung_up != NULL)
+        s->options.hung_up(s->options.ctx);
+}
+
 int server_run(struct server *s, struct fm_error *err)
 {
-    int n_seen = 0;
+    int n_seen = 0, n_hang_ups = 0;
     bool is_good = true;
     uint64_t ticked_ns = 0, idle_ns = 0;
     for (;;) {
@@ -229,6 +273,7 @@ int server_run(struct server *s, struct fm_error *err)
         }
         if (!is_good || MHD_run(s->daemon) != MHD_YES)
             return err_set(err, FM_ERR_IO, "the HTTP library failed");
+        see_hang_ups(s, &n_hang_ups);
         see_stops(s, &n_seen);
         if (n_seen == 0 || !is_idle(s))
             continue;
@@ -239,6 +284,15 @@ int server_run(struct server *s, struct fm_error *err)
 }
 
 /* ---- open and close ------------------------------------------------------------------------- */
+
+static bool is_loopback(const struct sockaddr_storage *at)
+{
+    if (at->ss_family == AF_INET)
+        return ntohl(((const struct sockaddr_in *)at)->sin_addr.s_addr) >> 24 == 127;
+    const struct in6_addr *v6 = &((const struct sockaddr_in6 *)at)->sin6_addr;
+    return at->ss_family == AF_INET6 &&
+           (IN6_IS_ADDR_LOOPBACK(v6) || (IN6_IS_ADDR_V4MAPPED(v6) && v6->s6_addr[12] == 127));
+}
 
 static int listen_on(struct server *s, const struct addrinfo *info, struct fm_error *err)
 {
@@ -251,7 +305,7 @@ static int listen_on(struct server *s, const struct addrinfo *info, struct fm_er
     if (bind(s->listen_fd, info->ai_addr, info->ai_addrlen) != 0 || listen(s->listen_fd, 511) != 0)
         return err_set(err, FM_ERR_IO, "cannot listen on %s:%u: %s", o->host, o->port,
                        strerror(errno));
-    struct sockaddr_storage bound;
+    struct sockaddr_storage bound = {0};
     socklen_t bytes = sizeof bound;
     char port[NI_MAXSERV];
     s->port = o->port;
@@ -259,6 +313,8 @@ static int listen_on(struct server *s, const struct addrinfo *info, struct fm_er
         getnameinfo((struct sockaddr *)&bound, bytes, NULL, 0, port, sizeof port,
                     NI_NUMERICSERV) == 0)
         s->port = (unsigned)strtoul(port, NULL, 10);
+    s->rules = (struct access_rules){.is_local = is_loopback(&bound), .host = o->host,
+                                     .hosts = o->hosts, .cors = o->cors};
     return 0;
 }
 
@@ -384,6 +440,18 @@ unsigned server_port(const struct server *s)
     return s->port;
 }
 
+bool server_is_exposed(const struct server *s)
+{
+    return !s->rules.is_local;
+}
+
+void server_set_keys(struct server *s, struct access_keys *keys)
+{
+    access_keys_clear(&s->keys);
+    s->keys = *keys;
+    *keys = (struct access_keys){0};
+}
+
 void server_close(struct server *s)
 {
     if (s == NULL)
@@ -397,6 +465,7 @@ void server_close(struct server *s)
     jobs_close(s->jobs);
     preparers_close(s->preparers);
     recall_close(s->recall);
+    access_keys_clear(&s->keys);
     plat_close(s->daemon == NULL ? s->listen_fd : -1);
     plat_close(s->wake[0]);
     plat_close(s->wake[1]);

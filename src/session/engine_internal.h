@@ -86,6 +86,7 @@ struct fm_session {
     volatile sig_atomic_t is_cancelled; /* accessed atomically: by any thread and signal handlers */
     struct fm_observer observer;
     XXH3_state_t *hash;
+    uint64_t prefix_owner; /* whose the computed tokens are; snapshots of others are not used */
     uint32_t batch_item; /* while a batch runs: its place in the caller's list, plus one */
     /* The current call: where it began, tokens given to batches, whether there were logits. */
     uint32_t begin_position, n_done;

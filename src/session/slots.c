@@ -87,8 +87,9 @@ struct choice {
     unsigned n_same, n_alike;
 };
 
+/* Sessions of another owner can only give way. */
 static void look(struct fm_slots *pool, const int32_t *ids, size_t n_ids, uint64_t key,
-                 struct choice *c)
+                 uint64_t owner, struct choice *c)
 {
     *c = (struct choice){0};
     for (unsigned i = 0; i < pool->n; i++) {
@@ -97,6 +98,8 @@ static void look(struct fm_slots *pool, const int32_t *ids, size_t n_ids, uint64
             slot->used = 0;
         if (!slot->is_taken && (c->oldest == NULL || slot->used < c->oldest->used))
             c->oldest = slot;
+        if (slot->session->prefix_owner != owner)
+            continue;
         const unsigned n = fm_session_nearest(slot->session, ids, n_ids);
         const bool same = !slot->is_taken && is_same(slot, ids, n_ids, key);
         if (same && (c->same == NULL || n > c->n_same)) {
@@ -139,6 +142,17 @@ static void make_way(struct fm_slots *pool, struct slot *slot, unsigned n_found)
         keep_or_log(pool, slot);
 }
 
+/* What is left of another owner's conversation is not what this one begins with. */
+static void change_owner(struct fm_slots *pool, struct slot *slot, uint64_t owner)
+{
+    if (slot->session->prefix_owner == owner)
+        return;
+    make_way(pool, slot, 0);
+    fm_session_reset(slot->session);
+    slot->n_kept = 0;
+    slot->session->prefix_owner = owner;
+}
+
 /* What another conversation begins with is copied into a session of its own: both go on. */
 static void copy_beginning(struct slot *slot, const struct choice *c, const int32_t *ids,
                            size_t n_ids)
@@ -153,14 +167,15 @@ static void copy_beginning(struct slot *slot, const struct choice *c, const int3
 }
 
 struct fm_session *fm_slots_take(struct fm_slots *pool, const int32_t *ids, size_t n_ids,
-                                 uint64_t key, unsigned *n_found)
+                                 uint64_t key, uint64_t owner, unsigned *n_found)
 {
     struct choice c;
     *n_found = 0;
-    look(pool, ids, n_ids, key, &c);
+    look(pool, ids, n_ids, key, owner, &c);
     if (c.oldest == NULL)
         return NULL;
     struct slot *slot = c.same != NULL ? c.same : c.oldest;
+    change_owner(pool, slot, owner);
     make_way(pool, slot, fm_session_nearest(slot->session, ids, n_ids));
     copy_beginning(slot, &c, ids, n_ids);
     *n_found = pool->snapshots != NULL

@@ -10,13 +10,16 @@
 #include "session/snapshot.h"
 
 #define SUFFIX ".fmsnap"
-/* 32 digits and the suffix. */
-#define NAME_BYTES 48
+/* 32 digits, for an owner a dash and 16 more, and the suffix. */
+#define TOKEN_DIGITS 32
+#define OWNER_DIGITS 16
+#define NAME_BYTES 64
 
 /* One of another model, or damaged, has no tokens here and is of no use; but it takes room like all
  * others. */
 struct entry {
     char name[NAME_BYTES];
+    uint64_t owner;
     struct snapshot_info info;
     int64_t used_ns; /* when it was written or restored last */
 };
@@ -36,6 +39,33 @@ static bool path_of(const struct fm_snapshots *store, const char *name,
                     char path[LIMIT_PATH_BYTES])
 {
     return (size_t)snprintf(path, LIMIT_PATH_BYTES, "%s/%s", store->dir, name) < LIMIT_PATH_BYTES;
+}
+
+/* ---- owners --------------------------------------------------------------------------------- */
+
+/* What a snapshot of this owner has as its model, so that a file which got another owner's name is
+ * one of another model. */
+static uint64_t identity_of(const struct fm_snapshots *store, uint64_t owner)
+{
+    return owner == 0 ? store->identity
+                      : XXH3_64bits_withSeed(&owner, sizeof owner, store->identity);
+}
+
+/* The owner that a file's name tells; 0: none. */
+static uint64_t owner_of(const char *name)
+{
+    uint64_t owner = 0;
+    if (strlen(name) != TOKEN_DIGITS + 1 + OWNER_DIGITS + strlen(SUFFIX) ||
+        name[TOKEN_DIGITS] != '-')
+        return 0;
+    for (const char *c = name + TOKEN_DIGITS + 1; *c != '.'; c++) {
+        static const char digits[] = "0123456789abcdef";
+        const char *digit = strchr(digits, *c);
+        if (digit == NULL)
+            return 0;
+        owner = owner << 4 | (uint64_t)(digit - digits);
+    }
+    return owner;
 }
 
 /* ---- the list ------------------------------------------------------------------------------- */
@@ -75,7 +105,8 @@ static int add(struct fm_snapshots *store, const char *name, int64_t used_ns, st
     if (strlen(name) >= sizeof e.name || !path_of(store, name, path))
         return err_set(err, FM_ERR_ARG, "the path of snapshot '%s' is too long", name);
     (void)snprintf(e.name, sizeof e.name, "%s", name);
-    int rc = snapshot_read_info(store->model, store->identity, path, &e.info, err);
+    e.owner = owner_of(name);
+    int rc = snapshot_read_info(store->model, identity_of(store, e.owner), path, &e.info, err);
     if (rc == 0)
         rc = list(store, &e, err);
     if (rc != 0)
@@ -179,10 +210,13 @@ void fm_snapshots_stats(const struct fm_snapshots *store, struct fm_snapshots_st
 
 static void name_of(const struct fm_session *s, uint64_t identity, char name[NAME_BYTES])
 {
+    char owner[OWNER_DIGITS + 2] = "";
     const XXH128_hash_t h =
         XXH3_128bits_withSeed(s->ids, s->sequence->position * sizeof *s->ids, identity);
-    (void)snprintf(name, NAME_BYTES, "%016llx%016llx" SUFFIX, (unsigned long long)h.high64,
-                   (unsigned long long)h.low64);
+    if (s->prefix_owner != 0)
+        (void)snprintf(owner, sizeof owner, "-%016llx", (unsigned long long)s->prefix_owner);
+    (void)snprintf(name, NAME_BYTES, "%016llx%016llx%s" SUFFIX, (unsigned long long)h.high64,
+                   (unsigned long long)h.low64, owner);
 }
 
 static void touch(struct fm_snapshots *store, struct entry *e)
@@ -215,7 +249,8 @@ int fm_snapshots_keep(struct fm_snapshots *store, const struct fm_session *s, st
     char name[NAME_BYTES], path[LIMIT_PATH_BYTES];
     if (store->lock_fd < 0 || s->sequence->position == 0)
         return 0;
-    name_of(s, store->identity, name);
+    const uint64_t identity = identity_of(store, s->prefix_owner);
+    name_of(s, identity, name);
     if (is_kept(store, name))
         return 0;
     const uint64_t bytes = snapshot_bytes(s);
@@ -228,7 +263,7 @@ int fm_snapshots_keep(struct fm_snapshots *store, const struct fm_session *s, st
     if (!path_of(store, name, path))
         return err_set(err, FM_ERR_ARG, "the path of snapshot '%s' is too long", name);
     /* The old ones go when the new one is whole: killed or out of space, nothing is lost. */
-    int rc = snapshot_write(s, store->identity, path, err);
+    int rc = snapshot_write(s, identity, path, err);
     if (rc == 0) {
         make_room(store, bytes);
         rc = add(store, name, plat_wall_ns(), err);
@@ -255,14 +290,14 @@ static uint32_t usable(const struct entry *e, const int32_t *ids, size_t n_ids)
     return best;
 }
 
-/* The best one that is more than `least`; NULL: none. */
-static struct entry *find_best(const struct fm_snapshots *store, const int32_t *ids, size_t n_ids,
-                               uint32_t least)
+/* The owner's best one that is more than `least`; NULL: none. */
+static struct entry *find_best(const struct fm_snapshots *store, uint64_t owner,
+                               const int32_t *ids, size_t n_ids, uint32_t least)
 {
     struct entry *best = NULL;
     for (size_t i = 0; i < store->n_entries; i++) {
         const uint32_t n = usable(&store->entries[i], ids, n_ids);
-        if (n > least) {
+        if (n > least && store->entries[i].owner == owner) {
             best = &store->entries[i];
             least = n;
         }
@@ -274,11 +309,12 @@ unsigned fm_snapshots_restore(struct fm_snapshots *store, struct fm_session *s, 
                               size_t n_ids)
 {
     struct entry *e;
-    while ((e = find_best(store, ids, n_ids, fm_session_nearest(s, ids, n_ids))) != NULL) {
+    while ((e = find_best(store, s->prefix_owner, ids, n_ids,
+                          fm_session_nearest(s, ids, n_ids))) != NULL) {
         char path[LIMIT_PATH_BYTES];
         struct fm_error err = {0};
         if (path_of(store, e->name, path) &&
-            snapshot_read(s, store->identity, path, &err) == 0) {
+            snapshot_read(s, identity_of(store, e->owner), path, &err) == 0) {
             touch(store, e);
             store->stats.n_restored++;
             break;

@@ -82,20 +82,20 @@ class Hostile(unittest.TestCase):
 
     def test_no_http(self):
         for data in (b"\r\n\r\n", b"hello\r\n\r\n", b"\x00" * 1000, b"GET\r\n\r\n", b"\xff" * 70000,
-                     b"GET / HTTP/9.9\r\n\r\n", b"POST /v1/messages HTTP/1.1\r\nHost: a\r\n"
-                     b"Content-Length: -5\r\n\r\n", b"POST / HTTP/1.1\r\nHost: a\r\n"
+                     b"GET / HTTP/9.9\r\n\r\n", b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\n"
+                     b"Content-Length: -5\r\n\r\n", b"POST / HTTP/1.1\r\nHost: localhost\r\n"
                      b"Transfer-Encoding: chunked\r\n\r\nzz\r\n"):
             self.send(data)
 
     def test_header_flood(self):
         many = b"".join(b"x-%d: %s\r\n" % (i, b"y" * 50) for i in range(5000))
-        answer = self.send(b"GET /health HTTP/1.1\r\nHost: a\r\n" + many + b"\r\n")
+        answer = self.send(b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + many + b"\r\n")
         self.assertNotIn(b"200 OK", answer)
-        long = b"GET /" + b"a" * 100000 + b" HTTP/1.1\r\nHost: a\r\n\r\n"
+        long = b"GET /" + b"a" * 100000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n"
         self.assertNotIn(b"200 OK", self.send(long))
         before = self.server.resident_kib()
         for _ in range(200):
-            self.send(b"GET /health HTTP/1.1\r\nHost: a\r\n" + many)
+            self.send(b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + many)
         self.assertLess(self.server.resident_kib() - before, 30000)
 
     def test_too_large(self):
@@ -104,10 +104,17 @@ class Hostile(unittest.TestCase):
         answer = self.send(head + b" " * 1000)
         self.assertIn(b" 413 ", answer.split(b"\r\n")[0])
         self.assertIn(b"request_too_large", answer)
+        head = (b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\n"
+                b"Transfer-Encoding: chunked\r\n\r\n")
         chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
-        answer = self.send(b"POST /v1/messages HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked"
-                           b"\r\n\r\n" + chunk * 40)
-        self.assertNotIn(b"200 OK", answer)
+        for end in (b"", b"0\r\n\r\n", chunk * 100 + b"0\r\n\r\n"): # it may go on, or wait
+            answer = self.send(head + chunk * 17 + end)
+            self.assertIn(b"HTTP/1.1 413 ", answer.split(b"\r\n")[0])
+            self.assertIn(b"request_too_large", answer)
+            self.assertEqual(answer.count(b"HTTP/1.1"), 1)
+        answer = self.send(head + chunk * 15 + b"0\r\n\r\n" + b"GET /health HTTP/1.1\r\n"
+                           b"Host: localhost\r\nConnection: close\r\n\r\n")
+        self.assertIn(b" 400 ", answer.split(b"\r\n")[0]) # no JSON, but not too large
 
     def test_truncated(self):
         whole = raw_request("/v1/chat/completions", SHORT)
@@ -144,7 +151,7 @@ class Hostile(unittest.TestCase):
         connection.settimeout(20)
         time.sleep(0.5) # it is accepted
         self.server.process.send_signal(signal.SIGSTOP)
-        connection.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         time.sleep(2.5)
         self.server.process.send_signal(signal.SIGCONT)
         self.assertIn(b"200 OK", read_all(connection))
@@ -168,8 +175,8 @@ class Hostile(unittest.TestCase):
         one = raw_request("/v1/chat/completions", {**SHORT, "messages": [
             {"role": "user", "content": "A"}]})
         connection = self.server.socket()
-        connection.sendall(one + one + b"GET /health HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
-                           b"\r\n")
+        connection.sendall(one + one + b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
+                           b"Connection: close\r\n\r\n")
         answer = read_all(connection)
         connection.close()
         self.assertEqual(answer.count(b"HTTP/1.1 200 OK"), 3)
@@ -198,6 +205,22 @@ class Hostile(unittest.TestCase):
         self.assertTrue(wait_until(
             lambda: metric(self.server, "requests_cancelled_total") >= before + 20))
         self.assertTrue(wait_until(lambda: metric(self.server, "requests_running") == 0))
+
+    def test_gone_behind_unread_bytes(self):
+        """Bytes that nobody has read yet do not hide that the client went away."""
+        one = raw_request("/v1/chat/completions", {
+            "messages": [{"role": "user", "content": "L"}], "n": 64})
+        for after in (b"G", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", b"x" * 200000):
+            for end in (socket.SHUT_WR, socket.SHUT_RDWR):
+                before = metric(self.server, "requests_cancelled_total")
+                connection = self.server.socket()
+                connection.sendall(one)
+                self.assertTrue(wait_until(lambda: metric(self.server, "requests_running") == 1))
+                connection.sendall(after)
+                connection.shutdown(end)
+                self.assertTrue(wait_until(
+                    lambda: metric(self.server, "requests_cancelled_total") > before), after[:9])
+                connection.close()
 
 
 class Waiting(unittest.TestCase):

@@ -118,5 +118,5 @@ def events_of(text):
 
 def raw_request(path, body, extra=""):
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return (f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(data)}\r\n{extra}\r\n"
+    return (f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n{extra}\r\n"
             ).encode() + data

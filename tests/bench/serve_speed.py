@@ -65,7 +65,8 @@ def read_stream(port, body):
     data = json.dumps(body).encode()
     link = socket.create_connection(("127.0.0.1", port))
     begin = time.perf_counter()
-    link.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
+    link.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+                 b"Content-Length: %d\r\n\r\n"
                  % len(data) + data)
     pieces = []
     while not pieces or b"[DONE]" not in pieces[-1][1]:

@@ -283,6 +283,7 @@ class LaunchServers(Launching):
         self.assert_fails(self.raw(b"HTTP/1.0 404 No\r\n\r\n"), 1, "answers 404",
                           "no server of models")
         self.assert_fails(self.raw(b"HTTP/1.1 503 No\r\n\r\n"), 1, "not ready yet")
+        self.assert_fails(self.raw(b"HTTP/1.1 403 No\r\n\r\n"), 1, "--allowed-host 127.0.0.1")
         for body in (b"", b"[]", b"{}", b'{"data":[]}', b'{"data":[{"id":7}]}', b"{", b"\xff"):
             with Server(body=body) as server:
                 self.assert_fails(self.launch("pi", "--url", server.url), 1, "lists no model")

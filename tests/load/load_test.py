@@ -89,7 +89,8 @@ class Client:
             await self.open()
         data = json.dumps(body).encode() if body is not None else b""
         method = "POST" if body is not None else "GET"
-        self.writer.write(f"{method} {path} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json"
+        self.writer.write(f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n"
+                          "Content-Type: application/json"
                           f"\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
         was_used, self.is_used = self.is_used, True
         try:
@@ -327,7 +328,8 @@ async def run_idle(server, options, _):
     body = {"messages": [{"role": "user", "content": "Tell me a long story."}], "stream": True,
             "max_tokens": 3800, "temperature": 0, "logit_bias": NO_END}
     data = json.dumps(body).encode()
-    head = (f"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: {len(data)}\r\n\r\n"
+    head = ("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+            f"Content-Length: {len(data)}\r\n\r\n"
             ).encode()
     clients = [Client(server.port) for _ in range(n)]
     first, begin = [0.0] * n, time.monotonic()
@@ -383,7 +385,8 @@ def rude_bytes(rng):
     good = json.dumps({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}).encode()
 
     def post(body, length=None, extra=b""):
-        return (b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n%b\r\n" %
+        return (b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+                b"Content-Length: %d\r\n%b\r\n" %
                 (len(body) if length is None else length, extra)) + body
 
     whole = post(good)
@@ -395,9 +398,10 @@ def rude_bytes(rng):
         lambda: post(b'{"messages":[{"role":"user","content":"\xff\xfe"}]}'),
         lambda: post(b"{}", length=1 << 40),                                 # oversized
         lambda: post(b" " * 300000, length=64 << 20),
-        lambda: b"POST /v1/messages HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" +
+        lambda: b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n" +
         (b"10000\r\n" + b" " * 0x10000 + b"\r\n") * 40,
-        lambda: b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        lambda: b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
         lambda: whole[:rng.randrange(1, len(whole))],                        # truncated
         lambda: b"GET / HTTP/1.1\r\n" + b"".join(b"x-%d: y\r\n" % i for i in range(5000)) + b"\r\n",
         lambda: b"GET / HTTP/1.1\r\nx: " + b"y" * 200000 + b"\r\n\r\n",
@@ -435,7 +439,8 @@ async def run_rude(server, options, rng):
     async def be_slow():
         """A byte now and then; the server ends it."""
         nonlocal n_closed
-        text = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 9999\r\n\r\n{"
+        text = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n" \
+               b"Content-Length: 9999\r\n\r\n{"
         client = Client(server.port)
         await client.open()
         for i in range(10 ** 6):

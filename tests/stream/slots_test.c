@@ -103,7 +103,7 @@ static unsigned turn(struct fixture *f, struct talk *t, uint64_t key)
     struct fm_error err = {0};
     unsigned from = 0;
     append(f, t, 12 + next_random(12));
-    struct fm_session *s = fm_slots_take(f->slots, t->ids, t->n, key, &from);
+    struct fm_session *s = fm_slots_take(f->slots, t->ids, t->n, key, 0, &from);
     assert_non_null(s);
     assert_int_equal(fm_session_position(s), from);
     assert_true(from < t->n);
@@ -167,7 +167,7 @@ static void test_keep(void **state)
     assert_int_equal(turn(&f, &f.talks[0], 0), 0);
     unsigned found = 0;
     append(&f, &f.talks[2], 60);
-    struct fm_session *s = fm_slots_take(f.slots, f.talks[2].ids, f.talks[2].n, 0, &found);
+    struct fm_session *s = fm_slots_take(f.slots, f.talks[2].ids, f.talks[2].n, 0, 0, &found);
     struct fm_slot_info info;
     unsigned n_taken = 0;
     for (unsigned i = 0; fm_slots_info(f.slots, i, &info); i++)
@@ -175,6 +175,55 @@ static void test_keep(void **state)
     assert_int_equal(n_taken, 1);
     fm_slots_give(f.slots, s);
     tear_down(&f);
+}
+
+static unsigned take_for(struct fixture *f, const struct talk *t, uint64_t owner)
+{
+    struct fm_error err = {0};
+    unsigned from = 0;
+    struct fm_session *s = fm_slots_take(f->slots, t->ids, t->n, 9, owner, &from);
+    assert_int_equal(fm_session_position(s), from);
+    must(fm_session_eval(s, t->ids + from, t->n - from, &err), &err);
+    check_alone(f, t, s);
+    fm_slots_give(f->slots, s);
+    return from;
+}
+
+static uint64_t n_files(const struct fixture *f)
+{
+    struct fm_snapshots_stats stats;
+    fm_snapshots_stats(f->snapshots, &stats);
+    return stats.n_files;
+}
+
+/* What one owner has computed is found by nobody else: not by a conversation that begins alike, not
+ * in the session that gives way, not on the disk. */
+static void test_owners(void **state)
+{
+    (void)state;
+    static struct fixture f;
+    struct fm_error err = {0};
+    for (unsigned n_sessions = 1; n_sessions <= 3; n_sessions++) {
+        const uint64_t first = 10 * n_sessions;
+        set_up(&f, n_sessions, true, 1);
+        append(&f, &f.talks[0], 40);
+        const struct talk talk = f.talks[0];
+        const uint64_t n_before = n_files(&f);
+        for (uint64_t i = 0; i < 4; i++)
+            assert_int_equal(take_for(&f, &talk, first + i), 0);
+        while (fm_slots_keep(f.slots, 1, &err) == 1)
+            ;
+        assert_int_equal(n_files(&f), n_before + 4); /* the same tokens, once for each */
+        for (uint64_t i = 0; i < 4; i++)
+            assert_true(take_for(&f, &talk, first + i) > N_SHARED);
+        assert_int_equal(take_for(&f, &talk, first + 4), 0);
+        tear_down(&f);
+        set_up(&f, n_sessions, true, 1); /* another process finds them by their names */
+        assert_true(n_files(&f) >= n_before + 4);
+        assert_true(take_for(&f, &talk, first + 2) > N_SHARED);
+        assert_int_equal(take_for(&f, &talk, first + 5), 0);
+        tear_down(&f);
+    }
 }
 
 /* Another conversation that begins like one of those in memory gets a copy of its beginning, also
@@ -194,8 +243,8 @@ static void test_branch(void **state)
         branch->n = 200 + 10 * t; /* within the prompt, behind its mark at 192 or before it */
         append(&f, branch, 30);
         struct fm_session *taken = t == 1 ? NULL
-            : fm_slots_take(f.slots, f.talks[0].ids, f.talks[0].n, 0, &others);
-        struct fm_session *s = fm_slots_take(f.slots, branch->ids, branch->n, 0, &from);
+            : fm_slots_take(f.slots, f.talks[0].ids, f.talks[0].n, 0, 0, &others);
+        struct fm_session *s = fm_slots_take(f.slots, branch->ids, branch->n, 0, 0, &from);
         assert_true(s != NULL && s != taken && from >= 192);
         must(fm_session_eval(s, branch->ids + from, branch->n - from, &err), &err);
         check_alone(&f, branch, s);
@@ -217,14 +266,14 @@ static void test_taken(void **state)
     struct fm_error err = {0};
     unsigned from;
     set_up(&f, 2, false, 0);
-    struct fm_session *a = fm_slots_take(f.slots, f.talks[0].ids, N_SHARED, 0, &from);
-    struct fm_session *b = fm_slots_take(f.slots, f.talks[0].ids, N_SHARED, 0, &from);
+    struct fm_session *a = fm_slots_take(f.slots, f.talks[0].ids, N_SHARED, 0, 0, &from);
+    struct fm_session *b = fm_slots_take(f.slots, f.talks[0].ids, N_SHARED, 0, 0, &from);
     assert_true(a != NULL && b != NULL && a != b);
-    assert_null(fm_slots_take(f.slots, f.talks[0].ids, N_SHARED, 0, &from));
+    assert_null(fm_slots_take(f.slots, f.talks[0].ids, N_SHARED, 0, 0, &from));
     fm_session_cancel(a);
     assert_true(fm_session_eval(a, f.talks[0].ids, N_SHARED, &err) != 0);
     fm_slots_give(f.slots, a);
-    assert_ptr_equal(fm_slots_take(f.slots, f.talks[0].ids, N_SHARED, 0, &from), a);
+    assert_ptr_equal(fm_slots_take(f.slots, f.talks[0].ids, N_SHARED, 0, 0, &from), a);
     must(fm_session_eval(a, f.talks[0].ids + from, N_SHARED - from, &err), &err);
     fm_slots_give(f.slots, a);
     fm_slots_give(f.slots, b);
@@ -242,11 +291,11 @@ static void test_cut_short(void **state)
     set_up(&f, 2, false, 0);
     (void)turn(&f, &f.talks[1], 0);
     append(&f, &f.talks[0], 300);
-    struct fm_session *s = fm_slots_take(f.slots, f.talks[0].ids, f.talks[0].n, 0, &from);
+    struct fm_session *s = fm_slots_take(f.slots, f.talks[0].ids, f.talks[0].n, 0, 0, &from);
     must(fm_session_eval(s, f.talks[0].ids + from, 150 - from, &err), &err);
     fm_session_cancel(s); /* too late for that evaluation */
     fm_slots_give(f.slots, s);
-    assert_ptr_equal(fm_slots_take(f.slots, f.talks[0].ids, f.talks[0].n, 0, &from), s);
+    assert_ptr_equal(fm_slots_take(f.slots, f.talks[0].ids, f.talks[0].n, 0, 0, &from), s);
     assert_int_equal(from, 150);
     must(fm_session_eval(s, f.talks[0].ids + from, f.talks[0].n - from, &err), &err);
     check_alone(&f, &f.talks[0], s);
@@ -308,7 +357,7 @@ int main(int argc, char **argv)
     (void)mkdir(dir, 0700);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_enough), cmocka_unit_test(test_disk), cmocka_unit_test(test_keep),
-        cmocka_unit_test(test_branch), cmocka_unit_test(test_taken),
+        cmocka_unit_test(test_branch), cmocka_unit_test(test_taken), cmocka_unit_test(test_owners),
         cmocka_unit_test(test_cut_short), cmocka_unit_test(test_experts),
     };
     const int rc = cmocka_run_group_tests(tests, NULL, NULL);
