@@ -29,6 +29,7 @@ struct answer {
     int rc; /* of the callback */
     struct fm_error *err;
     bool is_dim, is_line_open;
+    struct foreign_text shown, noted; /* on standard output and standard error */
     struct progress progress;
     size_t n_before, n_piece, n_total; /* tokens of the prompt, while it is read */
 };
@@ -153,6 +154,7 @@ static void set_dim(struct answer *a, bool is_dim)
     if (a->is_dim == is_dim)
         return;
     a->is_dim = is_dim;
+    a->shown = (struct foreign_text){0};
     if (a->is_line_open)
         (void)out_text("\n\n", 2);
     a->is_line_open = false;
@@ -160,23 +162,10 @@ static void set_dim(struct answer *a, bool is_dim)
         (void)out_text(is_dim ? DIM : NORMAL, strlen(is_dim ? DIM : NORMAL));
 }
 
-/* A model must not move the cursor: on a terminal other control characters become '?'. */
 static void show(struct answer *a, const char *text, size_t bytes)
 {
-    char shown[512];
-    if (!a->chat->is_terminal) {
-        a->chat->is_out_gone = !out_text(text, bytes);
-    } else {
-        for (size_t i = 0; i < bytes; i += sizeof shown) {
-            const size_t n = bytes - i < sizeof shown ? bytes - i : sizeof shown;
-            for (size_t k = 0; k < n; k++) {
-                const unsigned char c = (unsigned char)text[i + k];
-                shown[k] = (c < 0x20 && c != '\n' && c != '\t') || c == 0x7f ? '?' : (char)c;
-            }
-            a->chat->is_out_gone = !out_text(shown, n);
-        }
-    }
-    a->is_line_open = text[bytes - 1] != '\n';
+    a->chat->is_out_gone = !out_foreign(&a->shown, text, bytes);
+    a->is_line_open = !a->shown.ends_line;
 }
 
 static int keep(struct text *text, const char *more, size_t bytes, struct fm_error *err)
@@ -202,7 +191,7 @@ static void take_part(void *ctx, const struct message_event *event)
                  a->err);
     if (is_reasoning && !a->chat->is_terminal) {
         if (!a->chat->is_quiet)
-            (void)fwrite(event->text, 1, event->text_bytes, stderr);
+            err_foreign(&a->noted, event->text, event->text_bytes);
         return;
     }
     set_dim(a, is_reasoning);

@@ -45,6 +45,7 @@ void chat_edit_remember(struct chat_edit *edit, const char *text)
 #include <wchar.h>
 
 #include "base/mem.h"
+#include "part_file.h"
 #include "term.h"
 
 #define HISTORY_LINES 1000
@@ -244,6 +245,8 @@ bool chat_edit_open(const char *path, struct chat_edit **out)
     (void)history(edit->history, &event, H_SETSIZE, HISTORY_LINES);
     (void)history(edit->history, &event, H_SETUNIQUE, 1);
     if (path != NULL)
+        plat_make_path_private(path);
+    if (path != NULL)
         (void)history(edit->history, &event, H_LOAD, path); /* the first time there is none */
     set_up(edit);
     watch_terminal();
@@ -297,8 +300,11 @@ void chat_edit_remember(struct chat_edit *edit, const char *text)
 {
     HistEvent event;
     (void)history(edit->history, &event, H_ENTER, text);
-    if (edit->path != NULL)
-        (void)history(edit->history, &event, H_SAVE, edit->path); /* not worth a message */
+    struct part_file out;
+    if (edit->path == NULL || part_file_open(&out, "", edit->path, PLAT_PRIVATE, NULL) != 0)
+        return; /* not worth a message */
+    const bool is_whole = history(edit->history, &event, H_SAVE_FP, out.file) >= 0;
+    (void)part_file_close(&out, is_whole, NULL);
 }
 
 #endif

@@ -6,7 +6,7 @@
 
 #include "base/limits.h"
 #include "base/mem.h"
-#include "base/plat.h"
+#include "base/plat_dir.h"
 #include "chat.h"
 #include "common.h"
 
@@ -189,6 +189,8 @@ int chat_load(struct chat *chat, const char *path, struct fm_error *err)
         (void)json_incref(messages);
         json_decref(chat->messages);
         chat->messages = messages;
+        if (now_s != NULL)
+            plat_make_path_private(path); /* what /save has made */
         load_snapshot(chat, snapshot);
         say("loaded %zu messages, %zu tokens; %u of them are computed already",
             json_array_size(messages), n_ids, fm_session_position(chat->session));

@@ -344,7 +344,7 @@ static int run_bench_stream(const struct args *args)
     s.n_tokens = s.n_topic_tokens * N_TOPICS;
     interrupt_install();
     interrupt_hold(true); /* no file is left half written */
-    int rc = part_file_open(&svg, "--svg", args_text(args, "svg"), &err);
+    int rc = part_file_open(&svg, "--svg", args_text(args, "svg"), PLAT_SHARED, &err);
     if (rc == 0)
         rc = run_all(&job, &err);
     int status = STATUS_FAILED;

@@ -330,7 +330,7 @@ static int run_bench_switch(const struct args *args)
     struct part_file csv = {0};
     interrupt_install();
     interrupt_hold(true); /* no file is left half written */
-    int rc = part_file_open(&csv, "--csv", args_text(args, "csv"), &err);
+    int rc = part_file_open(&csv, "--csv", args_text(args, "csv"), PLAT_SHARED, &err);
     if (rc == 0)
         rc = route_trace_open(&s.trace, args_text(args, "trace"), &err);
     if (rc == 0)

@@ -28,8 +28,8 @@ static void print_size(const char *what, uint64_t bytes)
 
 static void print_shape(const char *path, const struct fm_model_info *info)
 {
-    char human[UNIT_BYTES], exact[UNIT_BYTES];
-    (void)printf("Model         %s\n", path);
+    char human[UNIT_BYTES], exact[UNIT_BYTES], name[NAME_BYTES];
+    (void)printf("Model         %s\n", out_name(path, name));
     (void)printf("Form          %s\n", info->container);
     (void)printf("Architecture  %s\n", info->architecture);
     (void)printf("Parameters    %s (%s)\n", human_count(info->n_parameters, human),

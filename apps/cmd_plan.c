@@ -194,9 +194,10 @@ static void print_model(const struct planner *p)
 {
     const struct fm_model_info *info = &p->info;
     char dense[UNIT_BYTES], experts[UNIT_BYTES], one[UNIT_BYTES], token[UNIT_BYTES];
+    char name[NAME_BYTES];
     (void)printf("model        %s, %s: %s of dense weights, %s of experts\n",
-                 app_model_path(p->args), info->architecture, human_bytes(info->dense_bytes, dense),
-                 human_bytes(info->experts_bytes, experts));
+                 out_name(app_model_path(p->args), name), info->architecture,
+                 human_bytes(info->dense_bytes, dense), human_bytes(info->experts_bytes, experts));
     (void)printf("a token      reads %s of dense weights and %u experts of each of %u layers, %s\n",
                  human_bytes(info->dense_token_bytes, one), info->n_experts_per_token,
                  info->n_moe_layers, human_bytes(info->expert_token_bytes, token));

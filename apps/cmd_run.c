@@ -44,6 +44,7 @@ struct run {
     size_t n_tokens, tokens_capacity;
     void *text; /* what the answer is so far; kept for JSON only */
     size_t text_bytes, text_capacity;
+    struct foreign_text shown;
     bool is_line_open; /* the text on standard output does not end with a newline */
     bool is_out_gone;  /* standard output cannot be written any more */
     const char *stop_reason;
@@ -221,8 +222,8 @@ static int emit(struct run *run, const char *text, size_t text_bytes, struct fm_
     if (text_bytes == 0)
         return 0;
     if (!run->is_json) {
-        run->is_out_gone = !out_text(text, text_bytes);
-        run->is_line_open = text[text_bytes - 1] != '\n';
+        run->is_out_gone = !out_foreign(&run->shown, text, text_bytes);
+        run->is_line_open = !run->shown.ends_line;
         return 0;
     }
     int rc = mem_grow(&run->text, &run->text_capacity, run->text_bytes + text_bytes, 1,

@@ -140,7 +140,7 @@ static int print_result(const struct args *args, const struct fm_model *model,
     if (args_flag(args, "tokens"))
         print_tokens(model, r);
     else
-        (void)fwrite(r->text, 1, r->text_bytes, stdout);
+        (void)out_foreign(&(struct foreign_text){0}, r->text, r->text_bytes);
     return STATUS_OK;
 }
 

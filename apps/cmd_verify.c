@@ -29,8 +29,10 @@ static void show_finding(void *ctx, const struct fm_verify_item *item)
         say("note: '%s' in '%s' %s", item->what, item->file, item->why);
         return;
     }
-    (void)printf("BAD  %s %s: '%s', %llu bytes at byte %llu\n", item->what, item->why, item->file,
-                 (unsigned long long)item->bytes, (unsigned long long)item->offset);
+    char what[NAME_BYTES], file[NAME_BYTES];
+    (void)printf("BAD  %s %s: '%s', %llu bytes at byte %llu\n", out_name(item->what, what),
+                 item->why, out_name(item->file, file), (unsigned long long)item->bytes,
+                 (unsigned long long)item->offset);
 }
 
 static bool print_json(const char *path, const struct findings *f,

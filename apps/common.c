@@ -9,7 +9,7 @@
 
 #include "base/limits.h"
 #include "base/mem.h"
-#include "base/plat.h"
+#include "base/plat_dir.h"
 #include "term.h"
 
 /* Text is held in memory once as bytes and once as token ids. */
@@ -230,10 +230,18 @@ bool app_cache_path(const char *file, char path[LIMIT_PATH_BYTES])
     const int n = snprintf(dir, sizeof dir, "%s%s", has_xdg ? xdg : home,
                            has_xdg ? "" : "/.cache");
     if (n < 0 || (size_t)n + sizeof "/flashmoe" > sizeof dir ||
-        plat_make_dir(dir, NULL) != 0)
+        plat_make_private_dir(dir, NULL) != 0)
         return false;
     (void)strncat(dir, "/flashmoe", sizeof dir - (size_t)n - 1);
-    if (plat_make_dir(dir, NULL) != 0)
+    if (plat_make_private_dir(dir, NULL) != 0)
+        return false;
+    /* What was typed and used lies in it: another user's is of no use. */
+    struct plat_dir own;
+    const bool is_own = plat_dir_open(dir, PLAT_OWN_LINK, &own, NULL) == 0 &&
+                        plat_dir_check_own(&own, NULL) == 0;
+    plat_make_private(own.fd);
+    plat_dir_close(&own);
+    if (!is_own)
         return false;
     (void)snprintf(path, LIMIT_PATH_BYTES, "%s/%.200s", dir, file);
     return true;

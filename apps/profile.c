@@ -38,7 +38,7 @@ static bool ends_in_json(const char *path)
 int profile_open(struct profile *profile, const char *path, struct fm_error *err)
 {
     *profile = (struct profile){.is_json = path != NULL && ends_in_json(path)};
-    int rc = part_file_open(&profile->out, "--profile", path, err);
+    int rc = part_file_open(&profile->out, "--profile", path, PLAT_SHARED, err);
     if (rc != 0 || path == NULL)
         return rc;
     profile->rows = mem_new(ROWS, sizeof *profile->rows, "the profile", err);

@@ -8,7 +8,7 @@
 int route_trace_open(struct route_trace *trace, const char *path, struct fm_error *err)
 {
     *trace = (struct route_trace){0};
-    return part_file_open(&trace->out, "--trace", path, err);
+    return part_file_open(&trace->out, "--trace", path, PLAT_PRIVATE, err);
 }
 
 void route_trace_head(struct route_trace *trace, const char *model,

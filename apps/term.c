@@ -21,13 +21,28 @@
 static volatile sig_atomic_t is_line_drawn;
 static int out_errno; /* why standard output failed, 0 while it works */
 
+/* A whole text without control sequences, with a NUL, into `out`: FOREIGN_BYTES(bytes) + 1. */
+static void clean_all(const char *text, size_t bytes, char *out)
+{
+    struct foreign_text f = {0};
+    size_t n = foreign_clean(&f, text, bytes, out);
+    n += foreign_finish(&f, out + n);
+    out[n] = '\0';
+}
+
 /* ---- messages -------------------------------------------------------------------------- */
 
 static void say_line(const char *prefix, const char *fmt, va_list args)
 {
     char text[2 * FM_ERROR_BYTES];
     (void)vsnprintf(text, sizeof text, fmt, args); /* truncation is acceptable */
-    (void)fprintf(stderr, "%sflashmoe: %s%s\n", is_line_drawn ? ERASE_LINE : "", prefix, text);
+    /* What it quotes may come from a file. */
+    char clean[FOREIGN_BYTES(sizeof text) + 1];
+    const bool is_terminal = isatty(STDERR_FILENO);
+    if (is_terminal)
+        clean_all(text, strlen(text), clean);
+    (void)fprintf(stderr, "%sflashmoe: %s%s\n", is_line_drawn ? ERASE_LINE : "", prefix,
+                  is_terminal ? clean : text);
     is_line_drawn = 0;
 }
 
@@ -244,6 +259,70 @@ bool out_text(const char *text, size_t text_bytes)
     return out_errno == 0;
 }
 
+#define PIECE_BYTES 512
+
+bool out_foreign(struct foreign_text *f, const char *text, size_t text_bytes)
+{
+    char clean[FOREIGN_BYTES(PIECE_BYTES)];
+    if (!isatty(STDOUT_FILENO)) {
+        f->ends_line = text_bytes > 0 ? text[text_bytes - 1] == '\n' : f->ends_line;
+        return out_text(text, text_bytes);
+    }
+    bool is_written = true;
+    for (size_t i = 0; is_written && i < text_bytes; i += PIECE_BYTES) {
+        const size_t n = text_bytes - i < PIECE_BYTES ? text_bytes - i : PIECE_BYTES;
+        is_written = out_text(clean, foreign_clean(f, text + i, n, clean));
+    }
+    return is_written;
+}
+
+void err_foreign(struct foreign_text *f, const char *text, size_t text_bytes)
+{
+    char clean[FOREIGN_BYTES(PIECE_BYTES)];
+    const bool is_terminal = isatty(STDERR_FILENO);
+    for (size_t i = 0; i < text_bytes; i += PIECE_BYTES) {
+        const size_t n = text_bytes - i < PIECE_BYTES ? text_bytes - i : PIECE_BYTES;
+        const size_t shown = is_terminal ? foreign_clean(f, text + i, n, clean) : n;
+        (void)fwrite(is_terminal ? clean : text + i, 1, shown, stderr);
+    }
+}
+
+const char *out_name(const char *name, char buffer[NAME_BYTES])
+{
+    char clean[FOREIGN_BYTES(NAME_BYTES) + 1];
+    if (!isatty(STDOUT_FILENO))
+        return name;
+    clean_all(name, strnlen(name, NAME_BYTES), clean);
+    const size_t n = strnlen(clean, NAME_BYTES - 1);
+    memcpy(buffer, clean, n);
+    buffer[n] = '\0';
+    return buffer;
+}
+
+/* JSON has escaped the C0 controls; of the others it gets the same spelling here. */
+static void print_json(const char *text, FILE *file)
+{
+    for (; *text != '\0'; text++) {
+        const unsigned char c = (unsigned char)text[0], next = (unsigned char)text[1];
+        const bool is_c1 = c == 0xc2 && next >= 0x80 && next < 0xa0;
+        if (c == 0x7f || is_c1)
+            (void)fprintf(file, "\\u00%02x", is_c1 ? next : c);
+        else
+            (void)fputc(c, file);
+        text += is_c1;
+    }
+}
+
+void err_json(const json_t *value)
+{
+    char *text = json_dumps(value, JSON_ENCODE_ANY);
+    if (text != NULL && isatty(STDERR_FILENO))
+        print_json(text, stderr);
+    else if (text != NULL)
+        (void)fputs(text, stderr);
+    free(text);
+}
+
 bool out_json(json_t *object)
 {
     const size_t flags = JSON_REAL_PRECISION(9);
@@ -253,7 +332,11 @@ bool out_json(json_t *object)
         say("no memory for the JSON output");
         return false;
     }
-    bool is_written = out_text(text, strlen(text)) && out_text("\n", 1);
+    if (isatty(STDOUT_FILENO))
+        print_json(text, stdout);
+    else
+        (void)out_text(text, strlen(text));
+    bool is_written = out_text("\n", 1);
     free(text);
     return is_written;
 }
@@ -304,6 +387,8 @@ void out_escaped(const char *text, size_t text_bytes)
             (void)printf("\\%c", c);
         else if (n == 0 || c < 0x20 || c == 0x7f)
             (void)printf("\\x%02x", c);
+        else if (c == 0xc2 && (unsigned char)text[i + 1] < 0xa0) /* C1 */
+            (void)printf("\\xc2\\x%02x", (unsigned char)text[i + 1]);
         else
             (void)printf("%.*s", (int)n, text + i);
         i += n > 0 ? n : 1;

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "foreign_text.h"
 
 enum { STATUS_OK = 0, STATUS_FAILED = 1, STATUS_USAGE = 2, STATUS_INTERRUPTED = 130 };
 
@@ -61,9 +62,18 @@ double per_second(uint64_t n, uint64_t ns);
 
 /* Writes and flushes; false when standard output is gone. out_finish says why. */
 bool out_text(const char *text, size_t text_bytes);
+/* The same for text of a model or a file: a terminal gets it without control sequences. out_foreign
+ * goes to standard output, err_foreign to standard error. `f` is the text's, all of it. */
+bool out_foreign(struct foreign_text *f, const char *text, size_t text_bytes);
+void err_foreign(struct foreign_text *f, const char *text, size_t text_bytes);
+/* A name or a path of a file for printf to standard output; in `buffer` if it must be cleaned. */
+#define NAME_BYTES 1024
+const char *out_name(const char *name, char buffer[NAME_BYTES]);
 /* One JSON object on a line of its own; takes the reference. False like out_text, or when
  * `object` is NULL because memory ran out. */
 bool out_json(json_t *object);
+/* Any JSON value on standard error; borrows the reference. */
+void err_json(const json_t *value);
 /* A JSON string; bytes that are not UTF-8 become U+FFFD. */
 json_t *json_text(const char *text, size_t text_bytes);
 /* Bytes of the valid UTF-8 character at the front of n > 0 bytes, 0 when there is none. */

@@ -65,7 +65,7 @@ static void print_token(const struct fm_model *model, const struct fm_logprob *t
     const char *text = fm_token_text(model, token->id, &bytes);
     json_t *value = json_text(text != NULL ? text : "", bytes);
     (void)fprintf(stderr, "%s%.4f ", before, (double)token->logprob);
-    (void)json_dumpf(value, stderr, JSON_ENCODE_ANY);
+    err_json(value);
     json_decref(value);
 }
 

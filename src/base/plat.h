@@ -41,9 +41,9 @@ bool plat_file_exists(const char *path);
 
 /* ---- writing (plat_write_posix.c) ------------------------------------------------------- */
 
-/* Creates a file, or empties one, for reading and writing. With `is_direct` writes bypass the page
- * cache where the file system can; then *is_direct stays true, and memory, offsets and sizes must
- * be multiples of MEM_PAGE. */
+/* Creates a file for reading and writing; plat_dir_create says what happens to one that is there.
+ * With `is_direct` writes bypass the page cache where the file system can; then *is_direct stays
+ * true, and memory, offsets and sizes must be multiples of MEM_PAGE. */
 int plat_create(const char *path, bool *is_direct, int *fd, struct fm_error *err);
 /* Opens a file to read what the device holds, not what the page cache does: past it where the file
  * system can (*is_direct: as above), else after its pages were dropped. */
@@ -61,34 +61,33 @@ int plat_reserve(int fd, const char *path, uint64_t bytes, struct fm_error *err)
 /* All bytes or an error; a full disk is said to be one. */
 int plat_write_at(int fd, const char *path, const void *src, uint64_t bytes, uint64_t offset,
                   struct fm_error *err);
+/* Whether the disk is full, right after a function that writes has failed on this thread. */
+bool plat_was_full(void);
 /* Starts to move written bytes to the device; a hint. */
 void plat_write_behind(int fd, uint64_t offset, uint64_t bytes);
 int plat_sync(int fd, const char *path, struct fm_error *err);
 /* Makes the names in a directory durable: after create, rename, remove. */
 int plat_sync_dir(const char *path, struct fm_error *err);
 int plat_rename(const char *from, const char *to, struct fm_error *err);
-/* A small file, written aside and renamed: whoever opens it finds the old one or the new one. After
- * a failure nothing is left beside it. */
+/* A small file for this user alone (0600), written aside, synced and renamed: whoever opens it
+ * finds the old one or the new one, also after a power cut. After a failure nothing is left beside
+ * it. */
 int plat_replace_file(const char *path, const void *bytes, uint64_t n, struct fm_error *err);
-int plat_make_dir(const char *path, struct fm_error *err);   /* one that exists is fine */
-int plat_remove(const char *path, struct fm_error *err);     /* a file; none there is fine */
+int plat_make_dir(const char *path, struct fm_error *err); /* one that exists is fine */
+int plat_make_private_dir(const char *path, struct fm_error *err); /* the same, with 0700 */
 int plat_remove_dir(const char *path, struct fm_error *err); /* an empty one; none is fine */
-/* One process at a time: FM_ERR_ARG when another one holds it. Ends with plat_close. */
-int plat_lock_dir(const char *path, int *fd, struct fm_error *err);
-/* Every name in a directory but "." and "..", in no order; stops when fn does not return 0. */
+/* Takes a name in a directory: see plat_dir_each_name. */
 typedef int plat_name_fn(void *ctx, const char *name, struct fm_error *err);
-int plat_each_name(const char *path, plat_name_fn *fn, void *ctx, struct fm_error *err);
 
 struct plat_file_info {
     uint64_t bytes, device, inode, n_links;
     int64_t mtime_ns;
-    bool is_link, is_dir;
+    bool is_link, is_dir, is_file;
+    uint64_t owner; /* user id */
 };
 /* A link is not followed. False when there is no such file. */
 bool plat_file_info(const char *path, struct plat_file_info *info);
 bool plat_open_file_info(int fd, struct plat_file_info *info);
-/* The file's mtime becomes now; a hint. */
-void plat_touch(const char *path);
 /* Whether names in a directory can be made and removed by this process. */
 bool plat_may_change_dir(const char *path);
 /* What an ordinary user may still write to the file system of `path`; UINT64_MAX when unknown. */

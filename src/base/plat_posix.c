@@ -16,13 +16,17 @@
 
 #include "base/limits.h"
 #include "base/mem.h"
+#include "base/plat_internal.h"
 
-int plat_open(const char *path, int *fd, uint64_t *file_bytes, struct fm_error *err)
+int plat_open_at(int dir_fd, const char *name, int flags, const char *path, int *fd,
+                 uint64_t *file_bytes, struct fm_error *err)
 {
     *fd = -1;
     *file_bytes = 0;
     /* O_NONBLOCK: a FIFO in place of a file must be refused below, not waited for. */
-    int f = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    int f = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | flags);
+    if (f < 0 && (flags & O_NOFOLLOW) != 0 && (errno == ELOOP || errno == EMLINK))
+        return err_set(err, FM_ERR_IO, "'%s' is a link, which is not followed", path);
     if (f < 0)
         return err_set(err, FM_ERR_IO, "cannot open '%s': %s", path, strerror(errno));
     struct stat st;
@@ -36,12 +40,17 @@ int plat_open(const char *path, int *fd, uint64_t *file_bytes, struct fm_error *
         return err_set(err, FM_ERR_IO, "'%s' is not a regular file", path);
     }
     /* An io_uring takes it at its word. */
-    const int flags = fcntl(f, F_GETFL);
-    if (flags >= 0)
-        (void)fcntl(f, F_SETFL, flags & ~O_NONBLOCK);
+    const int is = fcntl(f, F_GETFL);
+    if (is >= 0)
+        (void)fcntl(f, F_SETFL, is & ~O_NONBLOCK);
     *fd = f;
     *file_bytes = (uint64_t)st.st_size;
     return 0;
+}
+
+int plat_open(const char *path, int *fd, uint64_t *file_bytes, struct fm_error *err)
+{
+    return plat_open_at(AT_FDCWD, path, 0, path, fd, file_bytes, err);
 }
 
 void plat_close(int fd)
@@ -86,17 +95,13 @@ int plat_explain_read(int64_t got, const char *path, uint64_t bytes, uint64_t of
     return 0;
 }
 
-int plat_read_file(const char *path, size_t max_bytes, char **text, size_t *bytes,
-                   struct fm_error *err)
+int plat_read_opened(int fd, const char *path, uint64_t file_bytes, size_t max_bytes, char **text,
+                     size_t *bytes, struct fm_error *err)
 {
+    int rc = 0;
+    char *buffer = NULL;
     *text = NULL;
     *bytes = 0;
-    int fd;
-    uint64_t file_bytes;
-    int rc = plat_open(path, &fd, &file_bytes, err);
-    if (rc != 0)
-        return rc;
-    char *buffer = NULL;
     if (file_bytes > max_bytes)
         rc = err_set(err, FM_ERR_FORMAT, "'%s' has %llu bytes, more than the limit of %zu", path,
                      (unsigned long long)file_bytes, max_bytes);
@@ -112,6 +117,17 @@ int plat_read_file(const char *path, size_t max_bytes, char **text, size_t *byte
     *text = buffer;
     *bytes = (size_t)file_bytes;
     return 0;
+}
+
+int plat_read_file(const char *path, size_t max_bytes, char **text, size_t *bytes,
+                   struct fm_error *err)
+{
+    int fd;
+    uint64_t file_bytes;
+    *text = NULL;
+    *bytes = 0;
+    int rc = plat_open(path, &fd, &file_bytes, err);
+    return rc != 0 ? rc : plat_read_opened(fd, path, file_bytes, max_bytes, text, bytes, err);
 }
 
 bool plat_file_exists(const char *path)

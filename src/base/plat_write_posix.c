@@ -1,57 +1,65 @@
 /* The half of plat.h that writes. */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/limits.h"
 #include "base/mem.h"
-#include "base/plat.h"
+#include "base/path.h"
+#include "base/plat_dir.h"
+#include "base/plat_internal.h"
 
 #ifndef O_DIRECT
 #define O_DIRECT 0
 #endif
 
+/* errno stays: plat_was_full asks for it. */
 static int failed(struct fm_error *err, const char *what, const char *path)
 {
-    return err_set(err, FM_ERR_IO, "cannot %s '%s': %s", what, path, strerror(errno));
+    const int why = errno;
+    const int rc = err_set(err, FM_ERR_IO, "cannot %s '%s': %s", what, path, strerror(why));
+    errno = why;
+    return rc;
 }
 
 int plat_create(const char *path, bool *is_direct, int *fd, struct fm_error *err)
 {
-    const int flags = O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC;
+    char folder[LIMIT_PATH_BYTES];
+    struct plat_dir dir;
+    path_folder(path, folder);
     *fd = -1;
-    if (*is_direct && O_DIRECT != 0)
-        *fd = open(path, flags | O_DIRECT, 0666);
-    *is_direct = *fd >= 0;
-    if (*fd < 0)
-        *fd = open(path, flags, 0666);
-    return *fd >= 0 ? 0 : failed(err, "create", path);
+    int rc = plat_dir_open(folder, PLAT_ANY_LINK, &dir, err);
+    if (rc == 0)
+        rc = plat_dir_create(&dir, path_base(path), PLAT_SHARED, is_direct, fd, err);
+    plat_dir_close(&dir);
+    return rc;
+}
+
+bool plat_make_direct(int fd)
+{
+#ifdef __linux__
+    const int flags = fcntl(fd, F_GETFL);
+    if (flags >= 0 && fcntl(fd, F_SETFL, flags | O_DIRECT) == 0)
+        return true;
+    (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); /* a hint */
+#elif defined(__APPLE__)
+    return fcntl(fd, F_NOCACHE, 1) == 0;
+#endif
+    return false;
 }
 
 int plat_open_device(const char *path, int *fd, uint64_t *file_bytes, bool *is_direct,
                      struct fm_error *err)
 {
     int rc = plat_open(path, fd, file_bytes, err);
-    *is_direct = false;
-    if (rc != 0)
-        return rc;
-#ifdef __linux__
-    int flags = fcntl(*fd, F_GETFL);
-    *is_direct = flags >= 0 && fcntl(*fd, F_SETFL, flags | O_DIRECT) == 0;
-    if (!*is_direct)
-        (void)posix_fadvise(*fd, 0, 0, POSIX_FADV_DONTNEED); /* a hint */
-#elif defined(__APPLE__)
-    *is_direct = fcntl(*fd, F_NOCACHE, 1) == 0;
-#endif
-    return 0;
+    *is_direct = rc == 0 && plat_make_direct(*fd);
+    return rc;
 }
 
 void plat_drop_pages(int fd, uint64_t offset, uint64_t bytes)
@@ -80,13 +88,20 @@ void plat_expect_random(int fd, bool is_random)
 static int no_space(const char *path, uint64_t bytes, uint64_t offset, struct fm_error *err)
 {
     const int why = errno;
-    if (why != ENOSPC && why != EDQUOT)
-        return err_set(err, FM_ERR_IO, "cannot write %llu bytes at byte %llu of '%s': %s",
-                       (unsigned long long)bytes, (unsigned long long)offset, path, strerror(why));
-    return err_set(err, FM_ERR_IO,
-                   "the disk is full: cannot write %llu bytes at byte %llu of '%s' (%s); make room "
-                   "and start the same command again",
-                   (unsigned long long)bytes, (unsigned long long)offset, path, strerror(why));
+    if (!plat_was_full())
+        (void)err_set(err, FM_ERR_IO, "cannot write %llu bytes at byte %llu of '%s': %s",
+                      (unsigned long long)bytes, (unsigned long long)offset, path, strerror(why));
+    else
+        (void)err_set(err, FM_ERR_IO, "the disk is full: cannot write %llu bytes at byte %llu of "
+                      "'%s' (%s); make room and start the same command again",
+                      (unsigned long long)bytes, (unsigned long long)offset, path, strerror(why));
+    errno = why;
+    return FM_ERR_IO;
+}
+
+bool plat_was_full(void)
+{
+    return errno == ENOSPC || errno == EDQUOT;
 }
 
 int plat_reserve(int fd, const char *path, uint64_t bytes, struct fm_error *err)
@@ -208,6 +223,8 @@ int plat_replace_file(const char *path, const void *bytes, uint64_t n, struct fm
         return failed(err, "create", aside);
     (void)fcntl(fd, F_SETFD, FD_CLOEXEC); /* it cannot fail */
     int rc = plat_write_at(fd, aside, bytes, n, 0, err);
+    if (rc == 0)
+        rc = plat_sync(fd, aside, err);
     plat_close(fd);
     if (rc == 0)
         rc = plat_rename(aside, path, err);
@@ -221,9 +238,9 @@ int plat_make_dir(const char *path, struct fm_error *err)
     return mkdir(path, 0777) == 0 || errno == EEXIST ? 0 : failed(err, "create", path);
 }
 
-int plat_remove(const char *path, struct fm_error *err)
+int plat_make_private_dir(const char *path, struct fm_error *err)
 {
-    return unlink(path) == 0 || errno == ENOENT ? 0 : failed(err, "remove", path);
+    return mkdir(path, 0700) == 0 || errno == EEXIST ? 0 : failed(err, "create", path);
 }
 
 int plat_remove_dir(const char *path, struct fm_error *err)
@@ -231,32 +248,7 @@ int plat_remove_dir(const char *path, struct fm_error *err)
     return rmdir(path) == 0 || errno == ENOENT ? 0 : failed(err, "remove", path);
 }
 
-int plat_lock_dir(const char *path, int *fd, struct fm_error *err)
-{
-    *fd = open(path, O_RDONLY | O_CLOEXEC | O_DIRECTORY);
-    if (*fd < 0)
-        return failed(err, "open", path);
-    if (flock(*fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
-        return 0; /* a file system without locks is used without them */
-    plat_close(*fd);
-    *fd = -1;
-    return err_set(err, FM_ERR_ARG, "another process is working in '%s'", path);
-}
-
-int plat_each_name(const char *path, plat_name_fn *fn, void *ctx, struct fm_error *err)
-{
-    DIR *dir = opendir(path);
-    if (dir == NULL)
-        return failed(err, "open", path);
-    int rc = 0;
-    for (const struct dirent *e = readdir(dir); rc == 0 && e != NULL; e = readdir(dir))
-        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
-            rc = fn(ctx, e->d_name, err);
-    (void)closedir(dir); /* opened for reading: nothing can be lost */
-    return rc;
-}
-
-static void fill_info(const struct stat *st, struct plat_file_info *info)
+void plat_fill_info(const struct stat *st, struct plat_file_info *info)
 {
 #ifdef __APPLE__
     const struct timespec mtime = st->st_mtimespec;
@@ -271,6 +263,8 @@ static void fill_info(const struct stat *st, struct plat_file_info *info)
         .mtime_ns = (int64_t)mtime.tv_sec * 1000000000 + mtime.tv_nsec,
         .is_link = S_ISLNK(st->st_mode),
         .is_dir = S_ISDIR(st->st_mode),
+        .is_file = S_ISREG(st->st_mode),
+        .owner = (uint64_t)st->st_uid,
     };
 }
 
@@ -279,7 +273,7 @@ bool plat_file_info(const char *path, struct plat_file_info *info)
     struct stat st;
     if (lstat(path, &st) != 0)
         return false;
-    fill_info(&st, info);
+    plat_fill_info(&st, info);
     return true;
 }
 
@@ -288,13 +282,8 @@ bool plat_open_file_info(int fd, struct plat_file_info *info)
     struct stat st;
     if (fstat(fd, &st) != 0)
         return false;
-    fill_info(&st, info);
+    plat_fill_info(&st, info);
     return true;
-}
-
-void plat_touch(const char *path)
-{
-    (void)utimensat(AT_FDCWD, path, NULL, 0);
 }
 
 bool plat_may_change_dir(const char *path)

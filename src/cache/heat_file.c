@@ -5,7 +5,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/plat.h"
+#include "base/plat_dir.h"
 
 /* Little-endian, as it lies in memory on every processor this runs on. */
 struct heat_header {
@@ -54,6 +54,7 @@ bool heat_file_load(const char *path, const struct model *model, struct heat *he
     size_t n;
     if (!plat_file_exists(path))
         return false;
+    plat_make_path_private(path); /* earlier versions could leave it to others */
     if (plat_read_file(path, file_bytes(heat), &bytes, &n, &err) != 0) {
         log_info("cache", "the heat file is ignored: %s", err.text);
         return false;

@@ -3,13 +3,20 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "base/plat.h"
+#include "base/path.h"
 
 int device_open(struct device_file *file, const char *path, struct fm_error *err)
 {
     bool is_direct;
     file->path = path;
     return plat_open_device(path, &file->fd, &file->bytes, &is_direct, err);
+}
+
+int device_open_in(struct device_file *file, const struct plat_dir *dir, const char *path,
+                   struct fm_error *err)
+{
+    file->path = path;
+    return plat_dir_open_device(dir, path_base(path), &file->fd, &file->bytes, err);
 }
 
 void device_close(struct device_file *file)

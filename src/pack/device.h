@@ -2,6 +2,7 @@
 #ifndef FLASHMOE_PACK_DEVICE_H
 #define FLASHMOE_PACK_DEVICE_H
 
+#include "base/plat_dir.h"
 #include "format/packed.h"
 #include "pack/crew.h"
 
@@ -16,6 +17,9 @@ struct device_file {
 };
 
 int device_open(struct device_file *file, const char *path, struct fm_error *err);
+/* The same for a name in a directory, of which `path` is the path. */
+int device_open_in(struct device_file *file, const struct plat_dir *dir, const char *path,
+                   struct fm_error *err);
 void device_close(struct device_file *file); /* accepts one that was not opened (fd -1) */
 
 /* The checksum of bytes [offset, offset + bytes). `buffer` is aligned to MEM_PAGE and a multiple of

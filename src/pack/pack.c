@@ -9,7 +9,6 @@
 #include "pack/pack_internal.h"
 
 #define PARTIAL_SUFFIX ".partial"
-#define SPARES_NAME "source"
 
 void fm_pack_options_init(struct fm_pack_options *options)
 {
@@ -55,7 +54,11 @@ static int take_partial(struct pack *pack, struct fm_error *err)
     path_folder(pack->partial, folder);
     int rc = plat_make_dir(pack->partial, err);
     if (rc == 0)
-        rc = plat_lock_dir(pack->partial, &pack->lock_fd, err);
+        rc = plat_dir_open(pack->partial, PLAT_NO_LINK, &pack->dir, err);
+    if (rc == 0)
+        rc = plat_dir_check_own(&pack->dir, err);
+    if (rc == 0)
+        rc = plat_dir_lock(&pack->dir, err);
     if (rc == 0)
         rc = plat_sync_dir(folder, err);
     if (rc == 0)
@@ -144,16 +147,28 @@ static int check_whole(struct pack *pack, struct fm_error *err)
  * then it says which source files are gone. */
 static int rename_whole(struct pack *pack, struct fm_error *err)
 {
-    char folder[LIMIT_PATH_BYTES];
-    int rc = plat_rename(pack->partial, pack->dst, err);
-    if (rc != 0)
-        return rc;
+    char folder[LIMIT_PATH_BYTES], name[LIMIT_PATH_BYTES];
+    struct plat_file_info is;
+    struct plat_dir holder;
     path_folder(pack->partial, folder);
+    (void)snprintf(name, sizeof name, "%s", path_base(pack->partial));
+    name[strlen(name) - strlen(PARTIAL_SUFFIX)] = '\0';
+    int rc = plat_dir_open(folder, PLAT_ANY_LINK, &holder, err);
+    if (rc == 0 && !plat_open_file_info(pack->dir.fd, &is))
+        rc = err_set(err, FM_ERR_IO, "cannot look at '%s'", pack->partial);
+    if (rc == 0)
+        rc = plat_dir_rename(&holder, path_base(pack->partial), name, &is, err);
+    if (rc != 0) {
+        plat_dir_close(&holder);
+        return rc;
+    }
     pack->partial[strlen(pack->partial) - strlen(PARTIAL_SUFFIX)] = '\0';
     (void)snprintf(pack->spares, sizeof pack->spares, "%.*s/" SPARES_NAME,
                    (int)(sizeof pack->spares - 16), pack->partial);
     pack->is_renamed = true;
-    return plat_sync_dir(folder, err);
+    rc = plat_dir_sync(&holder, err);
+    plat_dir_close(&holder);
+    return rc;
 }
 
 static int finish(struct pack *pack, struct fm_error *err)
@@ -227,18 +242,18 @@ int fm_pack(const char *src, const char *dst, const struct fm_pack_options *opti
     pack->dst = dst;
     pack->options = options != NULL ? options : &defaults;
     pack->result = result != NULL ? result : &ignored;
-    pack->lock_fd = -1;
+    pack->dir.fd = -1;
     *pack->result = (struct fm_pack_result){0};
     int rc = set_paths(pack, err);
     if (rc == 0)
         rc = take_partial(pack, err);
     if (rc == 0)
         rc = work(pack, err);
-    if (rc != 0 && pack->lock_fd >= 0 && !pack->is_renamed)
+    if (rc != 0 && pack->dir.fd >= 0 && !pack->is_renamed)
         (void)plat_remove_dir(pack->partial, NULL); /* only if nothing is in it */
     plan_clear(pack);
     model_close(pack->model);
-    plat_close(pack->lock_fd);
+    plat_dir_close(&pack->dir);
     mem_free(pack);
     return rc;
 }

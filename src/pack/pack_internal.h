@@ -3,7 +3,7 @@
 #define FLASHMOE_PACK_PACK_INTERNAL_H
 
 #include "base/limits.h"
-#include "base/plat.h"
+#include "base/plat_dir.h"
 #include "pack/device.h"
 #include "pack/encode.h"
 
@@ -12,6 +12,7 @@ extern "C" {
 #endif
 
 #define PLAN_NAME "plan.json"
+#define SPARES_NAME "source"
 #define PACK_MAX_FILES 16 /* beside the weights */
 #define PACK_WINDOW 2     /* files on the way at the same time */
 /* Grows when the same source and formats would give other bytes than before: what an earlier
@@ -47,6 +48,7 @@ struct pack_file {
     char path[LIMIT_PATH_BYTES]; /* NAME.tmp, or NAME when it was found */
     int fd;
     bool is_direct;
+    struct plat_file_info made; /* what NAME.tmp is */
     struct device_file device;
 };
 
@@ -58,7 +60,8 @@ struct pack {
     char partial[LIMIT_PATH_BYTES], spares[LIMIT_PATH_BYTES];
     bool is_renamed;
     bool is_afresh; /* what is in DST.partial does not count: a plan for --restart */
-    int lock_fd;
+    /* PARTIAL, locked: its names are reached through it. Not open for a plan without one. */
+    struct plat_dir dir;
 
     struct model *model;
     struct packed packed;
@@ -96,7 +99,8 @@ int state_write(const struct pack *pack, const char *name, const void *data, siz
 int state_check_plan(const struct pack *pack, struct fm_error *err);
 /* Writes plan.json unless it is there: from here on PARTIAL is ours. */
 int state_begin(const struct pack *pack, struct fm_error *err);
-/* Refuses a DST.partial that no packing has made. */
+/* Refuses a DST.partial that no packing has made, or that holds links: nothing in it is followed
+ * or removed then. */
 int state_check_own(const struct pack *pack, struct fm_error *err);
 /* Refuses a whole pack that was made with other formats or of something else than what there is
  * of SRC: most of that may be gone. */

@@ -6,7 +6,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/plat.h"
+#include "base/path.h"
 #include "pack/pack_internal.h"
 
 enum work_kind { WORK_OPEN, WORK_WRITE, WORK_SYNC, WORK_READ, WORK_NAME };
@@ -26,13 +26,16 @@ static int open_file(struct pack *pack, struct pack_file *file, struct fm_error 
         log_warn("pack", "'%s' is not what an earlier run has written: it is made again",
                  file->path);
         device_close(&file->device);
-        rc = plat_remove(file->path, err);
+        rc = plat_dir_remove(&pack->dir, path_base(file->path), NULL, err);
     }
     if (rc == 0)
         rc = pack_path(pack, file->name, ".tmp", file->path, err);
     file->is_direct = file->from != NULL; /* records are whole pages, tensors are not */
     if (rc == 0)
-        rc = plat_create(file->path, &file->is_direct, &file->fd, err);
+        rc = plat_dir_create(&pack->dir, path_base(file->path), PLAT_SHARED, &file->is_direct,
+                             &file->fd, err);
+    if (rc == 0 && !plat_open_file_info(file->fd, &file->made))
+        rc = err_set(err, FM_ERR_IO, "cannot look at '%s'", file->path);
     return rc != 0 ? rc : plat_reserve(file->fd, file->path, file->bytes, err);
 }
 
@@ -124,12 +127,12 @@ static int write_item(struct pack *pack, struct crew *crew, struct encoder *enco
     return rc != 0 ? rc : stream_end(&s, err);
 }
 
-static int sync_file(struct pack_file *file, struct fm_error *err)
+static int sync_file(const struct pack *pack, struct pack_file *file, struct fm_error *err)
 {
     int rc = file->was_found ? 0 : plat_sync(file->fd, file->path, err);
     plat_close(file->fd);
     file->fd = -1;
-    return rc != 0 ? rc : device_open(&file->device, file->path, err);
+    return rc != 0 ? rc : device_open_in(&file->device, &pack->dir, file->path, err);
 }
 
 static int check_sum(const struct pack_file *file, uint64_t offset, uint64_t bytes,
@@ -196,7 +199,7 @@ static int run_work(void *ctx, struct crew *crew, unsigned worker, struct crew_w
     case WORK_WRITE:
         return write_item(pack, crew, encoder, file, work->second, err);
     case WORK_SYNC:
-        return sync_file(file, err);
+        return sync_file(pack, file, err);
     case WORK_READ:
         return read_back(pack, crew, encoder, file, work->second, &work->is_bad, err);
     case WORK_NAME:

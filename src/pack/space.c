@@ -172,26 +172,31 @@ static int make_spare(struct pack *pack, unsigned f, struct fm_error *err)
 {
     const struct source *source = pack->model->source;
     const char *name = path_base(source->files[f].path);
-    char path[LIMIT_PATH_BYTES], tmp[LIMIT_PATH_BYTES];
+    char path[LIMIT_PATH_BYTES];
+    struct plat_dir spares = {.fd = -1};
+    struct plat_file_info is;
     int fd = -1;
     bool is_direct = false;
-    int n = snprintf(path, sizeof path, "%s/%s", pack->spares, name);
-    if (n < 0 || n >= LIMIT_PATH_BYTES)
-        return err_set(err, FM_ERR_ARG, "the path of '%s' is too long", pack->spares);
     /* In PARTIAL itself, where leftovers are cleared away. */
-    int rc = pack_path(pack, name, ".tmp", tmp, err);
+    int rc = pack_path(pack, name, ".tmp", path, err);
+    const char *tmp = path_base(path);
     if (rc == 0)
-        rc = plat_make_dir(pack->spares, err);
+        rc = plat_dir_make(&pack->dir, SPARES_NAME, err);
     if (rc == 0)
-        rc = plat_create(tmp, &is_direct, &fd, err);
+        rc = plat_dir_open_in(&pack->dir, SPARES_NAME, pack->spares, &spares, err);
     if (rc == 0)
-        rc = write_spare(source, f, fd, tmp, err);
+        rc = plat_dir_create(&pack->dir, tmp, PLAT_SHARED, &is_direct, &fd, err);
+    if (rc == 0 && !plat_open_file_info(fd, &is))
+        rc = err_set(err, FM_ERR_IO, "cannot look at '%s'", path);
+    if (rc == 0)
+        rc = write_spare(source, f, fd, path, err);
     plat_close(fd);
     if (rc == 0)
-        rc = plat_rename(tmp, path, err);
+        rc = plat_dir_move(&pack->dir, tmp, &spares, name, &is, err);
     if (rc == 0)
-        rc = plat_sync_dir(pack->spares, err);
-    return rc != 0 ? rc : plat_sync_dir(pack->partial, err);
+        rc = plat_dir_sync(&spares, err);
+    plat_dir_close(&spares);
+    return rc != 0 ? rc : plat_dir_sync(&pack->dir, err);
 }
 
 static bool is_same(const struct plat_file_info *a, const struct plat_file_info *b)
@@ -200,18 +205,16 @@ static bool is_same(const struct plat_file_info *a, const struct plat_file_info 
            a->mtime_ns == b->mtime_ns;
 }
 
-static int remove_file(struct pack *pack, unsigned f, struct fm_error *err)
+static int remove_file(struct pack *pack, unsigned f, const struct plat_dir *folder,
+                       const struct plat_file_info *is, struct fm_error *err)
 {
-    const char *path = pack->model->source->files[f].path;
-    char folder[LIMIT_PATH_BYTES];
     int rc = make_spare(pack, f, err);
     if (rc != 0)
         return rc;
-    rc = plat_remove(path, err);
+    rc = plat_dir_remove(folder, path_base(pack->model->source->files[f].path), is, err);
     if (rc != 0)
         return err_wrap(err, rc, "--consume fails, go on without it");
-    path_folder(path, folder);
-    return plat_sync_dir(folder, err);
+    return plat_dir_sync(folder, err);
 }
 
 /* Removes a file of which everything is packed. What has taken its name meanwhile is not it. */
@@ -219,16 +222,20 @@ static int consume_file(struct pack *pack, unsigned f, struct fm_error *err)
 {
     struct source_file *file = &pack->model->source->files[f];
     struct plat_file_info is, named;
-    int rc = 0;
+    struct plat_dir folder;
+    char path[LIMIT_PATH_BYTES];
     if (!plat_open_file_info(file->fd, &is) || !is_same(&is, &pack->opened[f]))
         return err_set(err, FM_ERR_IO, CHANGED, file->path);
-    if (plat_file_info(file->path, &named) && !is_same(&named, &is)) {
+    path_folder(file->path, path);
+    int rc = plat_dir_open(path, PLAT_ANY_LINK, &folder, err);
+    if (rc == 0 && plat_dir_info(&folder, path_base(file->path), &named) && !is_same(&named, &is)) {
         log_warn("pack", CHANGED, file->path);
         pack->result->n_removable--;
         pack->result->removable_bytes -= file->bytes;
-    } else {
-        rc = remove_file(pack, f, err);
+    } else if (rc == 0) {
+        rc = remove_file(pack, f, &folder, &is, err);
     }
+    plat_dir_close(&folder);
     pack->is_spare[f] = rc == 0;
     plat_close(file->fd); /* nobody reads it any more; now its space is free */
     file->fd = -1;

@@ -34,22 +34,42 @@ int pack_path(const struct pack *pack, const char *name, const char *suffix, cha
 
 /* ---- small files ---------------------------------------------------------------------------- */
 
-static int read_back(const char *path, const void *data, size_t bytes, struct fm_error *err)
+static int read_back(const struct plat_dir *dir, const char *name, const void *data, size_t bytes,
+                     struct fm_error *err)
 {
     char *text;
     size_t n;
     int fd;
     uint64_t file_bytes;
-    bool is_direct;
     /* Drops the page cache where it can; the bytes are then read through it. */
-    int rc = plat_open_device(path, &fd, &file_bytes, &is_direct, err);
+    int rc = plat_dir_open_device(dir, name, &fd, &file_bytes, err);
     if (rc != 0)
         return rc;
     plat_close(fd);
-    rc = plat_read_file(path, bytes, &text, &n, err);
+    rc = plat_dir_read_file(dir, name, bytes, &text, &n, err);
     if (rc == 0 && (n != bytes || memcmp(text, data, bytes) != 0))
-        rc = err_set(err, FM_ERR_IO, "'%s' is not what was written: the disk or the memory is "
-                     "faulty", path);
+        rc = err_set(err, FM_ERR_IO, "'%s/%s' is not what was written: the disk or the memory is "
+                     "faulty", dir->path, name);
+    mem_free(text);
+    return rc;
+}
+
+static bool has(const struct pack *pack, const char *name)
+{
+    struct plat_file_info info;
+    return plat_dir_info(&pack->dir, name, &info);
+}
+
+static int load_json(const struct pack *pack, const char *name, struct jdoc *doc,
+                     struct fm_error *err)
+{
+    char path[LIMIT_PATH_BYTES], *text = NULL;
+    size_t bytes = 0;
+    int rc = pack_path(pack, name, "", path, err);
+    if (rc == 0)
+        rc = plat_dir_read_file(&pack->dir, name, LIMIT_INDEX_JSON_BYTES, &text, &bytes, err);
+    if (rc == 0)
+        rc = jdoc_parse(doc, path, text, bytes, err);
     mem_free(text);
     return rc;
 }
@@ -57,23 +77,25 @@ static int read_back(const char *path, const void *data, size_t bytes, struct fm
 int state_write(const struct pack *pack, const char *name, const void *data, size_t bytes,
                 struct fm_error *err)
 {
-    char path[LIMIT_PATH_BYTES], tmp[LIMIT_PATH_BYTES];
+    char path[LIMIT_PATH_BYTES];
+    struct plat_file_info is;
     bool is_direct = false;
-    int fd = -1, rc = pack_path(pack, name, "", path, err);
+    int fd = -1, rc = pack_path(pack, name, TMP_SUFFIX, path, err);
+    const char *tmp = path_base(path);
     if (rc == 0)
-        rc = pack_path(pack, name, TMP_SUFFIX, tmp, err);
+        rc = plat_dir_create(&pack->dir, tmp, PLAT_SHARED, &is_direct, &fd, err);
+    if (rc == 0 && !plat_open_file_info(fd, &is))
+        rc = err_set(err, FM_ERR_IO, "cannot look at '%s'", path);
     if (rc == 0)
-        rc = plat_create(tmp, &is_direct, &fd, err);
+        rc = plat_write_at(fd, path, data, bytes, 0, err);
     if (rc == 0)
-        rc = plat_write_at(fd, tmp, data, bytes, 0, err);
-    if (rc == 0)
-        rc = plat_sync(fd, tmp, err);
+        rc = plat_sync(fd, path, err);
     plat_close(fd);
     if (rc == 0)
-        rc = read_back(tmp, data, bytes, err);
+        rc = read_back(&pack->dir, tmp, data, bytes, err);
     if (rc == 0)
-        rc = plat_rename(tmp, path, err);
-    return rc != 0 ? rc : plat_sync_dir(pack->partial, err);
+        rc = plat_dir_rename(&pack->dir, tmp, name, &is, err);
+    return rc != 0 ? rc : plat_dir_sync(&pack->dir, err);
 }
 
 /* ---- the plan ------------------------------------------------------------------------------- */
@@ -166,11 +188,10 @@ static int compare_files(const struct pack *pack, const json_t *was, const json_
     return 0;
 }
 
-static int compare_plans(const struct pack *pack, const char *path, const json_t *is,
-                         struct fm_error *err)
+static int compare_plans(const struct pack *pack, const json_t *is, struct fm_error *err)
 {
-    struct jdoc was;
-    int rc = jdoc_load(&was, path, LIMIT_INDEX_JSON_BYTES, err);
+    struct jdoc was = {0};
+    int rc = load_json(pack, PLAN_NAME, &was, err);
     if (rc != 0)
         return err_wrap(err, rc, "'%s' cannot be continued; begin again with --restart",
                         pack->partial);
@@ -194,12 +215,52 @@ static int find_foreign(void *ctx, const char *name, struct fm_error *err)
     return 0;
 }
 
+struct checked_dir {
+    const struct plat_dir *dir;
+    uint64_t owner;
+    bool has_spares; /* it may hold the directory of spares */
+};
+
+static int check_name(void *ctx, const char *name, struct fm_error *err)
+{
+    const struct checked_dir *c = ctx;
+    struct plat_file_info info;
+    if (!plat_dir_info(c->dir, name, &info))
+        return 0;
+    const bool is_spares = c->has_spares && strcmp(name, SPARES_NAME) == 0;
+    if (info.owner == c->owner && (is_spares ? info.is_dir : info.is_file))
+        return 0;
+    return err_set(err, FM_ERR_ARG, "'%s/%.200s' is %s, which packing never makes: it is left as "
+                   "it is; remove it or choose another destination", c->dir->path, name,
+                   info.is_link               ? "a link"
+                   : info.owner != c->owner ? "another user's"
+                   : info.is_dir              ? "a directory"
+                                              : "no regular file");
+}
+
+static int check_names(const struct plat_dir *dir, bool has_spares, struct fm_error *err)
+{
+    struct plat_file_info info;
+    if (!plat_open_file_info(dir->fd, &info))
+        return err_set(err, FM_ERR_IO, "cannot look at '%s'", dir->path);
+    struct checked_dir checked = {dir, info.owner, has_spares};
+    return plat_dir_each_name(dir, check_name, &checked, err);
+}
+
 int state_check_own(const struct pack *pack, struct fm_error *err)
 {
     char found[DIRECTORY_NAME_BYTES] = "";
-    if (directory_has(pack->partial, PLAN_NAME) || directory_has(pack->partial, PACKED_MODEL_NAME))
-        return 0;
-    int rc = plat_each_name(pack->partial, find_foreign, found, err);
+    struct plat_dir spares = {.fd = -1};
+    int rc = check_names(&pack->dir, true, err);
+    if (rc == 0 && has(pack, SPARES_NAME)) {
+        rc = plat_dir_open_in(&pack->dir, SPARES_NAME, pack->spares, &spares, err);
+        if (rc == 0)
+            rc = check_names(&spares, false, err);
+        plat_dir_close(&spares);
+    }
+    if (rc != 0 || has(pack, PLAN_NAME) || has(pack, PACKED_MODEL_NAME))
+        return rc;
+    rc = plat_dir_each_name(&pack->dir, find_foreign, found, err);
     if (rc == 0 && found[0] != '\0')
         rc = err_set(err, FM_ERR_ARG, "'%s' holds '%.200s' and no " PLAN_NAME ": no packing has "
                      "made it; move it away or choose another destination", pack->partial, found);
@@ -237,14 +298,13 @@ static bool is_original(const json_t *entry, const char *folder, bool *is_there)
 
 static int check_whole_plan(const struct pack *pack, struct fm_error *err)
 {
-    char path[LIMIT_PATH_BYTES], folder[LIMIT_PATH_BYTES];
+    char folder[LIMIT_PATH_BYTES];
     struct jdoc was = {0};
-    int rc = pack_path(pack, PLAN_NAME, "", path, err);
-    if (rc != 0 || !plat_file_exists(path))
-        return rc;
+    if (!has(pack, PLAN_NAME))
+        return 0;
     json_t *formats = formats_json(pack->options);
-    rc = formats == NULL ? err_set(err, FM_ERR_NOMEM, "out of memory: the plan")
-                         : jdoc_load(&was, path, LIMIT_INDEX_JSON_BYTES, err);
+    int rc = formats == NULL ? err_set(err, FM_ERR_NOMEM, "out of memory: the plan")
+                             : load_json(pack, PLAN_NAME, &was, err);
     if (rc == 0)
         rc = compare_formats(pack, was.root, formats, FINISH_IT, err);
     source_folder(pack, folder);
@@ -264,12 +324,10 @@ static int check_whole_plan(const struct pack *pack, struct fm_error *err)
 
 int state_check_whole(const struct pack *pack, struct fm_error *err)
 {
-    char path[LIMIT_PATH_BYTES], name[LIMIT_PATH_BYTES];
+    char name[LIMIT_PATH_BYTES];
     struct jdoc model = {0};
     struct source *source = NULL;
-    int rc = pack_path(pack, PACKED_MODEL_NAME, "", path, err);
-    if (rc == 0)
-        rc = jdoc_load(&model, path, LIMIT_INDEX_JSON_BYTES, err);
+    int rc = load_json(pack, PACKED_MODEL_NAME, &model, err);
     const json_t *of = json_object_get(model.root, "provenance");
     const char *was = json_string_value(json_object_get(of, "source"));
     const char *kind = json_string_value(json_object_get(of, "kind"));
@@ -294,20 +352,18 @@ int state_check_whole(const struct pack *pack, struct fm_error *err)
 
 int state_check_plan(const struct pack *pack, struct fm_error *err)
 {
-    char path[LIMIT_PATH_BYTES];
-    int rc = pack_path(pack, PLAN_NAME, "", path, err);
-    if (rc != 0 || pack->is_afresh || !plat_file_exists(path))
-        return rc;
+    if (pack->is_afresh || !has(pack, PLAN_NAME))
+        return 0;
     json_t *plan = plan_json(pack);
-    rc = plan == NULL ? err_set(err, FM_ERR_NOMEM, "out of memory: the plan")
-                      : compare_plans(pack, path, plan, err);
+    int rc = plan == NULL ? err_set(err, FM_ERR_NOMEM, "out of memory: the plan")
+                          : compare_plans(pack, plan, err);
     json_decref(plan);
     return rc;
 }
 
 int state_begin(const struct pack *pack, struct fm_error *err)
 {
-    if (pack->options->plan_only || (!pack->is_afresh && directory_has(pack->partial, PLAN_NAME)))
+    if (pack->options->plan_only || (!pack->is_afresh && has(pack, PLAN_NAME)))
         return 0;
     json_t *plan = plan_json(pack);
     const size_t n = plan != NULL ? json_dumpb(plan, NULL, 0, JSON_INDENT(1)) : 0;
@@ -336,7 +392,7 @@ static struct packed_sum *sum_at(struct pack *pack, struct pack_file *file, uint
 
 int state_finish(struct pack *pack, struct pack_file *file, struct fm_error *err)
 {
-    char name[PACKED_NAME_BYTES + 8], path[LIMIT_PATH_BYTES];
+    char name[PACKED_NAME_BYTES + 8];
     const size_t one = sizeof(struct packed_sum), n = n_sums(pack, file);
     const size_t bytes = SUMS_MAGIC_BYTES + (n + 1) * one;
     char *sums = mem_new(bytes, 1, "checksums", err);
@@ -352,21 +408,20 @@ int state_finish(struct pack *pack, struct pack_file *file, struct fm_error *err
     int rc = state_write(pack, name, sums, bytes, err);
     mem_free(sums);
     if (rc == 0)
-        rc = pack_path(pack, file->name, "", path, err);
-    if (rc == 0)
-        rc = plat_rename(file->path, path, err);
-    return rc != 0 ? rc : plat_sync_dir(pack->partial, err);
+        rc = plat_dir_rename(&pack->dir, path_base(file->path), file->name, &file->made, err);
+    return rc != 0 ? rc : plat_dir_sync(&pack->dir, err);
 }
 
 /* False when there are none that can be trusted. */
 static bool read_sums(struct pack *pack, struct pack_file *file, struct fm_error *err)
 {
-    char path[LIMIT_PATH_BYTES], *text = NULL;
+    char name[PACKED_NAME_BYTES + 8], *text = NULL;
     const size_t one = sizeof(struct packed_sum), n = n_sums(pack, file);
     const size_t expected = SUMS_MAGIC_BYTES + (n + 1) * one;
     size_t bytes = 0;
-    if (pack_path(pack, file->name, SUMS_SUFFIX, path, err) != 0 || !plat_file_exists(path) ||
-        plat_read_file(path, expected, &text, &bytes, err) != 0)
+    (void)snprintf(name, sizeof name, "%s%s", file->name, SUMS_SUFFIX);
+    if (!has(pack, name) ||
+        plat_dir_read_file(&pack->dir, name, expected, &text, &bytes, err) != 0)
         return false;
     struct packed_sum own;
     packed_sum_of(text, bytes > one ? bytes - one : 0, &own);
@@ -397,8 +452,8 @@ static int find_file(struct pack *pack, struct pack_file *file, struct fm_error 
     int rc = pack_path(pack, file->name, "", file->path, err);
     if (rc != 0)
         return rc;
-    file->was_found = plat_file_info(file->path, &info) && info.bytes == file->bytes &&
-                      !info.is_link && read_sums(pack, file, NULL);
+    file->was_found = plat_dir_info(&pack->dir, file->name, &info) && info.is_file &&
+                      info.bytes == file->bytes && read_sums(pack, file, NULL);
     if (!file->was_found)
         return state_check_source(pack, file, err);
     file->step = PACK_WRITTEN;
@@ -414,18 +469,14 @@ struct leftovers {
 static int remove_leftover(void *ctx, const char *name, struct fm_error *err)
 {
     const struct leftovers *l = ctx;
-    char path[LIMIT_PATH_BYTES];
-    if (!name_has_suffix(name, l->suffix))
-        return 0;
-    int rc = pack_path(l->pack, name, "", path, err);
-    return rc != 0 ? rc : plat_remove(path, err);
+    return name_has_suffix(name, l->suffix) ? plat_dir_remove(&l->pack->dir, name, NULL, err) : 0;
 }
 
 int state_find(struct pack *pack, struct fm_error *err)
 {
     struct leftovers leftovers = {pack, TMP_SUFFIX};
     int rc = pack->options->plan_only
-                 ? 0 : plat_each_name(pack->partial, remove_leftover, &leftovers, err);
+                 ? 0 : plat_dir_each_name(&pack->dir, remove_leftover, &leftovers, err);
     for (uint32_t i = 0; rc == 0 && !pack->is_afresh && i < pack->n_files; i++)
         rc = find_file(pack, &pack->files[i], err);
     return rc;
@@ -433,54 +484,65 @@ int state_find(struct pack *pack, struct fm_error *err)
 
 /* ---- the end -------------------------------------------------------------------------------- */
 
+/* What is no header kept by packing stays, whatever its name is. */
 static int remove_spare(void *ctx, const char *name, struct fm_error *err)
 {
-    const struct pack *pack = ctx;
-    char path[LIMIT_PATH_BYTES];
-    int n = snprintf(path, sizeof path, "%s/%s", pack->spares, name);
-    if (n < 0 || n >= LIMIT_PATH_BYTES)
-        return 0;
-    return plat_remove(path, err);
+    const struct plat_dir *dir = ctx;
+    char end[SOURCE_SPARE_BYTES] = {0};
+    struct plat_file_info is;
+    uint64_t bytes;
+    int fd;
+    int rc = plat_dir_read(dir, name, &fd, &bytes, err);
+    if (rc != 0)
+        return rc;
+    const bool is_spare = plat_open_file_info(fd, &is) && bytes >= sizeof end &&
+                          plat_read_some(fd, end, sizeof end, bytes - sizeof end) ==
+                              (int64_t)sizeof end &&
+                          memcmp(end, SOURCE_SPARE_MAGIC, sizeof SOURCE_SPARE_MAGIC - 1) == 0;
+    if (is_spare)
+        rc = plat_dir_remove(dir, name, &is, err);
+    else
+        rc = err_set(err, FM_ERR_ARG, "'%s/%.200s' is no header that packing has kept: it is left "
+                     "as it is; move it away and start the same command again", dir->path, name);
+    plat_close(fd);
+    return rc;
 }
 
 static int remove_spares(const struct pack *pack, struct fm_error *err)
 {
-    if (!plat_file_exists(pack->spares))
+    struct plat_dir spares;
+    if (!has(pack, SPARES_NAME))
         return 0;
-    int rc = plat_each_name(pack->spares, remove_spare, (void *)(uintptr_t)pack, err);
-    return rc != 0 ? rc : plat_remove_dir(pack->spares, err);
+    int rc = plat_dir_open_in(&pack->dir, SPARES_NAME, pack->spares, &spares, err);
+    if (rc == 0)
+        rc = plat_dir_each_name(&spares, remove_spare, &spares, err);
+    plat_dir_close(&spares);
+    return rc != 0 ? rc : plat_dir_remove_dir(&pack->dir, SPARES_NAME, err);
 }
 
 int state_clean(const struct pack *pack, struct fm_error *err)
 {
     struct leftovers sums = {pack, SUMS_SUFFIX}, tmp = {pack, TMP_SUFFIX};
-    char plan[LIMIT_PATH_BYTES];
-    int rc = pack_path(pack, PLAN_NAME, "", plan, err);
+    int rc = plat_dir_each_name(&pack->dir, remove_leftover, &sums, err);
     if (rc == 0)
-        rc = plat_each_name(pack->partial, remove_leftover, &sums, err);
-    if (rc == 0)
-        rc = plat_each_name(pack->partial, remove_leftover, &tmp, err);
+        rc = plat_dir_each_name(&pack->dir, remove_leftover, &tmp, err);
     if (rc == 0)
         rc = remove_spares(pack, err);
     if (rc == 0)
-        rc = plat_remove(plan, err);
-    return rc != 0 ? rc : plat_sync_dir(pack->partial, err);
+        rc = plat_dir_remove(&pack->dir, PLAN_NAME, NULL, err);
+    return rc != 0 ? rc : plat_dir_sync(&pack->dir, err);
 }
 
 void state_drop(const struct pack *pack)
 {
     struct leftovers tmp = {pack, TMP_SUFFIX};
-    (void)plat_each_name(pack->partial, remove_leftover, &tmp, NULL);
+    (void)plat_dir_each_name(&pack->dir, remove_leftover, &tmp, NULL);
 }
 
 static int remove_any(void *ctx, const char *name, struct fm_error *err)
 {
     const struct pack *pack = ctx;
-    char path[LIMIT_PATH_BYTES];
-    if (strcmp(name, PLAN_NAME) == 0)
-        return 0;
-    int rc = pack_path(pack, name, "", path, err);
-    return rc != 0 ? rc : plat_remove(path, err);
+    return strcmp(name, PLAN_NAME) == 0 ? 0 : plat_dir_remove(&pack->dir, name, NULL, err);
 }
 
 struct spares {
@@ -504,22 +566,23 @@ static int check_spare(void *ctx, const char *name, struct fm_error *err)
 
 int state_check_discard(const struct pack *pack, struct fm_error *err)
 {
-    char path[LIMIT_PATH_BYTES];
     struct jdoc plan = {0};
-    if (directory_has(pack->partial, PACKED_MODEL_NAME))
+    struct plat_dir dir = {.fd = -1};
+    if (has(pack, PACKED_MODEL_NAME))
         return err_set(err, FM_ERR_ARG, "'%s' is whole: the same command without --restart "
                        "finishes it", pack->partial);
-    if (!plat_file_exists(pack->spares))
+    if (!has(pack, SPARES_NAME))
         return 0;
     /* Headers of removed source files: what was packed of them exists nowhere else. */
     struct spares spares;
     source_folder(pack, spares.folder);
-    int rc = pack_path(pack, PLAN_NAME, "", path, err);
+    int rc = load_json(pack, PLAN_NAME, &plan, err);
     if (rc == 0)
-        rc = jdoc_load(&plan, path, LIMIT_INDEX_JSON_BYTES, err);
+        rc = plat_dir_open_in(&pack->dir, SPARES_NAME, pack->spares, &dir, err);
     spares.files = json_object_get(plan.root, "files");
     if (rc == 0)
-        rc = plat_each_name(pack->spares, check_spare, &spares, err);
+        rc = plat_dir_each_name(&dir, check_spare, &spares, err);
+    plat_dir_close(&dir);
     jdoc_clear(&plan);
     if (rc == 0 || rc == FM_ERR_NOMEM)
         return rc;
@@ -529,13 +592,12 @@ int state_check_discard(const struct pack *pack, struct fm_error *err)
 
 int state_discard(const struct pack *pack, struct fm_error *err)
 {
-    char plan[LIMIT_PATH_BYTES];
     int rc = state_check_discard(pack, err);
     if (rc == 0)
         rc = remove_spares(pack, err);
     if (rc == 0)
-        rc = plat_each_name(pack->partial, remove_any, (void *)(uintptr_t)pack, err);
-    if (rc == 0)
-        rc = pack_path(pack, PLAN_NAME, "", plan, err);
-    return rc != 0 ? rc : plat_remove(plan, err); /* last: without it nothing here is ours */
+        rc = plat_dir_each_name(&pack->dir, remove_any, (void *)(uintptr_t)pack, err);
+    if (rc != 0)
+        return rc;
+    return plat_dir_remove(&pack->dir, PLAN_NAME, NULL, err); /* last: without it none is ours */
 }

@@ -6,7 +6,7 @@
 #include "base/limits.h"
 #include "base/mem.h"
 #include "base/path.h"
-#include "base/plat.h"
+#include "base/plat_dir.h"
 #include "pack/crew.h"
 #include "pack/synth_internal.h"
 
@@ -24,12 +24,14 @@ struct output {
     bool is_direct, is_synced;
     uint64_t n_pieces, n_left;
     char path[LIMIT_PATH_BYTES];
+    struct plat_file_info made; /* which file it is */
 };
 
 struct writer {
     struct synth_plan *plan;
     char dst[LIMIT_PATH_BYTES];
     char folder[LIMIT_PATH_BYTES]; /* what the files are written to */
+    struct plat_dir dir;           /* the same, once it is there */
     struct output *outputs;
     size_t n_outputs; /* created */
     size_t file, n_unsynced;
@@ -185,10 +187,24 @@ static void work_label(void *ctx, char *text, size_t bytes)
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
+/* A directory that others could have prepared is refused. */
+static int open_folder(struct writer *w, struct fm_error *err)
+{
+    const bool is_made = w->plan->is_directory;
+    int rc = is_made ? plat_make_dir(w->folder, err) : 0;
+    if (rc == 0)
+        rc = plat_dir_open(w->folder, is_made ? PLAT_NO_LINK : PLAT_ANY_LINK, &w->dir, err);
+    if (rc == 0 && is_made)
+        rc = plat_dir_check_own(&w->dir, err);
+    if (rc != 0)
+        plat_dir_close(&w->dir);
+    return rc;
+}
+
 static int create_files(struct writer *w, struct fm_error *err)
 {
     struct synth_plan *plan = w->plan;
-    int rc = plan->is_directory ? plat_make_dir(w->folder, err) : 0;
+    int rc = open_folder(w, err);
     w->outputs = mem_new(plan->n_files, sizeof *w->outputs, "the files", err);
     if (rc == 0 && w->outputs == NULL)
         rc = FM_ERR_NOMEM;
@@ -202,10 +218,12 @@ static int create_files(struct writer *w, struct fm_error *err)
         out->n_left = out->n_pieces;
         out->is_direct = true;
         rc = temporary_path(w, file->name, out->path, err);
-        if (rc == 0) {
-            w->n_outputs++;
-            rc = plat_create(out->path, &out->is_direct, &out->fd, err);
-        }
+        if (rc == 0)
+            rc = plat_dir_create(&w->dir, path_base(out->path), PLAT_SHARED, &out->is_direct,
+                                 &out->fd, err);
+        if (rc == 0 && !plat_open_file_info(out->fd, &out->made))
+            rc = err_set(err, FM_ERR_IO, "cannot look at '%s'", out->path);
+        w->n_outputs += out->fd >= 0;
         if (rc == 0)
             rc = plat_reserve(out->fd, out->path, file->bytes, err);
     }
@@ -221,7 +239,7 @@ static int write_text(struct writer *w, const char *name, const char *text, size
     int fd = -1;
     int rc = temporary_path(w, name, path, err);
     if (rc == 0)
-        rc = plat_create(path, &is_direct, &fd, err);
+        rc = plat_dir_create(&w->dir, path_base(path), PLAT_SHARED, &is_direct, &fd, err);
     if (rc == 0)
         rc = plat_write_at(fd, path, text, bytes, 0, err);
     if (rc == 0)
@@ -247,20 +265,38 @@ static int write_texts(struct writer *w, struct fm_error *err)
     return rc;
 }
 
-/* What this plan would have written; what else lies there stays, and the directory with it. */
-static void remove_all(const struct writer *w)
+/* What was written; what else lies there stays, and the directory with it. */
+static void remove_all(struct writer *w)
 {
-    char path[LIMIT_PATH_BYTES];
-    for (size_t f = 0; f < w->plan->n_files; f++)
-        if (temporary_path(w, w->plan->files[f].name, path, NULL) == 0)
-            (void)plat_remove(path, NULL);
-    for (size_t i = 0; i < w->plan->n_texts; i++)
-        if (temporary_path(w, w->plan->texts[i].name, path, NULL) == 0)
-            (void)plat_remove(path, NULL);
-    if (w->plan->packed != NULL && temporary_path(w, PACKED_MODEL_NAME, path, NULL) == 0)
-        (void)plat_remove(path, NULL);
+    if (w->dir.fd < 0)
+        return;
+    for (size_t f = 0; f < w->n_outputs; f++)
+        (void)plat_dir_remove(&w->dir, path_base(w->outputs[f].path), &w->outputs[f].made, NULL);
+    for (size_t i = 0; w->plan->is_directory && i < w->plan->n_texts; i++)
+        (void)plat_dir_remove(&w->dir, w->plan->texts[i].name, NULL, NULL);
+    if (w->plan->is_directory && w->plan->packed != NULL)
+        (void)plat_dir_remove(&w->dir, PACKED_MODEL_NAME, NULL, NULL);
     if (w->plan->is_directory)
         (void)plat_remove_dir(w->folder, NULL);
+}
+
+/* What a run that was killed has left of such a directory. Single files are replaced when they are
+ * created. */
+static int remove_leftovers(struct writer *w, struct fm_error *err)
+{
+    struct plat_file_info info;
+    if (!w->plan->is_directory || !plat_file_info(w->folder, &info))
+        return 0;
+    int rc = open_folder(w, err);
+    for (size_t f = 0; rc == 0 && f < w->plan->n_files; f++)
+        rc = plat_dir_remove(&w->dir, w->plan->files[f].name, NULL, err);
+    if (rc == 0)
+        remove_all(w); /* the texts, and the directory if nothing else is in it */
+    plat_dir_close(&w->dir);
+    if (rc == 0 && plat_file_info(w->folder, &info))
+        rc = err_set(err, FM_ERR_ARG, "'%s' is in the way: it holds files of another kind; "
+                     "remove it", w->folder);
+    return rc;
 }
 
 /* Of several files the first comes last: whoever finds it finds them all. */
@@ -270,15 +306,13 @@ static int rename_all(struct writer *w, struct fm_error *err)
     int rc = 0;
     path_folder(w->dst, holder);
     if (w->plan->is_directory) {
-        rc = plat_sync_dir(w->folder, err);
+        rc = plat_dir_sync(&w->dir, err);
         if (rc == 0)
             rc = plat_rename(w->folder, w->dst, err);
     }
     for (size_t f = w->plan->n_files; rc == 0 && !w->plan->is_directory && f-- > 0;) {
-        char to[LIMIT_PATH_BYTES];
-        rc = join(to, w->folder, w->plan->files[f].name, "", err);
-        if (rc == 0)
-            rc = plat_rename(w->outputs[f].path, to, err);
+        rc = plat_dir_rename(&w->dir, path_base(w->outputs[f].path), w->plan->files[f].name,
+                             &w->outputs[f].made, err);
     }
     return rc != 0 ? rc : plat_sync_dir(holder, err);
 }
@@ -315,7 +349,7 @@ static int check_free(const struct writer *w, uint64_t total, struct fm_error *e
                    (double)total * 1e-9, holder, (double)room * 1e-9);
 }
 
-static int check_targets(const struct writer *w, struct fm_error *err)
+static int check_targets(struct writer *w, struct fm_error *err)
 {
     struct plat_file_info info;
     char path[LIMIT_PATH_BYTES];
@@ -327,11 +361,7 @@ static int check_targets(const struct writer *w, struct fm_error *err)
             return err_set(err, FM_ERR_ARG, "'%s' exists already; remove it or give another name",
                            path);
     }
-    remove_all(w); /* of a run that was killed */
-    if (w->plan->is_directory && plat_file_info(w->folder, &info))
-        return err_set(err, FM_ERR_ARG, "'%s' is in the way: it holds files of another kind; "
-                       "remove it", w->folder);
-    return 0;
+    return remove_leftovers(w, err);
 }
 
 static int set_paths(struct writer *w, const char *dst, struct fm_error *err)
@@ -356,6 +386,7 @@ int synth_write(struct synth_plan *plan, const char *dst, const struct fm_synth_
     if (w == NULL)
         return FM_ERR_NOMEM;
     w->plan = plan;
+    w->dir.fd = -1;
     const struct crew_plan crew_plan = {.ctx = w, .next = next_work, .run = run_work,
                                         .done = work_done, .label = work_label};
     struct crew_options crew_options = {.progress = options->progress,
@@ -385,6 +416,7 @@ int synth_write(struct synth_plan *plan, const char *dst, const struct fm_synth_
         plat_close(w->outputs[f].fd);
     if (rc != 0 && is_begun)
         remove_all(w);
+    plat_dir_close(&w->dir);
     for (unsigned i = 0; w->buffers != NULL && i < w->n_threads; i++)
         mem_free(w->buffers[i]);
     mem_free(w->buffers);

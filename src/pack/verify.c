@@ -252,7 +252,11 @@ int fm_verify(const char *path, const struct fm_verify_options *options,
         rc = find_bad_texts(&finder, err);
     if (rc == 0) {
         finder.result->n_files = source->packed->n_files;
-        rc = plat_each_name(path, find_extra, &finder, err);
+        struct plat_dir dir;
+        rc = plat_dir_open(path, PLAT_ANY_LINK, &dir, err);
+        if (rc == 0)
+            rc = plat_dir_each_name(&dir, find_extra, &finder, err);
+        plat_dir_close(&dir);
     }
     source_close(source);
     return rc;

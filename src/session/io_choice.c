@@ -5,7 +5,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/plat.h"
+#include "base/plat_dir.h"
 #include "session/engine_internal.h"
 #include "store/reader_measure.h"
 
@@ -47,6 +47,7 @@ static bool load(const char *path, const struct model *model, struct fm_io_speed
     struct fm_error err;
     if (!plat_file_exists(path))
         return false;
+    plat_make_path_private(path);
     if (plat_read_file(path, FILE_BYTES, &text, &n, &err) != 0) {
         log_info("io", "what was measured before is ignored: %s", err.text);
         return false;

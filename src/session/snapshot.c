@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "base/plat.h"
+#include "base/path.h"
 
 /* Little-endian, as it lies in memory on every processor this runs on. Behind it: tokens, positions
  * of the marks, their states, the session's own, keys and values, XXH3-128 of all of it. */
@@ -116,6 +116,7 @@ struct stream {
     uint64_t at;
     XXH3_state_t *hash;
     int rc;
+    bool is_full; /* the fault is a full disk */
     struct fm_error *err;
 };
 
@@ -125,6 +126,7 @@ static void pass(struct stream *f, void *bytes, uint64_t n)
         return;
     f->rc = f->writes ? plat_write_at(f->fd, f->path, bytes, n, f->at, f->err)
                       : plat_read_at(f->fd, f->path, bytes, n, f->at, f->err);
+    f->is_full = f->rc != 0 && plat_was_full();
     if (f->rc == 0)
         (void)XXH3_128bits_update(f->hash, bytes, n); /* fails for NULL only */
     f->at += n;
@@ -182,7 +184,7 @@ static int stream_begin(struct stream *f, struct fm_error *err)
 /* ---- writing -------------------------------------------------------------------------------- */
 
 static int write_all(const struct fm_session *s, uint64_t model, int fd, const char *path,
-                     struct fm_error *err)
+                     bool *is_full, struct fm_error *err)
 {
     struct stream f = {.fd = fd, .writes = true, .path = path};
     struct snapshot_header h = header_for(s, model);
@@ -192,7 +194,11 @@ static int write_all(const struct fm_session *s, uint64_t model, int fd, const c
         if (s->sequence->marks[i].position > 0)
             marks[n++] = s->sequence->marks[i].position;
     h.checksum = head_checksum(&h, s->ids, marks);
-    int rc = stream_begin(&f, err);
+    /* A disk without the room says so before anything is written. */
+    int rc = plat_reserve(fd, path, h.bytes, err);
+    *is_full = rc != 0 && plat_was_full();
+    if (rc == 0)
+        rc = stream_begin(&f, err);
     if (rc != 0)
         return rc;
     pass(&f, &h, sizeof h);
@@ -203,28 +209,40 @@ static int write_all(const struct fm_session *s, uint64_t model, int fd, const c
     XXH128_hash_t sum = XXH3_128bits_digest(f.hash);
     pass(&f, &sum, sizeof sum);
     (void)XXH3_freeState(f.hash); /* always succeeds */
-    return f.rc != 0 ? f.rc : plat_sync(fd, path, err);
+    *is_full = f.is_full;
+    if (f.rc != 0)
+        return f.rc;
+    rc = plat_sync(fd, path, err);
+    *is_full = rc != 0 && plat_was_full();
+    return rc;
 }
 
-int snapshot_write(const struct fm_session *s, uint64_t model, const char *path,
-                   struct fm_error *err)
+int snapshot_write(const struct fm_session *s, uint64_t model, const struct plat_dir *dir,
+                   const char *name, bool *is_full, struct fm_error *err)
 {
-    char part[LIMIT_PATH_BYTES];
+    char part[LIMIT_PATH_BYTES], path[LIMIT_PATH_BYTES];
+    struct plat_file_info is;
     bool is_direct = false;
     int fd;
+    *is_full = false;
     if (s->sequence->position == 0)
         return err_set(err, FM_ERR_ARG, "the session has no tokens to keep");
-    if ((size_t)snprintf(part, sizeof part, "%s.part", path) >= sizeof part)
-        return err_set(err, FM_ERR_ARG, "the path '%s' is too long", path);
-    int rc = plat_create(part, &is_direct, &fd, err);
+    if ((size_t)snprintf(part, sizeof part, "%s.part", name) >= sizeof part ||
+        (size_t)snprintf(path, sizeof path, "%s/%s", dir->path, part) >= sizeof path)
+        return err_set(err, FM_ERR_ARG, "the path '%s/%s' is too long", dir->path, name);
+    int rc = plat_dir_create(dir, part, PLAT_PRIVATE, &is_direct, &fd, err);
+    *is_full = rc != 0 && plat_was_full();
     if (rc != 0)
         return rc;
-    rc = write_all(s, model, fd, part, err);
-    plat_close(fd);
+    if (!plat_open_file_info(fd, &is))
+        rc = err_set(err, FM_ERR_IO, "cannot look at '%s'", path);
     if (rc == 0)
-        rc = plat_rename(part, path, err);
+        rc = write_all(s, model, fd, path, is_full, err);
+    if (rc == 0)
+        rc = plat_dir_rename(dir, part, name, &is, err);
     if (rc != 0)
-        (void)plat_remove(part, NULL); /* the fault before is the one to tell of */
+        (void)plat_dir_remove(dir, part, &is, NULL); /* the fault before is the one to tell of */
+    plat_close(fd);
     return rc;
 }
 
@@ -276,14 +294,28 @@ static int read_head(const struct fm_model *m, uint64_t model, struct stream *f,
     return f->rc;
 }
 
-int snapshot_read_info(const struct fm_model *m, uint64_t model, const char *path,
-                       struct snapshot_info *info, struct fm_error *err)
+/* Opens a file for reading, whose path is written into `path`. One of this user's that others can
+ * read, as earlier versions made them, is theirs no longer. */
+static int open_file(const struct plat_dir *dir, const char *name, char path[LIMIT_PATH_BYTES],
+                     struct stream *f, uint64_t *bytes, struct fm_error *err)
 {
-    struct stream f = {.path = path};
+    (void)snprintf(path, LIMIT_PATH_BYTES, "%s/%s", dir->path, name); /* for messages */
+    *f = (struct stream){.path = path};
+    const int rc = plat_dir_read(dir, name, &f->fd, bytes, err);
+    if (rc == 0)
+        plat_make_private(f->fd);
+    return rc;
+}
+
+int snapshot_read_info(const struct fm_model *m, uint64_t model, const struct plat_dir *dir,
+                       const char *name, struct snapshot_info *info, struct fm_error *err)
+{
+    char path[LIMIT_PATH_BYTES];
+    struct stream f;
     struct snapshot_header h;
     uint64_t bytes;
     *info = (struct snapshot_info){0};
-    int rc = plat_open(path, &f.fd, &bytes, err);
+    int rc = open_file(dir, name, path, &f, &bytes, err);
     if (rc != 0)
         return rc;
     rc = stream_begin(&f, err);
@@ -330,11 +362,13 @@ static int read_all(struct fm_session *s, uint64_t model, struct stream *f, uint
     return f->rc;
 }
 
-int snapshot_read(struct fm_session *s, uint64_t model, const char *path, struct fm_error *err)
+int snapshot_read(struct fm_session *s, uint64_t model, const struct plat_dir *dir,
+                  const char *name, struct fm_error *err)
 {
-    struct stream f = {.path = path};
+    char path[LIMIT_PATH_BYTES];
+    struct stream f;
     uint64_t bytes;
-    int rc = plat_open(path, &f.fd, &bytes, err);
+    int rc = open_file(dir, name, path, &f, &bytes, err);
     if (rc != 0)
         return rc; /* the session has what it had */
     fm_session_reset(s);
@@ -351,17 +385,43 @@ int snapshot_read(struct fm_session *s, uint64_t model, const char *path, struct
 
 /* ---- for the public ------------------------------------------------------------------------- */
 
+/* The folder that the caller names is the caller's choice, links and all. */
+static int open_folder(const char *path, char folder[LIMIT_PATH_BYTES], struct plat_dir *dir,
+                       struct fm_error *err)
+{
+    path_folder(path, folder);
+    return plat_dir_open(folder, PLAT_ANY_LINK, dir, err);
+}
+
 int fm_session_save(const struct fm_session *s, const char *path, struct fm_error *err)
 {
+    char folder[LIMIT_PATH_BYTES];
+    struct plat_dir dir;
     uint64_t model;
-    const int rc = snapshot_model(s->owner, &model, err);
-    return rc != 0 ? rc : snapshot_write(s, model, path, err);
+    bool is_full;
+    int rc = snapshot_model(s->owner, &model, err);
+    if (rc == 0)
+        rc = open_folder(path, folder, &dir, err);
+    if (rc != 0)
+        return rc;
+    rc = snapshot_write(s, model, &dir, path_base(path), &is_full, err);
+    plat_dir_close(&dir);
+    return rc;
 }
 
 int fm_session_load(struct fm_session *s, const char *path, struct fm_error *err)
 {
+    char real[LIMIT_PATH_BYTES], folder[LIMIT_PATH_BYTES];
+    struct plat_dir dir;
     uint64_t model;
+    const char *file = plat_real_path(path, real) ? real : path;
     fm_session_reset(s);
-    const int rc = snapshot_model(s->owner, &model, err);
-    return rc != 0 ? rc : snapshot_read(s, model, path, err);
+    int rc = snapshot_model(s->owner, &model, err);
+    if (rc == 0)
+        rc = open_folder(file, folder, &dir, err);
+    if (rc != 0)
+        return rc;
+    rc = snapshot_read(s, model, &dir, path_base(file), err);
+    plat_dir_close(&dir);
+    return rc;
 }

@@ -8,6 +8,7 @@
 #ifndef FLASHMOE_SESSION_SNAPSHOT_H
 #define FLASHMOE_SESSION_SNAPSHOT_H
 
+#include "base/plat_dir.h"
 #include "session/engine_internal.h"
 
 #ifdef __cplusplus
@@ -29,12 +30,14 @@ struct snapshot_info {
 int snapshot_model(const struct fm_model *m, uint64_t *identity, struct fm_error *err);
 
 uint64_t snapshot_bytes(const struct fm_session *s);
-int snapshot_write(const struct fm_session *s, uint64_t model, const char *path,
-                   struct fm_error *err);
+/* Writes a file that only this user can read. *is_full: it failed because the disk is full. */
+int snapshot_write(const struct fm_session *s, uint64_t model, const struct plat_dir *dir,
+                   const char *name, bool *is_full, struct fm_error *err);
 /* Header and tokens; held against their own checksum. */
-int snapshot_read_info(const struct fm_model *m, uint64_t model, const char *path,
-                       struct snapshot_info *info, struct fm_error *err);
-int snapshot_read(struct fm_session *s, uint64_t model, const char *path, struct fm_error *err);
+int snapshot_read_info(const struct fm_model *m, uint64_t model, const struct plat_dir *dir,
+                       const char *name, struct snapshot_info *info, struct fm_error *err);
+int snapshot_read(struct fm_session *s, uint64_t model, const struct plat_dir *dir,
+                  const char *name, struct fm_error *err);
 
 #ifdef __cplusplus
 }

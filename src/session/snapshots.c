@@ -5,7 +5,6 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/plat.h"
 #include "format/directory.h"
 #include "session/snapshot.h"
 
@@ -27,18 +26,25 @@ struct entry {
 struct fm_snapshots {
     struct fm_model *model;
     uint64_t identity;
-    char *dir;
+    char *path;
+    struct plat_dir dir; /* this user's; no link in it is followed */
+    uint64_t owner;      /* its user id there, as of all files made in it */
     uint64_t most_bytes, bytes;
-    int lock_fd; /* -1: another process has it, and this one only reads */
+    bool is_writer; /* false: another process has the lock, and this one only reads */
+    bool is_shared; /* the folder holds files of another kind too */
     struct entry *entries;
     size_t n_entries, cap_entries;
     struct fm_snapshots_stats stats;
 };
 
-static bool path_of(const struct fm_snapshots *store, const char *name,
-                    char path[LIMIT_PATH_BYTES])
+/* Whether this program gives such names: only those files are listed, counted and removed. */
+static bool is_own_name(const char *name)
 {
-    return (size_t)snprintf(path, LIMIT_PATH_BYTES, "%s/%s", store->dir, name) < LIMIT_PATH_BYTES;
+    static const char digits[] = "0123456789abcdef";
+    size_t n = strspn(name, digits);
+    if (n == TOKEN_DIGITS && name[n] == '-') /* and its owner */
+        n += 1 + strspn(name + n + 1, digits);
+    return n >= TOKEN_DIGITS && n + strlen(SUFFIX) < NAME_BYTES && strcmp(name + n, SUFFIX) == 0;
 }
 
 /* ---- owners --------------------------------------------------------------------------------- */
@@ -79,10 +85,8 @@ static void forget(struct fm_snapshots *store, size_t i)
 
 static void drop(struct fm_snapshots *store, size_t i)
 {
-    char path[LIMIT_PATH_BYTES];
     struct fm_error err;
-    if (store->lock_fd >= 0 && path_of(store, store->entries[i].name, path) &&
-        plat_remove(path, &err) != 0)
+    if (store->is_writer && plat_dir_remove(&store->dir, store->entries[i].name, NULL, &err) != 0)
         log_info("snapshots", "%s", err.text);
     forget(store, i);
 }
@@ -100,13 +104,11 @@ static int list(struct fm_snapshots *store, const struct entry *e, struct fm_err
 
 static int add(struct fm_snapshots *store, const char *name, int64_t used_ns, struct fm_error *err)
 {
-    char path[LIMIT_PATH_BYTES];
     struct entry e = {.used_ns = used_ns};
-    if (strlen(name) >= sizeof e.name || !path_of(store, name, path))
-        return err_set(err, FM_ERR_ARG, "the path of snapshot '%s' is too long", name);
-    (void)snprintf(e.name, sizeof e.name, "%s", name);
+    (void)snprintf(e.name, sizeof e.name, "%s", name); /* is_own_name: it fits */
     e.owner = owner_of(name);
-    int rc = snapshot_read_info(store->model, identity_of(store, e.owner), path, &e.info, err);
+    int rc = snapshot_read_info(store->model, identity_of(store, e.owner), &store->dir, name,
+                                &e.info, err);
     if (rc == 0)
         rc = list(store, &e, err);
     if (rc != 0)
@@ -122,65 +124,109 @@ static int see_snapshot(struct fm_snapshots *store, const char *name,
     if (add(store, name, info->mtime_ns, &why) == 0)
         return 0;
     log_info("snapshots", "skipped: %s", why.text);
-    if ((size_t)snprintf(unknown.name, sizeof unknown.name, "%s", name) >= sizeof unknown.name)
-        return 0; /* not a name that this program gives */
+    (void)snprintf(unknown.name, sizeof unknown.name, "%s", name);
     return list(store, &unknown, err);
 }
 
 static int see_name(void *ctx, const char *name, struct fm_error *err)
 {
+    static const char part[] = ".part";
     struct fm_snapshots *store = ctx;
-    char path[LIMIT_PATH_BYTES];
+    const size_t n = strlen(name);
     struct plat_file_info info;
     struct fm_error why;
-    if (!path_of(store, name, path) || !plat_file_info(path, &info) || info.is_dir)
+    char whole[NAME_BYTES] = "";
+    if (name_has_suffix(name, part) && n - strlen(part) < sizeof whole)
+        (void)snprintf(whole, sizeof whole, "%.*s", (int)(n - strlen(part)), name);
+    if (!is_own_name(name) && !is_own_name(whole)) {
+        store->is_shared = true;
         return 0;
-    if (name_has_suffix(name, SUFFIX ".part") && store->lock_fd >= 0)
-        (void)plat_remove(path, &why); /* left by a process that was killed */
-    return name_has_suffix(name, SUFFIX) ? see_snapshot(store, name, &info, err) : 0;
+    }
+    if (!plat_dir_info(&store->dir, name, &info))
+        return 0;
+    if (!info.is_file || info.owner != store->owner) {
+        log_info("snapshots", "skipped: '%s/%s' is %s", store->path, name,
+                 info.is_file ? "another user's" : "no regular file");
+        return 0;
+    }
+    if (whole[0] == '\0')
+        return see_snapshot(store, name, &info, err);
+    if (store->is_writer)
+        (void)plat_dir_remove(&store->dir, name, &info, &why); /* left by a process killed */
+    return 0;
+}
+
+static void drop_oldest(struct fm_snapshots *store)
+{
+    size_t oldest = 0;
+    for (size_t i = 1; i < store->n_entries; i++)
+        if (store->entries[i].used_ns < store->entries[oldest].used_ns)
+            oldest = i;
+    drop(store, oldest);
 }
 
 /* Makes room for so many bytes, at most the limit: what was used longest ago goes first. */
 static void make_room(struct fm_snapshots *store, uint64_t bytes)
 {
-    while (store->bytes > store->most_bytes - bytes) {
-        size_t oldest = 0;
-        for (size_t i = 1; i < store->n_entries; i++)
-            if (store->entries[i].used_ns < store->entries[oldest].used_ns)
-                oldest = i;
-        drop(store, oldest);
-    }
+    while (store->bytes > store->most_bytes - bytes)
+        drop_oldest(store);
 }
 
 /* ---- open and close ------------------------------------------------------------------------- */
+
+/* The folder, which must be this user's: snapshots hold conversations. */
+static int open_dir(struct fm_snapshots *store, struct fm_error *err)
+{
+    struct plat_file_info info;
+    struct fm_error why;
+    int rc = plat_make_private_dir(store->path, err);
+    if (rc == 0)
+        rc = plat_dir_open(store->path, PLAT_OWN_LINK, &store->dir, err);
+    if (rc == 0)
+        rc = plat_dir_check_own(&store->dir, err);
+    if (rc == 0 && !plat_open_file_info(store->dir.fd, &info))
+        rc = err_set(err, FM_ERR_IO, "cannot look at '%s'", store->path);
+    if (rc != 0)
+        return err_wrap(err, rc, "snapshots cannot be kept");
+    store->owner = info.owner;
+    store->is_writer = plat_dir_lock(&store->dir, &why) == 0;
+    if (!store->is_writer)
+        log_info("snapshots", "none are written: %s", why.text);
+    return 0;
+}
+
+/* Others lose the folder, unless it holds something of theirs: then each file is private. */
+static void make_private(const struct fm_snapshots *store)
+{
+    if (!store->is_shared)
+        plat_make_private(store->dir.fd);
+    else
+        log_info("snapshots", "'%s' holds other files too: its rights stay as they are",
+                 store->path);
+}
 
 int fm_snapshots_open(struct fm_model *model, const char *dir, uint64_t most_bytes,
                       struct fm_snapshots **out, struct fm_error *err)
 {
     *out = NULL;
-    int rc = plat_make_dir(dir, err);
-    if (rc != 0)
-        return rc;
     struct fm_snapshots *store = mem_new(1, sizeof *store, "the snapshots", err);
     if (store == NULL)
         return FM_ERR_NOMEM;
-    struct fm_error why;
     store->model = model;
     store->most_bytes = most_bytes;
-    store->lock_fd = -1;
-    store->dir = mem_strdup(dir, err);
-    rc = store->dir == NULL ? FM_ERR_NOMEM : snapshot_model(model, &store->identity, err);
-    if (rc == 0 && plat_lock_dir(dir, &store->lock_fd, &why) != 0) {
-        store->lock_fd = -1;
-        log_info("snapshots", "none are written: %s", why.text);
-    }
+    store->dir.fd = -1;
+    store->path = mem_strdup(dir, err);
+    int rc = store->path == NULL ? FM_ERR_NOMEM : snapshot_model(model, &store->identity, err);
     if (rc == 0)
-        rc = plat_each_name(dir, see_name, store, err);
+        rc = open_dir(store, err);
+    if (rc == 0)
+        rc = plat_dir_each_name(&store->dir, see_name, store, err);
     if (rc != 0) {
         fm_snapshots_close(store);
         return rc;
     }
-    if (store->lock_fd >= 0)
+    make_private(store);
+    if (store->is_writer)
         make_room(store, 0);
     *out = store;
     return 0;
@@ -192,9 +238,9 @@ void fm_snapshots_close(struct fm_snapshots *store)
         return;
     while (store->n_entries > 0)
         forget(store, store->n_entries - 1);
-    plat_close(store->lock_fd);
+    plat_dir_close(&store->dir);
     mem_free(store->entries);
-    mem_free(store->dir);
+    mem_free(store->path);
     mem_free(store);
 }
 
@@ -221,10 +267,9 @@ static void name_of(const struct fm_session *s, uint64_t identity, char name[NAM
 
 static void touch(struct fm_snapshots *store, struct entry *e)
 {
-    char path[LIMIT_PATH_BYTES];
     e->used_ns = plat_wall_ns();
-    if (store->lock_fd >= 0 && path_of(store, e->name, path))
-        plat_touch(path);
+    if (store->is_writer)
+        plat_dir_touch(&store->dir, e->name);
 }
 
 /* Whether the file is there and good. */
@@ -244,10 +289,28 @@ static bool is_kept(struct fm_snapshots *store, const char *name)
     return false;
 }
 
+/* Where the disk is full, those used longest ago make way, unless even all of them are too few. */
+static int write_file(struct fm_snapshots *store, const struct fm_session *s, uint64_t identity,
+                      const char *name, uint64_t bytes, struct fm_error *err)
+{
+    bool is_full;
+    int rc;
+    while ((rc = snapshot_write(s, identity, &store->dir, name, &is_full, err)) != 0 &&
+           is_full && store->n_entries > 0) {
+        const uint64_t free_bytes = plat_free_bytes(store->path);
+        if (free_bytes < bytes && free_bytes + store->bytes < bytes)
+            break;
+        do
+            drop_oldest(store);
+        while (store->n_entries > 0 && plat_free_bytes(store->path) < bytes);
+    }
+    return rc;
+}
+
 int fm_snapshots_keep(struct fm_snapshots *store, const struct fm_session *s, struct fm_error *err)
 {
-    char name[NAME_BYTES], path[LIMIT_PATH_BYTES];
-    if (store->lock_fd < 0 || s->sequence->position == 0)
+    char name[NAME_BYTES];
+    if (!store->is_writer || s->sequence->position == 0)
         return 0;
     const uint64_t identity = identity_of(store, s->prefix_owner);
     name_of(s, identity, name);
@@ -260,10 +323,8 @@ int fm_snapshots_keep(struct fm_snapshots *store, const struct fm_session *s, st
                  (unsigned long long)store->most_bytes);
         return 0;
     }
-    if (!path_of(store, name, path))
-        return err_set(err, FM_ERR_ARG, "the path of snapshot '%s' is too long", name);
-    /* The old ones go when the new one is whole: killed or out of space, nothing is lost. */
-    int rc = snapshot_write(s, identity, path, err);
+    /* Old ones go when the new one is whole: after a kill nothing is lost. */
+    int rc = write_file(store, s, identity, name, bytes, err);
     if (rc == 0) {
         make_room(store, bytes);
         rc = add(store, name, plat_wall_ns(), err);
@@ -311,10 +372,8 @@ unsigned fm_snapshots_restore(struct fm_snapshots *store, struct fm_session *s, 
     struct entry *e;
     while ((e = find_best(store, s->prefix_owner, ids, n_ids,
                           fm_session_nearest(s, ids, n_ids))) != NULL) {
-        char path[LIMIT_PATH_BYTES];
         struct fm_error err = {0};
-        if (path_of(store, e->name, path) &&
-            snapshot_read(s, identity_of(store, e->owner), path, &err) == 0) {
+        if (snapshot_read(s, identity_of(store, e->owner), &store->dir, e->name, &err) == 0) {
             touch(store, e);
             store->stats.n_restored++;
             break;

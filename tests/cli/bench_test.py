@@ -143,7 +143,9 @@ class Switch(Case):
             process = subprocess.Popen([cli_test.PROGRAM, "bench", "switch", "nano", "--tokens",
                                         "1800", *self.small, "--csv", path],
                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-            time.sleep(0.5)
+            while not os.path.exists(path + ".part"):  # made when it begins
+                self.assertIsNone(process.poll())
+                time.sleep(0.005)
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=60)
             self.assertEqual((process.returncode, out), (130, b""))

@@ -378,7 +378,7 @@ class Terminal(Talking):
     def test_paste(self):
         person = self.person()
         person.type("\x1b[200~one\rtwo\r\r/three\nfour\x1b[201~")
-        time.sleep(0.3)
+        person.wait("four")  # it is shown, and not sent
         person.type("!\r")
         person.wait(self.STATUS)
         person.wait(self.READY)

@@ -490,7 +490,9 @@ class RunStops(Case):
         self.assertIn("flashmoe: cannot write to standard output: ", result.stderr)
 
     def test_shell_status(self):
-        pipe = "set -o pipefail; (sleep 1; exec '{}' run '{}' -p Hi -n 300 --temp 10 --top-k 0 " \
+        # It starts when nobody reads any more.
+        pipe = "set -o pipefail; (trap '' PIPE; while echo 2> /dev/null; do sleep 0.01; done; " \
+               "trap - PIPE; exec '{}' run '{}' -p Hi -n 300 --temp 10 --top-k 0 " \
                "--top-p 1 --min-p 0 --seed {}) | true"
         result = subprocess.run(["bash", "-c", pipe.format(PROGRAM, MODEL, self.answer["seed"])],
                                 stderr=subprocess.PIPE)

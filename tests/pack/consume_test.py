@@ -7,10 +7,15 @@ import os
 import random
 import shutil
 import subprocess
-import time
 
-from pack_case import (N_KILLS, PRELOAD, PROGRAM, SECONDS, TESTS, Case, digest, flashmoe,
-                       logits_hash, main, shard_by_layer)
+from pack_case import (N_KILLS, TESTS, Case, Held, digest, flashmoe, logits_hash, main,
+                       shard_by_layer)
+
+
+# The calls that remove a file of the source, and the order in which they come: what holds the dense
+# part is read first, but the layers' files hold some of it too.
+REMOVAL = "unlink:/b/src/model-"
+IN_ORDER = ["model-none.safetensors", *(f"model-{layer}.safetensors" for layer in range(4))]
 
 
 class Shards(Case):
@@ -67,7 +72,23 @@ class Consume(Shards):
                 self.assertEqual(digest(self.dst), digest(self.reference))
                 self.assertEqual(list(src.glob("*.safetensors")), [])
                 shutil.rmtree(self.dst)
-        self.assertGreater(n_spares, 0)
+        print(f"{n_spares} kills when source files were gone")
+
+    def test_killed_when_files_are_gone(self):
+        """Before each removal of a source file, and right after it."""
+        for on, at in ((REMOVAL, 1), (REMOVAL, 2), (REMOVAL, 5), ("fsync:/b/src", 1),
+                       ("fsync:/b/src", 4)):
+            with self.subTest(on, at=at):
+                src = self.copy()
+                done = flashmoe("pack", src, self.dst, "--consume", "--yes", kind="kill", on=on,
+                                at=at)
+                self.assertEqual(done.returncode, -9)
+                gone = 5 - len(list(src.glob("*.safetensors")))
+                self.assertEqual(gone, at - (on == REMOVAL))
+                self.pack(src, self.dst, "--consume", "--yes")
+                self.assertEqual(digest(self.dst), digest(self.reference))
+                self.assertEqual(list(src.glob("*.safetensors")), [])
+                shutil.rmtree(self.dst)
 
     def test_gguf(self):
         """One file that holds everything, the tokenizer too, alone or in a folder; and a folder
@@ -102,22 +123,22 @@ class Consume(Shards):
                         self.assertIn("exists already", done.stderr)
                     self.assertEqual(digest(self.dst), digest(reference))
 
-    def stop_with_spares(self, *names):
-        """Kills a packing when these source files are gone, and not all of them yet."""
-        n_calls = self.count_calls(self.copy(), self.folder / "c.fmoe", "--consume", "--yes")
-        shutil.rmtree(self.folder / "c.fmoe")
-        for at in range(n_calls // 3, n_calls):
-            src = self.copy()
-            shutil.rmtree(self.partial, ignore_errors=True)
-            flashmoe("pack", src, self.dst, "--consume", "--yes", kind="kill", at=at)
-            if not any((src / name).exists() for name in names):
-                return src
-        raise AssertionError("they are never gone")
+    def stop_with_spares(self, n_gone):
+        """Kills a packing when so many source files are gone, in the order of the layers."""
+        src = self.copy()
+        shutil.rmtree(self.partial, ignore_errors=True)
+        done = flashmoe("pack", src, self.dst, "--consume", "--yes", kind="kill", on=REMOVAL,
+                        at=n_gone + 1)
+        self.assertEqual(done.returncode, -9)
+        self.assertEqual(sorted({*self.src.glob("*.safetensors")} -
+                                {self.src / path.name for path in src.iterdir()}),
+                         sorted([self.src / name for name in IN_ORDER[:n_gone]]))
+        return src
 
     def test_a_finished_file_is_damaged(self):
         """What was taken from a removed file cannot be made again: said, not invented."""
         for kind in ("gone", "flipped"):
-            src = self.stop_with_spares("model-0.safetensors")
+            src = self.stop_with_spares(2)
             before = digest(src)
             if kind == "gone":
                 (self.partial / "experts-000.bin").unlink()
@@ -129,7 +150,7 @@ class Consume(Shards):
 
     def test_coarse_times(self):
         """The time of a spare is of no account, and it is no longer than its header."""
-        src = self.stop_with_spares("model-0.safetensors", "model-1.safetensors")
+        src = self.stop_with_spares(3)
         for spare in (self.partial / "source").iterdir():
             os.utime(spare, (1, 1))
             self.assertLess(spare.stat().st_size,
@@ -137,24 +158,19 @@ class Consume(Shards):
         self.pack(src, self.dst, "--consume", "--yes")
         self.assertEqual(digest(self.dst), digest(self.reference))
 
-    def start_slow(self, src):
-        """A packing that has begun and takes its time."""
-        env = dict(os.environ, LD_PRELOAD=PRELOAD, FAULT_KIND="slow", FAULT_SPAN="0",
-                   ASAN_OPTIONS="verify_asan_link_order=0")
-        process = subprocess.Popen([PROGRAM, "pack", src, self.dst, "--consume", "--yes"], env=env,
-                                   stderr=subprocess.PIPE, encoding="utf-8")
-        while not (self.partial / "dense.bin.tmp").exists():
-            time.sleep(0.01)
-        return process
+    def hold(self, src):
+        """A packing that waits before it writes the first byte of a weight."""
+        return Held(self.folder, "pwrite:dense.bin.tmp", "pack", src, self.dst, "--consume",
+                    "--yes", stderr=subprocess.PIPE, encoding="utf-8")
 
     def test_replaced_meanwhile(self):
         """What took the name of a source file while it was packed is not what was packed."""
         src = self.copy()
         (self.folder / "new").write_text("mine")
-        process = self.start_slow(src)
-        os.replace(self.folder / "new", src / "model-3.safetensors")
-        errors = process.communicate(timeout=SECONDS)[1]
-        self.assertEqual(process.returncode, 0, errors)
+        with self.hold(src) as held:
+            os.replace(self.folder / "new", src / "model-3.safetensors")
+            errors = held.finish()
+        self.assertEqual(held.process.returncode, 0, errors)
         self.assertIn("model-3.safetensors' was changed while it was packed: left in place", errors)
         self.assertEqual((src / "model-3.safetensors").read_text(), "mine")
         self.assertIn("4 source files removed", errors)
@@ -162,11 +178,11 @@ class Consume(Shards):
 
     def test_changed_meanwhile(self):
         src = self.copy()
-        process = self.start_slow(src)
-        with open(src / "model-3.safetensors", "ab") as f:
-            f.write(b"more")
-        errors = process.communicate(timeout=SECONDS)[1]
-        self.assertEqual(process.returncode, 1, errors)
+        with self.hold(src) as held:
+            with open(src / "model-3.safetensors", "ab") as f:
+                f.write(b"more")
+            errors = held.finish()
+        self.assertEqual(held.process.returncode, 1, errors)
         self.assertIn("model-3.safetensors' was changed while it was packed: left in place", errors)
         self.assertTrue((src / "model-3.safetensors").exists())
         self.assertFalse(self.dst.exists())
@@ -174,17 +190,26 @@ class Consume(Shards):
     def test_cannot_be_removed(self):
         """Spares of files that are still there bind nobody."""
         for args in (["--restart"], []):
-            for at in range(20, 200):
-                src = self.copy()
-                shutil.rmtree(self.partial, ignore_errors=True)
-                done = flashmoe("pack", src, self.dst, "--consume", "--yes", kind="eio", at=at)
-                if "cannot remove" in done.stderr:
-                    break
-                shutil.rmtree(self.dst, ignore_errors=True)
-            self.assert_fails(done, "model-", "go on without it")
+            src = self.copy()
+            done = flashmoe("pack", src, self.dst, "--consume", "--yes", kind="eio", on=REMOVAL)
+            self.assert_fails(done, "cannot remove", "model-", "go on without it")
             self.assertTrue(any((self.partial / "source").iterdir()))
             self.assertEqual(digest(src), digest(self.src))
             self.pack(src, self.dst, *args)
+            self.assertEqual(digest(self.dst), digest(self.reference))
+            shutil.rmtree(self.dst)
+
+    def test_a_later_one_cannot_be_removed(self):
+        """Those before it are gone, it and those behind it are not; the same command goes on."""
+        for at in (2, 5):
+            src = self.copy()
+            done = flashmoe("pack", src, self.dst, "--consume", "--yes", kind="eio", on=REMOVAL,
+                            at=at)
+            self.assert_fails(done, "cannot remove", IN_ORDER[at - 1], "go on without it")
+            self.assertEqual(sorted(path.name for path in src.glob("*.safetensors")),
+                             sorted(IN_ORDER[at - 1:]))
+            self.assert_fails(flashmoe("pack", src, self.dst, "--restart"), "not begun again")
+            self.pack(src, self.dst, "--consume", "--yes")
             self.assertEqual(digest(self.dst), digest(self.reference))
             shutil.rmtree(self.dst)
 
@@ -235,9 +260,8 @@ class Restart(Shards):
         self.assertEqual(digest(self.dst), digest(self.reference))
 
     def test_asks_for_nothing_that_is_refused(self):
-        n_calls = self.count_calls(self.copy(), self.folder / "c.fmoe", "--consume", "--yes")
         src = self.copy()
-        flashmoe("pack", src, self.dst, "--consume", "--yes", kind="kill", at=n_calls * 3 // 4)
+        flashmoe("pack", src, self.dst, "--consume", "--yes", kind="kill", on=REMOVAL, at=3)
         done = self.ask("pack", src, self.dst, "--consume", "--restart", answer=b"y\n")
         self.assert_fails(done, "not begun again")
 
@@ -245,19 +269,23 @@ class Restart(Shards):
 class Whole(Shards):
     """All of it is there but its name, or what packing kept for itself is there too."""
 
-    def setUp(self):
-        super().setUp()
-        self.n_calls = self.count_calls(self.copy(), self.folder / "c.fmoe")
-
     def stop(self, src, named=False):
         """Kills a packing between model.json and the name, or right after that."""
-        at = self.n_calls + 1
+        shutil.rmtree(self.dst, ignore_errors=True)
+        shutil.rmtree(self.partial, ignore_errors=True)
+        on = "unlink:model.fmoe/" if named else "rename:model.fmoe.partial"
+        done = flashmoe("pack", src, self.dst, kind="kill", on=on,
+                        at=1 if named else self.last_rename)
+        self.assertEqual(done.returncode, -9)
         where = self.dst if named else self.partial
-        while not (where / "model.json").exists() or not (where / "plan.json").exists():
-            at -= 1
-            shutil.rmtree(self.dst, ignore_errors=True)
-            shutil.rmtree(self.partial, ignore_errors=True)
-            flashmoe("pack", src, self.dst, kind="kill", at=at)
+        self.assertTrue((where / "model.json").exists() and (where / "plan.json").exists())
+
+    def setUp(self):
+        super().setUp()
+        calls = self.trace_calls("pack", self.copy(), self.dst)
+        # Of the names in DST.partial and of itself, which comes last.
+        self.last_rename = sum(name == "rename" and "model.fmoe.partial" in path
+                               for name, path, _ in calls)
 
     def test_another_source(self):
         """Whatever it is called."""

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 PROGRAM, PRELOAD = map(os.path.abspath, sys.argv[1:3])
@@ -35,6 +36,46 @@ def flashmoe(*args, text=None, **faults):
     given = {"stdin": subprocess.DEVNULL} if text is None else {"input": text}
     return subprocess.run([PROGRAM, *map(str, args)], env=env, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, encoding="utf-8", timeout=SECONDS, **given)
+
+
+class Held:
+    """A process that waits at a certain call until `release`: what a test does in between comes at
+    that moment on every machine. Used with `with`."""
+
+    def __init__(self, folder, on, *args, at=1, **files):
+        self.gate = pathlib.Path(folder) / "gate"
+        env = dict(os.environ, LD_PRELOAD=PRELOAD, FAULT_KIND="hold", FAULT_ON=on,
+                   FAULT_AT=str(at), FAULT_GATE=str(self.gate),
+                   ASAN_OPTIONS="verify_asan_link_order=0")
+        self.process = subprocess.Popen([PROGRAM, *map(str, args)], env=env,
+                                        stdin=subprocess.DEVNULL, **files)
+
+    def __enter__(self):
+        held = self.gate.with_name("gate.held")
+        while not held.exists():
+            if self.process.poll() is not None:
+                raise AssertionError(f"it ended with {self.process.returncode} before it was held")
+            time.sleep(0.005)
+        held.unlink()
+        return self
+
+    def __exit__(self, *_):
+        self.release()
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self.gate.unlink()
+        for stream in (self.process.stdout, self.process.stderr):
+            if stream is not None:
+                stream.close()
+
+    def release(self):
+        self.gate.touch()
+
+    def finish(self):
+        """Lets it go on, and returns what it says on standard error."""
+        self.release()
+        return self.process.communicate(timeout=SECONDS)[1]
 
 
 def logits_hash(model, *args):
@@ -106,6 +147,14 @@ class Case(unittest.TestCase):
         path = self.folder / "count"
         self.pack(src, dst, *args, count=path)
         return int(path.read_text())
+
+    def trace_calls(self, *args):
+        """The calls that write, in order: (name, path, new path)."""
+        path = self.folder / "trace"
+        path.unlink(missing_ok=True)
+        done = flashmoe(*args, trace=path)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return [line.split("\t") for line in path.read_text().splitlines()]
 
     def ask(self, *args, answer):
         """Starts it at a terminal where the answer is typed."""

@@ -3,7 +3,7 @@
 Usage: pack_test.py PROGRAM PRELOAD TESTS [--kills N] [TestClass...]
 
 PRELOAD is the shared object made of preload.c, TESTS the folder tests/. With --kills N the tests
-Kill, Consume and Restart end about N packings, not a handful, some at a random time:
+Kill, Consume and Restart end about N packings, not a handful:
 
     tests/pack/pack_test.py build/flashmoe build/tests/pack/libpack_preload.so tests \\
         --kills 50 Kill
@@ -17,11 +17,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import read_packed
-from pack_case import (FAMILIES, N_KILLS, PRELOAD, PROGRAM, SECONDS, TESTS, Case, add_tensor,
-                       digest, flashmoe, logits_hash, main)
+from pack_case import (FAMILIES, N_KILLS, PRELOAD, PROGRAM, TESTS, Case, Held, add_tensor, digest,
+                       flashmoe, logits_hash, main)
 
 
 class Formats(Case):
@@ -404,12 +403,13 @@ class Kill(Case):
     def test_damaged_meanwhile(self):
         """What an earlier run has finished is read again, and made again where it has suffered."""
         reference = self.folder / "reference.fmoe"
-        n_calls = self.count_calls(self.golden, reference)
+        self.pack(self.golden, reference)
         for name, args in (("experts-000.bin", ["--consume", "--yes"]), ("dense.bin", [])):
             with self.subTest(name):
                 src = self.folder / "copy" / self.golden.name
                 shutil.copytree(self.golden, src)
-                flashmoe("pack", src, self.dst, kind="kill", at=n_calls * 3 // 4)
+                done = flashmoe("pack", src, self.dst, kind="kill", on="rename:experts-002.bin.tmp")
+                self.assertEqual(done.returncode, -9)
                 for at in (100, 5000, 9000):
                     self.flip(self.partial / name, at)
                 done = self.pack(src, self.dst, *args)
@@ -423,36 +423,33 @@ class Kill(Case):
         """Even the source is not needed any more; other formats are refused."""
         src = self.folder / "src"
         shutil.copytree(self.golden, src)
-        n_calls = self.count_calls(src, self.folder / "reference.fmoe")
-        at = n_calls
-        while not (self.partial / "plan.json").exists() or \
-                not (self.partial / "model.json").exists():
-            shutil.rmtree(self.partial, ignore_errors=True)
-            shutil.rmtree(self.dst, ignore_errors=True)
-            flashmoe("pack", src, self.dst, kind="kill", at=at)
-            at -= 1
+        self.pack(src, self.folder / "reference.fmoe")
+        # Between the name of model.json and that of the pack comes one sync of the folder.
+        done = flashmoe("pack", src, self.dst, kind="kill", on="rename:model.json.tmp")
+        self.assertEqual(done.returncode, -9)
+        os.rename(self.partial / "model.json.tmp", self.partial / "model.json")
         shutil.rmtree(src)
         self.assert_fails(flashmoe("pack", src, self.dst, "--experts", "keep"), "--experts")
         self.finish(src)
         self.assertEqual(digest(self.dst), digest(self.folder / "reference.fmoe"))
 
-    def test_at_random_times(self):
+    def test_from_outside(self):
+        """While one thread waits at a certain file, wherever the others are then."""
         reference = self.folder / "reference.fmoe"
-        begin = time.monotonic()
         self.pack(self.golden, reference)
-        seconds = time.monotonic() - begin
-        expected, rng, n_killed = digest(reference), random.Random(), 0
-        for _ in range(N_KILLS // 2):
-            for _ in range(3):
-                process = subprocess.Popen([PROGRAM, "pack", self.golden, self.dst, "-q"],
-                                           stderr=subprocess.DEVNULL)
-                time.sleep(rng.random() * seconds)
-                process.kill()
-                n_killed += process.wait() == -9
-            self.finish(self.golden)
-            self.assertEqual(digest(self.dst), expected)
-            shutil.rmtree(self.dst)
-        print(f"{n_killed} kills at random times")
+        moments = ["pwrite:plan.json", "fsync:plan.json", "pwrite:dense.bin", "fsync:dense.bin",
+                   "rename:dense.bin.sums", "pwrite:experts-001", "fsync:experts-001",
+                   "rename:experts-001.bin.tmp", "fsync:experts-003", "pwrite:model.json",
+                   "rename:model.json", "unlink:dense.bin.sums"]
+        for on in moments:
+            with self.subTest(on):
+                with Held(self.folder, on, "pack", self.golden, self.dst, "-q",
+                          stderr=subprocess.DEVNULL) as held:
+                    held.process.kill()
+                    self.assertEqual(held.process.wait(), -9)
+                self.finish(self.golden)
+                self.assertEqual(digest(self.dst), digest(reference))
+                shutil.rmtree(self.dst)
 
 
 class Progress(Case):
@@ -480,15 +477,16 @@ class Progress(Case):
         os.close(master)
         self.assertEqual(process.wait(), 0)
         self.assertRegex(shown.decode(), r"packing (?:dense part|layer \d of 4) \[[#-]{4,24}\] "
-                                         r"+\d+%  .* of .*  [\d.]+ [kM]?B/s  ETA \d+ s")
+                                         r"+\d+%  .* of .*  [\d.]+ [kM]?B/s  "
+                                         r"ETA (?:\d+ min )?\d+ s")
         self.assertIn("verified", shown.decode())
 
     def test_interrupt(self):
-        process = self.start(stderr=subprocess.PIPE)
-        time.sleep(0.7)
-        process.send_signal(signal.SIGINT)
-        errors = process.communicate(timeout=SECONDS)[1].decode()
-        self.assertEqual(process.returncode, 130, errors)
+        with Held(self.folder, "pwrite:experts-000.bin.tmp", "pack", self.golden, self.dst,
+                  stderr=subprocess.PIPE) as held:
+            held.process.send_signal(signal.SIGINT)
+            errors = held.finish().decode()
+        self.assertEqual(held.process.returncode, 130, errors)
         self.assertEqual(errors, "flashmoe: stopped; the same command continues\n")
         self.assertEqual(list(self.partial.glob("*.tmp")), [])
         self.pack(self.golden, self.dst)
@@ -534,7 +532,8 @@ class Faults(Case):
 
     def test_the_folder_is_synced(self):
         """That DST.partial is there at all must outlive a power cut."""
-        done = flashmoe("pack", self.golden, self.dst, kind="eio", at=2)
+        done = flashmoe("pack", self.golden, self.dst, kind="eio",
+                        on=f"fsync:{self.folder}")
         self.assert_fails(done, f"cannot sync '{self.folder}'")
 
     def test_interrupted_and_short_writes(self):

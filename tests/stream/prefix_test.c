@@ -1,93 +1,12 @@
 /* prefix_test MODEL: prefixes that are kept, restored, saved and found again give the bits that
  * computing them gives; sequences together give those that each gives alone. */
-#include <dirent.h>
+#include <signal.h>
+#include <sys/wait.h>
 #ifdef __GLIBC__
 #include <malloc.h>
 #endif
-#include <setjmp.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <cmocka.h>
-
-#include "flashmoe.h"
-
-#define CONTEXT 400
-#define N_SESSIONS 9 /* one of them computes everything anew */
-#define LIMIT (64u << 20)
-
-static const char *model_path;
-static char dir[64];
-static uint32_t random_state = 1;
-
-static uint32_t next_random(uint32_t below)
-{
-    random_state = random_state * 1664525u + 1013904223u;
-    return (uint32_t)(((uint64_t)(random_state >> 8) * below) >> 24);
-}
-
-struct fixture {
-    struct fm_model *model;
-    struct fm_model_info info;
-    struct fm_session *sessions[N_SESSIONS];
-};
-
-static void must(int rc, const struct fm_error *err)
-{
-    if (rc != 0)
-        fail_msg("%s", err->text);
-}
-
-static void set_up_with(struct fixture *f, unsigned n_sessions, unsigned experts_per_token,
-                        const char *routes)
-{
-    struct fm_model_options options;
-    struct fm_error err = {0};
-    fm_model_options_init(&options);
-    options.experts_per_token = experts_per_token;
-    options.routes = routes;
-    options.n_threads = 2;
-    options.n_sessions = N_SESSIONS;
-    options.n_context = CONTEXT;
-    options.n_marks = 4;
-    options.prefill_chunk = 100;
-    *f = (struct fixture){0};
-    must(fm_model_open(model_path, &options, &f->model, &err), &err);
-    fm_model_info(f->model, &f->info);
-    for (unsigned i = 0; i < n_sessions; i++)
-        must(fm_session_open(f->model, &f->sessions[i], &err), &err);
-}
-
-static void set_up(struct fixture *f, unsigned n_sessions)
-{
-    set_up_with(f, n_sessions, 0, NULL);
-}
-
-static void tear_down(struct fixture *f)
-{
-    for (unsigned i = 0; i < N_SESSIONS; i++)
-        fm_session_close(f->sessions[i]);
-    fm_model_close(f->model);
-}
-
-struct text {
-    int32_t ids[CONTEXT];
-    unsigned n;
-};
-
-static void append(const struct fixture *f, struct text *t, unsigned n)
-{
-    for (unsigned i = 0; i < n && t->n < CONTEXT; i++)
-        t->ids[t->n++] = (int32_t)next_random(f->info.vocabulary);
-}
+#include "prefix_fixture.h"
 
 static void evaluate(struct fm_session *s, const struct text *t, unsigned from)
 {
@@ -214,26 +133,6 @@ static void test_batches(void **state)
 
 /* ---- files ---------------------------------------------------------------------------------- */
 
-static void clear_dir(void)
-{
-    DIR *d = opendir(dir);
-    char path[512];
-    for (struct dirent *e; d != NULL && (e = readdir(d)) != NULL;) {
-        snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
-        (void)unlink(path);
-    }
-    if (d != NULL)
-        (void)closedir(d);
-}
-
-static struct fm_snapshots *open_store(const struct fixture *f, uint64_t limit)
-{
-    struct fm_snapshots *store;
-    struct fm_error err = {0};
-    must(fm_snapshots_open(f->model, dir, limit, &store, &err), &err);
-    return store;
-}
-
 /* In the middle of a conversation, after a restart, after others took the session. */
 static void test_snapshots(void **state)
 {
@@ -333,7 +232,7 @@ static void test_damage(void **state)
     set_up(&f, 2);
     append(&f, &t, 120);
     evaluate(f.sessions[0], &t, 0);
-    snprintf(path, sizeof path, "%s/one.fmsnap", dir);
+    snprintf(path, sizeof path, "%s/%032d.fmsnap", dir, 1); /* as the folder names them */
     must(fm_session_save(f.sessions[0], path, &err), &err);
     must(fm_session_load(f.sessions[1], path, &err), &err);
     assert_int_equal(fm_session_position(f.sessions[1]), 120);
@@ -384,7 +283,7 @@ static void test_approximate(void **state)
     struct text t = {.n = 0};
     char path[128];
     clear_dir();
-    snprintf(path, sizeof path, "%s/one.fmsnap", dir);
+    snprintf(path, sizeof path, "%s/%032d.fmsnap", dir, 1);
     set_up_with(&f, 1, 1, NULL);
     append(&f, &t, 100);
     evaluate(f.sessions[0], &t, 0);
@@ -407,19 +306,6 @@ static void test_approximate(void **state)
     tear_down(&f);
 }
 
-/* The path of the snapshot that a folder has, of two beside `not_this`. */
-static void find_snapshot(const char *not_this, char path[512])
-{
-    DIR *d = opendir(dir);
-    assert_non_null(d);
-    path[0] = '\0';
-    for (struct dirent *e; (e = readdir(d)) != NULL;)
-        if (strstr(e->d_name, ".fmsnap") != NULL && strstr(not_this, e->d_name) == NULL)
-            snprintf(path, 512, "%s/%s", dir, e->d_name);
-    closedir(d);
-    assert_true(path[0] != '\0');
-}
-
 static void change_byte(const char *path, long from_end)
 {
     FILE *file = fopen(path, "r+b");
@@ -429,18 +315,6 @@ static void change_byte(const char *path, long from_end)
     assert_int_equal(fseek(file, -from_end, SEEK_END), 0);
     assert_true(fputc(c ^ 0x10, file) != EOF);
     fclose(file);
-}
-
-static struct fm_snapshots_stats keep(struct fm_snapshots *store, struct fm_session *s,
-                                      const struct text *t, size_t n)
-{
-    struct fm_error err = {0};
-    struct fm_snapshots_stats stats;
-    fm_session_reset(s);
-    must(fm_session_eval(s, t->ids, n, &err), &err);
-    must(fm_snapshots_keep(store, s, &err), &err);
-    fm_snapshots_stats(store, &stats);
-    return stats;
 }
 
 /* What another model left in the folder counts, and goes when it is the oldest. */
@@ -521,6 +395,28 @@ static void write_until_killed(int round)
     }
 }
 
+static unsigned count_names(const char *part)
+{
+    DIR *d = opendir(dir);
+    unsigned n = 0;
+    assert_non_null(d);
+    for (struct dirent *e; (e = readdir(d)) != NULL;)
+        n += strstr(e->d_name, part) != NULL;
+    closedir(d);
+    return n;
+}
+
+/* Until one more such file is there than before. */
+static void wait_for_writing(const char *part, pid_t child)
+{
+    const unsigned n = count_names(part);
+    for (int tries = 0; count_names(part) <= n; tries++) {
+        assert_int_equal(waitpid(child, NULL, WNOHANG), 0); /* it never ends by itself */
+        assert_true(tries < 600000); /* two minutes: it writes nothing */
+        (void)usleep(200);
+    }
+}
+
 static void test_killed(void **state)
 {
     (void)state;
@@ -544,7 +440,7 @@ static void test_killed(void **state)
         const pid_t child = fork();
         if (child == 0)
             write_until_killed(round);
-        (void)usleep(60000 + next_random(400000));
+        wait_for_writing(round % 2 == 0 ? ".part" : ".fmsnap", child);
         (void)kill(child, SIGKILL);
         (void)waitpid(child, NULL, 0);
         DIR *d = opendir(dir);

@@ -1,0 +1,292 @@
+/* snapshot_files_test MODEL: whose the files of snapshots are, who may write them, and which model
+ * they are of. */
+#include "prefix_fixture.h"
+
+/* ---- whose it is ---------------------------------------------------------------------------- */
+
+static unsigned mode_of(const char *path)
+{
+    struct stat st;
+    assert_int_equal(lstat(path, &st), 0);
+    return st.st_mode & 0777;
+}
+
+/* Others cannot read it, whatever the umask; and no longer, where earlier versions let them. */
+static void test_private(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct fm_error err = {0};
+    struct text t = {.n = 0};
+    char path[512], saved[128], notes[128];
+    const mode_t before = umask(0);
+    clear_dir();
+    (void)rmdir(dir);
+    set_up(&f, 1);
+    append(&f, &t, 101);
+    struct fm_snapshots *store = open_store(&f, LIMIT);
+    (void)keep(store, f.sessions[0], &t, 100);
+    fm_snapshots_close(store);
+    find_snapshot("", path);
+    assert_int_equal(mode_of(dir), 0700);
+    assert_int_equal(mode_of(path), 0600);
+    assert_true(chmod(dir, 0755) == 0 && chmod(path, 0644) == 0);
+    fm_snapshots_close(open_store(&f, LIMIT));
+    assert_int_equal(mode_of(dir), 0700);
+    assert_int_equal(mode_of(path), 0600);
+    snprintf(saved, sizeof saved, "%s/mine.state", dir);
+    must(fm_session_save(f.sessions[0], saved, &err), &err);
+    assert_int_equal(mode_of(saved), 0600);
+    assert_int_equal(chmod(saved, 0664), 0);
+    must(fm_session_load(f.sessions[0], saved, &err), &err);
+    assert_int_equal(mode_of(saved), 0600);
+    /* A folder that holds something else is left to those who use it. */
+    snprintf(notes, sizeof notes, "%s/notes.txt", dir);
+    FILE *file = fopen(notes, "w");
+    assert_non_null(file);
+    fclose(file);
+    assert_true(chmod(dir, 0755) == 0 && chmod(path, 0644) == 0 && chmod(notes, 0644) == 0);
+    fm_snapshots_close(open_store(&f, LIMIT));
+    assert_int_equal(mode_of(dir), 0755);
+    assert_int_equal(mode_of(path), 0600);
+    assert_int_equal(mode_of(notes), 0644);
+    tear_down(&f);
+    clear_dir();
+    (void)chmod(dir, 0700);
+    (void)umask(before);
+}
+
+/* What others could have put there: nothing is read, written or removed through it. */
+static void test_prepared(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct fm_error err = {0};
+    struct fm_snapshots *store;
+    struct text t = {.n = 0};
+    struct stat st;
+    char path[512], victim[160], part[640], mine[200], other[128];
+    clear_dir();
+    snprintf(other, sizeof other, "%s-other", dir);
+    assert_int_equal(mkdir(other, 0700), 0);
+    set_up(&f, 1);
+    append(&f, &t, 101);
+    store = open_store(&f, LIMIT);
+    (void)keep(store, f.sessions[0], &t, 100);
+    fm_snapshots_close(store);
+    find_snapshot("", path);
+    snprintf(victim, sizeof victim, "%s/victim", other);
+    assert_int_equal(rename(path, victim), 0);
+    /* A link is no snapshot, and is not removed to make room. */
+    snprintf(part, sizeof part, "../%s", victim);
+    assert_int_equal(symlink(part, path), 0);
+    store = open_store(&f, 1);
+    fm_session_reset(f.sessions[0]);
+    assert_int_equal(fm_snapshots_restore(store, f.sessions[0], t.ids, t.n), 0);
+    fm_snapshots_close(store);
+    assert_true(lstat(path, &st) == 0 && S_ISLNK(st.st_mode));
+    assert_int_equal(unlink(path), 0);
+    /* Nor is what is written aside written through one. */
+    snprintf(mine, sizeof mine, "../%s", victim);
+    snprintf(part, sizeof part, "%s.part", path);
+    assert_int_equal(stat(victim, &st), 0);
+    const off_t victim_bytes = st.st_size;
+    assert_int_equal(symlink(mine, part), 0);
+    store = open_store(&f, LIMIT);
+    fm_session_reset(f.sessions[0]);
+    must(fm_session_eval(f.sessions[0], t.ids, 100, &err), &err);
+    assert_true(fm_snapshots_keep(store, f.sessions[0], &err) != 0);
+    assert_non_null(strstr(err.text, "is in the way: it is a link"));
+    fm_snapshots_close(store);
+    assert_true(stat(victim, &st) == 0 && st.st_size == victim_bytes);
+    assert_int_equal(unlink(part), 0);
+    /* What somebody has saved there has another name: it is not evicted. */
+    snprintf(mine, sizeof mine, "%s/mine.fmsnap", dir);
+    assert_int_equal(rename(victim, mine), 0);
+    fm_snapshots_close(open_store(&f, 1));
+    assert_int_equal(stat(mine, &st), 0);
+    tear_down(&f);
+    (void)rmdir(other);
+    clear_dir();
+}
+
+/* A folder or a file of another user's. */
+static void test_not_own(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct fm_error err = {0};
+    struct fm_snapshots *store;
+    struct text t = {.n = 0};
+    struct stat st;
+    char path[512], other[128];
+    if (geteuid() != 0)
+        skip(); /* only root can give files away */
+    clear_dir();
+    snprintf(other, sizeof other, "%s-other", dir);
+    assert_int_equal(mkdir(other, 0700), 0);
+    set_up(&f, 1);
+    append(&f, &t, 101);
+    assert_int_equal(chown(other, 12345, 12345), 0);
+    assert_true(fm_snapshots_open(f.model, other, LIMIT, &store, &err) != 0 && store == NULL);
+    assert_non_null(strstr(err.text, "belongs to user 12345"));
+    store = open_store(&f, LIMIT);
+    (void)keep(store, f.sessions[0], &t, 100);
+    fm_snapshots_close(store);
+    find_snapshot("", path);
+    assert_int_equal(chown(path, 12345, 12345), 0);
+    fm_session_reset(f.sessions[0]);
+    store = open_store(&f, 1);
+    assert_int_equal(fm_snapshots_restore(store, f.sessions[0], t.ids, t.n), 0);
+    fm_snapshots_close(store);
+    assert_int_equal(stat(path, &st), 0);
+    tear_down(&f);
+    (void)rmdir(other);
+    clear_dir();
+}
+
+/* One writes, others only read. */
+static void test_locked(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct text a = {.n = 0}, b = {.n = 0};
+    struct stat st;
+    char path[512], part[640];
+    clear_dir();
+    set_up(&f, 1);
+    append(&f, &a, 101);
+    append(&f, &b, 101);
+    struct fm_snapshots *first = open_store(&f, LIMIT);
+    const uint64_t one = keep(first, f.sessions[0], &a, 100).bytes;
+    find_snapshot("", path);
+    snprintf(part, sizeof part, "%s.part", path); /* as if the first were writing it */
+    FILE *file = fopen(part, "w");
+    assert_non_null(file);
+    fclose(file);
+    struct fm_snapshots *second = open_store(&f, one / 2);
+    assert_true(stat(path, &st) == 0 && stat(part, &st) == 0);
+    fm_session_reset(f.sessions[0]);
+    assert_int_equal(fm_snapshots_restore(second, f.sessions[0], a.ids, a.n), 100);
+    struct fm_snapshots_stats stats = keep(second, f.sessions[0], &b, 50);
+    assert_int_equal(stats.n_written, 0);
+    fm_snapshots_close(second);
+    stats = keep(first, f.sessions[0], &b, 100);
+    assert_true(stats.n_written == 2 && stats.n_files == 2);
+    fm_snapshots_close(first);
+    second = open_store(&f, LIMIT); /* the first is gone: now this one may */
+    assert_true(stat(part, &st) != 0);
+    assert_int_equal(keep(second, f.sessions[0], &b, 50).n_written, 1);
+    fm_snapshots_close(second);
+    tear_down(&f);
+    clear_dir();
+}
+
+/* ---- another model of the same shape -------------------------------------------------------- */
+
+static void copy_file(const char *from, const char *to, const char *tensor)
+{
+    FILE *in = fopen(from, "rb"), *out = fopen(to, "wb");
+    struct stat st;
+    assert_true(in != NULL && out != NULL && fstat(fileno(in), &st) == 0);
+    const size_t n = (size_t)st.st_size;
+    char *bytes = malloc(n + 1);
+    assert_true(bytes != NULL && fread(bytes, 1, n, in) == n);
+    bytes[n] = '\0';
+    if (tensor != NULL) { /* one bit of its first weight */
+        uint64_t header, offset;
+        memcpy(&header, bytes, sizeof header);
+        const char *at = strstr(bytes + 8, tensor);
+        at = at != NULL ? strstr(at, "\"data_offsets\"") : NULL;
+        at = at != NULL ? strchr(at, '[') : NULL;
+        assert_non_null(at);
+        offset = strtoull(at + 1, NULL, 10);
+        bytes[8 + header + offset] ^= 1;
+    }
+    assert_true(fwrite(bytes, 1, n, out) == n);
+    free(bytes);
+    fclose(in);
+    assert_int_equal(fclose(out), 0);
+}
+
+/* A copy of the model in `to`, one dense weight of which differs in its last bit. */
+static void copy_model(const char *to, const char *tensor)
+{
+    DIR *d = opendir(model_path);
+    assert_true(d != NULL && mkdir(to, 0700) == 0);
+    for (struct dirent *e; (e = readdir(d)) != NULL;) {
+        char from[1024], path[1024];
+        if (e->d_name[0] == '.')
+            continue;
+        snprintf(from, sizeof from, "%s/%s", model_path, e->d_name);
+        snprintf(path, sizeof path, "%s/%s", to, e->d_name);
+        struct stat st;
+        if (stat(from, &st) == 0 && S_ISREG(st.st_mode))
+            copy_file(from, path, strcmp(e->d_name, "model.safetensors") == 0 ? tensor : NULL);
+    }
+    closedir(d);
+}
+
+static void remove_model(const char *path)
+{
+    char command[300];
+    snprintf(command, sizeof command, "rm -r '%s'", path);
+    assert_int_equal(system(command), 0);
+}
+
+/* A model that was trained further has the same shape and other weights. */
+static void test_other_weights(void **state)
+{
+    (void)state;
+    static const char *const tensors[] = {"\"model.norm.weight\"",
+                                          "\"model.embed_tokens.weight\"",
+                                          "\"model.layers.2.mlp.gate.weight\""};
+    const char *const original = model_path;
+    struct fixture f;
+    struct fm_error err = {0};
+    struct text t = {.n = 0};
+    char path[512], copy[128];
+    clear_dir();
+    set_up(&f, 1);
+    append(&f, &t, 101);
+    struct fm_snapshots *store = open_store(&f, LIMIT);
+    (void)keep(store, f.sessions[0], &t, 100);
+    fm_snapshots_close(store);
+    find_snapshot("", path);
+    tear_down(&f);
+    for (size_t i = 0; i <= sizeof tensors / sizeof tensors[0]; i++) {
+        const bool is_same = i == sizeof tensors / sizeof tensors[0];
+        snprintf(copy, sizeof copy, "%s-copy", dir);
+        copy_model(copy, is_same ? NULL : tensors[i]);
+        model_path = copy;
+        set_up(&f, 1);
+        store = open_store(&f, LIMIT);
+        assert_int_equal(fm_snapshots_restore(store, f.sessions[0], t.ids, t.n),
+                         is_same ? 100 : 0);
+        fm_snapshots_close(store);
+        const int rc = fm_session_load(f.sessions[0], path, &err);
+        assert_true(is_same ? rc == 0 : rc != 0 && strstr(err.text, "another model") != NULL);
+        tear_down(&f);
+        model_path = original;
+        remove_model(copy);
+    }
+    clear_dir();
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 2)
+        return 2;
+    model_path = argv[1];
+    snprintf(dir, sizeof dir, "snapshot-files-%d", (int)getpid());
+    (void)mkdir(dir, 0700);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_private), cmocka_unit_test(test_prepared),
+        cmocka_unit_test(test_not_own), cmocka_unit_test(test_locked),
+        cmocka_unit_test(test_other_weights),
+    };
+    const int rc = cmocka_run_group_tests(tests, NULL, NULL);
+    clear_dir();
+    (void)rmdir(dir);
+    return rc;
+}
