@@ -70,7 +70,7 @@ def main():
             if text is None:
                 continue
             counts["answers"] += 1
-            if counts["answers"] % 10 == 0:
+            if counts["answers"] % 5 == 0:
                 valid = is_valid(schema, json.loads(text))
                 counts["checked"] += valid is not None
                 if valid is False:

@@ -71,8 +71,9 @@ def references():
         is_main = reference in REFERENCES[:2]
         if not is_main and keyword in REFUSED:
             continue
-        for place in places(reference.format(keyword)):
-            for schema in itertools.islice(roots(keyword, place), 4 if is_main else 1):
+        for i, place in enumerate(places(reference.format(keyword))):
+            n_types = 4 if is_main and i < 4 else 1
+            for schema in itertools.islice(roots(keyword, place), n_types):
                 yield from with_definitions(keyword, place, schema)
         for place in places(reference)[:4] if is_main else []:
             for schema in wraps(keyword, place):
