@@ -131,8 +131,6 @@ static int tokenize_prompt(struct run *run, const char *text, size_t text_bytes,
 {
     if (!args_flag(run->args, "raw")) {
         const int rc = tokenize_chat(run, text, text_bytes, err);
-        if (rc == 0 && !run->is_quiet)
-            app_note_template(run->model);
         if (rc != FM_ERR_UNSUPPORTED || !run->info.has_tokenizer)
             return rc;
         if (!run->is_quiet)
@@ -210,9 +208,12 @@ static int open_all(struct run *run, const char *text, size_t text_bytes, struct
         rc = fm_session_open(run->model, &run->session, err);
     if (rc == 0)
         rc = prefix_open_snapshots(run->args, run->model, &run->snapshots, err);
-    if (rc == 0)
-        fm_sampler_accept_prompt(run->sampler, run->prompt, run->n_prompt);
-    return rc;
+    if (rc != 0)
+        return rc;
+    fm_sampler_accept_prompt(run->sampler, run->prompt, run->n_prompt);
+    if (!run->is_quiet && !args_flag(run->args, "raw"))
+        app_note_template(run->model);
+    return 0;
 }
 
 /* ---- tokens ---------------------------------------------------------------------------- */

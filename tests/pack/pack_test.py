@@ -291,9 +291,8 @@ class Refusals(Case):
     def test_one_tensor_two_formats(self):
         """A tied head is the embedding."""
         src = self.folder / "src"
-        shutil.copytree(self.golden, src)
-        config = json.loads((src / "config.json").read_text())
-        (src / "config.json").write_text(json.dumps(dict(config, tie_word_embeddings=True)))
+        subprocess.run([sys.executable, TESTS / "golden" / "variants.py", self.golden, src,
+                        "--layout", "tied"], check=True, stdout=subprocess.DEVNULL)
         done = flashmoe("pack", src, self.dst, "--embed", "q8_0", "--head", "f16")
         self.assert_fails(done, "'q8_0'", "'f16'", "tied")
         self.pack(src, self.dst, "--embed", "q8_0", "--head", "q8_0")
