@@ -250,6 +250,7 @@ static struct fm_model *open_running(const char *io, const char *check, struct f
     options.check = check;
     options.n_context = 64;
     options.lookahead = "off";
+    options.elastic = "off"; /* the machine's memory must not decide what is read */
     if (fm_model_open(dir, &options, &model, &err) != 0 ||
         fm_session_open(model, session, &err) != 0)
         fail_msg("%s", err.text);
@@ -283,6 +284,31 @@ static void test_while_it_runs(void **state)
     }
 }
 
+/* What is resident is not looked at again; what the cache gave up is, when it is read once more. */
+static void test_after_the_cache_shrank(void **state)
+{
+    (void)state;
+    const int32_t ids[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+    struct fm_session *session;
+    struct fm_error err = {0};
+    struct fm_stats before, after;
+    assert_int_equal(make_model(NULL), 0);
+    struct fm_model *model = open_running("direct", NULL, &session);
+    assert_int_equal(fm_session_eval(session, ids, 12, &err), 0);
+    change(TOUCHED);
+    fm_model_stats(model, &before);
+    fm_session_reset(session);
+    assert_int_equal(fm_session_eval(session, ids, 12, &err), 0);
+    fm_model_stats(model, &after);
+    assert_int_equal(after.bytes_read, before.bytes_read);
+    assert_int_equal(fm_model_set_memory(model, before.memory_least_bytes, &err), 0);
+    assert_int_equal(fm_model_set_memory(model, before.memory_budget_bytes, &err), 0);
+    fm_session_reset(session);
+    check_message(fm_session_eval(session, ids, 12, &err), &err);
+    fm_session_close(session);
+    fm_model_close(model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -291,6 +317,7 @@ int main(void)
         cmocka_unit_test(test_before_the_store),
         cmocka_unit_test(test_read_ahead_is_logged),
         cmocka_unit_test(test_while_it_runs),
+        cmocka_unit_test(test_after_the_cache_shrank),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }
