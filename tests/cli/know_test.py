@@ -113,7 +113,8 @@ class Stats(Case):
     def test_text(self):
         result = self.assert_works(flashmoe("run", *SMALL, "-p", "hi", "-n", "12", "--stats",
                                             "--no-heat"))
-        self.assertRegex(result.stderr, r"(?m)^flashmoe: limit: [\d.]+% of [\d.]+ tok/s, bound by ")
+        self.assertRegex(result.stderr, r"(?m)^flashmoe: limit: (?:[\d.]+% of |no share: [\d.]+ "
+                                        r"tok/s are more than .*; )[\d.]+ tok/s, bound by ")
         self.assertRegex(result.stderr, r"(?m)^flashmoe: miss curve: .* 100%: [\d.]+%$")
         self.assertRegex(result.stderr, r"(?m)^flashmoe: one more GiB would give 100.0% of the exp")
 
