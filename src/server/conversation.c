@@ -348,6 +348,11 @@ int conversation_encode(struct conversation *c, struct api_call *call, struct jo
 {
     int32_t *ids = NULL;
     size_t n_ids = 0;
+    const size_t n_messages = json_array_size(c->messages);
+    if (n_messages >= call->context->n_context) /* each takes a token, so the template may rest */
+        return api_fail(&call->error, API_CONTEXT, "messages", "prompt is too long: %zu messages, "
+                        "and the context holds %u tokens; the server's --context sets it",
+                        n_messages, call->context->n_context);
     if (conversation_ids(c, call->context->model, &ids, &n_ids, &call->error) != 0)
         return -1;
     spec->is_chat = true;
