@@ -218,6 +218,8 @@ class Either(Forms):
         for _, _, ask in self.each():
             self.assertEqual([n for n, _ in ask("W")[1]], NAMES)
             self.assertIn("And so on.", ask("W")[0])
+        status, answer = self.server.post("/v1/chat/completions", self.body("chat", "W", one=True))
+        self.assertEqual(answer["usage"]["completion_tokens"], 4)  # nothing is computed after it
         status, answer = self.server.post("/v1/responses", self.body("responses", "A", one=True))
         self.assertEqual((status, answer["parallel_tool_calls"]), (200, False))
 
