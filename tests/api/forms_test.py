@@ -218,6 +218,8 @@ class Either(Forms):
         for _, _, ask in self.each():
             self.assertEqual([n for n, _ in ask("W")[1]], NAMES)
             self.assertIn("And so on.", ask("W")[0])
+        status, answer = self.server.post("/v1/chat/completions", self.body("chat", "W", one=True))
+        self.assertEqual(answer["usage"]["completion_tokens"], 4)  # nothing is computed after it
         status, answer = self.server.post("/v1/responses", self.body("responses", "A", one=True))
         self.assertEqual((status, answer["parallel_tool_calls"]), (200, False))
 
@@ -631,22 +633,23 @@ class Blame(Forms):
 
     def test_too_large(self):
         """More than a template takes, in number, in depth and in bytes."""
-        deep = 1
-        for _ in range(300):
-            deep = {"a": deep}
-        call = {"id": "x", "type": "function", "function": {"name": "f",
-                                                            "arguments": json.dumps(deep)}}
         many = [{"role": "user", "content": "A"}] * 60000
-        for messages in (many, [{"role": "user", "content": "x"},
-                                {"role": "assistant", "tool_calls": [call]},
-                                {"role": "user", "content": "A"}],
-                         [{"role": "user", "content": "word " * 400000}]):
+        long = [{"role": "user", "content": "word " * 400000}]
+        for messages in (many, long):
             status, answer = self.server.post("/v1/chat/completions", {"messages": messages})
-            self.assertIn(status, (200, 400), answer)
-            if len(messages) != 3:
-                self.assertEqual(status, 400)
+            self.assertEqual((status, answer["error"]["code"]), (400, "context_length_exceeded"))
+        for depth, statuses in ((300, (200,)), (1500, (400,))):
+            call = {"id": "x", "type": "function", "function": {
+                "name": "f", "arguments": '{"a":' * depth + "1" + "}" * depth}}
+            status, answer = self.server.post("/v1/chat/completions", {"messages": [
+                {"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [call]},
+                {"role": "user", "content": "A"}]})
+            self.assertIn(status, statuses, answer)
         status, answer = self.server.post("/v1/messages", {"max_tokens": 5, "messages": many})
         self.assertEqual((status, answer["error"]["type"]), (400, "invalid_request_error"))
+        self.assertRegex(answer["error"]["message"], "^prompt is too long")
+        status, answer = self.server.post("/apply-template", {"messages": many})
+        self.assertIn(status, (200, 400))
 
 
 if __name__ == "__main__":

@@ -126,6 +126,8 @@ for (const [name, model] of Object.entries(providers))
         const looks = tool({ inputSchema: jsonSchema(schema), execute: async () => "sunny O" });
         const typed = await generateText({ model, prompt: "P", tools: { get_weather: looks },
                                            output, maxOutputTokens: 50,
+                                           providerOptions: { anthropic: {
+                                               structuredOutputMode: "outputFormat" } },
                                            stopWhen: stepCountIs(3) });
         assert.deepEqual(typed.steps[0].toolCalls[0].input, { city: "Kyiv", days: 3 });
         assert.deepEqual(typed.output, { city: "Oslo", days: 2 });
