@@ -106,7 +106,7 @@ static bool lease_allows(uint64_t bytes)
     const uint64_t more = mem_round_up(need - l->taken, LEASE_STEP);
     const uint64_t spare = need <= MEM_LEASE_SMALL ? 0 : l->account->limit / 8;
     if (!mem_account_take(l->account, more, spare)) {
-        l->wanted = need;
+        l->wanted = l->taken + more;
         return false;
     }
     l->taken += more;
