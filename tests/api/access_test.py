@@ -225,6 +225,7 @@ class Framing(Scripted):
                           (b"Host: localhost", b"HOST: evil.example"), (b"Host:",), (b"Host: ",)):
                 self.refused(*hosts, b"Content-Length: 15", line=line)
                 self.refused(*hosts, data=b"", line=line, version=b"1.0")
+                self.refused(*hosts, data=b"", line=line) # nothing else would close it
 
     def test_good_ones(self):
         for headers, data in ((b"Content-Length: 15", self.body),

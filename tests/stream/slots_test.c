@@ -217,6 +217,10 @@ static void test_owners(void **state)
         for (uint64_t i = 0; i < 4; i++)
             assert_true(take_for(&f, &talk, first + i) > N_SHARED);
         assert_int_equal(take_for(&f, &talk, first + 4), 0);
+        struct talk branch = talk; /* begins alike, and is another conversation */
+        branch.n = N_SHARED / 2;
+        append(&f, &branch, 30);
+        assert_int_equal(take_for(&f, &branch, first + 6), 0);
         tear_down(&f);
         set_up(&f, n_sessions, true, 1); /* another process finds them by their names */
         assert_true(n_files(&f) >= n_before + 4);
