@@ -284,7 +284,7 @@ static void test_large_header_is_quick(void **state)
     print_message("36,000 tensors in %llu ms\n", (unsigned long long)ms);
     assert_int_equal(st.n_tensors, n);
     assert_string_equal(st.tensors[n - 1].name, "model.layers.0.mlp.experts.0.gate_proj.weight");
-    assert_true(ms < 10000); /* a quadratic step takes minutes; sanitizers and load take seconds */
+    assert_true(ms < 60000); /* a quadratic step takes minutes; sanitizers and load take seconds */
     safetensors_clear(&st);
     free(json);
 }

@@ -48,7 +48,7 @@ class Replay(unittest.TestCase):
 
     def send(self, kept):
         """(tokens of the prompt, those that were cached)"""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=1800)
         connection.request("POST", kept["path"], json.dumps(kept["body"]).encode(),
                            {"Authorization": f"Bearer {agents_test.KEY}", **kept["headers"]})
         answer = connection.getresponse()

@@ -138,7 +138,7 @@ class Schemas(Served):
             done = subprocess.run(
                 with_small_stack(PROGRAM, ["run", self.folder.name, "-p", "Hi", "-n", "8",
                                            "--no-heat", "--json-schema", str(file)]),
-                capture_output=True, text=True, timeout=250, check=False)
+                capture_output=True, text=True, timeout=1800, check=False)
             self.assertEqual(done.returncode != 0, status != 0, done.stderr)
             self.assertIn(word, done.stderr)
 

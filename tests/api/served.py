@@ -28,7 +28,7 @@ class Server:
         return pathlib.Path(self.log.name).read_text(encoding="utf-8")
 
     def wait_for_port(self):
-        for _ in range(1200):
+        while True:
             found = re.search(r"listening on http://\S+:(\d+)", self.lines())
             if found:
                 return int(found.group(1))
@@ -47,7 +47,7 @@ class Server:
         self.log.close()
         self.cache.cleanup()
 
-    def stop(self, number=signal.SIGTERM, seconds=30):
+    def stop(self, number=signal.SIGTERM, seconds=1800):
         """Its exit status."""
         if self.process.poll() is None:
             self.process.send_signal(number)
@@ -63,7 +63,7 @@ class Server:
 
     def request(self, method, path, body=None, headers=None):
         """(status, headers, body as bytes)"""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=1800)
         try:
             data = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
             connection.request(method, path, data, headers or {})
@@ -97,7 +97,7 @@ class Server:
         return events_of(data.decode())
 
     def socket(self):
-        return socket.create_connection(("127.0.0.1", self.port), timeout=120)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=1800)
 
 
 def events_of(text):

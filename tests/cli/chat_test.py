@@ -266,7 +266,7 @@ class Person:
     def type(self, keys):
         os.write(self.terminal, keys.encode())
 
-    def wait(self, pattern, seconds=30):
+    def wait(self, pattern, seconds=1800):
         """Everything up to the first match, which is used up."""
         end = time.monotonic() + seconds
         while not re.search(pattern, self.seen):

@@ -116,7 +116,7 @@ class Launching(Case):
     def launch(self, *args, **more):
         return subprocess.run([cli_test.PROGRAM, "launch", *args], env=self.environment(**more),
                               stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
-                              timeout=60, check=False)
+                              timeout=1800, check=False)
 
     def ran(self, *args, status=0, **more):
         done = self.launch(*args, **more)
@@ -129,7 +129,7 @@ class Launching(Case):
         shown = self.assert_works(self.launch("--print", *args, **more)).stdout
         done = subprocess.run(["sh", "-eu", "-c", shown], env=self.environment(),
                               stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
-                              timeout=60, check=True)
+                              timeout=1800, check=True)
         return json.loads(done.stdout)
 
 
@@ -353,7 +353,7 @@ class LaunchRuns(Launching):
                                       encoding="utf-8") as run:
                     self.assertEqual(json.loads(run.stdout.readline())["name"], name)
                     run.send_signal(signal.SIGTERM)
-                    self.assertEqual(run.wait(timeout=30), 77)
+                    self.assertEqual(run.wait(timeout=1800), 77)
                 self.assertEqual(list(self.tmp.iterdir()), [])
 
     def test_words(self):

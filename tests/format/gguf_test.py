@@ -67,7 +67,7 @@ class Case(unittest.TestCase):
 
     def run_program(self, *arguments):
         done = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True,
-                              timeout=120)
+                              timeout=1800)
         self.assertIn(done.returncode, range(0, 8), done.stderr)
         return done
 

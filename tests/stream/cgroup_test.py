@@ -128,7 +128,7 @@ class Bounded(unittest.TestCase):
                 group.limit(limit)
                 process = group.start([PROGRAM, *args, "--memory", "129M"], text=True,
                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-                text, _ = process.communicate(timeout=300)
+                text, _ = process.communicate(timeout=1800)
             finally:
                 group.remove()
             self.assertNotEqual(process.returncode, 0, args)

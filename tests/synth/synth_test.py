@@ -70,7 +70,7 @@ def read_gguf(path):
 
 
 def flashmoe(*args):
-    return subprocess.run([PROGRAM, *map(str, args)], capture_output=True, text=True, timeout=250)
+    return subprocess.run([PROGRAM, *map(str, args)], capture_output=True, text=True, timeout=1800)
 
 
 class Case(unittest.TestCase):
@@ -350,11 +350,11 @@ class Faults(Case):
         args = [PROGRAM, "synth", "tiny-next", str(self.dir / "x.fmoe"), "--layers", "40",
                 "--experts", "512", "--threads", "1"]
         process = subprocess.Popen(args, stderr=subprocess.PIPE, text=True)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 1800
         while not (self.dir / "x.fmoe.synth-partial").exists() and time.monotonic() < deadline:
             time.sleep(0.005)
         process.send_signal(signal.SIGINT)
-        error = process.communicate(timeout=60)[1]
+        error = process.communicate(timeout=1800)[1]
         if process.returncode == 0:
             self.skipTest("it was done before the signal came")
         self.assertEqual(process.returncode, 130, error)
