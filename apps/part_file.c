@@ -13,6 +13,8 @@ static int create(struct part_file *out, enum plat_access access, struct fm_erro
     int fd = -1;
     path_folder(out->path, out->folder);
     int rc = plat_dir_open(out->folder, PLAT_ANY_LINK, &out->dir, err);
+    if (rc != 0)
+        rc = err_wrap(err, rc, "cannot write '%s'", out->path);
     if (rc == 0)
         rc = plat_dir_create(&out->dir, out->part, access, &is_direct, &fd, err);
     if (rc == 0)

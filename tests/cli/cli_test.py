@@ -11,6 +11,7 @@ import json
 import os
 import pty
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -60,9 +61,16 @@ COMMANDS = {
 }
 
 
-def flashmoe(*args, stdin=subprocess.DEVNULL, text=None, stdout=subprocess.PIPE, program=None):
-    """Runs the program to its end; `text` is given on standard input."""
+def flashmoe(*args, stdin=subprocess.DEVNULL, text=None, stdout=subprocess.PIPE, program=None,
+             max_file_bytes=None):
+    """Runs the program to its end; `text` is given on standard input. Writing more than
+    max_file_bytes to a file fails."""
+    def limit_files():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (max_file_bytes, max_file_bytes))
     given = {"input": text} if text is not None else {"stdin": stdin}
+    if max_file_bytes is not None:
+        given["preexec_fn"] = limit_files
     return subprocess.run([program or PROGRAM, *args], stdout=stdout, stderr=subprocess.PIPE,
                           encoding="utf-8", timeout=SECONDS, **given)
 
@@ -780,8 +788,8 @@ class Bench(Case):
             self.assert_fails(flashmoe("run", MODEL, "-p", "hi", "--trace",
                                        os.path.join(folder, "no", "t.csv")), 1, "--trace")
             path = os.path.join(folder, "t.csv")
-            os.symlink("/dev/full", path + ".part")
-            result = flashmoe("run", MODEL, "-p", "hi", "-n", "8", "-q", "--trace", path)
+            result = flashmoe("run", MODEL, "-p", "hi", "-n", "8", "-q", "--trace", path,
+                              max_file_bytes=100)
             self.assertEqual(result.returncode, 1)
             self.assertIn(f"flashmoe: --trace: cannot write '{path}': ", result.stderr)
             self.assertEqual(os.listdir(folder), [])

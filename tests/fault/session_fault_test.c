@@ -317,16 +317,23 @@ static void test_file_shrinks(void **state)
     struct fm_session *s = open_session(model);
     for (int round = 0; round < 2; round++) {
         assert_int_equal(truncate(paths[1], round == 0 ? (off_t)bytes[1] / 9 : 0), 0);
-        refused(fm_session_eval(s, ids, N_IDS, &err), FM_ERR_IO, &err, "ends early");
-        assert_non_null(strstr(err.text, paths[1]));
-        assert_non_null(strstr(err.text, "cannot read expert "));
-        is_empty(s);
-        refused(fm_session_eval(s, ids, N_IDS, &err), FM_ERR_IO, &err, "ends early");
-        is_empty(s);
+        for (int again = 0; again < 2; again++) {
+            /* Experts before the end have all their bytes, of a file that changed. */
+            refused(fm_session_eval(s, ids, N_IDS, &err), FM_ERR_IO, &err,
+                    round == 0 ? "expert " : "ends early");
+            assert_non_null(strstr(err.text, paths[1]));
+            is_empty(s);
+        }
         write_whole(paths[1], text[1], bytes[1]);
-        if (round == 1)
-            works(s);
     }
+    /* Nobody knows whether it has the same bytes again: the model must be opened again. */
+    refused(fm_session_eval(s, ids, N_IDS, &err), FM_ERR_IO, &err, "was changed or replaced");
+    is_empty(s);
+    fm_session_close(s);
+    fm_model_close(model);
+    model = open_model(dir);
+    s = open_session(model);
+    works(s);
     fm_session_close(s);
     fm_model_close(model);
     for (int i = 0; i < 2; i++) {
