@@ -32,9 +32,9 @@ real("a long answer is seen growing while the engine shows its figures", async (
                                  /^[1-9]/.test(s.speed) && /^\d/.test(s.hits))),
         async () => assert.ok(await w.page.locator("#stop").isVisible(), "it still answers"));
     await w.finish();
-    assert.equal(await w.page.locator("#m-budget").textContent(), "of 62.0 MiB");
+    assert.equal(await w.page.locator("#m-budget").textContent(), "of 70.0 MiB");
     const memory = Number(await w.page.locator("#m-memory").textContent());
-    assert.ok(memory > 20 && memory <= 62, `${memory} MiB`);
+    assert.ok(memory > 20 && memory <= 70, `${memory} MiB`);
     const lengths = await w.page.evaluate(() => window.lengths);
     assert.equal(lengths.at(-1), Math.max(...lengths));
     const facts = await w.page.locator(".facts").textContent();
