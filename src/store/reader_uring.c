@@ -346,23 +346,30 @@ static void take_back(struct reader_uring *r, bool is_ours[READER_MAX_DEPTH])
     __atomic_store_n(ring->sq_tail, head, __ATOMIC_RELEASE);
 }
 
-/* Takes results that the kernel still delivers into the ring. A read is given up when none has come
- * for long; closing the ring cancels it. */
+/* Takes results that the kernel still delivers into the ring. It waits for every read that the kernel
+ * has, however long: one that was given up could still write into its buffer when another expert is
+ * there. A pread of the same bytes would wait as long. Only the read of wake_fd is given up. */
 static void drain_ring(struct reader_uring *r, bool is_ours[READER_MAX_DEPTH])
 {
     struct ring *ring = &r->ring;
     unsigned n_ours = 0;
     for (unsigned i = 0; i < r->depth; i++)
         n_ours += is_ours[i];
-    uint64_t since_ns = plat_now_ns();
+    const uint64_t since_ns = plat_now_ns();
+    bool is_told = false;
     while (r->depth - r->n_free > n_ours || r->is_wake_armed) {
         if (!ring_has_result(ring)) {
-            if (plat_now_ns() - since_ns > PATIENCE_NS)
+            const unsigned n_left = r->depth - r->n_free - n_ours;
+            const bool is_late = plat_now_ns() - since_ns > PATIENCE_NS;
+            if (is_late && n_left == 0)
                 break;
+            if (is_late && !is_told)
+                log_warn("store", "io_uring failed and %u reads have not come back from the disk "
+                         "yet; waiting for them", n_left);
+            is_told |= is_late;
             nap();
             continue;
         }
-        since_ns = plat_now_ns();
         const unsigned head = *ring->cq_head;
         const uint64_t data = ring->cqes[head & ring->cq_mask].user_data;
         __atomic_store_n(ring->cq_head, head + 1, __ATOMIC_RELEASE);
