@@ -140,8 +140,10 @@ static void *preparer_main(void *ctx)
     struct preparers *p = own->all;
     lock(p);
     while (!p->is_closing) {
-        struct prepare_task *task = unqueue(p, NULL, own->is_for_small);
-        if (task != NULL)
+        struct prepare_task *task;
+        if (p->trim_bytes > p->o.account->limit / 8) /* tasks that wait may need them */
+            trim(p);
+        else if ((task = unqueue(p, NULL, own->is_for_small)) != NULL)
             run_task(p, own, task);
         else if (p->trim_bytes > 0)
             trim(p);
