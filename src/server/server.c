@@ -27,6 +27,7 @@
 #define FLUSH_NS 2000000000u  /* at the end, for the last bytes to leave */
 #define RECALL_BYTES ((size_t)32 << 20)
 #define RECALL_CALLS 4096
+#define N_CONNECTIONS 2048 /* where nobody says how many */
 #define HEADER_BYTES (32u << 10)
 #define CONNECTION_BYTES (HEADER_BYTES + (4u << 10)) /* the library's memory of one, and ours */
 #define UNREAD_BYTES (32 << 10) /* that may wait behind a request */
@@ -364,6 +365,8 @@ static void divide_memory(struct server *s, size_t *recall_bytes)
 {
     struct server_options *o = &s->options;
     const uint64_t most = o->request_memory / 2 / CONNECTION_BYTES;
+    if (o->n_connections == 0)
+        o->n_connections = most < N_CONNECTIONS ? (unsigned)most : N_CONNECTIONS;
     if (o->n_connections > most) {
         log_warn("server", "at most %llu connections instead of %u: half of the %llu bytes of "
                  "memory for requests hold no more (--request-memory)", (unsigned long long)most,
