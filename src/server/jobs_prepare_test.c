@@ -1,5 +1,6 @@
 #include "server/jobs_prepare.h"
 
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -93,10 +94,36 @@ static void test_trims_between_tasks(void **state)
     }
 }
 
+/* Nor does a task begin while another thread gives much back: it might be refused for memory that
+ * nobody uses. */
+static void test_waits_for_trim(void **state)
+{
+    (void)state;
+    const struct preparers_options options = {.account = &account, .n_queue = 8, .notify = notify};
+    struct preparers *p;
+    account = (struct mem_account){.limit = 16 * MIB};
+    assert_int_equal(preparers_open(&options, &p, NULL), 0);
+    for (unsigned i = 0; i < 1000; i++) {
+        struct test_task task;
+        assert_true(mem_account_take(&account, 3 * MIB, 0));
+        preparers_give(p, 3 * MIB);
+        submit(p, &task, 1);
+        wait_for(task.began);
+        assert_int_equal(task.n_used, 0);
+        tell(task.may_end);
+        while (preparers_next_done(p) == NULL)
+            (void)sched_yield();
+        close_pipes(&task);
+    }
+    preparers_close(p);
+    assert_int_equal(account.used, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_trims_between_tasks),
+        cmocka_unit_test(test_waits_for_trim),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
