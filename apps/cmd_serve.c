@@ -100,7 +100,7 @@ static uint64_t request_memory(const struct args *args)
 {
     struct fm_machine_info machine;
     uint64_t budget = args_uint(args, "memory");
-    if (args_uint(args, "request-memory") > 0)
+    if (args_given(args, "request-memory"))
         return args_uint(args, "request-memory");
     fm_machine_info(&machine);
     budget = (budget > 0 ? budget : machine.memory_available_bytes) / REQUEST_MEMORY_SHARE;
@@ -325,10 +325,10 @@ static const struct option server_options[] = {
      .help = "Requests that may wait. More are told to come back (503, or 529 for Anthropic's "
              "clients)"},
     {.name = "connections", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = 60000,
-     .value = "2048", .help = "Connections at a time"},
+     .shown = "2048, or what half of --request-memory holds", .help = "Connections at a time"},
     {.name = "request-limit", .kind = OPTION_BYTES, .metavar = "SIZE", .min = 1024, .value = "32M",
      .help = "Bytes of a request at most"},
-    {.name = "request-memory", .kind = OPTION_BYTES, .metavar = "SIZE", .value = "0",
+    {.name = "request-memory", .kind = OPTION_BYTES, .metavar = "SIZE",
      .shown = "a sixteenth of the budget, 48M to 256M",
      .help = "Memory for connections, requests, what is made of them, and answers that wait to be "
              "sent, together. It is part of --memory. Requests beyond it get 503, and one that "

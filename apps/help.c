@@ -48,7 +48,7 @@ void docs_limits(const struct option *option, char *buffer, size_t buffer_bytes)
     else if (option->kind == OPTION_UINT && option->max != 0 && option->max <= most_shown)
         (void)snprintf(range, sizeof range, "%llu to %llu", (unsigned long long)option->min,
                        (unsigned long long)option->max);
-    const char *value = option->value != NULL ? option->value : option->shown;
+    const char *value = option->shown != NULL ? option->shown : option->value;
     (void)snprintf(buffer, buffer_bytes, "%s%s%s%s", range,
                    range[0] != '\0' && value != NULL ? "; " : "",
                    value != NULL ? "default: " : "", value != NULL ? value : "");

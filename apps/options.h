@@ -34,7 +34,7 @@ struct option {
     uint64_t min, max; /* OPTION_UINT and OPTION_BYTES; max 0: no limit */
     double float_min, float_max;
     const char *value;    /* the default, parsed like an argument; NULL: none */
-    const char *shown;    /* the default in words, where there is no fixed value */
+    const char *shown;    /* the default in words, where no fixed value says it */
     const char *excludes; /* names, separated by blanks, that may not be given with this one */
     const char *help;     /* sentences without a full stop at the end */
     bool is_many; /* OPTION_STRING: every value counts; otherwise the last one does */

@@ -32,11 +32,15 @@ struct mem_lease {
     uint64_t wanted;       /* 0, or what `used` would have become when an allocation was refused;
                             * from then on all are */
     bool is_cancelled;     /* accessed atomically: every allocation fails */
+    bool is_answered;      /* by a job: it may use what others leave free */
 };
-/* Leases up to this size may use all of the account; larger ones leave an eighth of it free, so
- * that a few large requests do not shut out small ones. */
+/* Leases up to this size leave a sixteenth of the account free, for what is being answered; larger
+ * ones leave an eighth, so that a few large requests do not shut out small ones. Those that are
+ * being answered may use all of it up to this size or a part in 32, and then leave an eighth. */
 #define MEM_LEASE_SMALL (256u << 10)
-/* The most that one lease can ever have. */
+/* What the lease leaves free of its account when it has so many bytes. */
+uint64_t mem_lease_spare(const struct mem_lease *lease, uint64_t bytes);
+/* The most that the lease can ever have. */
 uint64_t mem_lease_most(const struct mem_lease *lease);
 void mem_lease_enter(struct mem_lease *lease);
 void mem_lease_leave(void);

@@ -99,12 +99,70 @@ static void test_refuses(void **state)
     assert_int_equal(mem_account_used(&account), 0);
 }
 
+/* Small leases take little more than they use. */
+static void test_steps(void **state)
+{
+    (void)state;
+    struct mem_account account = {.limit = 64 * MIB};
+    struct mem_lease lease = {.account = &account};
+    void *p[2];
+    mem_lease_enter(&lease);
+    assert_non_null(p[0] = mem_new(1, 20000, "a test", NULL));
+    assert_in_range(mem_account_used(&account), 20000, 24 << 10);
+    assert_non_null(p[1] = mem_new(1, 60000, "a test", NULL));
+    assert_in_range(mem_account_used(&account), 80000, 160 << 10);
+    mem_free(p[0]);
+    mem_free(p[1]);
+    mem_lease_leave();
+    mem_lease_close(&lease);
+}
+
+/* Allocates `bytes` at a time under the lease until it refuses; returns what it has then. The
+ * allocations are freed outside of it, so that the account keeps them. */
+static uint64_t use_up(struct mem_lease *lease, uint64_t bytes)
+{
+    void *p;
+    do {
+        mem_lease_enter(lease);
+        p = mem_new(1, bytes, "a test", NULL);
+        mem_lease_leave();
+        mem_free(p);
+    } while (p != NULL);
+    return lease->taken;
+}
+
+/* What is being answered finds memory that bodies have left, up to a part in 32. */
+static void test_reserve(void **state)
+{
+    (void)state;
+    struct mem_account account = {.limit = 32 * MIB};
+    struct mem_lease body[200], large = {.account = &account, .is_answered = true}, small = large;
+    unsigned n = 0;
+    do {
+        body[n] = (struct mem_lease){.account = &account};
+        (void)use_up(&body[n], 1000);
+    } while (body[n].taken > 200 << 10 && ++n < 200);
+    assert_in_range(mem_account_used(&account), 29 * MIB, 30 * MIB);
+    assert_in_range(use_up(&large, 4000), MIB - (64 << 10), MIB + (64 << 10));
+    assert_in_range(use_up(&small, 4000), MIB / 2, MIB + (64 << 10));
+    for (unsigned i = 0; i <= n && i < 200; i++)
+        mem_lease_close(&body[i]);
+    large.wanted = 0;
+    assert_in_range(use_up(&large, 4000), 20 * MIB, mem_lease_most(&large));
+    assert_int_equal(mem_lease_most(&large), 28 * MIB);
+    mem_lease_close(&large);
+    mem_lease_close(&small);
+    assert_int_equal(mem_account_used(&account), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_account),
         cmocka_unit_test(test_counts),
         cmocka_unit_test(test_refuses),
+        cmocka_unit_test(test_steps),
+        cmocka_unit_test(test_reserve),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

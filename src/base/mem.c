@@ -12,8 +12,9 @@
 #define BLOCK_OVERHEAD 16
 /* Blocks that the allocator maps one by one (plat_memory_return_large). */
 #define LARGE_BLOCK (128u << 10)
-/* Bytes that a lease takes from its account at a time. */
+/* Bytes that a lease takes from its account at a time, small ones fewer. */
 #define LEASE_STEP (64u << 10)
+#define LEASE_STEP_SMALL (4u << 10)
 
 static _Thread_local long n_allocations;
 static _Thread_local struct mem_lease *lease; /* NULL: nothing is counted */
@@ -54,9 +55,18 @@ uint64_t mem_account_used(const struct mem_account *account)
     return __atomic_load_n(&account->used, __ATOMIC_RELAXED);
 }
 
+uint64_t mem_lease_spare(const struct mem_lease *l, uint64_t bytes)
+{
+    const uint64_t limit = l->account->limit;
+    const uint64_t part = l->is_answered ? limit / 32 : 0;
+    if (bytes > (part > MEM_LEASE_SMALL ? part : MEM_LEASE_SMALL))
+        return limit / 8;
+    return l->is_answered ? 0 : limit / 16;
+}
+
 uint64_t mem_lease_most(const struct mem_lease *l)
 {
-    return l->account->limit - l->account->limit / 8;
+    return l->account->limit - mem_lease_spare(l, UINT64_MAX);
 }
 
 void mem_lease_enter(struct mem_lease *l)
@@ -103,9 +113,9 @@ static bool lease_allows(uint64_t bytes)
     const uint64_t need = (l->used > 0 ? (uint64_t)l->used : 0) + bytes + BLOCK_OVERHEAD;
     if (need <= l->taken)
         return true;
-    const uint64_t more = mem_round_up(need - l->taken, LEASE_STEP);
-    const uint64_t spare = need <= MEM_LEASE_SMALL ? 0 : l->account->limit / 8;
-    if (!mem_account_take(l->account, more, spare)) {
+    const uint64_t more = mem_round_up(need - l->taken,
+                                       need < LEASE_STEP ? LEASE_STEP_SMALL : LEASE_STEP);
+    if (!mem_account_take(l->account, more, mem_lease_spare(l, need))) {
         l->wanted = l->taken + more;
         return false;
     }

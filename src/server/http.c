@@ -151,6 +151,7 @@ static enum MHD_Result begin_call(struct request *r)
         (void)api_fail(&r->error, api_fault_of(rc), NULL, "%s", err.text);
         return reply_error(r);
     }
+    r->lease.is_answered = true;
     r->written_ns = plat_now_ns();
     if (r->call.is_stream) /* something to send at once, so that the headers are */
         return text_add_string(&r->out, ": queued\n\n") ? reply_stream(r) : MHD_NO;
@@ -356,6 +357,7 @@ void http_completed(void *ctx, struct MHD_Connection *connection, void **state,
     if (r->client != NULL) {
         r->client->request = NULL;
         r->client->since_ns = plat_now_ns();
+        r->client->was_closed = false;
         if (r->client->is_dropping)
             (void)shutdown(r->client->fd, SHUT_RDWR);
     }

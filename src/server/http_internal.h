@@ -23,6 +23,7 @@ struct client {
     struct request *request; /* NULL: none has begun */
     int fd;
     bool is_dropping;  /* what it sends is not read any more */
+    bool was_closed;   /* at the last look, by the other side */
     uint64_t since_ns; /* opened, or the last request was over */
 };
 

@@ -134,9 +134,11 @@ void http_check_length(struct request *r)
     const struct mem_account *account = lease->account;
     struct mem_lease asked = *lease;
     asked.wanted = r->length;
-    const uint64_t spare = r->length > MEM_LEASE_SMALL ? account->limit / 8 : 0;
+    if (r->length == 0) /* none, or it is counted as it comes */
+        return;
     if (r->length > mem_lease_most(lease) ||
-        mem_account_used(account) + r->length > account->limit - spare)
+        mem_account_used(account) + r->length >
+            account->limit - mem_lease_spare(lease, r->length))
         (void)http_refuse_memory(&asked, &r->error);
 }
 

@@ -94,8 +94,8 @@ static bool must_tell(struct jobs *js, bool at_once)
     return true;
 }
 
-/* An event like this one, whose bytes are taken from the account; NULL for want of memory. The last
- * event of a job is free, so that its failure can always be told. */
+/* An event like this one, whose bytes are taken from the account, all of which events may use; NULL
+ * for want of memory. The last event of a job is free, so that its failure can always be told. */
 static struct job_event *new_event(struct jobs *js, const struct job_event *like, const char *text,
                                    size_t bytes, struct job_logprobs *logprobs, bool is_last)
 {

@@ -30,6 +30,7 @@ struct preparers {
     struct prepare_task *running[N_THREADS];
     struct preparers_stats stats;
     uint64_t trim_bytes; /* freed, to be given to the account after a trim */
+    bool is_trimming;    /* so much that tasks wait for it */
     bool is_stopping, is_closing;
 };
 
@@ -124,14 +125,26 @@ static void run_task(struct preparers *p, struct preparer *own, struct prepare_t
     lock(p);
 }
 
+/* Whether so much was freed that tasks might be refused for want of it. */
+static bool must_trim(const struct preparers *p)
+{
+    return p->trim_bytes > p->o.account->limit / 8;
+}
+
 static void trim(struct preparers *p)
 {
     const uint64_t bytes = p->trim_bytes;
+    const bool is_much = must_trim(p);
+    p->is_trimming |= is_much;
     p->trim_bytes = 0;
     unlock(p);
     plat_memory_trim();
     mem_account_give(p->o.account, bytes);
     lock(p);
+    if (is_much) {
+        p->is_trimming = false;
+        (void)pthread_cond_broadcast(&p->has_work);
+    }
 }
 
 static void *preparer_main(void *ctx)
@@ -140,8 +153,12 @@ static void *preparer_main(void *ctx)
     struct preparers *p = own->all;
     lock(p);
     while (!p->is_closing) {
-        struct prepare_task *task = unqueue(p, NULL, own->is_for_small);
-        if (task != NULL)
+        struct prepare_task *task;
+        if (p->is_trimming) /* on the other thread */
+            (void)pthread_cond_wait(&p->has_work, &p->lock);
+        else if (must_trim(p))
+            trim(p);
+        else if ((task = unqueue(p, NULL, own->is_for_small)) != NULL)
             run_task(p, own, task);
         else if (p->trim_bytes > 0)
             trim(p);

@@ -27,6 +27,7 @@
 #define FLUSH_NS 2000000000u  /* at the end, for the last bytes to leave */
 #define RECALL_BYTES ((size_t)32 << 20)
 #define RECALL_CALLS 4096
+#define N_CONNECTIONS 2048 /* where nobody says how many */
 #define HEADER_BYTES (32u << 10)
 #define CONNECTION_BYTES (HEADER_BYTES + (4u << 10)) /* the library's memory of one, and ours */
 #define UNREAD_BYTES (32 << 10) /* that may wait behind a request */
@@ -125,10 +126,22 @@ static void drop_unread(struct client *c)
         ;
 }
 
+/* Whether the other side has closed before its request was whole: the library does not see an end
+ * that comes with the last bytes. Two looks must find it so: between them the library turns what it
+ * has read into requests. */
+static bool is_left(struct client *c)
+{
+    int n_unread = 0;
+    const bool was_closed = c->was_closed;
+    c->was_closed = is_closed(c->fd) && ioctl(c->fd, FIONREAD, &n_unread) == 0 && n_unread == 0;
+    return was_closed && c->was_closed;
+}
+
 static void tick_request(struct server *s, struct client *c, uint64_t now_ns, bool peeks)
 {
     struct request *r = c->request;
-    if (!r->is_read && now_ns - r->began_ns > BODY_NS)
+    const bool is_reading = !r->is_read && !r->is_suspended;
+    if ((!r->is_read && now_ns - r->began_ns > BODY_NS) || (is_reading && peeks && is_left(c)))
         (void)shutdown(c->fd, SHUT_RDWR);
     if (!r->is_suspended)
         return;
@@ -156,9 +169,10 @@ static void tick(struct server *s)
         next = c->after;
         const uint64_t turn = i / PEEKS_PER_TICK;
         const uint64_t n_turns = s->n_clients / PEEKS_PER_TICK + 1;
+        const bool peeks = turn == s->peek_turn % n_turns;
         if (c->request != NULL)
-            tick_request(s, c, now_ns, turn == s->peek_turn % n_turns);
-        else if (now_ns - c->since_ns > idle_ns)
+            tick_request(s, c, now_ns, peeks);
+        else if (now_ns - c->since_ns > idle_ns || (peeks && is_left(c)))
             (void)shutdown(c->fd, SHUT_RDWR);
     }
     s->peek_turn++;
@@ -364,6 +378,8 @@ static void divide_memory(struct server *s, size_t *recall_bytes)
 {
     struct server_options *o = &s->options;
     const uint64_t most = o->request_memory / 2 / CONNECTION_BYTES;
+    if (o->n_connections == 0)
+        o->n_connections = most < N_CONNECTIONS ? (unsigned)most : N_CONNECTIONS;
     if (o->n_connections > most) {
         log_warn("server", "at most %llu connections instead of %u: half of the %llu bytes of "
                  "memory for requests hold no more (--request-memory)", (unsigned long long)most,

@@ -22,7 +22,8 @@ struct server_options {
     const char *model_name, *model_path;
     const char *host;   /* address to listen on */
     unsigned port;      /* 0: any that is free */
-    unsigned n_parallel, n_sessions, n_queue, n_connections;
+    unsigned n_parallel, n_sessions, n_queue;
+    unsigned n_connections; /* 0: 2048, or as many as half of request_memory holds */
     const char *hosts;   /* host names it answers to besides its own (access_rules.hosts) */
     const char *cors;    /* origins that may use it (access_rules.cors) */
     bool shares_prefixes; /* requests with different API keys use each other's cached prefixes */

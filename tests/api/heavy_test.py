@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 import unittest
+from concurrent import futures
 
 from served import Server, raw_request
 
@@ -175,6 +176,90 @@ class Stopping(unittest.TestCase):
                 self.assertEqual(server.process.wait(120), 0)
                 for connection in waiting:
                     connection.close()
+
+
+class Gone(unittest.TestCase):
+    """Clients that send a part of a request and go away take nothing from others. One that came
+    before them and stays tells that they did not go by a time limit, which ends it first."""
+
+    CHAT = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+
+    def assert_forgotten(self, part):
+        whole = raw_request("/v1/chat/completions", SHORT)
+        with Server(PROGRAM, NANO, "--request-memory", "48M") as server:
+            stays = server.socket()
+            stays.sendall(whole[:40 if b"\r\n\r\n" not in part else -1])
+            for _ in range(600):
+                with server.socket() as gone:
+                    gone.sendall(part)
+            self.assertTrue(wait_until(lambda: metric(server, "http_connections") <= 2))
+            self.assertEqual(server.ask("Hi", max_tokens=1)["usage"]["completion_tokens"], 1)
+            stays.sendall(whole[40 if b"\r\n\r\n" not in part else -1:])
+            self.assertEqual(read_answer(stays)[0], 200)
+            stays.close()
+
+    def test_headers(self):
+        self.assert_forgotten(self.CHAT)
+
+    def test_body(self):
+        self.assert_forgotten(self.CHAT + b"Content-Length: 30000\r\n\r\n" + b" " * 20000)
+
+    def test_chunks(self):
+        self.assert_forgotten(self.CHAT + b"Transfer-Encoding: chunked\r\n\r\n8000\r\n" +
+                              b" " * 20000)
+
+    def test_all_sent(self):
+        """Those that close their sending side behind requests are answered."""
+        look = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        with Server(PROGRAM, NANO) as server:
+            for n in (1, 3, 50):
+                with server.socket() as connection:
+                    connection.sendall(look * n)
+                    connection.shutdown(socket.SHUT_WR)
+                    seen = b""
+                    while more := connection.recv(65536):
+                        seen += more
+                    self.assertEqual(seen.count(b"200 OK"), n)
+
+
+class Running(unittest.TestCase):
+    """Answers that run end well, however many bodies fill the memory for requests."""
+
+    SIZES = (240000, 60000, 15000, 4000, 1000)
+
+    def fill(self, server):
+        """Half-sent bodies, in ever smaller sizes, until none fits."""
+        held = []
+        for size in self.SIZES:
+            for _ in range(20):
+                held.append(server.socket())
+                held[-1].sendall(raw_request("/v1/chat/completions", b" " * size)[:-1])
+                if server.request("POST", "/tokenize", b" " * size)[0] == 503:
+                    break
+        return held
+
+    def assert_finish(self, n_answers):
+        """False: an answer was over before the memory was full."""
+        bodies = [{**LONG, "n": n_answers, "max_tokens": 300, "stream": stream, **more}
+                  for stream, more in ((True, {"logprobs": True, "top_logprobs": 20}),
+                                       (True, {}), (False, {}))]
+        with Server(PROGRAM, NANO, "--request-memory", "12M", "--context", "1024") as server, \
+                futures.ThreadPoolExecutor(len(bodies)) as pool:
+            asked = [pool.submit(server.request, "POST", "/v1/chat/completions", body)
+                     for body in bodies]
+            self.assertTrue(wait_until(lambda: metric(server, "requests_running") == len(bodies)))
+            held = self.fill(server)
+            is_first = metric(server, "requests_running") == len(bodies)
+            for answer in asked:
+                status, _, data = answer.result()
+                self.assertEqual((status, b'{"error"' in data), (200, False), data[-300:])
+                self.assertEqual(data.count(b'"finish_reason":"length"'), n_answers)
+            for connection in held:
+                connection.close()
+        return is_first
+
+    def test_finish(self):
+        self.assertTrue(any(self.assert_finish(n) for n in (4, 16, 64)))
 
 
 class Memory(unittest.TestCase):

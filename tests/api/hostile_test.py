@@ -7,6 +7,7 @@ import itertools
 import re
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -257,6 +258,28 @@ class Waiting(unittest.TestCase):
         text += read_until(waiting[1], b"message_stop")
         self.assertIn(b"message_stop", text)
         waiting[1].close()
+
+    def test_connections(self):
+        """A warning where fewer are taken than were asked for, and none where nobody asked."""
+        for options, warns in (((), False), (("--connections", "100"), False),
+                               (("--connections", "2048"), True)):
+            with Server(PROGRAM, NANO, "--request-memory", "8M", *options) as server:
+                self.assertEqual("at most 113 connections instead of 2048" in server.lines(),
+                                 warns, server.lines())
+                held = [server.socket() for _ in range(90)]
+                self.assertTrue(wait_until(lambda: metric(server, "http_connections") == 91))
+                for connection in held:
+                    connection.close()
+
+    def test_defaults_in_help(self):
+        """What has no fixed default is told in words."""
+        text = subprocess.run([PROGRAM, "serve", "--help"], check=True, encoding="utf-8",
+                              stdout=subprocess.PIPE).stdout
+        text = " ".join(text.split())
+        self.assertIn("(default: a sixteenth of the budget, 48M to 256M)", text)
+        self.assertIn("(1 to 60000; default: 2048, or what half of --request-memory holds)", text)
+        with self.assertRaisesRegex(RuntimeError, "--request-memory is 0 bytes: give 8M or more"):
+            Server(PROGRAM, NANO, "--request-memory", "0")
 
     def test_time_limit(self):
         with Server(PROGRAM, NANO, "--time-limit", "1") as server:
