@@ -346,9 +346,10 @@ static void take_back(struct reader_uring *r, bool is_ours[READER_MAX_DEPTH])
     __atomic_store_n(ring->sq_tail, head, __ATOMIC_RELEASE);
 }
 
-/* Takes results that the kernel still delivers into the ring. It waits for every read that the kernel
- * has, however long: one that was given up could still write into its buffer when another expert is
- * there. A pread of the same bytes would wait as long. Only the read of wake_fd is given up. */
+/* Takes results that the kernel still delivers into the ring. It waits for every read that the
+ * kernel has, however long: one that was given up could still write into its buffer when another
+ * expert is there. A pread of the same bytes would wait as long. Only the read of wake_fd is given
+ * up. */
 static void drain_ring(struct reader_uring *r, bool is_ours[READER_MAX_DEPTH])
 {
     struct ring *ring = &r->ring;

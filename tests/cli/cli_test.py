@@ -63,14 +63,12 @@ COMMANDS = {
 
 def flashmoe(*args, stdin=subprocess.DEVNULL, text=None, stdout=subprocess.PIPE, program=None,
              max_file_bytes=None):
-    """Runs the program to its end; `text` is given on standard input. Writing more than
-    max_file_bytes to a file fails."""
+    """Runs the program to its end with `text` on standard input and a limit on written files."""
     def limit_files():
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (max_file_bytes, max_file_bytes))
     given = {"input": text} if text is not None else {"stdin": stdin}
-    if max_file_bytes is not None:
-        given["preexec_fn"] = limit_files
+    given["preexec_fn"] = limit_files if max_file_bytes is not None else None
     return subprocess.run([program or PROGRAM, *args], stdout=stdout, stderr=subprocess.PIPE,
                           encoding="utf-8", timeout=SECONDS, **given)
 

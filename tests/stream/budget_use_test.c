@@ -1,5 +1,5 @@
-/* budget_use_test MODEL: the parts of a budget, the slots of the expert cache among them, never add up
- * to more than it; and nothing that another slot would fit into is left over. For many budgets,
+/* budget_use_test MODEL: the parts of a budget, the slots of the expert cache among them, never add
+ * up to more than it; and nothing that another slot would fit into is left over. For many budgets,
  * when a model is opened, when its budget is changed, and while keys and values take more of it. */
 #include <setjmp.h>
 #include <stdarg.h>

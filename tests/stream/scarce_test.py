@@ -68,8 +68,8 @@ def run_free(group, command):
 
 
 def start_lowered(group, peak, limit, command):
-    """The command, which has filled its cache when the group's limit is lowered to `limit`: while it
-    fills it, it may take memory faster than it looks at the limit."""
+    """The command, which has filled its cache when the group's limit is lowered to `limit`. While
+    it fills it, it may take memory faster than it looks at the limit."""
     group.limit(512 * MIB)
     process = start(group, command)
     process.send_signal(signal.SIGSTOP)

@@ -30,7 +30,8 @@ PACKAGES = {"playwright-core": "1.60.0", "axe-core": "4.12.0"}
 # The one in which the server dies is the last.
 PARTS = ("markdown", "looks", "page", "real")
 # A third of nano's experts.
-REAL_OPTIONS = ("--memory", "70M", "--request-memory", "8M", "--parallel", "2", "--sessions", "2", "--context", "4096")
+REAL_OPTIONS = ("--memory", "70M", "--request-memory", "8M", "--parallel", "2", "--sessions", "2",
+                "--context", "4096")
 SKIPPED = 77
 
 sys.path.insert(0, str(HERE.parent / "api"))
