@@ -200,10 +200,10 @@ static void warn_of_access(const struct serving *s, const struct server_options 
     if (server_is_exposed(s->server))
         say_warning("everybody who can reach %s may use this server, as it requires no API key: "
                     "give --api-key-file, or listen on 127.0.0.1", o->host);
-    if (o->cors != NULL && strchr(o->cors, '*') != NULL)
+    if (access_allows_all(o->cors))
         say_warning("every web page that a browser on this machine shows may use this server: it "
                     "requires no API key, and --cors allows all origins");
-    if (o->hosts != NULL && strchr(o->hosts, '*') != NULL)
+    if (access_allows_all(o->hosts))
         say_warning("web pages can use this server by DNS rebinding: it requires no API key, and "
                     "--allowed-host allows all names");
 }
@@ -247,7 +247,9 @@ static int serve(struct serving *s, struct access_keys *keys, struct fm_error *e
     if (request_bytes < REQUEST_MEMORY_LEAST)
         return err_set(err, FM_ERR_ARG, "--request-memory is %llu bytes: give 8M or more, or leave "
                        "the option out", (unsigned long long)request_bytes);
-    int rc = read_keys(args, keys, err);
+    int rc = access_check_lists(args_text(args, "allowed-host"), args_text(args, "cors"), err);
+    if (rc == 0)
+        rc = read_keys(args, keys, err);
     if (rc == 0)
         rc = measure(s, err);
     if (rc == 0)
@@ -310,13 +312,12 @@ static const struct option server_options[] = {
      .help = "Let all API keys use the same cached prefixes, as where they are one person's. "
              "Otherwise cached_tokens never tells what another key has sent"},
     {.name = "allowed-host", .kind = OPTION_STRING, .metavar = "NAME,...",
-     .shown = "localhost; beyond loopback, every IP address",
+     .shown = "localhost; beyond loopback, every IP address and this machine's name",
      .help = "Further host names that requests may be sent to, as behind a proxy; * for all. "
              "Others get 403, against DNS rebinding"},
     {.name = "cors", .kind = OPTION_STRING, .metavar = "ORIGIN,...",
-     .shown = "pages of this machine",
-     .help = "Allowed CORS origins, as in https://a.example; * for all. Pages of other origins "
-             "get 403"},
+     .help = "Allowed CORS origins beside pages of this machine, as https://a.example or "
+             "app://obsidian.md; * for all. Pages of other origins get 403"},
     {.name = "parallel", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = 256, .value = "4",
      .help = "Requests answered together: each pass over the model computes a token of each"},
     {.name = "sessions", .kind = OPTION_UINT, .metavar = "N", .max = 1024, .value = "0",

@@ -9,6 +9,7 @@
 #include <strings.h>
 
 #define NAME_BYTES 256
+#define WORD_BYTES (NAME_BYTES + 32) /* of a word in a list, with its end */
 #define SHOWN "%.100s" /* a value of the client's in a message */
 
 /* ---- names ---------------------------------------------------------------------------------- */
@@ -24,10 +25,11 @@ static bool read_port(const char *text, unsigned *port)
 {
     const size_t n = strspn(text, "0123456789");
     *port = n > 0 && n <= 5 ? (unsigned)strtoul(text, NULL, 10) : 0;
-    return text[n] == '\0' && *port > 0 && *port < 65536;
+    return text[n] == '\0' && (n == 0 || (*port > 0 && *port < 65536)); /* it may be empty */
 }
 
-/* NAME, NAME:PORT, [ADDRESS] or [ADDRESS]:PORT, to the end of the text. */
+/* NAME, NAME:PORT, [ADDRESS] or [ADDRESS]:PORT, to the end of the text. False for characters that
+ * neither can have. */
 static bool read_authority(const char *text, struct authority *a)
 {
     *a = (struct authority){.is_bracketed = text[0] == '['};
@@ -35,8 +37,12 @@ static bool read_authority(const char *text, struct authority *a)
     size_t n = strcspn(text, a->is_bracketed ? "]" : ":");
     if (n == 0 || n >= sizeof a->name || (a->is_bracketed && text[n] != ']'))
         return false;
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
+        if (!isalnum((unsigned char)text[i]) &&
+            strchr(a->is_bracketed ? ":." : "-._", text[i]) == NULL)
+            return false;
         a->name[i] = (char)tolower((unsigned char)text[i]);
+    }
     text += n + a->is_bracketed;
     if (!a->is_bracketed && a->name[n - 1] == '.' && n > 1)
         a->name[n - 1] = '\0';
@@ -62,18 +68,23 @@ static bool is_address(const struct authority *a, bool *is_loopback)
     return true;
 }
 
+/* Names below "localhost" are loopback's as well (RFC 6761). */
 static bool is_of_this_machine(const struct authority *a)
 {
+    static const char below[] = ".localhost";
+    const size_t n = strlen(a->name), n_below = sizeof below - 1;
     bool is_loopback;
-    return is_address(a, &is_loopback) ? is_loopback
-                                       : !a->is_bracketed && strcmp(a->name, "localhost") == 0;
+    if (is_address(a, &is_loopback) || a->is_bracketed)
+        return is_loopback;
+    return strcmp(a->name, below + 1) == 0 ||
+           (n > n_below && strcmp(a->name + n - n_below, below) == 0);
 }
 
 /* Calls `fits` for each word of a list that is separated by commas; blanks do not count. */
 static bool any_word(const char *list, bool (*fits)(const char *word, const void *ctx),
                      const void *ctx)
 {
-    char word[NAME_BYTES + 32];
+    char word[WORD_BYTES];
     while (list != NULL && *list != '\0') {
         const size_t blanks = strspn(list, " \t");
         const size_t all = strcspn(list, ",");
@@ -112,35 +123,68 @@ static bool is_good_host(const struct access_rules *rules, const char *text)
         return true;
     if (is_address(&host, &is_loopback)) /* an address cannot be rebound */
         return !rules->is_local;
+    if (!rules->is_local && any_word(rules->machine, is_that_host, &host))
+        return true;
     return rules->host != NULL && strcasecmp(rules->host, host.name) == 0;
 }
 
 /* ---- origins -------------------------------------------------------------------------------- */
 
-/* "http://localhost:3000" and its like; *port is never 0. */
+/* "http://localhost:3000" and its like; a->port is never 0. */
 static bool read_origin(const char *text, struct authority *a)
 {
     const bool is_https = strncasecmp(text, "https://", 8) == 0;
     if (!is_https && strncasecmp(text, "http://", 7) != 0)
         return false;
-    if (!read_authority(text + (is_https ? 8 : 7), a))
+    if (!read_authority(text + (is_https ? 8 : 7), a) || text[strlen(text) - 1] == ':')
         return false;
     if (a->port == 0)
         a->port = is_https ? 443 : 80;
     return true;
 }
 
+/* Bytes of the scheme and its "://", of origins that are no web page's: of desktop programs and of
+ * extensions. 0: it has none such. */
+static size_t app_scheme(const char *text)
+{
+    size_t n = 0;
+    while (isalnum((unsigned char)text[n]) || (n > 0 && text[n] != '\0' && strchr("+-.", text[n])))
+        n++;
+    if (n == 0 || !isalpha((unsigned char)text[0]) || strncmp(text + n, "://", 3) != 0 ||
+        strncasecmp(text, "http://", 7) == 0 || strncasecmp(text, "https://", 8) == 0)
+        return 0;
+    return n + 3;
+}
+
+/* Copies an origin of a list without the slash at its end. Returns app_scheme's. */
+static size_t read_listed(const char *word, char bare[WORD_BYTES])
+{
+    const size_t n = strlen(word), n_scheme = app_scheme(word);
+    const bool has_slash = n > n_scheme && word[n - 1] == '/';
+    (void)snprintf(bare, WORD_BYTES, "%.*s", (int)(n - has_slash), word);
+    return n_scheme;
+}
+
+/* An asterisk behind a scheme stands for all of that scheme, unless it is the one of web pages. */
 static bool is_that_origin(const char *word, const void *ctx)
 {
-    return strcasecmp(word, ctx) == 0;
+    const char *origin = ctx;
+    struct authority from, listed;
+    char bare[WORD_BYTES];
+    const size_t n_scheme = read_listed(word, bare);
+    if (n_scheme > 0 && strcmp(word + n_scheme, "*") == 0)
+        return strncasecmp(origin, word, n_scheme) == 0;
+    if (read_origin(origin, &from) && read_origin(bare, &listed)) /* https://a is https://a:443 */
+        return (origin[4] == ':') == (bare[4] == ':') && from.port == listed.port &&
+               from.is_bracketed == listed.is_bracketed && strcmp(from.name, listed.name) == 0;
+    return strcasecmp(bare, origin) == 0;
 }
 
 bool access_is_allowed_origin(const struct access_rules *rules, const char *origin)
 {
     struct authority a;
-    if (rules->cors != NULL)
-        return any_word(rules->cors, is_that_origin, origin);
-    return read_origin(origin, &a) && is_of_this_machine(&a);
+    return (read_origin(origin, &a) && is_of_this_machine(&a)) ||
+           any_word(rules->cors, is_that_origin, origin);
 }
 
 /* Whether the page came from where it sends its request. Without a port in Host that is the
@@ -166,7 +210,8 @@ static bool is_good_page(const struct access_rules *rules, const struct access_h
     if (is_word(h->site, "same-origin"))
         return true;
     if (h->origin != NULL)
-        return is_own_page(h->origin, h->host) || access_is_allowed_origin(rules, h->origin);
+        return (h->host != NULL && is_own_page(h->origin, h->host)) ||
+               access_is_allowed_origin(rules, h->origin);
     if (h->site == NULL || is_word(h->site, "none"))
         return true;
     return call->is_page && is_word(h->mode, "navigate") && is_word(h->dest, "document");
@@ -175,7 +220,7 @@ static bool is_good_page(const struct access_rules *rules, const struct access_h
 int access_check_site(const struct access_rules *rules, const struct access_headers *h,
                       const struct access_call *call, struct api_error *error)
 {
-    if (!is_good_host(rules, h->host))
+    if (h->host != NULL && !is_good_host(rules, h->host)) /* without one it asks for the health */
         return api_fail(error, API_FORBIDDEN, NULL, "Host '" SHOWN "' is not a name of this "
                         "server: use localhost or an address, or start it with --allowed-host NAME",
                         h->host);
@@ -186,6 +231,91 @@ int access_check_site(const struct access_rules *rules, const struct access_head
                         "server: start it with --cors ORIGIN to allow them", h->origin);
     return api_fail(error, API_FORBIDDEN, NULL, "a page of another site sent this request "
                     "(Sec-Fetch-Site: " SHOWN "): it may not use this server", h->site);
+}
+
+/* ---- options -------------------------------------------------------------------------------- */
+
+static bool no_word(const char *word, const void *ctx)
+{
+    (void)word;
+    (void)ctx;
+    return false;
+}
+
+bool access_allows_all(const char *list)
+{
+    return any_word(list, no_word, NULL);
+}
+
+void access_add_host(char *list, size_t capacity, const char *name)
+{
+    struct authority a;
+    const size_t n = strlen(list);
+    if (!read_authority(name, &a) || n + strlen(name) + 2 > capacity)
+        return;
+    (void)snprintf(list + n, capacity - n, "%s%s", n > 0 ? "," : "", name);
+}
+
+/* A host of a list, as is_that_host compares it: a name, or an address, in brackets where IPv6. */
+static bool is_host_word(const char *word)
+{
+    struct authority a;
+    bool is_loopback;
+    return read_authority(word, &a) && (!a.is_bracketed || is_address(&a, &is_loopback));
+}
+
+static bool is_origin_word(const char *word)
+{
+    char bare[WORD_BYTES];
+    struct authority a;
+    const size_t n_scheme = read_listed(word, bare);
+    if (strcmp(word, "null") == 0 || strcasecmp(word, "file://") == 0)
+        return true;
+    return n_scheme > 0 ? strcmp(word + n_scheme, "*") == 0 || read_authority(bare + n_scheme, &a)
+                        : read_origin(bare, &a);
+}
+
+struct list_check {
+    const char *list;
+    bool (*is_good)(const char *word);
+    const char *option, *advice;
+    struct fm_error *err;
+    int *rc;
+};
+
+/* Stops at a word that is bad. */
+static bool is_bad_word(const char *word, const void *ctx)
+{
+    const struct list_check *check = ctx;
+    if (check->is_good(word))
+        return false;
+    *check->rc = err_set(check->err, FM_ERR_ARG, "%s: '" SHOWN "' matches no request: %s",
+                         check->option, word, check->advice);
+    return true;
+}
+
+int access_check_lists(const char *hosts, const char *cors, struct fm_error *err)
+{
+    int rc = 0;
+    const struct list_check checks[] = {
+        {hosts, is_host_word, "--allowed-host", "write a host name alone, as chat.example, or an "
+         "address, as 192.168.1.7 or [fd00::7], without a scheme or a path; * alone stands for all",
+         err, &rc},
+        {cors, is_origin_word, "--cors", "write SCHEME://HOST or SCHEME://HOST:PORT, as "
+         "https://chat.example or app://obsidian.md, without a path; * alone stands for all",
+         err, &rc}};
+    for (size_t i = 0; rc == 0 && i < sizeof checks / sizeof checks[0]; i++) {
+        size_t n = 0;
+        (void)any_word(checks[i].list, is_bad_word, &checks[i]);
+        for (const char *at = checks[i].list; rc == 0 && at != NULL && *at != '\0';
+             at += n + (at[n] == ',')) {
+            n = strcspn(at, ",");
+            if (n >= WORD_BYTES) /* any_word passes it over */
+                rc = err_set(err, FM_ERR_ARG, "%s: '" SHOWN "...' has %zu characters, more than a "
+                             "host name can have", checks[i].option, at, n);
+        }
+    }
+    return rc;
 }
 
 /* ---- framing -------------------------------------------------------------------------------- */
@@ -225,7 +355,10 @@ int access_check_framing(const struct access_headers *h, const struct access_cal
                         h->bad_name);
     if (h->twice != NULL)
         return api_fail(error, API_BAD, NULL, "the request has two %s headers: send one", h->twice);
-    if (h->host == NULL || h->host[0] == '\0')
+    if (h->cut_off != NULL)
+        return api_fail(error, API_BAD, NULL, "the header '" SHOWN "' has a NUL, or the line "
+                        "behind it no name", h->cut_off);
+    if (h->host == NULL ? !(call->is_1_0 && call->is_probe) : h->host[0] == '\0')
         return api_fail(error, API_BAD, NULL, "the request has no Host header: send the host name "
                         "of the URL");
     if (h->length != NULL && h->coding != NULL)
@@ -238,6 +371,9 @@ int access_check_framing(const struct access_headers *h, const struct access_cal
     if (h->coding != NULL && (strcasecmp(h->coding, "chunked") != 0 || call->is_1_0))
         return api_fail(error, API_BAD, NULL, "Transfer-Encoding '" SHOWN "' is not taken: send "
                         "Content-Length, or 'chunked' with HTTP/1.1", h->coding);
+    if (call->is_post && h->length == NULL && h->coding == NULL)
+        return api_fail(error, API_LENGTH, NULL, "the request has neither Content-Length nor "
+                        "Transfer-Encoding: send one of them");
     return 0;
 }
 

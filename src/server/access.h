@@ -49,7 +49,8 @@ struct access_rules {
     bool is_local;     /* listens on loopback alone; otherwise every IP address is a good host */
     const char *host;  /* the address to listen on, as it was given; NULL: none */
     const char *hosts; /* further host names, separated by commas; "*": all; NULL: none */
-    const char *cors;  /* allowed origins, likewise; NULL: the pages of this machine */
+    const char *machine; /* names of this machine, likewise; good beyond loopback; NULL: none */
+    const char *cors;  /* origins allowed beside the pages of this machine, likewise */
 };
 
 /* The headers that decide. NULL: not sent. */
@@ -57,12 +58,22 @@ struct access_headers {
     const char *host, *length, *coding, *type, *origin, *site, *mode, *dest;
     const char *twice;    /* the name of one that was sent twice */
     const char *bad_name; /* a name that no header can have */
+    const char *cut_off;  /* the name of one behind whose value there are bytes of no header */
 };
 
 struct access_call {
     bool is_page; /* GET of a file of the page */
     bool is_1_0;  /* HTTP/1.0 */
+    bool is_post;
+    bool is_probe; /* GET /health: programs that only ask whether it runs may be old */
 };
+
+/* Refuses words of --allowed-host and --cors that no request could match. NULL lists are good. */
+int access_check_lists(const char *hosts, const char *cors, struct fm_error *err);
+/* Whether one of the words is "*". */
+bool access_allows_all(const char *list);
+/* Adds a host name to a list of `capacity` bytes, unless it has none or the list no room. */
+void access_add_host(char *list, size_t capacity, const char *name);
 
 /* Notes a header of a request. */
 void access_note(struct access_headers *h, const char *name, const char *value);

@@ -49,9 +49,9 @@ static int read_file(const char *path, char **text, uint64_t *bytes, bool *is_ex
         return rc;
     if (fstat(fd, &st) != 0)
         rc = err_set(err, FM_ERR_IO, "cannot stat '%s': %s", path, strerror(errno));
-    else if ((st.st_mode & S_IWOTH) != 0)
-        rc = err_set(err, FM_ERR_ARG, "every user may write the API keys '%s', and so add one: run "
-                     "chmod 600 on it", path);
+    else if ((st.st_mode & (S_IWGRP | S_IWOTH)) != 0)
+        rc = err_set(err, FM_ERR_ARG, "%s may write the API keys '%s', and so add one: run chmod "
+                     "600 on it", (st.st_mode & S_IWOTH) != 0 ? "every user" : "its group", path);
     else if (*bytes > FILE_BYTES)
         rc = err_set(err, FM_ERR_ARG, "the API keys '%s' have %llu bytes, more than the limit of "
                      "%zu", path, (unsigned long long)*bytes, FILE_BYTES);

@@ -39,11 +39,12 @@ static void test_hosts(void **state)
     static const char *const good[] = {
         "localhost", "localhost:8080", "LocalHost:1", "localhost.", "localhost.:8080", "127.0.0.1",
         "127.0.0.1:65535", "127.8.9.1", "[::1]", "[::1]:8080", "[0:0:0:0:0:0:0:1]",
-        "[::ffff:127.0.0.1]:80"};
+        "[::ffff:127.0.0.1]:80", "localhost:", "[::1]:", "a.localhost", "a.b.LOCALHOST.:80"};
     static const char *const bad[] = {
         "", "evil.example", "evil.example:8080", "localhost.evil.example",
         "localhost.evil.example:1",
-        "evil.localhost.example", "xlocalhost", "localhostx", "localhost:", "localhost:0",
+        "evil.localhost.example", "xlocalhost", "localhostx", ".localhost",
+        "a.localhostx", "localhost:0",
         "localhost:65536", "localhost:80x", "localhost:8080:1", "localhost, evil.example",
         "evil@localhost", "localhost@evil.example", "localhost/", "localhost ", " localhost",
         "127.0.0.1.evil.example", "127.1", "0x7f.0.0.1", "2130706433", "0.0.0.0", "192.168.1.7:80",
@@ -63,6 +64,12 @@ static void test_hosts(void **state)
     assert_false(host_is_good(&wide, "evil.example"));
     assert_false(host_is_good(&wide, "a.models.example.org"));
     assert_false(host_is_good(&wide, "fd00::7"));
+    const struct access_rules named = {.host = "0.0.0.0", .machine = "pc,pc.corp.example"};
+    assert_true(host_is_good(&named, "pc:8080"));
+    assert_true(host_is_good(&named, "PC.corp.example"));
+    assert_false(host_is_good(&named, "pc.evil.example"));
+    const struct access_rules inside = {.is_local = true, .machine = "pc"};
+    assert_false(host_is_good(&inside, "pc"));
     const struct access_rules all = {.is_local = true, .hosts = "x.example,*"};
     assert_true(host_is_good(&all, "evil.example"));
     const struct access_rules none = {.is_local = true, .hosts = ",, ,"};
@@ -74,6 +81,7 @@ static void test_origins(void **state)
     (void)state;
     static const char *const own[] = {"http://localhost", "http://localhost:3000",
                                       "https://LOCALHOST:1", "http://127.0.0.1:8080",
+                                      "http://a.localhost:3000",
                                       "http://[::1]:8080", "http://127.200.0.1"};
     static const char *const foreign[] = {
         "http://localhost.evil.example", "http://localhost:3000.evil.example",
@@ -85,7 +93,7 @@ static void test_origins(void **state)
         "chrome-extension://localhost"};
     for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) {
         assert_true(access_is_allowed_origin(&local, own[i]));
-        assert_false(access_is_allowed_origin(&wide, own[i])); /* the list takes their place */
+        assert_true(access_is_allowed_origin(&wide, own[i])); /* the list adds to them */
     }
     for (size_t i = 0; i < sizeof foreign / sizeof foreign[0]; i++)
         assert_false(access_is_allowed_origin(&local, foreign[i]));
@@ -98,8 +106,69 @@ static void test_origins(void **state)
                                              "a.example"};
     for (size_t i = 0; i < sizeof lookalikes / sizeof lookalikes[0]; i++)
         assert_false(access_is_allowed_origin(&wide, lookalikes[i]));
+    const struct access_rules apps = {
+        .cors = "http://b.example:80/, HTTPS://c.example:443,app://obsidian.md,tauri://localhost/,"
+                "vscode-webview://*,chrome-extension://abcdef,file://"};
+    static const char *const listed[] = {
+        "http://b.example", "https://c.example", "app://obsidian.md", "tauri://localhost",
+        "vscode-webview://0a1b2c", "chrome-extension://abcdef", "file://"};
+    static const char *const unlisted[] = {
+        "https://b.example", "http://b.example:81", "http://c.example:443", "app://other",
+        "vscode-webviews://0a1b2c", "chrome-extension://abcdeg", "file:///x", "null",
+        "http://vscode-webview://a"};
+    for (size_t i = 0; i < sizeof listed / sizeof listed[0]; i++)
+        assert_true(access_is_allowed_origin(&apps, listed[i]));
+    for (size_t i = 0; i < sizeof unlisted / sizeof unlisted[0]; i++)
+        assert_false(access_is_allowed_origin(&apps, unlisted[i]));
     const struct access_rules all = {.cors = "*"};
     assert_true(access_is_allowed_origin(&all, "null"));
+}
+
+static void test_lists(void **state)
+{
+    (void)state;
+    static const char *const good_hosts[] = {
+        NULL, "", "*", ",, ,", "box", "flashmoe, host.docker.internal", "my_box.lan:8080",
+        "192.168.1.7", "[fd00::7]", "x--1.example."};
+    static const char *const bad_hosts[] = {
+        "https://chat.example", "*.corp.example", "fd00::7", "[chat.example]", "a.example/", "a b",
+        "good.example,bad.example/x", "user@a.example", "**", "b\xc3\xbc" "cher.example", "a:80x"};
+    static const char *const good_origins[] = {
+        NULL, "", "*", "null", "file://", "http://localhost:3000/", "https://a.example,app://desk",
+        "app://obsidian.md", "tauri://localhost", "vscode-webview://0a1b2c", "vscode-webview://*",
+        "chrome-extension://abcdef", "moz-extension://0a-1b/", "http://[::1]:5173"};
+    static const char *const bad_origins[] = {
+        "localhost:3000", "a.example", "https://*.example", "https://*", "http://a.example/chat",
+        "http://", "app://", "://a", "http://a.example:x", "http://a.example?", "NULL", "**",
+        "http://a.example//", "http://ok.example, nonsense"};
+    char overlong[600] = "https://";
+    struct fm_error err = {0};
+    for (size_t i = 0; i < sizeof good_hosts / sizeof good_hosts[0]; i++)
+        assert_int_equal(access_check_lists(good_hosts[i], NULL, &err), 0);
+    for (size_t i = 0; i < sizeof good_origins / sizeof good_origins[0]; i++)
+        assert_int_equal(access_check_lists(NULL, good_origins[i], &err), 0);
+    for (size_t i = 0; i < sizeof bad_hosts / sizeof bad_hosts[0]; i++) {
+        if (access_check_lists(bad_hosts[i], NULL, &err) != FM_ERR_ARG)
+            fail_msg("%s", bad_hosts[i]);
+        assert_non_null(strstr(err.text, "--allowed-host: '"));
+    }
+    for (size_t i = 0; i < sizeof bad_origins / sizeof bad_origins[0]; i++) {
+        if (access_check_lists("a.example", bad_origins[i], &err) != FM_ERR_ARG)
+            fail_msg("%s", bad_origins[i]);
+        assert_non_null(strstr(err.text, "--cors: '"));
+    }
+    memset(overlong + 8, 'a', sizeof overlong - 9);
+    assert_int_equal(access_check_lists(NULL, overlong, &err), FM_ERR_ARG);
+    assert_int_equal(access_check_lists(overlong + 8, NULL, &err), FM_ERR_ARG);
+    assert_true(access_allows_all("a, *") && !access_allows_all("a*,**") &&
+                !access_allows_all(NULL) && !access_allows_all("app://*"));
+    char names[16] = "";
+    access_add_host(names, sizeof names, "pc");
+    access_add_host(names, sizeof names, "*");
+    access_add_host(names, sizeof names, "a,b");
+    access_add_host(names, sizeof names, "pc.local");
+    access_add_host(names, sizeof names, "much-too-long");
+    assert_string_equal(names, "pc,pc.local");
 }
 
 static void test_pages(void **state)
@@ -150,18 +219,18 @@ static void test_pages(void **state)
     }
 }
 
-static int framing(const char *const pairs[], bool is_1_0)
+static int framing(const char *const pairs[], struct access_call call)
 {
     struct access_headers h = {0};
     struct api_error error = {0};
-    const struct access_call call = {.is_1_0 = is_1_0};
     for (size_t i = 0; pairs[i] != NULL; i += 2)
         access_note(&h, pairs[i], pairs[i + 1]);
     const int rc = access_check_framing(&h, &call, &error);
-    assert_true(rc == 0 || error.fault == API_BAD);
+    assert_true(rc == 0 || error.fault == (call.is_post ? API_LENGTH : API_BAD));
     return rc;
 }
-#define FRAMING(...) framing((const char *const[]){__VA_ARGS__, NULL}, false)
+#define FRAMING(...) framing((const char *const[]){__VA_ARGS__, NULL}, \
+                              (struct access_call){0})
 #define HOST "Host", "localhost"
 
 static void test_framing(void **state)
@@ -188,7 +257,23 @@ static void test_framing(void **state)
     assert_int_not_equal(FRAMING(HOST, "Origin", "null", "Origin", "http://localhost"), 0);
     assert_int_not_equal(FRAMING(HOST, "Content-Type", "text/plain", "Content-Type", "x"), 0);
     assert_int_not_equal(framing((const char *const[]){HOST, "Transfer-Encoding", "chunked", NULL},
-                                 true), 0);
+                                 (struct access_call){.is_1_0 = true}), 0);
+    /* A body must say where it ends. */
+    const struct access_call post = {.is_post = true};
+    assert_int_not_equal(framing((const char *const[]){HOST, NULL}, post), 0);
+    assert_int_equal(framing((const char *const[]){HOST, "Content-Length", "0", NULL}, post), 0);
+    assert_int_equal(framing((const char *const[]){HOST, "Transfer-Encoding", "chunked", NULL},
+                             post), 0);
+    /* Only an old program that asks for the health may leave the host out. */
+    const char *const none[] = {"X-a", "1", NULL}, *const empty[] = {"Host", "", NULL};
+    const struct access_call probe = {.is_1_0 = true, .is_probe = true};
+    assert_int_equal(framing(none, probe), 0);
+    assert_int_not_equal(framing(empty, probe), 0);
+    assert_int_not_equal(framing(none, (struct access_call){.is_1_0 = true}), 0);
+    assert_int_not_equal(framing(none, (struct access_call){.is_probe = true}), 0);
+    const struct access_headers bare = {0}, page = {.origin = "http://evil.example"};
+    assert_true(site_is_good(&local, &bare, false));
+    assert_false(site_is_good(&local, &page, false));
 }
 
 static bool type_is_good(const char *type)
@@ -259,6 +344,8 @@ static void test_keys(void **state)
     }
     write_keys(path, "first\n", 0602); /* everybody may add one */
     assert_int_equal(access_keys_read(&keys, path, &is_exposed, &err), FM_ERR_ARG);
+    write_keys(path, "first\n", 0620); /* and so may a group */
+    assert_int_equal(access_keys_read(&keys, path, &is_exposed, &err), FM_ERR_ARG);
     (void)unlink(path);
     assert_int_equal(access_keys_read(&keys, path, &is_exposed, &err), FM_ERR_IO);
     assert_int_equal(access_keys_read(&keys, "/tmp", &is_exposed, &err), FM_ERR_IO);
@@ -271,7 +358,8 @@ static void test_keys(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_hosts), cmocka_unit_test(test_origins), cmocka_unit_test(test_pages),
+        cmocka_unit_test(test_hosts), cmocka_unit_test(test_origins), cmocka_unit_test(test_lists),
+        cmocka_unit_test(test_pages),
         cmocka_unit_test(test_framing), cmocka_unit_test(test_types), cmocka_unit_test(test_keys)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -22,6 +22,7 @@ static const struct fault faults[] = {
     [API_NOT_FOUND] = {404, 404, "invalid_request_error", "not_found", "not_found_error"},
     [API_METHOD] = {405, 405, "invalid_request_error", "method_not_allowed",
                     "invalid_request_error"},
+    [API_LENGTH] = {411, 411, "invalid_request_error", "length_required", "invalid_request_error"},
     [API_TOO_LARGE] = {413, 413, "invalid_request_error", "request_too_large",
                        "request_too_large"},
     [API_MEDIA_TYPE] = {415, 415, "invalid_request_error", "unsupported_media_type",

@@ -20,6 +20,7 @@ enum api_fault {
     API_FORBIDDEN, /* of a host or a web page that may not */
     API_NOT_FOUND,
     API_METHOD,
+    API_LENGTH, /* nobody says where the body ends */
     API_TOO_LARGE,
     API_MEDIA_TYPE, /* the body is not called JSON */
     API_BUSY,

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 
+#include "base/lease.h"
 #include "base/plat.h"
 #include "server/constrain.h"
 #include "server/fields.h"
@@ -55,23 +56,29 @@ static const char *function_name(const json_t *from)
     return json_string_value(json_object_get(json_is_object(function) ? function : from, "name"));
 }
 
-/* Leaves out the tools that are not on the list. */
-static void keep_allowed(struct conversation *c, const json_t *list)
+/* Leaves out the tools that are not on the list. Takes time for the sum of the two lengths, not for
+ * their product. -1: no memory, or the lease is over. */
+static int keep_allowed(struct conversation *c, const json_t *list)
 {
-    for (size_t i = json_array_size(c->tools); i-- > 0;) {
-        const char *name = function_name(json_array_get(c->tools, i));
-        bool is_allowed = false;
-        for (size_t k = 0; k < json_array_size(list); k++) {
-            const char *allowed = function_name(json_array_get(list, k));
-            is_allowed = is_allowed || (allowed != NULL && strcmp(name, allowed) == 0);
-        }
-        if (!is_allowed)
-            (void)json_array_remove(c->tools, i);
+    json_t *names = json_object(), *kept = json_array();
+    int rc = names != NULL && kept != NULL ? 0 : -1;
+    for (size_t i = 0; rc == 0 && i < json_array_size(list); i++) {
+        const char *name = function_name(json_array_get(list, i));
+        rc = mem_lease_is_over() ? -1 : 0;
+        if (rc == 0 && name != NULL)
+            rc = json_object_set_new(names, name, json_true());
     }
-    if (c->tools != NULL && json_array_size(c->tools) == 0) {
-        json_decref(c->tools);
-        c->tools = NULL;
+    for (size_t i = 0; rc == 0 && i < json_array_size(c->tools); i++) {
+        json_t *tool = json_array_get(c->tools, i);
+        rc = mem_lease_is_over() ? -1 : 0;
+        if (rc == 0 && json_object_get(names, function_name(tool)) != NULL)
+            rc = json_array_append(kept, tool);
     }
+    json_decref(names);
+    json_decref(c->tools);
+    c->tools = json_array_size(kept) > 0 ? json_incref(kept) : NULL;
+    json_decref(kept);
+    return rc;
 }
 
 int conversation_choose(struct conversation *c, const struct fields *f,
@@ -99,8 +106,8 @@ int conversation_choose(struct conversation *c, const struct fields *f,
     if (word != NULL && strcmp(word, "none") == 0)
         return 0;
     const int rc = read(f, c);
-    if (rc == 0 && allowed != NULL)
-        keep_allowed(c, allowed);
+    if (rc == 0 && allowed != NULL && keep_allowed(c, allowed) != 0)
+        return api_fail(f->error, API_INTERNAL, NULL, "no memory for the tools");
     return rc;
 }
 

@@ -181,7 +181,7 @@ static enum MHD_Result end_call(struct request *r)
 /* ---- requests ------------------------------------------------------------------------------- */
 
 /* What is known to be wrong from the headers alone. */
-static void check_headers(struct request *r, const char *version)
+static void check_headers(struct request *r, const char *method, const char *version)
 {
     const char *length = MHD_lookup_connection_value(r->connection, MHD_HEADER_KIND,
                                                      "Content-Length");
@@ -190,7 +190,7 @@ static void check_headers(struct request *r, const char *version)
                                                       : strcmp(r->method, "POST") == 0);
     const uint64_t most = r->server->options.request_bytes;
     char *end = NULL;
-    http_check_access(r, version);
+    http_check_access(r, method, version);
     if (r->error.fault != API_GOOD || strcmp(r->method, "OPTIONS") == 0)
         return;
     if (r->route == NULL)
@@ -255,7 +255,7 @@ enum MHD_Result http_handle(void *ctx, struct MHD_Connection *connection, const 
         r = *state = new_request(server, connection, url, method);
         if (r == NULL)
             return MHD_NO;
-        check_headers(r, version);
+        check_headers(r, method, version);
         if (r->error.fault != API_GOOD)
             return reply_error(r);
         if (strcmp(method, "OPTIONS") == 0)

@@ -9,12 +9,49 @@ static const char *header(const struct request *r, const char *name)
     return MHD_lookup_connection_value(r->connection, MHD_HEADER_KIND, name);
 }
 
+struct notes {
+    struct access_headers *headers;
+    const char *begin, *end; /* the bytes of the request line and the headers */
+    const char *at;          /* the end of the last value; NULL: not known */
+    const char *name;        /* of the header it belongs to */
+};
+
+/* Looks for bytes that belong to no header: behind a NUL, or of a line without a name, at which the
+ * library takes the headers for over. It splits a request where that lies in memory. */
+static void check_gap(struct notes *n, const char *next, ptrdiff_t most)
+{
+    if (n->at == NULL || n->at < n->begin || next <= n->at || next > n->end)
+        return; /* a line that was continued is elsewhere */
+    ptrdiff_t n_nul = 0;
+    bool is_blank = true;
+    for (const char *c = n->at; c < next; c++) {
+        n_nul += *c == '\0';
+        is_blank = is_blank && memchr(" \t\r\n", *c, 5) != NULL;
+    }
+    if (!is_blank || n_nul > most)
+        n->headers->cut_off = n->name;
+}
+
 static enum MHD_Result note(void *ctx, enum MHD_ValueKind kind, const char *name,
                             const char *value)
 {
+    struct notes *n = ctx;
     (void)kind;
-    access_note(ctx, name, value);
+    access_note(n->headers, name, value);
+    check_gap(n, name, 2);
+    n->at = value != NULL ? value + strlen(value) : NULL;
+    n->name = name;
     return MHD_YES;
+}
+
+static void note_all(struct request *r, const char *first_byte, struct access_headers *headers)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(r->connection, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
+    struct notes n = {.headers = headers, .begin = first_byte,
+                      .end = first_byte + (info != NULL ? info->header_size : 0)};
+    (void)MHD_get_connection_values(r->connection, MHD_HEADER_KIND, note, &n);
+    check_gap(&n, n.end, 4);
 }
 
 /* The first of the two headers that has a key of ours. */
@@ -30,13 +67,15 @@ static bool has_key(struct request *r)
     return plain != NULL && access_keys_find(keys, plain, &r->owner);
 }
 
-void http_check_access(struct request *r, const char *version)
+void http_check_access(struct request *r, const char *method, const char *version)
 {
     const struct access_call call = {
         .is_page = strcmp(r->method, "GET") == 0 && r->route != NULL && r->route->get == get_page,
-        .is_1_0 = strcmp(version, "HTTP/1.0") == 0};
+        .is_1_0 = strcmp(version, "HTTP/1.0") == 0, .is_post = strcmp(r->method, "POST") == 0,
+        .is_probe = strcmp(r->method, "GET") == 0 && r->route != NULL &&
+                    r->route->get == get_health};
     struct access_headers headers = {0};
-    (void)MHD_get_connection_values(r->connection, MHD_HEADER_KIND, note, &headers);
+    note_all(r, method, &headers);
     if (access_check_framing(&headers, &call, &r->error) != 0) {
         r->must_close = true; /* what follows may be part of it */
         return;

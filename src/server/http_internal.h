@@ -65,6 +65,7 @@ struct request {
 struct server {
     struct server_options options;
     struct access_rules rules;
+    char machine[1024]; /* names of this machine, where others can reach it */
     struct access_keys keys;
     struct api_context context;
     struct mem_account account; /* memory of requests: bodies, what is made of them, answers */
@@ -145,8 +146,9 @@ void reply_error_at_once(struct request *r);
 
 /* ---- http_access.c ---- */
 
-/* Fills in r->error where the request may not be answered, and r->owner. */
-void http_check_access(struct request *r, const char *version);
+/* Fills in r->error where the request may not be answered, and r->owner. `method` is the library's,
+ * where the request begins in its memory. */
+void http_check_access(struct request *r, const char *method, const char *version);
 
 /* ---- status.c: what the server knows of itself ---- */
 

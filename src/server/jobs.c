@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "base/plat.h"
 #include "server/jobs_internal.h"
+#include "session/slots.h"
 
 #define PUBLISH_NS 100000000u
 #define LOOK_NS 10000000u
@@ -373,8 +374,9 @@ void jobs_publish(struct jobs *js, bool now)
     s->model = sample.model;
     s->position = e->position;
     for (s->n_slots = 0; s->n_slots < JOBS_SLOTS_SHOWN &&
-                         fm_slots_info(e->slots, s->n_slots, &s->slots[s->n_slots]);)
-        s->n_slots++;
+                         fm_slots_info(e->slots, s->n_slots, &s->slots[s->n_slots]);
+         s->n_slots++)
+        s->slot_owners[s->n_slots] = slots_owner(e->slots, s->n_slots);
     if (e->snapshots != NULL)
         fm_snapshots_stats(e->snapshots, &s->snapshots);
     const bool is_wanted = sample.ns - js->picture_wanted_ns < PICTURE_WANTED_NS &&

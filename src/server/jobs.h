@@ -73,6 +73,7 @@ struct jobs_stats {
     struct fm_snapshots_stats snapshots;
     unsigned n_slots;
     struct fm_slot_info slots[JOBS_SLOTS_SHOWN];
+    uint64_t slot_owners[JOBS_SLOTS_SHOWN]; /* job_spec.owner of their last jobs; 0: none */
     /* Over the last two seconds. */
     double answer_per_s, prompt_per_s, read_bytes_per_s;
     double hit_rate; /* negative: no expert was used */

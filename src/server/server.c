@@ -308,6 +308,27 @@ static bool is_loopback(const struct sockaddr_storage *at)
            (IN6_IS_ADDR_LOOPBACK(v6) || (IN6_IS_ADDR_V4MAPPED(v6) && v6->s6_addr[12] == 127));
 }
 
+/* Collects the names by which others reach this machine: its host name, that with its domain, and
+ * the one of mDNS. */
+static void name_machine(struct server *s)
+{
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_CANONNAME};
+    struct addrinfo *info = NULL;
+    char name[NI_MAXHOST] = "", local[NI_MAXHOST + 8];
+    if (gethostname(name, sizeof name - 1) != 0 || name[0] == '\0')
+        return;
+    access_add_host(s->machine, sizeof s->machine, name);
+    if (getaddrinfo(name, NULL, &hints, &info) == 0) {
+        if (info->ai_canonname != NULL)
+            access_add_host(s->machine, sizeof s->machine, info->ai_canonname);
+        freeaddrinfo(info);
+    }
+    name[strcspn(name, ".")] = '\0';
+    access_add_host(s->machine, sizeof s->machine, name);
+    (void)snprintf(local, sizeof local, "%s.local", name);
+    access_add_host(s->machine, sizeof s->machine, local);
+}
+
 static int listen_on(struct server *s, const struct addrinfo *info, struct fm_error *err)
 {
     const struct server_options *o = &s->options;
@@ -328,7 +349,9 @@ static int listen_on(struct server *s, const struct addrinfo *info, struct fm_er
                     NI_NUMERICSERV) == 0)
         s->port = (unsigned)strtoul(port, NULL, 10);
     s->rules = (struct access_rules){.is_local = is_loopback(&bound), .host = o->host,
-                                     .hosts = o->hosts, .cors = o->cors};
+                                     .hosts = o->hosts, .machine = s->machine, .cors = o->cors};
+    if (!s->rules.is_local)
+        name_machine(s);
     return 0;
 }
 

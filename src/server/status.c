@@ -78,16 +78,18 @@ enum MHD_Result get_props(struct request *r)
                   (int)s->context.n_context));
 }
 
+/* A key sees its own sessions. Without keys, or where keys share prefixes, that is all of them. */
 enum MHD_Result get_slots(struct request *r)
 {
     struct jobs_stats stats;
     json_t *list = json_array();
     jobs_stats(r->server->jobs, &stats);
     for (unsigned i = 0; i < stats.n_slots; i++)
-        (void)json_array_append_new(
-            list, json_pack("{s:i, s:b, s:i, s:i}", "id", (int)i, "is_processing",
-                            stats.slots[i].is_taken, "n_past", (int)stats.slots[i].position,
-                            "n_ctx", (int)r->server->context.n_context));
+        if (stats.slot_owners[i] == r->owner)
+            (void)json_array_append_new(
+                list, json_pack("{s:i, s:b, s:i, s:i}", "id", (int)i, "is_processing",
+                                stats.slots[i].is_taken, "n_past", (int)stats.slots[i].position,
+                                "n_ctx", (int)r->server->context.n_context));
     return reply_json(r, 200, list);
 }
 

@@ -1,6 +1,7 @@
 /* fm_slots: which session goes on with which conversation. */
 #include "base/log.h"
 #include "base/mem.h"
+#include "session/slots.h"
 #include "session/snapshot.h"
 
 struct slot {
@@ -59,6 +60,11 @@ bool fm_slots_info(const struct fm_slots *pool, unsigned i, struct fm_slot_info 
     *info = (struct fm_slot_info){.is_taken = slot->is_taken, .key = slot->key,
                                   .position = fm_session_position(slot->session)};
     return true;
+}
+
+uint64_t slots_owner(const struct fm_slots *pool, unsigned i)
+{
+    return i < pool->n ? pool->slots[i].session->prefix_owner : 0;
 }
 
 /* ---- choosing ------------------------------------------------------------------------------- */

@@ -10,6 +10,7 @@ import pathlib
 import pty
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -45,6 +46,16 @@ def read_all(connection):
     except ConnectionError:
         pass
     return data
+
+
+def end_child(pid):
+    """A test that failed leaves no server behind. One that passed has waited for it."""
+    try:
+        if os.waitpid(pid, os.WNOHANG)[0] == 0:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+    except ChildProcessError:
+        pass
 
 
 class Scripted(unittest.TestCase):
@@ -84,7 +95,8 @@ class Browsers(Scripted):
     def test_hosts(self):
         port = self.server.port
         for host in ("localhost", f"localhost:{port}", "LOCALHOST", "localhost.", "127.0.0.1",
-                     f"127.0.0.1:{port}", f"[::1]:{port}", "localhost:1"):
+                     f"127.0.0.1:{port}", f"[::1]:{port}", "localhost:1", "localhost:",
+                     f"a.localhost:{port}"):
             self.assertEqual(self.status("GET", "/props", Host=host), 200, host)
             self.assertEqual(self.status("POST", CHAT, Host=host), 200, host)
         for host in ("evil.example", f"evil.example:{port}", "localhost.evil.example",
@@ -131,7 +143,8 @@ class Browsers(Scripted):
                       {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate",
                        "Sec_Fetch_Dest": "document"}): # the address bar; a link
             self.assertEqual(self.status("GET", "/", **extra), 200)
-        for origin in ("http://localhost:3000", "https://localhost", "http://[::1]:5173"):
+        for origin in ("http://localhost:3000", "https://localhost", "http://[::1]:5173",
+                       "http://chat.localhost:3000"):
             status, headers, _ = self.server.request("POST", CHAT, json.dumps(BODY).encode(), {
                 "Origin": origin, "Sec-Fetch-Site": "cross-site",
                 "Content-Type": "application/json"})
@@ -141,6 +154,23 @@ class Browsers(Scripted):
                 "Access-Control-Request-Private-Network": "true"})
             self.assertEqual((status, headers.get("Access-Control-Allow-Origin")), (204, origin))
             self.assertEqual(headers["Access-Control-Allow-Private-Network"], "true")
+
+    def test_listed_origins(self):
+        """--cors adds to the pages of this machine; programs and extensions can be listed."""
+        listed = ("https://chat.example", "app://obsidian.md", "tauri://localhost",
+                  "vscode-webview://0a1b2c3d", "chrome-extension://abcdefgh")
+        options = ("--cors", "https://chat.example/, app://obsidian.md,tauri://localhost,"
+                             "vscode-webview://*,chrome-extension://abcdefgh")
+        with Server(PROGRAM, self.folder.name, *options) as server:
+            self.assertNotIn("warning", server.lines())
+            for origin in (*listed, "http://localhost:3000"):
+                status, headers, _ = server.request("POST", CHAT, json.dumps(BODY).encode(), {
+                    "Origin": origin, "Sec-Fetch-Site": "cross-site"})
+                self.assertEqual((status, headers.get("Access-Control-Allow-Origin")),
+                                 (200, origin))
+            for origin in ("http://chat.example", "app://other", "chrome-extension://other", "null",
+                           "https://chat.example.evil.example"):
+                self.assertEqual(self.status("POST", CHAT, server, Origin=origin), 403, origin)
 
     def test_content_types(self):
         for kind in ("application/json", "Application/Json; charset=utf-8",
@@ -189,11 +219,12 @@ class Framing(Scripted):
     chunks = b"f\r\n" + body + b"\r\n0\r\n\r\n"
     hidden = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
-    def refused(self, *headers, data=body, version=b"1.1", line=b"POST /tokenize"):
-        """It gets 400, and what follows it no answer."""
+    def refused(self, *headers, data=body, version=b"1.1", line=b"POST /tokenize", status=b"400"):
+        """It gets that status, and what follows it no answer."""
         whole = line + b" HTTP/" + version + b"\r\n" + b"\r\n".join(headers) + b"\r\n\r\n" + data
         answer = self.send(whole + self.hidden)
-        self.assertIn(b" 400 ", answer.split(b"\r\n")[0], (headers, answer))
+        self.assertIn(b" " + status + b" ", answer.split(b"\r\n")[0], (headers, answer))
+        self.assertNotIn(b"HTTP/1.1 2", answer, headers)
         self.assertNotIn(b'"status":"ok"', answer, headers)
         self.assertNotIn(b'"tokens"', answer, headers)
 
@@ -224,8 +255,39 @@ class Framing(Scripted):
             for hosts in ((), (b"Host: localhost", b"Host: localhost"),
                           (b"Host: localhost", b"HOST: evil.example"), (b"Host:",), (b"Host: ",)):
                 self.refused(*hosts, b"Content-Length: 15", line=line)
-                self.refused(*hosts, data=b"", line=line, version=b"1.0")
                 self.refused(*hosts, data=b"", line=line) # nothing else would close it
+                if hosts or line != b"GET /health":
+                    self.refused(*hosts, data=b"", line=line, version=b"1.0")
+        for name in (b"localhost\0.evil.example", b"localhost\0", b"\0localhost"):
+            for line in (b"GET /health", b"POST /tokenize"):
+                self.refused(b"Host: " + name, b"Content-Length: 0", data=b"", line=line)
+                self.refused(b"Content-Length: 0", b"Host: " + name, data=b"", line=line)
+
+    def test_probes(self):
+        """A health check of HTTP/1.0 names no host."""
+        self.assertIn(b"200 OK", self.send(b"GET /health HTTP/1.0\r\n\r\n"))
+        self.assertIn(b"200 OK", self.send(b"GET /health HTTP/1.0\r\nUser-Agent: x\r\n\r\n"))
+        for rest in (b"/props HTTP/1.0", b"/health HTTP/1.1", b"/ HTTP/1.0",
+                     b"/health HTTP/1.0\r\nHost:"):
+            self.assertIn(b" 400 ", self.send(b"GET " + rest + b"\r\n\r\n"), rest)
+        self.assertIn(b" 403 ", self.send(b"GET /health HTTP/1.0\r\nOrigin: http://evil.example"
+                                          b"\r\n\r\n"))
+
+    def test_no_end(self):
+        """The library takes a line without a name for the end of the headers."""
+        host, length = b"Host: localhost", b"Content-Length: 15"
+        for method in (b"GET /health", b"POST /tokenize", b"HEAD /health", b"OPTIONS /health"):
+            for bad in (b": x", b":", b": ", b"\t: x"):
+                self.refused(host, bad, length, line=method)
+                self.refused(host, b"X-a: 1", bad, line=method, data=b"")
+            self.refused(host, b"X-a: 1\r\n 2", line=method, data=b"") # RFC 9112, 5.2
+        self.refused(host, status=b"411")
+        self.refused(host, status=b"411", data=b"")
+        self.refused(host, status=b"411", data=b"", version=b"1.0")
+        self.refused(host, status=b"411", data=b"", line=b"POST /none")
+        answer = self.send(b"GET /health HTTP/1.1\r\n" + host + b"\r\n\r\n" + b"GET /health "
+                           b"HTTP/1.1\r\n" + host + b"\r\n: x\r\n" + self.hidden)
+        self.assertEqual(re.findall(rb"HTTP/1.1 (\d+)", answer), [b"200", b"400"], answer)
 
     def test_good_ones(self):
         for headers, data in ((b"Content-Length: 15", self.body),
@@ -234,6 +296,18 @@ class Framing(Scripted):
                                b"\r\n\r\n" + data + self.hidden)
             self.assertEqual(answer.count(b"HTTP/1.1 200"), 2, answer)
         self.assertIn(b"200 OK", self.send(b"GET /health HTTP/1.0\r\nHost: localhost\r\n\r\n"))
+        for headers in (b"Cookie: a=b; c=d\r\n", b"X-a:\r\n", b"X-a: \r\n", b"X-a:  1 \t\r\n",
+                        b"X-a: 1\nX-b: 2\n", b"X-a: caf\xc3\xa9\r\n"):
+            for whole in (b"Host: localhost\r\n" + headers, headers + b"Host: localhost\r\n"):
+                answer = self.send(b"GET /health HTTP/1.1\r\n" + whole + b"\r\n" + self.hidden)
+                self.assertEqual(answer.count(b"HTTP/1.1 200"), 2, (whole, answer))
+        for options, text in ((("-X", "POST"), '"error"'), # with a length of 0, or without one
+                              (("--json", '{"content":"A"}'), '"tokens"'),
+                              (("--json", '{"content":"A"}', "-H", "Transfer-Encoding: chunked"),
+                               '"tokens"')):
+            done = subprocess.run(["curl", "-sS", *options, self.server.url + "/tokenize"],
+                                  check=True, capture_output=True, text=True, timeout=DEADLINE)
+            self.assertIn(text, done.stdout)
 
 
 class Keys(Scripted):
@@ -272,8 +346,39 @@ class Keys(Scripted):
         self.assertIn(str(self.file), self.fails("--api-key-file", str(self.file)))
         self.write("ann\n", 0o666)
         self.assertIn("chmod 600", self.fails("--api-key-file", str(self.file)))
+        self.write("ann\n", 0o620)
+        self.assertIn("its group may write", self.fails("--api-key-file", str(self.file)))
         self.write("ann\nb\u00e9\n")
         self.assertIn("line 2", self.fails("--api-key-file", str(self.file)))
+
+    def test_bad_lists(self):
+        """What no request could match is an error at the start, not 403 for ever."""
+        for option, good, *bad in (
+                ("--allowed-host", "chat.example", "https://chat.example", "*.corp.example",
+                 "chat.example/", "fd00::7"),
+                ("--cors", "https://chat.example", "chat.example", "https://*.corp.example",
+                 "https://chat.example/page", "localhost:3000")):
+            for word in bad:
+                text = self.fails(option, f"{good},{word}")
+                self.assertIn(f"{option}: '{word}'", text)
+                self.assertIn("write ", text)
+
+    def test_slots(self):
+        """A key sees the sessions of its own conversations."""
+        with Server(PROGRAM, self.folder.name, "--api-key-file", str(self.file)) as server:
+            ann, bob = ({"x-api-key": key} for key in ("ann", "bob"))
+            self.assertEqual(server.get("/slots", **ann), [])
+            self.cached(server, "ann", "A")
+            self.assertTrue(wait_until(lambda: server.get("/slots", **ann)))
+            self.assertEqual(server.get("/slots", **bob), [])
+            self.cached(server, "bob", "A longer question")
+            self.assertTrue(wait_until(lambda: server.get("/slots", **bob)))
+            one, two = (server.get("/slots", **key) for key in (ann, bob))
+            self.assertEqual((len(one), len(two)), (1, 1))
+            self.assertNotEqual(one[0]["id"], two[0]["id"])
+        with Server(PROGRAM, self.folder.name, "--api-key-file", str(self.file),
+                    "--share-prefixes") as server:
+            self.assertGreaterEqual(len(server.get("/slots", **ann)), 4)
 
     def test_file(self):
         with Server(PROGRAM, self.folder.name, "--api-key-file", str(self.file), "--api-key", "eve",
@@ -306,15 +411,19 @@ class Keys(Scripted):
                                    (("--host", "0.0.0.0", "--api-key", "ann"), False),
                                    (("--host", "localhost"), False), (("--cors", "*"), True),
                                    (("--host", "127.0.0.9"), False),
-                                   (("--allowed-host", "*"), True)):
+                                   (("--allowed-host", "*"), True),
+                                   (("--cors", "vscode-webview://*"), False)):
             with Server(PROGRAM, self.folder.name, *options) as server:
                 self.assertEqual("warning: " in server.lines(), is_warned, options)
         with Server(PROGRAM, self.folder.name, "--host", "0.0.0.0", "--allowed-host",
                     "box.lan,models.example.org") as server:
             for host, status in (("box.lan:80", 200), ("models.example.org", 200),
                                  ("192.168.1.7", 200), ("0.0.0.0:80", 200), ("evil.example", 403),
-                                 ("x.box.lan", 403)):
+                                 ("x.box.lan", 403), (socket.gethostname(), 200),
+                                 (socket.gethostname().split(".")[0] + ".local:80", 200),
+                                 (socket.gethostname() + ".evil.example", 403)):
                 self.assertEqual(self.status("GET", "/props", server, Host=host), status, host)
+        self.assertEqual(self.status("GET", "/props", Host=socket.gethostname() + "x"), 403)
 
     def test_prefixes_are_a_keys_own(self):
         """Neither usage nor time tells what others have sent: in memory, for branches, on disk."""
@@ -413,8 +522,12 @@ class Signals(Scripted):
             keys.chmod(0o600)
             pid, terminal = pty.fork()
             if pid == 0:
-                os.execv(PROGRAM, [PROGRAM, "serve", self.folder.name, "--port", "0", "--no-heat",
-                                   "--api-key-file", str(keys)])
+                try:
+                    os.execv(PROGRAM, [PROGRAM, "serve", self.folder.name, "--port", "0",
+                                       "--no-heat", "--api-key-file", str(keys)])
+                finally:
+                    os._exit(127)
+            self.addCleanup(end_child, pid)
             text = b""
             while b"listening on" not in text:
                 text += os.read(terminal, 4096)

@@ -162,6 +162,31 @@ class Reading(unittest.TestCase):
         self.assertEqual(status, 400, data[:300])
 
 
+class Allowed(unittest.TestCase):
+    def test_many_tools(self):
+        """tool_choice: the work grows with the sum of tools and allowed names, not the product."""
+        with Server(PROGRAM, NANO, "--request-memory", "1G") as server:
+            def work(n_names):
+                stat = pathlib.Path(f"/proc/{server.process.pid}/stat")
+                tools = [{"type": "function", "function": {"name": f"f{i}"}} for i in range(12000)]
+                names = [{"name": f"g{i}"} for i in range(n_names - 1)] + [{"name": "f5"}]
+                body = {"messages": [{"role": "user", "content": "A"}], "max_tokens": 1,
+                        "tools": tools, "tool_choice": {"type": "allowed_tools", "allowed_tools": {
+                            "mode": "auto", "tools": names}}}
+                before = int(stat.read_text("utf-8").rpartition(")")[2].split()[11])
+                status, answer = server.post("/v1/chat/completions", body)
+                after = int(stat.read_text("utf-8").rpartition(")")[2].split()[11])
+                self.assertEqual(status, 200, answer)
+                self.assertEqual(server.post("/tokenize", {"content": "A"})[0], 200)
+                return after - before, answer["usage"]["prompt_tokens"]
+
+            few, n_few = work(10)
+            many, n_many = work(35000)
+            self.assertEqual(n_few, n_many) # of all tools the one that is allowed stays
+            # In ticks of processor time. The product would be 3500 times as much.
+            self.assertLess(many, 20 * (few + 10), (few, many))
+
+
 class Stopping(unittest.TestCase):
     def test_while_reading(self):
         """A request that is being read does not keep the server from stopping."""

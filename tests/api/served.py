@@ -20,7 +20,12 @@ class Server:
         self.process = subprocess.Popen(
             [program, "serve", model, "--port", "0", "--no-heat", *options], stdout=self.log,
             stderr=self.log, env={**os.environ, "XDG_CACHE_HOME": self.cache.name, **environment})
-        self.port = self.wait_for_port()
+        try:
+            self.port = self.wait_for_port()
+        except BaseException:
+            self.process.kill() # nobody else knows it: there is no `with` yet
+            self.process.wait()
+            raise
         self.url = f"http://127.0.0.1:{self.port}"
 
     def lines(self):
