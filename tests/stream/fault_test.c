@@ -166,6 +166,7 @@ static struct fixture *set_up(unsigned n_marks, const char *lookahead)
     int rc = FM_ERR_BUDGET;
     /* A sanitizer keeps freed memory back, so the program may need more by now. */
     for (unsigned more_kib = 0; rc == FM_ERR_BUDGET; more_kib += 256) {
+        options.memory_bytes = 0;
         options.memory_bytes = tight_budget(&options) + 1024 * more_kib;
         rc = fm_model_open(model_path, &options, &f->model, &err);
     }
