@@ -41,6 +41,7 @@ struct forward {
     bool is_timed; /* the pass at hand */
     uint64_t lap_ns;
     struct batch_times times; /* of the layer at hand */
+    uint32_t planned_layer;   /* whose experts were computed last */
 };
 
 /* ---- memory: one block, carved in two passes by the same list ------------------------------- */
@@ -228,11 +229,52 @@ static bool all_given_up(const struct forward *f, const struct batch *batch)
     return s == f->step.n_segments;
 }
 
+static bool any_given_up(const struct forward *f, const struct batch *batch)
+{
+    uint32_t s = 0;
+    while (s < f->step.n_segments && !is_given_up(f, batch, s))
+        s++;
+    return s < f->step.n_segments;
+}
+
+/* Gives up the segments whose rows chose an expert that cannot be read: the others have no use for
+ * it, and no row depends on another. What the expert's rows get from this layer is never read. */
+static void fail_expert(const struct forward *f, const struct batch *batch, uint32_t expert,
+                        const struct batch_fault *fault)
+{
+    const struct expert_groups *g = &f->groups;
+    uint32_t p = g->start[expert];
+    for (uint32_t s = 0; s < f->step.n_segments; s++) {
+        const uint32_t end = f->segments[s].first_row + f->segments[s].n_rows;
+        const bool has_rows = p < g->start[expert + 1] && g->rows[p] < end;
+        if (has_rows)
+            batch->hooks.fault(batch->hooks.ctx, f->in_batch[s], fault);
+        while (p < g->start[expert + 1] && g->rows[p] < end)
+            p++;
+    }
+}
+
+/* The experts of the last plan were computed while their checksums were, too. Those that turn out
+ * to be damaged are found here: before rows change their places or choose other experts, and before
+ * anybody sees what came of them. */
+static void verify_experts(struct forward *f, const struct batch *batch)
+{
+    struct batch_fault fault = {.layer = (int)f->planned_layer};
+    uint32_t index;
+    while (f->cache != NULL && expert_cache_verify(f->cache, &index, &fault.err) < 0) {
+        fault.expert = (int)f->groups.chosen[index].expert;
+        fail_expert(f, batch, (uint32_t)fault.expert, &fault);
+    }
+}
+
 /* Rows do not depend on each other: those that stay move up and go on. */
 static void drop_given_up(struct forward *f, const struct batch *batch)
 {
     const size_t row_bytes = f->model->shape.hidden * sizeof(float);
     uint32_t n = 0, n_rows = 0;
+    if (!any_given_up(f, batch))
+        return;
+    verify_experts(f, batch);
     for (uint32_t s = 0; s < f->step.n_segments; s++) {
         struct backend_segment segment = f->segments[s];
         if (is_given_up(f, batch, s))
@@ -285,14 +327,17 @@ static void fail_row(const struct forward *f, const struct batch *batch, uint32_
 
 /* The first row of a segment with a value that is not finite ends it here, where the layer is
  * known: later rows and layers only show the consequences. One pass over the rows of a layer costs
- * less than a thousandth of computing them. */
-static void check_rows(const struct forward *f, const struct batch *batch, int layer)
+ * less than a thousandth of computing them. A damaged expert is blamed before its layer is. */
+static void check_rows(struct forward *f, const struct batch *batch, int layer)
 {
     const size_t hidden = f->model->shape.hidden;
     for (uint32_t s = 0; s < f->step.n_segments; s++) {
         const float *x = f->step.x + f->segments[s].first_row * hidden;
         uint32_t row = 0;
         if (fmath_all_finite(x, f->segments[s].n_rows * hidden))
+            continue;
+        verify_experts(f, batch);
+        if (is_given_up(f, batch, s))
             continue;
         while (fmath_all_finite(x + row * hidden, hidden))
             row++;
@@ -450,23 +495,6 @@ static void sweep_ahead(struct forward *f, uint32_t layer)
         expert_cache_sweep(f->cache, expert_layer);
 }
 
-/* Gives up the segments whose rows chose an expert that cannot be read: the others have no use for
- * it, and no row depends on another. What the expert's rows get from this layer is never read. */
-static void fail_expert(const struct forward *f, const struct batch *batch, uint32_t expert,
-                        const struct batch_fault *fault)
-{
-    const struct expert_groups *g = &f->groups;
-    uint32_t p = g->start[expert];
-    for (uint32_t s = 0; s < f->step.n_segments; s++) {
-        const uint32_t end = f->segments[s].first_row + f->segments[s].n_rows;
-        const bool has_rows = p < g->start[expert + 1] && g->rows[p] < end;
-        if (has_rows)
-            batch->hooks.fault(batch->hooks.ctx, f->in_batch[s], fault);
-        while (p < g->start[expert + 1] && g->rows[p] < end)
-            p++;
-    }
-}
-
 /* Computes the experts of the plan: those that are there, and the shared one, while bytes travel;
  * then each as it lands. Ends early when every segment is given up. */
 static void run_plan(struct forward *f, const struct batch *batch, uint32_t layer)
@@ -506,6 +534,7 @@ static void run_experts(struct forward *f, const struct batch *batch, uint32_t l
     show_routes(f, batch, layer);
     group_rows(f);
     const uint32_t n_tokens = count_uses(f, batch);
+    f->planned_layer = layer;
     expert_cache_begin(f->cache, expert_layer, n_tokens, f->groups.chosen, f->groups.n_chosen);
     if (f->lookahead.is_on)
         look_ahead(f, layer, expert_layer);
@@ -645,6 +674,8 @@ static void run_layers(struct forward *f, const struct batch *batch)
         begin_times(f);
         f->arch->mix(&f->step, layer);
         f->times.mix_ns = lap(f);
+        verify_experts(f, batch); /* those of the layer before */
+        f->times.wait_ns = lap(f);
         if (f->arch->expert_layer(f->model->arch, layer) == ARCH_NO_EXPERTS) {
             f->arch->dense(&f->step, layer);
             f->times.compute_ns = lap(f);
@@ -679,6 +710,7 @@ void forward_run(struct forward *f, const struct batch *batch)
         run_token(f, batch);
     else
         run_layers(f, batch);
+    verify_experts(f, batch);
     drop_given_up(f, batch);
     if (f->step.n_segments == 0)
         return;

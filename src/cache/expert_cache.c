@@ -8,26 +8,48 @@
 
 /* ---- reads ----------------------------------------------------------------------------------- */
 
-/* Runs on a reader thread. */
-static void slot_landed(struct expert_read *read, bool ok)
+static uint32_t slot_of(const struct expert_cache *cache, const struct expert_read *read)
 {
-    struct expert_cache *cache = read->ctx;
     const uint64_t at = (uint64_t)((const char *)read->dst - cache->memory);
-    const uint32_t i = (uint32_t)(at / cache->model->expert_slot_bytes);
-    const uint32_t number = (uint32_t)(read - cache->reads);
+    return (uint32_t)(at / cache->model->expert_slot_bytes);
+}
+
+/* With the lock held: a slot's read has come so far. */
+static void list_landed(struct expert_cache *cache, uint32_t i, enum slot_state state)
+{
     struct slot *slot = &cache->slots[i];
-    uint32_t next = NO_SLOT;
-    pthread_mutex_lock(&cache->lock);
-    slot->state = ok ? SLOT_READY : SLOT_FAILED;
+    slot->state = state;
+    pthread_cond_signal(&cache->has_landed);
+    if (slot->is_listed)
+        return; /* it landed a moment ago, and nobody has looked yet */
+    slot->is_listed = true;
     slot->next = NO_SLOT;
     if (cache->last_landed != NO_SLOT)
         cache->slots[cache->last_landed].next = i;
     else
         cache->first_landed = i;
     cache->last_landed = i;
+}
+
+/* Runs on a reader thread. */
+static void slot_landed(struct expert_read *read)
+{
+    struct expert_cache *cache = read->ctx;
+    pthread_mutex_lock(&cache->lock);
+    list_landed(cache, slot_of(cache, read), SLOT_LANDED);
+    pthread_mutex_unlock(&cache->lock);
+}
+
+/* Runs on a reader thread. */
+static void slot_done(struct expert_read *read, bool ok)
+{
+    struct expert_cache *cache = read->ctx;
+    const uint32_t number = (uint32_t)(read - cache->reads);
+    uint32_t next = NO_SLOT;
+    pthread_mutex_lock(&cache->lock);
+    list_landed(cache, slot_of(cache, read), ok ? SLOT_READY : SLOT_FAILED);
     if (number >= READS_NEEDED)
         next = background_next(cache, number);
-    pthread_cond_signal(&cache->has_landed);
     pthread_mutex_unlock(&cache->lock);
     if (next != NO_SLOT)
         cache_submit(cache, number, next, READ_GUESSED);
@@ -42,7 +64,8 @@ void cache_submit(struct expert_cache *cache, uint32_t read, uint32_t i,
     r->expert = cache->slots[i].expert;
     r->dst = slot_memory(cache, i);
     r->urgency = urgency;
-    r->done = slot_landed;
+    r->landed = urgency == READ_NEEDED ? slot_landed : NULL;
+    r->done = slot_done;
     r->ctx = cache;
     expert_store_submit(cache->store, r);
 }
@@ -101,45 +124,85 @@ static void keep_guess(struct expert_cache *cache, uint32_t i)
     release(cache, i);
 }
 
-/* With the lock held. */
-static uint32_t pop_landed(struct expert_cache *cache)
+/* A slot that was handed out before its checksum was known. A damaged one waits to be reported. */
+static void end_check(struct expert_cache *cache, uint32_t i)
+{
+    struct slot *slot = &cache->slots[i];
+    slot->is_unverified = false;
+    cache->plan.n_unverified--;
+    if (slot->state == SLOT_FAILED) {
+        slot->next = cache->plan.first_damaged;
+        cache->plan.first_damaged = i;
+        return;
+    }
+    cache->idle_reads[cache->n_idle_reads++] = slot->read;
+    if (!slot->is_current)
+        release(cache, i);
+}
+
+/* With the lock held; whether it is still to be verified. */
+static uint32_t pop_landed(struct expert_cache *cache, bool *is_unverified)
 {
     const uint32_t i = cache->first_landed;
     if (i == NO_SLOT)
         return i;
+    cache->slots[i].is_listed = false;
+    *is_unverified = cache->slots[i].state == SLOT_LANDED;
     cache->first_landed = cache->slots[i].next;
     if (cache->first_landed == NO_SLOT)
         cache->last_landed = NO_SLOT;
     return i;
 }
 
-/* A slot of the plan whose read is done, the first to land first; NO_SLOT when there is none and
- * `polls`. Guesses that have landed are put into the order. */
+/* A slot that has landed; waits for one unless `polls`, which may find none. */
+static uint32_t wait_for_landed(struct expert_cache *cache, bool polls, bool *is_unverified)
+{
+    pthread_mutex_lock(&cache->lock);
+    if (!polls && cache->first_landed == NO_SLOT) {
+        const uint64_t begin_ns = plat_now_ns();
+        while (cache->first_landed == NO_SLOT)
+            pthread_cond_wait(&cache->has_landed, &cache->lock);
+        if (cache->plan.is_open || cache->plan.n_unverified > 0)
+            cache->stats.wait_ns += plat_now_ns() - begin_ns;
+    }
+    const uint32_t i = pop_landed(cache, is_unverified);
+    pthread_mutex_unlock(&cache->lock);
+    return i;
+}
+
+/* Takes up what has landed but is not to be handed out: guesses are put into the order, and those
+ * handed out before are verified by now. False for a slot that the plan waits for. */
+static bool put_away(struct expert_cache *cache, uint32_t i, bool is_unverified)
+{
+    struct slot *slot = &cache->slots[i];
+    if (slot->is_unverified) {
+        end_check(cache, i);
+        return true;
+    }
+    if (slot->read < READS_NEEDED && !is_unverified)
+        cache->idle_reads[cache->n_idle_reads++] = slot->read;
+    if (slot->is_wanted)
+        return false;
+    keep_guess(cache, i);
+    return true;
+}
+
+/* A slot of the plan that has landed, the first to land first; NO_SLOT when there is none and
+ * `polls`. */
 static uint32_t take_landed(struct expert_cache *cache, bool polls)
 {
-    uint64_t begin_ns = 0;
-    for (;;) {
-        pthread_mutex_lock(&cache->lock);
-        if (!polls && cache->first_landed == NO_SLOT && begin_ns == 0)
-            begin_ns = plat_now_ns();
-        while (!polls && cache->first_landed == NO_SLOT)
-            pthread_cond_wait(&cache->has_landed, &cache->lock);
-        const uint32_t i = pop_landed(cache);
-        pthread_mutex_unlock(&cache->lock);
+    bool is_unverified = false;
+    uint32_t i;
+    do {
+        i = wait_for_landed(cache, polls, &is_unverified);
         if (i == NO_SLOT)
             return i;
-        if (cache->slots[i].read < READS_NEEDED)
-            cache->idle_reads[cache->n_idle_reads++] = cache->slots[i].read;
-        if (!cache->slots[i].is_wanted) {
-            keep_guess(cache, i);
-            continue;
-        }
-        if (begin_ns != 0)
-            cache->stats.wait_ns += plat_now_ns() - begin_ns;
-        cache->plan.n_in_flight--;
-        cache->slots[i].is_wanted = false;
-        return i;
-    }
+    } while (put_away(cache, i, is_unverified));
+    cache->plan.n_in_flight--;
+    cache->slots[i].is_wanted = false;
+    cache->slots[i].is_unverified = is_unverified;
+    cache->plan.n_unverified += is_unverified;
+    return i;
 }
 
 static void collect_guesses(struct expert_cache *cache)
@@ -149,12 +212,14 @@ static void collect_guesses(struct expert_cache *cache)
     (void)none;
 }
 
-static void wait_for_guess(struct expert_cache *cache)
+/* Waits until a slot that the plan does not wait for can be put away. */
+static void wait_for_other(struct expert_cache *cache)
 {
-    pthread_mutex_lock(&cache->lock);
-    while (cache->first_landed == NO_SLOT)
-        pthread_cond_wait(&cache->has_landed, &cache->lock);
-    pthread_mutex_unlock(&cache->lock);
+    bool is_unverified = false;
+    const uint32_t i = wait_for_landed(cache, false, &is_unverified);
+    const bool is_put_away = put_away(cache, i, is_unverified);
+    assert(is_put_away);
+    (void)is_put_away;
     collect_guesses(cache);
 }
 
@@ -222,10 +287,12 @@ void expert_cache_begin(struct expert_cache *cache, uint32_t layer, uint32_t n_t
 {
     struct plan *plan = &cache->plan;
     assert(!plan->is_open && n <= cache->n_experts);
+    assert(plan->n_unverified == 0 && plan->first_damaged == NO_SLOT);
     collect_guesses(cache);
     uint32_t *hit_slots = plan->hit_slots, *missing = plan->missing;
     *plan = (struct plan){.is_open = true, .layer = layer, .uses = uses, .hit_slots = hit_slots,
-                          .missing = missing, .current = plan->current};
+                          .missing = missing, .current = plan->current,
+                          .first_damaged = NO_SLOT};
     for (uint32_t i = 0; n_tokens == 1 && i < n; i++)
         if (uses[i].n_uses > 0)
             ghosts_count(&cache->ghosts, layer, uses[i].expert);
@@ -254,8 +321,12 @@ void expert_cache_begin(struct expert_cache *cache, uint32_t layer, uint32_t n_t
 static void release_current(struct expert_cache *cache)
 {
     struct plan *plan = &cache->plan;
-    for (uint32_t i = 0; i < plan->n_current; i++)
-        release(cache, plan->current[i]);
+    for (uint32_t i = 0; i < plan->n_current; i++) {
+        struct slot *slot = &cache->slots[plan->current[i]];
+        slot->is_current = false;
+        if (!slot->is_unverified && slot->state == SLOT_READY)
+            release(cache, plan->current[i]);
+    }
     plan->n_current = 0;
 }
 
@@ -263,6 +334,7 @@ static void hand_out(struct expert_cache *cache, uint32_t slot, struct expert_it
                      uint32_t *n)
 {
     cache->plan.current[cache->plan.n_current++] = slot;
+    cache->slots[slot].is_current = true;
     items[(*n)++] = (struct expert_item){cache->slots[slot].plan_index, slot_memory(cache, slot)};
 }
 
@@ -272,13 +344,14 @@ static int take_outcome(struct expert_cache *cache, uint32_t i, struct expert_it
                         uint32_t *n, struct fm_error *err)
 {
     struct slot *slot = &cache->slots[i];
-    if (slot->state == SLOT_FAILED && slot->read >= READS_NEEDED) {
+    const bool has_failed = !slot->is_unverified && slot->state == SLOT_FAILED;
+    if (has_failed && slot->read >= READS_NEEDED) {
         cache->plan.missing[cache->plan.n_missing++] = slot->plan_index;
         cache_make_empty(cache, i);
         start_reads(cache);
         return 0;
     }
-    if (slot->state == SLOT_FAILED) {
+    if (has_failed) {
         items[*n] = (struct expert_item){.index = slot->plan_index};
         int rc = expert_store_explain(cache->store, &cache->reads[slot->read], err);
         cache_make_empty(cache, i);
@@ -289,6 +362,19 @@ static int take_outcome(struct expert_cache *cache, uint32_t i, struct expert_it
     return 0;
 }
 
+/* One of the experts that were handed out and turned out to be damaged. */
+static int report_damaged(struct expert_cache *cache, uint32_t *index, struct fm_error *err)
+{
+    const uint32_t i = cache->plan.first_damaged;
+    const struct slot *slot = &cache->slots[i];
+    cache->plan.first_damaged = slot->next;
+    *index = slot->plan_index;
+    int rc = expert_store_explain(cache->store, &cache->reads[slot->read], err);
+    cache->idle_reads[cache->n_idle_reads++] = slot->read;
+    cache_make_empty(cache, i);
+    return rc;
+}
+
 int expert_cache_next(struct expert_cache *cache, bool polls, struct expert_item *items,
                       uint32_t most, uint32_t *n, struct fm_error *err)
 {
@@ -296,13 +382,17 @@ int expert_cache_next(struct expert_cache *cache, bool polls, struct expert_item
     assert(plan->is_open && most > 0);
     *n = 0;
     release_current(cache);
+    if (plan->first_damaged != NO_SLOT)
+        return report_damaged(cache, &items[0].index, err);
     start_reads(cache);
     while (*n < most && plan->next_hit < plan->n_hits)
         hand_out(cache, plan->hit_slots[plan->next_hit++], items, n);
     while (*n < most && (plan->n_in_flight > 0 || plan->next_missing < plan->n_missing)) {
         const bool waits = !polls && *n == 0;
         if (plan->n_in_flight == 0 && waits) {
-            wait_for_guess(cache); /* guesses have all the slots: one of them becomes a victim */
+            wait_for_other(cache); /* others have all the slots: one of them becomes a victim */
+            if (plan->first_damaged != NO_SLOT)
+                return report_damaged(cache, &items[0].index, err);
             start_reads(cache);
             continue;
         }
@@ -325,12 +415,22 @@ void expert_cache_end(struct expert_cache *cache)
         release(cache, plan->hit_slots[plan->next_hit++]);
     while (plan->n_in_flight > 0) {
         const uint32_t i = take_landed(cache, false);
+        if (cache->slots[i].is_unverified)
+            continue;
         if (cache->slots[i].state == SLOT_FAILED)
             cache_make_empty(cache, i);
         else
             release(cache, i);
     }
     plan->is_open = false;
+}
+
+int expert_cache_verify(struct expert_cache *cache, uint32_t *index, struct fm_error *err)
+{
+    assert(!cache->plan.is_open);
+    while (cache->plan.n_unverified > 0)
+        wait_for_other(cache);
+    return cache->plan.first_damaged != NO_SLOT ? report_damaged(cache, index, err) : 0;
 }
 
 void expert_cache_resident(struct expert_cache *cache, uint32_t layer, bool *resident)
@@ -414,7 +514,7 @@ bool expert_cache_shrink(struct expert_cache *cache, uint64_t move_bytes)
 void expert_cache_settle(struct expert_cache *cache)
 {
     while (!expert_cache_shrink(cache, UINT64_MAX))
-        wait_for_guess(cache);
+        wait_for_other(cache);
 }
 
 static uint32_t floor_of(const struct model *model, uint32_t n_slots)
@@ -490,6 +590,7 @@ static int allocate(struct expert_cache *cache, struct fm_error *err)
 static void fill_lists(struct expert_cache *cache)
 {
     cache->first_landed = cache->last_landed = NO_SLOT;
+    cache->plan.first_damaged = NO_SLOT;
     for (uint32_t i = 0; i < cache->n_slots; i++)
         cache->slots[i].next = i + 1 < cache->n_slots ? i + 1 : NO_SLOT; /* all are empty */
     for (uint32_t i = 0; i < READS_NEEDED; i++)

@@ -4,6 +4,9 @@
  * end closes the plan. An expert that was asked for is always the expert that is handed out; one
  * that cannot be read is reported by next, and the plan goes on with the others.
  *
+ * An expert is handed out when its bytes have landed, while its checksum is still computed: what
+ * comes of it counts only when verify has found nothing wrong with it.
+ *
  * A plan may name more experts than there are slots: handing out the next experts releases those
  * before them, and their slots are reused.
  *
@@ -59,12 +62,18 @@ struct expert_item {
  * when there is more to come or was just handed out, 0 when all have been handed out before. A
  * negative code when an expert could not be read: items[*n].index is that expert, the *n items
  * before it are ready, and the plan goes on with the next call. Such an expert is reported once;
- * the next plan that names it reads it again. */
+ * the next plan that names it reads it again. It may have been handed out before. */
 int expert_cache_next(struct expert_cache *cache, bool polls, struct expert_item *items,
                       uint32_t most, uint32_t *n, struct fm_error *err);
 
 /* Always called after begin, also when experts are left; waits for its reads still under way. */
 void expert_cache_end(struct expert_cache *cache);
+
+/* Always called after end and before the next begin; what was computed since may go on meanwhile.
+ * Waits until the checksums of all experts that were handed out are known. 0 when they are right;
+ * a negative code for one that is not, whose index into the uses given to begin is *index: then
+ * there may be more, and it is called again. */
+int expert_cache_verify(struct expert_cache *cache, uint32_t *index, struct fm_error *err);
 
 /* ---- guesses --------------------------------------------------------------------------------- */
 

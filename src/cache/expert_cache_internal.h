@@ -23,6 +23,7 @@ enum slot_state {
     SLOT_EMPTY,
     SLOT_QUEUED,  /* to be read in the background: has an expert and no bytes */
     SLOT_READING, /* its read is under way */
+    SLOT_LANDED,  /* its bytes are there, and it is not known yet whether they are the expert's */
     SLOT_READY,   /* holds an expert */
     SLOT_FAILED,  /* its read has failed */
 };
@@ -31,11 +32,14 @@ struct slot {
     enum slot_state state;
     bool is_ordered; /* among the victims: ready, and no plan has pinned it */
     bool is_wanted;  /* by the plan, which waits for it */
+    bool is_current; /* handed out last */
+    bool is_unverified; /* handed out, or no longer wanted, before its checksum was known */
+    bool is_listed;     /* among the landed slots */
     bool is_guess;   /* read by guess and not used since */
     bool is_ahead;   /* while queued: among the guesses */
     uint32_t layer, expert;
     uint32_t plan_index; /* while wanted or pinned; while queued its place there */
-    uint32_t next;       /* in the list of landed slots, or of empty ones */
+    uint32_t next;       /* in the list of landed slots, of damaged ones or of empty ones */
     uint32_t read;       /* while it is being read */
 };
 
@@ -49,6 +53,8 @@ struct plan {
     uint32_t *missing; /* [n_missing]: indices into uses */
     uint32_t n_missing, next_missing;
     uint32_t n_in_flight;
+    uint32_t n_unverified; /* these two also when the plan is closed, until it is verified */
+    uint32_t first_damaged;
     uint32_t *current; /* [n_current]: the slots handed out last */
     uint32_t n_current;
 };
@@ -89,8 +95,8 @@ struct expert_cache {
     uint32_t idle_reads[READS_NEEDED];   /* a stack */
     uint32_t n_idle_reads;
 
-    /* The lock covers what reader threads touch: a slot's way from QUEUED to READING to READY or
-     * FAILED, the landed list and the background. Everything else belongs to the thread
+    /* The lock covers what reader threads touch: a slot's way from QUEUED to READING to LANDED to
+     * READY or FAILED, the landed list and the background. Everything else belongs to the thread
      * that drives the plans. */
     pthread_mutex_t lock;
     pthread_cond_t has_landed;

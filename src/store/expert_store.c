@@ -35,7 +35,7 @@ struct expert_store {
 #define BAD_CHECKSUM INT64_MIN
 #define FILE_CHANGED (INT64_MIN + 1)
 
-/* Of expert_read.landed: a thread takes up the pieces that have landed. */
+/* Of expert_read.pieces: a thread takes up the pieces that have landed. */
 #define IS_TAKING (1u << 31)
 _Static_assert(EXPERT_MAX_OPS < 31, "a bit for each piece");
 
@@ -272,15 +272,28 @@ static void check(struct expert_read *read)
     (is_first ? log_warn : log_info)("store", "%s; read ahead and dropped", err.text);
 }
 
+/* Whether the rows of a matrix still have to change places. */
+static bool needs_interleaving(const struct expert_read *read, unsigned matrix)
+{
+    const struct record_matrix *m = &layer_of(read)->record.matrices[matrix];
+    return read->store->interleaves && m->is_interleaved && !m->lies_interleaved;
+}
+
 /* Here, on the thread whose read was the last, while others still travel. */
 static void interleave(const struct expert_read *read)
 {
-    const struct expert_layer *layer = &read->store->model->expert_layers[read->expert_layer];
-    for (unsigned m = 0; m < EXPERT_MATRICES; m++) {
-        const struct record_matrix *matrix = &layer->record.matrices[m];
-        if (matrix->is_interleaved && !matrix->lies_interleaved)
-            record_interleave(matrix, read->dst);
-    }
+    for (unsigned m = 0; m < EXPERT_MATRICES; m++)
+        if (needs_interleaving(read, m))
+            record_interleave(&layer_of(read)->record.matrices[m], read->dst);
+}
+
+/* Whether the bytes can be used before their checksum is known. */
+static bool is_verified_late(const struct expert_read *read)
+{
+    bool is_late = read->store->checks && layer_of(read)->sums != NULL;
+    for (unsigned m = 0; m < EXPERT_MATRICES; m++)
+        is_late &= !needs_interleaving(read, m);
+    return is_late;
 }
 
 static void finish(struct expert_read *read)
@@ -290,7 +303,7 @@ static void finish(struct expert_read *read)
     if (read->hash != NULL)
         __atomic_store_n(&read->hash->is_taken, false, __ATOMIC_RELEASE);
     const bool ok = !has_failed(read);
-    if (ok && read->store->interleaves)
+    if (ok)
         interleave(read);
     read->done(read, ok);
 }
@@ -299,7 +312,7 @@ static void finish(struct expert_read *read)
  * the last one finishes the read. Once IS_TAKING is cleared, `read` may be gone. */
 static void take_landed(struct expert_read *read)
 {
-    uint32_t landed = __atomic_load_n(&read->landed, __ATOMIC_ACQUIRE);
+    uint32_t landed = __atomic_load_n(&read->pieces, __ATOMIC_ACQUIRE);
     do {
         while (read->n_taken < read->n_ops && (landed >> read->n_taken & 1) != 0) {
             hash_piece(read, read->n_taken);
@@ -309,7 +322,7 @@ static void take_landed(struct expert_read *read)
             finish(read);
             return;
         }
-    } while (!__atomic_compare_exchange_n(&read->landed, &landed, landed & ~IS_TAKING, false,
+    } while (!__atomic_compare_exchange_n(&read->pieces, &landed, landed & ~IS_TAKING, false,
                                           __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
 }
 
@@ -327,8 +340,12 @@ static void piece_done(struct read_op *op, int64_t result)
                                         __ATOMIC_RELAXED))
             read->failed_result = result;
     }
+    /* Nobody finishes the read before the bit of this piece is set. */
+    const bool is_last = __atomic_sub_fetch(&read->n_left, 1, __ATOMIC_ACQ_REL) == 0;
+    if (is_last && read->landed != NULL && !has_failed(read) && is_verified_late(read))
+        read->landed(read);
     const uint32_t before =
-        __atomic_fetch_or(&read->landed, 1u << mine | IS_TAKING, __ATOMIC_ACQ_REL);
+        __atomic_fetch_or(&read->pieces, 1u << mine | IS_TAKING, __ATOMIC_ACQ_REL);
     if ((before & IS_TAKING) == 0)
         take_landed(read);
 }
@@ -372,7 +389,8 @@ void expert_store_submit(struct expert_store *store, struct expert_read *read)
     assert(layer->sums == NULL || n_extents == 1); /* its pieces follow each other */
     read->failed_op = -1; /* all of it published to the reader threads by submit's lock */
     read->n_ops = n;
-    read->landed = 0;
+    read->n_left = n;
+    read->pieces = 0;
     read->n_taken = 0;
     read->hash = NULL;
     /* After the last submit `read` may be gone. */

@@ -1,8 +1,13 @@
 /* The expert store: reads whole experts. It has no cache and no policy: `submit` starts a read
  * into memory of the caller's, and `done` is called exactly once when all pieces have landed or
- * the last of them has failed.
+ * the last of them has failed, and what landed has been verified. Verifying takes time that the
+ * caller may use: `landed`, where there is one, is called when all bytes are in place and only the
+ * checksum is still to be compared. From then on both only read the destination, and what is
+ * computed from it counts once `done` has said so. `landed` is not called where a piece failed,
+ * where nothing remains to be done but to call `done`, and where the bytes are still to change
+ * (expert_store_interleave).
  *
- * The request and its destination belong to the caller until `done`, which runs on a reader
+ * The request and its destination belong to the caller until `done`. Both callbacks run on a reader
  * thread and must not block. submit may be called from any thread. */
 #ifndef FLASHMOE_STORE_EXPERT_STORE_H
 #define FLASHMOE_STORE_EXPERT_STORE_H
@@ -23,6 +28,7 @@ struct expert_read {
     uint32_t expert_layer, expert; /* index into model->expert_layers; expert of it */
     void *dst;                     /* [record.bytes] */
     enum read_urgency urgency;
+    void (*landed)(struct expert_read *read); /* may be NULL */
     void (*done)(struct expert_read *read, bool ok);
     void *ctx;
 
@@ -30,7 +36,8 @@ struct expert_read {
     struct expert_store *store;
     struct read_op ops[EXPERT_MAX_OPS];
     unsigned n_ops;
-    uint32_t landed;  /* atomic: a bit for each piece that has landed, and IS_TAKING */
+    uint32_t n_left;  /* atomic: pieces on their way */
+    uint32_t pieces;  /* atomic: a bit for each piece that has landed, and IS_TAKING */
     unsigned n_taken; /* pieces hashed, from the first on; of the thread that has set IS_TAKING */
     struct store_hash *hash; /* of the pieces taken; NULL: none, or all at once at the end */
     int failed_op;           /* atomic: -1, or the index of a failed piece */

@@ -316,6 +316,8 @@ static int run_plan_beside(struct fixture *f, const struct plan *plan, uint32_t 
     if (rc == 0)
         assert_int_equal(n, plan->n);
     expert_cache_end(f->cache);
+    uint32_t damaged;
+    assert_int_equal(expert_cache_verify(f->cache, &damaged, &err), 0);
     return rc;
 }
 

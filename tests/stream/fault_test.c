@@ -1,10 +1,12 @@
 /* fault_test MODEL: sessions of a batch some of whose experts cannot be read, or hold values that
- * are not finite. Those sessions fail whose tokens chose such an expert, each with a reason of its
+ * are not finite. fault_test MODEL pack: the same with a packed copy, whose experts may also be
+ * damaged: checksums come late, so that what is damaged has been computed with by then. Those sessions fail whose tokens chose such an expert, each with a reason of its
  * own. The others give the bits that each gives alone. When the experts can be read again, the
  * failed sessions go on as if nothing had happened.
  *
  * Faults are put in where a reader turns what the system answered into the operation's result
- * (op_span_finish, replaced when this is linked). The expert is known from the operation. */
+ * (op_span_finish, replaced when this is linked). The expert is known from the operation. Checksums
+ * are made late in packed_sum_of, which is replaced too. */
 #include <errno.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -14,6 +16,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -29,10 +33,11 @@
 #define MAX_EXPERTS 64
 
 static const char *model_path;
+static bool has_checksums;
 
 /* ---- faults ---------------------------------------------------------------------------------- */
 
-enum fault { FAULT_NONE, FAULT_EIO, FAULT_SHORT, FAULT_NAN, FAULT_INFINITY };
+enum fault { FAULT_NONE, FAULT_EIO, FAULT_SHORT, FAULT_DAMAGE, FAULT_NAN, FAULT_INFINITY };
 
 static struct {
     pthread_mutex_t lock;
@@ -68,11 +73,33 @@ int64_t __wrap_op_span_finish(const struct read_op *op, const struct op_span *sp
     if (fault == FAULT_SHORT)
         result /= 2;
     result = __real_op_span_finish(op, span, result);
+    if (fault == FAULT_DAMAGE)
+        ((char *)op->dst)[op->bytes / 2] ^= 0x40;
     if (fault == FAULT_NAN)
         fill(op->dst, op->bytes, 0x7fc0); /* bf16, which the checkpoints are in */
     if (fault == FAULT_INFINITY)
         fill(op->dst, op->bytes, 0x7f80);
     return result;
+}
+
+void __real_packed_sum_of(const void *data, size_t bytes, struct packed_sum *sum);
+void __wrap_packed_sum_of(const void *data, size_t bytes, struct packed_sum *sum);
+
+void __wrap_packed_sum_of(const void *data, size_t bytes, struct packed_sum *sum)
+{
+    const struct timespec nap = {0, 300000};
+    pthread_mutex_lock(&faults.lock);
+    const bool is_late = faults.n_left > 0;
+    pthread_mutex_unlock(&faults.lock);
+    if (is_late)
+        (void)nanosleep(&nap, NULL);
+    __real_packed_sum_of(data, bytes, sum);
+}
+
+/* What a session is told whose expert has this fault. */
+static int code_of(enum fault fault)
+{
+    return fault == FAULT_EIO || fault == FAULT_SHORT ? FM_ERR_IO : FM_ERR_FORMAT;
 }
 
 static void repair(void)
@@ -290,10 +317,11 @@ static void has_reason(const struct fixture *f, unsigned i, const struct fm_batc
 {
     const struct fm_failure *why = fm_session_failure(f->sessions[i]);
     char name[64];
-    assert_int_equal(item->rc, FM_ERR_IO);
-    assert_int_equal(why->code, FM_ERR_IO);
+    assert_int_equal(item->rc, why->code);
     assert_true(why->layer >= 0 && why->expert >= 0);
-    assert_true(faults.broken[index_of(f, (unsigned)why->layer)][why->expert] != FAULT_NONE);
+    const enum fault fault = faults.broken[index_of(f, (unsigned)why->layer)][why->expert];
+    assert_true(fault != FAULT_NONE);
+    assert_int_equal(why->code, code_of(fault));
     assert_true(f->texts[i].uses[why->layer][why->expert]);
     (void)snprintf(name, sizeof name, "expert %d of layer %d", why->expert, why->layer);
     assert_non_null(strstr(why->text, name));
@@ -323,7 +351,7 @@ static unsigned run_batch(struct fixture *f, struct fm_batch_item *items, unsign
             n_failed++;
         }
     }
-    assert_int_equal(rc, n_failed > 0 ? FM_ERR_IO : 0);
+    assert_int_equal(rc, n_failed > 0 ? items[first].rc : 0);
     if (n_failed > 0)
         assert_string_equal(err.text, fm_session_failure(f->sessions[first])->text);
     return n_failed;
@@ -362,6 +390,7 @@ static bool find_expert(struct fixture *f, unsigned *layer, unsigned *expert)
 static void test_random_experts(void **state)
 {
     (void)state;
+    static const enum fault kinds[] = {FAULT_EIO, FAULT_SHORT, FAULT_DAMAGE, FAULT_NAN};
     unsigned n_seen[2] = {0, 0};
     for (unsigned n_marks = 0; n_marks <= 4; n_marks += 2) {
         struct fixture *f = set_up(n_marks, "off"); /* what a guess reads would be no fault later */
@@ -377,7 +406,7 @@ static void test_random_experts(void **state)
             }
             next_items(f, items, n_new);
             for (unsigned n = 1 + draw(f, 3); n > 0 && find_expert(f, &layer, &expert); n--)
-                break_expert(index_of(f, layer), expert, draw(f, 2) == 0 ? FAULT_EIO : FAULT_SHORT,
+                break_expert(index_of(f, layer), expert, kinds[draw(f, has_checksums ? 4 : 2)],
                              UINT32_MAX);
             const unsigned n_failed = run_batch(f, items, N_TOGETHER);
             n_seen[0] += N_TOGETHER - n_failed;
@@ -437,7 +466,8 @@ static void test_two_experts_of_a_layer(void **state)
             continue;
         n_found++;
         for (int i = 0; i < 2; i++)
-            break_expert(index_of(f, layer), experts[i], FAULT_EIO, UINT32_MAX);
+            break_expert(index_of(f, layer), experts[i],
+                         has_checksums ? FAULT_DAMAGE : FAULT_EIO, UINT32_MAX);
         assert_int_equal(run_batch(f, items, N_TOGETHER), 2);
         for (int i = 0; i < 2; i++) {
             assert_int_equal(fm_session_failure(f->sessions[i])->layer, (int)layer);
@@ -557,11 +587,30 @@ static void test_values_that_are_not_finite(void **state)
     assert_true(n_seen[0] > 0 && n_seen[1] > 0);
 }
 
+/* A packed copy with the same bits in a folder that is removed at the end. */
+static int run_packed(const struct CMUnitTest *tests, size_t n)
+{
+    char folder[] = "fault-test-XXXXXX", packed[64], command[96];
+    struct fm_pack_options options;
+    struct fm_error err = {0};
+    if (mkdtemp(folder) == NULL)
+        return 2;
+    (void)snprintf(packed, sizeof packed, "%s/model.fmoe", folder);
+    (void)snprintf(command, sizeof command, "rm -r %s", folder);
+    fm_pack_options_init(&options);
+    options.experts = "keep";
+    int rc = fm_pack(model_path, packed, &options, NULL, &err);
+    if (rc != 0)
+        (void)fprintf(stderr, "%s\n", err.text);
+    model_path = packed;
+    has_checksums = true;
+    if (rc == 0)
+        rc = _cmocka_run_group_tests("fault_test", tests, n, NULL, NULL);
+    return system(command) != 0 || rc != 0;
+}
+
 int main(int argc, char **argv)
 {
-    if (argc != 2)
-        return 2;
-    model_path = argv[1];
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_experts),
         cmocka_unit_test(test_two_experts_of_a_layer),
@@ -569,5 +618,10 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_failed_guesses),
         cmocka_unit_test(test_values_that_are_not_finite),
     };
+    if (argc != 2 && (argc != 3 || strcmp(argv[2], "pack") != 0))
+        return 2;
+    model_path = argv[1];
+    if (argc == 3) /* but for the last one: the checksum notices those values first */
+        return run_packed(tests, sizeof tests / sizeof tests[0] - 1);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,268 @@
+/* Experts are handed out while their checksums are still computed. Here the checksums come when the
+ * test says so (packed_sum_of, replaced when this is linked), over nano and its own reader: what is
+ * handed out meanwhile, what verify waits for, what it reports, and that no slot is reused before.
+ *
+ *   late_check_test NANO */
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "arch/arch.h"
+#include "cache/expert_cache.h"
+
+#define N_PLANNED 24
+
+static const char *nano;
+
+/* ---- checksums that wait --------------------------------------------------------------------- */
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool is_held;  /* no checksum is computed */
+    long n_summed; /* checksums that were */
+    long wrong_at; /* the one that comes out wrong, counted down; 0: none */
+    long nap_ns;   /* each takes so much longer */
+} sums = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+void __real_packed_sum_of(const void *data, size_t bytes, struct packed_sum *sum);
+void __wrap_packed_sum_of(const void *data, size_t bytes, struct packed_sum *sum);
+
+void __wrap_packed_sum_of(const void *data, size_t bytes, struct packed_sum *sum)
+{
+    pthread_mutex_lock(&sums.lock);
+    while (sums.is_held)
+        pthread_cond_wait(&sums.changed, &sums.lock);
+    const bool is_wrong = sums.wrong_at > 0 && --sums.wrong_at == 0;
+    const struct timespec nap = {0, sums.nap_ns};
+    pthread_mutex_unlock(&sums.lock);
+    if (nap.tv_nsec > 0)
+        (void)nanosleep(&nap, NULL);
+    __real_packed_sum_of(data, bytes, sum);
+    sum->bytes[0] ^= is_wrong;
+    pthread_mutex_lock(&sums.lock);
+    sums.n_summed++;
+    pthread_mutex_unlock(&sums.lock);
+}
+
+static void set_sums(bool is_held, long wrong_at, long nap_ns)
+{
+    pthread_mutex_lock(&sums.lock);
+    sums.is_held = is_held;
+    sums.wrong_at = wrong_at;
+    sums.nap_ns = nap_ns;
+    sums.n_summed = 0;
+    pthread_cond_broadcast(&sums.changed);
+    pthread_mutex_unlock(&sums.lock);
+}
+
+static long n_summed(void)
+{
+    pthread_mutex_lock(&sums.lock);
+    const long n = sums.n_summed;
+    pthread_mutex_unlock(&sums.lock);
+    return n;
+}
+
+/* Lets the checksums go a little later, when somebody should be waiting for them. */
+static void *let_go(void *arg)
+{
+    const struct timespec soon = {0, 20000000};
+    (void)nanosleep(&soon, NULL);
+    pthread_mutex_lock(&sums.lock);
+    sums.is_held = false;
+    pthread_cond_broadcast(&sums.changed);
+    pthread_mutex_unlock(&sums.lock);
+    return arg;
+}
+
+/* ---- a cache over nano ----------------------------------------------------------------------- */
+
+struct fixture {
+    struct model *model;
+    struct expert_store *store;
+    struct expert_cache *cache;
+    struct expert_use uses[N_PLANNED];
+};
+
+static void open_cache(struct fixture *f, uint32_t n_slots)
+{
+    struct fm_error err;
+    struct reader *reader;
+    const struct model_options options = {.families = arch_families()};
+    const struct reader_options depth = {.depth = 8};
+    set_sums(false, 0, 0);
+    if (model_open(nano, &options, &f->model, &err) != 0)
+        fail_msg("%s", err.text);
+    assert_int_equal(reader_pread_open(&depth, &reader, &err), 0);
+    assert_int_equal(expert_store_open(f->model, reader, STORE_PAGES, true, &f->store, &err), 0);
+    assert_int_equal(expert_cache_open(f->model, f->store, n_slots, HEAT_LCP, &f->cache, &err), 0);
+    for (uint32_t i = 0; i < N_PLANNED; i++)
+        f->uses[i] = (struct expert_use){.expert = 2 * i, .n_uses = 1};
+}
+
+static void close_cache(struct fixture *f)
+{
+    expert_store_close(f->store);
+    expert_cache_close(f->cache);
+    model_close(f->model);
+}
+
+/* Takes all that the plan hands out; the number, and how many next reported as damaged. */
+static uint32_t take_all(struct fixture *f, uint32_t *n_damaged)
+{
+    struct expert_item item;
+    struct fm_error err;
+    uint32_t n_taken = 0, n;
+    int rc;
+    *n_damaged = 0;
+    while ((rc = expert_cache_next(f->cache, false, &item, 1, &n, &err)) != 0) {
+        *n_damaged += rc < 0;
+        n_taken += n;
+    }
+    return n_taken;
+}
+
+static uint64_t n_misses(const struct fixture *f)
+{
+    struct expert_cache_stats stats;
+    expert_cache_stats(f->cache, &stats);
+    return stats.n_misses;
+}
+
+static void run_plan(struct fixture *f, uint32_t n)
+{
+    uint32_t n_damaged, index;
+    struct fm_error err;
+    expert_cache_begin(f->cache, 0, 1, f->uses, n);
+    assert_int_equal(take_all(f, &n_damaged), n);
+    assert_int_equal(n_damaged, 0);
+    expert_cache_end(f->cache);
+    assert_int_equal(expert_cache_verify(f->cache, &index, &err), 0);
+}
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+
+/* All are handed out, and the plan ends, before any checksum is known; verify waits for them. */
+static void test_handed_out_before(void **state)
+{
+    (void)state;
+    struct fixture f;
+    pthread_t thread;
+    uint32_t n_damaged, index;
+    struct fm_error err;
+    open_cache(&f, 64);
+    set_sums(true, 0, 0);
+    expert_cache_begin(f.cache, 0, 1, f.uses, 8);
+    assert_int_equal(take_all(&f, &n_damaged), 8);
+    expert_cache_end(f.cache);
+    assert_int_equal(n_summed(), 0);
+    assert_int_equal(pthread_create(&thread, NULL, let_go, NULL), 0);
+    assert_int_equal(expert_cache_verify(f.cache, &index, &err), 0);
+    assert_int_equal(n_summed(), 8);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    const uint64_t n_before = n_misses(&f);
+    run_plan(&f, 8);
+    assert_int_equal(n_misses(&f), n_before); /* they stayed */
+    close_cache(&f);
+}
+
+/* A damaged one is reported once, by its index and in words, and read anew by the next plan. */
+static void test_damaged(void **state)
+{
+    (void)state;
+    for (long wrong_at = 1; wrong_at <= 8; wrong_at++) {
+        struct fixture f;
+        pthread_t thread;
+        uint32_t n_damaged, index = UINT32_MAX;
+        unsigned expert, layer;
+        struct fm_error err;
+        open_cache(&f, 64);
+        set_sums(true, wrong_at, 0);
+        expert_cache_begin(f.cache, 0, 1, f.uses, 8);
+        assert_int_equal(take_all(&f, &n_damaged), 8);
+        expert_cache_end(f.cache);
+        assert_int_equal(pthread_create(&thread, NULL, let_go, NULL), 0);
+        assert_int_equal(expert_cache_verify(f.cache, &index, &err), FM_ERR_FORMAT);
+        assert_int_equal(sscanf(err.text, "expert %u of layer %u is damaged: ", &expert, &layer), 2);
+        assert_true(index < 8 && expert == f.uses[index].expert && layer == 0);
+        assert_int_equal(expert_cache_verify(f.cache, &index, &err), 0);
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        const uint64_t n_before = n_misses(&f);
+        run_plan(&f, 8);
+        assert_int_equal(n_misses(&f), n_before + 1);
+        close_cache(&f);
+    }
+}
+
+/* Where slots are few they are reused, but not while a checksum is computed from one: it would come
+ * out wrong. A damaged one is reported by then or by verify, and the plan goes on. */
+static void test_few_slots(void **state)
+{
+    (void)state;
+    for (uint32_t round = 0; round < 30; round++) {
+        struct fixture f;
+        uint32_t n_damaged, index;
+        struct fm_error err;
+        const bool is_damaged = round % 3 == 2;
+        open_cache(&f, 1 + round % 4);
+        set_sums(false, is_damaged ? 1 + round % N_PLANNED : 0, round % 2 == 0 ? 300000 : 0);
+        expert_cache_begin(f.cache, 0, 1, f.uses, N_PLANNED);
+        const uint32_t n_taken = take_all(&f, &n_damaged);
+        expert_cache_end(f.cache);
+        while (expert_cache_verify(f.cache, &index, &err) < 0)
+            n_damaged++;
+        assert_int_equal(n_damaged, is_damaged);
+        assert_true(n_taken == N_PLANNED || n_taken + n_damaged == N_PLANNED);
+        assert_int_equal(n_summed(), N_PLANNED);
+        run_plan(&f, N_PLANNED);
+        close_cache(&f);
+    }
+}
+
+/* A plan that is ended early leaves nothing behind that is not verified. */
+static void test_ended_early(void **state)
+{
+    (void)state;
+    for (uint32_t n_taken = 0; n_taken < 4; n_taken++) {
+        struct fixture f;
+        struct expert_item item;
+        pthread_t thread;
+        uint32_t n, index;
+        struct fm_error err;
+        open_cache(&f, 64);
+        set_sums(true, 3, 0);
+        expert_cache_begin(f.cache, 0, 1, f.uses, 8);
+        for (uint32_t i = 0; i < n_taken; i++)
+            assert_int_equal(expert_cache_next(f.cache, false, &item, 1, &n, &err), 1);
+        expert_cache_end(f.cache);
+        assert_int_equal(pthread_create(&thread, NULL, let_go, NULL), 0);
+        assert_int_equal(expert_cache_verify(f.cache, &index, &err), FM_ERR_FORMAT);
+        assert_int_equal(expert_cache_verify(f.cache, &index, &err), 0);
+        assert_int_equal(n_summed(), 8);
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        run_plan(&f, 8);
+        close_cache(&f);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_handed_out_before),
+        cmocka_unit_test(test_damaged),
+        cmocka_unit_test(test_few_slots),
+        cmocka_unit_test(test_ended_early),
+    };
+    if (argc != 2)
+        return 2;
+    nano = argv[1];
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
