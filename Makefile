@@ -45,7 +45,7 @@ load: test-deps all
 fuzz: test-deps
 	tests/fuzz/run.sh $(SECONDS)
 
-# Plants the faults of tests/mutate/faults.py one by one: each must fail its tests. Before a release.
+# Plants the faults of tests/mutate/faults.py: each must fail its tests. Before a release.
 mutate: test-deps
 	@python3 tests/mutate/mutate.py
 

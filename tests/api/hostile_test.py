@@ -241,6 +241,8 @@ class Waiting(unittest.TestCase):
         self.assertTrue(wait_until(lambda: metric(self.server, "requests_running") == 1))
         waiting = [self.start(SHORT), self.start(SHORT, "/v1/messages")]
         self.assertTrue(wait_until(lambda: metric(self.server, "requests_queued") == 2))
+        stats = self.server.get("/stats")
+        self.assertEqual((stats["active"], stats["queued"]), (1, 2))
         for connection in waiting: # headers are there at once
             self.assertIn(b"200 OK", connection.recv(200))
         for path, status in (("/v1/chat/completions", 503), ("/v1/responses", 503),

@@ -160,6 +160,8 @@ class OneExpert(unittest.TestCase):
             self.assertEqual(text_of(broken[i]), text_of(whole[i]))
             alone = self.server.ask(GOOD[i], max_tokens=N_GOOD)
             self.assertEqual(text_of(whole[i]), alone["choices"][0]["message"]["content"])
+        metrics = self.server.request("GET", "/metrics")[2].decode()
+        self.assertIn(f"\nflashmoe_requests_failed_total {len(DIALECTS)}\n", metrics)
         self.assertEqual(self.server.stop(), 0)
 
 

@@ -58,7 +58,8 @@ class Reading(unittest.TestCase):
             self.assertRegex(result.stderr, rf"\Aflashmoe: [^\n]*'{value}'[^\n]*\n\Z")
 
     def test_heat_file(self):
-        """Written at the end, used by the next start, ignored with a line when it is damaged."""
+        """Written at the end, used by the next start, ignored with a line when it is damaged or
+        another model's."""
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "heat")
             more = ("-p", "Once", "-n", "8", "--greedy", "--heat", path)
@@ -69,7 +70,9 @@ class Reading(unittest.TestCase):
             second = self.run_json(*more)
             self.assertGreater(second["n_warmed"] + second["n_expert_late"], 0)
             self.assertEqual(first["logits_hash"], second["logits_hash"])
-            for damaged in (heat[:-1], heat + b"x", b"y" + heat[1:], heat[:-1] + b"z", b""):
+            other = heat[:16] + bytes(reversed(heat[16:24])) + heat[24:] # the model's identity
+            self.assertNotEqual(other, heat)
+            for damaged in (heat[:-1], heat + b"x", b"y" + heat[1:], heat[:-1] + b"z", b"", other):
                 with open(path, "wb") as file:
                     file.write(damaged)
                 result = flashmoe("-v", *more)

@@ -1,5 +1,7 @@
-/* snapshot_files_test MODEL: whose the files of snapshots are, who may write them, and which model
- * they are of. */
+/* snapshot_files_test MODEL: whose the files of snapshots are, who may write them, which model they
+ * are of, and that every number in them is checked. */
+#include <xxhash.h>
+
 #include "prefix_fixture.h"
 
 /* ---- whose it is ---------------------------------------------------------------------------- */
@@ -273,6 +275,97 @@ static void test_other_weights(void **state)
     clear_dir();
 }
 
+/* ---- whose checksums are right -------------------------------------------------------------- */
+
+#define AT_RECURRENT_BYTES 24
+#define AT_N_TOKENS 56
+#define AT_N_MARKS 60
+#define AT_CHECKSUM 64
+#define AT_IDS 72
+
+static uint32_t number_at(const char *bytes, size_t at)
+{
+    uint32_t x;
+    memcpy(&x, bytes + at, sizeof x);
+    return x;
+}
+
+/* Writes the file with one number changed and checksums that are right for it. */
+static void forge(const char *path, const char *sound, size_t n, size_t at, uint32_t number)
+{
+    char *bytes = malloc(n);
+    assert_non_null(bytes);
+    memcpy(bytes, sound, n);
+    memcpy(bytes + at, &number, sizeof number);
+    const size_t n_ids = number_at(bytes, AT_N_TOKENS) * sizeof(int32_t);
+    const uint64_t sums[] = {XXH3_64bits(bytes, AT_CHECKSUM), XXH3_64bits(bytes + AT_IDS, n_ids),
+                             XXH3_64bits(bytes + AT_IDS + n_ids,
+                                         number_at(bytes, AT_N_MARKS) * sizeof(uint32_t))};
+    const uint64_t head = XXH3_64bits(sums, sizeof sums);
+    memcpy(bytes + AT_CHECKSUM, &head, sizeof head);
+    const XXH128_hash_t all = XXH3_128bits(bytes, n - sizeof all);
+    memcpy(bytes + n - sizeof all, &all, sizeof all);
+    FILE *file = fopen(path, "wb");
+    assert_true(file != NULL && fwrite(bytes, 1, n, file) == n);
+    fclose(file);
+    free(bytes);
+}
+
+/* Whoever makes a file can make its checksums: every number is checked for itself. */
+static void test_forged(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct fm_error err = {0};
+    struct fm_model_options options;
+    struct text t = {.n = 0};
+    struct stat st;
+    char path[128];
+    set_up(&f, 2);
+    append(&f, &t, 120);
+    must(fm_session_eval(f.sessions[0], t.ids, 100, &err), &err);
+    must(fm_session_eval(f.sessions[0], t.ids + 100, 20, &err), &err);
+    snprintf(path, sizeof path, "%s/forged.state", dir);
+    must(fm_session_save(f.sessions[0], path, &err), &err);
+    assert_int_equal(stat(path, &st), 0);
+    const size_t n = (size_t)st.st_size;
+    char *sound = malloc(n);
+    FILE *file = fopen(path, "rb");
+    assert_true(sound != NULL && file != NULL && fread(sound, 1, n, file) == n);
+    fclose(file);
+    const uint32_t n_marks = number_at(sound, AT_N_MARKS);
+    assert_true(n_marks > 0 || number_at(sound, AT_RECURRENT_BYTES) == 0);
+    const size_t first_mark = AT_IDS + 120 * sizeof(int32_t);
+    const struct {
+        size_t at;
+        uint32_t number;
+    } lies[] = {{AT_IDS, f.info.vocabulary}, {AT_IDS + 4, UINT32_MAX}, {first_mark, 0},
+                {first_mark, 121}};
+    forge(path, sound, n, AT_IDS, number_at(sound, AT_IDS));
+    must(fm_session_load(f.sessions[1], path, &err), &err); /* it is as good as it was */
+    for (unsigned i = 0; i < (n_marks > 0 ? 4 : 2); i++) {
+        forge(path, sound, n, lies[i].at, lies[i].number);
+        assert_true(fm_session_load(f.sessions[1], path, &err) != 0);
+        assert_non_null(strstr(err.text, "is damaged"));
+        assert_int_equal(fm_session_position(f.sessions[1]), 0);
+    }
+    must(fm_session_save(f.sessions[0], path, &err), &err);
+    tear_down(&f);
+
+    /* A good one of a longer context. */
+    f = (struct fixture){0};
+    fm_model_options_init(&options);
+    options.n_context = 100;
+    options.n_marks = 4;
+    must(fm_model_open(model_path, &options, &f.model, &err), &err);
+    must(fm_session_open(f.model, &f.sessions[0], &err), &err);
+    assert_true(fm_session_load(f.sessions[0], path, &err) != 0);
+    assert_non_null(strstr(err.text, "--context"));
+    tear_down(&f);
+    free(sound);
+    clear_dir();
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 2)
@@ -283,7 +376,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_private), cmocka_unit_test(test_prepared),
         cmocka_unit_test(test_not_own), cmocka_unit_test(test_locked),
-        cmocka_unit_test(test_other_weights),
+        cmocka_unit_test(test_other_weights), cmocka_unit_test(test_forged),
     };
     const int rc = cmocka_run_group_tests(tests, NULL, NULL);
     clear_dir();
