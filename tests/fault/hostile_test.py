@@ -13,6 +13,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import struct
 import subprocess
 import sys
@@ -621,8 +622,11 @@ class EveryCommand(Case):
 
     def refuse_by_all(self, model, folder, *words):
         target = os.path.join(folder, "target.fmoe")
+        taken = socket.create_server(("127.0.0.1", 0))  # a server of this model ends, too
+        self.addCleanup(taken.close)
+        port = str(taken.getsockname()[1])
         for command in (["run", model, "-p", "hi"], ["inspect", model], ["pack", model, target],
-                        ["plan", model], ["chat", model], ["serve", model, "--port", "0"]):
+                        ["plan", model], ["chat", model], ["serve", model, "--port", port]):
             with self.subTest(command[0]):
                 result = subprocess.run([PROGRAM, *command], stdin=subprocess.DEVNULL,
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -191,7 +191,8 @@ static void test_damaged(void **state)
         expert_cache_end(f.cache);
         assert_int_equal(pthread_create(&thread, NULL, let_go, NULL), 0);
         assert_int_equal(expert_cache_verify(f.cache, &index, &err), FM_ERR_FORMAT);
-        assert_int_equal(sscanf(err.text, "expert %u of layer %u is damaged: ", &expert, &layer), 2);
+        const int n = sscanf(err.text, "expert %u of layer %u is damaged: ", &expert, &layer);
+        assert_int_equal(n, 2);
         assert_true(index < 8 && expert == f.uses[index].expert && layer == 0);
         assert_int_equal(expert_cache_verify(f.cache, &index, &err), 0);
         assert_int_equal(pthread_join(thread, NULL), 0);

@@ -1,8 +1,10 @@
 /* fault_test MODEL: sessions of a batch some of whose experts cannot be read, or hold values that
  * are not finite. fault_test MODEL pack: the same with a packed copy, whose experts may also be
- * damaged: checksums come late, so that what is damaged has been computed with by then. Those sessions fail whose tokens chose such an expert, each with a reason of its
- * own. The others give the bits that each gives alone. When the experts can be read again, the
- * failed sessions go on as if nothing had happened.
+ * damaged: checksums come late, so that what is damaged has been computed with by then.
+ *
+ * Those sessions fail whose tokens chose such an expert, each with a reason of its own. The others
+ * give the bits that each gives alone. When the experts can be read again, the failed sessions go
+ * on as if nothing had happened.
  *
  * Faults are put in where a reader turns what the system answered into the operation's result
  * (op_span_finish, replaced when this is linked). The expert is known from the operation. Checksums
