@@ -8,6 +8,8 @@
 #include "server/text_json.h"
 #include "text/message.h"
 
+#define HELD_LOGPROBS 32 /* tokens */
+
 struct answer {
     struct answer_options o;
     struct fm_sampler *sampler;
@@ -157,6 +159,15 @@ static int note_logprobs(struct answer *a, const float *logits, int32_t id, stru
     return 0;
 }
 
+/* Gives on what tokens have left that were no text so far, so that it is counted and does not pile
+ * up: a call is long, and so is what may become a stop string. */
+static void give_logprobs(struct answer *a)
+{
+    const struct job_event like = {.kind = JOB_CONTENT, .choice = a->o.choice};
+    if (a->logprobs.n >= (size_t)HELD_LOGPROBS * a->logprobs.n_each)
+        give(a, &like, "", 0);
+}
+
 /* Reasoning is free; what follows it is held to the grammar. */
 static void begin_grammar(struct answer *a)
 {
@@ -202,8 +213,12 @@ int answer_step(struct answer *a, const float *logits, int32_t *out, struct fm_e
     int rc = spec->wants_logprobs ? note_logprobs(a, logits, id, err) : 0;
     if (rc == 0)
         rc = push_token(a, id, err);
+    if (rc == 0 && a->logprobs.n > 0)
+        give_logprobs(a);
     a->n_reasoning += a->is_reasoning;
     begin_grammar(a);
+    if (rc == 0)
+        rc = a->rc;
     if (rc != 0 || a->is_over)
         return rc;
     if (spec->n_most > 0 && a->n_tokens >= spec->n_most)

@@ -165,13 +165,15 @@ static enum MHD_Result end_call(struct request *r)
 {
     if (r->error.fault != API_GOOD)
         return reply_error(r);
+    const bool in_pieces = r->call.has_logprobs;
     mem_lease_enter(&r->lease);
     json_t *whole = r->call.api->whole(&r->call);
-    const bool is_good = text_add_json(&r->out, whole) && r->lease.wanted == 0;
+    const bool is_good = (in_pieces ? api_pieces_begin(&r->pieces, whole)
+                                    : text_add_json(&r->out, whole)) && r->lease.wanted == 0;
     json_decref(whole);
     mem_lease_leave();
     if (is_good)
-        return reply_kept(r, 200);
+        return in_pieces ? reply_pieces(r) : reply_kept(r, 200);
     if (r->lease.wanted == 0)
         return MHD_NO;
     (void)http_refuse_memory(&r->lease, &r->error);
@@ -332,6 +334,7 @@ static void free_request(struct request *r)
         api_call_clear(&r->call);
     text_buffer_clear(&r->body);
     text_buffer_clear(&r->out);
+    api_pieces_clear(&r->pieces);
     mem_lease_leave();
     if (r->job == NULL)
         r->lease.used = 0;

@@ -58,6 +58,7 @@ struct request {
     struct api_call call;
     struct text_buffer out; /* of a stream: what was sent is cut off; or the whole answer */
     size_t out_at;
+    struct api_pieces pieces; /* of a whole answer that is written as it is sent */
     uint64_t written_ns; /* when something was last added to it */
     struct job_usage usage;
 };
@@ -140,6 +141,7 @@ enum MHD_Result reply_json(struct request *r, unsigned status, json_t *value); /
 enum MHD_Result reply_kept(struct request *r, unsigned status); /* r->out, which is JSON */
 enum MHD_Result reply_error(struct request *r); /* r->error */
 enum MHD_Result reply_stream(struct request *r);
+enum MHD_Result reply_pieces(struct request *r); /* r->pieces, which are JSON */
 enum MHD_Result reply_preflight(struct request *r);
 /* reply_error past the library, while a body still comes; then nothing more is sent. */
 void reply_error_at_once(struct request *r);

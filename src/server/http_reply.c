@@ -143,23 +143,30 @@ enum MHD_Result reply_preflight(struct request *r)
     return queue(r, 204, NULL, response);
 }
 
+/* Sends some of r->out. Returns how many bytes. */
+static size_t send_some(struct request *r, char *to, size_t most)
+{
+    const size_t left = r->out.n - r->out_at;
+    const size_t n = left < most ? left : most;
+    if (n > 0)
+        memcpy(to, text_buffer_text(&r->out) + r->out_at, n);
+    r->out_at += n;
+    r->n_sent += n;
+    if (r->out_at == r->out.n)
+        r->out.n = r->out_at = 0;
+    return n;
+}
+
 /* What the stream has, or nothing and the connection waits. */
 static ssize_t read_stream(void *ctx, uint64_t position, char *to, size_t most)
 {
     struct request *r = ctx;
     (void)position;
-    const size_t left = r->out.n - r->out_at;
-    const size_t n = left < most ? left : most;
     if (r->is_gone)
         return MHD_CONTENT_READER_END_WITH_ERROR;
-    if (n > 0) {
-        memcpy(to, text_buffer_text(&r->out) + r->out_at, n);
-        r->out_at += n;
-        r->n_sent += n;
-        if (r->out_at == r->out.n)
-            r->out.n = r->out_at = 0;
+    const size_t n = send_some(r, to, most);
+    if (n > 0)
         return (ssize_t)n;
-    }
     if (r->is_over)
         return MHD_CONTENT_READER_END_OF_STREAM;
     r->is_suspended = true;
@@ -176,4 +183,26 @@ enum MHD_Result reply_stream(struct request *r)
     add_header(response, "Cache-Control", "no-cache");
     add_header(response, "X-Accel-Buffering", "no");
     return queue(r, 200, "text/event-stream", response);
+}
+
+/* The next pieces of the answer. */
+static ssize_t read_pieces(void *ctx, uint64_t position, char *to, size_t most)
+{
+    struct request *r = ctx;
+    bool is_good = !r->is_gone;
+    (void)position;
+    mem_lease_enter(&r->lease);
+    while (is_good && r->out.n < most && !api_pieces_is_over(&r->pieces))
+        is_good = api_pieces_add(&r->pieces, &r->call, NULL, &r->out);
+    mem_lease_leave();
+    const size_t n = is_good ? send_some(r, to, most) : 0;
+    if (n > 0)
+        return (ssize_t)n;
+    return is_good ? MHD_CONTENT_READER_END_OF_STREAM : MHD_CONTENT_READER_END_WITH_ERROR;
+}
+
+enum MHD_Result reply_pieces(struct request *r)
+{
+    return queue(r, 200, "application/json",
+                 MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 8192, read_pieces, r, NULL));
 }
