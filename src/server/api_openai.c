@@ -71,6 +71,7 @@ static int read_message(const json_t *message, size_t i, struct recall *recall,
 static int read_tools(const struct fields *f, struct conversation *c)
 {
     const json_t *tools = fields_array(f, "tools");
+    char path[48];
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < json_array_size(tools); i++) {
         const json_t *tool = json_array_get(tools, i);
@@ -85,6 +86,10 @@ static int read_tools(const struct fields *f, struct conversation *c)
         rc = conversation_add_tool(c, name,
                                    json_string_value(json_object_get(function, "description")),
                                    json_object_get(function, "parameters"));
+        (void)snprintf(path, sizeof path, "tools[%zu].function", i);
+        if (rc == 0 && conversation_note_strict(c, name, json_object_get(function, "strict"), path,
+                                                f->error) != 0)
+            return -1;
     }
     return rc == 0 ? 0 : api_fail(f->error, API_INTERNAL, NULL, "no memory for the tools");
 }

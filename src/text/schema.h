@@ -23,8 +23,8 @@ extern "C" {
 int schema_compile(const char *text, size_t bytes, struct grammar_program **out,
                    struct fm_error *err);
 /* An answer that is a value, a call, or either. A tool whose schema cannot be enforced may have any
- * object for its arguments. FM_ERR_ARG also for no tools where a call has to come, and for more
- * than GRAMMAR_PROPERTIES of them. */
+ * object for its arguments, unless it is strict. FM_ERR_ARG also for a strict tool of that kind,
+ * for no tools where a call has to come, and for more than GRAMMAR_PROPERTIES of them. */
 int schema_compile_form(const struct grammar_form *form, struct grammar_program **out,
                         struct fm_error *err);
 void grammar_program_free(struct grammar_program *program); /* accepts NULL */
