@@ -66,6 +66,18 @@ static void take_call(struct answer *a, const struct message_event *event)
     }
 }
 
+/* The last marker of reasoning tells whether more of it comes. */
+static void take_marker(struct answer *a, const char *text, size_t bytes)
+{
+    static const char begin[] = "<think>", end[] = "</think>";
+    for (size_t i = 0; i < bytes; i++) {
+        if (bytes - i >= sizeof begin - 1 && memcmp(text + i, begin, sizeof begin - 1) == 0)
+            a->is_reasoning = true;
+        if (bytes - i >= sizeof end - 1 && memcmp(text + i, end, sizeof end - 1) == 0)
+            a->is_reasoning = false;
+    }
+}
+
 static void take_part(void *ctx, const struct message_event *event)
 {
     struct answer *a = ctx;
@@ -90,8 +102,7 @@ static void take_part(void *ctx, const struct message_event *event)
         take_call(a, event);
         break;
     case MESSAGE_MARKUP:
-        if (event->text_bytes > 2 && memchr(event->text, '<', event->text_bytes) != NULL)
-            a->is_reasoning = memchr(event->text, '/', event->text_bytes) == NULL;
+        take_marker(a, event->text, event->text_bytes);
         break;
     case MESSAGE_END:
         break;
@@ -265,6 +276,7 @@ static int open_parts(struct answer *a, struct fm_error *err)
         .is_thinking = spec->is_thinking,
         .calls = spec->tools != NULL ? MESSAGE_JSON_CALLS | MESSAGE_XML_CALLS : 0,
         .hold_calls = !spec->is_stream,
+        .is_call = spec->lead != NULL,
         .tools = spec->tools,
         .id_seed = spec->id_seed + a->o.choice,
     };

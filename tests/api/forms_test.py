@@ -389,11 +389,16 @@ class Cut(Forms):
                 self.assertEqual(statuses, ["completed"])
 
     def test_forced(self):
-        """The same for a call that must come, wherever it is cut."""
+        """The same for a call that must come, wherever it is cut. What is cut before its name is
+        whole is no call yet, and never text."""
+        lengths = {"chat": "length", "responses": "incomplete", "messages": "max_tokens"}
         for dialect, stream, ask in self.each(choice="get_weather"):
-            for n in range(1, 60, 7):
-                text, calls, _, statuses = ask("T", n_tokens=n)
-                self.assertEqual(len(calls) + (text != ""), 1, (n, text, calls))
+            for n in [*range(1, 40), 47, 54]:
+                text, calls, end, statuses = ask("T", n_tokens=n)
+                self.assertEqual(text, "", (dialect, stream, n))
+                self.assertLessEqual(len(calls), 1)
+                if not calls:
+                    self.assertEqual(end, lengths[dialect], (dialect, stream, n))
                 if statuses is None:
                     continue
                 try:
@@ -401,6 +406,18 @@ class Cut(Forms):
                     self.assertEqual(statuses, ["completed"])
                 except ValueError:
                     self.assertEqual(statuses, ["incomplete"])
+
+    def test_forced_by_name(self):
+        """Cut by its length, by a stop string and by the context: no byte of it is text."""
+        for choice in ("required", "get_weather"):
+            for dialect, stream, ask in self.each(choice=choice):
+                begun = [bool(ask("T", n_tokens=n)[1]) for n in range(1, 40)]
+                self.assertEqual(begun, sorted(begun)) # first no name, then one
+                self.assertEqual(set(begun), {False, True})
+                stops = {"chat": "stop", "messages": "stop_sequences"}
+                for stop in ('"', "name", "get_", "weather", "arg", ': {', "city"):
+                    if dialect in stops:
+                        self.assertEqual(ask("T", **{stops[dialect]: [stop]})[0], "", stop)
 
     def test_history(self):
         """A client sends a cut call back with what became of it: the template gets an object."""
