@@ -448,7 +448,7 @@ static int compile_all(struct schema *s, uint32_t *value)
 static int compile_text(struct schema *s, const char *text, size_t bytes, uint32_t *value)
 {
     struct json_node *root = NULL;
-    int rc = json_tree_parse(&s->program->arena, "the schema", text, bytes, &root, &s->n_nodes,
+    int rc = json_tree_parse(&s->arena, "the schema", text, bytes, &root, &s->n_nodes,
                              s->err);
     s->root = root;
     s->first_new = s->last_new = NULL;
@@ -591,9 +591,13 @@ int schema_compile_form(const struct grammar_form *form, struct grammar_program 
     if (p == NULL)
         return FM_ERR_NOMEM;
     p->arena.limit = SCHEMA_MEMORY_BYTES;
-    struct schema s = {.program = p, .maker = {.arena = &p->arena, .fuel = SCHEMA_FUEL},
-                       .err = err};
-    const int rc = compile_form(&s, form);
+    struct schema s = {.program = p, .arena = {.limit = SCHEMA_MEMORY_BYTES},
+                       .maker = {.fuel = SCHEMA_FUEL}, .err = err};
+    s.maker.arena = &s.arena;
+    int rc = compile_form(&s, form);
+    if (rc == 0)
+        rc = schema_keep(&s);
+    arena_clear(&s.arena);
     if (rc != 0) {
         grammar_program_free(p);
         /* The limit of the arena is the schema's fault. */

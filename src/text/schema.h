@@ -18,7 +18,7 @@ extern "C" {
 #define SCHEMA_ALTERNATIVES 256u      /* for one of them */
 #define SCHEMA_CHOICES 48u            /* anyOf and oneOf that are taken apart within each other */
 #define SCHEMA_FUEL (20u * 1000 * 1000) /* steps; about a second at most */
-#define SCHEMA_MEMORY_BYTES (128u << 20)
+#define SCHEMA_MEMORY_BYTES (128u << 20) /* while compiling; what is kept is less */
 
 int schema_compile(const char *text, size_t bytes, struct grammar_program **out,
                    struct fm_error *err);
