@@ -135,9 +135,12 @@ enum MHD_Result http_answer_prepared(struct request *r, struct job_spec *spec);
 
 /* A file of the page, or 304 where the browser has it. */
 enum MHD_Result reply_page(struct request *r, const struct web_file *file);
-enum MHD_Result reply_bytes(struct request *r, unsigned status, const char *type,
-                            const void *bytes, size_t n);
-enum MHD_Result reply_json(struct request *r, unsigned status, json_t *value); /* takes it */
+/* Answers of GET, with status 200: they are counted in the memory for requests until they are sent,
+ * and refused where it has no room. reply_json takes the value. */
+enum MHD_Result reply_bytes(struct request *r, const char *type, const char *bytes, size_t n);
+enum MHD_Result reply_json(struct request *r, json_t *value);
+/* Some hundred bytes, which are never refused: errors, and whether the server lives. Takes it. */
+enum MHD_Result reply_small(struct request *r, unsigned status, json_t *value);
 enum MHD_Result reply_kept(struct request *r, unsigned status); /* r->out, which is JSON */
 enum MHD_Result reply_error(struct request *r); /* r->error */
 enum MHD_Result reply_stream(struct request *r);

@@ -52,13 +52,26 @@ static enum MHD_Result queue(struct request *r, unsigned status, const char *typ
     return result;
 }
 
-enum MHD_Result reply_bytes(struct request *r, unsigned status, const char *type,
-                            const void *bytes, size_t n)
+/* r->out, which stays until it is sent. */
+static enum MHD_Result send_kept(struct request *r, unsigned status, const char *type)
 {
-    r->n_sent += n;
+    r->n_sent += r->out.n;
     return queue(r, status, type,
-                MHD_create_response_from_buffer(n, (void *)(uintptr_t)bytes,
-                                                MHD_RESPMEM_MUST_COPY));
+                 MHD_create_response_from_buffer(r->out.n,
+                                                 (void *)(uintptr_t)text_buffer_text(&r->out),
+                                                 MHD_RESPMEM_PERSISTENT));
+}
+
+enum MHD_Result reply_bytes(struct request *r, const char *type, const char *bytes, size_t n)
+{
+    r->lease.is_answered = true;
+    mem_lease_enter(&r->lease);
+    const bool is_good = text_buffer_add(&r->out, bytes, n);
+    mem_lease_leave();
+    if (is_good)
+        return send_kept(r, 200, type);
+    (void)http_refuse_memory(&r->lease, &r->error);
+    return reply_error(r);
 }
 
 enum MHD_Result reply_page(struct request *r, const struct web_file *file)
@@ -78,13 +91,26 @@ enum MHD_Result reply_page(struct request *r, const struct web_file *file)
     return queue(r, is_known ? 304 : 200, file->mime_type, response);
 }
 
-enum MHD_Result reply_json(struct request *r, unsigned status, json_t *value)
+enum MHD_Result reply_json(struct request *r, json_t *value)
 {
     struct text_buffer text = {0};
-    const bool is_good = text_add_json(&text, value);
     const enum MHD_Result result =
-        is_good ? reply_bytes(r, status, "application/json", text_buffer_text(&text), text.n)
-                : MHD_NO;
+        text_add_json(&text, value)
+            ? reply_bytes(r, "application/json", text_buffer_text(&text), text.n) : MHD_NO;
+    json_decref(value);
+    text_buffer_clear(&text);
+    return result;
+}
+
+enum MHD_Result reply_small(struct request *r, unsigned status, json_t *value)
+{
+    struct text_buffer text = {0};
+    enum MHD_Result result = MHD_NO;
+    if (text_add_json(&text, value)) {
+        r->n_sent += text.n;
+        result = queue(r, status, "application/json",
+                       MHD_create_response_from_buffer(text.n, text.data, MHD_RESPMEM_MUST_COPY));
+    }
     json_decref(value);
     text_buffer_clear(&text);
     return result;
@@ -92,17 +118,13 @@ enum MHD_Result reply_json(struct request *r, unsigned status, json_t *value)
 
 enum MHD_Result reply_kept(struct request *r, unsigned status)
 {
-    r->n_sent += r->out.n;
-    return queue(r, status, "application/json",
-                 MHD_create_response_from_buffer(r->out.n,
-                                                 (void *)(uintptr_t)text_buffer_text(&r->out),
-                                                 MHD_RESPMEM_PERSISTENT));
+    return send_kept(r, status, "application/json");
 }
 
 enum MHD_Result reply_error(struct request *r)
 {
-    return reply_json(r, api_status(r->error.fault, r->dialect),
-                      api_error_json(&r->error, r->dialect));
+    return reply_small(r, api_status(r->error.fault, r->dialect),
+                       api_error_json(&r->error, r->dialect));
 }
 
 void reply_error_at_once(struct request *r)

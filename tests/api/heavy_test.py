@@ -340,6 +340,30 @@ class Whole(unittest.TestCase):
                     self.assertLess(metric(server, "answer_tokens_total"), 0.8 * 4000 * n)
 
 
+class Looking(unittest.TestCase):
+    """What a GET answers is part of the memory for requests while it waits to be read."""
+
+    def test_counted(self):
+        for path in ("/experts", "/metrics", "/props", "/v1/models"):
+            with Server(PROGRAM, NANO, "--request-memory", "8M") as server:
+                connection = server.socket()
+                connection.setblocking(False)
+                look = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() * 100
+                n_blocked = 0
+                while n_blocked < 20: # until nothing is read any more, since nothing can be sent
+                    try:
+                        connection.send(look)
+                        n_blocked = 0
+                    except BlockingIOError:
+                        n_blocked += 1
+                        time.sleep(0.05)
+                self.assertTrue(wait_until(lambda: metric(server, "request_memory_bytes") > 0, 60),
+                                path)
+                self.assertEqual(server.get("/health"), {"status": "ok"})
+                connection.close()
+                self.assertTrue(wait_until(lambda: is_idle(server)))
+
+
 class Memory(unittest.TestCase):
     """What requests take is part of --memory, whatever they send, and is given back."""
 
