@@ -128,7 +128,7 @@ static uint64_t session_key(const struct request *r)
     static const char *const names[] = {"x-claude-code-session-id", "session_id",
                                         "x-session-affinity"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        const char *value = MHD_lookup_connection_value(r->connection, MHD_HEADER_KIND, names[i]);
+        const char *value = http_header(r, names[i]);
         if (value != NULL && value[0] != '\0')
             return api_key_of(value);
     }
@@ -185,8 +185,7 @@ static enum MHD_Result end_call(struct request *r)
 /* What is known to be wrong from the headers alone. */
 static void check_headers(struct request *r, const char *method, const char *version)
 {
-    const char *length = MHD_lookup_connection_value(r->connection, MHD_HEADER_KIND,
-                                                     "Content-Length");
+    const char *length = http_header(r, "Content-Length");
     const bool fits_method = r->route != NULL && (strcmp(r->route->method, "GET") == 0
                                                       ? is_get(r)
                                                       : strcmp(r->method, "POST") == 0);

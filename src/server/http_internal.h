@@ -133,6 +133,8 @@ enum MHD_Result http_answer_prepared(struct request *r, struct job_spec *spec);
 
 /* ---- http_reply.c ---- */
 
+/* A header of the request; NULL: it has none. */
+const char *http_header(const struct request *r, const char *name);
 /* A file of the page, or 304 where the browser has it. */
 enum MHD_Result reply_page(struct request *r, const struct web_file *file);
 /* Answers of GET, with status 200: they are counted in the memory for requests until they are sent,

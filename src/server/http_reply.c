@@ -7,7 +7,7 @@
 #include "server/http_internal.h"
 #include "server/text_json.h"
 
-static const char *header(const struct request *r, const char *name)
+const char *http_header(const struct request *r, const char *name)
 {
     return MHD_lookup_connection_value(r->connection, MHD_HEADER_KIND, name);
 }
@@ -19,7 +19,7 @@ static void add_header(struct MHD_Response *response, const char *name, const ch
 
 static void add_cors(const struct request *r, struct MHD_Response *response)
 {
-    const char *origin = header(r, "Origin");
+    const char *origin = http_header(r, "Origin");
     if (origin == NULL || !access_is_allowed_origin(&r->server->rules, origin))
         return;
     add_header(response, "Access-Control-Allow-Origin", origin);
@@ -76,7 +76,7 @@ enum MHD_Result reply_bytes(struct request *r, const char *type, const char *byt
 
 enum MHD_Result reply_page(struct request *r, const struct web_file *file)
 {
-    const char *known = header(r, "If-None-Match");
+    const char *known = http_header(r, "If-None-Match");
     const bool is_known = known != NULL && strstr(known, file->etag) != NULL;
     const size_t n = is_known ? 0 : file->n_bytes;
     struct MHD_Response *response = MHD_create_response_from_buffer(
@@ -153,13 +153,13 @@ enum MHD_Result reply_preflight(struct request *r)
 {
     struct MHD_Response *response = MHD_create_response_from_buffer(0, NULL,
                                                                     MHD_RESPMEM_PERSISTENT);
-    const char *wanted = header(r, "Access-Control-Request-Headers");
+    const char *wanted = http_header(r, "Access-Control-Request-Headers");
     if (response == NULL)
         return MHD_NO;
     add_header(response, "Access-Control-Allow-Methods", "GET, POST, OPTIONS");
     add_header(response, "Access-Control-Allow-Headers", wanted != NULL ? wanted : "*");
     add_header(response, "Access-Control-Max-Age", "86400");
-    const char *private = header(r, "Access-Control-Request-Private-Network");
+    const char *private = http_header(r, "Access-Control-Request-Private-Network");
     if (private != NULL && strcasecmp(private, "true") == 0) /* its origin is allowed, or none */
         add_header(response, "Access-Control-Allow-Private-Network", "true");
     return queue(r, 204, NULL, response);

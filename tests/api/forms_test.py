@@ -8,13 +8,11 @@ import copy
 import json
 import re
 import sys
-import tempfile
 import unittest
 
 import scripted_model
-from served import Server
+from one_server import OneServer
 
-PROGRAM = sys.argv[1]
 ARGUMENTS = {"type": "object", "properties": {"city": {"type": "string"},
                                               "days": {"type": "integer"}}}
 SCHEMA = {**ARGUMENTS, "required": ["city", "days"], "additionalProperties": False}
@@ -25,24 +23,9 @@ CITY = {"city": "Oslo", "days": 2}
 TEXT = "Hello there, world."
 
 
-class Forms(unittest.TestCase):
+class Forms(OneServer):
     """One server for all, and one way to ask every dialect."""
     dialects = ("chat", "responses", "messages")
-
-    @classmethod
-    def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory()
-        scripted_model.make(cls.folder.name)
-        cls.server = Server(PROGRAM, cls.folder.name)
-
-    @classmethod
-    def tearDownClass(cls):
-        status = cls.server.stop()
-        log = cls.server.lines()
-        cls.server.__exit__()
-        cls.folder.cleanup()
-        if status != 0:
-            raise AssertionError(f"the server ended with {status}:\n{log}")
 
     @staticmethod
     def body(dialect, text, schema=None, tools=NAMES, choice=None, one=False, n_tokens=200, **more):

@@ -20,6 +20,7 @@ import unittest
 from concurrent import futures
 
 import scripted_model
+from one_server import OneServer, metric, wait_until
 from served import Server, raw_request
 
 PROGRAM, NANO = sys.argv[1:3]
@@ -28,21 +29,6 @@ LONG = {"messages": [{"role": "user", "content": "Tell me a long story."}], "tem
         "max_tokens": 3500, "logit_bias": {"16383": -100, "16381": -100}, "stream": True}
 SHORT = {"messages": [{"role": "user", "content": "Hi"}], "temperature": 0, "max_tokens": 3}
 WORDS = "once upon a time there was a robot who loved music. "
-
-
-def metric(server, name):
-    text = server.request("GET", "/metrics")[2].decode()
-    return float(re.search(rf"^flashmoe_{name} (\S+)$", text, re.M).group(1))
-
-
-def wait_until(what, seconds=1800):
-    """A deadline of minutes: only a server that never gets there meets it."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if what():
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def is_readable(connection):
@@ -62,20 +48,10 @@ def is_idle(server):
         metric(server, "requests_running") == 0 and metric(server, "request_memory_bytes") == 0
 
 
-class Reading(unittest.TestCase):
+class Reading(OneServer):
     """While a large request is read, others are served."""
-
-    @classmethod
-    def setUpClass(cls):
-        cls.server = Server(PROGRAM, NANO, "--memory", "4G", "--request-memory", "2G",
-                            "--context", "4096")
-
-    @classmethod
-    def tearDownClass(cls):
-        status = cls.server.stop()
-        cls.server.__exit__()
-        if status != 0:
-            raise AssertionError(f"the server ended with {status}")
+    model = NANO
+    options = ("--memory", "4G", "--request-memory", "2G", "--context", "4096")
 
     def tearDown(self):
         self.assertTrue(wait_until(lambda: is_idle(self.server)))
@@ -364,23 +340,17 @@ class Looking(unittest.TestCase):
                 self.assertTrue(wait_until(lambda: is_idle(server)))
 
 
-class Memory(unittest.TestCase):
+class Memory(OneServer):
     """What requests take is part of --memory, whatever they send, and is given back."""
 
     BUDGET = 120 * MIB
+    model = NANO
+    options = ("--memory", str(BUDGET), "--context", "2048", "--parallel", "2")
 
     @classmethod
     def setUpClass(cls):
-        cls.server = Server(PROGRAM, NANO, "--memory", str(cls.BUDGET), "--context", "2048",
-                            "--parallel", "2")
+        super().setUpClass()
         cls.server.ask("Hi", max_tokens=2)
-
-    @classmethod
-    def tearDownClass(cls):
-        status = cls.server.stop()
-        cls.server.__exit__()
-        if status != 0:
-            raise AssertionError(f"the server ended with {status}")
 
     def setUp(self):
         self.assertTrue(wait_until(lambda: is_idle(self.server)))
