@@ -8,6 +8,8 @@
 #include "server/text_json.h"
 #include "text/message.h"
 
+#define HELD_LOGPROBS 32 /* tokens */
+
 struct answer {
     struct answer_options o;
     struct fm_sampler *sampler;
@@ -64,6 +66,18 @@ static void take_call(struct answer *a, const struct message_event *event)
     }
 }
 
+/* The last marker of reasoning tells whether more of it comes. */
+static void take_marker(struct answer *a, const char *text, size_t bytes)
+{
+    static const char begin[] = "<think>", end[] = "</think>";
+    for (size_t i = 0; i < bytes; i++) {
+        if (bytes - i >= sizeof begin - 1 && memcmp(text + i, begin, sizeof begin - 1) == 0)
+            a->is_reasoning = true;
+        if (bytes - i >= sizeof end - 1 && memcmp(text + i, end, sizeof end - 1) == 0)
+            a->is_reasoning = false;
+    }
+}
+
 static void take_part(void *ctx, const struct message_event *event)
 {
     struct answer *a = ctx;
@@ -88,8 +102,7 @@ static void take_part(void *ctx, const struct message_event *event)
         take_call(a, event);
         break;
     case MESSAGE_MARKUP:
-        if (event->text_bytes > 2 && memchr(event->text, '<', event->text_bytes) != NULL)
-            a->is_reasoning = memchr(event->text, '/', event->text_bytes) == NULL;
+        take_marker(a, event->text, event->text_bytes);
         break;
     case MESSAGE_END:
         break;
@@ -157,6 +170,15 @@ static int note_logprobs(struct answer *a, const float *logits, int32_t id, stru
     return 0;
 }
 
+/* Gives on what tokens have left that were no text so far, so that it is counted and does not pile
+ * up: a call is long, and so is what may become a stop string. */
+static void give_logprobs(struct answer *a)
+{
+    const struct job_event like = {.kind = JOB_CONTENT, .choice = a->o.choice};
+    if (a->logprobs.n >= (size_t)HELD_LOGPROBS * a->logprobs.n_each)
+        give(a, &like, "", 0);
+}
+
 /* Reasoning is free; what follows it is held to the grammar. */
 static void begin_grammar(struct answer *a)
 {
@@ -202,8 +224,12 @@ int answer_step(struct answer *a, const float *logits, int32_t *out, struct fm_e
     int rc = spec->wants_logprobs ? note_logprobs(a, logits, id, err) : 0;
     if (rc == 0)
         rc = push_token(a, id, err);
+    if (rc == 0 && a->logprobs.n > 0)
+        give_logprobs(a);
     a->n_reasoning += a->is_reasoning;
     begin_grammar(a);
+    if (rc == 0)
+        rc = a->rc;
     if (rc != 0 || a->is_over)
         return rc;
     if (spec->n_most > 0 && a->n_tokens >= spec->n_most)
@@ -250,6 +276,7 @@ static int open_parts(struct answer *a, struct fm_error *err)
         .is_thinking = spec->is_thinking,
         .calls = spec->tools != NULL ? MESSAGE_JSON_CALLS | MESSAGE_XML_CALLS : 0,
         .hold_calls = !spec->is_stream,
+        .is_call = spec->lead != NULL,
         .tools = spec->tools,
         .id_seed = spec->id_seed + a->o.choice,
     };

@@ -232,32 +232,6 @@ static bool add_logprobs(struct api_choice *c, const struct job_logprobs *logpro
     return true;
 }
 
-static json_t *logprob_json(const struct fm_model *model, const struct fm_logprob *p)
-{
-    size_t bytes = 0;
-    const char *text = fm_token_text(model, p->id, &bytes);
-    json_t *raw = json_array();
-    for (size_t i = 0; i < bytes; i++)
-        (void)json_array_append_new(raw, json_integer((unsigned char)text[i]));
-    const double logprob = (double)p->logprob;
-    return json_pack("{s:o, s:f, s:o}", "token", text_json(text, bytes), "logprob",
-                     logprob > -9999 ? logprob : -9999.0, "bytes", raw);
-}
-
-json_t *api_logprobs_json(const struct api_call *call, const struct job_logprobs *l)
-{
-    json_t *list = l != NULL && l->n > 0 ? json_array() : NULL;
-    for (size_t i = 0; list != NULL && i + l->n_each <= l->n && !mem_lease_is_over();
-         i += l->n_each) {
-        json_t *entry = logprob_json(call->context->model, &l->at[i]), *top = json_array();
-        for (size_t k = 1; k < l->n_each; k++)
-            (void)json_array_append_new(top, logprob_json(call->context->model, &l->at[i + k]));
-        (void)json_object_set_new(entry, "top_logprobs", top);
-        (void)json_array_append_new(list, entry);
-    }
-    return list;
-}
-
 static bool collect(struct api_call *call, const struct job_event *event)
 {
     if (event->choice >= call->n_choices)
@@ -295,6 +269,23 @@ static bool collect(struct api_call *call, const struct job_event *event)
     }
 }
 
+/* Of a text: a JSON value, its JSON in a buffer that doubles, and the answer. */
+#define WHOLE_FACTOR 6
+/* A token with its alternatives as JSON values, their text, and what is being sent. */
+#define LOGPROBS_BYTES (96u << 10)
+
+uint64_t api_whole_bytes(const struct api_call *call)
+{
+    uint64_t n = 0;
+    for (unsigned i = 0; i < call->n_choices; i++) {
+        const struct api_choice *c = &call->choices[i];
+        n += c->reasoning.n + c->content.n;
+        for (size_t k = 0; k < c->n_calls; k++)
+            n += c->calls[k].arguments.n;
+    }
+    return WHOLE_FACTOR * n + (call->has_logprobs ? LOGPROBS_BYTES : 0);
+}
+
 bool api_call_take(struct api_call *call, const struct job_event *event)
 {
     bool is_good = true;
@@ -304,6 +295,9 @@ bool api_call_take(struct api_call *call, const struct job_event *event)
     }
     if (!call->is_stream || call->api->collects)
         is_good = collect(call, event);
+    /* An answer that cannot be written at its end need not be computed until then. */
+    if (is_good && !call->is_stream)
+        is_good = mem_lease_reserve(api_whole_bytes(call));
     return is_good && (!call->is_stream || call->api->write(call, event));
 }
 
@@ -316,6 +310,17 @@ bool api_frame(struct api_call *call, const char *event, json_t *value)
                          text_add_json(call->out, value) && text_add_string(call->out, "\n\n");
     json_decref(value);
     return is_good;
+}
+
+bool api_frame_logprobs(struct api_call *call, json_t *value, const struct job_logprobs *logprobs)
+{
+    struct api_pieces pieces;
+    bool is_good = api_pieces_begin(&pieces, value) && text_add_string(call->out, "data: ");
+    while (is_good && !api_pieces_is_over(&pieces))
+        is_good = api_pieces_add(&pieces, call, logprobs, call->out);
+    api_pieces_clear(&pieces);
+    json_decref(value);
+    return is_good && text_add_string(call->out, "\n\n");
 }
 
 json_t *api_buffer_json(const struct text_buffer *buffer)

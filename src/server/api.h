@@ -42,6 +42,25 @@ struct api_choice {
     unsigned stop;
 };
 
+/* Lists of log probabilities, an item for each token. */
+enum api_list {
+    API_LIST_ENTRIES, /* {token, logprob, bytes, top_logprobs} */
+    API_LIST_TOKENS,  /* the token's text */
+    API_LIST_VALUES,  /* its logarithm */
+    API_LIST_TOPS,    /* {text of an alternative: its logarithm} */
+};
+
+/* An answer that is written in pieces. Log probabilities are kept in eight bytes each; as text they
+ * take ten times as much, and as JSON values a hundred times, so they become that one token at a
+ * time, as the answer is sent. */
+struct api_pieces {
+    struct text_buffer text; /* the answer, with marks in place of the lists, and a NUL */
+    size_t at, mark;         /* in the text: what comes next; the next mark, or the NUL */
+    const struct job_logprobs *source; /* of the list at hand; NULL: none */
+    enum api_list list;
+    size_t token; /* in it */
+};
+
 struct api_call {
     const struct api_context *context;
     const struct api *api;
@@ -115,10 +134,24 @@ int api_add_prompt(struct api_call *call, struct job_spec *spec, int32_t *ids, s
 
 /* "data: JSON\n\n", with "event: NAME" before it where there is one. Takes the reference. */
 bool api_frame(struct api_call *call, const char *event, json_t *value);
-/* [{token, logprob, bytes, top_logprobs}]; NULL when there are none, or for want of memory. Ends
- * early when the thread's lease is over: it is as large as nothing else that is sent. */
-json_t *api_logprobs_json(const struct api_call *call, const struct job_logprobs *logprobs);
+/* The same, for a value with marks that stand for lists of these log probabilities. */
+bool api_frame_logprobs(struct api_call *call, json_t *value, const struct job_logprobs *logprobs);
+/* What stands for a list of the choice's log probabilities until it is written. */
+json_t *api_logprobs_mark(unsigned choice, enum api_list list);
 json_t *api_buffer_json(const struct text_buffer *buffer);
+
+/* ---- an answer in pieces -------------------------------------------------------------------- */
+
+/* Begins with the value, which stays the caller's. False for want of memory. */
+bool api_pieces_begin(struct api_pieces *p, const json_t *value);
+void api_pieces_clear(struct api_pieces *p);
+bool api_pieces_is_over(const struct api_pieces *p);
+/* Adds some kilobytes to `out`. The lists are of the call's choices, or of an event of a stream
+ * where that is not NULL. False for want of memory. */
+bool api_pieces_add(struct api_pieces *p, const struct api_call *call,
+                    const struct job_logprobs *streamed, struct text_buffer *out);
+/* The most that the end of a call which is not streamed allocates, for what there is so far. */
+uint64_t api_whole_bytes(const struct api_call *call);
 
 /* Endpoints that only look: api_misc.c. Each adds JSON to the answer and
  * returns 0, or -1 and the error. */

@@ -125,6 +125,7 @@ static int read_message(const json_t *message, size_t i, struct recall *recall,
 
 static int read_tools(const struct fields *f, struct conversation *c)
 {
+    char path[40];
     const json_t *tools = fields_array(f, "tools");
     for (size_t i = 0; i < json_array_size(tools); i++) {
         const json_t *tool = json_array_get(tools, i);
@@ -138,6 +139,10 @@ static int read_tools(const struct fields *f, struct conversation *c)
         if (conversation_add_tool(c, name, json_string_value(json_object_get(tool, "description")),
                                   schema) != 0)
             return no_memory(f->error);
+        (void)snprintf(path, sizeof path, "tools[%zu]", i);
+        if (conversation_note_strict(c, name, json_object_get(tool, "strict"), path,
+                                     f->error) != 0)
+            return -1;
     }
     return 0;
 }

@@ -71,6 +71,7 @@ static int read_message(const json_t *message, size_t i, struct recall *recall,
 static int read_tools(const struct fields *f, struct conversation *c)
 {
     const json_t *tools = fields_array(f, "tools");
+    char path[48];
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < json_array_size(tools); i++) {
         const json_t *tool = json_array_get(tools, i);
@@ -85,6 +86,10 @@ static int read_tools(const struct fields *f, struct conversation *c)
         rc = conversation_add_tool(c, name,
                                    json_string_value(json_object_get(function, "description")),
                                    json_object_get(function, "parameters"));
+        (void)snprintf(path, sizeof path, "tools[%zu].function", i);
+        if (rc == 0 && conversation_note_strict(c, name, json_object_get(function, "strict"), path,
+                                                f->error) != 0)
+            return -1;
     }
     return rc == 0 ? 0 : api_fail(f->error, API_INTERNAL, NULL, "no memory for the tools");
 }
@@ -278,10 +283,12 @@ static json_t *object_json(const struct api_call *call, const char *object, json
                      (json_int_t)call->created_s, "model", call->model, "choices", choices);
 }
 
-static json_t *chat_logprobs(const struct api_call *call, const struct job_logprobs *logprobs)
+static json_t *chat_logprobs(unsigned choice, const struct job_logprobs *logprobs)
 {
-    json_t *list = api_logprobs_json(call, logprobs);
-    return list != NULL ? json_pack("{s:o, s:n}", "content", list, "refusal") : json_null();
+    return logprobs != NULL && logprobs->n > 0
+               ? json_pack("{s:o, s:n}", "content", api_logprobs_mark(choice, API_LIST_ENTRIES),
+                           "refusal")
+               : json_null();
 }
 
 /* Takes `delta`. */
@@ -291,11 +298,12 @@ static bool chat_chunk(struct api_call *call, unsigned choice, json_t *delta,
     json_t *one = json_pack("{s:i, s:o, s:s?}", "index", (int)choice, "delta", delta,
                             "finish_reason", finish);
     if (call->has_logprobs)
-        (void)json_object_set_new(one, "logprobs", chat_logprobs(call, logprobs));
+        (void)json_object_set_new(one, "logprobs", chat_logprobs(choice, logprobs));
     json_t *chunk = object_json(call, "chat.completion.chunk", json_pack("[o]", one));
     if (call->wants_usage)
         (void)json_object_set_new(chunk, "usage", json_null());
-    return api_frame(call, NULL, chunk);
+    return call->has_logprobs ? api_frame_logprobs(call, chunk, logprobs)
+                              : api_frame(call, NULL, chunk);
 }
 
 static json_t *text_delta(const char *name, const struct job_event *event)
@@ -348,7 +356,9 @@ static bool write_chat(struct api_call *call, const struct job_event *event)
         return chat_chunk(call, choice, text_delta("reasoning_content", event), &event->logprobs,
                           NULL);
     case JOB_CONTENT:
-        return chat_chunk(call, choice, text_delta("content", event), &event->logprobs, NULL);
+        return chat_chunk(call, choice,
+                          event->text_bytes > 0 ? text_delta("content", event) : json_object(),
+                          &event->logprobs, NULL);
     case JOB_CALL_BEGIN:
         return chat_chunk(call, choice,
                           json_pack("{s:[{s:i, s:s, s:s, s:{s:s, s:s}}]}", "tool_calls", "index",
@@ -399,7 +409,7 @@ static json_t *whole_chat(const struct api_call *call)
         if (c->n_calls > 0)
             (void)json_object_set_new(message, "tool_calls", calls_json(c));
         json_t *one = json_pack("{s:i, s:o, s:o, s:s}", "index", (int)i, "message", message,
-                                "logprobs", call->has_logprobs ? chat_logprobs(call, &c->logprobs)
+                                "logprobs", call->has_logprobs ? chat_logprobs(i, &c->logprobs)
                                                                : json_null(),
                                 "finish_reason", finish_of(c->end));
         (void)json_array_append_new(choices, one);
@@ -410,26 +420,17 @@ static json_t *whole_chat(const struct api_call *call)
 }
 
 /* The older form: lists side by side. */
-static json_t *text_logprobs(const struct api_call *call, const struct job_logprobs *logprobs)
+static json_t *text_logprobs(const struct api_call *call, unsigned choice,
+                             const struct job_logprobs *logprobs)
 {
     if (!call->has_logprobs)
         return json_null();
-    json_t *list = api_logprobs_json(call, logprobs);
-    json_t *tokens = json_array(), *values = json_array(), *tops = json_array();
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *entry = json_array_get(list, i), *top;
-        json_t *best = json_object();
-        size_t k;
-        json_array_foreach(json_object_get(entry, "top_logprobs"), k, top)
-            (void)json_object_set(best, json_string_value(json_object_get(top, "token")),
-                                  json_object_get(top, "logprob"));
-        (void)json_array_append(tokens, json_object_get(entry, "token"));
-        (void)json_array_append(values, json_object_get(entry, "logprob"));
-        (void)json_array_append_new(tops, best);
-    }
-    json_decref(list);
-    return json_pack("{s:o, s:o, s:o, s:[]}", "tokens", tokens, "token_logprobs", values,
-                     "top_logprobs", tops, "text_offset");
+    if (logprobs == NULL || logprobs->n == 0)
+        return json_pack("{s:[], s:[], s:[], s:[]}", "tokens", "token_logprobs", "top_logprobs",
+                         "text_offset");
+    return json_pack("{s:o, s:o, s:o, s:[]}", "tokens", api_logprobs_mark(choice, API_LIST_TOKENS),
+                     "token_logprobs", api_logprobs_mark(choice, API_LIST_VALUES), "top_logprobs",
+                     api_logprobs_mark(choice, API_LIST_TOPS), "text_offset");
 }
 
 /* Takes `text`. */
@@ -437,8 +438,10 @@ static bool text_chunk(struct api_call *call, unsigned choice, json_t *text,
                        const struct job_logprobs *logprobs, const char *finish)
 {
     json_t *one = json_pack("{s:i, s:o, s:o, s:s?}", "index", (int)choice, "text", text, "logprobs",
-                            text_logprobs(call, logprobs), "finish_reason", finish);
-    return api_frame(call, NULL, object_json(call, "text_completion", json_pack("[o]", one)));
+                            text_logprobs(call, choice, logprobs), "finish_reason", finish);
+    json_t *chunk = object_json(call, "text_completion", json_pack("[o]", one));
+    return call->has_logprobs ? api_frame_logprobs(call, chunk, logprobs)
+                              : api_frame(call, NULL, chunk);
 }
 
 static bool write_completions(struct api_call *call, const struct job_event *event)
@@ -476,7 +479,7 @@ static json_t *whole_completions(const struct api_call *call)
         (void)text_buffer_add(&text, text_buffer_text(&c->content), c->content.n);
         json_t *one = json_pack("{s:i, s:o, s:o, s:s}", "index", (int)i, "text",
                                 api_buffer_json(&text), "logprobs",
-                                text_logprobs(call, &c->logprobs), "finish_reason",
+                                text_logprobs(call, i, &c->logprobs), "finish_reason",
                                 finish_of(c->end));
         (void)json_array_append_new(choices, one);
         text_buffer_clear(&text);

@@ -137,11 +137,13 @@ static int read_tools(const json_t *tools, struct conversation *c, struct api_er
                       unsigned depth)
 {
     const json_t *tool;
+    char path[40];
     size_t i;
     int rc = 0;
     json_array_foreach(tools, i, tool) {
         const char *type = json_string_value(json_object_get(tool, "type"));
         const char *name = json_string_value(json_object_get(tool, "name"));
+        (void)snprintf(path, sizeof path, "tools[%zu]", i);
         if (type != NULL && strcmp(type, "namespace") == 0 && depth < 4)
             rc = read_tools(json_object_get(tool, "tools"), c, error, depth + 1);
         else if (type != NULL && strcmp(type, "function") == 0 && name == NULL)
@@ -151,6 +153,8 @@ static int read_tools(const json_t *tools, struct conversation *c, struct api_er
                                        json_string_value(json_object_get(tool, "description")),
                                        json_object_get(tool, "parameters")) != 0)
             rc = no_memory(error);
+        else if (type != NULL && strcmp(type, "function") == 0)
+            rc = conversation_note_strict(c, name, json_object_get(tool, "strict"), path, error);
         if (rc != 0)
             return rc;
     }

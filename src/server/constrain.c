@@ -6,6 +6,7 @@
 #include "server/fields.h"
 #include "server/text_json.h"
 #include "session/grammar_calls.h"
+#include "text/schema.h"
 
 #define PATH_PARTS 5
 #define ONLY_JSON "is not supported: answers can be held to a JSON schema, by 'response_format'"
@@ -234,7 +235,9 @@ static bool tools_fill(struct tools *t, const struct conversation *c)
         if (c->forced_name != NULL && strcmp(c->forced_name, name) != 0)
             continue;
         is_good = text_add_json(&t->text, json_object_get(function, "parameters"));
-        t->at[t->n++] = (struct grammar_tool){.name = name, .schema_bytes = t->text.n - begin};
+        t->at[t->n++] = (struct grammar_tool){
+            .name = name, .schema_bytes = t->text.n - begin,
+            .is_strict = json_object_get(c->strict, name) != NULL};
     }
     const char *at = text_buffer_text(&t->text); /* it moves no more */
     for (size_t i = 0; is_good && i < t->n; i++) {
@@ -259,6 +262,27 @@ static int check_names(struct api_call *call, const struct tools *t)
                             "characters", name, n);
     }
     return 0;
+}
+
+/* Refuses strict tools that cannot be held to their schemas. Calls that need not come are held to
+ * none, and what is refused does not depend on that. */
+static int check_strict(struct api_call *call, const struct tools *t)
+{
+    struct fm_error err = {0};
+    struct grammar_program *program = NULL;
+    struct grammar_form form = {0};
+    struct grammar_tool *strict = mem_new(t->n + 1, sizeof *strict, "the tools", NULL);
+    if (strict == NULL)
+        return no_memory(call);
+    form.tools = strict;
+    for (size_t i = 0; i < t->n; i++)
+        if (t->at[i].is_strict)
+            strict[form.n_tools++] = t->at[i];
+    const int rc = form.n_tools > 0 ? schema_compile_form(&form, &program, &err) : 0;
+    grammar_program_free(program);
+    mem_free(strict);
+    return rc == 0 ? 0 : api_fail(&call->error, api_fault_of(rc), "tools", "'tools': %s; change "
+                                  "it, or leave out 'strict'", err.text);
 }
 
 /* Some token can begin the answer. */
@@ -297,7 +321,8 @@ static int open_form(struct api_call *call, const struct grammar_form *form, con
 int constrain_answer(const struct conversation *c, struct api_call *call, struct job_spec *spec)
 {
     struct tools tools = {0};
-    if (call->schema_field[0] == '\0')
+    const bool has_schema = call->schema_field[0] != '\0';
+    if (!has_schema && (c == NULL || c->strict == NULL))
         return 0;
     int rc = tools_fill(&tools, c) ? 0 : no_memory(call);
     const struct grammar_form form = {.schema = text_buffer_text(&call->schema),
@@ -307,6 +332,8 @@ int constrain_answer(const struct conversation *c, struct api_call *call, struct
     if (rc == 0)
         rc = check_names(call, &tools);
     if (rc == 0)
+        rc = check_strict(call, &tools);
+    if (rc == 0 && has_schema)
         rc = open_form(call, &form, call->schema_field, spec);
     tools_clear(&tools);
     return rc;
@@ -351,6 +378,8 @@ int constrain_call(const struct conversation *c, struct api_call *call, struct j
                                       .is_opened = true};
     if (rc == 0)
         rc = check_names(call, &tools);
+    if (rc == 0)
+        rc = check_strict(call, &tools);
     if (rc == 0)
         rc = open_form(call, &form, "tools", spec);
     tools_clear(&tools);

@@ -20,6 +20,7 @@ void conversation_clear(struct conversation *c)
 {
     json_decref(c->messages);
     json_decref(c->tools);
+    json_decref(c->strict);
     json_decref(c->variables);
     text_buffer_clear(&c->system);
     *c = (struct conversation){0};
@@ -79,6 +80,19 @@ static int keep_allowed(struct conversation *c, const json_t *list)
     c->tools = json_array_size(kept) > 0 ? json_incref(kept) : NULL;
     json_decref(kept);
     return rc;
+}
+
+int conversation_note_strict(struct conversation *c, const char *name, const json_t *strict,
+                             const char *path, struct api_error *error)
+{
+    if (strict != NULL && !json_is_null(strict) && !json_is_boolean(strict))
+        return api_fail(error, API_BAD, "tools", "'%s.strict' must be true or false", path);
+    if (!json_is_true(strict))
+        return 0;
+    if (c->strict == NULL)
+        c->strict = json_object();
+    return json_object_set_new(c->strict, name, json_true()) == 0
+               ? 0 : api_fail(error, API_INTERNAL, NULL, "no memory for the tools");
 }
 
 int conversation_choose(struct conversation *c, const struct fields *f,

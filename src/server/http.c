@@ -128,7 +128,7 @@ static uint64_t session_key(const struct request *r)
     static const char *const names[] = {"x-claude-code-session-id", "session_id",
                                         "x-session-affinity"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        const char *value = MHD_lookup_connection_value(r->connection, MHD_HEADER_KIND, names[i]);
+        const char *value = http_header(r, names[i]);
         if (value != NULL && value[0] != '\0')
             return api_key_of(value);
     }
@@ -165,13 +165,15 @@ static enum MHD_Result end_call(struct request *r)
 {
     if (r->error.fault != API_GOOD)
         return reply_error(r);
+    const bool in_pieces = r->call.has_logprobs;
     mem_lease_enter(&r->lease);
     json_t *whole = r->call.api->whole(&r->call);
-    const bool is_good = text_add_json(&r->out, whole) && r->lease.wanted == 0;
+    const bool is_good = (in_pieces ? api_pieces_begin(&r->pieces, whole)
+                                    : text_add_json(&r->out, whole)) && r->lease.wanted == 0;
     json_decref(whole);
     mem_lease_leave();
     if (is_good)
-        return reply_kept(r, 200);
+        return in_pieces ? reply_pieces(r) : reply_kept(r, 200);
     if (r->lease.wanted == 0)
         return MHD_NO;
     (void)http_refuse_memory(&r->lease, &r->error);
@@ -183,8 +185,7 @@ static enum MHD_Result end_call(struct request *r)
 /* What is known to be wrong from the headers alone. */
 static void check_headers(struct request *r, const char *method, const char *version)
 {
-    const char *length = MHD_lookup_connection_value(r->connection, MHD_HEADER_KIND,
-                                                     "Content-Length");
+    const char *length = http_header(r, "Content-Length");
     const bool fits_method = r->route != NULL && (strcmp(r->route->method, "GET") == 0
                                                       ? is_get(r)
                                                       : strcmp(r->method, "POST") == 0);
@@ -332,6 +333,7 @@ static void free_request(struct request *r)
         api_call_clear(&r->call);
     text_buffer_clear(&r->body);
     text_buffer_clear(&r->out);
+    api_pieces_clear(&r->pieces);
     mem_lease_leave();
     if (r->job == NULL)
         r->lease.used = 0;

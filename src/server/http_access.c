@@ -4,11 +4,6 @@
 
 #include "server/http_internal.h"
 
-static const char *header(const struct request *r, const char *name)
-{
-    return MHD_lookup_connection_value(r->connection, MHD_HEADER_KIND, name);
-}
-
 struct notes {
     struct access_headers *headers;
     const char *begin, *end; /* the bytes of the request line and the headers */
@@ -58,7 +53,7 @@ static void note_all(struct request *r, const char *first_byte, struct access_he
 static bool has_key(struct request *r)
 {
     const struct access_keys *keys = &r->server->keys;
-    const char *bearer = header(r, "Authorization"), *plain = header(r, "x-api-key");
+    const char *bearer = http_header(r, "Authorization"), *plain = http_header(r, "x-api-key");
     if (keys->n == 0)
         return true;
     if (bearer != NULL && strncasecmp(bearer, "Bearer ", 7) == 0 &&

@@ -58,6 +58,7 @@ struct request {
     struct api_call call;
     struct text_buffer out; /* of a stream: what was sent is cut off; or the whole answer */
     size_t out_at;
+    struct api_pieces pieces; /* of a whole answer that is written as it is sent */
     uint64_t written_ns; /* when something was last added to it */
     struct job_usage usage;
 };
@@ -132,14 +133,20 @@ enum MHD_Result http_answer_prepared(struct request *r, struct job_spec *spec);
 
 /* ---- http_reply.c ---- */
 
+/* A header of the request; NULL: it has none. */
+const char *http_header(const struct request *r, const char *name);
 /* A file of the page, or 304 where the browser has it. */
 enum MHD_Result reply_page(struct request *r, const struct web_file *file);
-enum MHD_Result reply_bytes(struct request *r, unsigned status, const char *type,
-                            const void *bytes, size_t n);
-enum MHD_Result reply_json(struct request *r, unsigned status, json_t *value); /* takes it */
+/* Answers of GET, with status 200: they are counted in the memory for requests until they are sent,
+ * and refused where it has no room. reply_json takes the value. */
+enum MHD_Result reply_bytes(struct request *r, const char *type, const char *bytes, size_t n);
+enum MHD_Result reply_json(struct request *r, json_t *value);
+/* Some hundred bytes, which are never refused: errors, and whether the server lives. Takes it. */
+enum MHD_Result reply_small(struct request *r, unsigned status, json_t *value);
 enum MHD_Result reply_kept(struct request *r, unsigned status); /* r->out, which is JSON */
 enum MHD_Result reply_error(struct request *r); /* r->error */
 enum MHD_Result reply_stream(struct request *r);
+enum MHD_Result reply_pieces(struct request *r); /* r->pieces, which are JSON */
 enum MHD_Result reply_preflight(struct request *r);
 /* reply_error past the library, while a body still comes; then nothing more is sent. */
 void reply_error_at_once(struct request *r);

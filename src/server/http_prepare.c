@@ -22,15 +22,22 @@ struct request_task {
 int http_refuse_memory(const struct mem_lease *lease, struct api_error *error)
 {
     const uint64_t most = mem_lease_most(lease);
+    const uint64_t used = mem_account_used(lease->account);
     *error = (struct api_error){0};
+    /* To ask again does not help an answer that has most of the memory itself. */
+    if (lease->is_answered && lease->taken > used / 2)
+        return api_fail(error, API_TOO_LARGE, NULL, "the answer takes too much memory: %llu of "
+                        "%llu bytes for requests are in use, %llu of them by this one; ask for "
+                        "fewer tokens, choices or logprobs, or raise the server's --request-memory",
+                        (unsigned long long)used, (unsigned long long)lease->account->limit,
+                        (unsigned long long)lease->taken);
     if (lease->wanted > most)
         return api_fail(error, API_TOO_LARGE, NULL, "the request takes more than %llu bytes of "
                         "memory, the most that one request can have; send less, or raise the "
                         "server's --request-memory", (unsigned long long)most);
     return api_fail(error, API_BUSY, NULL, "%llu of %llu bytes of memory for requests are in use: "
                     "try again later",
-                    (unsigned long long)mem_account_used(lease->account),
-                    (unsigned long long)lease->account->limit);
+                    (unsigned long long)used, (unsigned long long)lease->account->limit);
 }
 
 /* ---- on a thread of jobs_prepare.h ---------------------------------------------------------- */

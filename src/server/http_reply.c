@@ -7,7 +7,7 @@
 #include "server/http_internal.h"
 #include "server/text_json.h"
 
-static const char *header(const struct request *r, const char *name)
+const char *http_header(const struct request *r, const char *name)
 {
     return MHD_lookup_connection_value(r->connection, MHD_HEADER_KIND, name);
 }
@@ -19,7 +19,7 @@ static void add_header(struct MHD_Response *response, const char *name, const ch
 
 static void add_cors(const struct request *r, struct MHD_Response *response)
 {
-    const char *origin = header(r, "Origin");
+    const char *origin = http_header(r, "Origin");
     if (origin == NULL || !access_is_allowed_origin(&r->server->rules, origin))
         return;
     add_header(response, "Access-Control-Allow-Origin", origin);
@@ -52,18 +52,31 @@ static enum MHD_Result queue(struct request *r, unsigned status, const char *typ
     return result;
 }
 
-enum MHD_Result reply_bytes(struct request *r, unsigned status, const char *type,
-                            const void *bytes, size_t n)
+/* r->out, which stays until it is sent. */
+static enum MHD_Result send_kept(struct request *r, unsigned status, const char *type)
 {
-    r->n_sent += n;
+    r->n_sent += r->out.n;
     return queue(r, status, type,
-                MHD_create_response_from_buffer(n, (void *)(uintptr_t)bytes,
-                                                MHD_RESPMEM_MUST_COPY));
+                 MHD_create_response_from_buffer(r->out.n,
+                                                 (void *)(uintptr_t)text_buffer_text(&r->out),
+                                                 MHD_RESPMEM_PERSISTENT));
+}
+
+enum MHD_Result reply_bytes(struct request *r, const char *type, const char *bytes, size_t n)
+{
+    r->lease.is_answered = true;
+    mem_lease_enter(&r->lease);
+    const bool is_good = text_buffer_add(&r->out, bytes, n);
+    mem_lease_leave();
+    if (is_good)
+        return send_kept(r, 200, type);
+    (void)http_refuse_memory(&r->lease, &r->error);
+    return reply_error(r);
 }
 
 enum MHD_Result reply_page(struct request *r, const struct web_file *file)
 {
-    const char *known = header(r, "If-None-Match");
+    const char *known = http_header(r, "If-None-Match");
     const bool is_known = known != NULL && strstr(known, file->etag) != NULL;
     const size_t n = is_known ? 0 : file->n_bytes;
     struct MHD_Response *response = MHD_create_response_from_buffer(
@@ -78,13 +91,26 @@ enum MHD_Result reply_page(struct request *r, const struct web_file *file)
     return queue(r, is_known ? 304 : 200, file->mime_type, response);
 }
 
-enum MHD_Result reply_json(struct request *r, unsigned status, json_t *value)
+enum MHD_Result reply_json(struct request *r, json_t *value)
 {
     struct text_buffer text = {0};
-    const bool is_good = text_add_json(&text, value);
     const enum MHD_Result result =
-        is_good ? reply_bytes(r, status, "application/json", text_buffer_text(&text), text.n)
-                : MHD_NO;
+        text_add_json(&text, value)
+            ? reply_bytes(r, "application/json", text_buffer_text(&text), text.n) : MHD_NO;
+    json_decref(value);
+    text_buffer_clear(&text);
+    return result;
+}
+
+enum MHD_Result reply_small(struct request *r, unsigned status, json_t *value)
+{
+    struct text_buffer text = {0};
+    enum MHD_Result result = MHD_NO;
+    if (text_add_json(&text, value)) {
+        r->n_sent += text.n;
+        result = queue(r, status, "application/json",
+                       MHD_create_response_from_buffer(text.n, text.data, MHD_RESPMEM_MUST_COPY));
+    }
     json_decref(value);
     text_buffer_clear(&text);
     return result;
@@ -92,17 +118,13 @@ enum MHD_Result reply_json(struct request *r, unsigned status, json_t *value)
 
 enum MHD_Result reply_kept(struct request *r, unsigned status)
 {
-    r->n_sent += r->out.n;
-    return queue(r, status, "application/json",
-                 MHD_create_response_from_buffer(r->out.n,
-                                                 (void *)(uintptr_t)text_buffer_text(&r->out),
-                                                 MHD_RESPMEM_PERSISTENT));
+    return send_kept(r, status, "application/json");
 }
 
 enum MHD_Result reply_error(struct request *r)
 {
-    return reply_json(r, api_status(r->error.fault, r->dialect),
-                      api_error_json(&r->error, r->dialect));
+    return reply_small(r, api_status(r->error.fault, r->dialect),
+                       api_error_json(&r->error, r->dialect));
 }
 
 void reply_error_at_once(struct request *r)
@@ -131,16 +153,30 @@ enum MHD_Result reply_preflight(struct request *r)
 {
     struct MHD_Response *response = MHD_create_response_from_buffer(0, NULL,
                                                                     MHD_RESPMEM_PERSISTENT);
-    const char *wanted = header(r, "Access-Control-Request-Headers");
+    const char *wanted = http_header(r, "Access-Control-Request-Headers");
     if (response == NULL)
         return MHD_NO;
     add_header(response, "Access-Control-Allow-Methods", "GET, POST, OPTIONS");
     add_header(response, "Access-Control-Allow-Headers", wanted != NULL ? wanted : "*");
     add_header(response, "Access-Control-Max-Age", "86400");
-    const char *private = header(r, "Access-Control-Request-Private-Network");
+    const char *private = http_header(r, "Access-Control-Request-Private-Network");
     if (private != NULL && strcasecmp(private, "true") == 0) /* its origin is allowed, or none */
         add_header(response, "Access-Control-Allow-Private-Network", "true");
     return queue(r, 204, NULL, response);
+}
+
+/* Sends some of r->out. Returns how many bytes. */
+static size_t send_some(struct request *r, char *to, size_t most)
+{
+    const size_t left = r->out.n - r->out_at;
+    const size_t n = left < most ? left : most;
+    if (n > 0)
+        memcpy(to, text_buffer_text(&r->out) + r->out_at, n);
+    r->out_at += n;
+    r->n_sent += n;
+    if (r->out_at == r->out.n)
+        r->out.n = r->out_at = 0;
+    return n;
 }
 
 /* What the stream has, or nothing and the connection waits. */
@@ -148,18 +184,11 @@ static ssize_t read_stream(void *ctx, uint64_t position, char *to, size_t most)
 {
     struct request *r = ctx;
     (void)position;
-    const size_t left = r->out.n - r->out_at;
-    const size_t n = left < most ? left : most;
     if (r->is_gone)
         return MHD_CONTENT_READER_END_WITH_ERROR;
-    if (n > 0) {
-        memcpy(to, text_buffer_text(&r->out) + r->out_at, n);
-        r->out_at += n;
-        r->n_sent += n;
-        if (r->out_at == r->out.n)
-            r->out.n = r->out_at = 0;
+    const size_t n = send_some(r, to, most);
+    if (n > 0)
         return (ssize_t)n;
-    }
     if (r->is_over)
         return MHD_CONTENT_READER_END_OF_STREAM;
     r->is_suspended = true;
@@ -176,4 +205,26 @@ enum MHD_Result reply_stream(struct request *r)
     add_header(response, "Cache-Control", "no-cache");
     add_header(response, "X-Accel-Buffering", "no");
     return queue(r, 200, "text/event-stream", response);
+}
+
+/* The next pieces of the answer. */
+static ssize_t read_pieces(void *ctx, uint64_t position, char *to, size_t most)
+{
+    struct request *r = ctx;
+    bool is_good = !r->is_gone;
+    (void)position;
+    mem_lease_enter(&r->lease);
+    while (is_good && r->out.n < most && !api_pieces_is_over(&r->pieces))
+        is_good = api_pieces_add(&r->pieces, &r->call, NULL, &r->out);
+    mem_lease_leave();
+    const size_t n = is_good ? send_some(r, to, most) : 0;
+    if (n > 0)
+        return (ssize_t)n;
+    return is_good ? MHD_CONTENT_READER_END_OF_STREAM : MHD_CONTENT_READER_END_WITH_ERROR;
+}
+
+enum MHD_Result reply_pieces(struct request *r)
+{
+    return queue(r, 200, "application/json",
+                 MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 8192, read_pieces, r, NULL));
 }

@@ -68,7 +68,7 @@ enum job_event_kind {
 enum job_end { JOB_END_STOP, JOB_END_STRING, JOB_END_LENGTH, JOB_END_CALLS };
 
 /* Log probabilities of tokens, n_each entries for each: the chosen one and its alternatives. Eight
- * bytes an entry: as JSON each takes more than a kilobyte, so that is made when it is sent. */
+ * bytes an entry: as JSON each takes more than a kilobyte, so it becomes that when it is sent. */
 struct job_logprobs {
     struct fm_logprob *at; /* freed with mem_free */
     size_t n, capacity;

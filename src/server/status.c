@@ -21,7 +21,7 @@ enum MHD_Result get_page(struct request *r)
 
 enum MHD_Result get_health(struct request *r)
 {
-    return reply_json(r, 200, json_pack("{s:s}", "status", "ok"));
+    return reply_small(r, 200, json_pack("{s:s}", "status", "ok"));
 }
 
 static json_t *model_json(const struct server *s)
@@ -41,11 +41,11 @@ enum MHD_Result get_models(struct request *r)
 {
     const char *path = strncmp(r->path, "/v1/", 4) == 0 ? r->path + 3 : r->path;
     if (strcmp(path, "/models") != 0) /* any name is the one model */
-        return reply_json(r, 200, model_json(r->server));
-    return reply_json(r, 200, json_pack("{s:s, s:[o], s:b, s:s, s:s}", "object", "list", "data",
-                                        model_json(r->server), "has_more", 0, "first_id",
-                                        r->server->context.model_name, "last_id",
-                                        r->server->context.model_name));
+        return reply_json(r, model_json(r->server));
+    return reply_json(r, json_pack("{s:s, s:[o], s:b, s:s, s:s}", "object", "list", "data",
+                                   model_json(r->server), "has_more", 0, "first_id",
+                                   r->server->context.model_name, "last_id",
+                                   r->server->context.model_name));
 }
 
 static json_t *number_or_null(double x)
@@ -66,7 +66,7 @@ enum MHD_Result get_props(struct request *r)
                                  "top_k", (int)d.top_k, "top_p", json_float(d.top_p), "min_p",
                                  json_float(d.min_p));
     return reply_json(
-        r, 200,
+        r,
         json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:b, s:s?, s:s?, s:o, s:{s:o, s:i}}",
                   "version", fm_version(), "model", s->context.model_name, "model_path",
                   s->options.model_path, "architecture", info.architecture, "n_ctx",
@@ -90,7 +90,7 @@ enum MHD_Result get_slots(struct request *r)
                 list, json_pack("{s:i, s:b, s:i, s:i}", "id", (int)i, "is_processing",
                                 stats.slots[i].is_taken, "n_past", (int)stats.slots[i].position,
                                 "n_ctx", (int)r->server->context.n_context));
-    return reply_json(r, 200, list);
+    return reply_json(r, list);
 }
 
 /* ---- what the page shows -------------------------------------------------------------------- */
@@ -103,7 +103,7 @@ enum MHD_Result get_stats(struct request *r)
     const double share = o->limit_share != NULL && s.window_s > 0 && s.is_decode_only
                              ? o->limit_share(o->ctx, &s.before, &s.model, s.position) : -1;
     return reply_json(
-        r, 200,
+        r,
         json_pack("{s:s, s:i, s:i, s:i, s:f, s:f, s:o, s:f, s:I, s:I, s:o}", "model",
                   r->server->context.model_name, "n_context", (int)r->server->context.n_context,
                   "active", (int)s.n_running, "queued", (int)s.n_queued, "tokens_per_s",
@@ -119,7 +119,7 @@ enum MHD_Result get_experts(struct request *r)
     struct text_buffer text = {0};
     enum MHD_Result result = MHD_NO;
     if (jobs_experts(r->server->jobs, &text))
-        result = reply_bytes(r, 200, "application/json", text_buffer_text(&text), text.n);
+        result = reply_bytes(r, "application/json", text_buffer_text(&text), text.n);
     text_buffer_clear(&text);
     return result;
 }
@@ -186,7 +186,7 @@ enum MHD_Result get_metrics(struct request *r)
     for (size_t i = 0; is_good && i < sizeof metrics / sizeof metrics[0]; i++)
         is_good = add_metric(&out, &metrics[i]);
     const enum MHD_Result result =
-        is_good ? reply_bytes(r, 200, "text/plain; version=0.0.4; charset=utf-8",
+        is_good ? reply_bytes(r, "text/plain; version=0.0.4; charset=utf-8",
                               text_buffer_text(&out), out.n)
                 : MHD_NO;
     text_buffer_clear(&out);

@@ -33,6 +33,7 @@ struct dfa {
     struct dfa_edge *edges;   /* sorted within a state */
     uint64_t *n_words;        /* [n_states] texts accepted from there on; DFA_MANY: no end */
     uint32_t n_states;
+    const struct dfa *kept; /* its copy in another arena, where there is one */
 };
 
 /* What building costs, counted down over a whole schema. */

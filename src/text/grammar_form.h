@@ -6,7 +6,7 @@
  *
  * one below the other, with nothing else around them. Names are literal, and between two parts of a
  * call there is one blank at most. Where a tool's schema cannot be enforced its arguments are any
- * object. Borrows all texts; any thread. */
+ * object, unless the tool is strict: then the form is refused. Borrows all texts; any thread. */
 #ifndef FLASHMOE_TEXT_GRAMMAR_FORM_H
 #define FLASHMOE_TEXT_GRAMMAR_FORM_H
 
@@ -21,6 +21,7 @@ struct grammar_tool {
     const char *name;
     const char *schema; /* JSON text, of its arguments; NULL: any object */
     size_t schema_bytes;
+    bool is_strict;
 };
 
 struct grammar_form {

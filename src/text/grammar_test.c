@@ -306,11 +306,11 @@ static void test_masks_are_exact(void **state)
 
 #define TEXT(text) text, sizeof text - 1
 static const struct grammar_tool some_tools[] = {
-    {"get", NULL, 0},
+    {"get", NULL, 0, false},
     {"get_\"it\"", TEXT("{\"properties\": {\"a\": {\"$ref\": \"#/$defs/A\"}}, \"$defs\": {\"A\": "
-                        "{\"const\": 1}}, \"additionalProperties\": false}")},
-    {"bad", TEXT("{\"type\": \"object\", \"not\": {}}")},
-    {"never", TEXT("{\"type\": \"string\"}")},
+                        "{\"const\": 1}}, \"additionalProperties\": false}"), false},
+    {"bad", TEXT("{\"type\": \"object\", \"not\": {}}"), false},
+    {"never", TEXT("{\"type\": \"string\"}"), false},
 };
 #define CALL(text) "<tool_call>\n" text "\n</tool_call>"
 #define GET "{\"name\": \"get\", \"arguments\": {}}"
@@ -600,6 +600,34 @@ static void test_allocations(void **state)
     }
 }
 
+/* What is held for tools while they may be called is about what they allow, not what it took to
+ * find that out. */
+static void test_tools_take_little(void **state)
+{
+    enum { N = 32, BYTES = 4 << 10 };
+    static const char schema[] =
+        "{\"type\": \"object\", \"required\": [\"path\"], \"additionalProperties\": false, "
+        "\"properties\": {\"path\": {\"type\": \"string\", \"description\": \"A file.\"}, "
+        "\"mode\": {\"enum\": [\"read\", \"write\"]}, \"n\": {\"type\": \"integer\"}, "
+        "\"lines\": {\"type\": \"array\", \"items\": {\"type\": \"string\"}}}}";
+    struct grammar_tool tools[N];
+    char names[N][16];
+    (void)state;
+    for (unsigned i = 0; i < N; i++) {
+        (void)snprintf(names[i], sizeof names[i], "tool_%u", i);
+        tools[i] = (struct grammar_tool){.name = names[i], .schema = schema,
+                                         .schema_bytes = sizeof schema - 1};
+    }
+    const struct grammar_form form = {.tools = tools, .n_tools = N};
+    struct grammar_program *p;
+    assert_int_equal(schema_compile_form(&form, &p, NULL), 0);
+    const size_t bytes = (size_t)p->arena.total + p->n_rules * sizeof *p->rules +
+                         p->n_values * sizeof *p->values;
+    print_message("%zu bytes for a tool\n", bytes / N);
+    assert_true(bytes / N < BYTES);
+    grammar_program_free(p);
+}
+
 static int open_vocabulary(void **state)
 {
     (void)state;
@@ -633,6 +661,7 @@ int main(void)
         cmocka_unit_test(test_allocations),
         cmocka_unit_test(test_calls),             cmocka_unit_test(test_tags),
         cmocka_unit_test(test_forms_refused),     cmocka_unit_test(test_allocations_of_calls),
+        cmocka_unit_test(test_tools_take_little),
     };
     return cmocka_run_group_tests(tests, open_vocabulary, close_vocabulary);
 }

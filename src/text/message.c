@@ -107,10 +107,15 @@ static void emit_newlines(struct message *m, enum message_kind kind)
 
 /* ---- reasoning and content -------------------------------------------------------------- */
 
+static enum message_kind content_kind(const struct message *m)
+{
+    return m->options.is_call ? MESSAGE_MARKUP : MESSAGE_CONTENT;
+}
+
 /* Text of the state we are in, no marker any more. Its newlines may still be stripped. */
 static void take_text(struct message *m, const char *text, size_t bytes)
 {
-    const enum message_kind kind = m->state == IN_REASONING ? MESSAGE_REASONING : MESSAGE_CONTENT;
+    const enum message_kind kind = m->state == IN_REASONING ? MESSAGE_REASONING : content_kind(m);
     for (size_t i = 0; i < bytes; i++) {
         if (text[i] == '\n' && m->is_stripping) {
             emit(m, MESSAGE_MARKUP, "\n", 1);
@@ -261,6 +266,8 @@ static void break_call(struct message *m, bool is_end)
         if (marker_begins(markers_here(m), raw + n - k, k, &whole) && whole == MARKER_NONE)
             n_marker = k;
     }
+    if (m->options.is_call && !m->is_begun && m->call.is_ready)
+        give_call_begin(m);
     if (m->is_begun) {
         take_arguments(m);
         flush(m, true);
@@ -371,7 +378,7 @@ static int finish(struct message *m, bool is_cut, struct fm_error *err)
         break_call(m, true);
     take_pending(m);
     const bool is_text = m->state == IN_CONTENT && !m->is_after_call;
-    emit_newlines(m, is_text ? MESSAGE_CONTENT : MESSAGE_MARKUP);
+    emit_newlines(m, is_text ? content_kind(m) : MESSAGE_MARKUP);
     if (m->is_out_of_memory)
         return check_memory(m, err);
     flush(m, true);

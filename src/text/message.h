@@ -19,7 +19,8 @@
  * answer is read as before. One that breaks later ends with MESSAGE_CALL_BROKEN, which has the
  * text: whoever has passed the call on must not pass that on again. With hold_calls a call is held
  * back until it is whole, and a broken call is content and nothing else. The limits of toolcall.h,
- * JSON_SCAN_DEPTH and call_bytes break a call.
+ * JSON_SCAN_DEPTH and call_bytes break a call. With is_call what would be content is markup, and a
+ * call whose name is known is begun, however it ends.
  *
  * Nothing is lost: the texts of MESSAGE_REASONING, MESSAGE_CONTENT, MESSAGE_MARKUP,
  * MESSAGE_CALL_END and MESSAGE_CALL_BROKEN together are the answer, byte for byte, in its order.
@@ -73,6 +74,7 @@ struct message_options {
     bool is_thinking;    /* the prompt ends inside "<think>" */
     unsigned calls;      /* the forms above; 0: calls are content */
     bool hold_calls;     /* begin a call only when it is whole */
+    bool is_call;        /* the answer must be a call: nothing of it is content */
     const json_t *tools; /* the array of a request (text/tool_schema.h), for types; may be NULL */
     uint64_t id_seed;    /* the ids of the calls follow from it and their numbers */
     size_t call_bytes;   /* of one call; 0: MESSAGE_CALL_BYTES */

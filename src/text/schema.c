@@ -448,7 +448,7 @@ static int compile_all(struct schema *s, uint32_t *value)
 static int compile_text(struct schema *s, const char *text, size_t bytes, uint32_t *value)
 {
     struct json_node *root = NULL;
-    int rc = json_tree_parse(&s->program->arena, "the schema", text, bytes, &root, &s->n_nodes,
+    int rc = json_tree_parse(&s->arena, "the schema", text, bytes, &root, &s->n_nodes,
                              s->err);
     s->root = root;
     s->first_new = s->last_new = NULL;
@@ -460,6 +460,15 @@ static int compile_text(struct schema *s, const char *text, size_t bytes, uint32
 }
 
 /* ---- calls ---------------------------------------------------------------------------------- */
+
+static int refuse_tool(struct fm_error *err, const struct grammar_tool *tool, int rc,
+                       const char *why)
+{
+    static const char prefix[] = "the schema: ";
+    const size_t n = sizeof prefix - 1;
+    return err_set(err, rc == FM_ERR_NOMEM ? rc : FM_ERR_ARG, "the schema of tool '%.60s': %s",
+                   tool->name, strncmp(why, prefix, n) == 0 ? why + n : why);
+}
 
 /* The arguments of one tool: what its schema allows of objects. */
 static int compile_arguments(struct schema *s, const struct grammar_tool *tool, uint32_t *value)
@@ -478,7 +487,9 @@ static int compile_arguments(struct schema *s, const struct grammar_tool *tool, 
     if (rc != 0) { /* this tool takes any object */
         p->n_rules = n_rules;
         p->n_values = n_values;
-        return rc == FM_ERR_NOMEM ? err_set(err, rc, "%s", why.text) : 0;
+        if (rc == FM_ERR_NOMEM || tool->is_strict)
+            return refuse_tool(err, tool, rc, why.text);
+        return 0;
     }
     uint32_t n = 0;
     for (uint32_t i = 0; i < p->values[whole].n; i++)
@@ -519,8 +530,11 @@ static int finish_calls(struct schema *s, const struct grammar_form *form, uint3
     struct grammar_program *p = s->program;
     struct rule_list list = {.n = 0};
     for (size_t i = 0; i < form->n_tools; i++)
-        if (p->values[tools[i].value].height > GRAMMAR_DEPTH)
+        if (p->values[tools[i].value].height > GRAMMAR_DEPTH) {
+            if (form->tools[i].is_strict)
+                return refuse_tool(s->err, &form->tools[i], FM_ERR_ARG, "no object fits it");
             tools[i].value = any; /* nothing fits its schema */
+        }
     struct rule rule = {.kind = RULE_OBJECT, .max = RULE_NONE, .properties = tools,
                         .n_properties = (uint32_t)form->n_tools};
     int rc = schema_finish_object(s, &rule);
@@ -577,9 +591,13 @@ int schema_compile_form(const struct grammar_form *form, struct grammar_program 
     if (p == NULL)
         return FM_ERR_NOMEM;
     p->arena.limit = SCHEMA_MEMORY_BYTES;
-    struct schema s = {.program = p, .maker = {.arena = &p->arena, .fuel = SCHEMA_FUEL},
-                       .err = err};
-    const int rc = compile_form(&s, form);
+    struct schema s = {.program = p, .arena = {.limit = SCHEMA_MEMORY_BYTES},
+                       .maker = {.fuel = SCHEMA_FUEL}, .err = err};
+    s.maker.arena = &s.arena;
+    int rc = compile_form(&s, form);
+    if (rc == 0)
+        rc = schema_keep(&s);
+    arena_clear(&s.arena);
     if (rc != 0) {
         grammar_program_free(p);
         /* The limit of the arena is the schema's fault. */

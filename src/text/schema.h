@@ -18,13 +18,13 @@ extern "C" {
 #define SCHEMA_ALTERNATIVES 256u      /* for one of them */
 #define SCHEMA_CHOICES 48u            /* anyOf and oneOf that are taken apart within each other */
 #define SCHEMA_FUEL (20u * 1000 * 1000) /* steps; about a second at most */
-#define SCHEMA_MEMORY_BYTES (128u << 20)
+#define SCHEMA_MEMORY_BYTES (128u << 20) /* while compiling; what is kept is less */
 
 int schema_compile(const char *text, size_t bytes, struct grammar_program **out,
                    struct fm_error *err);
 /* An answer that is a value, a call, or either. A tool whose schema cannot be enforced may have any
- * object for its arguments. FM_ERR_ARG also for no tools where a call has to come, and for more
- * than GRAMMAR_PROPERTIES of them. */
+ * object for its arguments, unless it is strict. FM_ERR_ARG also for a strict tool of that kind,
+ * for no tools where a call has to come, and for more than GRAMMAR_PROPERTIES of them. */
 int schema_compile_form(const struct grammar_form *form, struct grammar_program **out,
                         struct fm_error *err);
 void grammar_program_free(struct grammar_program *program); /* accepts NULL */

@@ -32,6 +32,7 @@ struct known_set; /* a set and its value */
 
 struct schema {
     struct grammar_program *program;
+    struct arena arena; /* what compiling takes; the program gets copies at the end */
     struct dfa_maker maker;
     const struct json_node *root;
     uint32_t n_nodes;
@@ -51,7 +52,7 @@ int schema_refuse(struct schema *s, const struct json_node *schema, const char *
                   const char *why);
 /* The same around what is in err already. */
 int schema_blame(struct schema *s, const struct json_node *schema, const char *keyword, int rc);
-void *schema_new(struct schema *s, size_t bytes, int *rc);
+void *schema_new(struct schema *s, size_t bytes, int *rc); /* lives while compiling */
 
 /* Checks the keywords of one schema: known, of the right type, enforceable (schema_vet.c). */
 int schema_vet(struct schema *s, const struct json_node *schema);
@@ -98,6 +99,8 @@ int schema_add_literal(struct schema *s, const struct json_node *value, struct r
 int schema_finish(struct schema *s);
 /* The same for a rule that is made after it, of values that have their heights. */
 int schema_finish_object(struct schema *s, struct rule *rule);
+/* Moves what the program refers to into its own arena (schema_keep.c). */
+int schema_keep(struct schema *s);
 
 #ifdef __cplusplus
 }

@@ -44,7 +44,7 @@ int schema_blame(struct schema *s, const struct json_node *schema, const char *k
 
 void *schema_new(struct schema *s, size_t bytes, int *rc)
 {
-    void *found = *rc == 0 ? arena_new(&s->program->arena, bytes, s->err) : NULL;
+    void *found = *rc == 0 ? arena_new(&s->arena, bytes, s->err) : NULL;
     if (found == NULL && *rc == 0)
         *rc = FM_ERR_NOMEM;
     return found;

@@ -166,13 +166,15 @@ static int free_tools(void **state)
     return 0;
 }
 
-enum { THINKING = 1, HELD = 2, WITH_TOOLS = 4, NO_CALLS = 8, JSON_ONLY = 16, XML_ONLY = 32 };
+enum { THINKING = 1, HELD = 2, WITH_TOOLS = 4, NO_CALLS = 8, JSON_ONLY = 16, XML_ONLY = 32,
+       MUST_CALL = 64 };
 
 static struct message_options options_of(unsigned flags)
 {
     return (struct message_options){
         .is_thinking = (flags & THINKING) != 0,
         .hold_calls = (flags & HELD) != 0,
+        .is_call = (flags & MUST_CALL) != 0,
         .tools = (flags & WITH_TOOLS) != 0 ? tools : NULL,
         .calls = (flags & NO_CALLS) != 0    ? 0
                  : (flags & JSON_ONLY) != 0 ? MESSAGE_JSON_CALLS
@@ -399,8 +401,9 @@ static void test_cut_calls(void **state)
         {"a<tool_call>\n<function=f>\n<parameter=i>\n1", "{\"i\": "},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-        for (unsigned held = 0; held < 2; held++) {
-            const struct message_options options = options_of(WITH_TOOLS | (held ? HELD : 0));
+        for (unsigned how = 0; how < 4; how++) {
+            const unsigned held = how % 2 == 1 ? HELD : 0, must = how / 2 == 1 ? MUST_CALL : 0;
+            const struct message_options options = options_of(WITH_TOOLS | held | must);
             struct message *m;
             other = (struct record){.last = -1, .is_utf8 = true};
             assert_int_equal(message_open(&options, record_event, &other, &m, NULL), 0);
@@ -410,6 +413,7 @@ static void test_cut_calls(void **state)
             assert_int_equal(other.n_all, strlen(cases[i][0])); /* all of it, and once */
             assert_memory_equal(other.all, cases[i][0], other.n_all);
             assert_int_equal(strstr(other.text, "broken[") != NULL, cases[i][1] != NULL);
+            assert_true(must == 0 || strstr(other.text, "C[") == NULL);
             if (cases[i][1] != NULL) {
                 assert_int_equal(other.n_args, strlen(cases[i][1]));
                 assert_memory_equal(other.args, cases[i][1], other.n_args);

@@ -14,11 +14,10 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 
-import scripted_model
-from served import Server, raw_request
+from one_server import OneServer, read_all, wait_until
+from served import Server
 
 PROGRAM, NANO, SHIM = sys.argv[1:4]
 CHAT = "/v1/chat/completions"
@@ -27,25 +26,6 @@ GETS = ("/", "/health", "/v1/models", "/metrics", "/v1/metrics", "/props", "/v1/
         "/stats", "/experts")
 # Starting a model may take long on a busy machine. Nothing is expected to take this long.
 DEADLINE = 300
-
-
-def wait_until(what):
-    end = time.monotonic() + DEADLINE
-    while time.monotonic() < end:
-        if what():
-            return True
-        time.sleep(0.05)
-    return False
-
-
-def read_all(connection):
-    data = b""
-    try:
-        while more := connection.recv(65536):
-            data += more
-    except ConnectionError:
-        pass
-    return data
 
 
 def end_child(pid):
@@ -58,23 +38,7 @@ def end_child(pid):
         pass
 
 
-class Scripted(unittest.TestCase):
-    options = ()
-
-    @classmethod
-    def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory()
-        scripted_model.make(cls.folder.name)
-        cls.server = Server(PROGRAM, cls.folder.name, *cls.options)
-
-    @classmethod
-    def tearDownClass(cls):
-        status = cls.server.stop(seconds=DEADLINE)
-        cls.server.__exit__()
-        cls.folder.cleanup()
-        if status != 0:
-            raise AssertionError(f"the server ended with {status}")
-
+class Scripted(OneServer):
     def status(self, method, path, server=None, **headers):
         headers = {name.replace("_", "-"): value for name, value in headers.items()}
         body = json.dumps(BODY).encode() if method == "POST" else None

@@ -11,7 +11,7 @@ import threading
 import time
 import unittest
 
-import scripted_model
+from one_server import OneServer
 from served import Server, raw_request
 
 PROGRAM, NANO = sys.argv[1:3]
@@ -23,24 +23,8 @@ TOOLS = [{"type": "function", "function": {
 TEXTS = {"A": "Hello there, world.", "J": "\u00e9t\u00e9 \u65e5\u672c\u8a9e \U0001f600"}
 
 
-class Scripted(unittest.TestCase):
+class Scripted(OneServer):
     """Against the model that follows a script."""
-    options = ()
-
-    @classmethod
-    def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory()
-        scripted_model.make(cls.folder.name)
-        cls.server = Server(PROGRAM, cls.folder.name, *cls.options)
-
-    @classmethod
-    def tearDownClass(cls):
-        status = cls.server.stop()
-        log = cls.server.lines()
-        cls.server.__exit__()
-        cls.folder.cleanup()
-        if status != 0:
-            raise AssertionError(f"the server ended with {status}:\n{log}")
 
     def message(self, text, **fields):
         return self.server.ask(text, **fields)["choices"][0]
@@ -546,22 +530,14 @@ class Limited(Scripted):
             self.assertEqual(answer["usage"]["output_tokens"], n_got)
 
 
-class Formats(unittest.TestCase):
+class Formats(OneServer):
     """Answers held to JSON, by nano, which would never write any."""
+    model = NANO
     schema = {"type": "object", "additionalProperties": False, "required": ["name", "age", "tags"],
               "properties": {"name": {"type": "string", "maxLength": 12},
                              "age": {"type": "integer", "minimum": 0, "maximum": 150},
                              "tags": {"type": "array", "maxItems": 3,
                                       "items": {"enum": ["a", "b"]}}}}
-
-    @classmethod
-    def setUpClass(cls):
-        cls.server = Server(PROGRAM, NANO)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.server.stop()
-        cls.server.__exit__()
 
     def check(self, text):
         value = json.loads(text)

@@ -4,16 +4,15 @@ change the form of the answer, and texts that have no such character.
 
 usage: forms_test.py PROGRAM [PART...]
 """
+import copy
 import json
 import re
 import sys
-import tempfile
 import unittest
 
 import scripted_model
-from served import Server
+from one_server import OneServer
 
-PROGRAM = sys.argv[1]
 ARGUMENTS = {"type": "object", "properties": {"city": {"type": "string"},
                                               "days": {"type": "integer"}}}
 SCHEMA = {**ARGUMENTS, "required": ["city", "days"], "additionalProperties": False}
@@ -24,24 +23,9 @@ CITY = {"city": "Oslo", "days": 2}
 TEXT = "Hello there, world."
 
 
-class Forms(unittest.TestCase):
+class Forms(OneServer):
     """One server for all, and one way to ask every dialect."""
     dialects = ("chat", "responses", "messages")
-
-    @classmethod
-    def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory()
-        scripted_model.make(cls.folder.name)
-        cls.server = Server(PROGRAM, cls.folder.name)
-
-    @classmethod
-    def tearDownClass(cls):
-        status = cls.server.stop()
-        log = cls.server.lines()
-        cls.server.__exit__()
-        cls.folder.cleanup()
-        if status != 0:
-            raise AssertionError(f"the server ended with {status}:\n{log}")
 
     @staticmethod
     def body(dialect, text, schema=None, tools=NAMES, choice=None, one=False, n_tokens=200, **more):
@@ -307,6 +291,60 @@ class Names(Forms):
             self.assertEqual(calls[0][1][:1], "{", answer)
 
 
+class Strict(Forms):
+    """A tool that says 'strict' is held to its schema, or the request is refused."""
+    PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses",
+             "messages": "/v1/messages"}
+    UNIQUE = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+
+    def post(self, dialect, parameters, strict, **how):
+        """(status, JSON), where get_time has these parameters and get_weather its own."""
+        body = copy.deepcopy(self.body(dialect, "A", **how))
+        for tool in body["tools"]:
+            function = tool["function"] if dialect == "chat" else tool
+            if function["name"] == "get_time":
+                function["input_schema" if dialect == "messages" else "parameters"] = parameters
+                if strict is not None:
+                    function["strict"] = strict
+        return self.server.post(self.PATHS[dialect], body)
+
+    def test_refused(self):
+        """Whatever may become a call: the tool and the keyword are named."""
+        deep = {"$ref": "#/$defs/a", "$defs": {"a": {"type": "object", "required": ["a"],
+                                                     "properties": {"a": {"$ref": "#/$defs/a"}}}}}
+        for parameters, word in ((self.UNIQUE, "'uniqueItems' at #/properties/a"),
+                                 ({"type": "object", "not": {}}, "'not' at #"),
+                                 ({"type": "string"}, "no object fits"), (deep, "no object fits")):
+            for dialect in self.dialects:
+                for how in ({}, {"choice": "required"}, {"choice": "get_time"},
+                            {"schema": SCHEMA}):
+                    status, answer = self.post(dialect, parameters, True, **how)
+                    self.assertEqual(status, 400, (dialect, how, answer))
+                    for part in ("'tools'", "'get_time'", word, "'strict'"):
+                        self.assertIn(part, answer["error"]["message"])
+                    if dialect != "messages":
+                        self.assertEqual(answer["error"]["param"], "tools")
+
+    def test_not_asked(self):
+        """Without it, with a schema that can be enforced, or where the tool cannot be called."""
+        for dialect in self.dialects:
+            for parameters, strict, how in (
+                    (self.UNIQUE, None, {}), (self.UNIQUE, False, {"choice": "required"}),
+                    (self.UNIQUE, False, {"choice": "get_time"}),
+                    (ARGUMENTS, True, {"choice": "get_time"}), (ARGUMENTS, True, {}),
+                    (self.UNIQUE, True, {"choice": "get_weather"}),
+                    (self.UNIQUE, True, {"choice": "none"})):
+                status, answer = self.post(dialect, parameters, strict, n_tokens=5, **how)
+                self.assertEqual(status, 200, (dialect, strict, how, answer))
+
+    def test_no_boolean(self):
+        for dialect in self.dialects:
+            status, answer = self.post(dialect, ARGUMENTS, "yes")
+            self.assertEqual(status, 400, answer)
+            self.assertIn("strict' must be true or false", answer["error"]["message"])
+            self.assertIn("tools[1]", answer["error"]["message"])
+
+
 class Cut(Forms):
     """A call that is not whole is sent once, and marked."""
 
@@ -334,11 +372,16 @@ class Cut(Forms):
                 self.assertEqual(statuses, ["completed"])
 
     def test_forced(self):
-        """The same for a call that must come, wherever it is cut."""
+        """The same for a call that must come, wherever it is cut. What is cut before its name is
+        whole is no call yet, and never text."""
+        lengths = {"chat": "length", "responses": "incomplete", "messages": "max_tokens"}
         for dialect, stream, ask in self.each(choice="get_weather"):
-            for n in range(1, 60, 7):
-                text, calls, _, statuses = ask("T", n_tokens=n)
-                self.assertEqual(len(calls) + (text != ""), 1, (n, text, calls))
+            for n in [*range(1, 40), 47, 54]:
+                text, calls, end, statuses = ask("T", n_tokens=n)
+                self.assertEqual(text, "", (dialect, stream, n))
+                self.assertLessEqual(len(calls), 1)
+                if not calls:
+                    self.assertEqual(end, lengths[dialect], (dialect, stream, n))
                 if statuses is None:
                     continue
                 try:
@@ -346,6 +389,18 @@ class Cut(Forms):
                     self.assertEqual(statuses, ["completed"])
                 except ValueError:
                     self.assertEqual(statuses, ["incomplete"])
+
+    def test_forced_by_name(self):
+        """Cut by its length, by a stop string and by the context: no byte of it is text."""
+        for choice in ("required", "get_weather"):
+            for dialect, stream, ask in self.each(choice=choice):
+                begun = [bool(ask("T", n_tokens=n)[1]) for n in range(1, 40)]
+                self.assertEqual(begun, sorted(begun)) # first no name, then one
+                self.assertEqual(set(begun), {False, True})
+                stops = {"chat": "stop", "messages": "stop_sequences"}
+                for stop in ('"', "name", "get_", "weather", "arg", ': {', "city"):
+                    if dialect in stops:
+                        self.assertEqual(ask("T", **{stops[dialect]: [stop]})[0], "", stop)
 
     def test_history(self):
         """A client sends a cut call back with what became of it: the template gets an object."""

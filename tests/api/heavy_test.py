@@ -6,6 +6,7 @@ usage: heavy_test.py PROGRAM NANO [PART...]
 Nothing here depends on how fast the machine is: what must not wait for something else has to be
 over before that is.
 """
+import http.client
 import json
 import pathlib
 import re
@@ -13,10 +14,13 @@ import select
 import signal
 import socket
 import sys
+import tempfile
 import time
 import unittest
 from concurrent import futures
 
+import scripted_model
+from one_server import OneServer, metric, wait_until
 from served import Server, raw_request
 
 PROGRAM, NANO = sys.argv[1:3]
@@ -27,39 +31,16 @@ SHORT = {"messages": [{"role": "user", "content": "Hi"}], "temperature": 0, "max
 WORDS = "once upon a time there was a robot who loved music. "
 
 
-def metric(server, name):
-    text = server.request("GET", "/metrics")[2].decode()
-    return float(re.search(rf"^flashmoe_{name} (\S+)$", text, re.M).group(1))
-
-
-def wait_until(what, seconds=1800):
-    """A deadline of minutes: only a server that never gets there meets it."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if what():
-            return True
-        time.sleep(0.02)
-    return False
-
-
 def is_readable(connection):
     return bool(select.select([connection], [], [], 0)[0])
 
 
 def read_answer(connection):
-    """(status, body) of an answer that has a length."""
+    """(status, body)"""
     connection.settimeout(300)
-    data = b""
-    while b"\r\n\r\n" not in data:
-        more = connection.recv(65536)
-        if not more:
-            raise ConnectionError("closed within the headers")
-        data += more
-    head, _, body = data.partition(b"\r\n\r\n")
-    length = int(re.search(rb"(?i)content-length: (\d+)", head).group(1))
-    while len(body) < length:
-        body += connection.recv(1 << 20)
-    return int(head.split()[1]), body
+    answer = http.client.HTTPResponse(connection)
+    answer.begin()
+    return answer.status, answer.read()
 
 
 def is_idle(server):
@@ -67,20 +48,10 @@ def is_idle(server):
         metric(server, "requests_running") == 0 and metric(server, "request_memory_bytes") == 0
 
 
-class Reading(unittest.TestCase):
+class Reading(OneServer):
     """While a large request is read, others are served."""
-
-    @classmethod
-    def setUpClass(cls):
-        cls.server = Server(PROGRAM, NANO, "--memory", "4G", "--request-memory", "2G",
-                            "--context", "4096")
-
-    @classmethod
-    def tearDownClass(cls):
-        status = cls.server.stop()
-        cls.server.__exit__()
-        if status != 0:
-            raise AssertionError(f"the server ended with {status}")
+    model = NANO
+    options = ("--memory", "4G", "--request-memory", "2G", "--context", "4096")
 
     def tearDown(self):
         self.assertTrue(wait_until(lambda: is_idle(self.server)))
@@ -287,23 +258,99 @@ class Running(unittest.TestCase):
         self.assertTrue(any(self.assert_finish(n) for n in (4, 16, 64)))
 
 
-class Memory(unittest.TestCase):
+class Whole(unittest.TestCase):
+    """Answers that are not streamed: what was computed can be sent, in little memory."""
+
+    ASKED = {"temperature": 0, "logit_bias": LONG["logit_bias"], "max_tokens": 1000}
+
+    def test_logprobs(self):
+        """A thousand tokens with twenty alternatives each, in the least memory there is."""
+        with Server(PROGRAM, NANO, "--request-memory", "8M", "--context", "4096") as server:
+            status, answer = server.post("/v1/chat/completions", {
+                **self.ASKED, "messages": LONG["messages"], "logprobs": True, "top_logprobs": 20})
+            self.assertEqual(status, 200, answer)
+            content = answer["choices"][0]["logprobs"]["content"]
+            self.assertEqual([len(token["top_logprobs"]) for token in content], [20] * 1000)
+            self.assertEqual("".join(token["token"] for token in content),
+                             answer["choices"][0]["message"]["content"])
+            status, answer = server.post("/v1/completions", {
+                **self.ASKED, "prompt": "Once", "logprobs": 20})
+            self.assertEqual(status, 200, answer)
+            lists = answer["choices"][0]["logprobs"]
+            self.assertEqual([len(lists[name]) for name in
+                              ("tokens", "token_logprobs", "top_logprobs")], [1000] * 3)
+            self.assertEqual("".join(lists["tokens"]), answer["choices"][0]["text"])
+            self.assertTrue(wait_until(lambda: is_idle(server)))
+
+    def test_calls(self):
+        """Log probabilities of a call are sent as they come, and none is lost."""
+        tool = {"type": "object", "required": ["a"],
+                "properties": {"a": {"type": "string", "minLength": 4000}}}
+        body = {**self.ASKED, "messages": LONG["messages"], "logprobs": True, "top_logprobs": 20,
+                "max_tokens": 200, "tool_choice": "required",
+                "tools": [{"type": "function", "function": {"name": "f", "parameters": tool}}]}
+        with Server(PROGRAM, NANO, "--context", "1024") as server:
+            status, answer = server.post("/v1/chat/completions", body)
+            self.assertEqual(status, 200, answer)
+            whole = answer["choices"][0]["logprobs"]["content"]
+            self.assertEqual(len(whole), 200)
+            streamed = []
+            for name, event in server.stream("/v1/chat/completions", body):
+                if name != ":" and event != "[DONE]" and event["choices"][0]["logprobs"]:
+                    streamed.append(event["choices"][0]["logprobs"]["content"])
+            self.assertLessEqual(max(len(tokens) for tokens in streamed), 32)
+            self.assertEqual(sum(streamed, []), whole)
+
+    def test_too_much(self):
+        """What cannot be sent is not computed to its end."""
+        with tempfile.TemporaryDirectory() as folder:
+            scripted_model.make(folder)
+            for text, n, more in (("L", 64, {"logprobs": True, "top_logprobs": 20}), ("Z", 1, {})):
+                with Server(PROGRAM, folder, "--request-memory", "8M") as server:
+                    status, answer = server.post("/v1/chat/completions", {
+                        "messages": [{"role": "user", "content": text}], "temperature": 0, "n": n,
+                        "max_tokens": 4000, **more})
+                    self.assertEqual(status, 413, answer)
+                    self.assertIn("--request-memory", answer["error"]["message"])
+                    self.assertTrue(wait_until(lambda: is_idle(server)))
+                    self.assertLess(metric(server, "answer_tokens_total"), 0.8 * 4000 * n)
+
+
+class Looking(unittest.TestCase):
+    """What a GET answers is part of the memory for requests while it waits to be read."""
+
+    def test_counted(self):
+        for path in ("/experts", "/metrics", "/props", "/v1/models"):
+            with Server(PROGRAM, NANO, "--request-memory", "8M") as server:
+                connection = server.socket()
+                connection.setblocking(False)
+                look = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() * 100
+                n_blocked = 0
+                while n_blocked < 20: # until nothing is read any more, since nothing can be sent
+                    try:
+                        connection.send(look)
+                        n_blocked = 0
+                    except BlockingIOError:
+                        n_blocked += 1
+                        time.sleep(0.05)
+                self.assertTrue(wait_until(lambda: metric(server, "request_memory_bytes") > 0, 60),
+                                path)
+                self.assertEqual(server.get("/health"), {"status": "ok"})
+                connection.close()
+                self.assertTrue(wait_until(lambda: is_idle(server)))
+
+
+class Memory(OneServer):
     """What requests take is part of --memory, whatever they send, and is given back."""
 
     BUDGET = 120 * MIB
+    model = NANO
+    options = ("--memory", str(BUDGET), "--context", "2048", "--parallel", "2")
 
     @classmethod
     def setUpClass(cls):
-        cls.server = Server(PROGRAM, NANO, "--memory", str(cls.BUDGET), "--context", "2048",
-                            "--parallel", "2")
+        super().setUpClass()
         cls.server.ask("Hi", max_tokens=2)
-
-    @classmethod
-    def tearDownClass(cls):
-        status = cls.server.stop()
-        cls.server.__exit__()
-        if status != 0:
-            raise AssertionError(f"the server ended with {status}")
 
     def setUp(self):
         self.assertTrue(wait_until(lambda: is_idle(self.server)))

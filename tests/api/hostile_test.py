@@ -4,7 +4,6 @@
 usage: hostile_test.py PROGRAM NANO [PART...]
 """
 import itertools
-import re
 import signal
 import socket
 import subprocess
@@ -14,7 +13,7 @@ import threading
 import time
 import unittest
 
-import scripted_model
+from one_server import OneServer, metric, read_all, wait_until
 from served import Server, raw_request
 
 PROGRAM, NANO = sys.argv[1:3]
@@ -23,50 +22,9 @@ LONG = {"messages": [{"role": "user", "content": "Tell me a long story."}], "tem
 SHORT = {"messages": [{"role": "user", "content": "Hi"}], "temperature": 0, "max_tokens": 3}
 
 
-def metric(server, name):
-    text = server.request("GET", "/metrics")[2].decode()
-    return float(re.search(rf"^flashmoe_{name} (\S+)$", text, re.M).group(1))
-
-
-def wait_until(what, seconds=1800):
-    """A deadline that only a server which hangs meets."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if what():
-            return True
-        time.sleep(0.05)
-    return False
-
-
-def read_all(connection):
-    data = b""
-    try:
-        while True:
-            more = connection.recv(65536)
-            if not more:
-                return data
-            data += more
-    except ConnectionError:
-        return data
-
-
-class Hostile(unittest.TestCase):
+class Hostile(OneServer):
     """Requests that are none. After each, others are answered."""
-
-    @classmethod
-    def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory()
-        scripted_model.make(cls.folder.name)
-        cls.server = Server(PROGRAM, cls.folder.name, "--request-limit", "1M", "--idle-limit", "2",
-                            "--connections", "400")
-
-    @classmethod
-    def tearDownClass(cls):
-        status = cls.server.stop()
-        cls.server.__exit__()
-        cls.folder.cleanup()
-        if status != 0:
-            raise AssertionError(f"the server ended with {status}")
+    options = ("--request-limit", "1M", "--idle-limit", "2", "--connections", "400")
 
     def tearDown(self):
         answer = self.server.ask("A")

@@ -32,6 +32,7 @@ SCRIPTS = {
     "W": ["<tool_call>", '\n{"name": "get_weather", "arguments": {"city": "Bo', 'nn"}}\n',
           "</tool_call>", '\n<tool_call>\n{"name": "get_time", "arguments": {}}',
           "\n</tool_call>\n", "And so on."],
+    "Z": ["zigzag, " * 64, None],
 }
 # The pieces of these scripts are ordinary tokens, which an answer that must be JSON may have. Those
 # of the others are added tokens, so that a text is read as it was written.

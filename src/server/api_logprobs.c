@@ -1,0 +1,135 @@
+/* Log probabilities as JSON, one token at a time. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "server/api.h"
+#include "server/text_json.h"
+
+/* Stands in an answer's JSON where a list belongs. No string of it can hold this: there the quotes
+ * are escaped. */
+#define MARK "[[\"logprobs\","
+#define PIECE_BYTES 4096u
+
+json_t *api_logprobs_mark(unsigned choice, enum api_list list)
+{
+    return json_pack("[[s, i, i]]", "logprobs", (int)choice, (int)list);
+}
+
+/* ---- one token ------------------------------------------------------------------------------ */
+
+static json_t *token_json(const struct fm_model *model, const struct fm_logprob *p)
+{
+    size_t bytes = 0;
+    const char *text = fm_token_text(model, p->id, &bytes);
+    return text_json(text, bytes);
+}
+
+static json_t *value_json(const struct fm_logprob *p)
+{
+    return json_real(p->logprob > -9999.0f ? (double)p->logprob : -9999.0);
+}
+
+static json_t *entry_json(const struct fm_model *model, const struct fm_logprob *p)
+{
+    size_t bytes = 0;
+    const char *text = fm_token_text(model, p->id, &bytes);
+    json_t *raw = json_array();
+    for (size_t i = 0; i < bytes; i++)
+        (void)json_array_append_new(raw, json_integer((unsigned char)text[i]));
+    return json_pack("{s:o, s:o, s:o}", "token", token_json(model, p), "logprob", value_json(p),
+                     "bytes", raw);
+}
+
+/* What a list has for the token at `at`, which is followed by its alternatives. */
+static json_t *item_json(const struct fm_model *model, enum api_list list,
+                         const struct fm_logprob *at, unsigned n_each)
+{
+    if (list == API_LIST_TOKENS)
+        return token_json(model, at);
+    if (list == API_LIST_VALUES)
+        return value_json(at);
+    json_t *entry = list == API_LIST_ENTRIES ? entry_json(model, at) : json_object();
+    json_t *top = list == API_LIST_ENTRIES ? json_array() : NULL;
+    for (unsigned k = 1; k < n_each; k++) {
+        if (list == API_LIST_ENTRIES) {
+            (void)json_array_append_new(top, entry_json(model, &at[k]));
+            continue;
+        }
+        json_t *token = token_json(model, &at[k]);
+        (void)json_object_set_new(entry, json_string_value(token), value_json(&at[k]));
+        json_decref(token);
+    }
+    if (top != NULL)
+        (void)json_object_set_new(entry, "top_logprobs", top);
+    return entry;
+}
+
+/* ---- an answer ------------------------------------------------------------------------------ */
+
+static void find_mark(struct api_pieces *p)
+{
+    const char *text = text_buffer_text(&p->text), *mark = strstr(text + p->at, MARK);
+    p->mark = mark != NULL ? (size_t)(mark - text) : p->text.n - 1;
+}
+
+bool api_pieces_begin(struct api_pieces *p, const json_t *value)
+{
+    *p = (struct api_pieces){0};
+    if (!text_add_json(&p->text, value) || !text_buffer_add(&p->text, "", 1))
+        return false;
+    find_mark(p);
+    return true;
+}
+
+void api_pieces_clear(struct api_pieces *p)
+{
+    text_buffer_clear(&p->text);
+    *p = (struct api_pieces){0};
+}
+
+bool api_pieces_is_over(const struct api_pieces *p)
+{
+    return p->source == NULL && p->at + 1 >= p->text.n;
+}
+
+/* Goes from the mark to its list. */
+static bool begin_list(struct api_pieces *p, const struct api_call *call,
+                       const struct job_logprobs *streamed, struct text_buffer *out)
+{
+    char *end = NULL;
+    const unsigned long choice = strtoul(text_buffer_text(&p->text) + p->mark + sizeof MARK - 1,
+                                         &end, 10);
+    p->list = (enum api_list)strtoul(end + 1, &end, 10);
+    p->at = (size_t)(end - text_buffer_text(&p->text)) + sizeof "]]" - 1;
+    p->source = streamed != NULL ? streamed : &call->choices[choice].logprobs;
+    p->token = 0;
+    find_mark(p);
+    return text_add_string(out, "[");
+}
+
+static bool add_item(struct api_pieces *p, const struct api_call *call, struct text_buffer *out)
+{
+    const struct job_logprobs *l = p->source;
+    if (l->n_each == 0 || p->token + l->n_each > l->n) {
+        p->source = NULL;
+        return text_add_string(out, "]");
+    }
+    json_t *item = item_json(call->context->model, p->list, &l->at[p->token], l->n_each);
+    const bool is_good = (p->token == 0 || text_add_string(out, ",")) && text_add_json(out, item);
+    json_decref(item);
+    p->token += l->n_each;
+    return is_good;
+}
+
+bool api_pieces_add(struct api_pieces *p, const struct api_call *call,
+                    const struct job_logprobs *streamed, struct text_buffer *out)
+{
+    if (p->source != NULL)
+        return add_item(p, call, out) && !mem_lease_is_over();
+    if (p->at == p->mark)
+        return begin_list(p, call, streamed, out);
+    const size_t left = p->mark - p->at, n = left < PIECE_BYTES ? left : PIECE_BYTES;
+    const char *from = text_buffer_text(&p->text) + p->at;
+    p->at += n;
+    return text_buffer_add(out, from, n);
+}

@@ -1,0 +1,56 @@
+"""What tests against a server share: one server for a class, its metrics, and waiting."""
+import re
+import sys
+import tempfile
+import time
+import unittest
+
+import scripted_model
+from served import Server
+
+
+def metric(server, name):
+    text = server.request("GET", "/metrics")[2].decode()
+    return float(re.search(rf"^flashmoe_{name} (\S+)$", text, re.M).group(1))
+
+
+def wait_until(what, seconds=1800):
+    """A deadline of minutes: only a server that never gets there meets it."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if what():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def read_all(connection):
+    """What comes until the other side closes."""
+    data = b""
+    try:
+        while more := connection.recv(65536):
+            data += more
+    except ConnectionError:
+        pass
+    return data
+
+
+class OneServer(unittest.TestCase):
+    """A server of the program under test for all tests of a class; it must end well."""
+    model = None # the one that follows a script
+    options = ()
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        model = cls.model or scripted_model.make(cls.folder.name)
+        cls.server = Server(sys.argv[1], model, *cls.options)
+
+    @classmethod
+    def tearDownClass(cls):
+        status = cls.server.stop()
+        log = cls.server.lines()
+        cls.server.__exit__()
+        cls.folder.cleanup()
+        if status != 0:
+            raise AssertionError(f"the server ended with {status}:\n{log}")
