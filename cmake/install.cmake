@@ -1,4 +1,4 @@
-# What `make install` puts where: the program, both libraries, the one public header, the nano
+# What `make install` puts where: the program, both libraries, the public headers, the nano
 # model, the pkg-config file, how to run the server for others, and what the program prints about
 # itself: man page and completions.
 
@@ -6,7 +6,8 @@ install(TARGETS flashmoe flashmoe_static flashmoe_shared
         RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR}
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(FILES include/flashmoe.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(FILES include/flashmoe.h include/flashmoe_error.h include/flashmoe_lab.h
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(DIRECTORY models/nano.fmoe DESTINATION ${CMAKE_INSTALL_DATADIR}/flashmoe)
 install(FILES docs/DEPLOY.md contrib/flashmoe.service contrib/nginx.conf contrib/Caddyfile
         DESTINATION ${CMAKE_INSTALL_DOCDIR})

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes src/text/python_text_tables.inc: how Python changes the case of characters and which ones
+"""Writes src/jinja/python_text_tables.inc: how Python changes the case of characters and which ones
 its repr() escapes. Standard library only; the tables are those of the Python that runs this.
 
 usage: tools/gen_python_text.py

@@ -20,9 +20,12 @@ import subprocess
 import sys
 
 # A folder is a layer. A file includes headers of a lower rank or of its own folder.
-RANKS = {"base": 0, "quant": 1, "format": 2, "text": 2, "model": 3, "store": 4, "backend": 4,
-         "cache": 5, "arch": 6, "pack": 7, "session": 7, "server": 8, "apps": 9}
+RANKS = {"base": 0, "quant": 1, "format": 2, "text": 2, "jinja": 3, "grammar": 3, "model": 3,
+         "chat": 4, "store": 4, "backend": 4, "cache": 5, "arch": 6, "pack": 7, "session": 7,
+         "server": 8, "apps": 9}
 APPS_MAY_INCLUDE = {"base", "apps"}
+# The API. The lowest folder shares its error type and nothing else.
+PUBLIC_HEADERS = {"flashmoe.h", "flashmoe_error.h", "flashmoe_lab.h"}
 
 LINE_CHARACTERS, FILE_LINES, HEADER_LINES = 100, 800, 250
 FUNCTION_LINES, FUNCTION_HARD_LINES = 60, 120
@@ -124,7 +127,11 @@ def check_includes(source):
     for match in INCLUDE.finditer(code):
         line, (bracket, path) = line_of(code, match.start(1)), match.groups()
         parts = path.split("/")
-        if path == "flashmoe.h" or bracket == "<" and parts[0] not in RANKS:
+        if path in PUBLIC_HEADERS:
+            if source.folder == "base" and path != "flashmoe_error.h":
+                yield source.finding(line, "layer", f"base may not include '{path}'")
+            continue
+        if bracket == "<" and parts[0] not in RANKS:
             continue
         if ".." in parts:
             yield source.finding(line, "layer", f"'{path}' is written relative to the file")
@@ -258,7 +265,7 @@ def check_header_alone(root, headers, compilers):
         standard = "-std=c11" if language == "c" else "-std=c++17"
         done = subprocess.run(
             [*shlex.split(command), standard, "-fsyntax-only", "-Wall", "-Werror", "-D_GNU_SOURCE",
-             '-DFLASHMOE_VERSION="0"', "-Iinclude", "-Isrc", "-Iapps", *flags, *isa[2].split(),
+             '-DFLASHMOE_VERSION="0"', "-Iinclude", "-Isrc", "-I.", *flags, *isa[2].split(),
              "-include", header.path, "-x", language, os.devnull],
             cwd=root, capture_output=True, text=True)
         if done.returncode == 0:

@@ -9,6 +9,7 @@
 #include "arch/routes.h"
 #include "arch/state.h"
 #include "cache/lookahead.h"
+#include "flashmoe.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -9,6 +9,7 @@
 #define FLASHMOE_ARCH_ROUTES_H
 
 #include "base/err.h"
+#include "flashmoe_lab.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -3,6 +3,7 @@
 
 #include "arch/routes.h"
 #include "base/mem.h"
+#include "flashmoe_lab.h"
 
 uint32_t routes_capacity(uint32_t n_experts, uint32_t i)
 {

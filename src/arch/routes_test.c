@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "arch/routes_internal.h"
+#include "flashmoe_lab.h"
 
 #define TRACE FLASHMOE_TEST_DIR "/fuzz/corpus/routes/two-turns.csv"
 

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "flashmoe_lab.h"
 
 #ifdef __cplusplus
 extern "C" {

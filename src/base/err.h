@@ -7,7 +7,7 @@
 #ifndef FLASHMOE_BASE_ERR_H
 #define FLASHMOE_BASE_ERR_H
 
-#include "flashmoe.h"
+#include "flashmoe_error.h"
 
 #ifdef __cplusplus
 extern "C" {

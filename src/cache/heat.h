@@ -8,6 +8,8 @@
 #ifndef FLASHMOE_CACHE_HEAT_H
 #define FLASHMOE_CACHE_HEAT_H
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/err.h"

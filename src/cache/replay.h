@@ -6,6 +6,9 @@
 #ifndef FLASHMOE_CACHE_REPLAY_H
 #define FLASHMOE_CACHE_REPLAY_H
 
+#include <stdbool.h>
+#include <stdint.h>
+
 #include "base/err.h"
 
 #ifdef __cplusplus

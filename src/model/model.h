@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "flashmoe.h"
 #include "format/packed.h"
 #include "model/config.h"
 #include "quant/weight.h"

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "flashmoe_lab.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "base/path.h"
 #include "base/plat.h"
+#include "flashmoe_lab.h"
 #include "format/directory.h"
 #include "pack/pack_internal.h"
 

@@ -4,6 +4,7 @@
 
 #include "base/limits.h"
 #include "base/plat_dir.h"
+#include "flashmoe_lab.h"
 #include "pack/device.h"
 #include "pack/encode.h"
 

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/path.h"
+#include "flashmoe_lab.h"
 #include "pack/pack_internal.h"
 
 enum work_kind { WORK_OPEN, WORK_WRITE, WORK_SYNC, WORK_READ, WORK_NAME };

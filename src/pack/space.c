@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/path.h"
 #include "base/plat.h"
+#include "flashmoe_lab.h"
 #include "pack/pack_internal.h"
 
 #define CHANGED "'%s' was changed while it was packed: left in place"

@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "base/path.h"
 #include "base/plat.h"
+#include "flashmoe_lab.h"
 #include "pack/synth_internal.h"
 
 void fm_synth_options_init(struct fm_synth_options *options)

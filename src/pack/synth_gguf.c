@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "flashmoe_lab.h"
 #include "pack/synth_internal.h"
 
 #define ALIGNMENT 32

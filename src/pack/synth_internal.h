@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "base/jdoc.h"
+#include "flashmoe_lab.h"
 #include "format/packed.h"
 #include "quant/quant.h"
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/limits.h"
+#include "flashmoe_lab.h"
 #include "pack/synth_internal.h"
 
 /* layers hidden heads kv-heads head-dim experts used expert-width shared-width key-heads

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "flashmoe_lab.h"
 #include "pack/synth_internal.h"
 
 #define STD 0.02f

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
+#include "flashmoe_lab.h"
 #include "pack/synth_internal.h"
 #include "pack/synth_rng.h"
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "flashmoe_lab.h"
 #include "pack/synth_internal.h"
 
 const char *const synth_special_tokens[3] = {"<|endoftext|>", "<|im_start|>", "<|im_end|>"};

@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "base/path.h"
 #include "base/plat_dir.h"
+#include "flashmoe_lab.h"
 #include "pack/crew.h"
 #include "pack/synth_internal.h"
 

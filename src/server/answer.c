@@ -6,7 +6,7 @@
 
 #include "base/mem.h"
 #include "server/text_json.h"
-#include "text/message.h"
+#include "chat/message.h"
 
 #define HELD_LOGPROBS 32 /* tokens */
 

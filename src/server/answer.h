@@ -1,5 +1,5 @@
 /* One answer as it comes: from logits to tokens, text, stop strings, and its parts
- * (text/message.h).
+ * (chat/message.h).
  *
  * An answer owns its sampler, decoder, stop strings and parser, and borrows the specification. What
  * it finds goes to a function on the caller's thread. One thread. A failure ends the answer; it can
@@ -7,6 +7,7 @@
 #ifndef FLASHMOE_SERVER_ANSWER_H
 #define FLASHMOE_SERVER_ANSWER_H
 
+#include "flashmoe.h"
 #include "server/job.h"
 #include "server/recall.h"
 

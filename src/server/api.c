@@ -8,7 +8,7 @@
 #include "base/plat.h"
 #include "server/fields.h"
 #include "server/text_json.h"
-#include "text/message.h"
+#include "chat/message.h"
 
 #define LOGIT_BIAS_MAX 1024
 

@@ -8,6 +8,7 @@
 #ifndef FLASHMOE_SERVER_API_H
 #define FLASHMOE_SERVER_API_H
 
+#include "flashmoe.h"
 #include "server/api_error.h"
 #include "server/job.h"
 #include "server/recall.h"

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 
 #include "base/err.h"
+#include "flashmoe.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -6,7 +6,7 @@
 #include "server/fields.h"
 #include "server/text_json.h"
 #include "session/grammar_calls.h"
-#include "text/schema.h"
+#include "grammar/schema.h"
 
 #define PATH_PARTS 5
 #define ONLY_JSON "is not supported: answers can be held to a JSON schema, by 'response_format'"
@@ -247,7 +247,7 @@ static bool tools_fill(struct tools *t, const struct conversation *c)
     return is_good;
 }
 
-/* Refuses names that no call could have: text/toolcall.h takes none of these. */
+/* Refuses names that no call could have: chat/toolcall.h takes none of these. */
 static int check_names(struct api_call *call, const struct tools *t)
 {
     for (size_t i = 0; i < t->n; i++) {

@@ -7,6 +7,7 @@
 #ifndef FLASHMOE_SERVER_CONVERSATION_H
 #define FLASHMOE_SERVER_CONVERSATION_H
 
+#include "flashmoe.h"
 #include "server/api.h"
 
 #ifdef __cplusplus

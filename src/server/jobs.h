@@ -8,6 +8,7 @@
 #ifndef FLASHMOE_SERVER_JOBS_H
 #define FLASHMOE_SERVER_JOBS_H
 
+#include "flashmoe.h"
 #include "server/job.h"
 #include "server/jobs_prepare.h"
 #include "server/recall.h"

@@ -3,6 +3,7 @@
 #ifndef FLASHMOE_SERVER_JOBS_INTERNAL_H
 #define FLASHMOE_SERVER_JOBS_INTERNAL_H
 
+#include "flashmoe.h"
 #include "server/answer.h"
 #include "server/jobs.h"
 #include "server/window.h"

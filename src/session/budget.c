@@ -3,6 +3,7 @@
 #include "base/limits.h"
 #include "base/mem.h"
 #include "base/plat.h"
+#include "flashmoe_lab.h"
 #include "session/engine_internal.h"
 
 /* Thread stacks, readers, sampler: what is allocated after the program's size was taken. */

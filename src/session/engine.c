@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/plat.h"
+#include "flashmoe_lab.h"
 #include "session/engine_internal.h"
 
 void fm_log_to(fm_log_fn *sink, void *ctx)

@@ -6,8 +6,9 @@
 #include <xxhash.h>
 
 #include "arch/forward.h"
+#include "flashmoe.h"
 #include "session/pressure.h"
-#include "text/chat.h"
+#include "chat/chat.h"
 #include "text/tokenizer.h"
 
 #ifdef __cplusplus

@@ -4,7 +4,7 @@
 #define FLASHMOE_SESSION_GRAMMAR_CALLS_H
 
 #include "flashmoe.h"
-#include "text/grammar_form.h"
+#include "grammar/grammar_form.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/plat_dir.h"
+#include "flashmoe_lab.h"
 #include "session/engine_internal.h"
 #include "store/reader_measure.h"
 

@@ -2,7 +2,7 @@
 #include "backend/machine.h"
 #include "base/limits.h"
 #include "base/plat.h"
-#include "flashmoe.h"
+#include "flashmoe_lab.h"
 
 #define PASSES 11
 #define PASSES_QUICK 5

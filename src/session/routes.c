@@ -1,6 +1,7 @@
 /* The public face of routing statistics and of replays. */
 #include "arch/routes.h"
 #include "cache/replay.h"
+#include "flashmoe_lab.h"
 
 unsigned fm_routes_capacity(unsigned n_experts, unsigned i)
 {

@@ -1,4 +1,5 @@
-/* Grammars: the public face of text/grammar.h, and the vocabulary that those of a model share. */
+/* Grammars: the public face of grammar/grammar.h, and the vocabulary that those of a model
+ * share. */
 #include <math.h>
 #include <pthread.h>
 #include <string.h>
@@ -6,7 +7,7 @@
 #include "base/mem.h"
 #include "session/engine_internal.h"
 #include "session/grammar_calls.h"
-#include "text/grammar.h"
+#include "grammar/grammar.h"
 
 struct model_grammars {
     pthread_mutex_t lock;

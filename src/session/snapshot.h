@@ -9,6 +9,7 @@
 #define FLASHMOE_SESSION_SNAPSHOT_H
 
 #include "base/plat_dir.h"
+#include "flashmoe.h"
 #include "session/engine_internal.h"
 
 #ifdef __cplusplus

@@ -1,6 +1,6 @@
-/* Stop strings: the public face of text/stop_match.h. */
+/* Stop strings: the public face of chat/stop_match.h. */
 #include "flashmoe.h"
-#include "text/stop_match.h"
+#include "chat/stop_match.h"
 
 /* fm_stop is the matcher itself: only its name is public. */
 static struct stop_match *matcher(struct fm_stop *stop)

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "cache/heat_file.h"
+#include "flashmoe_lab.h"
 #include "session/engine_internal.h"
 #include "store/reader_measure.h"
 

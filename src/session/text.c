@@ -3,7 +3,7 @@
 
 #include "base/mem.h"
 #include "session/engine_internal.h"
-#include "text/chat.h"
+#include "chat/chat.h"
 #include "text/unicode.h"
 
 static int needs_tokenizer(const struct fm_model *m, struct fm_error *err)

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "foreign_text.h"
+#include "apps/cli/foreign_text.h"
 
 #define TEXT_BYTES 8192
 

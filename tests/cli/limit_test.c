@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "limit.h"
+#include "apps/bench/limit.h"
 
 /* A = 100, D = 50, KV = 2 a position, state 5: 20 experts of 5 bytes. */
 static const struct fm_model_info info = {

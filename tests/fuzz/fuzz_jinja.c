@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "text/jinja.h"
+#include "jinja/jinja.h"
 #include "text/unicode.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -9,6 +9,7 @@
 #include "arch/routes_internal.h"
 #include "base/limits.h"
 #include "base/mem.h"
+#include "flashmoe_lab.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "text/json_scan.h"
-#include "text/message.h"
+#include "chat/message.h"
 #include "text/unicode.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "text/grammar.h"
+#include "grammar/grammar.h"
 #include "text/json_scan.h"
 
 enum { N_TOKENS = 48 };

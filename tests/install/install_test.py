@@ -113,7 +113,8 @@ class Install(unittest.TestCase):
         self.assertIn("flashmoe launch claude", read(docs, "DEPLOY.md"))
 
     def test_only_the_public_header_is_installed(self):
-        self.assertEqual(os.listdir(os.path.join(self.prefix, "include")), ["flashmoe.h"])
+        self.assertEqual(sorted(os.listdir(os.path.join(self.prefix, "include"))),
+                         ["flashmoe.h", "flashmoe_error.h", "flashmoe_lab.h"])
 
     def test_shared_library_exports_only_the_public_names(self):
         if OPTIONS.flags:

@@ -63,9 +63,9 @@ class Rules(unittest.TestCase):
     def test_ranks_are_those_of_the_design(self):
         order = sorted(lint.RANKS.items(), key=lambda item: item[1])
         self.assertEqual(order, [
-            ("base", 0), ("quant", 1), ("format", 2), ("text", 2), ("model", 3), ("store", 4),
-            ("backend", 4), ("cache", 5), ("arch", 6), ("pack", 7), ("session", 7), ("server", 8),
-            ("apps", 9)])
+            ("base", 0), ("quant", 1), ("format", 2), ("text", 2), ("jinja", 3), ("grammar", 3),
+            ("model", 3), ("chat", 4), ("store", 4), ("backend", 4), ("cache", 5), ("arch", 6),
+            ("pack", 7), ("session", 7), ("server", 8), ("apps", 9)])
 
     def test_apps_include_the_public_header_base_and_their_own(self):
         self.assertEqual(self.includes("apps/x.c", "flashmoe.h", "base/err.h", "own.h"), [])
@@ -78,7 +78,9 @@ class Rules(unittest.TestCase):
         self.fires("layer", "src/base/x.c", '#  include "../quant/quant.h"\n')
         self.fires("layer", "src/base/x.c", '#include "elsewhere/y.h"\n')
         self.silent("src/base/x.c", '#include <stdio.h>\n#include <sys/stat.h>\n'
-                    '#include "flashmoe.h"\n#include "own.h"\n')
+                    '#include "flashmoe_error.h"\n#include "own.h"\n')
+        self.fires("layer", "src/base/x.c", '#include "flashmoe.h"\n')
+        self.silent("src/quant/x.c", '#include "flashmoe.h"\n')
         self.silent("src/base/x.c", '/* #include "quant/quant.h" */\n'
                     '// #include "quant/quant.h"\n')
         self.silent("src/backend/cpu/x.c", '#include "kernels.h"\n#include "backend/backend.h"\n')

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
-#include "flashmoe.h"
+#include "flashmoe_lab.h"
 
 static const char source[] = FLASHMOE_TEST_DIR "/golden/qwen3_moe";
 static char folder[2048], packed[2200];

@@ -23,7 +23,7 @@
 
 #include <cmocka.h>
 
-#include "flashmoe.h"
+#include "flashmoe_lab.h"
 #include "store/expert_store.h"
 #include "store/reader_internal.h"
 

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "flashmoe.h"
+#include "flashmoe_lab.h"
 
 #define N_PROMPT 250 /* the continuation ends in the second block of attention */
 #define N_MORE 12

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "text/grammar.h"
+#include "grammar/grammar.h"
 
 static struct tokenizer *tok;
 static struct grammar_vocabulary *vocabulary;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "text/message.h"
+#include "chat/message.h"
 #include "text/text_buffer.h"
 
 struct answer {

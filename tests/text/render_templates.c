@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "text/jinja.h"
+#include "jinja/jinja.h"
 
 static void fail(const char *text)
 {

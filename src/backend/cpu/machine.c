@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "base/plat.h"
 #include "base/pool.h"
+#include "flashmoe_lab.h"
 
 #define READ_BYTES (1ull << 30)
 /* How many times the caches: one that does not always drop the oldest gives some hits even

@@ -13,6 +13,7 @@
 #include "backend/machine.h"
 #include "base/mem.h"
 #include "base/plat.h"
+#include "flashmoe_lab.h"
 
 static void count_pass(void *ctx)
 {

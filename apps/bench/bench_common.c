@@ -1,0 +1,396 @@
+#include "apps/bench/bench_common.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/plat.h"
+#include "apps/cli/interrupt.h"
+#include "flashmoe_lab.h"
+
+/* ---- the machine ----------------------------------------------------------------------------- */
+
+static void show_pass(void *ctx, uint64_t done, uint64_t total)
+{
+    progress_steps(ctx, done, total, "passes");
+}
+
+/* Two measurements as one; the first may be none. */
+static void join(struct fm_speed *a, const struct fm_speed *b)
+{
+    if (a->median == 0) {
+        *a = *b;
+        return;
+    }
+    a->median = (a->median + b->median) / 2;
+    a->least = a->least < b->least ? a->least : b->least;
+    a->most = a->most > b->most ? a->most : b->most;
+}
+
+static int measure_machine(struct bench *bench, unsigned what, struct fm_error *err)
+{
+    struct progress progress;
+    progress_begin(&progress, "measuring the machine", !args_flag(bench->args, "quiet"));
+    const struct fm_machine_options options = {
+        .what = what,
+        .n_threads = (unsigned)args_uint(bench->args, "threads"),
+        .pin_threads = args_flag(bench->args, "pin"),
+        .cpu = args_text(bench->args, "cpu"),
+        .quick = true,
+        .progress = show_pass,
+        .progress_ctx = &progress,
+    };
+    struct fm_machine_speeds speeds;
+    int rc = fm_machine_measure(&options, &speeds, err);
+    progress_end(&progress);
+    if (rc != 0)
+        return rc;
+    join(&bench->read, &speeds.read);
+    join(&bench->int8, &speeds.int8);
+    if (bench->n_measured++ == 0 || speeds.read_buffer_bytes < bench->read_buffer_bytes)
+        bench->read_buffer_bytes = speeds.read_buffer_bytes;
+    return 0;
+}
+
+/* ---- the work -------------------------------------------------------------------------------- */
+
+/* Some length and several subjects, so that a prompt made of it uses many experts. */
+static const char prompt_text[] =
+    "In the year the river froze, the clockmaker of Hallow Street stopped selling clocks. He said "
+    "that time had become too cheap. \"Everyone has an hour,\" he told the baker, \"and nobody has "
+    "an afternoon.\" Instead he built small machines that did one thing each: a brass beetle that "
+    "sorted buttons, a lamp that knew when it was read by, a kettle that wrote down the weather."
+    "\n\n"
+    "Water boils at 100 degrees at sea level and at about 90 degrees at 3000 metres, because the "
+    "pressure of the air is lower there. The same holds for 7 * 12 = 84 kettles."
+    "\n\n"
+    "def mean(values):\n    total = 0.0\n    for value in values:\n        total += value\n"
+    "    return total / len(values)"
+    "\n\n"
+    "To make soup: cut two onions, three carrots and a leek; fry them slowly in oil; add a litre "
+    "of water and a spoon of salt; wait until the carrots are soft. Serve it with dark bread."
+    "\n\n";
+
+int bench_make_prompt(struct bench *bench, size_t n, struct fm_error *err)
+{
+    bench->prompt = mem_new(n, sizeof *bench->prompt, "the prompt", err);
+    if (bench->prompt == NULL)
+        return FM_ERR_NOMEM;
+    bench->n_prompt = n;
+    for (size_t i = 0; i < n; i++)
+        bench->prompt[i] = (int32_t)(i * 7919 % bench->info.vocabulary);
+    if (!bench->info.has_tokenizer)
+        return 0;
+    int32_t *ids = NULL;
+    size_t n_ids = 0;
+    int rc = fm_tokenize(bench->model, prompt_text, strlen(prompt_text), FM_TEXT_PLAIN, &ids,
+                         &n_ids, err);
+    for (size_t i = 0; rc == 0 && n_ids > 0 && i < n; i++)
+        bench->prompt[i] = ids[i % n_ids];
+    fm_free(ids);
+    return rc;
+}
+
+static void record_times(void *ctx, const struct fm_layer_profile *layer)
+{
+    struct bench *bench = ctx;
+    if (bench->is_counting)
+        profile_add(&bench->profile, layer);
+}
+
+void bench_observe(struct bench *bench, struct fm_observer observer)
+{
+    observer.ctx = bench;
+    observer.profile = profile_is_on(&bench->profile) ? record_times : NULL;
+    fm_session_observe(bench->session, &observer);
+}
+
+void bench_progress(struct bench *bench, uint64_t n_tokens_done)
+{
+    bench->n_tokens_done = n_tokens_done;
+    progress_steps(&bench->progress, n_tokens_done,
+                   (uint64_t)(bench->n_warm + bench->n_repeat) * bench->n_tokens, "tokens");
+}
+
+static double hit_rate(const struct fm_stats *before, const struct fm_stats *after)
+{
+    const uint64_t hits = after->n_expert_hits - before->n_expert_hits;
+    const uint64_t all = hits + after->n_expert_misses - before->n_expert_misses;
+    return all > 0 ? (double)hits / (double)all : 0;
+}
+
+static int run_piece(struct bench *bench, const struct bench_kind *kind, struct bench_piece *piece,
+                     struct fm_error *err)
+{
+    struct fm_stats before, after;
+    fm_model_stats(bench->model, &before);
+    const uint64_t begin_ns = plat_now_ns();
+    int rc = interrupt_seen() ? FM_ERR_CANCELLED : kind->piece(bench, err);
+    const uint64_t elapsed_ns = plat_now_ns() - begin_ns;
+    fm_model_stats(bench->model, &after);
+    *piece = (struct bench_piece){.tok_per_s = per_second(bench->n_tokens, elapsed_ns),
+                                  .hit_rate = hit_rate(&before, &after),
+                                  .bytes_read = after.bytes_read - before.bytes_read};
+    return rc;
+}
+
+static int run_pieces(struct bench *bench, const struct bench_kind *kind, struct fm_error *err)
+{
+    struct bench_piece warm;
+    progress_begin(&bench->progress, bench->args->command->name, !args_flag(bench->args, "quiet"));
+    int rc = kind->start != NULL ? kind->start(bench, err) : 0;
+    for (unsigned i = 0; rc == 0 && i < bench->n_warm; i++)
+        rc = run_piece(bench, kind, &warm, err);
+    if (rc == 0 && kind->start != NULL && bench->n_warm > 0)
+        rc = kind->start(bench, err);
+    fm_model_stats(bench->model, &bench->begin);
+    bench->is_counting = true;
+    for (unsigned i = 0; rc == 0 && i < bench->n_repeat; i++)
+        rc = run_piece(bench, kind, &bench->pieces[i], err);
+    fm_model_stats(bench->model, &bench->end);
+    known_take(&bench->known, bench->model, &bench->begin, (double)bench->n_prompt);
+    fm_session_logits_hash(bench->session, bench->logits_hash);
+    double recall;
+    for (unsigned i = 0; fm_model_recall(bench->model, i, &recall); i++)
+        (void)json_array_append_new(bench->recall, recall >= 0 ? json_real(recall) : json_null());
+    progress_end(&bench->progress);
+    return rc;
+}
+
+static void close_all(struct bench *bench)
+{
+    interrupt_watch(NULL);
+    fm_sampler_close(bench->sampler);
+    fm_session_close(bench->session);
+    fm_model_close(bench->model);
+    bench->sampler = NULL;
+    bench->session = NULL;
+    bench->model = NULL;
+}
+
+static int open_model(struct bench *bench, const struct bench_kind *kind, struct fm_error *err)
+{
+    const struct app_model_options how = {.n_context = kind->n_context(bench),
+                                          .routes = args_text(bench->args, "routes")};
+    int rc = app_model_open(bench->args, &how, &bench->model, err);
+    if (rc == 0)
+        rc = fm_session_open(bench->model, &bench->session, err);
+    if (rc != 0)
+        return rc;
+    struct fm_stats stats;
+    fm_model_info(bench->model, &bench->info);
+    fm_model_stats(bench->model, &stats);
+    bench->is_resident = stats.n_cache_slots >=
+                         (uint64_t)bench->info.n_experts * bench->info.n_moe_layers;
+    interrupt_watch(bench->session);
+    rc = profile_head(&bench->profile, &bench->info, err);
+    return rc == 0 ? kind->open(bench, err) : rc;
+}
+
+/* Its memory is what the measurement behind it needs to reach beyond the caches. */
+static int close_model(struct bench *bench, struct fm_error *err)
+{
+    const char *routes = bench->end.routes, *approximate = bench->end.approximate;
+    bench->architecture = mem_strdup(bench->info.architecture, err);
+    bench->routes = routes != NULL ? mem_strdup(routes, err) : NULL;
+    bench->approximate = approximate != NULL ? mem_strdup(approximate, err) : NULL;
+    if (bench->architecture == NULL || (routes != NULL && bench->routes == NULL) ||
+        (approximate != NULL && bench->approximate == NULL))
+        return FM_ERR_NOMEM;
+    bench->info.architecture = bench->architecture;
+    bench->info.routes = bench->end.routes = bench->begin.routes = bench->routes;
+    bench->info.approximate = bench->end.approximate = bench->begin.approximate =
+        bench->approximate;
+    close_all(bench);
+    return 0;
+}
+
+static int run_all(struct bench *bench, const struct bench_kind *kind, struct fm_error *err)
+{
+    int rc = 0;
+    /* The measured memory must not count as the model's: where the peak cannot begin anew, the
+     * machine is measured behind the work only. */
+    if (plat_resident_peak_reset()) {
+        rc = measure_machine(bench, kind->measure, err);
+        (void)plat_resident_peak_reset(); /* it could a moment ago */
+    }
+    if (rc == 0)
+        rc = open_model(bench, kind, err);
+    if (rc == 0)
+        rc = run_pieces(bench, kind, err);
+    if (rc == 0)
+        rc = close_model(bench, err);
+    if (rc == 0)
+        rc = measure_machine(bench, kind->measure, err);
+    if (rc == 0 && kind->measures_disk && !bench->is_resident)
+        rc = app_disk_measure(bench->args, bench->end.io, &bench->disk, err);
+    return rc;
+}
+
+int bench_run(const struct args *args, const struct bench_kind *kind)
+{
+    struct fm_error err = {0};
+    struct bench *bench = mem_new(1, sizeof *bench, "the measurements", &err);
+    if (bench == NULL)
+        return say_failed(&err, STATUS_FAILED);
+    bench->args = args;
+    bench->recall = json_array();
+    bench->n_tokens = (unsigned)args_uint(args, "tokens");
+    bench->n_repeat = (unsigned)args_uint(args, "repeat");
+    interrupt_install();
+    int rc = profile_open(&bench->profile, args_text(args, "profile"), &err);
+    if (rc == 0)
+        rc = run_all(bench, kind, &err);
+    int status = rc == 0 ? kind->print(bench) : STATUS_FAILED;
+    if (rc == FM_ERR_CANCELLED) {
+        say("interrupted; there is no result");
+        status = STATUS_INTERRUPTED;
+    } else if (rc != 0) {
+        status = say_failed(&err, STATUS_FAILED);
+    }
+    if (profile_close(&bench->profile, rc == 0, &err) != 0)
+        status = say_failed(&err, STATUS_FAILED);
+    close_all(bench);
+    mem_free(bench->architecture);
+    mem_free(bench->routes);
+    mem_free(bench->approximate);
+    mem_free(bench->prompt);
+    json_decref(bench->recall);
+    mem_free(bench);
+    return status;
+}
+
+/* ---- results --------------------------------------------------------------------------------- */
+
+static int compare_doubles(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+struct fm_speed bench_tok_per_s(const struct bench *bench)
+{
+    double sorted[BENCH_REPEAT_MAX];
+    const unsigned n = bench->n_repeat;
+    for (unsigned i = 0; i < n; i++)
+        sorted[i] = bench->pieces[i].tok_per_s;
+    qsort(sorted, n, sizeof sorted[0], compare_doubles);
+    return (struct fm_speed){.median = (sorted[(n - 1) / 2] + sorted[n / 2]) / 2,
+                             .least = sorted[0], .most = sorted[n - 1]};
+}
+
+double bench_hit_rate(const struct bench *bench)
+{
+    return hit_rate(&bench->begin, &bench->end);
+}
+
+double bench_bytes_per_token(const struct bench *bench)
+{
+    return (double)(bench->end.bytes_read - bench->begin.bytes_read) /
+           ((double)bench->n_tokens * bench->n_repeat);
+}
+
+static json_t *pieces_json(const struct bench *bench)
+{
+    json_t *pieces = json_array();
+    for (unsigned i = 0; i < bench->n_repeat; i++)
+        (void)json_array_append_new(
+            pieces, json_pack("{s:f, s:f, s:f}", "tok_per_s", bench->pieces[i].tok_per_s,
+                              "hit_rate", bench->pieces[i].hit_rate, "bytes_per_token",
+                              (double)bench->pieces[i].bytes_read / bench->n_tokens));
+    return pieces;
+}
+
+json_t *bench_json(const struct bench *bench, const struct bench_kind *kind, json_t *more)
+{
+    const struct fm_stats *s = &bench->end;
+    const struct fm_speed speed = bench_tok_per_s(bench);
+    const char *path = app_model_path(bench->args);
+    json_t *all = json_pack(
+        "{s:f, s:f, s:f, s:f, s:f, s:o, s:I, s:I, s:I, s:I, s:b, s:I, s:I, s:I, s:I, s:s, s:s,"
+        " s:f, s:f, s:f, s:I, s:b, s:I, s:I, s:o, s:o, s:o, s:s}",
+        "tok_per_s", speed.median, "tok_per_s_min", speed.least, "tok_per_s_max", speed.most,
+        "hit_rate", bench_hit_rate(bench), "bytes_per_token", bench_bytes_per_token(bench),
+        kind->pieces_name, pieces_json(bench), "n_tokens", (json_int_t)bench->n_tokens,
+        "repeat", (json_int_t)bench->n_repeat,
+        "n_warm_tokens", (json_int_t)bench->n_warm * bench->n_tokens,
+        "n_prompt_tokens", (json_int_t)bench->n_prompt,
+        "is_resident", bench->is_resident,
+        "n_cache_slots", (json_int_t)s->n_cache_slots,
+        "memory_bytes", (json_int_t)s->memory_resident_peak_bytes,
+        "memory_budget_bytes", (json_int_t)s->memory_budget_bytes,
+        "n_threads", (json_int_t)s->n_threads, "cpu_level", s->cpu_level,
+        "logits_hash", bench->logits_hash, "memory_read_gb_per_s", bench->read.median * 1e-9,
+        "memory_read_gb_per_s_min", bench->read.least * 1e-9,
+        "memory_read_gb_per_s_max", bench->read.most * 1e-9,
+        "read_buffer_bytes", (json_int_t)bench->read_buffer_bytes,
+        "is_read_beyond_cache", app_is_beyond_cache(bench->read_buffer_bytes),
+        "n_shrinks", (json_int_t)s->n_shrinks, "n_grows", (json_int_t)s->n_grows,
+        "routes", json_label(s->routes),
+        "approximate", json_label(s->approximate), "model", json_text(path, strlen(path)),
+        "architecture", bench->info.architecture);
+    if (all == NULL || more == NULL || json_object_update(all, more) != 0) {
+        json_decref(all);
+        all = NULL;
+    }
+    json_decref(more);
+    return all;
+}
+
+void bench_print_read(const struct bench *bench)
+{
+    char median[UNIT_BYTES], least[UNIT_BYTES], most[UNIT_BYTES], cache[UNIT_BYTES];
+    (void)printf("memory read  %s, %s to %s, measured %s\n",
+                 human_rate(bench->read.median, median), human_rate(bench->read.least, least),
+                 human_rate(bench->read.most, most),
+                 bench->n_measured > 1 ? "before and after" : "after");
+    if (!app_is_beyond_cache(bench->read_buffer_bytes))
+        (void)printf("             in part the speed of the cache of %s: too little memory is "
+                     "free\n", human_bytes(plat_cache_bytes(), cache));
+}
+
+void bench_print_disk(const struct bench *bench)
+{
+    const struct fm_disk_speeds *s = &bench->disk;
+    char median[UNIT_BYTES], least[UNIT_BYTES], most[UNIT_BYTES], expert[UNIT_BYTES];
+    if (s->read.median > 0)
+        (void)printf("disk read    %s, %s to %s, experts of %s, %u reads at a time, %s, measured "
+                     "after\n", human_rate(s->read.median, median),
+                     human_rate(s->read.least, least), human_rate(s->read.most, most),
+                     human_bytes(s->expert_bytes, expert), s->read_depth, s->io);
+}
+
+static const char *times(uint64_t n, char text[UNIT_BYTES])
+{
+    (void)snprintf(text, UNIT_BYTES, "%llu time%s", (unsigned long long)n, n == 1 ? "" : "s");
+    return text;
+}
+
+void bench_print_elastic(const char *where, uint64_t n_shrinks, uint64_t n_grows)
+{
+    char smaller[UNIT_BYTES], larger[UNIT_BYTES];
+    if (n_shrinks + n_grows > 0)
+        (void)printf("elastic      %sthe cache became smaller %s and larger %s, as the machine had "
+                     "memory (--elastic off: it keeps its size)\n", where,
+                     times(n_shrinks, smaller), times(n_grows, larger));
+}
+
+void bench_print_engine(const struct fm_stats *s)
+{
+    char peak[UNIT_BYTES], budget[UNIT_BYTES];
+    (void)printf("memory       %s of %s, %llu experts cached\n",
+                 human_bytes(s->memory_resident_peak_bytes, peak),
+                 human_bytes(s->memory_budget_bytes, budget),
+                 (unsigned long long)s->n_cache_slots);
+    bench_print_elastic("", s->n_shrinks, s->n_grows);
+    (void)printf("processor    level %s, %u thread%s\n", s->cpu_level, s->n_threads,
+                 s->n_threads == 1 ? "" : "s");
+    (void)printf("routes       %s\n", s->routes != NULL ? s->routes : "the model's own");
+    if (s->approximate != NULL)
+        (void)printf("%s\n", s->approximate);
+}
+
+void bench_print_rest(const struct bench *bench)
+{
+    bench_print_engine(&bench->end);
+}

@@ -1,0 +1,164 @@
+#include "base/limits.h"
+#include "apps/bench/bench_common.h"
+#include "apps/cli/cmd.h"
+#include "flashmoe_lab.h"
+
+static unsigned n_prompt_tokens(const struct bench *bench)
+{
+    return (unsigned)args_uint(bench->args, "prompt");
+}
+
+static unsigned decode_context(const struct bench *bench)
+{
+    return n_prompt_tokens(bench) + bench->n_tokens * bench->n_repeat;
+}
+
+/* Where every expert fits, all that is measured is decoded once before, so that nothing is read
+ * from the disk while it counts: the tokens are the same the second time. */
+static int decode_open(struct bench *bench, struct fm_error *err)
+{
+    bench->n_warm = bench->is_resident ? bench->n_repeat : 0;
+    bench_observe(bench, (struct fm_observer){0});
+    int rc = bench_make_prompt(bench, n_prompt_tokens(bench), err);
+    if (rc == 0)
+        rc = fm_sampler_open(bench->model, &(struct fm_sampling){.top_p = 1}, &bench->sampler,
+                             err);
+    return rc;
+}
+
+static int decode_start(struct bench *bench, struct fm_error *err)
+{
+    fm_session_reset(bench->session);
+    return fm_session_eval(bench->session, bench->prompt, bench->n_prompt, err);
+}
+
+static int decode_stretch(struct bench *bench, struct fm_error *err)
+{
+    int rc = 0;
+    for (unsigned i = 0; rc == 0 && i < bench->n_tokens; i++) {
+        int32_t id = fm_sampler_pick(bench->sampler, fm_session_logits(bench->session));
+        rc = id < 0 ? app_not_numbers(bench->args, err)
+                    : fm_session_eval(bench->session, &id, 1, err);
+        bench_progress(bench, bench->n_tokens_done + 1);
+    }
+    return rc;
+}
+
+/* ---- the result ------------------------------------------------------------------------------ */
+
+static void print_recall(const struct bench *bench)
+{
+    double least = 2, most = -1, sum = 0;
+    unsigned n = 0;
+    for (size_t i = 0; i < json_array_size(bench->recall); i++) {
+        const json_t *one = json_array_get(bench->recall, i);
+        if (json_is_null(one))
+            continue;
+        const double recall = json_real_value(one);
+        least = recall < least ? recall : least;
+        most = recall > most ? recall : most;
+        sum += recall;
+        n++;
+    }
+    if (n > 0)
+        (void)printf("foreseen     %.0f%% of a layer's experts, %.0f%% to %.0f%%; %llu read ahead, "
+                     "%llu of them used\n", 100 * sum / n, 100 * least, 100 * most,
+                     (unsigned long long)bench->end.n_guesses,
+                     (unsigned long long)bench->end.n_guesses_used);
+}
+
+static const struct bench_kind decode_kind;
+
+static int decode_print(const struct bench *bench)
+{
+    const struct fm_speed speed = bench_tok_per_s(bench);
+    struct known known = bench->known;
+    known_finish(&known, bench->disk.read.median, bench->read.median);
+    known_set_speed(&known, speed.median);
+    if (args_flag(bench->args, "json")) {
+        json_t *more = known_json(&known);
+        (void)json_object_set(more, "recall", bench->recall); /* NULL: bench_json has none either */
+        return out_json(bench_json(bench, &decode_kind, more)) ? STATUS_OK : STATUS_FAILED;
+    }
+    char limit[LIMIT_TEXT_BYTES], text[KNOWN_TEXT_BYTES], read[UNIT_BYTES];
+    (void)printf("speed        %.2f tok/s median, %.2f to %.2f, of %u stretches of %u tokens\n",
+                 speed.median, speed.least, speed.most, bench->n_repeat, bench->n_tokens);
+    (void)printf("limit        %s\n", limit_text(&known.limit, limit));
+    bench_print_read(bench);
+    bench_print_disk(bench);
+    (void)printf("expert hits  %.1f%%%s\n", 100 * bench_hit_rate(bench),
+                 bench->is_resident ? "; everything is resident, the same tokens were decoded once "
+                                      "before"
+                                    : "");
+    (void)printf("read         %s per token\n",
+                 human_bytes((uint64_t)bench_bytes_per_token(bench), read));
+    if (!bench->is_resident) {
+        (void)printf("miss curve   %s\n", known_curve_text(&known, text));
+        (void)printf("one more GiB %s\n", known_more_text(&known, text));
+    }
+    print_recall(bench);
+    bench_print_rest(bench);
+    return STATUS_OK;
+}
+
+static const struct bench_kind decode_kind = {
+    .measure = FM_MEASURE_READ,
+    .measures_disk = true,
+    .pieces_name = "stretches",
+    .n_context = decode_context,
+    .open = decode_open,
+    .start = decode_start,
+    .piece = decode_stretch,
+    .print = decode_print,
+};
+
+static int run_decode(const struct args *args)
+{
+    return bench_run(args, &decode_kind);
+}
+
+static const struct option decode_options[] = {
+    {.name = "tokens", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = 1u << 16,
+     .value = "32", .help = "Tokens in a stretch"},
+    {.name = "repeat", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = BENCH_REPEAT_MAX,
+     .value = "5", .help = "Stretches, one after the other"},
+    {.name = "prompt", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_CONTEXT / 2,
+     .value = "16",
+     .help = "Tokens of the prompt. A long one leaves a full cache behind, as in use"},
+    {.name = NULL},
+};
+static const struct option_group group_decode = {"Measurement", decode_options};
+
+const struct command cmd_bench_decode = {
+    .name = "bench decode",
+    .summary = "Measure how fast a model generates tokens",
+    .description =
+        "A fixed prompt is read and not counted. Then the most likely tokens are decoded, "
+        "stop tokens or not, in stretches that follow each other in one session: repeating the "
+        "same tokens would find their experts in the cache. Printed are the median, the lowest "
+        "and the highest speed of the stretches, and over all of them the expert hit rate and "
+        "the bytes read per token. The first stretch begins with the cache as the prompt left "
+        "it.\n"
+        "Where the budget holds every expert, all of this is done twice and only the second time "
+        "counts: then everything is resident and no disk is measured.\n"
+        "Before, and after the model is closed, the speed at which the same number of threads "
+        "reads memory is measured, and afterwards, where experts had to be read, the speed at "
+        "which random ones come from the disk. The limit follows from both: a token cannot be "
+        "faster than its reads from the disk, nor than memory lets pass the dense weights, its "
+        "experts, keys and values at the middle position, the recurrent state read and written, "
+        "and twice what comes from the disk. Where both overlap entirely the longer one binds. "
+        "Experts that were read ahead and never used are not in the limit. Its percentage is "
+        "what the median speed has of it. A model that fits into the processor's cache can be "
+        "faster.",
+    .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help,
+                                          .is_optional = true},
+                                         {.name = NULL}},
+    .groups = (const struct option_group *const[]){&group_decode, &group_routes, &group_engine,
+                                                   &group_profile, &group_json, &group_messages,
+                                                   &group_help, NULL},
+    .examples = (const struct example[]){
+        {"flashmoe bench decode MODEL --memory 8G --routes gen",
+         "The speed with 8 GiB, with experts chosen as real models do"},
+        {NULL, NULL}},
+    .run = run_decode,
+};

@@ -1,0 +1,127 @@
+#include "base/limits.h"
+#include "apps/bench/bench_common.h"
+#include "apps/cli/cmd.h"
+#include "flashmoe_lab.h"
+
+static unsigned prefill_context(const struct bench *bench)
+{
+    return bench->n_tokens;
+}
+
+static void show_layer(void *ctx, uint64_t done, uint64_t total)
+{
+    struct bench *bench = ctx;
+    const uint64_t before = bench->n_tokens_done / bench->n_tokens * bench->n_tokens;
+    bench_progress(bench, before + (total > 0 ? done * bench->n_tokens / total : 0));
+}
+
+static int prefill_open(struct bench *bench, struct fm_error *err)
+{
+    bench->n_warm = 1;
+    bench_observe(bench, (struct fm_observer){.progress = show_layer});
+    return bench_make_prompt(bench, bench->n_tokens, err);
+}
+
+static int prefill_prompt(struct bench *bench, struct fm_error *err)
+{
+    const uint64_t before = bench->n_tokens_done;
+    fm_session_reset(bench->session);
+    int rc = fm_session_eval(bench->session, bench->prompt, bench->n_prompt, err);
+    bench_progress(bench, before + bench->n_tokens);
+    return rc;
+}
+
+/* ---- the result ------------------------------------------------------------------------------ */
+
+static const struct bench_kind prefill_kind;
+
+static int prefill_json(const struct bench *bench, double operations_per_s)
+{
+    const bool has_peak = bench->int8.median > 0;
+    const double percent = has_peak ? 100 * operations_per_s / bench->int8.median : 0;
+    json_t *more = json_pack(
+        "{s:I, s:I, s:f, s:o, s:o, s:o, s:o, s:b}", "prefill_chunk",
+        (json_int_t)bench->end.prefill_chunk, "mul_adds_per_token",
+        (json_int_t)bench->info.mul_adds_per_token, "gop_per_s", operations_per_s * 1e-9,
+        "int8_gop_per_s", has_peak ? json_real(bench->int8.median * 1e-9) : json_null(),
+        "int8_gop_per_s_min", has_peak ? json_real(bench->int8.least * 1e-9) : json_null(),
+        "int8_gop_per_s_max", has_peak ? json_real(bench->int8.most * 1e-9) : json_null(),
+        "int8_percent",
+        has_peak && !limit_is_exceeded(percent) ? json_real(percent) : json_null(),
+        "was_busy", limit_is_exceeded(percent));
+    return out_json(bench_json(bench, &prefill_kind, more)) ? STATUS_OK : STATUS_FAILED;
+}
+
+static int prefill_print(const struct bench *bench)
+{
+    const struct fm_speed speed = bench_tok_per_s(bench);
+    const struct fm_model_info *info = &bench->info;
+    const double per_token = 2 * ((double)info->mul_adds_per_token +
+                                  (double)info->mul_adds_per_head / bench->n_tokens);
+    const double operations_per_s = per_token * speed.median;
+    if (args_flag(bench->args, "json"))
+        return prefill_json(bench, operations_per_s);
+    char read[UNIT_BYTES];
+    (void)printf("speed        %.2f tok/s median, %.2f to %.2f, of %u prompts of %u tokens\n",
+                 speed.median, speed.least, speed.most, bench->n_repeat, bench->n_tokens);
+    (void)printf("arithmetic   %.1f GOP/s in matrices", operations_per_s * 1e-9);
+    const double percent =
+        bench->int8.median > 0 ? 100 * operations_per_s / bench->int8.median : 0;
+    if (limit_is_exceeded(percent))
+        (void)printf(", more than the %.1f GOP/s measured with int8: the machine was busy then",
+                     bench->int8.median * 1e-9);
+    else if (bench->int8.median > 0)
+        (void)printf(", %.1f%% of the %.1f GOP/s measured with int8", percent,
+                     bench->int8.median * 1e-9);
+    (void)printf("\nchunk        %u tokens computed together\n", bench->end.prefill_chunk);
+    (void)printf("expert hits  %.1f%%; one prompt was computed before, not counted\n",
+                 100 * bench_hit_rate(bench));
+    (void)printf("read         %s per token\n",
+                 human_bytes((uint64_t)bench_bytes_per_token(bench), read));
+    bench_print_rest(bench);
+    return STATUS_OK;
+}
+
+static const struct bench_kind prefill_kind = {
+    .measure = FM_MEASURE_READ | FM_MEASURE_INT8,
+    .pieces_name = "prompts",
+    .n_context = prefill_context,
+    .open = prefill_open,
+    .piece = prefill_prompt,
+    .print = prefill_print,
+};
+
+static int run_prefill(const struct args *args)
+{
+    return bench_run(args, &prefill_kind);
+}
+
+static const struct option prefill_options[] = {
+    {.name = "tokens", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_CONTEXT,
+     .value = "512", .help = "Tokens in a prompt"},
+    {.name = "repeat", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = BENCH_REPEAT_MAX,
+     .value = "5", .help = "Prompts that count"},
+    {.name = NULL},
+};
+static const struct option_group group_prefill = {"Measurement", prefill_options};
+
+const struct command cmd_bench_prefill = {
+    .name = "bench prefill",
+    .summary = "Measure how fast a model reads a prompt",
+    .description =
+        "A fixed text of the given length is computed from an empty session, again and again. The "
+        "first time does not count: it fills the expert cache. Printed are the median, the lowest "
+        "and the highest speed of the others, and the operations in matrices per second, two for "
+        "every weight that a token meets, beside what the same threads can do with int8 in "
+        "registers.",
+    .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help,
+                                          .is_optional = true},
+                                         {.name = NULL}},
+    .groups = (const struct option_group *const[]){&group_prefill, &group_routes, &group_engine,
+                                                   &group_profile, &group_json, &group_messages,
+                                                   &group_help, NULL},
+    .examples = (const struct example[]){
+        {"flashmoe bench prefill MODEL --tokens 2048", "The speed with a long prompt"},
+        {NULL, NULL}},
+    .run = run_prefill,
+};

@@ -1,0 +1,162 @@
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "apps/cli/cmd.h"
+#include "apps/cli/common.h"
+#include "apps/cli/term.h"
+#include "flashmoe_lab.h"
+
+#define POINTS_MAX 16
+#define NAME_CHARACTERS 20
+#define COLUMN_CHARACTERS 8
+
+struct replay {
+    const char *name;
+    struct fm_routes_stats stats;
+    struct fm_replay_point points[POINTS_MAX];
+    unsigned n_points;
+};
+
+/* "6.25,12.5,...": percentages. */
+static int parse_residency(const char *text, struct replay *replay, struct fm_error *err)
+{
+    const char *at = text;
+    const bool is_plain = text[strspn(text, "0123456789.,")] == '\0';
+    for (replay->n_points = 0; is_plain && replay->n_points < POINTS_MAX; replay->n_points++) {
+        char *end = NULL;
+        const double percent = isdigit((unsigned char)*at) ? strtod(at, &end) : 0;
+        if (!(percent > 0 && percent <= 100) || (*end != ',' && *end != '\0'))
+            break;
+        replay->points[replay->n_points].share = percent / 100;
+        at = end + 1;
+        if (*end == '\0') {
+            replay->n_points++;
+            return 0;
+        }
+    }
+    return err_set(err, FM_ERR_ARG,
+                   "--residency: expected up to %d percentages above 0, as in 12.5,25,50, found "
+                   "'%s'", POINTS_MAX, text);
+}
+
+/* ---- JSON ------------------------------------------------------------------------------ */
+
+static json_t *hits_json(const double *hits)
+{
+    json_t *object = json_object();
+    for (unsigned i = 0; i < FM_REPLAY_POLICIES; i++)
+        (void)json_object_set_new(object, fm_replay_policy(i),
+                                  hits[i] < 0 ? json_null() : json_real(hits[i]));
+    return object;
+}
+
+static int print_json(const struct replay *replay)
+{
+    const struct fm_routes_stats *s = &replay->stats;
+    json_t *points = json_array();
+    for (unsigned i = 0; i < replay->n_points; i++) {
+        const struct fm_replay_point *p = &replay->points[i];
+        (void)json_array_append_new(
+            points, json_pack("{s:f, s:I, s:o, s:o}", "share", p->share, "n_slots",
+                              (json_int_t)p->n_slots, "hits", hits_json(p->hits), "late_hits",
+                              hits_json(p->late_hits)));
+    }
+    json_t *overlap = s->overlap[0] < 0 ? json_null() : json_real(s->overlap[0]);
+    return out_json(json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "name",
+                              json_text(replay->name, strlen(replay->name)), "n_layers",
+                              (json_int_t)s->n_layers, "n_experts", (json_int_t)s->n_experts,
+                              "n_used", (json_int_t)s->n_used, "n_warm", (json_int_t)s->n_warm,
+                              "n_tokens", (json_int_t)s->n_tokens, "overlap", overlap, "points",
+                              points))
+               ? STATUS_OK
+               : STATUS_FAILED;
+}
+
+/* ---- the table --------------------------------------------------------------------------- */
+
+static void print_policies(const struct replay *replay, bool is_late)
+{
+    for (unsigned i = 0; i < FM_REPLAY_POLICIES; i++) {
+        const double *first =
+            is_late ? replay->points[0].late_hits : replay->points[0].hits;
+        if (first[i] < 0)
+            continue;
+        (void)printf("%-*s", NAME_CHARACTERS, fm_replay_policy(i));
+        for (unsigned j = 0; j < replay->n_points; j++) {
+            const struct fm_replay_point *p = &replay->points[j];
+            (void)printf("%*.1f", COLUMN_CHARACTERS, 100 * (is_late ? p->late_hits : p->hits)[i]);
+        }
+        (void)printf("\n");
+    }
+}
+
+static int print_table(const struct replay *replay)
+{
+    const struct fm_routes_stats *s = &replay->stats;
+    (void)printf("%s: %u layers, %u of %u experts a token, %u tokens to warm up, %u measured\n\n",
+                 replay->name, s->n_layers, s->n_used, s->n_experts, s->n_warm, s->n_tokens);
+    (void)printf("%-*s", NAME_CHARACTERS, "resident, %");
+    for (unsigned i = 0; i < replay->n_points; i++)
+        (void)printf("%*.4g", COLUMN_CHARACTERS, 100 * replay->points[i].share);
+    (void)printf("\n%-*s", NAME_CHARACTERS, "experts");
+    for (unsigned i = 0; i < replay->n_points; i++)
+        (void)printf("%*u", COLUMN_CHARACTERS, replay->points[i].n_slots);
+    (void)printf("\n\nhits, %%\n");
+    print_policies(replay, false);
+    (void)printf("\nhits in the second half, %%\n");
+    print_policies(replay, true);
+    if (s->overlap[0] >= 0)
+        (void)printf("\nA token uses %.1f %% of the experts of the token before it.\n",
+                     100 * s->overlap[0]);
+    return STATUS_OK;
+}
+
+static int run_bench_replay(const struct args *args)
+{
+    struct fm_error err = {0};
+    struct replay replay = {.name = args_operand(args, 0)};
+    replay.stats = (struct fm_routes_stats){
+        .n_layers = (unsigned)args_uint(args, "layers"),
+        .n_experts = (unsigned)args_uint(args, "experts"),
+        .n_used = (unsigned)args_uint(args, "used"),
+        .n_tokens = (unsigned)args_uint(args, "tokens"),
+    };
+    int rc = parse_residency(args_text(args, "residency"), &replay, &err);
+    if (rc == 0)
+        rc = fm_routes_replay(replay.name, &replay.stats, replay.points, replay.n_points, &err);
+    if (rc != 0)
+        return say_failed(&err, rc == FM_ERR_ARG ? STATUS_USAGE : STATUS_FAILED);
+    return args_flag(args, "json") ? print_json(&replay) : print_table(&replay);
+}
+
+static const struct option replay_options[] = {
+    {.name = "residency", .kind = OPTION_STRING, .metavar = "LIST",
+     .value = "6.25,12.5,18.75,25,37.5,50",
+     .help = "Percentages of all experts that the cache has room for, separated by commas"},
+    {.name = NULL},
+};
+static const struct option_group group_replay = {"Cache", replay_options};
+
+const struct command cmd_bench_replay = {
+    .name = "bench replay",
+    .summary = "Show what cache policies would hit on a recorded routing",
+    .description =
+        "How many of the experts that tokens need are in the cache, for several sizes of it. lru "
+        "and lcp are the engine's own policies, with one pool for all layers. layer-lru and "
+        "layer-lfu give each layer as many slots. static keeps what the first half of the tokens "
+        "used most and is measured in the second half. belady knows the future, for each layer "
+        "or for all together: nothing can do better.",
+    .operands = (const struct operand[]){
+        {.name = "TRACE",
+         .help = "What --routes takes: a trace, gen or gen:KEY=VALUE,...; or nano's routes, *.u8"},
+        {.name = NULL}},
+    .groups = (const struct option_group *const[]){&group_replay, &group_shape, &group_json,
+                                                   &group_help, NULL},
+    .examples = (const struct example[]){
+        {"flashmoe bench replay trace.csv", "A recording of 'flashmoe run --trace trace.csv'"},
+        {"flashmoe bench replay gen --experts 512 --used 10 --residency 10,20,40",
+         "Generated routes of a model with 512 experts"},
+        {NULL, NULL}},
+    .run = run_bench_replay,
+};

@@ -1,0 +1,428 @@
+/* One turn: from the conversation's tokens to the answer's text. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/plat.h"
+#include "apps/chat/chat.h"
+#include "apps/cli/common.h"
+#include "apps/cli/interrupt.h"
+#include "apps/cli/prefix_options.h"
+#include "chat/message.h"
+
+#define DIM "\033[2m"
+#define NORMAL "\033[0m"
+
+struct text {
+    void *at;
+    size_t bytes, capacity;
+};
+
+/* An answer as it comes. */
+struct answer {
+    struct chat *chat;
+    struct fm_sampler *sampler;
+    struct fm_decoder *decoder;
+    struct fm_stop *stop;
+    struct message *parts;
+    struct text content, reasoning;
+    int rc; /* of the callback */
+    struct fm_error *err;
+    bool is_dim, is_line_open;
+    struct foreign_text shown, noted; /* on standard output and standard error */
+    struct progress progress;
+    size_t n_before, n_piece, n_total; /* tokens of the prompt, while it is read */
+};
+
+/* ---- the prompt ------------------------------------------------------------------------- */
+
+static void show_progress(void *ctx, uint64_t done, uint64_t total)
+{
+    struct answer *a = ctx;
+    if (interrupt_seen())
+        a->progress.label = "stopping soon (Ctrl-C: at once)";
+    progress_steps(&a->progress, a->n_before + done * a->n_piece / total, a->n_total, "tokens");
+}
+
+/* In pieces: between two of them Ctrl-C loses nothing of what is computed. Where `last_apart`, the
+ * last token is one of its own: recurrent layers can go back to the place before it, so that
+ * another answer computes that token alone. */
+static int eval_prompt(struct answer *a, const int32_t *ids, size_t n_ids, bool last_apart,
+                       struct fm_error *err)
+{
+    struct chat *chat = a->chat;
+    const struct fm_observer observer = {.ctx = a, .progress = show_progress};
+    int rc = 0;
+    a->n_total = n_ids;
+    progress_begin(&a->progress, "reading", !chat->is_quiet);
+    fm_session_observe(chat->session, &observer);
+    for (size_t i = 0; rc == 0 && i < n_ids; i += a->n_piece) {
+        a->n_before = i;
+        a->n_piece = n_ids - i < chat->prefill_chunk ? n_ids - i : chat->prefill_chunk;
+        if (last_apart && a->n_piece > 1 && i + a->n_piece == n_ids)
+            a->n_piece--;
+        rc = interrupt_seen() ? err_set(err, FM_ERR_CANCELLED, "interrupted")
+                              : fm_session_eval(chat->session, ids + i, a->n_piece, err);
+    }
+    fm_session_observe(chat->session, NULL);
+    progress_end(&a->progress);
+    return rc;
+}
+
+static unsigned go_back(struct chat *chat, const int32_t *ids, size_t n_ids)
+{
+    return chat->snapshots != NULL
+               ? fm_snapshots_restore(chat->snapshots, chat->session, ids, n_ids)
+               : fm_session_rewind(chat->session, ids, n_ids);
+}
+
+static int check_context(const struct chat *chat, size_t n_ids, struct fm_error *err)
+{
+    if (n_ids < chat->n_context)
+        return 0;
+    if (n_ids >= chat->info.max_context)
+        return err_set(err, FM_ERR_ARG, "the conversation would have %zu tokens, the context holds "
+                       "%u and the model was made for %u (--context): the message was not taken; "
+                       "/undo makes room, /new begins again", n_ids, chat->n_context,
+                       chat->info.max_context);
+    return err_set(err, FM_ERR_ARG, "the context is full: the conversation would have %zu tokens "
+                   "and the context holds %u. The message was not taken; /undo makes room, or "
+                   "/save, start again with a larger --context, and /load", n_ids,
+                   chat->n_context);
+}
+
+int chat_read_ahead(struct chat *chat, struct fm_error *err)
+{
+    static const char *const probes[] = {"a", "1"};
+    int32_t *ids[2] = {NULL, NULL};
+    size_t n_ids[2] = {0, 0};
+    int rc = 0;
+    for (int i = 0; rc == 0 && i < 2; i++) {
+        rc = chat_say(chat, "user", probes[i], 1, err);
+        if (rc == 0)
+            rc = chat_tokens(chat, chat->messages, &ids[i], &n_ids[i], err);
+        json_decref(chat_take_last(chat, "user"));
+    }
+    const size_t n = prefix_common(ids[0], n_ids[0], ids[1], n_ids[1]);
+    if (rc == 0)
+        rc = check_context(chat, n_ids[0], err);
+    const unsigned from = rc == 0 ? go_back(chat, ids[0], n_ids[0]) : 0;
+    struct answer a = {.chat = chat};
+    if (rc == 0 && from < n) {
+        interrupt_watch(chat->session);
+        rc = eval_prompt(&a, ids[0] + from, n - from, false, err);
+        interrupt_watch(NULL);
+        if (rc == 0 && chat->snapshots != NULL)
+            rc = fm_snapshots_keep(chat->snapshots, chat->session, err);
+    }
+    if (rc == FM_ERR_CANCELLED) {
+        interrupt_forget();
+        rc = 0;
+    }
+    if (rc == 0)
+        chat->last = (struct chat_turn){.n_prompt = n, .n_reused = from < n ? from : n,
+                                        .n_computed = from < n ? n - from : 0};
+    fm_free(ids[0]);
+    fm_free(ids[1]);
+    return rc;
+}
+
+/* The template has opened the reasoning already. */
+static bool is_thinking(const struct chat *chat, const int32_t *ids, size_t n_ids)
+{
+    static const char marker[] = "<think>";
+    char tail[256];
+    size_t used = 0;
+    for (size_t i = n_ids > 8 ? n_ids - 8 : 0; i < n_ids; i++) {
+        size_t bytes = 0;
+        const char *text = fm_token_text(chat->model, ids[i], &bytes);
+        if (text == NULL || used + bytes > sizeof tail)
+            continue;
+        memcpy(tail + used, text, bytes);
+        used += bytes;
+    }
+    while (used > 0 && (tail[used - 1] == '\n' || tail[used - 1] == ' '))
+        used--;
+    const size_t n = strlen(marker);
+    return used >= n && memcmp(tail + used - n, marker, n) == 0;
+}
+
+/* ---- the text --------------------------------------------------------------------------- */
+
+static void set_dim(struct answer *a, bool is_dim)
+{
+    if (a->is_dim == is_dim)
+        return;
+    a->is_dim = is_dim;
+    a->shown = (struct foreign_text){0};
+    if (a->is_line_open)
+        (void)out_text("\n\n", 2);
+    a->is_line_open = false;
+    if (a->chat->is_terminal)
+        (void)out_text(is_dim ? DIM : NORMAL, strlen(is_dim ? DIM : NORMAL));
+}
+
+static void show(struct answer *a, const char *text, size_t bytes)
+{
+    a->chat->is_out_gone = !out_foreign(&a->shown, text, bytes);
+    a->is_line_open = !a->shown.ends_line;
+}
+
+static int keep(struct text *text, const char *more, size_t bytes, struct fm_error *err)
+{
+    int rc = mem_grow(&text->at, &text->capacity, text->bytes + bytes, 1, "the answer", err);
+    if (rc != 0)
+        return rc;
+    char *to = (char *)text->at + text->bytes;
+    for (size_t i = 0; i < bytes; i++)
+        to[i] = more[i] != '\0' ? more[i] : '?'; /* JSON has no NUL */
+    text->bytes += bytes;
+    return 0;
+}
+
+static void take_part(void *ctx, const struct message_event *event)
+{
+    struct answer *a = ctx;
+    const bool is_reasoning = event->kind == MESSAGE_REASONING;
+    if (a->rc != 0 || event->text_bytes == 0 ||
+        (!is_reasoning && event->kind != MESSAGE_CONTENT))
+        return;
+    a->rc = keep(is_reasoning ? &a->reasoning : &a->content, event->text, event->text_bytes,
+                 a->err);
+    if (is_reasoning && !a->chat->is_terminal) {
+        if (!a->chat->is_quiet)
+            err_foreign(&a->noted, event->text, event->text_bytes);
+        return;
+    }
+    set_dim(a, is_reasoning);
+    show(a, event->text, event->text_bytes);
+}
+
+/* Text on its way through the stop strings into its parts. */
+static int take_text(struct answer *a, const char *text, size_t bytes, struct fm_error *err)
+{
+    const char *shown;
+    size_t shown_bytes;
+    int found = -1;
+    int rc = fm_stop_push(a->stop, text, bytes, &shown, &shown_bytes, &found, err);
+    a->err = err;
+    if (rc == 0 && shown_bytes > 0)
+        rc = message_push(a->parts, shown, shown_bytes, err);
+    if (found >= 0)
+        a->chat->last.end = "stop";
+    return rc != 0 ? rc : a->rc;
+}
+
+/* The text of a token; of the special ones, only those that part an answer have any. */
+static int take_token(struct answer *a, int32_t id, struct fm_error *err)
+{
+    static const char *const markers[] = {"<think>", "</think>"};
+    const char *text = NULL;
+    size_t bytes = 0;
+    int rc = fm_decoder_push(a->decoder, id, &text, &bytes, err);
+    if (rc == 0 && bytes > 0)
+        rc = take_text(a, text, bytes, err);
+    if (rc != 0 || !fm_token_is_special(a->chat->model, id))
+        return rc;
+    text = fm_token_text(a->chat->model, id, &bytes);
+    for (int i = 0; rc == 0 && i < 2; i++)
+        if (text != NULL && bytes == strlen(markers[i]) && memcmp(text, markers[i], bytes) == 0)
+            rc = take_text(a, text, bytes, err);
+    return rc;
+}
+
+static int decode(struct answer *a, struct fm_error *err)
+{
+    struct chat *chat = a->chat;
+    struct chat_turn *turn = &chat->last;
+    int rc = 0;
+    while (rc == 0 && turn->end == NULL && !chat->is_out_gone) {
+        if (interrupt_seen()) {
+            turn->end = "interrupted";
+            break;
+        }
+        const int32_t id = fm_sampler_pick(a->sampler, fm_session_logits(chat->session));
+        if (id < 0)
+            return app_not_numbers(chat->args, err);
+        fm_sampler_accept(a->sampler, id);
+        turn->n_answer++;
+        if (fm_model_is_stop_token(chat->model, id)) {
+            turn->end = "stop";
+            break;
+        }
+        rc = take_token(a, id, err);
+        if (turn->end == NULL && chat->n_most > 0 && turn->n_answer >= chat->n_most)
+            turn->end = "length";
+        else if (turn->end == NULL && fm_session_position(chat->session) >= chat->n_context)
+            turn->end = "context";
+        if (rc == 0 && turn->end == NULL)
+            rc = fm_session_eval(chat->session, &id, 1, err);
+    }
+    return rc;
+}
+
+/* What is still held back. */
+static int finish_text(struct answer *a, struct fm_error *err)
+{
+    const char *text = NULL;
+    size_t bytes = 0;
+    fm_decoder_finish(a->decoder, &text, &bytes);
+    int rc = bytes > 0 ? take_text(a, text, bytes, err) : 0;
+    fm_stop_finish(a->stop, &text, &bytes);
+    if (rc == 0 && bytes > 0)
+        rc = message_push(a->parts, text, bytes, err);
+    if (rc == 0)
+        rc = message_finish(a->parts, err);
+    set_dim(a, false);
+    if (a->is_line_open)
+        (void)out_text("\n", 1);
+    a->is_line_open = false;
+    return rc != 0 ? rc : a->rc;
+}
+
+/* ---- the turn --------------------------------------------------------------------------- */
+
+static int open_answer(struct answer *a, const int32_t *ids, size_t n_ids, struct fm_error *err)
+{
+    struct chat *chat = a->chat;
+    const char *stops[REPEATS_MAX];
+    const size_t n_stops = args_count(chat->args, "stop");
+    for (size_t i = 0; i < n_stops; i++)
+        stops[i] = args_text_at(chat->args, "stop", i);
+    const struct message_options how = {.is_thinking = is_thinking(chat, ids, n_ids)};
+    int rc = fm_sampler_open(chat->model, &chat->sampling, &a->sampler, err);
+    if (rc == 0)
+        rc = fm_decoder_open(chat->model, &a->decoder, err);
+    if (rc == 0)
+        rc = fm_stop_open(stops, (unsigned)n_stops, &a->stop, err);
+    if (rc == 0)
+        rc = message_open(&how, take_part, a, &a->parts, err);
+    if (rc == 0)
+        fm_sampler_accept_prompt(a->sampler, ids, n_ids);
+    return rc;
+}
+
+static void close_answer(struct answer *a)
+{
+    if (a->sampler != NULL)
+        fm_sampler_close(a->sampler);
+    if (a->decoder != NULL)
+        fm_decoder_close(a->decoder);
+    fm_stop_close(a->stop);
+    message_close(a->parts);
+    mem_free(a->content.at);
+    mem_free(a->reasoning.at);
+}
+
+static void count(struct chat_turn *turn, const struct fm_stats *before,
+                  const struct fm_stats *after, uint64_t wall_ns)
+{
+    turn->n_decoded = after->n_decode_tokens - before->n_decode_tokens;
+    turn->decode_ns = after->decode_ns - before->decode_ns;
+    turn->n_prefilled = after->n_prefill_tokens - before->n_prefill_tokens;
+    turn->prefill_ns = after->prefill_ns - before->prefill_ns;
+    turn->n_hits = after->n_expert_hits - before->n_expert_hits;
+    turn->n_misses = after->n_expert_misses - before->n_expert_misses;
+    turn->bytes_read = after->bytes_read - before->bytes_read;
+    turn->wall_ns = wall_ns;
+}
+
+/* Appends what was written. */
+static int keep_answer(struct answer *a, struct fm_error *err)
+{
+    struct chat *chat = a->chat;
+    int rc = chat_say(chat, "assistant", a->content.bytes > 0 ? a->content.at : "",
+                      a->content.bytes, err);
+    if (rc != 0 || a->reasoning.bytes == 0)
+        return rc;
+    json_t *message = json_array_get(chat->messages, json_array_size(chat->messages) - 1);
+    return json_object_set_new(message, "reasoning_content",
+                               json_text(a->reasoning.at, a->reasoning.bytes)) == 0
+               ? 0 : err_set(err, FM_ERR_NOMEM, "no memory for the answer");
+}
+
+static int write_answer(struct answer *a, const int32_t *ids, size_t n_ids, struct fm_error *err)
+{
+    struct chat *chat = a->chat;
+    struct fm_stats before, after;
+    int rc = check_context(chat, n_ids, err);
+    if (rc == 0)
+        rc = open_answer(a, ids, n_ids, err);
+    if (rc != 0)
+        return rc;
+    const unsigned from = go_back(chat, ids, n_ids);
+    chat->last = (struct chat_turn){.n_prompt = n_ids, .n_reused = from, .n_computed = n_ids - from,
+                                    .seed = chat->sampling.seed};
+    const uint64_t begin_ns = plat_now_ns();
+    fm_model_stats(chat->model, &before);
+    interrupt_watch(chat->session);
+    rc = eval_prompt(a, ids + from, n_ids - from, true, err);
+    if (rc == 0)
+        rc = decode(a, err);
+    interrupt_watch(NULL);
+    fm_model_stats(chat->model, &after);
+    count(&chat->last, &before, &after, plat_now_ns() - begin_ns);
+    if (rc == FM_ERR_CANCELLED) {
+        chat->last.end = "interrupted";
+        rc = 0;
+    }
+    if (rc != 0)
+        chat->last.end = "failed";
+    struct fm_error late = {0};
+    if (finish_text(a, &late) != 0 && rc == 0) {
+        *err = late;
+        rc = late.code;
+    }
+    return rc;
+}
+
+bool chat_answer(struct chat *chat)
+{
+    struct fm_error err = {0};
+    struct answer a = {.chat = chat};
+    int32_t *ids = NULL;
+    size_t n_ids = 0;
+    interrupt_forget();
+    int rc = chat_tokens(chat, chat->messages, &ids, &n_ids, &err);
+    if (rc == 0)
+        rc = write_answer(&a, ids, n_ids, &err);
+    fm_free(ids);
+    if (rc != 0)
+        (void)say_failed(&err, 0);
+    const bool is_begun = a.content.bytes + a.reasoning.bytes > 0;
+    const bool is_whole = rc == 0 && chat->last.n_answer > 0; /* it may be empty */
+    bool is_kept = false;
+    if (is_begun || is_whole) {
+        is_kept = keep_answer(&a, &err) == 0;
+        if (!is_kept)
+            (void)say_failed(&err, 0);
+    } else if (rc == 0) {
+        say("interrupted before anything was written; the message was not taken");
+    }
+    if (is_kept && rc == 0 && strcmp(chat->last.end, "context") == 0)
+        say("the context of %u tokens is full (--context); the answer was kept as far as it goes",
+            chat->n_context);
+    close_answer(&a);
+    interrupt_forget();
+    chat->is_seed_set = false;
+    return is_kept;
+}
+
+void chat_show_status(const struct chat *chat)
+{
+    const struct chat_turn *turn = &chat->last;
+    struct fm_stats stats;
+    char resident[UNIT_BYTES], budget[UNIT_BYTES];
+    const uint64_t n_used = turn->n_hits + turn->n_misses;
+    fm_model_stats(chat->model, &stats);
+    (void)fprintf(stderr, DIM "%.1f tok/s | hits %.0f%% | disk %.2f GB/s | memory %s of %s | "
+                  "%u/%u%s" NORMAL "\n", per_second(turn->n_decoded, turn->decode_ns),
+                  n_used > 0 ? 100 * (double)turn->n_hits / (double)n_used : 100.0,
+                  per_second(turn->bytes_read, turn->wall_ns) * 1e-9,
+                  human_bytes(plat_resident_bytes(), resident),
+                  human_bytes(stats.memory_budget_bytes, budget),
+                  fm_session_position(chat->session), chat->n_context,
+                  strcmp(turn->end, "stop") == 0 ? "" : strcmp(turn->end, "length") == 0
+                  ? " | max_tokens reached" : strcmp(turn->end, "context") == 0
+                  ? " | context full" : " | interrupted");
+}

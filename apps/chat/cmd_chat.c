@@ -1,0 +1,190 @@
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/limits.h"
+#include "base/mem.h"
+#include "apps/chat/chat.h"
+#include "apps/cli/cmd.h"
+#include "apps/cli/common.h"
+#include "apps/cli/interrupt.h"
+#include "apps/cli/prefix_options.h"
+
+/* A conversation needs a chat form: that is found out before anything is typed. */
+static int check_chat_form(struct chat *chat, struct fm_error *err)
+{
+    int32_t *ids = NULL;
+    size_t n_ids = 0;
+    int rc = chat_say(chat, "user", "a", 1, err);
+    if (rc == 0)
+        rc = chat_tokens(chat, chat->messages, &ids, &n_ids, err);
+    fm_free(ids);
+    (void)json_array_clear(chat->messages);
+    return rc;
+}
+
+static int open_model(struct chat *chat, struct fm_error *err)
+{
+    const struct args *args = chat->args;
+    const struct app_model_options how = {.n_context = (unsigned)args_uint(args, "context"),
+                                          .n_marks = 4, .keeps_heat = true};
+    struct fm_stats stats;
+    int rc = app_model_open(args, &how, &chat->model, err);
+    if (rc != 0)
+        return rc;
+    fm_model_info(chat->model, &chat->info);
+    fm_model_stats(chat->model, &stats);
+    chat->n_context = stats.n_context;
+    chat->prefill_chunk = stats.prefill_chunk;
+    chat->n_most = args_uint(args, "n-tokens");
+    rc = sampling_choose(args, chat->model, chat->is_quiet, chat->bias, &chat->sampling, err);
+    if (rc == 0)
+        rc = check_chat_form(chat, err);
+    if (rc == 0 && !chat->is_quiet)
+        app_note_template(chat->model);
+    if (rc == 0)
+        rc = fm_session_open(chat->model, &chat->session, err);
+    return rc == 0 ? prefix_open_snapshots(args, chat->model, &chat->snapshots, err) : rc;
+}
+
+/* --system or --system-file, computed before the first message comes. */
+static int take_system(struct chat *chat, struct fm_error *err)
+{
+    char *text;
+    size_t bytes;
+    int rc = prefix_read_system(chat->args, &text, &bytes, err);
+    if (rc == 0)
+        rc = chat_set_system(chat, text, bytes, err);
+    mem_free(text);
+    return rc == 0 && bytes > 0 ? chat_read_ahead(chat, err) : rc;
+}
+
+static int open_all(struct chat *chat, struct fm_error *err)
+{
+    static char history[LIMIT_PATH_BYTES];
+    const bool has_history = !args_flag(chat->args, "no-history") &&
+                             app_cache_path("chat_history", history);
+    chat->messages = json_array();
+    if (chat->messages == NULL)
+        return err_set(err, FM_ERR_NOMEM, "no memory for the conversation");
+    int rc = open_model(chat, err);
+    if (rc != 0)
+        return rc;
+    interrupt_install_patient();
+    rc = take_system(chat, err);
+    if (rc == 0)
+        rc = chat_input_open(chat->is_terminal, has_history ? history : NULL, &chat->input, err);
+    return rc;
+}
+
+static void close_all(struct chat *chat)
+{
+    struct fm_error err = {0};
+    interrupt_watch(NULL);
+    chat_input_close(chat->input);
+    if (chat->snapshots != NULL && fm_session_position(chat->session) > 0 &&
+        fm_snapshots_keep(chat->snapshots, chat->session, &err) != 0)
+        say_warning("%s", err.text);
+    fm_snapshots_close(chat->snapshots);
+    fm_session_close(chat->session);
+    fm_model_close(chat->model);
+    json_decref(chat->messages);
+}
+
+static int talk(struct chat *chat)
+{
+    const bool is_shown = chat->is_terminal && !chat->is_quiet;
+    if (is_shown)
+        (void)printf("%s, %u tokens of context. /help lists the commands, Ctrl-D leaves.\n",
+                     chat->info.architecture, chat->n_context);
+    while (!chat->is_over && !chat->is_out_gone) {
+        struct fm_error err = {0};
+        const char *text = "";
+        size_t text_bytes = 0;
+        interrupt_forget();
+        switch (chat_input_read(chat->input, &text, &text_bytes, &err)) {
+        case INPUT_MESSAGE:
+            chat_ask(chat, text, text_bytes);
+            break;
+        case INPUT_COMMAND:
+            chat_command(chat, text);
+            break;
+        case INPUT_NOTHING:
+            if (interrupt_seen() && !chat->is_terminal)
+                return STATUS_INTERRUPTED;
+            if (interrupt_seen())
+                (void)out_text("\n", 1);
+            break;
+        case INPUT_END:
+            if (is_shown)
+                (void)out_text("\n", 1);
+            return STATUS_OK;
+        case INPUT_FAILED:
+            return say_failed(&err, STATUS_FAILED);
+        }
+    }
+    return STATUS_OK;
+}
+
+static int run_chat(const struct args *args)
+{
+    struct fm_error err = {0};
+    struct chat chat = {.args = args, .is_quiet = args_flag(args, "quiet"), .thinking = -1,
+                        .is_terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO)};
+    chat.now = app_chat_now();
+    int rc = open_all(&chat, &err);
+    const int status = rc == 0 ? talk(&chat) : say_failed(&err, STATUS_FAILED);
+    close_all(&chat);
+    return status;
+}
+
+static const struct option chat_options[] = {
+    {.name = "no-history", .kind = OPTION_FLAG,
+     .help = "Neither use nor write the history of lines in the user's cache folder"},
+    {.name = NULL},
+};
+
+static const struct option answer_options[] = {
+    {.name = "n-tokens", .letter = 'n', .kind = OPTION_UINT, .metavar = "N", .max = 1u << 30,
+     .value = "0",
+     .help = "Tokens of an answer at most; 0: as many as the context holds"},
+    {.name = "stop", .kind = OPTION_STRING, .metavar = "TEXT", .is_many = true,
+     .help = "End an answer before this text. May be given several times: the one that comes "
+             "first counts"},
+    {.name = NULL},
+};
+
+static const struct option_group group_chat = {"Conversation", chat_options};
+static const struct option_group group_answer = {"Answer", answer_options};
+
+const struct command cmd_chat = {
+    .name = "chat",
+    .summary = "Talk with a model, turn by turn",
+    .description =
+        "Type a message and Enter. A message of several lines is pasted, or stands between two "
+        "\"\"\", or has lines that end with a backslash. Ctrl-C stops an answer, of which what was "
+        "written stays in the conversation; Ctrl-D leaves.\n"
+        "Commands begin with '/': /help lists them. /save FILE and /load FILE keep a conversation "
+        "and what was computed for it; /regen answers again, /undo takes back; /read FILE sends a "
+        "file; /set temperature 0.5 changes a setting; /stats says how fast it was and what was "
+        "reused.\n"
+        "Every turn computes only what is new. After an answer one line says tokens per second, "
+        "expert hit rate, disk speed, memory of the budget, and how full the context is. Where "
+        "standard input is no terminal, its lines are messages and commands, and only the answers "
+        "and what commands print go to standard output.",
+    .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help,
+                                          .is_optional = true},
+                                         {.name = NULL}},
+    .groups = (const struct option_group *const[]){&group_prefix, &group_chat, &group_answer,
+                                                   &group_sampling, &group_engine, &group_context,
+                                                   &group_messages,
+                                                   &group_help, NULL},
+    .examples = (const struct example[]){
+        {"flashmoe chat", "Talk with the nano model that comes with the program"},
+        {"flashmoe chat MODEL --memory 12G --system \"Be brief.\"",
+         "With instructions, and at most 12 GiB"},
+        {"flashmoe chat MODEL --system-file agent.txt --snapshots ~/.cache/chats",
+         "Long instructions that are computed once and kept on disk"},
+        {NULL, NULL}},
+    .run = run_chat,
+};

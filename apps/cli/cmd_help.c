@@ -1,0 +1,92 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "apps/cli/cmd.h"
+#include "apps/cli/common.h"
+#include "apps/cli/docs.h"
+#include "apps/cli/term.h"
+
+/* ---- help ------------------------------------------------------------------------------ */
+
+/* Every number format, with what it takes and whether `pack` can make it. */
+static void print_formats(void)
+{
+    struct fm_number_format format;
+    (void)printf("Formats of weights this version reads, with the bits one weight takes. Those\n"
+                 "with a * can be made: 'flashmoe pack --experts NAME'.\n\n");
+    for (unsigned i = 0; fm_number_format(i, &format); i++)
+        (void)printf("  %-18s%c %8.4g\n", format.name, format.can_be_made ? '*' : ' ',
+                     format.bits_per_weight);
+}
+
+static int run_help(const struct args *args)
+{
+    if (args_flag(args, "man")) {
+        docs_man(stdout, command_list);
+        return STATUS_OK;
+    }
+    if (args->n_operands == 0) {
+        docs_overview(stdout, command_list);
+        return STATUS_OK;
+    }
+    if (args->n_operands == 1 && strcmp(args_operand(args, 0), "formats") == 0) {
+        print_formats();
+        return STATUS_OK;
+    }
+    char *words[2] = {(char *)args_operand(args, 0), (char *)args_operand(args, 1)};
+    struct fm_error err = {0};
+    const struct command *command;
+    int n_words;
+    int n = (int)args->n_operands;
+    if (command_find(command_list, n, words, &command, &n_words, &err) != 0)
+        return say_failed(&err, STATUS_USAGE);
+    docs_help(stdout, command);
+    return STATUS_OK;
+}
+
+static const struct option man_options[] = {
+    {.name = "man", .kind = OPTION_FLAG,
+     .help = "Print the manual page, flashmoe(1), as troff source"},
+    {.name = NULL},
+};
+static const struct option_group group_man = {"Output", man_options};
+
+const struct command cmd_help = {
+    .name = "help",
+    .summary = "Explain a command",
+    .operands = (const struct operand[]){{.name = "COMMAND", .is_optional = true,
+                                          .is_command = true, .is_many = true,
+                                          .help = "The command to explain, of one or two words, or "
+                                                  "'formats'"},
+                                         {.name = NULL}},
+    .groups = (const struct option_group *const[]){&group_man, &group_help, NULL},
+    .examples = (const struct example[]){
+        {"flashmoe help run", "All options of 'flashmoe run'"},
+        {"flashmoe help formats", "The number formats of weights"},
+        {"flashmoe help --man | man -l -", "Read the manual page of this program"},
+        {NULL, NULL}},
+    .run = run_help,
+};
+
+/* ---- completions ----------------------------------------------------------------------- */
+
+static int run_completions(const struct args *args)
+{
+    if (docs_completions(stdout, command_list, args_operand(args, 0)))
+        return STATUS_OK;
+    say("no completions for '%s'; the shell is one of bash, zsh, fish", args_operand(args, 0));
+    return STATUS_USAGE;
+}
+
+const struct command cmd_completions = {
+    .name = "completions",
+    .summary = "Print the completion script of a shell",
+    .operands = (const struct operand[]){{.name = "SHELL", .choices = "bash zsh fish",
+                                          .help = "One of bash, zsh, fish"},
+                                         {.name = NULL}},
+    .groups = (const struct option_group *const[]){&group_help, NULL},
+    .examples = (const struct example[]){
+        {"source <(flashmoe completions bash)", "Complete commands and options in this shell"},
+        {NULL, NULL}},
+    .run = run_completions,
+};

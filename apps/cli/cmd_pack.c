@@ -1,0 +1,196 @@
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/limits.h"
+#include "apps/cli/cmd.h"
+#include "apps/cli/common.h"
+#include "flashmoe_lab.h"
+#include "apps/cli/interrupt.h"
+#include "apps/cli/work.h"
+
+#define LEFT_OUT "vision, multi-token prediction and the like, which this version does not use"
+
+/* ---- before ---------------------------------------------------------------------------- */
+
+static void read_options(const struct args *args, struct fm_pack_options *o)
+{
+    fm_pack_options_init(o);
+    o->experts = args_text(args, "experts");
+    o->dense = args_text(args, "dense");
+    o->embed = args_text(args, "embed");
+    o->head = args_text(args, "head");
+    o->n_threads = (unsigned)args_uint(args, "threads");
+    o->consume = args_flag(args, "consume");
+    o->restart = args_flag(args, "restart");
+}
+
+/* True when the answer is yes. */
+static bool ask(const char *src, const struct fm_pack_result *plan)
+{
+    char size[UNIT_BYTES], answer[16];
+    (void)fprintf(stderr, "flashmoe: --consume removes %u file%s (%s) of '%s' for good, each once "
+                  "it is packed and verified.\n", plan->n_removable,
+                  plan->n_removable == 1 ? "" : "s", human_bytes(plan->removable_bytes, size), src);
+    if (plan->changes[0] != '\0')
+        (void)fprintf(stderr, "Formats are changed (%s).\n", plan->changes);
+    if (plan->n_left_out > 0)
+        (void)fprintf(stderr, "%u tensor%s will not be in the pack: " LEFT_OUT ".\n",
+                      plan->n_left_out, plan->n_left_out == 1 ? "" : "s");
+    (void)fprintf(stderr, "Go on? [y/N] ");
+    (void)fflush(stderr);
+    return fgets(answer, sizeof answer, stdin) != NULL && (answer[0] == 'y' || answer[0] == 'Y');
+}
+
+/* STATUS_OK to go on. */
+static int confirm(const struct args *args, const struct fm_pack_options *options)
+{
+    struct fm_pack_options plan_options = *options;
+    struct fm_pack_result plan;
+    struct fm_error err = {0};
+    plan_options.plan_only = true;
+    if (!options->consume || args_flag(args, "yes"))
+        return STATUS_OK;
+    if (!isatty(STDIN_FILENO)) {
+        say("--consume removes the source files: add --yes where nobody can be asked");
+        return STATUS_USAGE;
+    }
+    if (fm_pack(args_operand(args, 0), args_operand(args, 1), &plan_options, &plan, &err) != 0)
+        return say_failed(&err, STATUS_FAILED);
+    if (plan.n_removable == 0 || ask(args_operand(args, 0), &plan))
+        return STATUS_OK;
+    say("nothing was done");
+    return STATUS_FAILED;
+}
+
+/* ---- after ----------------------------------------------------------------------------- */
+
+static void say_result(const struct args *args, const struct fm_pack_result *r, double seconds)
+{
+    char size[UNIT_BYTES], rate[UNIT_BYTES], time[UNIT_BYTES], gone[UNIT_BYTES];
+    const uint64_t made = r->packed_bytes - r->found_bytes;
+    if (r->was_whole) {
+        say("'%s': %s, completed: an earlier run had packed and verified it",
+            args_operand(args, 1), human_bytes(r->packed_bytes, size));
+        if (args_flag(args, "consume"))
+            say("this run has removed no source file");
+        return;
+    }
+    say("'%s': %s in %s, %s, verified", args_operand(args, 1), human_bytes(r->packed_bytes, size),
+        human_seconds(seconds, time), human_rate(seconds > 0 ? (double)made / seconds : 0, rate));
+    if (r->found_bytes > 0)
+        say("continued: %s had been packed before", human_bytes(r->found_bytes, size));
+    if (r->n_left_out > 0)
+        say("%u tensor%s not in the pack: " LEFT_OUT, r->n_left_out,
+            r->n_left_out == 1 ? " is" : "s are");
+    if (r->n_too_narrow > 0)
+        say("%u matrices keep their format: their columns are no multiple of the chosen one's "
+            "block", r->n_too_narrow);
+    if (!args_flag(args, "consume"))
+        return;
+    say("%u source file%s removed (%s)%s%s%s", r->n_removable, r->n_removable == 1 ? "" : "s",
+        human_bytes(r->removable_bytes, gone), r->left[0] != '\0' ? "; '" : "", r->left,
+        r->left[0] != '\0' ? "' was left: nothing is taken of it" : "");
+}
+
+static bool print_json(const struct args *args, const struct fm_pack_result *r, double seconds)
+{
+    return out_json(json_pack(
+        "{s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:f}",
+        "source", json_text(args_operand(args, 0), strlen(args_operand(args, 0))),
+        "packed", json_text(args_operand(args, 1), strlen(args_operand(args, 1))),
+        "packed_bytes", (json_int_t)r->packed_bytes,
+        "found_bytes", (json_int_t)r->found_bytes,
+        "need_bytes", (json_int_t)r->need_bytes,
+        "free_bytes", (json_int_t)r->free_bytes,
+        "removable_bytes", (json_int_t)r->removable_bytes,
+        "n_removable", (int)r->n_removable,
+        "n_left_out", (int)r->n_left_out,
+        "n_too_narrow", (int)r->n_too_narrow,
+        "seconds", seconds));
+}
+
+static int run_pack(const struct args *args)
+{
+    struct fm_error err = {0};
+    struct fm_pack_options options;
+    struct fm_pack_result result;
+    struct work work;
+    const bool is_quiet = args_flag(args, "quiet");
+    say_library_log(args_flag(args, "verbose"));
+    read_options(args, &options);
+    int status = confirm(args, &options);
+    if (status != STATUS_OK)
+        return status;
+    work_begin(&work, "packing", is_quiet);
+    options.progress = work_show;
+    options.progress_ctx = &work;
+    int rc = fm_pack(args_operand(args, 0), args_operand(args, 1), &options, &result, &err);
+    const double seconds = work_seconds(&work);
+    work_end(&work);
+    if (rc == FM_ERR_CANCELLED) {
+        say("stopped; the same command continues");
+        return STATUS_INTERRUPTED;
+    }
+    if (rc != 0)
+        return say_failed(&err, STATUS_FAILED);
+    if (args_flag(args, "json"))
+        return print_json(args, &result, seconds) ? STATUS_OK : STATUS_FAILED;
+    if (!is_quiet)
+        say_result(args, &result, seconds);
+    return STATUS_OK;
+}
+
+static const struct option format_options[] = {
+    {.name = "experts", .kind = OPTION_STRING, .metavar = "FORMAT",
+     .shown = "affine4-g64 for floats, else keep",
+     .help = "Format of the routed experts: a name, as inspect shows them, or keep"},
+    {.name = "dense", .kind = OPTION_STRING, .metavar = "FORMAT", .shown = "keep",
+     .help = "Format of the other matrices; routers get no less than 8 bits, vectors are kept"},
+    {.name = "embed", .kind = OPTION_STRING, .metavar = "FORMAT", .shown = "keep",
+     .help = "Format of the embedding"},
+    {.name = "head", .kind = OPTION_STRING, .metavar = "FORMAT", .shown = "keep",
+     .help = "Format of the output head; a head tied to the embedding is one with it"},
+    {.name = NULL},
+};
+
+static const struct option file_options[] = {
+    {.name = "consume", .kind = OPTION_FLAG,
+     .help = "Remove each source file once everything taken from it is packed and verified, so "
+             "that little free space is needed. Asks first"},
+    {.name = "yes", .kind = OPTION_FLAG, .help = "Do not ask"},
+    {.name = "restart", .kind = OPTION_FLAG,
+     .help = "Throw away what an interrupted packing has left and begin again; refused where that "
+             "is the only copy"},
+    {.name = "threads", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_THREADS,
+     .shown = "one per processor", .help = "Threads that compute"},
+    {.name = NULL},
+};
+
+static const struct option_group group_formats = {"Formats", format_options};
+static const struct option_group group_files = {"Files", file_options};
+
+const struct command cmd_pack = {
+    .name = "pack",
+    .summary = "Make the packed form of a model, which runs fastest",
+    .description =
+        "DST is a directory, by custom NAME.fmoe, that must not exist. Every expert becomes one "
+        "aligned record that a miss reads at once; everything has a checksum. Quantised weights "
+        "keep every bit unless a format is named.\n"
+        "The work is done in DST.partial: each file is written, synced and read back before it "
+        "gets its name. Interrupted by anything, even by a power cut, the same command continues, "
+        "reads again what was finished and ends with the same bytes. Memory stays below 1 GiB "
+        "whatever the size of the model.",
+    .operands = (const struct operand[]){
+        {.name = "SRC", .help = "A Hugging Face or MLX directory, a GGUF file or a packed model"},
+        {.name = "DST", .help = "The directory to make"},
+        {.name = NULL}},
+    .groups = (const struct option_group *const[]){&group_formats, &group_files, &group_json,
+                                                   &group_messages, &group_help, NULL},
+    .examples = (const struct example[]){
+        {"flashmoe pack Qwen3-Next qwen.fmoe", "Experts to 4 bits, everything else as it is"},
+        {"flashmoe pack model.gguf model.fmoe --experts keep", "The same weights, bit for bit"},
+        {"flashmoe pack big big.fmoe --consume", "With little free space on the disk"},
+        {NULL, NULL}},
+    .run = run_pack,
+};

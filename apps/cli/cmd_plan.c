@@ -1,0 +1,371 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "apps/cli/cmd.h"
+#include "apps/cli/common.h"
+#include "apps/bench/limit.h"
+#include "apps/cli/term.h"
+#include "flashmoe_lab.h"
+
+#define ROWS_MAX 8
+#define REPLAY_TOKENS 256
+/* Speeds are told at half of it where no context was asked for. */
+#define USUAL_CONTEXT 4096u
+#define MEBIBYTE ((uint64_t)1 << 20)
+
+/* One budget and what is to be expected of it. */
+struct plan_row {
+    const char *what;
+    struct fm_plan plan;
+    double share, hit_rate; /* of all experts that fit; of those used that are there */
+    struct limit limit;
+    double first_token_s; /* negative: not known */
+};
+
+struct planner {
+    const struct args *args;
+    struct fm_model *model;
+    struct fm_model_options options; /* as run would have them */
+    char io_path[LIMIT_PATH_BYTES]; /* what is kept about the disk */
+    struct fm_model_info info;
+    uint64_t n_all;    /* routed experts of all layers */
+    uint64_t least_bytes;
+    double position;   /* of the token that speeds are for */
+    struct app_speeds speeds;
+    struct plan_row rows[ROWS_MAX]; /* the smallest budget first */
+    unsigned n_rows, chosen;
+};
+
+/* ---- what fits ------------------------------------------------------------------------------- */
+
+/* What the program itself takes differs a little from run to run. */
+static uint64_t rounded_up(uint64_t bytes)
+{
+    return (bytes / MEBIBYTE + 2) * MEBIBYTE;
+}
+
+/* Too small a budget is no row; any other fault is an error. */
+static int add_row(struct planner *p, const char *what, uint64_t memory_bytes,
+                   struct fm_error *err)
+{
+    struct plan_row *row = &p->rows[p->n_rows];
+    struct fm_model_options options = p->options;
+    options.memory_bytes = memory_bytes;
+    *row = (struct plan_row){.what = what};
+    int rc = fm_model_plan(p->model, &options, &row->plan, err);
+    p->least_bytes = rounded_up(row->plan.least_bytes);
+    if (rc == FM_ERR_BUDGET)
+        return 0;
+    if (rc != 0)
+        return rc;
+    row->share = p->n_all > 0 ? (double)row->plan.n_cache_slots / (double)p->n_all : 1;
+    p->n_rows++;
+    return 0;
+}
+
+/* The budget asked for must fit. */
+static int add_chosen(struct planner *p, struct fm_error *err)
+{
+    const bool is_asked = p->options.memory_bytes > 0;
+    int rc = add_row(p, is_asked ? "--memory" : "what is free now", p->options.memory_bytes, err);
+    if (rc == 0 && p->n_rows == 0) {
+        char text[FM_ERROR_BYTES];
+        (void)snprintf(text, sizeof text, "%s", err->text);
+        rc = err_set(err, FM_ERR_BUDGET, "%s; the smallest budget that works here is --memory "
+                     "%lluM", text, (unsigned long long)(p->least_bytes / MEBIBYTE));
+    }
+    return rc;
+}
+
+static int compare_rows(const void *a, const void *b)
+{
+    const uint64_t x = ((const struct plan_row *)a)->plan.memory_budget_bytes;
+    const uint64_t y = ((const struct plan_row *)b)->plan.memory_budget_bytes;
+    return (x > y) - (x < y);
+}
+
+static uint64_t plan_sum(const struct fm_plan *plan)
+{
+    return plan->memory_program_bytes + plan->memory_dense_bytes + plan->memory_cache_bytes +
+           plan->memory_kv_bytes + plan->memory_scratch_bytes;
+}
+
+static int add_rows(struct planner *p, struct fm_error *err)
+{
+    static const char *const parts[] = {"a quarter of the model", "half of the model",
+                                        "three quarters of the model"};
+    const uint64_t model_bytes = p->info.dense_bytes + p->info.experts_bytes;
+    const char *chosen = p->rows[0].what;
+    int rc = add_row(p, "the smallest that works", p->least_bytes, err);
+    for (unsigned i = 0; rc == 0 && i < sizeof parts / sizeof parts[0]; i++)
+        if (model_bytes / 4 * (i + 1) > p->least_bytes)
+            rc = add_row(p, parts[i], model_bytes / 4 * (i + 1), err);
+    if (rc == 0) /* more than any model takes; then exactly that */
+        rc = add_row(p, "every expert fits", UINT64_MAX / 2, err);
+    if (rc != 0)
+        return rc;
+    struct plan_row *last = &p->rows[p->n_rows - 1];
+    last->plan.memory_budget_bytes = rounded_up(plan_sum(&last->plan));
+    qsort(p->rows, p->n_rows, sizeof p->rows[0], compare_rows);
+    while (p->rows[p->chosen].what != chosen)
+        p->chosen++;
+    return 0;
+}
+
+/* ---- what to expect -------------------------------------------------------------------------- */
+
+static unsigned policy_index(const char *name)
+{
+    unsigned i = 0;
+    while (fm_replay_policy(i) != NULL && strcmp(fm_replay_policy(i), name) != 0)
+        i++;
+    return i;
+}
+
+/* What each budget's cache hits on the routing once it is warm: in the tokens' second half. */
+static int replay(struct planner *p, struct fm_error *err)
+{
+    struct fm_replay_point points[ROWS_MAX] = {{0}};
+    struct fm_routes_stats stats = {.n_layers = p->info.n_moe_layers,
+                                    .n_experts = p->info.n_experts,
+                                    .n_used = p->info.n_experts_per_token,
+                                    .n_tokens = REPLAY_TOKENS};
+    for (unsigned i = 0; i < p->n_rows; i++) {
+        points[i].share = p->rows[i].share;
+        p->rows[i].hit_rate = 1;
+    }
+    if (p->n_all == 0)
+        return 0;
+    int rc = fm_routes_replay(args_text(p->args, "routes"), &stats, points, p->n_rows, err);
+    for (unsigned i = 0; rc == 0 && i < p->n_rows; i++)
+        p->rows[i].hit_rate = points[i].late_hits[policy_index(p->options.policy)];
+    return rc;
+}
+
+/* Once the model is known: how fast a warm token can be, and a first one, for which the dense
+ * weights are read and then all its experts. */
+static void expect(struct planner *p, struct plan_row *row)
+{
+    const double experts = (double)p->info.expert_token_bytes;
+    struct limit_load load = limit_load_of(&p->info, p->position, (1 - row->hit_rate) * experts);
+    const double disk_per_s = p->speeds.disk.read.median;
+    load.disk_per_s = disk_per_s;
+    load.memory_per_s = p->speeds.machine.read.median;
+    limit_of(&load, 0, &row->limit);
+    struct limit cold;
+    load = limit_load_of(&p->info, 0, experts);
+    load.disk_per_s = disk_per_s;
+    load.memory_per_s = p->speeds.machine.read.median;
+    limit_of(&load, 0, &cold);
+    row->first_token_s = disk_per_s > 0 && cold.most_per_s > 0
+                             ? (double)p->info.dense_bytes / disk_per_s + 1 / cold.most_per_s
+                             : -1;
+}
+
+static int make_plan(struct planner *p, struct fm_error *err)
+{
+    struct fm_model_options options = p->options;
+    options.metadata_only = true;
+    options.memory_bytes = 0;
+    int rc = fm_machine_check_memory(p->options.memory_bytes, err);
+    if (rc == 0)
+        rc = fm_model_open(app_model_path(p->args), &options, &p->model, err);
+    if (rc != 0)
+        return rc;
+    fm_model_info(p->model, &p->info);
+    p->n_all = (uint64_t)p->info.n_experts * p->info.n_moe_layers;
+    rc = add_chosen(p, err);
+    if (rc == 0)
+        rc = add_rows(p, err);
+    if (rc == 0)
+        rc = replay(p, err);
+    if (rc == 0)
+        rc = app_speeds_measure(p->args, p->n_all > 0, NULL, &p->speeds, err);
+    const unsigned n_context = p->rows[p->chosen].plan.n_context;
+    const bool is_asked = p->options.n_context > 0;
+    p->position = (is_asked || n_context < USUAL_CONTEXT ? n_context : USUAL_CONTEXT) / 2.0;
+    for (unsigned i = 0; rc == 0 && i < p->n_rows; i++)
+        expect(p, &p->rows[i]);
+    return rc;
+}
+
+/* ---- text ------------------------------------------------------------------------------------ */
+
+static void print_model(const struct planner *p)
+{
+    const struct fm_model_info *info = &p->info;
+    char dense[UNIT_BYTES], experts[UNIT_BYTES], one[UNIT_BYTES], token[UNIT_BYTES];
+    char name[NAME_BYTES];
+    (void)printf("model        %s, %s: %s of dense weights, %s of experts\n",
+                 out_name(app_model_path(p->args), name), info->architecture,
+                 human_bytes(info->dense_bytes, dense), human_bytes(info->experts_bytes, experts));
+    (void)printf("a token      reads %s of dense weights and %u experts of each of %u layers, %s\n",
+                 human_bytes(info->dense_token_bytes, one), info->n_experts_per_token,
+                 info->n_moe_layers, human_bytes(info->expert_token_bytes, token));
+    if (info->approximate != NULL)
+        (void)printf("%s\n", info->approximate);
+}
+
+static void print_machine(const struct planner *p)
+{
+    char memory[UNIT_BYTES], disk[UNIT_BYTES], expert[UNIT_BYTES];
+    const struct fm_machine_speeds *m = &p->speeds.machine;
+    const struct fm_disk_speeds *d = &p->speeds.disk;
+    (void)printf("memory read  %s with %u thread%s, measured now\n",
+                 human_rate(m->read.median, memory), m->n_threads, m->n_threads == 1 ? "" : "s");
+    if (d->read.median > 0)
+        (void)printf("disk read    %s, experts of %s, %u reads at a time, %s, measured now\n",
+                     human_rate(d->read.median, disk), human_bytes(d->expert_bytes, expert),
+                     d->read_depth, d->io);
+    if (p->n_all > 0)
+        (void)printf("routing      %s: hit rates are those of %s on it, once warm\n",
+                     args_text(p->args, "routes"), p->options.policy);
+}
+
+static void print_split(const struct planner *p)
+{
+    const struct fm_plan *plan = &p->rows[p->chosen].plan;
+    char budget[UNIT_BYTES], program[UNIT_BYTES], dense[UNIT_BYTES], cache[UNIT_BYTES];
+    char kv[UNIT_BYTES], most[UNIT_BYTES], scratch[UNIT_BYTES], least[UNIT_BYTES];
+    (void)printf("budget       %s: program %s, dense weights %s, expert cache %s (%llu of %llu "
+                 "experts), KV and state %s, up to %s at %u positions, scratch %s (%u tokens at a "
+                 "time)\n",
+                 human_bytes(plan->memory_budget_bytes, budget),
+                 human_bytes(plan->memory_program_bytes, program),
+                 human_bytes(plan->memory_dense_bytes, dense),
+                 human_bytes(plan->memory_cache_bytes, cache),
+                 (unsigned long long)plan->n_cache_slots, (unsigned long long)p->n_all,
+                 human_bytes(plan->memory_kv_bytes, kv),
+                 human_bytes(plan->memory_kv_most_bytes, most), plan->n_context,
+                 human_bytes(plan->memory_scratch_bytes, scratch), plan->prefill_chunk);
+    (void)printf("least        %s\n", human_bytes(p->least_bytes, least));
+}
+
+static void print_table(const struct planner *p)
+{
+    (void)printf("\n    budget  experts    hits            tok/s  bound by  first token\n");
+    for (unsigned i = 0; i < p->n_rows; i++) {
+        const struct plan_row *row = &p->rows[i];
+        char budget[UNIT_BYTES], speed[UNIT_BYTES], first[UNIT_BYTES] = "";
+        (void)snprintf(speed, sizeof speed, "%.2f - %.2f", row->limit.least_per_s,
+                       row->limit.most_per_s);
+        if (row->first_token_s >= 0)
+            (void)snprintf(first, sizeof first, "%.2f s", row->first_token_s);
+        (void)printf("%10s  %6.1f%%  %5.1f%%  %15s  %-8s  %11s  %s%s\n",
+                     human_bytes(row->plan.memory_budget_bytes, budget), 100 * row->share,
+                     100 * row->hit_rate, speed, row->limit.is_io_bound ? "disk" : "memory", first,
+                     row->what, i == p->chosen ? " <-" : "");
+    }
+    (void)printf("\ntok/s: from nothing overlapping to everything, at position %.0f. First token: "
+                 "cold, after\na prompt of one token; the dense weights and its experts are "
+                 "read.\n", p->position);
+}
+
+/* ---- JSON ------------------------------------------------------------------------------------ */
+
+static json_t *row_json(const struct plan_row *row)
+{
+    const struct fm_plan *plan = &row->plan;
+    return json_pack(
+        "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:o, s:o}",
+        "what", row->what, "memory_budget_bytes", (json_int_t)plan->memory_budget_bytes,
+        "memory_program_bytes", (json_int_t)plan->memory_program_bytes,
+        "memory_dense_bytes", (json_int_t)plan->memory_dense_bytes,
+        "memory_cache_bytes", (json_int_t)plan->memory_cache_bytes,
+        "memory_kv_bytes", (json_int_t)plan->memory_kv_bytes,
+        "memory_kv_most_bytes", (json_int_t)plan->memory_kv_most_bytes,
+        "memory_scratch_bytes", (json_int_t)plan->memory_scratch_bytes,
+        "n_cache_slots", (json_int_t)plan->n_cache_slots,
+        "prefill_chunk", (json_int_t)plan->prefill_chunk, "n_context",
+        (json_int_t)plan->n_context, "share", row->share, "hit_rate", row->hit_rate,
+        "first_token_s",
+        row->first_token_s >= 0 ? json_real(row->first_token_s) : json_null(),
+        "limit", limit_json(&row->limit));
+}
+
+static int print_json(const struct planner *p)
+{
+    const char *path = app_model_path(p->args), *routes = args_text(p->args, "routes");
+    const double disk_per_s = p->speeds.disk.read.median;
+    json_t *rows = json_array();
+    for (unsigned i = 0; i < p->n_rows; i++)
+        (void)json_array_append_new(rows, row_json(&p->rows[i]));
+    return out_json(json_pack(
+               "{s:o, s:s, s:I, s:f, s:o, s:I, s:o, s:o, s:s, s:I, s:o}",
+               "model", json_text(path, strlen(path)), "architecture", p->info.architecture,
+               "least_bytes", (json_int_t)p->least_bytes,
+               "memory_read_gb_per_s", p->speeds.machine.read.median * 1e-9,
+               "disk_read_gb_per_s",
+               disk_per_s > 0 ? json_real(disk_per_s * 1e-9) : json_null(),
+               "n_experts", (json_int_t)p->n_all, "routes", json_text(routes, strlen(routes)),
+               "approximate", json_label(p->info.approximate),
+               "policy", p->options.policy, "chosen", (json_int_t)p->chosen, "budgets", rows))
+               ? STATUS_OK
+               : STATUS_FAILED;
+}
+
+/* ---- the command ----------------------------------------------------------------------------- */
+
+static int run_plan(const struct args *args)
+{
+    struct fm_error err = {0};
+    struct planner p = {.args = args};
+    int status = STATUS_OK;
+    say_library_log(false);
+    app_engine_options(args, &p.options);
+    app_keep_io(app_model_path(args), &p.options, p.io_path);
+    p.options.n_context = (unsigned)args_uint(args, "context");
+    if (make_plan(&p, &err) != 0) {
+        status = say_failed(&err, STATUS_FAILED);
+    } else if (args_flag(args, "json")) {
+        status = print_json(&p);
+    } else {
+        print_model(&p);
+        print_machine(&p);
+        print_split(&p);
+        print_table(&p);
+    }
+    fm_model_close(p.model);
+    return status;
+}
+
+static const struct option plan_options[] = {
+    {.name = "routes", .kind = OPTION_PATH, .metavar = "SPEC|FILE", .value = "gen",
+     .help = "The routing that hit rates are predicted for: 'gen', 'gen:KEY=VALUE,...' as in "
+             "'flashmoe bench decode', or a recording of this model made with 'flashmoe run "
+             "--trace', which is better"},
+    {.name = NULL},
+};
+static const struct option_group group_plan = {"Routing", plan_options};
+
+static const struct option quiet_options[] = {
+    {.name = "quiet", .letter = 'q', .kind = OPTION_FLAG,
+     .help = "No progress on standard error"},
+    {.name = NULL},
+};
+static const struct option_group group_quiet = {"Output", quiet_options};
+
+const struct command cmd_plan = {
+    .name = "plan",
+    .summary = "Say what fits into memory and how fast it can be",
+    .description =
+        "Divides the budget as 'flashmoe run' would, without reading the weights, and predicts "
+        "the speed of decoding and the time to the first token for this budget and for others, so "
+        "that one sees what more memory would give. The speeds of memory and disk are measured "
+        "now. Which experts are in the cache is found by replaying a routing: one drawn as a real "
+        "model uses its experts, or a recording. What comes out are the limits of disk and "
+        "memory; 'flashmoe bench decode' measures what is reached of them. The options are those "
+        "of 'flashmoe run'; what --lookahead, --heat and --cache-bias do to the hits is not "
+        "predicted.\n"
+        "A budget that is too small fails with the arithmetic and the smallest one that works.",
+    .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help,
+                                          .is_optional = true},
+                                         {.name = NULL}},
+    .groups = (const struct option_group *const[]){&group_engine, &group_context, &group_plan,
+                                                   &group_json, &group_quiet, &group_help, NULL},
+    .examples = (const struct example[]){
+        {"flashmoe plan MODEL --memory 8G", "What 8 GiB would give, and what more would"},
+        {"flashmoe plan MODEL --context 32768", "What fits beside a long context"},
+        {NULL, NULL}},
+    .run = run_plan,
+};

@@ -1,0 +1,699 @@
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/limits.h"
+#include "base/mem.h"
+#include "apps/cli/cmd.h"
+#include "apps/cli/common.h"
+#include "apps/cli/interrupt.h"
+#include "apps/cli/known.h"
+#include "apps/cli/prefix_options.h"
+#include "apps/bench/profile.h"
+#include "apps/bench/route_trace.h"
+#include "apps/cli/sampling_options.h"
+#include "apps/cli/term.h"
+#include "apps/cli/token_logprobs.h"
+
+/* One run from the prompt to the closing line. */
+struct run {
+    const struct args *args;
+    bool is_json, is_quiet;
+    struct fm_model *model;
+    struct fm_session *session;
+    struct fm_sampler *sampler;
+    struct fm_decoder *decoder;
+    struct fm_stop *stop;
+    struct fm_snapshots *snapshots; /* NULL: none */
+    struct fm_grammar *grammar; /* NULL: any text */
+    struct fm_sampling sampling;
+    struct fm_logit_bias bias[SAMPLING_BIAS_MAX];
+    struct fm_model_info info;
+    unsigned n_context;
+    struct route_trace trace;
+    struct profile profile;
+    struct progress progress; /* while the prompt is read */
+
+    int32_t *prompt; /* [n_prompt] */
+    size_t n_prompt;
+    size_t n_system; /* tokens of it that come before any user's message */
+    size_t n_reused; /* tokens of it that a snapshot had */
+    size_t eval_from, eval_to; /* those that are being computed */
+    void *tokens; /* int32_t [n_tokens], the stop token included */
+    size_t n_tokens, tokens_capacity;
+    void *text; /* what the answer is so far; kept for JSON only */
+    size_t text_bytes, text_capacity;
+    struct foreign_text shown;
+    bool is_line_open; /* the text on standard output does not end with a newline */
+    bool is_out_gone;  /* standard output cannot be written any more */
+    const char *stop_reason;
+    int stop_string; /* the --stop that ended the answer, or -1 */
+    struct token_logprobs logprobs;
+    json_t *json; /* what is printed at the end */
+    struct fm_stats prompt_end; /* when the prompt was read */
+    struct known known;         /* --stats */
+};
+
+/* ---- before the first token ------------------------------------------------------------ */
+
+static int check_context(const struct run *run, struct fm_error *err)
+{
+    if (run->n_prompt <= run->n_context)
+        return 0;
+    size_t need = run->n_prompt + 256;
+    if (run->info.max_context < run->n_prompt)
+        return err_set(err, FM_ERR_ARG, "the prompt has %zu tokens, the context holds %u and the "
+                       "model was made for %u; shorten the prompt", run->n_prompt,
+                       run->n_context, run->info.max_context);
+    if (need > run->info.max_context)
+        need = run->info.max_context;
+    return err_set(err, FM_ERR_ARG, "the prompt has %zu tokens but the context holds %u; make room "
+                   "with --context %zu, or shorten the prompt", run->n_prompt, run->n_context,
+                   need);
+}
+
+static bool is_constrained(const struct run *run)
+{
+    return args_flag(run->args, "json-object") || args_given(run->args, "json-schema");
+}
+
+/* One message of the user in the chat form. Where the answer is JSON from its first byte on, no
+ * model that can do without thinks first. */
+static int tokenize_turn(const struct run *run, const char *system, const char *text,
+                         size_t text_bytes, int32_t **ids, size_t *n_ids, struct fm_error *err)
+{
+    const struct fm_chat_options now = app_chat_now();
+    if (!is_constrained(run))
+        return fm_tokenize_chat(run->model, system, text, text_bytes, &now, ids, n_ids, err);
+    json_t *messages = json_array();
+    if (system != NULL)
+        (void)json_array_append_new(messages, json_pack("{s:s, s:o}", "role", "system", "content",
+                                                        json_text(system, strlen(system))));
+    (void)json_array_append_new(messages, json_pack("{s:s, s:o}", "role", "user", "content",
+                                                    json_text(text, text_bytes)));
+    json_t *all = json_pack("{s:o, s:b}", "messages", messages, "enable_thinking", 0);
+    char *conversation = all != NULL ? json_dumps(all, JSON_COMPACT) : NULL;
+    json_decref(all);
+    const int rc = conversation == NULL
+        ? err_set(err, FM_ERR_NOMEM, "no memory for the prompt")
+        : fm_tokenize_messages(run->model, conversation, strlen(conversation), &now, ids, n_ids,
+                               err);
+    free(conversation); /* jansson's */
+    return rc;
+}
+
+/* The prompt, and how much of it comes before any user's message. */
+static int tokenize_chat(struct run *run, const char *text, size_t text_bytes,
+                         struct fm_error *err)
+{
+    const char *const other = text_bytes > 0 && text[0] == 'a' ? "1" : "a";
+    char *system;
+    size_t system_bytes, n_ids;
+    int32_t *ids = NULL;
+    int rc = prefix_read_system(run->args, &system, &system_bytes, err);
+    if (rc == 0)
+        rc = tokenize_turn(run, system, text, text_bytes, &run->prompt, &run->n_prompt, err);
+    if (rc == 0 && system_bytes > 0)
+        rc = tokenize_turn(run, system, other, 1, &ids, &n_ids, err);
+    if (ids != NULL)
+        run->n_system = prefix_common(run->prompt, run->n_prompt, ids, n_ids);
+    if (rc == FM_ERR_UNSUPPORTED && system != NULL && run->info.has_tokenizer)
+        rc = err_wrap(err, FM_ERR_ARG, "--system cannot be used");
+    mem_free(system);
+    fm_free(ids);
+    return rc;
+}
+
+/* The prompt in the model's chat form, or as it is when there is none. */
+static int tokenize_prompt(struct run *run, const char *text, size_t text_bytes,
+                           struct fm_error *err)
+{
+    if (!args_flag(run->args, "raw")) {
+        const int rc = tokenize_chat(run, text, text_bytes, err);
+        if (rc != FM_ERR_UNSUPPORTED || !run->info.has_tokenizer)
+            return rc;
+        if (!run->is_quiet)
+            say("note: this model has no chat form; the prompt is continued as it is (--raw)");
+    }
+    return fm_tokenize(run->model, text, text_bytes, FM_TEXT_WITH_SPECIAL, &run->prompt,
+                       &run->n_prompt, err);
+}
+
+static int open_stop(struct run *run, struct fm_error *err)
+{
+    const char *strings[REPEATS_MAX];
+    const size_t n = args_count(run->args, "stop");
+    for (size_t i = 0; i < n; i++)
+        strings[i] = args_text_at(run->args, "stop", i);
+    int rc = fm_stop_open(strings, (unsigned)n, &run->stop, err);
+    return rc == 0 ? 0 : err_wrap(err, rc, "--stop");
+}
+
+/* --json-object, --json-schema. */
+static int open_grammar(struct run *run, struct fm_error *err)
+{
+    const char *path = args_text(run->args, "json-schema");
+    char *schema = NULL;
+    size_t bytes = 0;
+    int rc = path != NULL ? file_read(path, &schema, &bytes, err) : 0;
+    if (rc == 0 && is_constrained(run))
+        rc = fm_grammar_open_json(run->model, schema, bytes, &run->grammar, err);
+    if (rc == FM_ERR_ARG && path != NULL)
+        rc = err_wrap(err, rc, "--json-schema %s", path);
+    mem_free(schema);
+    if (rc == 0)
+        fm_sampler_constrain(run->sampler, run->grammar);
+    return rc;
+}
+
+static int open_all(struct run *run, const char *text, size_t text_bytes, struct fm_error *err)
+{
+    int rc = route_trace_open(&run->trace, args_text(run->args, "trace"), err);
+    if (rc == 0)
+        rc = profile_open(&run->profile, args_text(run->args, "profile"), err);
+    const struct app_model_options how = {
+        .n_context = (unsigned)args_uint(run->args, "context"),
+        .routes = args_text(run->args, "routes"),
+        .n_marks = args_given(run->args, "snapshots") ? 4 : 0,
+        .keeps_heat = args_text(run->args, "routes") == NULL,
+    };
+    if (rc == 0)
+        rc = app_model_open(run->args, &how, &run->model, err);
+    if (rc != 0)
+        return rc;
+    struct fm_stats stats;
+    fm_model_stats(run->model, &stats);
+    run->n_context = stats.n_context;
+    fm_model_info(run->model, &run->info);
+    route_trace_head(&run->trace, app_model_path(run->args), &run->info);
+    rc = sampling_choose(run->args, run->model, run->is_quiet, run->bias, &run->sampling, err);
+    if (rc == 0)
+        rc = profile_head(&run->profile, &run->info, err);
+    if (rc == 0)
+        rc = tokenize_prompt(run, text, text_bytes, err);
+    if (rc == 0 && run->n_prompt == 0)
+        rc = err_set(err, FM_ERR_ARG, "the prompt gives no tokens");
+    if (rc == 0)
+        rc = check_context(run, err);
+    if (rc == 0)
+        rc = fm_decoder_open(run->model, &run->decoder, err);
+    if (rc == 0)
+        rc = fm_sampler_open(run->model, &run->sampling, &run->sampler, err);
+    if (rc == 0)
+        rc = open_grammar(run, err);
+    if (rc == 0)
+        rc = open_stop(run, err);
+    if (rc == 0)
+        rc = fm_session_open(run->model, &run->session, err);
+    if (rc == 0)
+        rc = prefix_open_snapshots(run->args, run->model, &run->snapshots, err);
+    if (rc != 0)
+        return rc;
+    fm_sampler_accept_prompt(run->sampler, run->prompt, run->n_prompt);
+    if (!run->is_quiet && !args_flag(run->args, "raw"))
+        app_note_template(run->model);
+    return 0;
+}
+
+/* ---- tokens ---------------------------------------------------------------------------- */
+
+static int emit(struct run *run, const char *text, size_t text_bytes, struct fm_error *err)
+{
+    if (text_bytes == 0)
+        return 0;
+    if (!run->is_json) {
+        run->is_out_gone = !out_foreign(&run->shown, text, text_bytes);
+        run->is_line_open = !run->shown.ends_line;
+        return 0;
+    }
+    int rc = mem_grow(&run->text, &run->text_capacity, run->text_bytes + text_bytes, 1,
+                      "the answer", err);
+    if (rc != 0)
+        return rc;
+    memcpy((char *)run->text + run->text_bytes, text, text_bytes);
+    run->text_bytes += text_bytes;
+    return 0;
+}
+
+/* Text of the answer on its way through the stop strings. */
+static int take_text(struct run *run, const char *text, size_t text_bytes, struct fm_error *err)
+{
+    const char *shown;
+    size_t shown_bytes;
+    int rc = fm_stop_push(run->stop, text, text_bytes, &shown, &shown_bytes, &run->stop_string,
+                          err);
+    if (rc == 0)
+        rc = emit(run, shown, shown_bytes, err);
+    if (run->stop_string >= 0)
+        run->stop_reason = "stop";
+    return rc;
+}
+
+/* Chooses, keeps and prints one token; sets stop_reason when it is the last. */
+static int next_token(struct run *run, int32_t *id, struct fm_error *err)
+{
+    int rc = mem_grow(&run->tokens, &run->tokens_capacity, run->n_tokens + 1, sizeof *id,
+                      "the answer", err);
+    if (rc != 0)
+        return rc;
+    const float *logits = fm_session_logits(run->session);
+    *id = fm_sampler_pick(run->sampler, logits);
+    if (*id < 0)
+        return app_not_numbers(run->args, err);
+    fm_sampler_accept(run->sampler, *id);
+    if (args_given(run->args, "logprobs"))
+        rc = token_logprobs_add(&run->logprobs, run->model, logits, *id, err);
+    if (rc != 0)
+        return rc;
+    ((int32_t *)run->tokens)[run->n_tokens++] = *id;
+    if (fm_model_is_stop_token(run->model, *id)) {
+        run->stop_reason = "stop";
+        return 0;
+    }
+    const char *text = NULL;
+    size_t text_bytes = 0;
+    rc = fm_decoder_push(run->decoder, *id, &text, &text_bytes, err);
+    if (rc == 0)
+        rc = take_text(run, text, text_bytes, err);
+    if (run->stop_reason != NULL)
+        return rc;
+    if (run->grammar != NULL && fm_grammar_must_end(run->grammar))
+        run->stop_reason = "stop";
+    else if (run->n_tokens >= args_uint(run->args, "n-tokens"))
+        run->stop_reason = "length";
+    else if (fm_session_position(run->session) >= run->n_context)
+        run->stop_reason = "context";
+    return rc;
+}
+
+static void show_prompt_progress(void *ctx, uint64_t done, uint64_t total)
+{
+    struct run *run = ctx;
+    const size_t from = run->eval_from, n = run->eval_to - from;
+    progress_steps(&run->progress, from + done * n / total, run->n_prompt, "tokens");
+}
+
+static void record_route(void *ctx, unsigned layer, unsigned position, unsigned n,
+                         const uint32_t *ids, const float *weights)
+{
+    struct run *run = ctx;
+    route_trace_row(&run->trace, layer, position, n, ids, weights);
+}
+
+static void record_times(void *ctx, const struct fm_layer_profile *layer)
+{
+    struct run *run = ctx;
+    profile_add(&run->profile, layer);
+}
+
+/* Up to position `to`. */
+static int eval_to(struct run *run, size_t to, struct fm_error *err)
+{
+    if (interrupt_seen())
+        return err_set(err, FM_ERR_CANCELLED, "interrupted");
+    run->eval_from = fm_session_position(run->session);
+    run->eval_to = to;
+    return fm_session_eval(run->session, run->prompt + run->eval_from, to - run->eval_from, err);
+}
+
+/* What could not be kept is no fault of the answer. */
+static int eval_and_keep(struct run *run, size_t to, struct fm_error *err)
+{
+    struct fm_error why = {0};
+    int rc = eval_to(run, to, err);
+    if (rc == 0 && fm_snapshots_keep(run->snapshots, run->session, &why) != 0)
+        say_warning("what was computed is not kept: %s", why.text);
+    return rc;
+}
+
+static int eval_kept_prompt(struct run *run, struct fm_error *err)
+{
+    int rc = 0;
+    run->n_reused = fm_snapshots_restore(run->snapshots, run->session, run->prompt, run->n_prompt);
+    if (run->n_reused < run->n_system) {
+        rc = eval_and_keep(run, run->n_system, err);
+        (void)fm_session_rewind(run->session, run->prompt, run->n_prompt); /* logits begin anew */
+    }
+    return rc == 0 ? eval_and_keep(run, run->n_prompt, err) : rc;
+}
+
+static int eval_prompt(struct run *run, struct fm_error *err)
+{
+    struct fm_observer observer = {.ctx = run, .progress = show_prompt_progress,
+                                   .route = run->trace.out.file != NULL ? record_route : NULL,
+                                   .profile = profile_is_on(&run->profile) ? record_times : NULL};
+    progress_begin(&run->progress, "reading the prompt", !run->is_quiet);
+    fm_session_observe(run->session, &observer);
+    int rc = run->snapshots != NULL ? eval_kept_prompt(run, err)
+                                    : eval_to(run, run->n_prompt, err);
+    observer.progress = NULL;
+    fm_session_observe(run->session, &observer);
+    run->trace.is_decode = true;
+    progress_end(&run->progress);
+    fm_model_stats(run->model, &run->prompt_end);
+    return rc;
+}
+
+static int generate(struct run *run, struct fm_error *err)
+{
+    int rc = eval_prompt(run, err);
+    if (args_uint(run->args, "n-tokens") == 0)
+        run->stop_reason = "length";
+    while (rc == 0 && run->stop_reason == NULL && !run->is_out_gone) {
+        if (interrupt_seen()) {
+            run->stop_reason = "interrupted";
+            break;
+        }
+        int32_t id;
+        rc = next_token(run, &id, err);
+        if (rc == 0 && run->stop_reason == NULL && !run->is_out_gone)
+            rc = fm_session_eval(run->session, &id, 1, err);
+    }
+    if (rc == FM_ERR_CANCELLED) {
+        run->stop_reason = "interrupted";
+        rc = 0;
+    }
+    if (rc != 0 || run->is_out_gone)
+        return rc;
+    const char *text = NULL;
+    size_t text_bytes = 0;
+    fm_decoder_finish(run->decoder, &text, &text_bytes);
+    rc = take_text(run, text, text_bytes, err);
+    fm_stop_finish(run->stop, &text, &text_bytes);
+    return rc == 0 ? emit(run, text, text_bytes, err) : rc;
+}
+
+/* ---- after the last token -------------------------------------------------------------- */
+
+static double hit_rate(const struct fm_stats *stats)
+{
+    uint64_t n = stats->n_expert_hits + stats->n_expert_misses;
+    return n > 0 ? (double)stats->n_expert_hits / (double)n : 0;
+}
+
+/* The --stop that was found, or null. */
+static json_t *stop_json(const struct run *run)
+{
+    if (run->stop_string < 0)
+        return json_null();
+    const char *text = args_text_at(run->args, "stop", (size_t)run->stop_string);
+    return json_text(text, strlen(text));
+}
+
+static json_t *make_json(const struct run *run, const struct fm_stats *stats)
+{
+    char hash[33] = "";
+    fm_session_logits_hash(run->session, hash);
+    json_t *tokens = json_array();
+    for (size_t i = 0; i < run->n_tokens; i++)
+        (void)json_array_append_new(tokens, json_integer(((const int32_t *)run->tokens)[i]));
+    return json_pack(
+        "{s:o, s:o, s:I, s:I, s:s, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:s?, s:s?,"
+        " s:s?, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:s, s:s, s:I, s:o, s:o, s:o, s:s, s:o,"
+        " s:o}",
+        "text", json_text(run->text_bytes > 0 ? run->text : "", run->text_bytes),
+        "tokens", tokens,
+        "n_tokens", (json_int_t)run->n_tokens,
+        "n_prompt_tokens", (json_int_t)run->n_prompt,
+        "stop_reason", run->stop_reason,
+        "tok_per_s", per_second(stats->n_decode_tokens, stats->decode_ns),
+        "prefill_tok_per_s", per_second(stats->n_prefill_tokens, stats->prefill_ns),
+        "hit_rate", hit_rate(stats),
+        "n_expert_hits", (json_int_t)stats->n_expert_hits,
+        "n_expert_misses", (json_int_t)stats->n_expert_misses,
+        "n_expert_late", (json_int_t)stats->n_expert_late,
+        "n_warmed", (json_int_t)stats->n_warmed,
+        "n_cache_slots", (json_int_t)stats->n_cache_slots,
+        "bytes_read", (json_int_t)stats->bytes_read,
+        "read_wait_s", (double)stats->read_wait_ns * 1e-9,
+        "io", stats->io, "reader", stats->reader, "policy", stats->policy,
+        "memory_bytes", (json_int_t)stats->memory_resident_peak_bytes,
+        "memory_budget_bytes", (json_int_t)stats->memory_budget_bytes,
+        "n_shrinks", (json_int_t)stats->n_shrinks, "n_grows", (json_int_t)stats->n_grows,
+        "n_prompt_reused", (json_int_t)run->n_reused,
+        "n_context", (int)stats->n_context,
+        "prefill_chunk", (int)stats->prefill_chunk,
+        "n_threads", (int)stats->n_threads,
+        "cpu_level", stats->cpu_level,
+        "logits_hash", hash,
+        "seed", (json_int_t)run->sampling.seed,
+        "sampling", sampling_json(&run->sampling), "stop_string", stop_json(run),
+        "model", json_text(app_model_path(run->args), strlen(app_model_path(run->args))),
+        "architecture", run->info.architecture, "routes", json_label(stats->routes),
+        "approximate", json_label(stats->approximate));
+}
+
+static void print_closing_line(const struct run *run, const struct fm_stats *stats)
+{
+    char read[UNIT_BYTES], peak[UNIT_BYTES], budget[UNIT_BYTES], seed[UNIT_BYTES + 8] = "greedy";
+    char kept[48] = "";
+    if (run->sampling.temperature > 0)
+        (void)snprintf(seed, sizeof seed, "seed %llu", (unsigned long long)run->sampling.seed);
+    const char *why = strcmp(run->stop_reason, "length") == 0    ? "-n reached"
+                      : strcmp(run->stop_reason, "context") == 0 ? "context full"
+                      : run->stop_string >= 0                    ? "stop string"
+                      : strcmp(run->stop_reason, "stop") == 0    ? "complete"
+                                                                 : "interrupted";
+    if (isatty(STDOUT_FILENO) && isatty(STDERR_FILENO))
+        (void)fputc('\n', stderr);
+    if (run->n_reused > 0)
+        (void)snprintf(kept, sizeof kept, ", %zu of them kept", run->n_reused);
+    say("%zu token%s (%s), %.2f tok/s | prompt %zu token%s%s, %.2f tok/s | expert hits %.1f%%, %s "
+        "read | memory %s of %s | %s", run->n_tokens, run->n_tokens == 1 ? "" : "s", why,
+        per_second(stats->n_decode_tokens, stats->decode_ns), run->n_prompt,
+        run->n_prompt == 1 ? "" : "s", kept,
+        per_second(stats->n_prefill_tokens, stats->prefill_ns), 100 * hit_rate(stats),
+        human_bytes(stats->bytes_read, read),
+        human_bytes(stats->memory_resident_peak_bytes, peak),
+        human_bytes(stats->memory_budget_bytes, budget), seed);
+    if (stats->n_shrinks > 0)
+        say("memory was scarce: the expert cache gave some back and has room for %llu experts now "
+            "(--elastic off: it keeps what it has)", (unsigned long long)stats->n_cache_slots);
+    if (stats->routes != NULL)
+        say("routes: %s", stats->routes);
+    if (stats->approximate != NULL)
+        say("%s", stats->approximate);
+}
+
+/* Accepts what is closed already. */
+static void close_all(struct run *run)
+{
+    interrupt_watch(NULL);
+    fm_session_close(run->session);
+    if (run->sampler != NULL)
+        fm_sampler_close(run->sampler);
+    if (run->decoder != NULL)
+        fm_decoder_close(run->decoder);
+    fm_grammar_close(run->grammar);
+    fm_stop_close(run->stop);
+    fm_snapshots_close(run->snapshots);
+    fm_model_close(run->model);
+    run->stop = NULL;
+    run->snapshots = NULL;
+    run->grammar = NULL;
+    run->session = NULL;
+    run->sampler = NULL;
+    run->decoder = NULL;
+    run->model = NULL;
+}
+
+static double larger(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+/* Times that the machine is measured at most. */
+#define MEASURES_MAX 2
+
+/* After the answer, in the memory that the model had: the speeds of memory and disk, and what
+ * follows from them. Where the answer was faster than they allow, something else used the machine,
+ * and they are measured again. What cannot be measured is not known, and no reason to fail. */
+static void measure_stats(struct run *run)
+{
+    const struct known *known = &run->known;
+    struct fm_error err = {0};
+    struct limit limit = {.is_exceeded = true};
+    double disk_per_s = 0, memory_per_s = 0;
+    close_all(run);
+    const bool is_read = known->after.bytes_read > run->prompt_end.bytes_read;
+    for (int n = 0; n < MEASURES_MAX && limit.is_exceeded; n++) {
+        struct app_speeds speeds;
+        if (app_speeds_measure(run->args, is_read, known->after.io, &speeds, &err) != 0) {
+            say_warning("--stats: %s", err.text);
+            break;
+        }
+        disk_per_s = larger(disk_per_s, speeds.disk.read.median);
+        memory_per_s = larger(memory_per_s, speeds.machine.read.median);
+        limit_between(&known->before, &known->after, &known->info, known->first_position,
+                      disk_per_s, memory_per_s, &limit);
+    }
+    known_finish(&run->known, disk_per_s, memory_per_s);
+}
+
+static void print_stats(const struct run *run)
+{
+    char limit[LIMIT_TEXT_BYTES], text[KNOWN_TEXT_BYTES];
+    if (run->known.limit.tok_per_s == 0) {
+        say("limit: not known, as no token was decoded after the first");
+        return;
+    }
+    say("limit: %s", limit_text(&run->known.limit, limit));
+    say("miss curve: %s", known_curve_text(&run->known, text));
+    say("one more GiB %s", known_more_text(&run->known, text));
+}
+
+static int finish(struct run *run)
+{
+    const bool has_stats = args_flag(run->args, "stats");
+    if (run->is_out_gone && !interrupt_seen())
+        return STATUS_FAILED;
+    if (run->stop_reason == NULL)
+        run->stop_reason = "interrupted"; /* a write into a full pipe ended by Ctrl-C */
+    struct fm_stats stats;
+    fm_model_stats(run->model, &stats);
+    if (run->is_json)
+        run->json = make_json(run, &stats);
+    const bool has_logprobs = args_given(run->args, "logprobs");
+    if (has_logprobs && run->json != NULL)
+        (void)json_object_set_new(run->json, "logprobs",
+                                  token_logprobs_json(&run->logprobs, run->model));
+    if (run->is_line_open)
+        (void)out_text("\n", 1); /* out_finish reports a fault */
+    if (has_logprobs && !run->is_json)
+        token_logprobs_print(&run->logprobs, run->model);
+    if (!run->is_json && !run->is_quiet)
+        print_closing_line(run, &stats);
+    if (has_stats) {
+        known_take(&run->known, run->model, &run->prompt_end, (double)run->n_prompt);
+        measure_stats(run);
+    }
+    if (has_stats && run->is_json && run->json != NULL)
+        (void)json_object_set_new(run->json, "stats", known_json(&run->known));
+    if (run->is_json && !out_json(run->json))
+        return STATUS_FAILED;
+    if (has_stats && !run->is_json)
+        print_stats(run);
+    return strcmp(run->stop_reason, "interrupted") == 0 ? STATUS_INTERRUPTED : STATUS_OK;
+}
+
+static int run_run(const struct args *args)
+{
+    struct fm_error err = {0};
+    struct run run = {.args = args, .is_json = args_flag(args, "json"),
+                      .is_quiet = args_flag(args, "quiet"), .stop_string = -1};
+    run.logprobs.n_top = (unsigned)args_uint(args, "logprobs");
+    char *text = NULL;
+    size_t text_bytes = 0;
+    int rc = prompt_read(args, &text, &text_bytes, &err);
+    if (rc != 0)
+        return say_failed(&err, rc == FM_ERR_ARG ? STATUS_USAGE : STATUS_FAILED);
+    if (!args_given(args, "prompt") && text_bytes > 0 && text[text_bytes - 1] == '\n')
+        text[--text_bytes] = '\0';
+    if (text_bytes == 0) {
+        mem_free(text);
+        say("the prompt is empty; give one with -p TEXT, with -f FILE or on standard input");
+        return STATUS_USAGE;
+    }
+    interrupt_install();
+    rc = open_all(&run, text, text_bytes, &err);
+    mem_free(text);
+    if (rc == 0) {
+        interrupt_watch(run.session);
+        rc = generate(&run, &err);
+    }
+    if (rc != 0 && run.is_line_open && isatty(STDOUT_FILENO))
+        (void)out_text("\n", 1); /* the message begins on a line of its own */
+    int status = rc == 0 ? finish(&run) : say_failed(&err, STATUS_FAILED);
+    if (route_trace_close(&run.trace, rc == 0, &err) != 0)
+        status = say_failed(&err, STATUS_FAILED);
+    if (profile_close(&run.profile, rc == 0, &err) != 0)
+        status = say_failed(&err, STATUS_FAILED);
+    close_all(&run);
+    fm_free(run.prompt);
+    mem_free(run.tokens);
+    mem_free(run.text);
+    token_logprobs_clear(&run.logprobs);
+    return status;
+}
+
+static const struct option prompt_options[] = {
+    {.name = "prompt", .letter = 'p', .kind = OPTION_STRING, .metavar = "TEXT", .excludes = "file",
+     .help = "The prompt. Without -p and -f it is read from standard input"},
+    {.name = "file", .letter = 'f', .kind = OPTION_PATH, .metavar = "FILE",
+     .help = "Read the prompt from a file; one newline at its end is dropped"},
+    {.name = "raw", .kind = OPTION_FLAG,
+     .help = "Continue the prompt as it is, without the chat form. Special tokens such as "
+             "<|im_start|> in it are recognised"},
+    {.name = NULL},
+};
+
+static const struct option answer_options[] = {
+    {.name = "json-object", .kind = OPTION_FLAG, .excludes = "json-schema",
+     .help = "The answer is a JSON object: tokens that could not be part of one are never chosen"},
+    {.name = "json-schema", .kind = OPTION_PATH, .metavar = "FILE",
+     .help = "The answer is JSON that fits the schema in FILE. What of it cannot be enforced is "
+             "refused; docs/SCHEMA.md lists what can. The answer may still be cut off by -n"},
+    {.name = "n-tokens", .letter = 'n', .kind = OPTION_UINT, .metavar = "N", .max = 1u << 30,
+     .value = "512",
+     .help = "Tokens to generate at most. The answer ends earlier at the model's stop token or at "
+             "the end of the context; 0 only reads the prompt"},
+    {.name = "stop", .kind = OPTION_STRING, .metavar = "TEXT", .is_many = true,
+     .help = "End the answer before this text. May be given several times: the one that comes "
+             "first counts"},
+    {.name = NULL},
+};
+
+static const struct option stats_options[] = {
+    {.name = "stats", .kind = OPTION_FLAG,
+     .help = "Say which of disk and memory bound the answer's speed, what share of that limit it "
+             "reached, and what other cache sizes would have hit. Their speeds are measured after "
+             "the answer, which takes a few seconds"},
+    {.name = "logprobs", .kind = OPTION_UINT, .metavar = "N", .max = LOGPROBS_MAX,
+     .help = "Show each token's log probability and the N most likely tokens in its place, with "
+             "--json in the object, otherwise on standard error. They are the model's own, before "
+             "temperature, penalties and filters"},
+    {.name = NULL},
+};
+
+static const struct option_group group_stats = {"Output", stats_options};
+static const struct option_group group_prompt = {"Prompt", prompt_options};
+static const struct option_group group_answer = {"Answer", answer_options};
+
+const struct command cmd_run = {
+    .name = "run",
+    .summary = "Answer a prompt and print the text as it comes",
+    .description =
+        "The answer goes to standard output. Progress and a closing line with speed, expert hit "
+        "rate, bytes read and memory go to standard error. Ctrl-C ends the answer in order with "
+        "exit status 130; a second Ctrl-C kills the program.\n"
+        "With --json one object holds the text, the token ids (the stop token included), the "
+        "reason for stopping (stop, length, context, interrupted), the stop string that was found, "
+        "speed, hit rate, bytes read, memory, the seed and a hash of all logits.",
+    .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help,
+                                          .is_optional = true},
+                                         {.name = NULL}},
+    .groups = (const struct option_group *const[]){&group_prompt, &group_prefix, &group_answer,
+                                                   &group_sampling,
+                                                   &group_engine, &group_context,
+                                                   &group_routes, &group_trace, &group_stats,
+                                                   &group_profile, &group_json, &group_messages,
+                                                   &group_help, NULL},
+    .examples = (const struct example[]){
+        {"flashmoe run -p \"Write a story about a robot who loves music.\"",
+         "The nano model that comes with the program"},
+        {"flashmoe run MODEL -p \"What is the Moon?\"", "Ask one question"},
+        {"flashmoe run MODEL --memory 8G -n 100 --seed 7 < question.txt",
+         "Read the prompt from a file, use at most 8 GiB, and make it repeatable"},
+        {"flashmoe run MODEL --json --greedy -p Hello | jq -r .text",
+         "Use the answer and the measurements in a script"},
+        {"flashmoe run MODEL --temp 0.7 --top-p 0.8 --stop END -p \"Count to ten.\"",
+         "Vary more, and end the answer at a word"},
+        {"flashmoe run MODEL --system-file rules.txt --snapshots kept -f question.txt",
+         "Compute long instructions once, and keep them on disk for the next question"},
+        {"flashmoe run MODEL --json-schema person.json -p \"Invent a person.\"",
+         "Get an answer that a program can read"},
+        {"flashmoe run MODEL --routes gen -p Hello", "Measure speed where the weights are random"},
+        {NULL, NULL}},
+    .run = run_run,
+};

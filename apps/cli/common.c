@@ -1,0 +1,507 @@
+#include "apps/cli/common.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/limits.h"
+#include "base/mem.h"
+#include "base/plat_dir.h"
+#include "apps/cli/term.h"
+#include "flashmoe_lab.h"
+
+/* Text is held in memory once as bytes and once as token ids. */
+#define TEXT_BYTES_MAX ((size_t)1 << 30)
+/* What is measured with a buffer of fewer caches than this is partly their speed. */
+#define BEYOND_CACHES 3
+
+const char operand_model_help[] =
+    "A packed model (NAME.fmoe), a GGUF file, or the directory of a Hugging Face or MLX "
+    "checkpoint. Without it: what FLASHMOE_MODEL names, or else nano, the small model that comes "
+    "with the program";
+
+const char option_pin_help[] =
+    "Keep every computing thread but the first on a core of its own. Helps beside programs that "
+    "want the same cores, and harms beside one that pins its threads too";
+
+const char option_cpu_help[] =
+    "Instructions to compute with: a LEVEL that 'flashmoe doctor' lists. The results are the same "
+    "bits at every level";
+
+#define KV_OPTION                                                                                  \
+    {.name = "kv", .kind = OPTION_STRING, .metavar = "FORMAT", .value = "f16",                     \
+     .help = "Format of keys and values: f16; f32, which rounds nothing and takes twice the "      \
+             "memory; or, approximate, rotated and in fewer bits: rot8, rot4, rot3 or rot2. "      \
+             "'flashmoe eval' measures what they cost"}
+
+static const struct option engine_options[] = {
+    {.name = "memory", .kind = OPTION_BYTES, .metavar = "SIZE", .min = 1 << 20,
+     .shown = "what the machine has free",
+     .help = "Budget for everything: dense weights, expert cache, KV and scratch. A larger one "
+             "caches more experts"},
+    {.name = "elastic", .kind = OPTION_STRING, .metavar = "WHEN", .value = "on",
+     .help = "Give memory back while others need it: on or off. The cache shrinks at once and "
+             "grows again slowly, up to --memory or, without it, to what the machine has. It "
+             "changes speed and no bit of the answer"},
+    {.name = "threads", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_THREADS,
+     .shown = "one per physical core", .help = "Threads that compute"},
+    {.name = "pin", .kind = OPTION_FLAG, .help = option_pin_help},
+    {.name = "cpu", .kind = OPTION_STRING, .metavar = "LEVEL",
+     .shown = "the best of this processor", .help = option_cpu_help},
+    {.name = "prefill-chunk", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_CONTEXT,
+     .shown = "chosen from the budget",
+     .help = "Prompt tokens computed together. More of them read each expert less often and take "
+             "more scratch memory"},
+    KV_OPTION,
+    {.name = "io", .kind = OPTION_STRING, .metavar = "HOW", .value = "auto",
+     .help = "How experts are read: direct, past the system's page cache, so that nothing is held "
+             "twice; page, through it, which keeps what it likes outside of --memory; or auto: "
+             "whichever brings this model faster from its disk, inside of --memory, measured at "
+             "its first start and kept in the user's cache folder ('flashmoe doctor MODEL' "
+             "measures again), and direct where there is no such folder"},
+    {.name = "reader", .kind = OPTION_STRING, .metavar = "NAME", .value = "pread",
+     .help = "Who reads: pread, threads that wait for the disk, or uring, one thread with an "
+             "io_uring where the system allows it"},
+    {.name = "read-depth", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = 64, .value = "8",
+     .help = "Reads under way at a time"},
+    {.name = "policy", .kind = OPTION_STRING, .metavar = "NAME", .value = "lcp",
+     .help = "Which expert the cache drops: lcp, used seldom and long ago, or lru, used longest "
+             "ago"},
+    {.name = "lookahead", .kind = OPTION_STRING, .metavar = "WHEN", .value = "auto",
+     .help = "Read experts that the next layer will probably choose: on, off, or auto: tried in "
+             "turns and kept while it is faster"},
+    {.name = "heat", .kind = OPTION_PATH, .metavar = "FILE", .shown = "in the user's cache folder",
+     .excludes = "no-heat",
+     .help = "Where it is kept which experts were used, so that the next start reads them at once"},
+    {.name = "no-heat", .kind = OPTION_FLAG, .help = "Neither use nor write a heat file"},
+    {.name = "check", .kind = OPTION_STRING, .metavar = "WHEN", .value = "auto",
+     .help = "Verify what is read: auto, on or off. auto compares every expert and dense tensor of "
+             "a packed model with its checksum as it is read. GGUF and safetensors have none: of "
+             "those it only notices that a file changes while the model is open. on also refuses a "
+             "model without checksums and verifies files that are not used. off verifies nothing"},
+    {.name = "experts-per-token", .kind = OPTION_UINT, .metavar = "N", .min = 1,
+     .max = LIMIT_TOP_K, .shown = "the model's own number",
+     .help = "Approximate: give each token to fewer experts than the model was made for. Less is "
+             "read and computed, and every output says so; 'flashmoe eval nll' shows the cost"},
+    {.name = "cache-bias", .kind = OPTION_FLOAT, .metavar = "X", .float_min = 0, .float_max = 1,
+     .value = "0",
+     .help = "Approximate: let decoded tokens prefer experts that are in memory, by X of the "
+             "distance between the router's highest and lowest rating. Less is read, but the "
+             "answer then depends on what the cache holds: another budget or an earlier answer "
+             "changes it. 0: the routers alone choose"},
+    {.name = NULL},
+};
+
+static const struct option kv_options[] = {KV_OPTION, {.name = NULL}};
+
+static const struct option context_options[] = {
+    {.name = "context", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_CONTEXT,
+     .shown = "the model's maximum, or what --memory could hold",
+     .help = "Positions that prompt and answer share. They take memory as they are reached, which "
+             "the expert cache gives up for them"},
+    {.name = NULL},
+};
+
+static const struct option routes_options[] = {
+    {.name = "routes", .kind = OPTION_PATH, .metavar = "SPEC|FILE",
+     .shown = "the model's own routers",
+     .help = "Replace the routers' choice of experts, to measure speed: the text becomes "
+             "meaningless. Random weights choose almost uniformly, which no trained model does. "
+             "'gen' draws experts as Qwen3-30B uses them; 'gen:KEY=VALUE,...' changes how: hot "
+             "(experts in a layer's hot set, or a percentage), alpha (how popularity falls with "
+             "rank), delta (how rare the others are), beta (how much a token keeps of the last "
+             "one), drift (changes per token), topic (tokens until everything changes; 0: never), "
+             "topics (how many there are, in turn; 0: always new ones) and seed. A FILE is a "
+             "recording made with --trace, or another route_trace v1 file"},
+    {.name = NULL},
+};
+
+static const struct option trace_options[] = {
+    {.name = "trace", .kind = OPTION_PATH, .metavar = "FILE",
+     .help = "Record which experts every token uses, as CSV (route_trace v1)"},
+    {.name = NULL},
+};
+
+static const struct option json_options[] = {
+    {.name = "json", .kind = OPTION_FLAG, .help = "Print one JSON object instead of text"},
+    {.name = NULL},
+};
+
+static const struct option message_options[] = {
+    {.name = "quiet", .letter = 'q', .kind = OPTION_FLAG, .excludes = "verbose",
+     .help = "No progress, notes or closing line on standard error; errors and warnings remain"},
+    {.name = "verbose", .letter = 'v', .kind = OPTION_FLAG,
+     .help = "Say how the model was opened and how the budget is spent"},
+    {.name = NULL},
+};
+
+static const struct option shape_options[] = {
+    {.name = "experts", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_EXPERTS,
+     .shown = "the trace's own, or 128", .help = "Experts in a layer"},
+    {.name = "used", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_TOP_K,
+     .shown = "the trace's own, or 6", .help = "Experts per token"},
+    {.name = "layers", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_LAYERS,
+     .shown = "the trace's own, or 48", .help = "Layers with experts"},
+    {.name = "tokens", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = 4096,
+     .shown = "what the trace decodes, or 128",
+     .help = "Tokens to measure, after those of the prompt"},
+    {.name = NULL},
+};
+
+static const struct option help_options[] = {
+    {.name = "help", .letter = 'h', .kind = OPTION_FLAG, .help = "Show this help"},
+    {.name = NULL},
+};
+
+const struct option_group group_engine = {"Memory and speed", engine_options};
+const struct option_group group_kv = {"Memory and speed", kv_options};
+const struct option_group group_context = {"Memory and speed", context_options};
+const struct option_group group_routes = {"Routing", routes_options};
+const struct option_group group_shape = {"Shape", shape_options};
+const struct option_group group_trace = {"Routing", trace_options};
+const struct option_group group_json = {"Output", json_options};
+const struct option_group group_messages = {"Output", message_options};
+const struct option_group group_help = {"Output", help_options};
+
+/* ---- models ---------------------------------------------------------------------------- */
+
+static void say_plan(const struct fm_model *model)
+{
+    struct fm_stats stats;
+    fm_model_stats(model, &stats);
+    char budget[UNIT_BYTES], program[UNIT_BYTES], dense[UNIT_BYTES], cache[UNIT_BYTES];
+    char kv[UNIT_BYTES], most[UNIT_BYTES], scratch[UNIT_BYTES];
+    say("memory budget %s: program %s, dense weights %s, expert cache %s (%llu slots), KV and "
+        "state %s, up to %s, scratch %s", human_bytes(stats.memory_budget_bytes, budget),
+        human_bytes(stats.memory_program_bytes, program),
+        human_bytes(stats.memory_dense_bytes, dense), human_bytes(stats.memory_cache_bytes, cache),
+        (unsigned long long)stats.n_cache_slots, human_bytes(stats.memory_kv_bytes, kv),
+        human_bytes(stats.memory_kv_most_bytes, most),
+        human_bytes(stats.memory_scratch_bytes, scratch));
+    say("context %u, prefill chunk %u, threads %u, level %s", stats.n_context,
+        stats.prefill_chunk, stats.n_threads, stats.cpu_level);
+}
+
+/* Where an installed program and one in its build folder have it. */
+static const char *find_nano(void)
+{
+    static const char *const places[] = {"../share/flashmoe/nano.fmoe", "../models/nano.fmoe"};
+    static char path[LIMIT_PATH_BYTES];
+    char dir[LIMIT_PATH_BYTES / 2];
+    if (!plat_program_dir(dir, sizeof dir))
+        return NULL;
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+        (void)snprintf(path, sizeof path, "%s/%s", dir, places[i]);
+        if (plat_file_exists(path))
+            return path;
+    }
+    return NULL;
+}
+
+const char *app_model_path(const struct args *args)
+{
+    const char *given = args_operand(args, 0);
+    if (given == NULL)
+        given = getenv("FLASHMOE_MODEL");
+    if (given == NULL)
+        given = "nano";
+    const char *nano = strcmp(given, "nano") == 0 && !plat_file_exists(given) ? find_nano() : NULL;
+    return nano != NULL ? nano : given;
+}
+
+/* FNV-1a: names a model's path in a file name. */
+static unsigned long long path_hash(const char *path)
+{
+    unsigned long long hash = 0xcbf29ce484222325ull;
+    for (; *path != '\0'; path++)
+        hash = (hash ^ (unsigned char)*path) * 0x100000001b3ull;
+    return hash;
+}
+
+bool app_cache_path(const char *file, char path[LIMIT_PATH_BYTES])
+{
+    char dir[LIMIT_PATH_BYTES / 2];
+    const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    const bool has_xdg = xdg != NULL && xdg[0] == '/';
+    if (!has_xdg && (home == NULL || home[0] != '/'))
+        return false;
+    const int n = snprintf(dir, sizeof dir, "%s%s", has_xdg ? xdg : home,
+                           has_xdg ? "" : "/.cache");
+    if (n < 0 || (size_t)n + sizeof "/flashmoe" > sizeof dir ||
+        plat_make_private_dir(dir, NULL) != 0)
+        return false;
+    (void)strncat(dir, "/flashmoe", sizeof dir - (size_t)n - 1);
+    if (plat_make_private_dir(dir, NULL) != 0)
+        return false;
+    /* What was typed and used lies in it: another user's is of no use. */
+    struct plat_dir own;
+    const bool is_own = plat_dir_open(dir, PLAT_OWN_LINK, &own, NULL) == 0 &&
+                        plat_dir_check_own(&own, NULL) == 0;
+    plat_make_private(own.fd);
+    plat_dir_close(&own);
+    if (!is_own)
+        return false;
+    (void)snprintf(path, LIMIT_PATH_BYTES, "%s/%.200s", dir, file);
+    return true;
+}
+
+bool app_kept_path(const char *model, const char *suffix, char path[LIMIT_PATH_BYTES])
+{
+    char real[LIMIT_PATH_BYTES], file[128];
+    if (!plat_real_path(model, real))
+        return false;
+    const char *name = strrchr(real, '/');
+    (void)snprintf(file, sizeof file, "%.80s-%016llx.%.16s", name != NULL ? name + 1 : real,
+                   path_hash(real), suffix);
+    return app_cache_path(file, path);
+}
+
+void app_keep_io(const char *model, struct fm_model_options *options, char path[LIMIT_PATH_BYTES])
+{
+    if (strcmp(options->io, "auto") == 0 && app_kept_path(model, "io", path))
+        options->io_path = path;
+}
+
+void app_engine_options(const struct args *args, struct fm_model_options *options)
+{
+    fm_model_options_init(options);
+    options->memory_bytes = args_uint(args, "memory");
+    options->elastic = args_text(args, "elastic");
+    options->n_threads = (unsigned)args_uint(args, "threads");
+    options->pin_threads = args_flag(args, "pin");
+    options->cpu = args_text(args, "cpu");
+    options->prefill_chunk = (unsigned)args_uint(args, "prefill-chunk");
+    options->check = args_text(args, "check");
+    options->kv = args_text(args, "kv");
+    options->io = args_text(args, "io");
+    options->reader = args_text(args, "reader");
+    options->read_depth = (unsigned)args_uint(args, "read-depth");
+    options->policy = args_text(args, "policy");
+    options->lookahead = args_text(args, "lookahead");
+    options->heat_path = args_text(args, "heat");
+    options->experts_per_token = (unsigned)args_uint(args, "experts-per-token");
+    options->cache_bias = args_float(args, "cache-bias");
+}
+
+int app_model_open(const struct args *args, const struct app_model_options *how,
+                   struct fm_model **out, struct fm_error *err)
+{
+    const bool is_verbose = args_flag(args, "verbose");
+    say_library_log(is_verbose);
+    struct progress progress;
+    progress_begin(&progress, "loading", !args_flag(args, "quiet"));
+    struct fm_model_options options;
+    app_engine_options(args, &options);
+    if (how->is_exact) {
+        options.experts_per_token = 0;
+        options.cache_bias = 0;
+        if (strcmp(options.kv, "f32") != 0)
+            options.kv = "f16";
+    }
+    options.n_context = how->n_context;
+    options.n_marks = how->n_marks;
+    if (how->n_sessions > 0)
+        options.n_sessions = how->n_sessions;
+    options.routes = how->routes;
+    options.caller_bytes = how->caller_bytes;
+    if (how->memory_bytes > 0)
+        options.memory_bytes = how->memory_bytes;
+    if (options.prefill_chunk == 0)
+        options.prefill_chunk = how->prefill_chunk;
+    char heat[LIMIT_PATH_BYTES], io[LIMIT_PATH_BYTES];
+    if (options.heat_path == NULL && how->keeps_heat && !args_flag(args, "no-heat") &&
+        app_kept_path(app_model_path(args), "heat", heat))
+        options.heat_path = heat;
+    app_keep_io(app_model_path(args), &options, io);
+    options.progress = progress_bytes;
+    options.progress_ctx = &progress;
+    int rc = fm_model_open(app_model_path(args), &options, out, err);
+    progress_end(&progress);
+    if (rc == 0 && is_verbose)
+        say_plan(*out);
+    if (rc != 0 || how->is_again)
+        return rc;
+    struct fm_stats stats;
+    fm_model_stats(*out, &stats);
+    if (stats.routes != NULL)
+        say_warning("routes: %s", stats.routes);
+    if (stats.approximate != NULL)
+        say_warning("%s", stats.approximate);
+    return 0;
+}
+
+int app_disk_measure(const struct args *args, const char *io, struct fm_disk_speeds *speeds,
+                     struct fm_error *err)
+{
+    struct fm_model_options options;
+    char kept[LIMIT_PATH_BYTES];
+    app_engine_options(args, &options);
+    if (io != NULL)
+        options.io = io;
+    app_keep_io(app_model_path(args), &options, kept);
+    return fm_disk_measure(app_model_path(args), &options, true, speeds, err);
+}
+
+static void show_pass(void *ctx, uint64_t done, uint64_t total)
+{
+    progress_steps(ctx, done, total, "passes");
+}
+
+int app_speeds_measure(const struct args *args, bool with_disk, const char *io,
+                       struct app_speeds *speeds, struct fm_error *err)
+{
+    struct progress progress;
+    *speeds = (struct app_speeds){0};
+    progress_begin(&progress, "measuring the machine", !args_flag(args, "quiet"));
+    const struct fm_machine_options options = {
+        .what = FM_MEASURE_READ,
+        .n_threads = (unsigned)args_uint(args, "threads"),
+        .pin_threads = args_flag(args, "pin"),
+        .cpu = args_text(args, "cpu"),
+        .quick = true,
+        .progress = show_pass,
+        .progress_ctx = &progress,
+    };
+    int rc = fm_machine_measure(&options, &speeds->machine, err);
+    if (rc == 0 && with_disk)
+        rc = app_disk_measure(args, io, &speeds->disk, err);
+    progress_end(&progress);
+    if (rc != 0)
+        *speeds = (struct app_speeds){0};
+    return rc;
+}
+
+void app_note_template(const struct fm_model *model)
+{
+    struct fm_model_info info;
+    fm_model_info(model, &info);
+    if (!info.has_tokenizer || info.has_chat_template)
+        return;
+    const struct fm_chat_options now = app_chat_now();
+    struct fm_error ignored = {0};
+    int32_t *ids = NULL;
+    size_t n_ids;
+    if (fm_tokenize_chat(model, NULL, "a", 1, &now, &ids, &n_ids, &ignored) == 0)
+        say("note: this model has no chat template; ChatML stands in");
+    fm_free(ids);
+}
+
+int app_not_numbers(const struct args *args, struct fm_error *err)
+{
+    const char *kv = args_text(args, "kv");
+    return err_set(err, FM_ERR_FORMAT, "'%s' gives logits that are not numbers (NaN): its weights "
+                   "are damaged%s", app_model_path(args),
+                   strcmp(kv, "f32") != 0
+                       ? ", or its keys or values exceed the range of f16; try --kv f32"
+                       : "");
+}
+
+bool app_is_beyond_cache(uint64_t buffer_bytes)
+{
+    return buffer_bytes >= BEYOND_CACHES * plat_cache_bytes();
+}
+
+json_t *json_label(const char *label)
+{
+    return label != NULL ? json_text(label, strlen(label)) : json_null();
+}
+
+static void csv_label(FILE *out, const char *title, const char *label)
+{
+    if (label == NULL)
+        return;
+    (void)fprintf(out, "# %s", title);
+    for (; *label != '\0'; label++) /* a path in it may hold anything */
+        (void)fputc(iscntrl((unsigned char)*label) ? '?' : *label, out);
+    (void)fputc('\n', out);
+}
+
+void csv_labels(FILE *out, const struct fm_model_info *info)
+{
+    csv_label(out, "routes: ", info->routes);
+    csv_label(out, "", info->approximate);
+}
+
+struct fm_chat_options app_chat_now(void)
+{
+    const time_t now = time(NULL);
+    struct tm local = {0};
+    (void)localtime_r(&now, &local);
+    return (struct fm_chat_options){.now_s = now, .now_offset_s = (int32_t)local.tm_gmtoff};
+}
+
+int app_model_open_metadata(const struct args *args, const char *kv, struct fm_model **out,
+                            struct fm_error *err)
+{
+    say_library_log(false);
+    struct fm_model_options options;
+    fm_model_options_init(&options);
+    options.metadata_only = true;
+    options.kv = kv;
+    return fm_model_open(app_model_path(args), &options, out, err);
+}
+
+/* ---- text ------------------------------------------------------------------------------ */
+
+static int stream_read(FILE *file, const char *name, char **text, size_t *text_bytes,
+                       struct fm_error *err)
+{
+    size_t used = 0, capacity = 0;
+    void *buffer = NULL;
+    int rc = 0;
+    for (;;) {
+        if (used > TEXT_BYTES_MAX)
+            rc = err_set(err, FM_ERR_FORMAT, "%s has more than %zu bytes", name, TEXT_BYTES_MAX);
+        if (rc == 0)
+            rc = mem_grow(&buffer, &capacity, used + 65536, 1, "the text", err);
+        if (rc != 0)
+            break;
+        size_t n = fread((char *)buffer + used, 1, capacity - used - 1, file);
+        used += n;
+        if (n > 0)
+            continue;
+        if (ferror(file))
+            rc = err_set(err, FM_ERR_IO, "cannot read %s: %s", name, strerror(errno));
+        break;
+    }
+    if (rc != 0) {
+        mem_free(buffer);
+        return rc;
+    }
+    ((char *)buffer)[used] = '\0';
+    *text = buffer;
+    *text_bytes = used;
+    return 0;
+}
+
+int file_read(const char *path, char **text, size_t *text_bytes, struct fm_error *err)
+{
+    if (strcmp(path, "-") == 0)
+        return stream_read(stdin, "standard input", text, text_bytes, err);
+    FILE *file = fopen(path, "rb");
+    if (file == NULL)
+        return err_set(err, FM_ERR_IO, "cannot open '%s': %s", path, strerror(errno));
+    char name[LIMIT_PATH_BYTES];
+    (void)snprintf(name, sizeof name, "'%s'", path);
+    int rc = stream_read(file, name, text, text_bytes, err);
+    (void)fclose(file); /* read-only: nothing can be lost */
+    return rc;
+}
+
+int prompt_read(const struct args *args, char **text, size_t *text_bytes, struct fm_error *err)
+{
+    const char *prompt = args_text(args, "prompt");
+    const char *path = args_text(args, "file");
+    if (prompt != NULL) {
+        *text = mem_strdup(prompt, err);
+        *text_bytes = strlen(prompt);
+        return *text != NULL ? 0 : FM_ERR_NOMEM;
+    }
+    if (path == NULL && isatty(STDIN_FILENO))
+        return err_set(err, FM_ERR_ARG, "there is no text: give it with -p TEXT, with -f FILE, or "
+                       "on standard input (echo TEXT | flashmoe %s)", args->command->name);
+    return file_read(path != NULL ? path : "-", text, text_bytes, err);
+}

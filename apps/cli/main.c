@@ -1,0 +1,79 @@
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "apps/cli/cmd.h"
+#include "apps/cli/common.h"
+#include "apps/cli/docs.h"
+#include "flashmoe_lab.h"
+#include "apps/cli/term.h"
+
+const struct command *const command_list[] = {
+    &cmd_run, &cmd_chat, &cmd_serve, &cmd_launch, &cmd_inspect, &cmd_pack, &cmd_verify,
+    &cmd_tokenize, &cmd_template, &cmd_eval_nll, &cmd_eval_needle, &cmd_plan, &cmd_bench_decode,
+    &cmd_bench_prefill, &cmd_bench_stream, &cmd_bench_switch, &cmd_bench_routes,
+    &cmd_bench_replay, &cmd_doctor, &cmd_synth, &cmd_completions, &cmd_help,
+    NULL,
+};
+
+/* A model file must never be opened as descriptor 0, 1 or 2. A closed standard output is
+ * replaced by something that cannot be written, so that the fault is reported. */
+static void fill_standard_files(void)
+{
+    for (int fd = 0; fd <= 2; fd++)
+        if (fcntl(fd, F_GETFD) < 0)
+            (void)open("/dev/null", O_RDONLY);
+}
+
+/* Of the commands that have --cpu, before they do anything. */
+static int check_level(const struct args *args, struct fm_error *err)
+{
+    for (size_t i = 0; i < args->n_values; i++)
+        if (strcmp(args->values[i].option->name, "cpu") == 0)
+            return fm_machine_check_level(args->values[i].text, err);
+    return 0;
+}
+
+static int run_command(int argc, char **argv)
+{
+    struct fm_error err = {0};
+    const struct command *command;
+    int n_words;
+    if (command_find(command_list, argc, argv, &command, &n_words, &err) != 0)
+        return say_failed(&err, STATUS_USAGE);
+    struct args args;
+    if (args_parse(command, argc - n_words, argv + n_words, &args, &err) != 0)
+        return say_failed(&err, STATUS_USAGE);
+    if (args.wants_help) {
+        docs_help(stdout, command);
+        return STATUS_OK;
+    }
+    int rc = check_level(&args, &err);
+    if (rc != 0)
+        return say_failed(&err, rc == FM_ERR_ARG ? STATUS_USAGE : STATUS_FAILED);
+    return command->run(&args);
+}
+
+int main(int argc, char **argv)
+{
+    fill_standard_files();
+    (void)signal(SIGPIPE, SIG_IGN); /* a reader that goes away is an error of write() */
+    const char *first = argc > 1 ? argv[1] : "--help";
+    int status = STATUS_OK;
+    if (strcmp(first, "--help") == 0 || strcmp(first, "-h") == 0)
+        docs_overview(stdout, command_list);
+    else if (strcmp(first, "--version") == 0)
+        (void)printf("flashmoe %s\n", fm_version());
+    else if (first[0] == '-')
+        status = say_failed(&(struct fm_error){.text = "the command comes first, as in 'flashmoe "
+                                                       "run MODEL -p TEXT'; 'flashmoe help' "
+                                                       "lists the commands"}, STATUS_USAGE);
+    else
+        status = run_command(argc - 1, argv + 1);
+    status = out_finish(status);
+    if (ferror(stdout))
+        _exit(status); /* an ordinary exit would try to write the rest and could block */
+    return status;
+}

@@ -1,0 +1,397 @@
+#include "chat/message.h"
+
+#include "chat/marker.h"
+#include "text/text_buffer.h"
+#include "chat/toolcall.h"
+#include "text/unicode.h"
+
+/* More newlines than this in a row are text, whatever follows. */
+#define NEWLINES_MAX 64
+#define MARKER_BYTES 16
+
+enum { IN_REASONING, IN_CONTENT, IN_CALL };
+
+_Static_assert((int)MESSAGE_JSON_CALLS == (int)TOOLCALL_JSON &&
+               (int)MESSAGE_XML_CALLS == (int)TOOLCALL_XML, "one set of forms");
+
+struct message {
+    struct message_options options;
+    message_fn *fn;
+    void *ctx;
+
+    struct text_buffer out; /* text of one kind that has not been given on */
+    enum message_kind out_kind;
+
+    uint8_t state;
+    bool is_at_start;  /* nothing but newlines so far: "<think>" may come */
+    bool is_stripping; /* newlines here are nobody's: after a think marker */
+    bool is_after_call; /* newlines at the end are nobody's */
+    bool is_after_bare; /* a "</tool_call>" that was never opened may come */
+    size_t n_newlines;  /* kept back, before `pending` */
+    char pending[MARKER_BYTES];
+    size_t n_pending;
+
+    struct toolcall call;
+    struct text_buffer raw; /* the call as it came, with the newlines before it */
+    size_t raw_lead;
+    bool is_begun; /* the call's events have begun */
+    unsigned n_calls;
+    char id[MESSAGE_ID_BYTES];
+    bool is_out_of_memory;
+};
+
+/* ---- events ----------------------------------------------------------------------------- */
+
+static void give(struct message *m, enum message_kind kind, const char *text, size_t bytes)
+{
+    if (m->is_out_of_memory)
+        return; /* something before it is missing */
+    struct message_event event = {.kind = kind, .text = text, .text_bytes = bytes};
+    if (kind >= MESSAGE_CALL_BEGIN && kind <= MESSAGE_CALL_BROKEN) {
+        event.call = m->n_calls - 1;
+        event.id = m->id;
+        event.name = m->call.name.data;
+        event.lead_bytes = kind >= MESSAGE_CALL_END ? m->raw_lead : 0;
+    }
+    m->fn(m->ctx, &event);
+}
+
+/* Bytes at the end of the text that begin a character which is not there yet. */
+static size_t cut_bytes(const char *text, size_t bytes)
+{
+    for (size_t n = 1; n <= 3 && n <= bytes; n++) {
+        const uint8_t *at = (const uint8_t *)text + bytes - n;
+        if ((*at & 0xc0) == 0x80)
+            continue;
+        uint32_t code_point;
+        size_t used;
+        return utf8_step(at, n, &code_point, &used) == UTF8_CUT ? n : 0;
+    }
+    return 0;
+}
+
+/* Gives on the text there is; an unfinished character only when it is `all`. */
+static void flush(struct message *m, bool all)
+{
+    struct text_buffer *out = &m->out;
+    const size_t n_kept = all ? 0 : cut_bytes(text_buffer_text(out), out->n);
+    const size_t n = out->n - n_kept;
+    if (n == 0)
+        return;
+    give(m, m->out_kind, text_buffer_text(out), n);
+    memmove(out->data, (const char *)out->data + n, n_kept);
+    out->n = n_kept;
+}
+
+static void add(struct message *m, struct text_buffer *buffer, const char *text, size_t bytes)
+{
+    if (!text_buffer_add(buffer, text, bytes))
+        m->is_out_of_memory = true;
+}
+
+static void emit(struct message *m, enum message_kind kind, const char *text, size_t bytes)
+{
+    if (bytes == 0)
+        return;
+    if (m->out_kind != kind)
+        flush(m, true);
+    m->out_kind = kind;
+    add(m, &m->out, text, bytes);
+}
+
+static void emit_newlines(struct message *m, enum message_kind kind)
+{
+    for (; m->n_newlines > 0; m->n_newlines--)
+        emit(m, kind, "\n", 1);
+}
+
+/* ---- reasoning and content -------------------------------------------------------------- */
+
+static enum message_kind content_kind(const struct message *m)
+{
+    return m->options.is_call ? MESSAGE_MARKUP : MESSAGE_CONTENT;
+}
+
+/* Text of the state we are in, no marker any more. Its newlines may still be stripped. */
+static void take_text(struct message *m, const char *text, size_t bytes)
+{
+    const enum message_kind kind = m->state == IN_REASONING ? MESSAGE_REASONING : content_kind(m);
+    for (size_t i = 0; i < bytes; i++) {
+        if (text[i] == '\n' && m->is_stripping) {
+            emit(m, MESSAGE_MARKUP, "\n", 1);
+            continue;
+        }
+        if (text[i] == '\n') {
+            if (++m->n_newlines > NEWLINES_MAX) {
+                emit_newlines(m, kind);
+                m->is_at_start = m->is_after_call = m->is_after_bare = false;
+            }
+            continue;
+        }
+        emit_newlines(m, kind);
+        emit(m, kind, text + i, 1);
+        m->is_at_start = m->is_stripping = m->is_after_call = m->is_after_bare = false;
+    }
+}
+
+static void take_pending(struct message *m)
+{
+    const size_t n = m->n_pending;
+    m->n_pending = 0;
+    take_text(m, m->pending, n);
+}
+
+static unsigned markers_here(const struct message *m)
+{
+    if (m->state == IN_REASONING)
+        return MARKER_END_THINK;
+    const bool is_xml = (m->options.calls & MESSAGE_XML_CALLS) != 0;
+    return (m->is_at_start ? MARKER_THINK : 0) | (m->options.calls != 0 ? MARKER_CALL : 0) |
+           (is_xml ? MARKER_FUNCTION : 0) | (m->is_after_bare ? MARKER_END_CALL : 0);
+}
+
+/* Newlines so far and the pending marker are neither text nor call. */
+static void drop_marker(struct message *m)
+{
+    emit_newlines(m, MESSAGE_MARKUP);
+    emit(m, MESSAGE_MARKUP, m->pending, m->n_pending);
+    m->n_pending = 0;
+}
+
+static void begin_call(struct message *m, bool is_bare)
+{
+    m->raw.n = 0;
+    m->raw_lead = m->n_newlines;
+    for (; m->n_newlines > 0; m->n_newlines--)
+        add(m, &m->raw, "\n", 1);
+    add(m, &m->raw, m->pending, m->n_pending);
+    m->n_pending = 0;
+    m->is_begun = false;
+    m->is_at_start = m->is_stripping = m->is_after_call = m->is_after_bare = false;
+    toolcall_begin(&m->call, is_bare);
+    m->state = IN_CALL;
+}
+
+static void take_marker(struct message *m, enum marker marker)
+{
+    if (marker == MARKER_CALL || marker == MARKER_FUNCTION) {
+        begin_call(m, marker == MARKER_FUNCTION);
+        return;
+    }
+    drop_marker(m);
+    m->is_at_start = m->is_after_bare = false;
+    if (marker == MARKER_END_CALL)
+        return;
+    m->is_stripping = true;
+    m->state = marker == MARKER_THINK ? IN_REASONING : IN_CONTENT;
+}
+
+static void push_text(struct message *m, uint8_t byte)
+{
+    const char c = (char)byte;
+    enum marker whole = MARKER_NONE;
+    if (m->n_pending > 0 || c == '<') {
+        m->pending[m->n_pending++] = c;
+        if (marker_begins(markers_here(m), m->pending, m->n_pending, &whole)) {
+            if (whole != MARKER_NONE)
+                take_marker(m, whole);
+            return;
+        }
+        m->n_pending--;
+        take_pending(m);
+    }
+    if (c == '<' && marker_begins(markers_here(m), &c, 1, &whole))
+        m->pending[m->n_pending++] = c;
+    else
+        take_text(m, &c, 1);
+}
+
+/* ---- calls ------------------------------------------------------------------------------ */
+
+void message_call_id(uint64_t seed, unsigned call, char id[MESSAGE_ID_BYTES])
+{
+    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+    memcpy(id, "call_", 5);
+    uint64_t state = seed + (uint64_t)call * 0xd1342543de82ef95ull;
+    for (size_t i = 5; i < MESSAGE_ID_BYTES - 1;) {
+        uint64_t z = (state += 0x9e3779b97f4a7c15ull); /* SplitMix64 */
+        z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
+        z = (z ^ z >> 27) * 0x94d049bb133111ebull;
+        z ^= z >> 31;
+        for (int k = 0; k < 8; k++, z /= 62)
+            id[i++] = letters[z % 62];
+    }
+    id[MESSAGE_ID_BYTES - 1] = '\0';
+}
+
+static void give_call_begin(struct message *m)
+{
+    flush(m, true);
+    message_call_id(m->options.id_seed, m->n_calls++, m->id);
+    m->is_begun = true;
+    give(m, MESSAGE_CALL_BEGIN, "", 0);
+}
+
+static void take_arguments(struct message *m)
+{
+    if (!m->is_begun && m->call.is_ready && !m->options.hold_calls)
+        give_call_begin(m);
+    if (!m->is_begun)
+        return;
+    emit(m, MESSAGE_CALL_ARGUMENTS, text_buffer_text(&m->call.args), m->call.args.n);
+    m->call.args.n = 0;
+}
+
+static void end_call(struct message *m)
+{
+    if (!m->is_begun)
+        give_call_begin(m);
+    take_arguments(m);
+    flush(m, true);
+    give(m, MESSAGE_CALL_END, text_buffer_text(&m->raw), m->raw.n);
+    m->raw.n = 0;
+    m->state = IN_CONTENT;
+    m->is_after_call = true;
+    m->is_after_bare = m->call.is_bare;
+}
+
+/* The call is what `raw` holds. Its end may be the beginning of a marker, which is pending then. */
+static void break_call(struct message *m, bool is_end)
+{
+    const char *raw = text_buffer_text(&m->raw);
+    size_t n = m->raw.n, n_marker = 0;
+    m->state = IN_CONTENT;
+    for (size_t k = 1; !is_end && k < MARKER_BYTES && k < n - m->raw_lead; k++) {
+        enum marker whole;
+        if (marker_begins(markers_here(m), raw + n - k, k, &whole) && whole == MARKER_NONE)
+            n_marker = k;
+    }
+    if (m->options.is_call && !m->is_begun && m->call.is_ready)
+        give_call_begin(m);
+    if (m->is_begun) {
+        take_arguments(m);
+        flush(m, true);
+        give(m, MESSAGE_CALL_BROKEN, raw, n - n_marker);
+    } else {
+        take_text(m, raw, n - n_marker);
+    }
+    memcpy(m->pending, raw + n - n_marker, n_marker);
+    m->n_pending = n_marker;
+    m->raw.n = 0;
+}
+
+static void push_byte(struct message *m, uint8_t byte);
+
+/* A second function in one <tool_call>: the first ends before its tag. */
+static void next_call(struct message *m)
+{
+    static const char tag[] = "<function=";
+    m->raw.n -= sizeof tag - 1;
+    end_call(m);
+    memcpy(m->pending, tag, sizeof tag - 1);
+    m->n_pending = sizeof tag - 1;
+    begin_call(m, true);
+}
+
+static void push_call(struct message *m, uint8_t byte)
+{
+    const bool has_room = m->raw.n < m->options.call_bytes;
+    const enum toolcall_status status = has_room ? toolcall_push(&m->call, byte) : TOOLCALL_BROKEN;
+    m->is_out_of_memory = m->is_out_of_memory || m->call.is_out_of_memory;
+    if (status == TOOLCALL_BROKEN) {
+        break_call(m, false);
+        push_byte(m, byte);
+        return;
+    }
+    add(m, &m->raw, (const char *)&byte, 1);
+    take_arguments(m);
+    if (status == TOOLCALL_WHOLE)
+        end_call(m);
+    else if (status == TOOLCALL_NEXT)
+        next_call(m);
+}
+
+static void push_byte(struct message *m, uint8_t byte)
+{
+    if (m->state == IN_CALL)
+        push_call(m, byte);
+    else
+        push_text(m, byte);
+}
+
+/* ---- the message ------------------------------------------------------------------------ */
+
+int message_open(const struct message_options *options, message_fn *fn, void *ctx,
+                 struct message **out, struct fm_error *err)
+{
+    *out = NULL;
+    struct message *m = mem_new(1, sizeof *m, "an answer", err);
+    if (m == NULL)
+        return FM_ERR_NOMEM;
+    m->options = *options;
+    if (m->options.call_bytes == 0)
+        m->options.call_bytes = MESSAGE_CALL_BYTES;
+    m->fn = fn;
+    m->ctx = ctx;
+    m->state = options->is_thinking ? IN_REASONING : IN_CONTENT;
+    m->is_stripping = options->is_thinking;
+    m->is_at_start = !options->is_thinking;
+    toolcall_init(&m->call, options->calls, options->tools);
+    *out = m;
+    return 0;
+}
+
+void message_close(struct message *m)
+{
+    if (m == NULL)
+        return;
+    toolcall_clear(&m->call);
+    text_buffer_clear(&m->out);
+    text_buffer_clear(&m->raw);
+    mem_free(m);
+}
+
+static int check_memory(const struct message *m, struct fm_error *err)
+{
+    return m->is_out_of_memory ? err_set(err, FM_ERR_NOMEM, "out of memory: the answer is too long")
+                               : 0;
+}
+
+int message_push(struct message *m, const char *text, size_t bytes, struct fm_error *err)
+{
+    for (size_t i = 0; i < bytes && !m->is_out_of_memory; i++)
+        push_byte(m, (uint8_t)text[i]);
+    if (!m->is_out_of_memory)
+        flush(m, false);
+    return check_memory(m, err);
+}
+
+static int finish(struct message *m, bool is_cut, struct fm_error *err)
+{
+    if (m->is_out_of_memory)
+        return check_memory(m, err);
+    if (m->state == IN_CALL && !m->is_begun && m->call.is_ready && is_cut)
+        give_call_begin(m);
+    if (m->state == IN_CALL && m->call.is_complete)
+        end_call(m);
+    else if (m->state == IN_CALL)
+        break_call(m, true);
+    take_pending(m);
+    const bool is_text = m->state == IN_CONTENT && !m->is_after_call;
+    emit_newlines(m, is_text ? content_kind(m) : MESSAGE_MARKUP);
+    if (m->is_out_of_memory)
+        return check_memory(m, err);
+    flush(m, true);
+    give(m, MESSAGE_END, "", 0);
+    return 0;
+}
+
+int message_finish(struct message *m, struct fm_error *err)
+{
+    return finish(m, false, err);
+}
+
+int message_cut(struct message *m, struct fm_error *err)
+{
+    return finish(m, true, err);
+}

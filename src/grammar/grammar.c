@@ -1,0 +1,238 @@
+#include "grammar/grammar.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+#include "grammar/grammar_mask.h"
+#include "grammar/schema.h"
+
+/* Nodes of answers that are no longer needed are cleared away past this many. */
+#define NODES_KEPT 4096u
+
+struct grammar {
+    const struct grammar_vocabulary *vocabulary;
+    struct grammar_program *program;
+    struct machine machine;
+    size_t nodes_capacity;
+    size_t n_kept; /* nodes after the last clearing */
+    struct threads *now, *next;
+    void *text; /* of the answer, and room for one token */
+    size_t n_text, text_capacity;
+    struct mask_maker maker;
+    bool has_mask;
+    uint64_t n_masks;
+};
+
+/* ---- opening -------------------------------------------------------------------------------- */
+
+int grammar_vocabulary_open(const struct tokenizer *tok, uint32_t n_ids,
+                            struct grammar_vocabulary **out, struct fm_error *err)
+{
+    *out = NULL;
+    struct grammar_vocabulary *v = mem_new(1, sizeof *v, "a vocabulary", err);
+    if (v == NULL)
+        return FM_ERR_NOMEM;
+    int rc = token_trie_open(tok, n_ids, &v->trie, err);
+    if (rc == 0)
+        rc = mask_any_string(v, err);
+    if (rc != 0) {
+        grammar_vocabulary_close(v);
+        return rc;
+    }
+    *out = v;
+    return 0;
+}
+
+void grammar_vocabulary_close(struct grammar_vocabulary *v)
+{
+    if (v == NULL)
+        return;
+    token_trie_close(v->trie);
+    mem_free(v->any_string);
+    mem_free(v->token_chars);
+    mem_free(v->exit_chars);
+    mem_free(v);
+}
+
+static int make_room(struct grammar *g, size_t n_bytes, struct fm_error *err)
+{
+    const size_t longest = g->vocabulary->trie->longest;
+    int rc = mem_grow(&g->text, &g->text_capacity, g->n_text + n_bytes + longest + 1, 1,
+                      "an answer", err);
+    const size_t need = g->machine.n_nodes + (n_bytes + longest + 1) * MACHINE_THREADS;
+    if (rc == 0)
+        rc = mem_grow((void **)&g->machine.nodes, &g->nodes_capacity, need,
+                      sizeof *g->machine.nodes, "an answer", err);
+    g->machine.text = g->text;
+    g->maker.text = g->text;
+    return rc;
+}
+
+int grammar_open(const struct grammar_vocabulary *v, const char *schema, size_t bytes,
+                 struct grammar **out, struct fm_error *err)
+{
+    static const char any_object[] = "{\"type\": \"object\"}";
+    const struct grammar_form form = {
+        .schema = schema != NULL ? schema : any_object,
+        .schema_bytes = schema != NULL ? bytes : sizeof any_object - 1};
+    return grammar_open_form(v, &form, out, err);
+}
+
+int grammar_open_form(const struct grammar_vocabulary *v, const struct grammar_form *form,
+                      struct grammar **out, struct fm_error *err)
+{
+    *out = NULL;
+    struct grammar *g = mem_new(1, sizeof *g, "a grammar", err);
+    if (g == NULL)
+        return FM_ERR_NOMEM;
+    g->vocabulary = v;
+    int rc = schema_compile_form(form, &g->program, err);
+    g->now = mem_new(2, sizeof *g->now, "a grammar", err);
+    if (rc == 0 && g->now == NULL)
+        rc = FM_ERR_NOMEM;
+    g->machine.n_nodes = 1;
+    if (rc == 0)
+        rc = make_room(g, 0, err);
+    if (rc == 0)
+        rc = mask_maker_init(&g->maker, v, &g->machine, g->text, err);
+    if (rc != 0) {
+        grammar_close(g);
+        return rc;
+    }
+    g->next = g->now + 1;
+    g->machine.program = g->program;
+    grammar_reset(g);
+    *out = g;
+    return 0;
+}
+
+void grammar_close(struct grammar *g)
+{
+    if (g == NULL)
+        return;
+    grammar_program_free(g->program);
+    mask_maker_clear(&g->maker);
+    mem_free(g->machine.nodes);
+    mem_free(g->now < g->next || g->next == NULL ? g->now : g->next);
+    mem_free(g->text);
+    mem_free(g);
+}
+
+void grammar_reset(struct grammar *g)
+{
+    g->n_text = g->machine.n_text = g->machine.n_fixed = 0;
+    g->has_mask = false;
+    machine_start(&g->machine, g->now);
+}
+
+/* ---- the answer ----------------------------------------------------------------------------- */
+
+/* Keeps only the nodes that something still stands on. Parents come before children. */
+static void clear_nodes(struct grammar *g)
+{
+    struct machine *m = &g->machine;
+    uint32_t *place = mem_new(m->n_nodes, sizeof *place, "an answer", NULL);
+    if (place == NULL)
+        return; /* they stay */
+    for (uint32_t i = 0; i < g->now->n; i++)
+        for (uint32_t n = g->now->at[i].parent; n != NODE_NONE && place[n] == 0;
+             n = m->nodes[n].parent)
+            place[n] = 1;
+    uint32_t n_kept = 1;
+    for (uint32_t n = 1; n < m->n_nodes; n++) {
+        if (place[n] == 0)
+            continue;
+        struct node moved = m->nodes[n];
+        moved.parent = moved.parent != NODE_NONE ? place[moved.parent] : NODE_NONE;
+        m->nodes[n_kept] = moved;
+        place[n] = n_kept++;
+    }
+    for (uint32_t i = 0; i < g->now->n; i++)
+        if (g->now->at[i].parent != NODE_NONE)
+            g->now->at[i].parent = place[g->now->at[i].parent];
+    mem_free(place);
+    m->n_nodes = g->n_kept = n_kept;
+}
+
+int grammar_accept_bytes(struct grammar *g, const char *bytes, size_t n, struct fm_error *err)
+{
+    struct machine *m = &g->machine;
+    int rc = make_room(g, n, err);
+    if (rc != 0)
+        return rc;
+    const size_t n_nodes = m->n_nodes;
+    const struct threads before = *g->now;
+    memcpy((char *)g->text + g->n_text, bytes, n);
+    m->n_fixed = g->n_text;
+    for (size_t i = 0; i < n; i++) {
+        m->n_text = g->n_text + i + 1;
+        machine_step(m, g->now, g->next);
+        struct threads *swap = g->now;
+        g->now = g->next;
+        g->next = swap;
+        if (g->now->n > 0)
+            continue;
+        *g->now = before;
+        m->n_nodes = n_nodes;
+        m->n_text = g->n_text;
+        return err_set(err, FM_ERR_ARG, "the schema does not allow byte 0x%02x here",
+                       (unsigned)(uint8_t)bytes[i]);
+    }
+    g->n_text += n;
+    m->n_text = m->n_fixed = g->n_text;
+    g->has_mask = false;
+    if (m->n_nodes > 2 * g->n_kept + NODES_KEPT)
+        clear_nodes(g);
+    return 0;
+}
+
+/* The token of the tag that may come now, or -1. It is not in the tree of the vocabulary, because
+ * within JSON it would be no text. */
+static int32_t tag_token(const struct grammar *g, const char **tag)
+{
+    int32_t id;
+    *tag = machine_tag(&g->machine, g->now);
+    return *tag != NULL && tokenizer_find(g->vocabulary->trie->tok, *tag, &id) &&
+                   (uint32_t)id < g->vocabulary->trie->n_ids ? id : -1;
+}
+
+int grammar_accept(struct grammar *g, int32_t id, struct fm_error *err)
+{
+    size_t n;
+    const char *tag;
+    if (id >= 0 && id == tag_token(g, &tag))
+        return grammar_accept_bytes(g, tag, strlen(tag), err);
+    const char *piece = tokenizer_piece(g->vocabulary->trie->tok, id, &n);
+    if (piece == NULL || n == 0 || tokenizer_is_special(g->vocabulary->trie->tok, id))
+        return err_set(err, FM_ERR_ARG, "the schema does not allow token %d here", (int)id);
+    return grammar_accept_bytes(g, piece, n, err);
+}
+
+const uint32_t *grammar_mask(struct grammar *g)
+{
+    if (g->has_mask)
+        return g->maker.bits;
+    const char *tag;
+    const int32_t id = tag_token(g, &tag);
+    mask_make(&g->maker, g->now, g->n_text);
+    if (id >= 0)
+        g->maker.bits[id / 32] |= 1u << id % 32;
+    g->n_masks++;
+    g->has_mask = true;
+    return g->maker.bits;
+}
+
+bool grammar_may_end(const struct grammar *g)
+{
+    return machine_may_end(&g->machine, g->now);
+}
+
+bool grammar_must_end(const struct grammar *g)
+{
+    return machine_must_end(g->now);
+}
+
+struct grammar_counts grammar_counts(const struct grammar *g)
+{
+    return (struct grammar_counts){g->n_masks, g->maker.n_made};
+}

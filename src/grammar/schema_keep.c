@@ -1,0 +1,74 @@
+/* What stays of a compiled schema: copies of all that the program refers to. The rest of what
+ * compiling took is several times as large. */
+#include <string.h>
+
+#include "grammar/schema_internal.h"
+
+struct keeper {
+    struct arena *arena;
+    struct fm_error *err;
+    int rc;
+};
+
+static void *keep(struct keeper *k, const void *from, size_t bytes)
+{
+    void *copy = k->rc == 0 && from != NULL ? arena_new(k->arena, bytes, k->err) : NULL;
+    if (copy == NULL) {
+        k->rc = from != NULL && k->rc == 0 ? FM_ERR_NOMEM : k->rc;
+        return NULL;
+    }
+    if (bytes > 0)
+        memcpy(copy, from, bytes);
+    return copy;
+}
+
+/* Several rules may have one automaton, which is kept once. */
+static const struct dfa *keep_dfa(struct keeper *k, const struct dfa *from)
+{
+    if (from == NULL || from->kept != NULL)
+        return from != NULL ? from->kept : NULL;
+    struct dfa *copy = keep(k, from, sizeof *from);
+    if (copy == NULL)
+        return NULL;
+    const size_t n_edges = from->n_states > 0 ? from->states[from->n_states].first : 0;
+    copy->states = keep(k, from->states, (from->n_states + 1u) * sizeof *from->states);
+    copy->edges = keep(k, from->edges, n_edges * sizeof *from->edges);
+    copy->n_words = keep(k, from->n_words, from->n_states * sizeof *from->n_words);
+    ((struct dfa *)(uintptr_t)from)->kept = copy; /* it is the compiler's, and about to be freed */
+    return copy;
+}
+
+static void keep_object(struct keeper *k, struct rule *r)
+{
+    const size_t n = r->n_properties;
+    r->properties = keep(k, r->properties, n * sizeof *r->properties);
+    for (size_t i = 0; k->rc == 0 && r->properties != NULL && i < n; i++) {
+        struct rule_property *p = &r->properties[i];
+        p->key = keep(k, p->key, p->key_bytes);
+        p->name = NULL; /* the key is what is written */
+        p->name_bytes = 0;
+    }
+    r->by_key = keep(k, r->by_key, n * sizeof *r->by_key);
+    r->n_required = keep(k, r->n_required, (n + 1) * sizeof *r->n_required);
+    r->next_required = keep(k, r->next_required, (n + 1) * sizeof *r->next_required);
+    r->extras = keep(k, r->extras, r->n_extras * sizeof *r->extras);
+    for (uint32_t i = 0; k->rc == 0 && r->extras != NULL && i < r->n_extras; i++)
+        r->extras[i].names = keep_dfa(k, r->extras[i].names);
+}
+
+int schema_keep(struct schema *s)
+{
+    struct grammar_program *p = s->program;
+    struct keeper k = {.arena = &p->arena, .err = s->err};
+    for (size_t i = 0; k.rc == 0 && i < p->n_rules; i++) {
+        struct rule *r = &p->rules[i];
+        r->dfa = keep_dfa(&k, r->dfa);
+        r->items = keep(&k, r->items, r->n_items * sizeof *r->items);
+        if (r->kind == RULE_OBJECT)
+            keep_object(&k, r);
+    }
+    for (size_t i = 0; k.rc == 0 && i < p->n_values; i++)
+        p->values[i].rules = keep(&k, p->values[i].rules,
+                                  p->values[i].n * sizeof *p->values[i].rules);
+    return k.rc;
+}
