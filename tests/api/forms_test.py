@@ -4,7 +4,6 @@ change the form of the answer, and texts that have no such character.
 
 usage: forms_test.py PROGRAM [PART...]
 """
-import copy
 import json
 import re
 import sys
@@ -289,60 +288,6 @@ class Names(Forms):
             calls = self.whole_chat(answer)[1]
             self.assertEqual(len(calls), 1, answer)
             self.assertEqual(calls[0][1][:1], "{", answer)
-
-
-class Strict(Forms):
-    """A tool that says 'strict' is held to its schema, or the request is refused."""
-    PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses",
-             "messages": "/v1/messages"}
-    UNIQUE = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
-
-    def post(self, dialect, parameters, strict, **how):
-        """(status, JSON), where get_time has these parameters and get_weather its own."""
-        body = copy.deepcopy(self.body(dialect, "A", **how))
-        for tool in body["tools"]:
-            function = tool["function"] if dialect == "chat" else tool
-            if function["name"] == "get_time":
-                function["input_schema" if dialect == "messages" else "parameters"] = parameters
-                if strict is not None:
-                    function["strict"] = strict
-        return self.server.post(self.PATHS[dialect], body)
-
-    def test_refused(self):
-        """Whatever may become a call: the tool and the keyword are named."""
-        deep = {"$ref": "#/$defs/a", "$defs": {"a": {"type": "object", "required": ["a"],
-                                                     "properties": {"a": {"$ref": "#/$defs/a"}}}}}
-        for parameters, word in ((self.UNIQUE, "'uniqueItems' at #/properties/a"),
-                                 ({"type": "object", "not": {}}, "'not' at #"),
-                                 ({"type": "string"}, "no object fits"), (deep, "no object fits")):
-            for dialect in self.dialects:
-                for how in ({}, {"choice": "required"}, {"choice": "get_time"},
-                            {"schema": SCHEMA}):
-                    status, answer = self.post(dialect, parameters, True, **how)
-                    self.assertEqual(status, 400, (dialect, how, answer))
-                    for part in ("'tools'", "'get_time'", word, "'strict'"):
-                        self.assertIn(part, answer["error"]["message"])
-                    if dialect != "messages":
-                        self.assertEqual(answer["error"]["param"], "tools")
-
-    def test_not_asked(self):
-        """Without it, with a schema that can be enforced, or where the tool cannot be called."""
-        for dialect in self.dialects:
-            for parameters, strict, how in (
-                    (self.UNIQUE, None, {}), (self.UNIQUE, False, {"choice": "required"}),
-                    (self.UNIQUE, False, {"choice": "get_time"}),
-                    (ARGUMENTS, True, {"choice": "get_time"}), (ARGUMENTS, True, {}),
-                    (self.UNIQUE, True, {"choice": "get_weather"}),
-                    (self.UNIQUE, True, {"choice": "none"})):
-                status, answer = self.post(dialect, parameters, strict, n_tokens=5, **how)
-                self.assertEqual(status, 200, (dialect, strict, how, answer))
-
-    def test_no_boolean(self):
-        for dialect in self.dialects:
-            status, answer = self.post(dialect, ARGUMENTS, "yes")
-            self.assertEqual(status, 400, answer)
-            self.assertIn("strict' must be true or false", answer["error"]["message"])
-            self.assertIn("tools[1]", answer["error"]["message"])
 
 
 class Cut(Forms):
