@@ -336,16 +336,27 @@ class Cut(Forms):
                     self.assertEqual(statuses, ["incomplete"])
 
     def test_forced_by_name(self):
-        """Cut by its length, by a stop string and by the context: no byte of it is text."""
+        """Cut by its length: no byte of it is text."""
         for choice in ("required", "get_weather"):
             for dialect, stream, ask in self.each(choice=choice):
                 begun = [bool(ask("T", n_tokens=n)[1]) for n in range(1, 40)]
                 self.assertEqual(begun, sorted(begun)) # first no name, then one
                 self.assertEqual(set(begun), {False, True})
-                stops = {"chat": "stop", "messages": "stop_sequences"}
-                for stop in ('"', "name", "get_", "weather", "arg", ': {', "city"):
-                    if dialect in stops:
-                        self.assertEqual(ask("T", **{stops[dialect]: [stop]})[0], "", stop)
+
+    def test_forced_with_stop(self):
+        """Stop strings are for text: a call that must come is whole, whatever it has."""
+        stops = {"chat": "stop", "messages": "stop_sequences"}
+        called = {"chat": "tool_calls", "messages": "tool_use"}
+        for choice in ("required", "get_weather"):
+            for dialect, stream, ask in self.each(choice=choice):
+                if dialect not in stops:
+                    continue
+                whole = ask("P")
+                self.assertEqual((whole[0], len(whole[1]), whole[2]), ("", 1, called[dialect]))
+                for stop in ('"', "name", "get_", "weather", "arg", ": {", "city", "{", "}", "}}",
+                             "\n", "</tool_call>", '"city"', "\n</tool_call>"):
+                    self.assertEqual(ask("P", **{stops[dialect]: [stop]}), whole, stop)
+                self.assertEqual(ask("P", **{stops[dialect]: ["}", "city", '"']}), whole)
 
     def test_history(self):
         """A client sends a cut call back with what became of it: the template gets an object."""
