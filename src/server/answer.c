@@ -249,7 +249,7 @@ int answer_finish(struct answer *a, bool is_full, struct fm_error *err)
         fm_stop_finish(a->stop, &text, &bytes);
         rc = push_parts(a, text, bytes, err);
     }
-    if (rc == 0 && a->o.spec->tail != NULL && !a->is_length && !is_full && a->found < 0)
+    if (rc == 0 && a->o.spec->tail != NULL && !a->is_length && !is_full)
         rc = push_parts(a, a->o.spec->tail, strlen(a->o.spec->tail), err);
     if (rc == 0 && a->parts != NULL)
         rc = a->is_length || is_full ? message_cut(a->parts, err) : message_finish(a->parts, err);
@@ -299,8 +299,9 @@ int answer_open(const struct answer_options *options, struct answer **out, struc
     int rc = fm_sampler_open(options->model, &sampling, &a->sampler, err);
     if (rc == 0)
         rc = fm_decoder_open(options->model, &a->decoder, err);
+    const unsigned n_stops = spec->lead != NULL ? 0 : spec->n_stops; /* a forced call is no text */
     if (rc == 0)
-        rc = fm_stop_open((const char *const *)spec->stops, spec->n_stops, &a->stop, err);
+        rc = fm_stop_open((const char *const *)spec->stops, n_stops, &a->stop, err);
     if (rc == 0 && spec->is_chat)
         rc = open_parts(a, err);
     if (rc != 0) {

@@ -18,6 +18,7 @@
 
 #include "arch/arch.h"
 #include "cache/expert_cache.h"
+#include "flashmoe_lab.h"
 
 #define N_PLANNED 12
 
