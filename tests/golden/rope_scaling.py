@@ -50,6 +50,9 @@ CASES = {
     "mscale alone": {"rope_parameters": {
         "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32,
         "mscale": 4.0}},
+    "default betas": {"rope_parameters": {  # a length at which both of them matter
+        "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024,
+        "rope_theta": 100.0}},
     "betas": {"rope_parameters": BENT},
     "betas, not truncated": {"rope_parameters": {**BENT, "truncate": False}},
     "truncate null": {"rope_parameters": {**BENT, "truncate": None}},
