@@ -2,12 +2,14 @@
 """YaRN and linear rope scaling, beyond the length the models were made for, as transformers has it.
 
 usage: rope_scaling.py check SWEEP_ENGINE
+       rope_scaling.py same_bits SAME_BITS
        rope_scaling.py make
 
 The weights are those of the goldens beside this file; every case changes their configuration alone.
 `make` writes transformers' float64 logits to rope_scaling.f32: float32, little-endian, for each
 family and each case in the order below the rows ROWS of the prompt, every STEP-th logit of each. It
-needs torch and transformers. `check` needs the standard library alone.
+needs torch and transformers. `check` holds the engine to them and `same_bits` to one hash of logits
+on every path and every machine; both need the standard library alone.
 """
 import array
 import json
@@ -61,6 +63,12 @@ CASES = {
     "length of less than a turn": {"rope_parameters": {
         **BENT, "original_max_position_embeddings": 4, "beta_slow": 1}},
 }
+
+# Of the case "betas, not truncated", which uses every part of the arithmetic.
+HASHES = {"qwen3_moe": "9185de5e226c5fad7e3bf0ff6d8de983",
+          "qwen3_next": "ad7b3ff0e64c4c3aa3049a0a4c0a6220",
+          "qwen3_5_moe_text": "f12bde2c23bb438c7a83cda6e008c176"}
+N_RUNS = 3
 
 
 def stage(family, changes, folder):
@@ -161,7 +169,19 @@ def check(program):
     return n_failed > 0 or n == 0 or at != len(expected)
 
 
+def same_bits(program):
+    failed = False
+    with tempfile.TemporaryDirectory() as top:
+        for family, expected in HASHES.items():
+            folder = pathlib.Path(top) / family
+            stage(family, CASES["betas, not truncated"], folder)
+            failed |= subprocess.run([program, folder, expected, str(N_RUNS)]).returncode != 0
+    return failed
+
+
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["same_bits"]:
+        sys.exit(same_bits(sys.argv[2]))
     if sys.argv[1:2] == ["check"]:
         sys.exit(check(sys.argv[2]))
     make()
