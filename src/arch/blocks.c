@@ -131,7 +131,8 @@ void blocks_place(struct step *step)
 {
     const struct transformer *t = transformer_of(step);
     step->be->ops->rope_table(step->be, step->positions, step->n_rows, t->rope_frequencies,
-                              t->rotary_dim, mix_buffers_of(step).rope);
+                              t->rotary_dim, (float)t->rope.attention_factor,
+                              mix_buffers_of(step).rope);
 }
 
 static void attention(struct step *step, const struct attention_weights *w,

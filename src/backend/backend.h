@@ -132,10 +132,10 @@ struct backend_ops {
     void (*ffn)(struct backend *be, const struct backend_ffn *blocks, size_t n_blocks);
     void (*rms_norm)(struct backend *be, const float *x, const float *weight, float eps, size_t n,
                      size_t dim, float *y);
-    /* out [n, rotary_dim] for position positions[t]; frequencies is [rotary_dim / 2]; both are the
-     * host's */
+    /* out [n, rotary_dim] for position positions[t], times scale; frequencies is
+     * [rotary_dim / 2]; both are the host's */
     void (*rope_table)(struct backend *be, const uint32_t *positions, size_t n,
-                       const float *frequencies, unsigned rotary_dim, float *out);
+                       const float *frequencies, unsigned rotary_dim, float scale, float *out);
     void (*norm_rope)(struct backend *be, const struct backend_heads *heads, size_t n);
     void (*attention)(struct backend *be, const struct backend_attention *args);
     void (*delta_net)(struct backend *be, const struct backend_delta_net *args);
@@ -181,9 +181,6 @@ void backend_close(struct backend *be); /* accepts NULL */
 
 /* Bytes that backend takes for its scratch with these options. */
 uint64_t backend_scratch_bytes(const char *name, const struct backend_options *options);
-
-/* theta^(-2i/dim) for i < dim/2: the rotary frequencies, for tables made at open. */
-void backend_rope_frequencies(double theta, unsigned rotary_dim, float *out);
 
 #ifdef __cplusplus
 }

@@ -52,7 +52,9 @@ struct weight expert_layer_weight(const struct expert_layer *layer, unsigned mat
 
 /* What the layers above need to know about any model. */
 struct model_shape {
-    uint32_t n_layers, n_attention_layers, hidden, vocabulary, max_context;
+    uint32_t n_layers, n_attention_layers, hidden, vocabulary;
+    uint32_t max_context; /* with what the rotation is scaled by */
+    struct rope rope;
     uint32_t n_experts, n_experts_per_token;
     uint32_t n_experts_trained; /* per token, where fewer are used */
     bool has_tied_head;

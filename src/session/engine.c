@@ -340,7 +340,14 @@ void fm_model_info(const struct fm_model *m, struct fm_model_info *info)
         .has_checksums = model->source->packed != NULL,
         .routes = m->routes != NULL ? m->routes->label : NULL,
         .approximate = approximate_label(m),
+        .rope_factor = model->shape.rope.factor,
+        .attention_factor = model->shape.rope.attention_factor,
+        .original_context = model->shape.max_context,
     };
+    if (model->shape.rope.kind != ROPE_DEFAULT) {
+        info->rope_scaling = rope_kind_name(model->shape.rope.kind);
+        info->original_context = model->shape.rope.original_context;
+    }
     count_mul_adds(model, info);
     for (uint32_t i = 0; i < model->n_expert_layers; i++) {
         const struct expert_layer *l = &model->expert_layers[i];

@@ -41,10 +41,24 @@ static int sample_experts(const struct model *model, const struct expert_layer *
     return rc;
 }
 
+static int hash_piece(const char *text, size_t n, void *hash)
+{
+    *(uint64_t *)hash = XXH3_64bits_withSeed(text, n, *(uint64_t *)hash);
+    return 0;
+}
+
+/* Every field: the same weights compute something else with another rotation, for example. */
+static int hash_config(const struct model *model, uint64_t *hash, struct fm_error *err)
+{
+    const size_t how = JSON_COMPACT | JSON_SORT_KEYS;
+    if (json_dump_callback(model->source->config.root, hash_piece, hash, how) != 0)
+        return err_set(err, FM_ERR_NOMEM, "out of memory for the configuration");
+    return 0;
+}
+
 int snapshot_model(const struct fm_model *m, uint64_t *identity, struct fm_error *err)
 {
     const struct model *model = m->model;
-    int rc = 0;
     if (m->routes != NULL)
         return err_set(err, FM_ERR_ARG, "routes have taken the place of the model's routers: what "
                        "they compute is no prefix to keep");
@@ -52,6 +66,7 @@ int snapshot_model(const struct fm_model *m, uint64_t *identity, struct fm_error
     uint64_t hash = XXH3_64bits_withSeed(dense, model->dense_bytes, model_identity(model));
     memory_close(model->memory, model->dense, model->dense_bytes);
     hash = XXH3_64bits_withSeed(m->approximate, strlen(m->approximate), hash);
+    int rc = hash_config(model, &hash, err);
     for (uint32_t i = 0; rc == 0 && i < model->n_expert_layers; i++)
         if (model->expert_layers[i].sums == NULL)
             rc = sample_experts(model, &model->expert_layers[i], &hash, err);
@@ -270,8 +285,8 @@ static int check_header(const struct fm_model *m, uint64_t model, const struct s
         h->kv_position_bytes != own.kv_position_bytes ||
         memcmp(h->kv_format, own.kv_format, sizeof own.kv_format) != 0)
         return err_set(err, FM_ERR_FORMAT,
-                       "'%s' is a snapshot of another model, of other approximations or of "
-                       "another format of keys and values", path);
+                       "'%s' is a snapshot of another model or configuration, of other "
+                       "approximations or of another format of keys and values", path);
     if (h->n_tokens == 0 || h->n_marks > SEQUENCE_MARKS || bytes_of(h) != h->bytes ||
         h->bytes != file_bytes)
         return err_set(err, FM_ERR_FORMAT,

@@ -204,8 +204,8 @@ FAULTS = [
           'int refused = 0;',
           ['fault.hostile']),
     Fault('GGUF with longrope is taken', 'src/format/gguf_config.c',
-          '(factor == 1 && is_scaled_by_factor(type, bytes))',
-          'factor == 1',
+          'type != NULL && !out->is_yarn && !gguf_text_is(type, bytes, "linear")',
+          'false',
           ['format.gguf']),
     # ---- session
     Fault('half a prompt is enough to be the same conversation', 'src/session/slots.c',

@@ -270,9 +270,10 @@ static void guard_rms_norm(struct backend *be, const float *x, const float *weig
 }
 
 static void guard_rope_table(struct backend *be, const uint32_t *positions, size_t n,
-                             const float *frequencies, unsigned rotary_dim, float *out)
+                             const float *frequencies, unsigned rotary_dim, float scale,
+                             float *out)
 {
-    RUN(be, rope_table, positions, n, frequencies, rotary_dim, out);
+    RUN(be, rope_table, positions, n, frequencies, rotary_dim, scale, out);
 }
 
 static void guard_norm_rope(struct backend *be, const struct backend_heads *heads, size_t n)

@@ -86,12 +86,15 @@ static void cpu_rms_norm(struct backend *be, const float *x, const float *weight
 }
 
 static void cpu_rope_table(struct backend *be, const uint32_t *positions, size_t n,
-                           const float *frequencies, unsigned rotary_dim, float *out)
+                           const float *frequencies, unsigned rotary_dim, float scale,
+                           float *out)
 {
     const unsigned half = rotary_dim / 2;
     for (size_t t = 0; t < n; t++)
         cpu_of(be)->kernels.rope_angles(positions[t], frequencies, half, out + t * rotary_dim,
                                          out + t * rotary_dim + half);
+    for (size_t i = 0; i < n * rotary_dim; i++)
+        out[i] *= scale;
 }
 
 struct heads_job {
