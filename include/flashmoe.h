@@ -670,7 +670,8 @@ struct fm_answer_options {
     bool hold_calls;     /* start a call only when it is whole; a broken one is text */
     uint64_t call_seed;  /* the ids of the calls follow from it */
     /* For a call that must come: the text that the prompt has ended with to open it, which is read
-     * as part of the answer, and the text that closes it. NULL: calls are the model's choice. */
+     * as part of the answer, and the text that closes it. Such an answer has no text, so stop
+     * strings do not apply. NULL: calls are the model's choice. */
     const char *lead, *tail;
 };
 

@@ -11,6 +11,7 @@
 
 #include "base/mem.h"
 #include "base/plat.h"
+#include "flashmoe.h"
 
 #define ERASE_LINE "\r\033[K"
 #define BAR_CELLS 24

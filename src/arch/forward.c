@@ -597,6 +597,14 @@ static void point_at_layer(struct forward *f, const struct batch *batch, uint32_
     }
 }
 
+static bool wants_hidden(const struct forward *f, const struct batch *batch)
+{
+    uint32_t s = 0;
+    while (s < f->step.n_segments && !batch_segment(f, batch, s)->wants_hidden)
+        s++;
+    return s < f->step.n_segments;
+}
+
 static void show_hidden(const struct forward *f, const struct batch *batch, uint32_t layer)
 {
     const size_t hidden = f->model->shape.hidden;
@@ -666,6 +674,8 @@ static void run_layers(struct forward *f, const struct batch *batch)
     check_rows(f, batch, FROM_EMBEDDING);
     for (uint32_t layer = 0; layer < f->model->shape.n_layers; layer++) {
         batch->hooks.before_layer(batch->hooks.ctx, layer);
+        if (wants_hidden(f, batch))
+            verify_experts(f, batch);
         drop_given_up(f, batch);
         if (f->step.n_segments == 0)
             return;
@@ -676,11 +686,18 @@ static void run_layers(struct forward *f, const struct batch *batch)
         f->times.mix_ns = lap(f);
         verify_experts(f, batch); /* those of the layer before */
         f->times.wait_ns = lap(f);
+        drop_given_up(f, batch);
+        if (f->step.n_segments == 0)
+            return;
         if (f->arch->expert_layer(f->model->arch, layer) == ARCH_NO_EXPERTS) {
             f->arch->dense(&f->step, layer);
             f->times.compute_ns = lap(f);
         } else {
             run_experts(f, batch, layer);
+        }
+        if (layer + 1 == f->model->shape.n_layers) {
+            verify_experts(f, batch);
+            f->times.wait_ns += lap(f);
         }
         check_rows(f, batch, (int)layer);
         end_times(f, batch, layer);
@@ -710,7 +727,6 @@ void forward_run(struct forward *f, const struct batch *batch)
         run_token(f, batch);
     else
         run_layers(f, batch);
-    verify_experts(f, batch);
     drop_given_up(f, batch);
     if (f->step.n_segments == 0)
         return;

@@ -50,10 +50,13 @@ struct batch_fault {
 struct batch_hooks {
     void *ctx;
     void (*before_layer)(void *ctx, uint32_t layer);
-    /* True: the segment is given up, and stays so. Asked before every layer and the head, where its
-     * rows leave the batch, and between experts, where the pass ends when it was the last one. */
+    /* True: the segment is given up, and stays so. Asked before every layer, its experts and the
+     * head, where its rows leave the batch, and between experts, where the pass ends when it was
+     * the last one. */
     bool (*is_given_up)(void *ctx, uint32_t segment);
     /* Rows of the segment chose an expert that cannot be read, or gave a value that is not finite.
+     * That an expert is damaged may be known when the next layer has begun; nobody was shown
+     * anything that came of it.
      * From here on is_given_up must return true for it. The other segments go on. May be called
      * again for the same segment. */
     void (*fault)(void *ctx, uint32_t segment, const struct batch_fault *fault);

@@ -13,6 +13,7 @@ void *arena_new(struct arena *arena, size_t bytes, struct fm_error *err)
 {
     const size_t need = (size_t)mem_round_up(bytes > 0 ? bytes : 1, 16);
     if (arena->total + need > arena->limit || need < bytes) {
+        arena->is_full = true;
         (void)err_set(err, FM_ERR_FORMAT, "it takes more than %llu bytes of memory",
                       (unsigned long long)arena->limit);
         return NULL;

@@ -19,6 +19,7 @@ struct arena {
     struct arena_chunk *chunks;
     size_t used, capacity; /* of the newest chunk */
     uint64_t total, limit;
+    bool is_full; /* the limit has refused something */
 };
 
 /* Zeroed; NULL with err set. */

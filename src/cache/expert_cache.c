@@ -124,20 +124,28 @@ static void keep_guess(struct expert_cache *cache, uint32_t i)
     release(cache, i);
 }
 
-/* A slot that was handed out before its checksum was known. A damaged one waits to be reported. */
+/* A slot whose expert nobody uses any more; a damaged one is not kept. */
+static void let_go(struct expert_cache *cache, uint32_t i)
+{
+    if (cache->slots[i].state == SLOT_READY)
+        release(cache, i);
+    else
+        cache_make_empty(cache, i);
+}
+
+/* A slot that was handed out before its checksum was known. */
 static void end_check(struct expert_cache *cache, uint32_t i)
 {
+    struct plan *plan = &cache->plan;
     struct slot *slot = &cache->slots[i];
     slot->is_unverified = false;
-    cache->plan.n_unverified--;
-    if (slot->state == SLOT_FAILED) {
-        slot->next = cache->plan.first_damaged;
-        cache->plan.first_damaged = i;
-        return;
-    }
-    cache->idle_reads[cache->n_idle_reads++] = slot->read;
+    plan->n_unverified--;
+    if (slot->state == SLOT_READY)
+        cache->idle_reads[cache->n_idle_reads++] = slot->read;
+    else
+        plan->damage[plan->n_damaged++] = (struct damage){slot->plan_index, slot->read};
     if (!slot->is_current)
-        release(cache, i);
+        let_go(cache, i);
 }
 
 /* With the lock held; whether it is still to be verified. */
@@ -287,12 +295,11 @@ void expert_cache_begin(struct expert_cache *cache, uint32_t layer, uint32_t n_t
 {
     struct plan *plan = &cache->plan;
     assert(!plan->is_open && n <= cache->n_experts);
-    assert(plan->n_unverified == 0 && plan->first_damaged == NO_SLOT);
+    assert(plan->n_unverified == 0 && plan->n_damaged == 0);
     collect_guesses(cache);
     uint32_t *hit_slots = plan->hit_slots, *missing = plan->missing;
     *plan = (struct plan){.is_open = true, .layer = layer, .uses = uses, .hit_slots = hit_slots,
-                          .missing = missing, .current = plan->current,
-                          .first_damaged = NO_SLOT};
+                          .missing = missing, .current = plan->current};
     for (uint32_t i = 0; n_tokens == 1 && i < n; i++)
         if (uses[i].n_uses > 0)
             ghosts_count(&cache->ghosts, layer, uses[i].expert);
@@ -324,8 +331,8 @@ static void release_current(struct expert_cache *cache)
     for (uint32_t i = 0; i < plan->n_current; i++) {
         struct slot *slot = &cache->slots[plan->current[i]];
         slot->is_current = false;
-        if (!slot->is_unverified && slot->state == SLOT_READY)
-            release(cache, plan->current[i]);
+        if (!slot->is_unverified)
+            let_go(cache, plan->current[i]);
     }
     plan->n_current = 0;
 }
@@ -365,14 +372,10 @@ static int take_outcome(struct expert_cache *cache, uint32_t i, struct expert_it
 /* One of the experts that were handed out and turned out to be damaged. */
 static int report_damaged(struct expert_cache *cache, uint32_t *index, struct fm_error *err)
 {
-    const uint32_t i = cache->plan.first_damaged;
-    const struct slot *slot = &cache->slots[i];
-    cache->plan.first_damaged = slot->next;
-    *index = slot->plan_index;
-    int rc = expert_store_explain(cache->store, &cache->reads[slot->read], err);
-    cache->idle_reads[cache->n_idle_reads++] = slot->read;
-    cache_make_empty(cache, i);
-    return rc;
+    const struct damage *damage = &cache->plan.damage[--cache->plan.n_damaged];
+    *index = damage->plan_index;
+    cache->idle_reads[cache->n_idle_reads++] = damage->read;
+    return expert_store_explain(cache->store, &cache->reads[damage->read], err);
 }
 
 int expert_cache_next(struct expert_cache *cache, bool polls, struct expert_item *items,
@@ -382,7 +385,7 @@ int expert_cache_next(struct expert_cache *cache, bool polls, struct expert_item
     assert(plan->is_open && most > 0);
     *n = 0;
     release_current(cache);
-    if (plan->first_damaged != NO_SLOT)
+    if (plan->n_damaged > 0)
         return report_damaged(cache, &items[0].index, err);
     start_reads(cache);
     while (*n < most && plan->next_hit < plan->n_hits)
@@ -390,9 +393,9 @@ int expert_cache_next(struct expert_cache *cache, bool polls, struct expert_item
     while (*n < most && (plan->n_in_flight > 0 || plan->next_missing < plan->n_missing)) {
         const bool waits = !polls && *n == 0;
         if (plan->n_in_flight == 0 && waits) {
-            wait_for_other(cache); /* others have all the slots: one of them becomes a victim */
-            if (plan->first_damaged != NO_SLOT)
+            if (plan->n_damaged > 0)
                 return report_damaged(cache, &items[0].index, err);
+            wait_for_other(cache); /* others have all the slots: one of them becomes a victim */
             start_reads(cache);
             continue;
         }
@@ -415,12 +418,8 @@ void expert_cache_end(struct expert_cache *cache)
         release(cache, plan->hit_slots[plan->next_hit++]);
     while (plan->n_in_flight > 0) {
         const uint32_t i = take_landed(cache, false);
-        if (cache->slots[i].is_unverified)
-            continue;
-        if (cache->slots[i].state == SLOT_FAILED)
-            cache_make_empty(cache, i);
-        else
-            release(cache, i);
+        if (!cache->slots[i].is_unverified)
+            let_go(cache, i);
     }
     plan->is_open = false;
 }
@@ -430,7 +429,7 @@ int expert_cache_verify(struct expert_cache *cache, uint32_t *index, struct fm_e
     assert(!cache->plan.is_open);
     while (cache->plan.n_unverified > 0)
         wait_for_other(cache);
-    return cache->plan.first_damaged != NO_SLOT ? report_damaged(cache, index, err) : 0;
+    return cache->plan.n_damaged > 0 ? report_damaged(cache, index, err) : 0;
 }
 
 void expert_cache_resident(struct expert_cache *cache, uint32_t layer, bool *resident)
@@ -590,7 +589,6 @@ static int allocate(struct expert_cache *cache, struct fm_error *err)
 static void fill_lists(struct expert_cache *cache)
 {
     cache->first_landed = cache->last_landed = NO_SLOT;
-    cache->plan.first_damaged = NO_SLOT;
     for (uint32_t i = 0; i < cache->n_slots; i++)
         cache->slots[i].next = i + 1 < cache->n_slots ? i + 1 : NO_SLOT; /* all are empty */
     for (uint32_t i = 0; i < READS_NEEDED; i++)

@@ -69,10 +69,10 @@ int expert_cache_next(struct expert_cache *cache, bool polls, struct expert_item
 /* Always called after begin, also when experts are left; waits for its reads still under way. */
 void expert_cache_end(struct expert_cache *cache);
 
-/* Always called after end and before the next begin; what was computed since may go on meanwhile.
- * Waits until the checksums of all experts that were handed out are known. 0 when they are right;
- * a negative code for one that is not, whose index into the uses given to begin is *index: then
- * there may be more, and it is called again. */
+/* Waits until the checksums of all experts that were handed out are known. Always called after end
+ * and before the next begin; meanwhile the caller may compute with the results. 0 when all are
+ * right; a negative code for one that is not, whose index into the uses given to begin is *index:
+ * then there may be more, and it is called again. */
 int expert_cache_verify(struct expert_cache *cache, uint32_t *index, struct fm_error *err);
 
 /* ---- guesses --------------------------------------------------------------------------------- */

@@ -39,8 +39,13 @@ struct slot {
     bool is_ahead;   /* while queued: among the guesses */
     uint32_t layer, expert;
     uint32_t plan_index; /* while wanted or pinned; while queued its place there */
-    uint32_t next;       /* in the list of landed slots, of damaged ones or of empty ones */
+    uint32_t next;       /* in the list of landed slots, or of empty ones */
     uint32_t read;       /* while it is being read */
+};
+
+/* An expert that was handed out and turned out to be damaged, and the read that tells how. */
+struct damage {
+    uint32_t plan_index, read;
 };
 
 /* The plan in progress. */
@@ -53,8 +58,10 @@ struct plan {
     uint32_t *missing; /* [n_missing]: indices into uses */
     uint32_t n_missing, next_missing;
     uint32_t n_in_flight;
-    uint32_t n_unverified; /* these two also when the plan is closed, until it is verified */
-    uint32_t first_damaged;
+    /* Also when the plan is closed, until it is verified. */
+    uint32_t n_unverified;
+    struct damage damage[READS_NEEDED];
+    uint32_t n_damaged; /* not yet reported */
     uint32_t *current; /* [n_current]: the slots handed out last */
     uint32_t n_current;
 };

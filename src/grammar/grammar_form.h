@@ -32,6 +32,7 @@ struct grammar_form {
     bool is_one_call; /* no second call */
     /* The prompt ends with the first line above, and the answer is the second one alone. */
     bool is_opened;
+    bool *blames_tools; /* NULL, or becomes true where opening fails for a tool's schema */
 };
 
 #ifdef __cplusplus

@@ -461,13 +461,15 @@ static int compile_text(struct schema *s, const char *text, size_t bytes, uint32
 
 /* ---- calls ---------------------------------------------------------------------------------- */
 
+/* `is_limit`: a limit was met that all tools share. */
 static int refuse_tool(struct fm_error *err, const struct grammar_tool *tool, int rc,
-                       const char *why)
+                       const char *why, bool is_limit)
 {
     static const char prefix[] = "the schema: ";
     const size_t n = sizeof prefix - 1;
-    return err_set(err, rc == FM_ERR_NOMEM ? rc : FM_ERR_ARG, "the schema of tool '%.60s': %s",
-                   tool->name, strncmp(why, prefix, n) == 0 ? why + n : why);
+    return err_set(err, rc == FM_ERR_NOMEM ? rc : FM_ERR_ARG, "the schema of tool '%.60s': %s%s",
+                   tool->name, strncmp(why, prefix, n) == 0 ? why + n : why,
+                   is_limit ? " (all tools together may have no more)" : "");
 }
 
 /* The arguments of one tool: what its schema allows of objects. */
@@ -485,10 +487,12 @@ static int compile_arguments(struct schema *s, const struct grammar_tool *tool, 
     uint32_t *rules = schema_new(s, (rc == 0 ? p->values[whole].n + 1 : 1) * sizeof *rules, &rc);
     s->err = err;
     if (rc != 0) { /* this tool takes any object */
+        const bool is_full = s->arena.is_full; /* by its limit: there is memory */
+        const bool is_limit = is_full || p->n_values == SCHEMA_VALUES || s->maker.fuel == 0;
         p->n_rules = n_rules;
         p->n_values = n_values;
-        if (rc == FM_ERR_NOMEM || tool->is_strict)
-            return refuse_tool(err, tool, rc, why.text);
+        if ((rc == FM_ERR_NOMEM && !is_full) || tool->is_strict)
+            return refuse_tool(err, tool, is_full ? FM_ERR_ARG : rc, why.text, is_limit);
         return 0;
     }
     uint32_t n = 0;
@@ -532,7 +536,7 @@ static int finish_calls(struct schema *s, const struct grammar_form *form, uint3
     for (size_t i = 0; i < form->n_tools; i++)
         if (p->values[tools[i].value].height > GRAMMAR_DEPTH) {
             if (form->tools[i].is_strict)
-                return refuse_tool(s->err, &form->tools[i], FM_ERR_ARG, "no object fits it");
+                return refuse_tool(s->err, &form->tools[i], FM_ERR_ARG, "no object fits it", false);
             tools[i].value = any; /* nothing fits its schema */
         }
     struct rule rule = {.kind = RULE_OBJECT, .max = RULE_NONE, .properties = tools,
@@ -571,13 +575,19 @@ static int compile_form(struct schema *s, const struct grammar_form *form)
     for (size_t i = n_rules; i < p->n_rules; i++)
         p->rules[i].is_tight = true;
     const uint64_t fuel = s->maker.fuel;
-    if (rc == 0 && form->n_tools > 0)
+    s->is_in_tools = rc == 0 && form->n_tools > 0;
+    if (s->is_in_tools)
         rc = compile_tools(s, form, any, &tools);
     if (s->maker.fuel < fuel / 4)
         s->maker.fuel = fuel / 4; /* tools that took too much are any objects, and it goes on */
-    if (rc == 0)
-        rc = schema_finish(s);
-    return rc == 0 && form->n_tools > 0 ? finish_calls(s, form, any, tools) : rc;
+    if (rc != 0)
+        return rc;
+    s->is_in_tools = form->schema == NULL;
+    rc = schema_finish(s);
+    if (rc != 0 || form->n_tools == 0)
+        return rc;
+    s->is_in_tools = true;
+    return finish_calls(s, form, any, tools);
 }
 
 int schema_compile_form(const struct grammar_form *form, struct grammar_program **out,
@@ -599,12 +609,16 @@ int schema_compile_form(const struct grammar_form *form, struct grammar_program 
         rc = schema_keep(&s);
     arena_clear(&s.arena);
     if (rc != 0) {
-        grammar_program_free(p);
         /* The limit of the arena is the schema's fault. */
+        const bool is_full = rc == FM_ERR_NOMEM && (s.arena.is_full || p->arena.is_full);
+        grammar_program_free(p);
         const bool has_name = strncmp(err->text, "the schema", 10) == 0;
-        const int code = err->code == FM_ERR_FORMAT ? FM_ERR_ARG : rc;
+        const int code = err->code == FM_ERR_FORMAT || is_full ? FM_ERR_ARG : rc;
         err->code = code;
-        return has_name || code != FM_ERR_ARG ? code : err_wrap(err, code, "the schema");
+        const char *whose = s.is_in_tools ? "the schemas of the tools" : "the schema";
+        if (form->blames_tools != NULL)
+            *form->blames_tools = s.is_in_tools;
+        return has_name || code != FM_ERR_ARG ? code : err_wrap(err, code, "%s", whose);
     }
     *out = p;
     return 0;

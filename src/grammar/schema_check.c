@@ -23,7 +23,7 @@
 #define HEX4 "[0-9A-Fa-f]{1,4}"
 #define URI_CHAR "([A-Za-z0-9._~!$&'()*+,;=:@/-]|%[0-9A-Fa-f]{2})"
 
-static const char *const formats[][2] = {
+static const char *const formats[SCHEMA_FORMATS][2] = {
     {"date", "^" DATE "$"},
     {"time", "^" TIME "$"},
     {"date-time", "^" DATE "T" TIME "$"},
@@ -40,27 +40,37 @@ static const char *const formats[][2] = {
             "*)?|[A-Za-z0-9]" URI_CHAR "*)(\\?" URI_CHAR "*)?(#" URI_CHAR "*)?$"},
 };
 
+static size_t format_named(const char *name)
+{
+    size_t i = 0;
+    while (i < SCHEMA_FORMATS && strcmp(formats[i][0], name) != 0)
+        i++;
+    return i;
+}
+
 const char *schema_format(const char *name)
 {
-    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++)
-        if (strcmp(formats[i][0], name) == 0)
-            return formats[i][1];
-    return NULL;
+    const size_t i = format_named(name);
+    return i < SCHEMA_FORMATS ? formats[i][1] : NULL;
 }
 
 int schema_pattern(struct schema *s, const struct json_node *keyword, bool is_format,
                    const struct dfa **out)
 {
-    *out = s->patterns[keyword->id];
+    const size_t format = is_format ? format_named(keyword->text) : 0;
+    *out = NULL;
+    if (format == SCHEMA_FORMATS)
+        return 0;
+    const struct dfa **known = is_format ? &s->formats[format] : &s->patterns[keyword->id];
     const bool is_name = keyword->kind != JSON_IS_STRING; /* of patternProperties */
-    const char *text = is_format ? schema_format(keyword->text)
-                       : is_name ? keyword->key : keyword->text;
-    if (*out != NULL || text == NULL)
+    const char *text = is_format ? formats[format][1] : is_name ? keyword->key : keyword->text;
+    *out = *known;
+    if (*out != NULL)
         return 0;
     const size_t bytes = is_format ? strlen(text) : is_name ? keyword->key_bytes
                                                             : keyword->text_bytes;
     const int rc = regex_compile(&s->maker, text, bytes, out, s->err);
-    s->patterns[keyword->id] = *out;
+    *known = *out;
     return schema_blame(s, keyword->parent, keyword->key, rc);
 }
 

@@ -10,6 +10,7 @@ extern "C" {
 #endif
 
 #define SCHEMA_SET 64u /* schemas that hold together for one value */
+#define SCHEMA_FORMATS 10u
 
 enum { DONE_ANY_OF = 1, DONE_ONE_OF = 2, IS_LITERAL = 4 };
 
@@ -37,11 +38,13 @@ struct schema {
     const struct json_node *root;
     uint32_t n_nodes;
     uint8_t *marks;             /* [n_nodes] what was checked: MARK_* */
-    const struct dfa **patterns; /* [n_nodes] of 'pattern' and 'format' keywords */
+    const struct dfa **patterns; /* [n_nodes] of 'pattern' keywords */
+    const struct dfa *formats[SCHEMA_FORMATS]; /* of 'format', shared by all documents */
     const struct json_node **targets; /* [n_nodes] of schemas with '$ref', once MARK_TARGET */
     struct known_set **table;
     struct known_set *first_new, *last_new; /* not compiled yet */
     size_t rules_capacity, values_capacity;
+    bool is_in_tools; /* what fails is a tool's */
     struct fm_error *err;
 };
 

@@ -25,6 +25,11 @@ static const struct keyword {
     {"prefixItems", SCHEMAS}, {"properties", SCHEMA_MAP}, {"propertyNames", SCHEMA},
     {"readOnly", NOTE}, {"required", NAMES}, {"title", NOTE}, {"type", TYPES},
     {"uniqueItems", FLAG}, {"writeOnly", NOTE},
+    /* of OpenAPI and of editors */
+    {"defaultSnippets", NOTE}, {"deprecationMessage", NOTE}, {"discriminator", NOTE},
+    {"enumDescriptions", NOTE}, {"enumNames", NOTE}, {"errorMessage", NOTE}, {"example", NOTE},
+    {"externalDocs", NOTE}, {"markdownDescription", NOTE}, {"markdownEnumDescriptions", NOTE},
+    {"patternErrorMessage", NOTE}, {"xml", NOTE},
 };
 
 int schema_refuse(struct schema *s, const struct json_node *schema, const char *keyword,
@@ -170,6 +175,8 @@ static int vet_keyword(struct schema *s, const struct json_node *schema,
             return schema_refuse(s, schema, "$id", "a schema inside a schema is not followed");
         return 0;
     }
+    if (i == n && strncmp(node->key, "x-", 2) == 0)
+        return 0; /* an extension, which asks for nothing */
     if (i == n)
         return schema_refuse(s, schema, node->key, "it is not enforced, or not known");
     const char *why = misfit(node, keywords[i].expects);

@@ -168,6 +168,11 @@ int api_add_prompt(struct api_call *call, struct job_spec *spec, int32_t *ids, s
 
 /* ---- calls -------------------------------------------------------------------------------- */
 
+static uint64_t json_bytes(const json_t *value)
+{
+    return value != NULL ? json_dumpb(value, NULL, 0, JSON_COMPACT | JSON_ENCODE_ANY) : 0;
+}
+
 int api_call_read(struct api_call *call, const struct api *api, const struct api_context *context,
                   const json_t *body, const struct text_buffer *text, struct job_spec *spec)
 {
@@ -190,6 +195,7 @@ int api_call_read(struct api_call *call, const struct api *api, const struct api
         spec->n_most = context->n_answer;
     if (rc == 0) {
         call->n_choices = spec->n_prompts * spec->n_choices;
+        call->echo_bytes = json_bytes(call->request) + call->n_choices * json_bytes(call->echo);
         call->choices = mem_new(call->n_choices, sizeof *call->choices, "the answers", NULL);
         if (call->choices == NULL)
             rc = api_fail(&call->error, API_INTERNAL, NULL, "no memory for the answers");
@@ -269,7 +275,8 @@ static bool collect(struct api_call *call, const struct job_event *event)
     }
 }
 
-/* Of a text: a JSON value, its JSON in a buffer that doubles, and the answer. */
+/* Of a text: a JSON value, its JSON in a buffer that doubles, and the answer. What is repeated of
+ * the request is a value already, or becomes one. */
 #define WHOLE_FACTOR 6
 /* A token with its alternatives as JSON values, their text, and what is being sent. */
 #define LOGPROBS_BYTES (96u << 10)
@@ -283,7 +290,7 @@ uint64_t api_whole_bytes(const struct api_call *call)
         for (size_t k = 0; k < c->n_calls; k++)
             n += c->calls[k].arguments.n;
     }
-    return WHOLE_FACTOR * n + (call->has_logprobs ? LOGPROBS_BYTES : 0);
+    return WHOLE_FACTOR * (n + call->echo_bytes) + (call->has_logprobs ? LOGPROBS_BYTES : 0);
 }
 
 bool api_call_take(struct api_call *call, const struct job_event *event)

@@ -78,6 +78,7 @@ struct api_call {
     char model[128]; /* as it was asked for */
     bool wants_usage, wants_progress, has_logprobs;
     json_t *echo;      /* completions: the prompts' text before the answers; NULL: none */
+    uint64_t echo_bytes; /* JSON of what the whole answer repeats of its request */
     json_t *request;   /* responses: what is repeated in the answer */
     json_t *items;     /* responses: the items that a stream has closed */
     size_t text_at;    /* responses: where in the answer's text the open item begins */

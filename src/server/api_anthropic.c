@@ -140,8 +140,7 @@ static int read_tools(const struct fields *f, struct conversation *c)
                                   schema) != 0)
             return no_memory(f->error);
         (void)snprintf(path, sizeof path, "tools[%zu]", i);
-        if (conversation_note_strict(c, name, json_object_get(tool, "strict"), path,
-                                     f->error) != 0)
+        if (conversation_note_strict(c, json_object_get(tool, "strict"), path, f->error) != 0)
             return -1;
     }
     return 0;

@@ -87,7 +87,7 @@ static int read_tools(const struct fields *f, struct conversation *c)
                                    json_string_value(json_object_get(function, "description")),
                                    json_object_get(function, "parameters"));
         (void)snprintf(path, sizeof path, "tools[%zu].function", i);
-        if (rc == 0 && conversation_note_strict(c, name, json_object_get(function, "strict"), path,
+        if (rc == 0 && conversation_note_strict(c, json_object_get(function, "strict"), path,
                                                 f->error) != 0)
             return -1;
     }

@@ -154,7 +154,7 @@ static int read_tools(const json_t *tools, struct conversation *c, struct api_er
                                        json_object_get(tool, "parameters")) != 0)
             rc = no_memory(error);
         else if (type != NULL && strcmp(type, "function") == 0)
-            rc = conversation_note_strict(c, name, json_object_get(tool, "strict"), path, error);
+            rc = conversation_note_strict(c, json_object_get(tool, "strict"), path, error);
         if (rc != 0)
             return rc;
     }

@@ -6,7 +6,6 @@
 #include "server/fields.h"
 #include "server/text_json.h"
 #include "session/grammar_calls.h"
-#include "grammar/schema.h"
 
 #define PATH_PARTS 5
 #define ONLY_JSON "is not supported: answers can be held to a JSON schema, by 'response_format'"
@@ -237,7 +236,7 @@ static bool tools_fill(struct tools *t, const struct conversation *c)
         is_good = text_add_json(&t->text, json_object_get(function, "parameters"));
         t->at[t->n++] = (struct grammar_tool){
             .name = name, .schema_bytes = t->text.n - begin,
-            .is_strict = json_object_get(c->strict, name) != NULL};
+            .is_strict = json_is_true(json_array_get(c->strict, i))};
     }
     const char *at = text_buffer_text(&t->text); /* it moves no more */
     for (size_t i = 0; is_good && i < t->n; i++) {
@@ -264,27 +263,6 @@ static int check_names(struct api_call *call, const struct tools *t)
     return 0;
 }
 
-/* Refuses strict tools that cannot be held to their schemas. Calls that need not come are held to
- * none, and what is refused does not depend on that. */
-static int check_strict(struct api_call *call, const struct tools *t)
-{
-    struct fm_error err = {0};
-    struct grammar_program *program = NULL;
-    struct grammar_form form = {0};
-    struct grammar_tool *strict = mem_new(t->n + 1, sizeof *strict, "the tools", NULL);
-    if (strict == NULL)
-        return no_memory(call);
-    form.tools = strict;
-    for (size_t i = 0; i < t->n; i++)
-        if (t->at[i].is_strict)
-            strict[form.n_tools++] = t->at[i];
-    const int rc = form.n_tools > 0 ? schema_compile_form(&form, &program, &err) : 0;
-    grammar_program_free(program);
-    mem_free(strict);
-    return rc == 0 ? 0 : api_fail(&call->error, api_fault_of(rc), "tools", "'tools': %s; change "
-                                  "it, or leave out 'strict'", err.text);
-}
-
 /* Some token can begin the answer. */
 static int check_bias(struct api_call *call, const struct job_spec *spec, const char *name)
 {
@@ -308,22 +286,36 @@ static int check_bias(struct api_call *call, const struct job_spec *spec, const 
                                      "every token that '%s' allows at the beginning", name);
 }
 
-static int open_form(struct api_call *call, const struct grammar_form *form, const char *name,
+static bool has_strict(const struct grammar_form *form)
+{
+    bool found = false;
+    for (size_t i = 0; i < form->n_tools; i++)
+        found = found || form->tools[i].is_strict;
+    return found;
+}
+
+/* `name` is the field that asks for the form. Where a tool's schema is to blame, the error names
+ * 'tools' instead. */
+static int open_form(struct api_call *call, struct grammar_form form, const char *name,
                      struct job_spec *spec)
 {
     struct fm_error err = {0};
-    const int rc = fm_grammar_open_form(call->context->model, form, &spec->grammar, &err);
-    if (rc != 0)
-        return api_fail(&call->error, api_fault_of(rc), name, "'%s': %s", name, err.text);
-    return check_bias(call, spec, name);
+    bool blames_tools = false;
+    form.blames_tools = &blames_tools;
+    const int rc = fm_grammar_open_form(call->context->model, &form, &spec->grammar, &err);
+    if (rc == 0)
+        return check_bias(call, spec, name);
+    const char *blamed = blames_tools ? "tools" : name;
+    return api_fail(&call->error, api_fault_of(rc), blamed, "'%s': %s%s", blamed, err.text,
+                    blames_tools && rc == FM_ERR_ARG && has_strict(&form)
+                        ? "; change it, or leave out 'strict'" : "");
 }
 
 int constrain_answer(const struct conversation *c, struct api_call *call, struct job_spec *spec)
 {
-    struct tools tools = {0};
-    const bool has_schema = call->schema_field[0] != '\0';
-    if (!has_schema && (c == NULL || c->strict == NULL))
-        return 0;
+    struct tools tools;
+    if (call->schema_field[0] == '\0')
+        return 0; /* calls that need not come are held to no schema */
     int rc = tools_fill(&tools, c) ? 0 : no_memory(call);
     const struct grammar_form form = {.schema = text_buffer_text(&call->schema),
                                       .schema_bytes = call->schema.n, .tools = tools.at,
@@ -332,9 +324,7 @@ int constrain_answer(const struct conversation *c, struct api_call *call, struct
     if (rc == 0)
         rc = check_names(call, &tools);
     if (rc == 0)
-        rc = check_strict(call, &tools);
-    if (rc == 0 && has_schema)
-        rc = open_form(call, &form, call->schema_field, spec);
+        rc = open_form(call, form, call->schema_field, spec);
     tools_clear(&tools);
     return rc;
 }
@@ -379,9 +369,7 @@ int constrain_call(const struct conversation *c, struct api_call *call, struct j
     if (rc == 0)
         rc = check_names(call, &tools);
     if (rc == 0)
-        rc = check_strict(call, &tools);
-    if (rc == 0)
-        rc = open_form(call, &form, "tools", spec);
+        rc = open_form(call, form, "tools", spec);
     tools_clear(&tools);
     return rc == 0 ? open_call(call, spec, ids, n_ids) : rc;
 }

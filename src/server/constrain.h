@@ -21,9 +21,9 @@ int constrain_format(struct api_call *call, const json_t *format, const char *na
  * some that other endpoints have not. */
 int constrain_fields(struct api_call *call, const struct fields *f, bool is_completions);
 
-/* Opens the grammar of the schema that the call keeps, if any, and refuses strict tools whose
- * schemas cannot be enforced. With tools (`c` may be NULL) the
- * answer may be calls of them instead. */
+/* Opens the grammar of the schema that the call keeps, if any. With tools (`c` may be NULL) the
+ * answer may be calls of them instead, held to their schemas. Without a schema nothing is held to
+ * anything, so nothing is refused. */
 int constrain_answer(const struct conversation *c, struct api_call *call, struct job_spec *spec);
 /* One of the conversation's tools, or the one it names, has to be called: opens the call behind the
  * prompt, whose ids may be moved, and holds the answer to name and arguments. */

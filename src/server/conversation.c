@@ -61,8 +61,8 @@ static const char *function_name(const json_t *from)
  * their product. -1: no memory, or the lease is over. */
 static int keep_allowed(struct conversation *c, const json_t *list)
 {
-    json_t *names = json_object(), *kept = json_array();
-    int rc = names != NULL && kept != NULL ? 0 : -1;
+    json_t *names = json_object(), *kept = json_array(), *strict = json_array();
+    int rc = names != NULL && kept != NULL && strict != NULL ? 0 : -1;
     for (size_t i = 0; rc == 0 && i < json_array_size(list); i++) {
         const char *name = function_name(json_array_get(list, i));
         rc = mem_lease_is_over() ? -1 : 0;
@@ -72,26 +72,29 @@ static int keep_allowed(struct conversation *c, const json_t *list)
     for (size_t i = 0; rc == 0 && i < json_array_size(c->tools); i++) {
         json_t *tool = json_array_get(c->tools, i);
         rc = mem_lease_is_over() ? -1 : 0;
-        if (rc == 0 && json_object_get(names, function_name(tool)) != NULL)
-            rc = json_array_append(kept, tool);
+        if (rc != 0 || json_object_get(names, function_name(tool)) == NULL)
+            continue;
+        rc = json_array_append(kept, tool);
+        if (rc == 0)
+            rc = json_array_append(strict, json_array_get(c->strict, i));
     }
     json_decref(names);
     json_decref(c->tools);
     c->tools = json_array_size(kept) > 0 ? json_incref(kept) : NULL;
     json_decref(kept);
+    json_decref(c->strict);
+    c->strict = strict;
     return rc;
 }
 
-int conversation_note_strict(struct conversation *c, const char *name, const json_t *strict,
-                             const char *path, struct api_error *error)
+int conversation_note_strict(struct conversation *c, const json_t *strict, const char *path,
+                             struct api_error *error)
 {
     if (strict != NULL && !json_is_null(strict) && !json_is_boolean(strict))
         return api_fail(error, API_BAD, "tools", "'%s.strict' must be true or false", path);
-    if (!json_is_true(strict))
-        return 0;
     if (c->strict == NULL)
-        c->strict = json_object();
-    return json_object_set_new(c->strict, name, json_true()) == 0
+        c->strict = json_array();
+    return json_array_append_new(c->strict, json_boolean(json_is_true(strict))) == 0
                ? 0 : api_fail(error, API_INTERNAL, NULL, "no memory for the tools");
 }
 

@@ -21,7 +21,7 @@ struct conversation {
     struct text_buffer system; /* joined, until another message comes */
     bool has_system;
     json_t *tools;     /* [{type: function, function: {...}}]; NULL: none */
-    json_t *strict;    /* {name: true} of those that say 'strict'; NULL: none */
+    json_t *strict;    /* whether each of them says 'strict'; NULL: none */
     json_t *variables; /* of the template; NULL: none */
     bool is_forced;    /* a tool has to be called: */
     const char *forced_name; /* this one, borrowed from the request; NULL: any */
@@ -46,9 +46,10 @@ int turn_add_call(struct turn *turn, const char *id, const char *name, const jso
 /* A tool that may be called. `schema` may be NULL. */
 int conversation_add_tool(struct conversation *c, const char *name, const char *description,
                           const json_t *schema);
-/* Notes the tool's 'strict', which is NULL where it has none; `path` is where the tool stands. */
-int conversation_note_strict(struct conversation *c, const char *name, const json_t *strict,
-                             const char *path, struct api_error *error);
+/* Notes 'strict' of the tool that was added last, NULL where it has none; `path` is where the tool
+ * stands. Called once for each tool. */
+int conversation_note_strict(struct conversation *c, const json_t *strict, const char *path,
+                             struct api_error *error);
 int conversation_set(struct conversation *c, const char *variable, json_t *value); /* takes it */
 /* OpenAI's tool_choice and parallel_tool_calls, and the tools by `read`, unless there shall be
  * none. */

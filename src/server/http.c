@@ -135,6 +135,26 @@ static uint64_t session_key(const struct request *r)
     return 0;
 }
 
+/* What a large request reserves for the text of its answer. A small one may use what is kept free
+ * for answers, as it grows (base/lease.h). */
+#define ANSWER_BYTES (64u << 10)
+
+/* Takes what the end of a whole answer needs, before anything is computed. False: r->error. */
+static bool reserve_answer(struct request *r)
+{
+    const uint64_t bytes = api_whole_bytes(&r->call);
+    const bool is_large = r->lease.used + (int64_t)bytes > (int64_t)MEM_LEASE_SMALL;
+    r->lease.is_answered = true;
+    if (r->call.is_stream)
+        return true;
+    mem_lease_enter(&r->lease);
+    const bool is_good = mem_lease_reserve(bytes + (is_large ? ANSWER_BYTES : 0));
+    mem_lease_leave();
+    if (!is_good)
+        (void)http_refuse_memory(&r->lease, &r->error);
+    return is_good;
+}
+
 static enum MHD_Result begin_call(struct request *r)
 {
     struct fm_error err = {0};
@@ -143,6 +163,10 @@ static enum MHD_Result begin_call(struct request *r)
     if (!r->has_call || r->error.fault != API_GOOD)
         return result;
     r->call.out = &r->out;
+    if (!reserve_answer(r)) {
+        job_spec_clear(&spec);
+        return reply_error(r);
+    }
     const uint64_t key = session_key(r);
     spec.key = key != 0 ? key : spec.key;
     spec.owner = r->owner;
@@ -151,7 +175,6 @@ static enum MHD_Result begin_call(struct request *r)
         (void)api_fail(&r->error, api_fault_of(rc), NULL, "%s", err.text);
         return reply_error(r);
     }
-    r->lease.is_answered = true;
     r->written_ns = plat_now_ns();
     if (r->call.is_stream) /* something to send at once, so that the headers are */
         return text_add_string(&r->out, ": queued\n\n") ? reply_stream(r) : MHD_NO;

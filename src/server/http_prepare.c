@@ -81,6 +81,19 @@ static void read_body(struct request_task *t)
     json_decref(body);
 }
 
+/* Says so where it was the schemas of the tools that took the memory. */
+static void refuse_memory(struct request_task *t)
+{
+    const bool is_of_tools = strcmp(t->error.param, "tools") == 0;
+    (void)http_refuse_memory(&t->base.lease, &t->error);
+    if (!is_of_tools)
+        return;
+    const struct api_error whole = t->error;
+    t->error = (struct api_error){0};
+    (void)api_fail(&t->error, whole.fault, "tools", "the schema of 'tools' cannot be compiled: %s",
+                   whole.text);
+}
+
 static void run_task(struct prepare_task *base)
 {
     struct request_task *t = (struct request_task *)base;
@@ -88,7 +101,7 @@ static void run_task(struct prepare_task *base)
     text_buffer_clear(&t->body);
     /* A part that found no memory may have been left out: the request has failed in any case. */
     if (base->lease.wanted > 0)
-        (void)http_refuse_memory(&base->lease, &t->error);
+        refuse_memory(t);
     else if (mem_lease_is_over()) {
         t->error = (struct api_error){0};
         (void)api_fail(&t->error, API_SHUTDOWN, NULL, "the server is shutting down");

@@ -265,7 +265,7 @@ int fm_answer_finish(struct fm_answer *a, struct fm_error *err)
         stop_match_finish(a->stop, &text, &bytes);
         rc = push_parts(a, text, bytes, err);
     }
-    if (rc == 0 && a->o.tail != NULL && !is_cut && a->found < 0)
+    if (rc == 0 && a->o.tail != NULL && !is_cut)
         rc = push_parts(a, a->o.tail, strlen(a->o.tail), err);
     if (rc == 0 && a->parts != NULL)
         rc = is_cut ? message_cut(a->parts, err) : message_finish(a->parts, err);
@@ -361,8 +361,9 @@ int answer_open_tools(const struct fm_model *model, const struct fm_answer_optio
         rc = open_sampler(a, err);
     if (rc == 0)
         rc = fm_decoder_open(model, &a->decoder, err);
+    const unsigned n_stops = a->o.lead != NULL ? 0 : a->o.n_stops; /* a forced call is no text */
     if (rc == 0)
-        rc = stop_match_open(a->o.stops, a->o.n_stops, &a->stop, err);
+        rc = stop_match_open(a->o.stops, n_stops, &a->stop, err);
     if (rc == 0 && a->o.is_chat)
         rc = open_parts(a, tools, err);
     if (rc == 0 && a->o.lead != NULL)

@@ -295,6 +295,12 @@ static void test_forced_call(void **state)
                         "call 0 get A[{}]end[<tool_call>\n{\"name\": \"get\", \"arguments\": {}}\n"
                         "</tool_call>] FIN call");
     assert_int_equal(r.n_calls, 1);
+    static const char *const stops[] = {"name", "}"}; /* there is no text for them to end */
+    how.stops = stops;
+    how.n_stops = 2;
+    (void)answer_of(how, "{\"name\": \"get\", \"arguments\": {}}\1", &r);
+    assert_non_null(strstr(r.text, "call 0 get A[{}]end["));
+    assert_non_null(strstr(r.text, " FIN call"));
     how.max_tokens = 4;
     (void)answer_of(how, "{\"name\": \"get\", \"arguments\": {}}\1", &r);
     assert_string_equal(r.text, " FIN length");

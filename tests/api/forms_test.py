@@ -4,7 +4,6 @@ change the form of the answer, and texts that have no such character.
 
 usage: forms_test.py PROGRAM [PART...]
 """
-import copy
 import json
 import re
 import sys
@@ -291,60 +290,6 @@ class Names(Forms):
             self.assertEqual(calls[0][1][:1], "{", answer)
 
 
-class Strict(Forms):
-    """A tool that says 'strict' is held to its schema, or the request is refused."""
-    PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses",
-             "messages": "/v1/messages"}
-    UNIQUE = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
-
-    def post(self, dialect, parameters, strict, **how):
-        """(status, JSON), where get_time has these parameters and get_weather its own."""
-        body = copy.deepcopy(self.body(dialect, "A", **how))
-        for tool in body["tools"]:
-            function = tool["function"] if dialect == "chat" else tool
-            if function["name"] == "get_time":
-                function["input_schema" if dialect == "messages" else "parameters"] = parameters
-                if strict is not None:
-                    function["strict"] = strict
-        return self.server.post(self.PATHS[dialect], body)
-
-    def test_refused(self):
-        """Whatever may become a call: the tool and the keyword are named."""
-        deep = {"$ref": "#/$defs/a", "$defs": {"a": {"type": "object", "required": ["a"],
-                                                     "properties": {"a": {"$ref": "#/$defs/a"}}}}}
-        for parameters, word in ((self.UNIQUE, "'uniqueItems' at #/properties/a"),
-                                 ({"type": "object", "not": {}}, "'not' at #"),
-                                 ({"type": "string"}, "no object fits"), (deep, "no object fits")):
-            for dialect in self.dialects:
-                for how in ({}, {"choice": "required"}, {"choice": "get_time"},
-                            {"schema": SCHEMA}):
-                    status, answer = self.post(dialect, parameters, True, **how)
-                    self.assertEqual(status, 400, (dialect, how, answer))
-                    for part in ("'tools'", "'get_time'", word, "'strict'"):
-                        self.assertIn(part, answer["error"]["message"])
-                    if dialect != "messages":
-                        self.assertEqual(answer["error"]["param"], "tools")
-
-    def test_not_asked(self):
-        """Without it, with a schema that can be enforced, or where the tool cannot be called."""
-        for dialect in self.dialects:
-            for parameters, strict, how in (
-                    (self.UNIQUE, None, {}), (self.UNIQUE, False, {"choice": "required"}),
-                    (self.UNIQUE, False, {"choice": "get_time"}),
-                    (ARGUMENTS, True, {"choice": "get_time"}), (ARGUMENTS, True, {}),
-                    (self.UNIQUE, True, {"choice": "get_weather"}),
-                    (self.UNIQUE, True, {"choice": "none"})):
-                status, answer = self.post(dialect, parameters, strict, n_tokens=5, **how)
-                self.assertEqual(status, 200, (dialect, strict, how, answer))
-
-    def test_no_boolean(self):
-        for dialect in self.dialects:
-            status, answer = self.post(dialect, ARGUMENTS, "yes")
-            self.assertEqual(status, 400, answer)
-            self.assertIn("strict' must be true or false", answer["error"]["message"])
-            self.assertIn("tools[1]", answer["error"]["message"])
-
-
 class Cut(Forms):
     """A call that is not whole is sent once, and marked."""
 
@@ -391,16 +336,27 @@ class Cut(Forms):
                     self.assertEqual(statuses, ["incomplete"])
 
     def test_forced_by_name(self):
-        """Cut by its length, by a stop string and by the context: no byte of it is text."""
+        """Cut by its length: no byte of it is text."""
         for choice in ("required", "get_weather"):
             for dialect, stream, ask in self.each(choice=choice):
                 begun = [bool(ask("T", n_tokens=n)[1]) for n in range(1, 40)]
                 self.assertEqual(begun, sorted(begun)) # first no name, then one
                 self.assertEqual(set(begun), {False, True})
-                stops = {"chat": "stop", "messages": "stop_sequences"}
-                for stop in ('"', "name", "get_", "weather", "arg", ': {', "city"):
-                    if dialect in stops:
-                        self.assertEqual(ask("T", **{stops[dialect]: [stop]})[0], "", stop)
+
+    def test_forced_with_stop(self):
+        """Stop strings are for text: a call that must come is whole, whatever it has."""
+        stops = {"chat": "stop", "messages": "stop_sequences"}
+        called = {"chat": "tool_calls", "messages": "tool_use"}
+        for choice in ("required", "get_weather"):
+            for dialect, stream, ask in self.each(choice=choice):
+                if dialect not in stops:
+                    continue
+                whole = ask("P")
+                self.assertEqual((whole[0], len(whole[1]), whole[2]), ("", 1, called[dialect]))
+                for stop in ('"', "name", "get_", "weather", "arg", ": {", "city", "{", "}", "}}",
+                             "\n", "</tool_call>", '"city"', "\n</tool_call>"):
+                    self.assertEqual(ask("P", **{stops[dialect]: [stop]}), whole, stop)
+                self.assertEqual(ask("P", **{stops[dialect]: ["}", "city", '"']}), whole)
 
     def test_history(self):
         """A client sends a cut call back with what became of it: the template gets an object."""

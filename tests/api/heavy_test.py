@@ -83,7 +83,11 @@ class Reading(OneServer):
         """Another stream goes on."""
         stream = self.server.socket()
         stream.sendall(raw_request("/v1/chat/completions", LONG))
-        self.assertIn(b"data: ", stream.recv(65536) + stream.recv(65536))
+        begun = b""
+        while b"data: " not in begun:
+            more = stream.recv(65536)
+            self.assertTrue(more, begun)
+            begun += more
 
         def goes_on():
             seen = b""
@@ -300,6 +304,44 @@ class Whole(unittest.TestCase):
                     streamed.append(event["choices"][0]["logprobs"]["content"])
             self.assertLessEqual(max(len(tokens) for tokens in streamed), 32)
             self.assertEqual(sum(streamed, []), whole)
+
+    def ask_then_fill(self, path, body):
+        """The answer of a request that runs while unfinished bodies fill the memory; None: it was
+        over before that."""
+        with Server(PROGRAM, NANO, "--request-memory", "8M", "--context", "1024") as server, \
+                futures.ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(server.request, "POST", path, body)
+            self.assertTrue(wait_until(lambda: metric(server, "requests_running") == 1 or
+                                       asked.done()))
+            held = []
+            for size in (200000, 50000, 10000, 2000):
+                for _ in range(40):
+                    held.append(server.socket())
+                    held[-1].sendall(raw_request("/tokenize", b" " * size)[:-1])
+                    if server.request("POST", "/tokenize", b" " * size)[0] == 503:
+                        break
+            is_late = not asked.done()
+            status, _, data = asked.result()
+            for connection in held:
+                connection.close()
+        return (status, data) if is_late or status != 200 else None
+
+    def test_echo(self):
+        """What an answer repeats of its request is reserved, too, before it is computed."""
+        bias = LONG["logit_bias"]
+        for path, body in (
+                ("/v1/responses", {"input": "Hi", "metadata": {"a": "x" * 300000}}),
+                ("/v1/responses", {"input": "Hi", "tools": [{
+                    "type": "function", "name": "f", "description": "x",
+                    "parameters": {"description": "x" * 150000}}]}),
+                ("/v1/completions", {"prompt": " " * 2000, "echo": True, "n": 32})):
+            found = None
+            for n in (250, 500, 900): # the fewest that are not over too soon
+                found = found or self.ask_then_fill(path, {
+                    "temperature": 0, "logit_bias": bias, "max_output_tokens": n,
+                    "max_tokens": n // 16, **body})
+            self.assertIsNotNone(found, path)
+            self.assertEqual((found[0], b'"error":{' in found[1]), (200, False), found[1][-300:])
 
     def test_too_much(self):
         """What cannot be sent is not computed to its end."""

@@ -43,14 +43,15 @@ class OneServer(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.folder.cleanup)
         model = cls.model or scripted_model.make(cls.folder.name)
         cls.server = Server(sys.argv[1], model, *cls.options)
+        cls.addClassCleanup(cls.stop_server) # also where setUpClass of a subclass fails
 
     @classmethod
-    def tearDownClass(cls):
+    def stop_server(cls):
         status = cls.server.stop()
         log = cls.server.lines()
         cls.server.__exit__()
-        cls.folder.cleanup()
         if status != 0:
             raise AssertionError(f"the server ended with {status}:\n{log}")

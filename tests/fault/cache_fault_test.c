@@ -293,13 +293,12 @@ static int run_plan_beside(struct fixture *f, const struct plan *plan, uint32_t 
     struct fm_error err = {0};
     struct expert_item item;
     bool seen[MAX_EXPERTS] = {false};
-    uint32_t n = 0;
+    uint32_t n = 0, got;
     int rc = 1;
     struct expert_use uses[MAX_EXPERTS];
     for (uint32_t i = 0; i < plan->n; i++)
         uses[i] = (struct expert_use){.expert = plan->ids[i], .n_uses = plan->ids[i] % 3};
     expert_cache_begin(f->cache, plan->layer, 1, uses, plan->n);
-    uint32_t got;
     while (n < most && (rc = expert_cache_next(f->cache, false, &item, 1, &got, &err)) == 1) {
         assert_true(item.index < plan->n && !seen[item.index]);
         seen[item.index] = true;
@@ -615,11 +614,10 @@ static void test_a_guess_fails_in_a_slot_that_goes(void **state)
     const struct expert_use use = {.expert = 1, .n_uses = 1};
     long n_wanted_failed = 0;
     open_model(&f, *state);
-    for (int round = 0; round < 200; round++) {
+    for (uint32_t n, round = 0; round < 200; round++) {
         struct expert_item item = {0};
-        uint32_t n;
         open_cache(&f, 2, true);
-        f.reader->random = (uint32_t)round * 2654435761u;
+        f.reader->random = round * 2654435761u;
         hold(f.reader, true);
         set_fault(f.reader, 1, 1, FAULT_EIO);
         assert_true(expert_cache_guess(f.cache, 0, 0, 0.5));
@@ -632,6 +630,7 @@ static void test_a_guess_fails_in_a_slot_that_goes(void **state)
         assert_true(n == 1 && is_right(&f, 0, 1, item.slot));
         assert_int_equal(expert_cache_next(f.cache, false, &item, 1, &n, NULL), 0);
         expert_cache_end(f.cache);
+        assert_int_equal(expert_cache_verify(f.cache, &n, NULL), 0);
         n_wanted_failed += n_read(&f) > n_before;
         close_cache(&f);
     }
@@ -696,6 +695,7 @@ static void test_the_likeliest_are_read_ahead(void **state)
     for (uint32_t n; expert_cache_next(f.cache, false, &item, 1, &n, NULL) == 1;)
         assert_true(n == 1 && is_right(&f, 0, uses[item.index].expert, item.slot));
     expert_cache_end(f.cache);
+    assert_int_equal(expert_cache_verify(f.cache, &item.index, NULL), 0);
     assert_int_equal(n_read(&f), 4 * n_before); /* before it was one */
     close_cache(&f);
     open_cache(&f, 16, true); /* of the layer of a prompt, the first into an eighth of the slots */

@@ -1,6 +1,7 @@
 /* Experts are handed out while their checksums are still computed. Here the checksums come when the
- * test says so (packed_sum_of, replaced when this is linked), over nano and its own reader: what is
- * handed out meanwhile, what verify waits for, what it reports, and that no slot is reused before.
+ * test says so (packed_sum_of and packed_sum_of_hash, replaced when this is linked): what is handed
+ * out meanwhile, what verify waits for, what it reports, and that no slot is reused before. Over
+ * nano, whose experts are read at once, and a synthetic model, whose experts are read in pieces.
  *
  *   late_check_test NANO */
 #include <pthread.h>
@@ -9,6 +10,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -16,10 +18,11 @@
 
 #include "arch/arch.h"
 #include "cache/expert_cache.h"
+#include "flashmoe_lab.h"
 
-#define N_PLANNED 24
+#define N_PLANNED 12
 
-static const char *nano;
+static const char *model_path;
 
 /* ---- checksums that wait --------------------------------------------------------------------- */
 
@@ -28,28 +31,49 @@ static struct {
     pthread_cond_t changed;
     bool is_held;  /* no checksum is computed */
     long n_summed; /* checksums that were */
-    long wrong_at; /* the one that comes out wrong, counted down; 0: none */
+    long wrong_at; /* the one that comes out wrong, counted down; 0: none; -1: all */
     long nap_ns;   /* each takes so much longer */
 } sums = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
 void __real_packed_sum_of(const void *data, size_t bytes, struct packed_sum *sum);
 void __wrap_packed_sum_of(const void *data, size_t bytes, struct packed_sum *sum);
+void __real_packed_sum_of_hash(const XXH3_state_t *hash, struct packed_sum *sum);
+void __wrap_packed_sum_of_hash(const XXH3_state_t *hash, struct packed_sum *sum);
 
-void __wrap_packed_sum_of(const void *data, size_t bytes, struct packed_sum *sum)
+/* True: the checksum is to come out wrong. */
+static bool begin_sum(void)
 {
     pthread_mutex_lock(&sums.lock);
     while (sums.is_held)
         pthread_cond_wait(&sums.changed, &sums.lock);
-    const bool is_wrong = sums.wrong_at > 0 && --sums.wrong_at == 0;
+    const bool is_wrong = sums.wrong_at < 0 || (sums.wrong_at > 0 && --sums.wrong_at == 0);
     const struct timespec nap = {0, sums.nap_ns};
     pthread_mutex_unlock(&sums.lock);
     if (nap.tv_nsec > 0)
         (void)nanosleep(&nap, NULL);
-    __real_packed_sum_of(data, bytes, sum);
+    return is_wrong;
+}
+
+static void end_sum(struct packed_sum *sum, bool is_wrong)
+{
     sum->bytes[0] ^= is_wrong;
     pthread_mutex_lock(&sums.lock);
     sums.n_summed++;
     pthread_mutex_unlock(&sums.lock);
+}
+
+void __wrap_packed_sum_of(const void *data, size_t bytes, struct packed_sum *sum)
+{
+    const bool is_wrong = begin_sum();
+    __real_packed_sum_of(data, bytes, sum);
+    end_sum(sum, is_wrong);
+}
+
+void __wrap_packed_sum_of_hash(const XXH3_state_t *hash, struct packed_sum *sum)
+{
+    const bool is_wrong = begin_sum();
+    __real_packed_sum_of_hash(hash, sum);
+    end_sum(sum, is_wrong);
 }
 
 static void set_sums(bool is_held, long wrong_at, long nap_ns)
@@ -83,7 +107,7 @@ static void *let_go(void *arg)
     return arg;
 }
 
-/* ---- a cache over nano ----------------------------------------------------------------------- */
+/* ---- a cache over the model ------------------------------------------------------------------ */
 
 struct fixture {
     struct model *model;
@@ -99,10 +123,11 @@ static void open_cache(struct fixture *f, uint32_t n_slots)
     const struct model_options options = {.families = arch_families()};
     const struct reader_options depth = {.depth = 8};
     set_sums(false, 0, 0);
-    if (model_open(nano, &options, &f->model, &err) != 0)
+    if (model_open(model_path, &options, &f->model, &err) != 0)
         fail_msg("%s", err.text);
     assert_int_equal(reader_pread_open(&depth, &reader, &err), 0);
     assert_int_equal(expert_store_open(f->model, reader, STORE_PAGES, true, &f->store, &err), 0);
+    set_sums(false, 0, 0);
     assert_int_equal(expert_cache_open(f->model, f->store, n_slots, HEAT_LCP, &f->cache, &err), 0);
     for (uint32_t i = 0; i < N_PLANNED; i++)
         f->uses[i] = (struct expert_use){.expert = 2 * i, .n_uses = 1};
@@ -254,16 +279,95 @@ static void test_ended_early(void **state)
     }
 }
 
+/* All of the cache is given back before verify is called: what is damaged holds nothing up. */
+static void test_shrunk_before(void **state)
+{
+    (void)state;
+    for (uint32_t n_slots = 1; n_slots <= 9; n_slots += 4) {
+        struct fixture f;
+        pthread_t thread;
+        uint32_t n_damaged, index;
+        struct fm_error err;
+        open_cache(&f, 16);
+        set_sums(true, 3, 0);
+        expert_cache_begin(f.cache, 0, 1, f.uses, 8);
+        assert_int_equal(take_all(&f, &n_damaged), 8);
+        expert_cache_end(f.cache);
+        assert_int_equal(pthread_create(&thread, NULL, let_go, NULL), 0);
+        expert_cache_resize(f.cache, n_slots);
+        expert_cache_settle(f.cache);
+        assert_int_equal(expert_cache_verify(f.cache, &index, &err), FM_ERR_FORMAT);
+        assert_int_equal(expert_cache_verify(f.cache, &index, &err), 0);
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        run_plan(&f, 8);
+        close_cache(&f);
+    }
+}
+
+/* Every checksum is wrong, of more experts than there are reads at a time. */
+static void test_all_damaged(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct expert_use uses[256];
+    struct expert_item item;
+    struct fm_error err;
+    uint32_t n_damaged = 0, n, index;
+    int rc;
+    open_cache(&f, 4);
+    const uint32_t n_experts = f.model->expert_layers[0].n_experts;
+    for (uint32_t i = 0; i < n_experts; i++)
+        uses[i] = (struct expert_use){.expert = i, .n_uses = 1};
+    set_sums(false, -1, 0);
+    expert_cache_begin(f.cache, 0, 1, uses, n_experts);
+    while ((rc = expert_cache_next(f.cache, false, &item, 1, &n, &err)) != 0)
+        n_damaged += rc < 0;
+    expert_cache_end(f.cache);
+    while (expert_cache_verify(f.cache, &index, &err) < 0)
+        n_damaged++;
+    assert_int_equal(n_damaged, n_experts);
+    set_sums(false, 0, 0);
+    run_plan(&f, N_PLANNED);
+    close_cache(&f);
+}
+
+/* Writes a model whose experts are read in pieces to a new folder. */
+static int make_wide(char *folder, char *path, size_t bytes)
+{
+    struct fm_synth_options options;
+    struct fm_error err = {0};
+    fm_synth_options_init(&options);
+    options.numbers[FM_SYNTH_LAYERS] = 1;
+    options.numbers[FM_SYNTH_EXPERTS] = 2 * N_PLANNED;
+    options.numbers[FM_SYNTH_USED] = 2;
+    options.numbers[FM_SYNTH_HIDDEN] = 512;
+    options.numbers[FM_SYNTH_EXPERT_WIDTH] = 1024;
+    options.numbers[FM_SYNTH_VOCAB] = 1024;
+    if (mkdtemp(folder) == NULL)
+        return -1;
+    (void)snprintf(path, bytes, "%s/wide.fmoe", folder);
+    if (fm_synth("coder-next", path, &options, NULL, &err) != 0)
+        fail_msg("%s", err.text);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
+    char folder[] = "late-check-XXXXXX", wide[64], remove[64];
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_handed_out_before),
         cmocka_unit_test(test_damaged),
         cmocka_unit_test(test_few_slots),
         cmocka_unit_test(test_ended_early),
+        cmocka_unit_test(test_shrunk_before),
+        cmocka_unit_test(test_all_damaged),
     };
-    if (argc != 2)
+    if (argc != 2 || make_wide(folder, wide, sizeof wide) != 0)
         return 2;
-    nano = argv[1];
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    model_path = argv[1];
+    int n_failed = cmocka_run_group_tests_name("nano", tests, NULL, NULL);
+    model_path = wide;
+    n_failed += cmocka_run_group_tests_name("in pieces", tests, NULL, NULL);
+    (void)snprintf(remove, sizeof remove, "rm -r %s", folder);
+    return system(remove) != 0 || n_failed != 0;
 }

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Plants one-line faults in the code, one after another, and runs the tests that must notice them.
+"""Plants one-line faults in copies of the tree, one at a time in each, and runs the tests that must
+notice them.
 
 usage: mutate.py [--only TEXT] [--jobs N] [--list] [--check [BUILD]]
 
