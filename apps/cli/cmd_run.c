@@ -255,24 +255,6 @@ static int keep_token(struct run *run, const struct fm_answer_event *event, stru
                                  : 0;
 }
 
-static const char *stop_reason(enum fm_end end)
-{
-    switch (end) {
-    case FM_END_LENGTH:
-        return "length";
-    case FM_END_CONTEXT:
-        return "context";
-    case FM_END_CANCELLED:
-        return "interrupted";
-    case FM_END_TOKEN:
-    case FM_END_STRING:
-    case FM_END_CALL:
-    case FM_END_GRAMMAR:
-        break;
-    }
-    return "stop";
-}
-
 static int take_event(void *ctx, const struct fm_answer_event *event, struct fm_error *err)
 {
     struct run *run = ctx;
@@ -281,7 +263,7 @@ static int take_event(void *ctx, const struct fm_answer_event *event, struct fm_
     if (event->kind == FM_EVENT_TEXT)
         return emit(run, event->text, event->text_bytes, err);
     if (event->kind == FM_EVENT_FINISHED) {
-        run->stop_reason = stop_reason(event->end);
+        run->stop_reason = app_end_name(event->end);
         run->stop_string = event->end == FM_END_STRING ? (int)event->stop : -1;
     }
     return 0;
