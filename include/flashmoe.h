@@ -568,21 +568,6 @@ FM_API int fm_grammar_accept(struct fm_grammar *grammar, int32_t id, struct fm_e
 FM_API bool fm_grammar_may_end(const struct fm_grammar *grammar);
 FM_API bool fm_grammar_must_end(const struct fm_grammar *grammar);
 
-/* Finds the first of several stop strings in a text that comes in pieces, and keeps back only what
- * may begin one. However the text is cut, the result is the same. The string that ends first
- * counts, the longest of those that end together. */
-struct fm_stop;
-FM_API int fm_stop_open(const char *const *strings, unsigned n_strings, struct fm_stop **out,
-                        struct fm_error *err);
-FM_API void fm_stop_close(struct fm_stop *stop); /* accepts NULL */
-/* The text that may be shown, valid until the next call. *found becomes the number of the string
- * that was found, or -1; after it nothing more comes. */
-FM_API int fm_stop_push(struct fm_stop *stop, const char *text, size_t text_bytes,
-                        const char **shown, size_t *shown_bytes, int *found,
-                        struct fm_error *err);
-/* What was kept back when the text is over. */
-FM_API void fm_stop_finish(struct fm_stop *stop, const char **shown, size_t *shown_bytes);
-
 /* ---- answers --------------------------------------------------------------------------- */
 
 /* One answer in progress: it chooses tokens from a session's logits, turns them into text, finds

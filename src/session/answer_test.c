@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "base/err.h"
+#include "base/mem.h"
 #include "session/answer.h"
 
 #define GOLDEN FLASHMOE_TEST_DIR "/golden/qwen3_next"
@@ -368,6 +369,33 @@ static void test_grammar(void **state)
     fm_grammar_close(grammar);
 }
 
+/* Buffers grow with the first tokens, then every token is taken without an allocation. */
+static void test_allocates_nothing(void **state)
+{
+    (void)state;
+    static const char *const stops[] = {"aaab"};
+    static const struct fm_sampling sampling = {.temperature = 1, .top_p = 0.9f, .top_k = 50,
+                                                .typical_p = 0.9f, .repetition_penalty = 1.1f};
+    struct fm_answer_options how = {.sampling = &sampling, .stops = stops, .n_stops = 1,
+                                    .wants_logprobs = true, .n_top_logprobs = 20};
+    for (int is_chat = 0; is_chat < 2; is_chat++) {
+        struct record r;
+        int32_t id = 0;
+        long before = 0;
+        how.is_chat = is_chat == 1;
+        struct fm_answer *answer = open_answer(how, &r);
+        for (int i = 0; i < 200; i++) {
+            before = i == 20 ? mem_count() : before;
+            const int32_t next = i % 7 == 6 ? 'x' : 'a';
+            assert_int_equal(answer_take(answer, only(next), false, &id, NULL), 0);
+            assert_true(id >= 0);
+        }
+        assert_int_equal(mem_count(), before);
+        assert_int_equal(fm_answer_finish(answer, NULL), 0);
+        fm_answer_close(answer);
+    }
+}
+
 static void test_logprobs(void **state)
 {
     (void)state;
@@ -534,6 +562,7 @@ int main(void)
         cmocka_unit_test(test_stop_strings),
         cmocka_unit_test(test_ends),
         cmocka_unit_test(test_grammar),
+        cmocka_unit_test(test_allocates_nothing),
         cmocka_unit_test(test_logprobs),
         cmocka_unit_test(test_no_token),
         cmocka_unit_test(test_function_fails),
