@@ -643,17 +643,17 @@ struct fm_answer_options {
     bool ends_with_grammar;     /* without waiting for the stop token, where only that can follow */
     bool wants_logprobs;
     unsigned n_top_logprobs; /* at most FM_TOP_LOGPROBS_MAX */
-    /* Reasoning and calls are told from text. Special tokens that mark them, such as <think>, are
-     * read as their text; where nothing looks for a marker, it is part of the answer's text. */
+    /* Tells reasoning and calls from text; the fields below need it. Special tokens that mark them,
+     * such as <think>, are read as their text; a marker that nothing looks for stays text. */
     bool is_chat;
     bool is_reasoning; /* the prompt ends inside reasoning: fm_prompt_opens_reasoning */
     /* The tools that may be called: JSON text, an array as in a conversation's "tools", whose
      * schemas tell the types of arguments. NULL: calls are not looked for. */
     const char *tools;
     size_t tools_bytes;
-    bool is_one_call;    /* the answer ends with its first whole call */
-    bool hold_calls;     /* start a call only when it is whole; a broken one is text */
-    uint64_t call_seed;  /* the ids of the calls follow from it */
+    bool is_one_call;   /* the answer ends with its first whole call */
+    bool hold_calls;    /* start a call only when it is whole; a broken one is text */
+    uint64_t call_seed; /* the ids of the calls follow from it */
     /* For a call that must come: the text that the prompt has ended with to open it, which is read
      * as part of the answer, and the text that closes it. Such an answer has no text, so stop
      * strings do not apply. NULL: calls are the model's choice. */

@@ -295,6 +295,13 @@ static int copy_options(struct fm_answer *a, const struct fm_answer_options *giv
     if (a->o.n_top_logprobs > FM_TOP_LOGPROBS_MAX)
         return err_set(err, FM_ERR_ARG, "fm_answer_options.n_top_logprobs is %u: expected 0 to %d",
                        a->o.n_top_logprobs, FM_TOP_LOGPROBS_MAX);
+    const char *needs_chat = a->o.is_reasoning    ? "is_reasoning"
+                             : a->o.tools != NULL ? "tools"
+                             : a->o.lead != NULL  ? "lead"
+                             : a->o.tail != NULL  ? "tail" : NULL;
+    if (needs_chat != NULL && !a->o.is_chat)
+        return err_set(err, FM_ERR_ARG, "fm_answer_options.%s is set: set is_chat too, or nothing "
+                       "is told from text", needs_chat);
     return 0;
 }
 

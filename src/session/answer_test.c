@@ -503,6 +503,10 @@ static void test_bad_options(void **state)
                                        .tools_bytes = 1}, "tools is not JSON");
     refuse(&(struct fm_answer_options){.size = size, .is_chat = true, .tools = "{}",
                                        .tools_bytes = 2}, "no array");
+    refuse(&(struct fm_answer_options){.size = size, .is_reasoning = true}, "is_reasoning is set");
+    refuse(&(struct fm_answer_options){.size = size, .tools = "[]", .tools_bytes = 2},
+           "tools is set");
+    refuse(&(struct fm_answer_options){.size = size, .lead = "x"}, "lead is set");
 }
 
 static void test_prompt(void **state)
