@@ -296,6 +296,9 @@ static void test_forced_call(void **state)
                         "call 0 get A[{}]end[<tool_call>\n{\"name\": \"get\", \"arguments\": {}}\n"
                         "</tool_call>] FIN call");
     assert_int_equal(r.n_calls, 1);
+    assert_string_equal(answer_of(how, "{\"name\": \"get\", \"arguments\": {\"n\": 1", &r),
+                        "call 0 get A[{\"n\": 1]broken[<tool_call>\n{\"name\": \"get\", "
+                        "\"arguments\": {\"n\": 1] FIN cancelled");
     static const char *const stops[] = {"name", "}"}; /* there is no text for them to end */
     how.stops = stops;
     how.n_stops = 2;
@@ -425,8 +428,9 @@ static void test_no_token(void **state)
     fm_answer_close(answer);
 
     static float nan_logits[N];
-    nan_logits[3] = NAN;
-    answer = open_answer((struct fm_answer_options){0}, &r);
+    nan_logits[3] = NAN; /* then the bias is not to blame */
+    none.n_logit_bias = 1;
+    answer = open_answer((struct fm_answer_options){.sampling = &none}, &r);
     assert_int_equal(answer_take(answer, nan_logits, false, &id, &err), FM_ERR_FORMAT);
     fm_answer_close(answer);
 }
@@ -482,13 +486,14 @@ static void test_sizes(void **state)
     newer.later = 1;
     refuse(&newer.known, "an option behind them is set");
 
-    const size_t old_bytes = offsetof(struct fm_answer_options, wants_logprobs);
-    void *old = calloc(1, old_bytes);
-    assert_non_null(old);
-    memcpy(old, &old_bytes, sizeof old_bytes);
-    assert_int_equal(fm_answer_open(model, old, &answer, NULL), 0);
+    /* what lies behind an old program's options is none */
+    const size_t old_bytes = offsetof(struct fm_answer_options, n_top_logprobs);
+    struct fm_answer_options old;
+    memset(&old, 0xff, sizeof old);
+    memset(&old, 0, old_bytes);
+    old.size = old_bytes;
+    assert_int_equal(fm_answer_open(model, &old, &answer, NULL), 0);
     fm_answer_close(answer);
-    free(old);
 }
 
 static void test_bad_options(void **state)
