@@ -122,7 +122,7 @@ struct fm_model_info {
     unsigned n_layers, n_moe_layers, n_attention_layers;
     unsigned hidden, vocabulary;
     unsigned n_experts, n_experts_per_token;
-    unsigned max_context;           /* what the checkpoint was made for */
+    unsigned max_context;           /* what the checkpoint was made for, with its rope scaling */
     uint64_t dense_bytes;           /* resident: everything but the routed experts */
     uint64_t experts_bytes;         /* all routed experts */
     uint64_t expert_bytes;          /* the largest single expert */
@@ -140,6 +140,10 @@ struct fm_model_info {
     bool has_checksums; /* of every expert and dense tensor: packed models */
     bool has_chat_template; /* of its own; where it is false, ChatML stands in */
     const char *routes, *approximate; /* as in fm_stats */
+    const char *rope_scaling;  /* "linear" or "yarn"; NULL: none, and the factors are 1 */
+    double rope_factor;        /* by which the context is longer than without it */
+    double attention_factor;   /* of cosines and sines */
+    unsigned original_context; /* positions without scaling */
 };
 
 FM_API void fm_model_info(const struct fm_model *model, struct fm_model_info *info);

@@ -42,6 +42,9 @@ static void print_shape(const char *path, const struct fm_model_info *info)
     (void)printf("Vocabulary    %s tokens%s\n", grouped_digits(info->vocabulary, exact),
                  info->has_tied_head ? ", head tied to the embedding" : "");
     (void)printf("Context       up to %s positions\n", grouped_digits(info->max_context, exact));
+    if (info->rope_scaling != NULL)
+        (void)printf("Rope scaling  %s: %s positions times %g\n", info->rope_scaling,
+                     grouped_digits(info->original_context, exact), info->rope_factor);
     (void)printf("Tokenizer     %s\n",
                  info->has_tokenizer ? "yes" : "none: put tokenizer.json into the directory");
     (void)printf("Checksums     %s\n",
@@ -101,12 +104,21 @@ static json_t *formats_json(const struct fm_model *model)
     return array;
 }
 
+static json_t *rope_json(const struct fm_model_info *info)
+{
+    if (info->rope_scaling == NULL)
+        return json_null();
+    return json_pack("{s:s, s:f, s:i, s:f}", "type", info->rope_scaling, "factor",
+                     info->rope_factor, "original_context", (int)info->original_context,
+                     "attention_factor", info->attention_factor);
+}
+
 static json_t *model_json(const char *path, const struct fm_model *model,
                           const struct fm_model_info *info, const char *kv)
 {
     return json_pack(
-        "{s:o, s:s, s:s, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:s,"
-        " s:I, s:I, s:I, s:i, s:b, s:b, s:b, s:o}",
+        "{s:o, s:s, s:s, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:I, s:I, s:I, s:I, s:I,"
+        " s:s, s:I, s:I, s:I, s:i, s:b, s:b, s:b, s:o}",
         "model", json_text(path, strlen(path)),
         "container", info->container,
         "architecture", info->architecture,
@@ -119,6 +131,7 @@ static json_t *model_json(const char *path, const struct fm_model *model,
         "n_experts", (int)info->n_experts,
         "n_experts_per_token", (int)info->n_experts_per_token,
         "max_context", (int)info->max_context,
+        "rope_scaling", rope_json(info),
         "dense_bytes", (json_int_t)info->dense_bytes,
         "experts_bytes", (json_int_t)info->experts_bytes,
         "expert_bytes", (json_int_t)info->expert_bytes,

@@ -31,8 +31,8 @@ struct arch_sizes {
 
 #define ARCH_NO_EXPERTS UINT32_MAX
 
-/* One batch of rows on its way through the model. Buffers are [n_rows, ...] and belong to
- * forward.c. */
+/* One batch of rows on its way through the model. Buffers are [n_rows, ...], lie in the backend's
+ * memory and belong to forward.c. */
 struct step {
     const void *arch; /* the family's model */
     const struct model *model;
@@ -42,8 +42,8 @@ struct step {
     uint64_t kv_block_bytes;
 
     uint32_t n_rows;
-    const int32_t *tokens;
-    const uint32_t *positions;
+    const int32_t *tokens;     /* the host's */
+    const uint32_t *positions; /* likewise */
     const struct backend_segment *segments; /* state pointers of the layer at hand */
     uint32_t n_segments;
 
@@ -58,9 +58,9 @@ struct step {
     float *expert_parts; /* [n_rows, k, hidden] */
     float *ffn;          /* [n_rows, hidden] */
 
-    /* Approximate routing (prefer.h): the experts of the layer at hand that are in memory; NULL:
-     * the router alone chooses. */
-    const bool *resident; /* [n_experts] */
+    /* Approximate routing (backend_preference): the experts of the layer at hand that are in
+     * memory; NULL: the router alone chooses. */
+    const bool *resident; /* [n_experts], the host's */
     float cache_bias;
     float *scores; /* [n_experts] */
 

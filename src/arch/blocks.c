@@ -1,9 +1,6 @@
 #include "arch/blocks.h"
 
 #include <math.h>
-#include <string.h>
-
-#include "arch/prefer.h"
 
 static const struct transformer *transformer_of(const struct step *step)
 {
@@ -134,7 +131,8 @@ void blocks_place(struct step *step)
 {
     const struct transformer *t = transformer_of(step);
     step->be->ops->rope_table(step->be, step->positions, step->n_rows, t->rope_frequencies,
-                              t->rotary_dim, mix_buffers_of(step).rope);
+                              t->rotary_dim, (float)t->rope.attention_factor,
+                              mix_buffers_of(step).rope);
 }
 
 static void attention(struct step *step, const struct attention_weights *w,
@@ -181,8 +179,8 @@ static void run_marked(struct backend *be, struct backend_delta_net args,
     args.n_segments = 1;
     part.n_rows = segment->mark_rows;
     be->ops->delta_net(be, &args);
-    memcpy(segment->mark_conv, segment->conv, conv_floats * sizeof(float));
-    memcpy(segment->mark_delta, segment->delta, delta_floats * sizeof(float));
+    memory_copy(be->memory, segment->mark_conv, segment->conv, conv_floats * sizeof(float));
+    memory_copy(be->memory, segment->mark_delta, segment->delta, delta_floats * sizeof(float));
     part.first_row += part.n_rows;
     part.position += part.n_rows;
     part.n_rows = segment->n_rows - part.n_rows;
@@ -262,7 +260,11 @@ void blocks_route(struct step *step, uint32_t layer)
     be->ops->route(be, step->router, step->n_rows, t->n_experts, t->n_experts_per_token,
                    t->renormalises, step->ids, step->weights);
     if (step->resident != NULL)
-        prefer_resident(step, t->n_experts, t->n_experts_per_token, t->renormalises);
+        be->ops->prefer(be, &(struct backend_preference){
+            .logits = step->router, .n = step->n_rows, .n_experts = t->n_experts,
+            .k = t->n_experts_per_token, .renormalises = t->renormalises,
+            .resident = step->resident, .bias = step->cache_bias, .scores = step->scores,
+            .ids = step->ids, .weights = step->weights});
 }
 
 void blocks_foresee(struct step *step, uint32_t layer)

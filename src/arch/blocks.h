@@ -49,6 +49,7 @@ struct transformer {
     bool has_dense_layers, renormalises, has_tied_head;
     bool has_tiled_value_heads; /* source_conventions */
     float eps;
+    struct rope rope;
     float *rope_frequencies; /* [rotary_dim / 2] */
 
     struct weight embedding;

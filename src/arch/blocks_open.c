@@ -21,6 +21,21 @@ void transformer_free(void *arch)
 
 /* ---- configuration -------------------------------------------------------------------------- */
 
+/* transformers turns whole heads in a family without a share of its own, but its scaled
+ * frequencies are of that share. */
+static int refuse_scaled_share(const struct transformer *t, const struct config *c,
+                               struct fm_error *err)
+{
+    double share;
+    int rc = config_number_or(c, "partial_rotary_factor", 0, 1, 1, &share, err);
+    if (rc == 0 && (uint32_t)(share * t->head_dim) != t->head_dim)
+        rc = err_set(err, FM_ERR_UNSUPPORTED,
+                     "%s: field 'partial_rotary_factor' is %g; with rope scaling this version "
+                     "computes 1 only for this architecture",
+                     c->file, share);
+    return rc;
+}
+
 static int read_attention(struct transformer *t, const struct transformer_traits *traits,
                           const struct config *c, struct fm_error *err)
 {
@@ -33,12 +48,14 @@ static int read_attention(struct transformer *t, const struct transformer_traits
                             traits->default_head_dim > 0 ? traits->default_head_dim
                                                          : t->hidden / t->n_heads,
                             &t->head_dim, err);
-    double theta, rotated = 1;
+    double rotated = 1;
     if (rc == 0)
-        rc = config_rope_theta(c, &theta, err);
+        rc = config_rope(c, &t->rope, err);
     if (rc == 0 && traits->partial_rotary_factor > 0)
         rc = config_number_or(c, "partial_rotary_factor", 0, 1, traits->partial_rotary_factor,
                               &rotated, err);
+    else if (rc == 0 && t->rope.kind != ROPE_DEFAULT)
+        rc = refuse_scaled_share(t, c, err);
     if (rc != 0)
         return rc;
     if (t->n_heads % t->n_kv_heads != 0)
@@ -55,7 +72,8 @@ static int read_attention(struct transformer *t, const struct transformer_traits
     t->rope_frequencies = mem_new(t->rotary_dim / 2 + 1, sizeof(float), "the rope table", err);
     if (t->rope_frequencies == NULL)
         return FM_ERR_NOMEM;
-    backend_rope_frequencies(theta, t->rotary_dim, t->rope_frequencies);
+    rope_frequencies(&t->rope, t->rotary_dim, t->rope_frequencies);
+    t->max_context = rope_max_context(&t->rope, t->max_context);
     return 0;
 }
 
@@ -336,7 +354,7 @@ static void fill_shape(const struct transformer *t, struct model_shape *shape)
 {
     *shape = (struct model_shape){
         .n_layers = t->n_layers, .hidden = t->hidden, .vocabulary = t->vocabulary,
-        .max_context = t->max_context, .n_experts = t->n_experts,
+        .max_context = t->max_context, .rope = t->rope, .n_experts = t->n_experts,
         .n_experts_per_token = t->n_experts_per_token,
         .n_experts_trained = t->n_experts_trained, .has_tied_head = t->has_tied_head,
     };

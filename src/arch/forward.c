@@ -29,6 +29,11 @@ struct forward {
     struct forward_options options;
     struct step step;
     struct expert_groups groups;
+    /* For the host: what the layer at hand chose. */
+    uint32_t *ids;    /* [max_rows, k] */
+    float *weights;   /* [max_rows, k], where somebody wants to see them */
+    uint32_t *ahead_ids; /* [k] */
+    float *ahead_weights;
     bool *resident; /* [n_experts] */
     struct lookahead lookahead;
     void *lookahead_memory;
@@ -37,14 +42,14 @@ struct forward {
     int32_t *tokens;                  /* [max_rows] */
     uint32_t *positions;              /* [max_rows] */
     float *head_in, *logits;          /* [HEAD_ROWS, hidden], [HEAD_ROWS, vocabulary] */
-    void *block;
+    void *block, *host_block; /* in the backend's memory and in the host's */
     bool is_timed; /* the pass at hand */
     uint64_t lap_ns;
     struct batch_times times; /* of the layer at hand */
     uint32_t planned_layer;   /* whose experts were computed last */
 };
 
-/* ---- memory: one block, carved in two passes by the same list ------------------------------- */
+/* ---- memory: two blocks, each carved in two passes by the same list ------------------------- */
 
 struct carver {
     char *at; /* NULL while measuring */
@@ -59,8 +64,9 @@ static void *carve(struct carver *c, uint64_t n, uint64_t element_bytes)
     return p;
 }
 
-static void carve_all(struct carver *c, struct forward *f, const struct model *model,
-                      const struct forward_options *options)
+/* What the backend computes with. */
+static void carve_rows(struct carver *c, struct forward *f, const struct model *model,
+                       const struct forward_options *options)
 {
     struct arch_sizes sizes;
     arch_of(model)->sizes(model->arch, &sizes);
@@ -77,13 +83,25 @@ static void carve_all(struct carver *c, struct forward *f, const struct model *m
     f->step.expert_parts = carve(c, rows * k * hidden, sizeof(float));
     f->step.ffn = carve(c, rows * hidden, sizeof(float));
     f->step.scores = carve(c, n_experts, sizeof(float));
-    f->resident = carve(c, n_experts, sizeof(bool));
     f->step.ahead_normed = carve(c, hidden, sizeof(float));
     f->step.ahead_ids = carve(c, k, sizeof(uint32_t));
     f->step.ahead_weights = carve(c, k, sizeof(float));
-    f->lookahead_memory = carve(c, lookahead_bytes(model->n_expert_layers, (uint32_t)k), 1);
     f->head_in = carve(c, 2 * HEAD_ROWS * hidden, sizeof(float));
     f->logits = carve(c, (uint64_t)HEAD_ROWS * model->shape.vocabulary, sizeof(float));
+}
+
+/* What the order of work is kept in. */
+static void carve_host(struct carver *c, struct forward *f, const struct model *model,
+                       const struct forward_options *options)
+{
+    const uint64_t rows = options->max_rows;
+    const uint64_t n_experts = model->shape.n_experts, k = model->shape.n_experts_per_token;
+    f->ids = carve(c, rows * k, sizeof(uint32_t));
+    f->weights = carve(c, rows * k, sizeof(float));
+    f->ahead_ids = carve(c, k, sizeof(uint32_t));
+    f->ahead_weights = carve(c, k, sizeof(float));
+    f->resident = carve(c, n_experts, sizeof(bool));
+    f->lookahead_memory = carve(c, lookahead_bytes(model->n_expert_layers, (uint32_t)k), 1);
     f->groups.start = carve(c, n_experts + 1, sizeof(uint32_t));
     f->groups.chosen = carve(c, n_experts, sizeof(struct expert_use));
     f->groups.pairs = carve(c, rows * k, sizeof(uint32_t));
@@ -97,9 +115,26 @@ static void carve_all(struct carver *c, struct forward *f, const struct model *m
 uint64_t forward_bytes(const struct model *model, const struct forward_options *options)
 {
     struct forward scratch = {0};
-    struct carver c = {0};
-    carve_all(&c, &scratch, model, options);
-    return c.bytes + sizeof(struct forward);
+    struct carver rows = {0}, host = {0};
+    carve_rows(&rows, &scratch, model, options);
+    carve_host(&host, &scratch, model, options);
+    return rows.bytes + host.bytes + sizeof(struct forward);
+}
+
+static int make_blocks(struct forward *f, struct fm_error *err)
+{
+    struct carver rows = {0}, host = {0};
+    carve_rows(&rows, f, f->model, &f->options);
+    carve_host(&host, f, f->model, &f->options);
+    f->block = memory_make(f->be->memory, rows.bytes, "scratch memory", err);
+    f->host_block = mem_new_aligned(MEM_CACHE_LINE, host.bytes, "scratch memory", err);
+    if (f->block == NULL || f->host_block == NULL)
+        return FM_ERR_NOMEM;
+    rows = (struct carver){.at = f->block};
+    host = (struct carver){.at = f->host_block};
+    carve_rows(&rows, f, f->model, &f->options);
+    carve_host(&host, f, f->model, &f->options);
+    return 0;
 }
 
 /* The experts of one row; of many rows, what one expert may get and the shared expert beside. */
@@ -133,13 +168,10 @@ int forward_open(const struct model *model, struct backend *be, struct expert_ca
         return FM_ERR_NOMEM;
     *f = (struct forward){.arch = arch_of(model), .model = model, .be = be, .cache = cache,
                           .options = *options};
-    f->block = mem_new_bulk(forward_bytes(model, options), "scratch memory", err);
-    if (f->block == NULL) {
+    if (make_blocks(f, err) != 0) {
         forward_close(f);
         return FM_ERR_NOMEM;
     }
-    struct carver c = {.at = f->block};
-    carve_all(&c, f, model, options);
     const uint32_t k = model->shape.n_experts_per_token;
     memset(f->lookahead_memory, 0, lookahead_bytes(model->n_expert_layers, k));
     lookahead_init(&f->lookahead, options->routes != NULL ? LOOKAHEAD_OFF : options->lookahead,
@@ -164,7 +196,8 @@ void forward_close(struct forward *forward)
 {
     if (forward == NULL)
         return;
-    mem_free(forward->block);
+    memory_free(forward->be->memory, forward->block);
+    mem_free(forward->host_block);
     mem_free(forward);
 }
 
@@ -280,8 +313,9 @@ static void drop_given_up(struct forward *f, const struct batch *batch)
         if (is_given_up(f, batch, s))
             continue;
         if (n < s) {
-            memmove((char *)f->step.x + n_rows * row_bytes,
-                    (char *)f->step.x + segment.first_row * row_bytes, segment.n_rows * row_bytes);
+            memory_copy(f->be->memory, (char *)f->step.x + n_rows * row_bytes,
+                        (char *)f->step.x + segment.first_row * row_bytes,
+                        segment.n_rows * row_bytes);
             memmove(f->positions + n_rows, f->positions + segment.first_row,
                     segment.n_rows * sizeof *f->positions);
         }
@@ -305,13 +339,15 @@ static void drop_given_up(struct forward *f, const struct batch *batch)
 
 /* Gives up a segment, one of whose rows has a value that is not finite. */
 static void fail_row(const struct forward *f, const struct batch *batch, uint32_t segment,
-                     uint32_t row, int layer, const float *x, size_t n)
+                     uint32_t row, int layer, float *x, size_t n)
 {
     struct batch_fault fault = {.layer = layer < 0 ? -1 : layer, .expert = -1};
     char where[32];
     bool has_nan = false;
+    const float *values = memory_open(f->be->memory, x, n * sizeof *x);
     for (size_t i = 0; i < n; i++)
-        has_nan |= x[i] != x[i];
+        has_nan |= values[i] != values[i];
+    memory_close(f->be->memory, x, n * sizeof *x);
     (void)snprintf(where, sizeof where, "layer %d", layer);
     (void)err_set(&fault.err, FM_ERR_FORMAT,
                   "%s gives %s that are %s at position %u: its weights are damaged%s",
@@ -332,16 +368,14 @@ static void check_rows(struct forward *f, const struct batch *batch, int layer)
 {
     const size_t hidden = f->model->shape.hidden;
     for (uint32_t s = 0; s < f->step.n_segments; s++) {
-        const float *x = f->step.x + f->segments[s].first_row * hidden;
-        uint32_t row = 0;
-        if (fmath_all_finite(x, f->segments[s].n_rows * hidden))
+        float *x = f->step.x + f->segments[s].first_row * hidden;
+        const size_t n = f->segments[s].n_rows;
+        const size_t row = f->be->ops->find_not_finite(f->be, x, n, hidden);
+        if (row == n)
             continue;
         verify_experts(f, batch);
-        if (is_given_up(f, batch, s))
-            continue;
-        while (fmath_all_finite(x + row * hidden, hidden))
-            row++;
-        fail_row(f, batch, f->in_batch[s], row, layer, x + row * hidden, hidden);
+        if (!is_given_up(f, batch, s))
+            fail_row(f, batch, f->in_batch[s], (uint32_t)row, layer, x + row * hidden, hidden);
     }
 }
 
@@ -354,7 +388,7 @@ static void group_rows(struct forward *f)
     const uint32_t n_pairs = f->step.n_rows * f->model->shape.n_experts_per_token;
     memset(g->start, 0, (n_experts + 1) * sizeof *g->start);
     for (uint32_t p = 0; p < n_pairs; p++)
-        g->start[f->step.ids[p] + 1]++;
+        g->start[f->ids[p] + 1]++;
     g->n_chosen = 0;
     for (uint32_t e = 0; e < n_experts; e++) {
         if (g->start[e + 1] > 0)
@@ -363,7 +397,7 @@ static void group_rows(struct forward *f)
     }
     /* Filling moves each start to the next expert's; the shift back follows. */
     for (uint32_t p = 0; p < n_pairs; p++)
-        g->pairs[g->start[f->step.ids[p]]++] = p;
+        g->pairs[g->start[f->ids[p]]++] = p;
     for (uint32_t p = 0; p < n_pairs; p++)
         g->rows[p] = g->pairs[p] / f->model->shape.n_experts_per_token;
     memmove(g->start + 1, g->start, n_experts * sizeof *g->start);
@@ -419,7 +453,7 @@ static void replace_ids(struct forward *f, uint32_t expert_layer)
     for (uint32_t row = 0; row < f->step.n_rows; row++) {
         const uint16_t *ids = routes_at(routes, f->positions[row], expert_layer);
         for (uint32_t i = 0; i < k; i++)
-            f->step.ids[(size_t)row * k + i] = ids[i];
+            f->ids[(size_t)row * k + i] = ids[i];
     }
 }
 
@@ -427,12 +461,15 @@ static void show_routes(const struct forward *f, const struct batch *batch, uint
 {
     const size_t k = f->model->shape.n_experts_per_token;
     for (uint32_t s = 0; s < f->step.n_segments; s++) {
-        const bool is_shown = batch_segment(f, batch, s)->wants_routes;
-        for (uint32_t i = 0; is_shown && i < f->segments[s].n_rows; i++) {
-            const size_t at = (f->segments[s].first_row + i) * k;
-            batch->hooks.route(batch->hooks.ctx, f->in_batch[s], i, layer, f->step.ids + at,
-                               f->step.weights + at);
-        }
+        const struct backend_segment *segment = &f->segments[s];
+        const size_t first = segment->first_row * k;
+        if (!batch_segment(f, batch, s)->wants_routes)
+            continue;
+        memory_fetch(f->be->memory, f->weights + first, f->step.weights + first,
+                     segment->n_rows * k * sizeof(float));
+        for (uint32_t i = 0; i < segment->n_rows; i++)
+            batch->hooks.route(batch->hooks.ctx, f->in_batch[s], i, layer, f->ids + first + i * k,
+                               f->weights + first + i * k);
     }
 }
 
@@ -478,8 +515,11 @@ static void look_ahead(struct forward *f, uint32_t layer, uint32_t expert_layer)
     const uint32_t next = f->arch->expert_layer(f->model->arch, layer + 1);
     if (next == ARCH_NO_EXPERTS)
         return;
+    const uint64_t k = f->model->shape.n_experts_per_token;
     f->arch->foresee(&f->step, layer + 1);
-    lookahead_guess(&f->lookahead, next, f->step.ahead_ids, f->step.ahead_weights);
+    memory_fetch(f->be->memory, f->ahead_ids, f->step.ahead_ids, k * sizeof(uint32_t));
+    memory_fetch(f->be->memory, f->ahead_weights, f->step.ahead_weights, k * sizeof(float));
+    lookahead_guess(&f->lookahead, next, f->ahead_ids, f->ahead_weights);
 }
 
 /* Rows that use most of a layer's experts use most of the next one's: they are read while the rows
@@ -529,6 +569,8 @@ static void run_experts(struct forward *f, const struct batch *batch, uint32_t l
     if (step->resident != NULL)
         expert_cache_resident(f->cache, expert_layer, f->resident);
     f->arch->route(step, layer);
+    memory_fetch(f->be->memory, f->ids, step->ids,
+                 (uint64_t)step->n_rows * f->model->shape.n_experts_per_token * sizeof(uint32_t));
     if (f->options.routes != NULL)
         replace_ids(f, expert_layer);
     show_routes(f, batch, layer);
@@ -609,10 +651,15 @@ static void show_hidden(const struct forward *f, const struct batch *batch, uint
 {
     const size_t hidden = f->model->shape.hidden;
     for (uint32_t s = 0; s < f->step.n_segments; s++) {
-        const bool is_shown = batch_segment(f, batch, s)->wants_hidden;
-        for (uint32_t i = 0; is_shown && i < f->segments[s].n_rows; i++)
-            batch->hooks.hidden(batch->hooks.ctx, f->in_batch[s], i, layer,
-                                f->step.x + (f->segments[s].first_row + i) * hidden);
+        const struct backend_segment *segment = &f->segments[s];
+        float *x = f->step.x + segment->first_row * hidden;
+        const uint64_t bytes = segment->n_rows * hidden * sizeof *x;
+        if (!batch_segment(f, batch, s)->wants_hidden)
+            continue;
+        const float *rows = memory_open(f->be->memory, x, bytes);
+        for (uint32_t i = 0; i < segment->n_rows; i++)
+            batch->hooks.hidden(batch->hooks.ctx, f->in_batch[s], i, layer, rows + i * hidden);
+        memory_close(f->be->memory, x, bytes);
     }
 }
 
@@ -624,22 +671,27 @@ struct head_row {
 static void flush_head(struct forward *f, const struct batch *batch, const struct head_row *rows,
                        uint32_t n)
 {
+    const struct memory *memory = f->be->memory;
     const size_t hidden = f->model->shape.hidden, vocabulary = f->model->shape.vocabulary;
     float *normed = f->head_in + HEAD_ROWS * hidden;
     f->arch->final_norm(&f->step, f->head_in, n, normed);
     f->arch->head(&f->step, normed, n, f->logits);
     for (uint32_t i = 0; i < n; i++) {
         const struct batch_segment *s = &batch->segments[rows[i].segment];
-        if (s->wants_hidden)
+        if (s->wants_hidden) {
             batch->hooks.hidden(batch->hooks.ctx, rows[i].segment, rows[i].row,
-                                f->model->shape.n_layers, normed + i * hidden);
-        if (!fmath_all_finite(f->logits + i * vocabulary, vocabulary)) {
-            fail_row(f, batch, rows[i].segment, rows[i].row, FROM_HEAD,
-                     f->logits + i * vocabulary, vocabulary);
-            continue;
+                                f->model->shape.n_layers,
+                                memory_open(memory, normed + i * hidden, hidden * sizeof(float)));
+            memory_close(memory, normed + i * hidden, hidden * sizeof(float));
         }
-        batch->hooks.logits(batch->hooks.ctx, rows[i].segment, rows[i].row,
-                            f->logits + i * vocabulary);
+        float *at = f->logits + i * vocabulary;
+        const float *logits = memory_open(memory, at, vocabulary * sizeof(float));
+        const bool is_finite = fmath_all_finite(logits, vocabulary);
+        if (is_finite)
+            batch->hooks.logits(batch->hooks.ctx, rows[i].segment, rows[i].row, logits);
+        memory_close(memory, at, vocabulary * sizeof(float));
+        if (!is_finite)
+            fail_row(f, batch, rows[i].segment, rows[i].row, FROM_HEAD, at, vocabulary);
     }
 }
 
@@ -657,8 +709,9 @@ static void run_head(struct forward *f, const struct batch *batch)
         for (uint32_t i = 0; i < f->segments[s].n_rows; i++) {
             if (!wants_logits(batch_segment(f, batch, s), i))
                 continue;
-            memcpy(f->head_in + n * hidden, f->step.x + (f->segments[s].first_row + i) * hidden,
-                   hidden * sizeof(float));
+            memory_copy(f->be->memory, f->head_in + n * hidden,
+                        f->step.x + (f->segments[s].first_row + i) * hidden,
+                        hidden * sizeof(float));
             rows[n++] = (struct head_row){f->in_batch[s], i};
             if (n == HEAD_ROWS) {
                 flush_head(f, batch, rows, n);

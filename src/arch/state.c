@@ -61,15 +61,17 @@ static int allocate(struct sequence *seq, uint32_t n_context, uint32_t n_marks,
     uint64_t bytes;
     if (all == UINT64_MAX || !mem_mul(seq->recurrent_bytes, 1 + (uint64_t)n_marks, &bytes))
         return err_set(err, FM_ERR_NOMEM, "size overflow: a context of %u positions", n_context);
-    seq->block = mem_new_bulk(bytes, "the recurrent state", err);
+    seq->block = memory_make(seq->memory, bytes, "the recurrent state", err);
     if (seq->block == NULL)
         return FM_ERR_NOMEM;
-    int rc = mem_range_open(&seq->kv, seq->blocks.bytes, all, "the KV cache", err);
+    int rc = seq->memory->ops->range_open(seq->memory, &seq->kv, seq->blocks.bytes, all,
+                                          "the KV cache", err);
     return rc != 0 ? rc : sequence_reach(seq, 0, err);
 }
 
-int sequence_new(const struct model *model, const struct kv_format *kv_format, uint32_t n_context,
-                 uint32_t n_marks, struct sequence **out, struct fm_error *err)
+int sequence_new(const struct model *model, const struct memory *memory,
+                 const struct kv_format *kv_format, uint32_t n_context, uint32_t n_marks,
+                 struct sequence **out, struct fm_error *err)
 {
     *out = NULL;
     const struct arch *arch = arch_of(model);
@@ -79,6 +81,7 @@ int sequence_new(const struct model *model, const struct kv_format *kv_format, u
     if (seq == NULL)
         return FM_ERR_NOMEM;
     struct sequence_sizes sizes;
+    seq->memory = memory;
     sequence_sizes(model, kv_format, &sizes);
     sequence_blocks(model, kv_format, n_context, &seq->blocks);
     seq->recurrent_bytes = sizes.recurrent_bytes;
@@ -115,15 +118,16 @@ void sequence_free(struct sequence *sequence)
 {
     if (sequence == NULL)
         return;
-    mem_range_close(&sequence->kv);
-    mem_free(sequence->block);
+    sequence->memory->ops->range_close(sequence->memory, &sequence->kv);
+    memory_free(sequence->memory, sequence->block);
     mem_free(sequence);
 }
 
 int sequence_reach(struct sequence *s, uint32_t n_positions, struct fm_error *err)
 {
     const uint32_t n = n_positions > s->position ? n_positions : s->position;
-    return mem_range_resize(&s->kv, sequence_kv_bytes(&s->blocks, n), "keys and values", err);
+    return s->memory->ops->range_resize(s->memory, &s->kv, sequence_kv_bytes(&s->blocks, n),
+                                        "keys and values", err);
 }
 
 bool sequence_holds(const struct sequence *s, uint32_t n_positions)
@@ -136,7 +140,7 @@ void sequence_reset(struct sequence *sequence)
     sequence->position = 0;
     sequence->is_torn = false;
     sequence->next_position = 0;
-    memset(sequence->block, 0, sequence->recurrent_bytes);
+    memory_clear(sequence->memory, sequence->block, sequence->recurrent_bytes);
     for (unsigned i = 0; i < sequence->n_marks; i++)
         sequence->marks[i].position = 0;
 }
@@ -178,7 +182,7 @@ void sequence_rewind(struct sequence *s, uint32_t position)
         return;
     }
     if (s->recurrent_bytes > 0)
-        memcpy(s->block, nearest_mark(s, to)->recurrent, s->recurrent_bytes);
+        memory_copy(s->memory, s->block, nearest_mark(s, to)->recurrent, s->recurrent_bytes);
     for (unsigned i = 0; i < s->n_marks; i++)
         if (s->marks[i].position > to)
             s->marks[i].position = 0;
@@ -189,16 +193,18 @@ void sequence_rewind(struct sequence *s, uint32_t position)
 
 void sequence_copy(struct sequence *to, const struct sequence *from, uint32_t position)
 {
-    assert(to->position == 0 && sequence_holds(to, position));
-    memcpy(to->kv.at, from->kv.at, sequence_kv_bytes(&from->blocks, position));
+    assert(to->position == 0 && to->memory == from->memory && sequence_holds(to, position));
+    memory_copy(to->memory, to->kv.at, from->kv.at, sequence_kv_bytes(&from->blocks, position));
     if (from->recurrent_bytes > 0)
-        memcpy(to->block, position == from->position && !from->is_torn
-                              ? (const char *)from->block
-                              : nearest_mark(from, position)->recurrent, from->recurrent_bytes);
+        memory_copy(to->memory, to->block,
+                    position == from->position && !from->is_torn
+                        ? (const char *)from->block
+                        : nearest_mark(from, position)->recurrent, from->recurrent_bytes);
     for (unsigned i = 0; i < from->n_marks && i < to->n_marks; i++)
         if (from->marks[i].position > 0 && from->marks[i].position <= position) {
             to->marks[i].position = from->marks[i].position;
-            memcpy(to->marks[i].recurrent, from->marks[i].recurrent, from->recurrent_bytes);
+            memory_copy(to->memory, to->marks[i].recurrent, from->marks[i].recurrent,
+                        from->recurrent_bytes);
         }
     to->position = position;
 }
@@ -247,7 +253,7 @@ void sequence_mark(struct sequence *s)
     if (s->n_marks == 0 || s->position == 0)
         return;
     struct sequence_mark *m = take_mark(s, s->position);
-    memcpy(m->recurrent, s->block, s->recurrent_bytes);
+    memory_copy(s->memory, m->recurrent, s->block, s->recurrent_bytes);
     m->position = s->position;
 }
 

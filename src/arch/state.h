@@ -12,7 +12,7 @@
 #define FLASHMOE_ARCH_STATE_H
 
 #include "arch/arch.h"
-#include "base/mem.h"
+#include "base/memory.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -37,6 +37,7 @@ struct sequence_mark {
 };
 
 struct sequence {
+    const struct memory *memory; /* that its state is in */
     uint32_t position; /* tokens so far */
     /* Some recurrent layers have gone further: going back makes it whole again. */
     bool is_torn;
@@ -68,8 +69,9 @@ void sequence_blocks(const struct model *model, const struct kv_format *kv_forma
 /* What those of so many positions take, which is one block at least; UINT64_MAX on overflow. */
 uint64_t sequence_kv_bytes(const struct sequence_blocks *blocks, uint32_t n_positions);
 
-int sequence_new(const struct model *model, const struct kv_format *kv_format, uint32_t n_context,
-                 uint32_t n_marks, struct sequence **out, struct fm_error *err);
+int sequence_new(const struct model *model, const struct memory *memory,
+                 const struct kv_format *kv_format, uint32_t n_context, uint32_t n_marks,
+                 struct sequence **out, struct fm_error *err);
 void sequence_free(struct sequence *sequence); /* accepts NULL */
 
 /* Has memory for keys and values of so many positions, or one block, and no more; at least for

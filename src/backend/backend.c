@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "backend/cpu/backend_cpu.h"
-#include "base/fmath.h"
 
 struct backend_entry {
     const char *name;
@@ -46,13 +45,4 @@ uint64_t backend_scratch_bytes(const char *name, const struct backend_options *o
 {
     const struct backend_entry *entry = find_backend(name);
     return entry != NULL ? entry->scratch_bytes(options) : 0;
-}
-
-void backend_rope_frequencies(double theta, unsigned rotary_dim, float *out)
-{
-    /* Rounded to float where the reference models round: the power, then its reciprocal. */
-    for (unsigned i = 0; i < rotary_dim / 2; i++) {
-        float power = (float)fmath_pow_of(theta, (double)(2 * i) / rotary_dim);
-        out[i] = 1.0f / power;
-    }
 }

@@ -1,9 +1,12 @@
-/* A backend computes: it owns threads and scratch, knows number formats, and sees neither files
- * nor caches nor architectures. One operation works on all rows (tokens) of a batch; the result
- * of a row never depends on the other rows.
+/* A backend computes, and has the memory it computes in: it owns threads and scratch, knows number
+ * formats, and sees neither files nor caches nor architectures. One operation works on all rows
+ * (tokens) of a batch; the result of a row never depends on the other rows.
  *
- * Operations cannot fail, do not allocate and return when the result is there. All pointers are
- * borrowed for the call. A backend is used by one thread at a time.
+ * Rows, weights and the state of sequences lie in the backend's memory (base/memory.h), which only
+ * operations look into. What is said to be the host's, and the structs that name the rest, are
+ * ordinary memory. Operations cannot fail and do not allocate. They are done in order, and what
+ * they wrote can be looked at with memory_open, which waits for them. All pointers are borrowed for
+ * the call. A backend is used by one thread at a time.
  *
  * Shapes: [n, m] is n rows of m contiguous floats unless a stride is given. */
 #ifndef FLASHMOE_BACKEND_BACKEND_H
@@ -13,7 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/err.h"
+#include "base/memory.h"
 #include "quant/kv.h"
 #include "quant/weight.h"
 
@@ -91,16 +94,32 @@ struct backend_product {
  * out[places[i]] = down (silu(gate x) * (up x)), x = input row rows[i]. */
 struct backend_ffn {
     struct weight gate, up, down;
-    const uint32_t *rows, *places; /* [n]; NULL: i */
+    const uint32_t *rows, *places; /* [n], the host's; NULL: i */
     size_t n;
     float *out; /* rows of down.n_rows floats */
+};
+
+/* Cache-biased routing, after route: the k experts with the highest logit + bias * (highest -
+ * lowest logit of the row) * resident. The expert that the router rates highest stays. Weights are
+ * those the router gives the chosen experts without any bias: of all experts or, with
+ * `renormalises`, of the chosen. A row whose choice stays has its weights unchanged. */
+struct backend_preference {
+    const float *logits; /* [n, n_experts] */
+    size_t n;
+    unsigned n_experts, k;
+    bool renormalises;
+    const bool *resident; /* [n_experts], the host's */
+    float bias;
+    float *scores;  /* [n_experts], scratch */
+    uint32_t *ids;  /* [n, k] as route left them */
+    float *weights; /* [n, k] */
 };
 
 struct backend_ops {
     const char *name;
     void (*close)(struct backend *be);
 
-    /* x[t] = row tokens[t] of w */
+    /* x[t] = row tokens[t] of w; the tokens are the host's */
     void (*embed)(struct backend *be, const struct weight *w, const int32_t *tokens, size_t n,
                   float *x);
     /* Names the rows x [n, n_cols] that the products and feed-forward blocks that follow are
@@ -113,9 +132,10 @@ struct backend_ops {
     void (*ffn)(struct backend *be, const struct backend_ffn *blocks, size_t n_blocks);
     void (*rms_norm)(struct backend *be, const float *x, const float *weight, float eps, size_t n,
                      size_t dim, float *y);
-    /* out [n, rotary_dim] for position positions[t]; frequencies is [rotary_dim / 2] */
+    /* out [n, rotary_dim] for position positions[t], times scale; frequencies is
+     * [rotary_dim / 2]; both are the host's */
     void (*rope_table)(struct backend *be, const uint32_t *positions, size_t n,
-                       const float *frequencies, unsigned rotary_dim, float *out);
+                       const float *frequencies, unsigned rotary_dim, float scale, float *out);
     void (*norm_rope)(struct backend *be, const struct backend_heads *heads, size_t n);
     void (*attention)(struct backend *be, const struct backend_attention *args);
     void (*delta_net)(struct backend *be, const struct backend_delta_net *args);
@@ -123,6 +143,9 @@ struct backend_ops {
      * softmax over all experts, or over the chosen ones when `renormalise`. */
     void (*route)(struct backend *be, const float *logits, size_t n, unsigned n_experts,
                   unsigned k, bool renormalise, uint32_t *ids, float *weights);
+    void (*prefer)(struct backend *be, const struct backend_preference *args);
+    /* The first of n rows of x with a value that is not finite, or n; waits for it. */
+    size_t (*find_not_finite)(struct backend *be, const float *x, size_t n, size_t dim);
     /* out[t] = sum over j of weights[t][j] * parts[t][j], ascending j; parts is [n, k, dim] */
     void (*expert_sum)(struct backend *be, const float *parts, const float *weights, size_t n,
                        unsigned k, size_t dim, float *out);
@@ -135,6 +158,7 @@ struct backend_ops {
 
 struct backend {
     const struct backend_ops *ops;
+    const struct memory *memory; /* outlives what is made in it; gone with the backend */
     const char *level; /* of the processor's instructions in use */
 };
 
@@ -157,9 +181,6 @@ void backend_close(struct backend *be); /* accepts NULL */
 
 /* Bytes that backend takes for its scratch with these options. */
 uint64_t backend_scratch_bytes(const char *name, const struct backend_options *options);
-
-/* theta^(-2i/dim) for i < dim/2: the rotary frequencies, for tables made at open. */
-void backend_rope_frequencies(double theta, unsigned rotary_dim, float *out);
 
 #ifdef __cplusplus
 }

@@ -8,12 +8,6 @@
 
 /* ---- reads ----------------------------------------------------------------------------------- */
 
-static uint32_t slot_of(const struct expert_cache *cache, const struct expert_read *read)
-{
-    const uint64_t at = (uint64_t)((const char *)read->dst - cache->memory);
-    return (uint32_t)(at / cache->model->expert_slot_bytes);
-}
-
 /* With the lock held: a slot's read has come so far. */
 static void list_landed(struct expert_cache *cache, uint32_t i, enum slot_state state)
 {
@@ -36,7 +30,7 @@ static void slot_landed(struct expert_read *read)
 {
     struct expert_cache *cache = read->ctx;
     pthread_mutex_lock(&cache->lock);
-    list_landed(cache, slot_of(cache, read), SLOT_LANDED);
+    list_landed(cache, cache->read_slots[read - cache->reads], SLOT_LANDED);
     pthread_mutex_unlock(&cache->lock);
 }
 
@@ -44,10 +38,11 @@ static void slot_landed(struct expert_read *read)
 static void slot_done(struct expert_read *read, bool ok)
 {
     struct expert_cache *cache = read->ctx;
-    const uint32_t number = (uint32_t)(read - cache->reads);
+    const uint32_t number = (uint32_t)(read - cache->reads), i = cache->read_slots[number];
     uint32_t next = NO_SLOT;
+    memory_close(cache->memory, slot_memory(cache, i), cache->model->expert_slot_bytes);
     pthread_mutex_lock(&cache->lock);
-    list_landed(cache, slot_of(cache, read), ok ? SLOT_READY : SLOT_FAILED);
+    list_landed(cache, i, ok ? SLOT_READY : SLOT_FAILED);
     if (number >= READS_NEEDED)
         next = background_next(cache, number);
     pthread_mutex_unlock(&cache->lock);
@@ -60,11 +55,12 @@ void cache_submit(struct expert_cache *cache, uint32_t read, uint32_t i,
 {
     struct expert_read *r = &cache->reads[read];
     cache->slots[i].read = read;
+    cache->read_slots[read] = i;
     r->expert_layer = cache->slots[i].layer;
     r->expert = cache->slots[i].expert;
-    r->dst = slot_memory(cache, i);
+    r->dst = memory_open(cache->memory, slot_memory(cache, i), cache->model->expert_slot_bytes);
     r->urgency = urgency;
-    r->landed = urgency == READ_NEEDED ? slot_landed : NULL;
+    r->landed = urgency == READ_NEEDED && cache->memory->is_host ? slot_landed : NULL;
     r->done = slot_done;
     r->ctx = cache;
     expert_store_submit(cache->store, r);
@@ -458,8 +454,8 @@ static void move_expert(struct expert_cache *cache, uint32_t from)
     const struct slot old = cache->slots[from];
     cache_drop_victim(cache, from);
     const uint32_t to = cache_fill_empty(cache, old.layer, old.expert, SLOT_READY);
-    memcpy(slot_memory(cache, to), slot_memory(cache, from),
-           cache->model->expert_layers[old.layer].record.bytes);
+    memory_copy(cache->memory, slot_memory(cache, to), slot_memory(cache, from),
+                cache->model->expert_layers[old.layer].record.bytes);
     cache->slots[to].is_guess = old.is_guess;
     release(cache, to);
 }
@@ -506,7 +502,7 @@ bool expert_cache_shrink(struct expert_cache *cache, uint64_t move_bytes)
     while (cache->n_slots > cache->n_wanted && vacate(cache, cache->n_slots - 1, &moves_left))
         cache->n_slots--;
     const uint64_t now = pool_end(cache, cache->n_slots);
-    plat_give_back(cache->memory + now, end - now);
+    cache->memory->ops->give_back(cache->memory, cache->pool + now, end - now);
     return cache->n_slots == cache->n_wanted;
 }
 
@@ -567,7 +563,7 @@ static int allocate(struct expert_cache *cache, struct fm_error *err)
     uint64_t bytes;
     if (!mem_mul(cache->n_most, model->expert_slot_bytes, &bytes))
         return err_set(err, FM_ERR_NOMEM, "size overflow: the expert cache");
-    cache->memory = mem_new_bulk(bytes, "the expert cache", err);
+    cache->pool = memory_make(cache->memory, bytes, "the expert cache", err);
     cache->slots = mem_new(cache->n_most, sizeof *cache->slots, "the expert cache", err);
     cache->where = mem_new(n_where, sizeof *cache->where, "the expert cache", err);
     cache->reads = mem_new(N_READS, sizeof *cache->reads, "the expert cache", err);
@@ -577,7 +573,7 @@ static int allocate(struct expert_cache *cache, struct fm_error *err)
     cache->plan.hit_slots = mem_new(cache->n_experts, sizeof(uint32_t), "a plan", err);
     cache->plan.missing = mem_new(cache->n_experts, sizeof(uint32_t), "a plan", err);
     cache->plan.current = mem_new(cache->n_experts, sizeof(uint32_t), "a plan", err);
-    if (cache->memory == NULL || cache->slots == NULL || cache->where == NULL ||
+    if (cache->pool == NULL || cache->slots == NULL || cache->where == NULL ||
         cache->reads == NULL || b->guesses.slots == NULL || b->others.slots == NULL ||
         cache->plan.hit_slots == NULL || cache->plan.missing == NULL ||
         cache->plan.current == NULL)
@@ -596,8 +592,9 @@ static void fill_lists(struct expert_cache *cache)
     background_init(cache);
 }
 
-int expert_cache_open(const struct model *model, struct expert_store *store, uint32_t n_slots,
-                      enum heat_policy policy, struct expert_cache **out, struct fm_error *err)
+int expert_cache_open(const struct model *model, struct expert_store *store,
+                      const struct memory *memory, uint32_t n_slots, enum heat_policy policy,
+                      struct expert_cache **out, struct fm_error *err)
 {
     *out = NULL;
     struct expert_cache *cache = mem_new(1, sizeof *cache, "the expert cache", err);
@@ -606,6 +603,7 @@ int expert_cache_open(const struct model *model, struct expert_store *store, uin
     const uint32_t n_layers = model->n_expert_layers;
     cache->model = model;
     cache->store = store;
+    cache->memory = memory;
     cache->n_most = cache->n_slots = cache->n_wanted = n_slots;
     cache->n_experts = most_experts(model);
     cache->stats.n_slots = n_slots;
@@ -645,7 +643,7 @@ void expert_cache_close(struct expert_cache *cache)
     mem_free(cache->reads);
     mem_free(cache->where);
     mem_free(cache->slots);
-    mem_free(cache->memory);
+    memory_free(cache->memory, cache->pool);
     mem_free(cache);
 }
 

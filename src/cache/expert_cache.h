@@ -29,9 +29,11 @@ extern "C" {
 
 struct expert_cache;
 
-/* Model and store must outlive the cache. n_slots >= 1; each takes model->expert_slot_bytes. */
-int expert_cache_open(const struct model *model, struct expert_store *store, uint32_t n_slots,
-                      enum heat_policy policy, struct expert_cache **out, struct fm_error *err);
+/* Model, store and memory, where the slots are made, must outlive the cache. n_slots >= 1; each
+ * takes model->expert_slot_bytes. */
+int expert_cache_open(const struct model *model, struct expert_store *store,
+                      const struct memory *memory, uint32_t n_slots, enum heat_policy policy,
+                      struct expert_cache **out, struct fm_error *err);
 /* Accepts NULL; no plan is open and the store is closed already, so that nothing is on its way. */
 void expert_cache_close(struct expert_cache *cache);
 
@@ -55,7 +57,7 @@ void expert_cache_resident(struct expert_cache *cache, uint32_t layer, bool *res
 
 struct expert_item {
     uint32_t index;   /* into the uses given to begin */
-    const void *slot; /* valid until the next call of next or end */
+    const void *slot; /* in the cache's memory; valid until the next call of next or end */
 };
 
 /* Up to `most` items that are ready, waiting for the first unless `polls`, which may find none. 1

@@ -89,7 +89,8 @@ struct expert_cache {
     uint32_t n_most, n_experts;
     uint32_t n_slots;   /* those from here on are empty, and their memory is given back */
     uint32_t n_wanted;  /* those from here on are not filled any more: n_slots comes down to it */
-    char *memory;       /* [n_most, slot_bytes] */
+    const struct memory *memory;
+    char *pool;         /* [n_most, slot_bytes] in that memory */
     struct slot *slots; /* [n_most] */
     uint32_t *where;    /* [n_expert_layers, n_experts]: slot or NO_SLOT */
     uint32_t first_empty;
@@ -99,6 +100,7 @@ struct expert_cache {
     struct plan plan;
     struct expert_cache_stats stats;
     struct expert_read *reads;           /* [N_READS]: needed ones, guesses, in the background */
+    uint32_t read_slots[N_READS];        /* the slot of each; set before it is submitted */
     uint32_t idle_reads[READS_NEEDED];   /* a stack */
     uint32_t n_idle_reads;
 
@@ -118,7 +120,7 @@ static inline uint32_t *where_of(struct expert_cache *cache, uint32_t layer, uin
 
 static inline void *slot_memory(struct expert_cache *cache, uint32_t slot)
 {
-    return cache->memory + (size_t)slot * cache->model->expert_slot_bytes;
+    return cache->pool + (size_t)slot * cache->model->expert_slot_bytes;
 }
 
 /* ---- expert_cache.c ---- */

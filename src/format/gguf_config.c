@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/fmath.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "format/gguf_internal.h"
@@ -62,10 +63,10 @@ static const struct {
     {".logit_scale", {0, 1}, "1"},
     {".residual_scale", {0, 1}, "1"},
     {".embedding_scale", {0, 1}, "1"},
-    {".rope.scaling.attn_factor", {0, 1}, "1"},
-    {".rope.scaling.yarn_attn_factor", {1, 1}, "1"},
-    {".rope.scale_linear", {0, 1}, "1"},
 };
+
+/* Larger than any factor of a rope scaling. */
+#define MAX_SCALING 1e6
 
 /* Keys below "ARCHITECTURE.rope.scaling." that are looked at, or change nothing by themselves. Any
  * other may be a scaling that this version does not compute. */
@@ -124,35 +125,11 @@ static int check_scaling_keys(const struct gguf *g, const char *architecture, st
             k++;
         if (k == sizeof scaling_keys / sizeof scaling_keys[0])
             return err_set(err, FM_ERR_UNSUPPORTED,
-                           "%s: key '%.*s' is unknown: this version computes no rope scaling",
+                           "%s: key '%.*s' is unknown: it may be a rope scaling that this "
+                           "version does not compute",
                            g->path, (int)v->key_bytes, v->key);
     }
     return 0;
-}
-
-/* A factor of 1 scales nothing in these two types. */
-static bool is_scaled_by_factor(const char *type, uint64_t bytes)
-{
-    return type == NULL || gguf_text_is(type, bytes, "linear") || gguf_text_is(type, bytes, "yarn");
-}
-
-static int check_rope_scaling(const struct gguf *g, struct fm_error *err)
-{
-    const char *type;
-    uint64_t bytes;
-    double factor;
-    char key[GGUF_KEY_BYTES];
-    int rc = gguf_text_or_null(g, ".rope.scaling.type", &type, &bytes, err);
-    if (rc == 0)
-        rc = gguf_number_or(g, ".rope.scaling.factor", -HUGE_VAL, HUGE_VAL, 0, &factor, err);
-    if (rc != 0 || gguf_text_is(type, bytes, "none") ||
-        (factor == 1 && is_scaled_by_factor(type, bytes)))
-        return rc;
-    if (type == NULL) /* a factor alone scales linearly */
-        return factor == 0 ? 0
-                           : gguf_refuse(g, key, gguf_look(g, ".rope.scaling.factor", key), "1",
-                                         err);
-    return gguf_refuse(g, key, gguf_look(g, ".rope.scaling.type", key), "\"none\"", err);
 }
 
 static int check_neutral(const struct gguf *g, struct fm_error *err)
@@ -178,7 +155,7 @@ static int check_neutral(const struct gguf *g, struct fm_error *err)
     rc = gguf_uint_or(g, ".expert_gating_func", 0, UINT32_MAX, 0, &gating, err);
     if (rc == 0 && gating > 1)
         rc = gguf_refuse(g, key, gguf_look(g, ".expert_gating_func", key), "1 (softmax)", err);
-    return rc != 0 ? rc : check_rope_scaling(g, err);
+    return rc;
 }
 
 /* ---- the document ------------------------------------------------------------------------ */
@@ -267,6 +244,119 @@ static int set_attention(json_t *config, const struct gguf *g, struct gguf_layou
     return rc;
 }
 
+/* ---- rope scaling ------------------------------------------------------------------------ */
+
+struct scaling {
+    bool is_yarn;
+    double factor; /* 1: nothing is scaled */
+};
+
+/* Reads what is scaled, and by how much, as llama.cpp does: a factor alone scales linearly, and has
+ * an older name. */
+static int read_scaling(const struct gguf *g, struct scaling *out, struct fm_error *err)
+{
+    const char *type, *name = ".rope.scaling.factor";
+    uint64_t bytes;
+    double factor = 0;
+    char key[GGUF_KEY_BYTES];
+    *out = (struct scaling){.factor = 1};
+    int rc = gguf_text_or_null(g, ".rope.scaling.type", &type, &bytes, err);
+    if (rc == 0 && gguf_look(g, name, key) == NULL)
+        name = ".rope.scale_linear";
+    if (rc == 0)
+        rc = gguf_number_or(g, name, -HUGE_VAL, HUGE_VAL, 0, &factor, err);
+    if (rc != 0 || gguf_text_is(type, bytes, "none"))
+        return rc;
+    out->is_yarn = gguf_text_is(type, bytes, "yarn");
+    if (type != NULL && !out->is_yarn && !gguf_text_is(type, bytes, "linear"))
+        return gguf_refuse(g, key, gguf_look(g, ".rope.scaling.type", key),
+                           "\"none\", \"linear\" or \"yarn\"", err);
+    if (factor == 0 && type != NULL)
+        return gguf_refuse(g, key, gguf_look(g, ".rope.scaling.type", key),
+                           "\"none\" without rope.scaling.factor", err);
+    if (factor != 0 && !(factor >= 1 && factor <= MAX_SCALING))
+        return gguf_refuse(g, key, gguf_look(g, name, key), "1 to 1000000", err);
+    out->factor = factor != 0 ? factor : 1;
+    return 0;
+}
+
+/* What llama.cpp multiplies with YaRN's own attention factor; 1 without YaRN. */
+static int read_attention_share(const struct gguf *g, bool is_yarn, double *out,
+                                struct fm_error *err)
+{
+    static const char *const names[] = {".rope.scaling.attn_factor",
+                                        ".rope.scaling.yarn_attn_factor"};
+    char key[GGUF_KEY_BYTES];
+    *out = 1;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        double x;
+        int rc = gguf_number_or(g, names[i], -HUGE_VAL, HUGE_VAL, 1, &x, err);
+        if (rc != 0)
+            return rc;
+        x = x == 0 && i == 0 ? 1 : x; /* 0: not set */
+        if (is_yarn ? !(x >= 1 / MAX_SCALING && x <= MAX_SCALING) : x != 1)
+            return gguf_refuse(g, key, gguf_look(g, names[i], key),
+                               is_yarn ? "0.000001 to 1000000" : "1", err);
+        *out *= x;
+    }
+    return 0;
+}
+
+static int set_yarn(json_t *rope, const struct gguf *g, double factor, double share,
+                    struct fm_error *err)
+{
+    char key[GGUF_KEY_BYTES];
+    uint64_t original;
+    double extrapolation, log_multiplier, fast, slow;
+    int rc = gguf_uint_or(g, ".rope.scaling.original_context_length", 1, LIMIT_CONTEXT, 0,
+                          &original, err);
+    if (rc == 0)
+        rc = gguf_number_or(g, ".rope.scaling.yarn_ext_factor", -HUGE_VAL, HUGE_VAL, 1,
+                            &extrapolation, err);
+    if (rc == 0 && extrapolation != 1 && extrapolation != -1) /* -1: not set */
+        rc = gguf_refuse(g, key, gguf_look(g, ".rope.scaling.yarn_ext_factor", key), "1", err);
+    if (rc == 0)
+        rc = gguf_number_or(g, ".rope.scaling.yarn_log_multiplier", -HUGE_VAL, HUGE_VAL, 0,
+                            &log_multiplier, err);
+    if (rc == 0 && log_multiplier != 0)
+        rc = gguf_refuse(g, key, gguf_look(g, ".rope.scaling.yarn_log_multiplier", key), "0", err);
+    if (rc == 0)
+        rc = gguf_number_or(g, ".rope.scaling.yarn_beta_fast", 1 / MAX_SCALING, MAX_SCALING, 32,
+                            &fast, err);
+    if (rc == 0)
+        rc = gguf_number_or(g, ".rope.scaling.yarn_beta_slow", 1 / MAX_SCALING, MAX_SCALING, 1,
+                            &slow, err);
+    if (rc != 0)
+        return rc;
+    set(rope, "beta_fast", json_real(fast), &rc, err);
+    set(rope, "beta_slow", json_real(slow), &rc, err);
+    if (original > 0)
+        set(rope, "original_max_position_embeddings", json_integer((json_int_t)original), &rc, err);
+    if (share != 1)
+        set(rope, "attention_factor", json_real(share * (0.1 * fmath_log_of(factor) + 1)), &rc,
+            err);
+    return rc;
+}
+
+static int set_scaling(json_t *config, const struct gguf *g, struct fm_error *err)
+{
+    struct scaling scaling;
+    double share;
+    int rc = read_scaling(g, &scaling, err);
+    const bool is_scaled = rc == 0 && scaling.factor != 1;
+    if (rc == 0)
+        rc = read_attention_share(g, is_scaled && scaling.is_yarn, &share, err);
+    if (rc != 0 || !is_scaled)
+        return rc;
+    json_t *rope = json_object();
+    set(config, "rope_scaling", rope, &rc, err);
+    if (rc != 0)
+        return rc;
+    set(rope, "rope_type", json_string(scaling.is_yarn ? "yarn" : "linear"), &rc, err);
+    set(rope, "factor", json_real(scaling.factor), &rc, err);
+    return rc != 0 || !scaling.is_yarn ? rc : set_yarn(rope, g, scaling.factor, share, err);
+}
+
 /* Which layers are recurrent: a list, or all but every n-th. */
 static int read_layer_types(const struct gguf *g, struct gguf_layout *layout, struct fm_error *err)
 {
@@ -348,6 +438,8 @@ static int fill(json_t *config, const struct gguf *g, const struct gguf_head *he
                         err);
     if (rc == 0)
         rc = set_attention(config, g, layout, err);
+    if (rc == 0)
+        rc = set_scaling(config, g, err);
     if (rc == 0 && layout->family->is_hybrid)
         rc = set_hybrid(config, g, layout, err);
     if (rc == 0)

@@ -666,6 +666,35 @@ static void test_plain(void **state)
     source_close(s);
 }
 
+static void test_rope_scaling(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *key, *field; /* below "rope.scaling." and below "rope_scaling" */
+        double stored, expected;
+    } values[] = {{"factor", "factor", 4, 4}, {"yarn_beta_fast", "beta_fast", 16, 16},
+                  {"yarn_beta_slow", "beta_slow", 2, 2},
+                  {"attn_factor", "attention_factor", 0.5, 0.5 * (0.1 * 1.3862943611198906 + 1)}};
+    struct file f;
+    struct source *s;
+    struct fm_error err;
+    char key[64];
+    begin(&f);
+    add_model(&f, "qwen3moe", 1);
+    add_text(&f, "qwen3moe.rope.scaling.type", "yarn");
+    for (unsigned i = 0; i < 4; i++) {
+        snprintf(key, sizeof key, "qwen3moe.rope.scaling.%s", values[i].key);
+        add_f32(&f, key, (float)values[i].stored);
+    }
+    add_tensor(&f, "token_embd.weight", 0, 32, 10, 0);
+    assert_int_equal(fill(&f, &s, &err), 0);
+    const json_t *rope = json_object_get(s->config.root, "rope_scaling");
+    for (unsigned i = 0; i < 4; i++)
+        assert_float_equal(json_number_value(json_object_get(rope, values[i].field)),
+                           values[i].expected, 1e-7);
+    source_close(s);
+}
+
 /* ---- the tokenizer ----------------------------------------------------------------------- */
 
 static const char *const tokens[] = {"a", "\"\\\x01", "<|im_end|>", "<think>", "[PAD4]"};
@@ -762,11 +791,10 @@ int main(void)
         cmocka_unit_test(test_good_header),     cmocka_unit_test(test_every_cut),
         cmocka_unit_test(test_formats),         cmocka_unit_test(test_magic),
         cmocka_unit_test(test_hostile_values),  cmocka_unit_test(test_wrong_values),
-        cmocka_unit_test(test_hostile_tensors),
+        cmocka_unit_test(test_hostile_tensors), cmocka_unit_test(test_rope_scaling),
         cmocka_unit_test(test_read),            cmocka_unit_test(test_hybrid_names),
-        cmocka_unit_test(test_hybrid_config),
+        cmocka_unit_test(test_hybrid_config),   cmocka_unit_test(test_out_of_memory),
         cmocka_unit_test(test_plain),           cmocka_unit_test(test_tokenizer),
-        cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/limits.h"
+
 /* ---- where a field stands ------------------------------------------------------------------- */
 
 enum place { PLACE_NONE, PLACE_TEXT, PLACE_ROOT, PLACE_ROPE };
@@ -27,6 +29,17 @@ static const struct field {
     {"partial_rotary_factor",
      NULL,
      {{PLACE_ROPE, "partial_rotary_factor"}, {PLACE_TEXT, "partial_rotary_factor"}}},
+    {"factor", NULL, {{PLACE_ROPE, "factor"}}},
+    /* A length outside takes the place of the one in rope_parameters. */
+    {"original_max_position_embeddings",
+     NULL,
+     {{PLACE_TEXT, "original_max_position_embeddings"},
+      {PLACE_ROPE, "original_max_position_embeddings"}}},
+    {"attention_factor", NULL, {{PLACE_ROPE, "attention_factor"}}},
+    {"mscale", NULL, {{PLACE_ROPE, "mscale"}}},
+    {"mscale_all_dim", NULL, {{PLACE_ROPE, "mscale_all_dim"}}},
+    {"beta_fast", NULL, {{PLACE_ROPE, "beta_fast"}}},
+    {"beta_slow", NULL, {{PLACE_ROPE, "beta_slow"}}},
     /* The root's: names other files than those this version opens. */
     {"transformers_weights", NULL, {{PLACE_ROOT, "transformers_weights"}}},
     {"num_experts",
@@ -38,7 +51,9 @@ static const struct field {
 
 /* A rope_scaling that is not empty takes the place of all of rope_parameters. */
 static const char *const rope_names[] = {"rope_scaling", "rope_parameters"};
-static const char *const rope_type_names[] = {"rope_type", "type"};
+static const char *const rope_type_names[] = {"rope_type", "type"}; /* the first counts */
+/* transformers' max_position_embeddings where a configuration has none. */
+#define DEFAULT_POSITIONS 32768
 
 struct found {
     const json_t *holder;
@@ -84,42 +99,81 @@ const json_t *config_find(const struct config *config, const char *field)
 
 /* ---- rope ----------------------------------------------------------------------------------- */
 
-static bool is_unscaled(const json_t *type)
+/* Returns the type of a rope_parameters or rope_scaling; NULL where it has none. */
+static const json_t *rope_type(const json_t *rope)
 {
-    const char *text = json_string_value(type);
-    /* "mrope" differs from "default" for images only. */
-    return text != NULL && (strcmp(text, "default") == 0 || strcmp(text, "mrope") == 0);
+    const json_t *type = NULL;
+    for (unsigned i = 0; type == NULL && i < sizeof rope_type_names / sizeof rope_type_names[0];
+         i++)
+        type = jdoc_find(rope, rope_type_names[i]);
+    return type;
 }
 
-static int refuse_scaling(const char *file, const char *prefix, const char *name,
-                          const json_t *rope, struct fm_error *err)
+/* False for a type that this version does not compute. */
+static bool find_kind(const json_t *type, enum rope_kind *kind)
+{
+    static const struct {
+        const char *name;
+        enum rope_kind kind;
+    } known[] = {
+        {"default", ROPE_DEFAULT},
+        {"mrope", ROPE_DEFAULT}, /* differs from "default" for images only */
+        {"linear", ROPE_LINEAR},
+        {"yarn", ROPE_YARN},
+    };
+    const char *text = json_string_value(type);
+    *kind = ROPE_DEFAULT;
+    for (unsigned i = 0; text != NULL && i < sizeof known / sizeof known[0]; i++)
+        if (strcmp(text, known[i].name) == 0) {
+            *kind = known[i].kind;
+            return true;
+        }
+    return type == NULL;
+}
+
+/* The name under which the parameters that count stand, for messages. */
+static const char *rope_name(const struct config *config)
+{
+    const bool is_scaling =
+        config->rope != NULL && config->rope == jdoc_find(config->text, rope_names[0]);
+    return rope_names[is_scaling ? 0 : 1];
+}
+
+/* Refuses what is not computed, and a scaling where transformers would not look, unless it says
+ * what the parameters that count say. */
+static int check_rope(const struct config *config, const char *prefix, const char *name,
+                      const json_t *rope, struct fm_error *err)
 {
     char shown[80];
     const char *key;
     const json_t *value;
+    enum rope_kind kind;
     if (!json_is_object(rope))
-        return err_set(err, FM_ERR_FORMAT, "%s: field '%s%s' is not an object", file, prefix,
-                       name);
-    for (unsigned i = 0; i < sizeof rope_type_names / sizeof rope_type_names[0]; i++) {
-        const json_t *type = jdoc_find(rope, rope_type_names[i]);
-        if (type != NULL && !is_unscaled(type))
-            return err_set(err, FM_ERR_UNSUPPORTED,
-                           "%s: field '%s%s.rope_type' is %s; this version computes \"default\" "
-                           "only: use the checkpoint's configuration without rope scaling, for "
-                           "contexts up to the length the model was trained for",
-                           file, prefix, name, jdoc_show(type, shown, sizeof shown));
-    }
+        return err_set(err, FM_ERR_FORMAT, "%s: field '%s%s' is not an object", config->file,
+                       prefix, name);
+    const json_t *type = rope_type(rope);
+    if (!find_kind(type, &kind))
+        return err_set(err, FM_ERR_UNSUPPORTED,
+                       "%s: field '%s%s.rope_type' is %s; this version computes \"default\", "
+                       "\"linear\" and \"yarn\" only: use the checkpoint's configuration without "
+                       "rope scaling, for contexts up to the length the model was trained for",
+                       config->file, prefix, name, jdoc_show(type, shown, sizeof shown));
+    if (kind != ROPE_DEFAULT && rope != config->rope && !json_equal(rope, config->rope))
+        return err_set(err, FM_ERR_UNSUPPORTED,
+                       "%s: field '%s%s.rope_type' is %s, which has no effect there: '%s%s' takes "
+                       "its place; put the scaling into that, or remove it",
+                       config->file, prefix, name, jdoc_show(type, shown, sizeof shown),
+                       config->text != config->root ? "text_config." : "", rope_name(config));
     json_object_foreach((json_t *)rope, key, value)
         if (json_is_object(value))
             return err_set(err, FM_ERR_UNSUPPORTED,
                            "%s: field '%s%s.%.64s' is %s; this version computes the same rotation "
                            "in every layer",
-                           file, prefix, name, key, jdoc_show(value, shown, sizeof shown));
+                           config->file, prefix, name, key, jdoc_show(value, shown, sizeof shown));
     return 0;
 }
 
-/* Refuses a scaling in any place, also where transformers would not look. */
-static int refuse_all_scaling(const struct config *config, struct fm_error *err)
+static int check_all_ropes(const struct config *config, struct fm_error *err)
 {
     int rc = 0;
     for (unsigned i = 0; rc == 0 && i < sizeof rope_names / sizeof rope_names[0]; i++) {
@@ -127,14 +181,14 @@ static int refuse_all_scaling(const struct config *config, struct fm_error *err)
         const json_t *in_root = jdoc_find(config->root, name);
         const json_t *in_text = jdoc_find(config->text, name);
         if (in_root != NULL)
-            rc = refuse_scaling(config->file, "", name, in_root, err);
+            rc = check_rope(config, "", name, in_root, err);
         if (rc == 0 && in_text != NULL && config->text != config->root)
-            rc = refuse_scaling(config->file, "text_config.", name, in_text, err);
+            rc = check_rope(config, "text_config.", name, in_text, err);
     }
     return rc;
 }
 
-int config_rope_theta(const struct config *config, double *theta, struct fm_error *err)
+static int read_theta(const struct config *config, double *theta, struct fm_error *err)
 {
     const char *field = "rope_theta";
     int rc = config_number_or(config, field, 1.0, 1e12, 0, theta, err);
@@ -146,6 +200,99 @@ int config_rope_theta(const struct config *config, double *theta, struct fm_erro
                    is_hidden ? ": rope_scaling takes the place of rope_parameters, so put it "
                                "into rope_scaling, or remove rope_scaling"
                              : "");
+}
+
+/* What is larger than any model has is refused as nonsense. */
+#define MAX_ROPE_VALUE 1e6
+#define MIN_ROPE_VALUE 1e-6
+
+/* A factor of null is the quotient of the two lengths, in YaRN alone. */
+static int read_factor(const struct config *config, const struct rope *rope, uint32_t positions,
+                       double *factor, struct fm_error *err)
+{
+    const json_t *value = json_object_get(config->rope, "factor");
+    if (rope->kind == ROPE_YARN && json_is_null(value)) {
+        *factor = (double)positions / rope->original_context;
+        if (*factor >= 1)
+            return 0;
+        return err_set(err, FM_ERR_FORMAT,
+                       "%s: field '%s.factor' is null, and max_position_embeddings %u is less "
+                       "than original_max_position_embeddings %u: expected a factor of at least 1",
+                       config->file, rope_name(config), positions, rope->original_context);
+    }
+    if (value == NULL || json_is_null(value))
+        return err_set(err, FM_ERR_FORMAT, "%s: field '%s.factor' is missing: the rope_type %s "
+                       "needs it", config->file, rope_name(config), rope_kind_name(rope->kind));
+    return config_number_or(config, "factor", 1, MAX_ROPE_VALUE, 1, factor, err);
+}
+
+static int read_attention_factor(const struct config *config, struct rope *rope,
+                                 struct fm_error *err)
+{
+    double mscale, mscale_all_dim;
+    int rc = config_number_or(config, "mscale", 0, MAX_ROPE_VALUE, 0, &mscale, err);
+    if (rc == 0)
+        rc = config_number_or(config, "mscale_all_dim", 0, MAX_ROPE_VALUE, 0, &mscale_all_dim,
+                              err);
+    if (rc == 0)
+        rc = config_number_or(config, "attention_factor", MIN_ROPE_VALUE, MAX_ROPE_VALUE,
+                              rope_attention_factor(rope->factor, mscale, mscale_all_dim),
+                              &rope->attention_factor, err);
+    return rc;
+}
+
+/* A beta of 0 is the default. */
+static int read_ramp(const struct config *config, struct rope *rope, struct fm_error *err)
+{
+    int rc = config_number_or(config, "beta_fast", 0, MAX_ROPE_VALUE, 0, &rope->beta_fast, err);
+    if (rc == 0)
+        rc = config_number_or(config, "beta_slow", 0, MAX_ROPE_VALUE, 0, &rope->beta_slow, err);
+    if (rc != 0)
+        return rc;
+    rope->beta_fast = rope->beta_fast != 0 ? rope->beta_fast : 32;
+    rope->beta_slow = rope->beta_slow != 0 ? rope->beta_slow : 1;
+    if (rope->beta_slow < MIN_ROPE_VALUE || rope->beta_fast < rope->beta_slow)
+        return err_set(err, FM_ERR_FORMAT,
+                       "%s: in '%s' beta_fast is %g and beta_slow %g: expected beta_slow of at "
+                       "least %g and beta_fast no smaller",
+                       config->file, rope_name(config), rope->beta_fast, rope->beta_slow,
+                       MIN_ROPE_VALUE);
+    /* A null is false here, other than everywhere else. */
+    rope->truncates = !json_is_null(json_object_get(config->rope, "truncate"));
+    if (rope->truncates)
+        rc = jdoc_bool_or(config->rope, config->file, "truncate", true, &rope->truncates, err);
+    return rc;
+}
+
+static int read_yarn(const struct config *config, struct rope *rope, struct fm_error *err)
+{
+    const uint32_t positions = rope->original_context;
+    int rc = config_uint_or(config, "original_max_position_embeddings", 1, LIMIT_CONTEXT,
+                            positions, &rope->original_context, err);
+    if (rc == 0 && rope->theta <= 1)
+        rc = err_set(err, FM_ERR_FORMAT,
+                     "%s: field 'rope_theta' is %g, expected more than 1 with the rope_type yarn",
+                     config->file, rope->theta);
+    if (rc == 0)
+        rc = read_factor(config, rope, positions, &rope->factor, err);
+    if (rc == 0)
+        rc = read_attention_factor(config, rope, err);
+    return rc != 0 ? rc : read_ramp(config, rope, err);
+}
+
+int config_rope(const struct config *config, struct rope *rope, struct fm_error *err)
+{
+    *rope = (struct rope){.factor = 1, .attention_factor = 1};
+    (void)find_kind(rope_type(config->rope), &rope->kind); /* config_init knows it */
+    int rc = read_theta(config, &rope->theta, err);
+    if (rc == 0)
+        rc = config_uint_or(config, "max_position_embeddings", 1, LIMIT_CONTEXT,
+                            DEFAULT_POSITIONS, &rope->original_context, err);
+    if (rc == 0 && rope->kind == ROPE_LINEAR)
+        rc = read_factor(config, rope, 0, &rope->factor, err);
+    if (rc == 0 && rope->kind == ROPE_YARN)
+        rc = read_yarn(config, rope, err);
+    return rc;
 }
 
 /* ---- opening -------------------------------------------------------------------------------- */
@@ -162,12 +309,10 @@ int config_init(struct config *config, const struct jdoc *doc, struct fm_error *
     config->model_type = config->root_type;
     if (rc == 0 && jdoc_find(config->text, "model_type") != NULL)
         rc = jdoc_string(config->text, config->file, "model_type", &config->model_type, err);
-    if (rc == 0)
-        rc = refuse_all_scaling(config, err);
     for (size_t i = 0; i < sizeof rope_names / sizeof rope_names[0]; i++)
         if (config->rope == NULL && json_object_size(jdoc_find(config->text, rope_names[i])) > 0)
             config->rope = jdoc_find(config->text, rope_names[i]);
-    return rc;
+    return rc != 0 ? rc : check_all_ropes(config, err);
 }
 
 /* ---- values --------------------------------------------------------------------------------- */

@@ -6,6 +6,7 @@
 #define FLASHMOE_MODEL_CONFIG_H
 
 #include "base/jdoc.h"
+#include "model/rope.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -21,7 +22,7 @@ struct config {
     uint32_t experts_per_token; /* in place of the configuration's own; 0: that one */
 };
 
-/* Also refuses every rope scaling, wherever it stands: none is implemented. */
+/* Also refuses a rope scaling that is not computed, or that stands where it has no effect. */
 int config_init(struct config *config, const struct jdoc *doc, struct fm_error *err);
 
 /* Returns the field's value from the place that counts; NULL when it is absent or null. */
@@ -48,8 +49,8 @@ int config_refuse_unless(const struct config *config, const char *field, const c
 /* Refuses the fields with which transformers changes the arithmetic of any family. */
 int config_refuse_general(const struct config *config, struct fm_error *err);
 
-/* Returns the base of the rotation's wavelengths in *theta. */
-int config_rope_theta(const struct config *config, double *theta, struct fm_error *err);
+/* Reads the rotation's base and its scaling. */
+int config_rope(const struct config *config, struct rope *rope, struct fm_error *err);
 
 #ifdef __cplusplus
 }

@@ -96,8 +96,8 @@ static int check_vector(const struct model *model, const struct packed_tensor *t
                                                 : packed_explain_tensor(model->source, tensor, err);
 }
 
-static int read_vector(const struct model *model, const struct dense_read *r, bool checks,
-                       struct fm_error *err)
+static int read_vector(const struct model *model, char *dense, const struct dense_read *r,
+                       bool checks, struct fm_error *err)
 {
     const struct source_file *file = &model->source->files[r->file];
     const struct packed *packed = model->source->packed;
@@ -110,7 +110,7 @@ static int read_vector(const struct model *model, const struct dense_read *r, bo
     if (rc == 0 && tensor != NULL)
         rc = check_vector(model, tensor, raw, err);
     if (rc == 0) {
-        float *dst = (float *)(void *)((char *)model->dense + r->dense_offset);
+        float *dst = (float *)(void *)(dense + r->dense_offset);
         const void *parts[] = {raw};
         if (r->n_rows > 1)
             decode_turned(r, raw, dst);
@@ -127,6 +127,7 @@ static int read_vector(const struct model *model, const struct dense_read *r, bo
 
 struct dense_load {
     const struct model *model;
+    char *dense; /* model->dense, for the host */
     struct dense_plan *plan;
     int *direct_fds; /* [n_files]: past the page cache, or -1 */
     char *buffers;   /* [N_READERS, READER_BYTES] */
@@ -195,8 +196,7 @@ static int read_range(const struct dense_load *load, char *buffer, uint64_t begi
         const uint64_t to = end - at < r->bytes ? end - at : r->bytes;
         while (rc == 0 && from < to) {
             const uint64_t n = piece_bytes(r->offset + from, to - from);
-            rc = read_piece(load, r->file, buffer,
-                            (char *)load->model->dense + r->dense_offset + from, n,
+            rc = read_piece(load, r->file, buffer, load->dense + r->dense_offset + from, n,
                             r->offset + from, err);
             from += n;
         }
@@ -254,8 +254,8 @@ static void check_share(void *ctx, unsigned part, unsigned n_parts)
     struct load_outcome *outcome = &load->outcomes[part];
     const struct packed *packed = load->model->source->packed;
     for (size_t i = part; i < packed->n_tensors && outcome->rc == 0; i += n_parts)
-        outcome->rc = dense_check_matrix(load->model, &packed->tensors[i], load->plan->reads,
-                                         load->plan->n_reads, &outcome->err);
+        outcome->rc = dense_check_matrix(load->model, &packed->tensors[i], load->dense,
+                                         load->plan->reads, load->plan->n_reads, &outcome->err);
 }
 
 /* The bytes in memory: those of a packed model against its checksums. Of other models it can only
@@ -283,7 +283,7 @@ static void interleave_share(void *ctx, unsigned part, unsigned n_parts)
         void *parts[QUANT_MAX_PARTS];
         size_t begin, end;
         for (unsigned p = 0; p < w->quant->n_parts; p++)
-            parts[p] = (char *)load->model->dense +
+            parts[p] = load->dense +
                        ((const char *)w->parts[p] - (const char *)load->model->dense);
         pool_range(w->n_rows / INTERLEAVE_ROWS, part, n_parts, &begin, &end);
         interleave_blocks(w->quant, w->n_cols, parts, begin, end);
@@ -306,17 +306,17 @@ static int by_place_in_memory(const void *a, const void *b)
 }
 
 /* What lies between the weights is zero, so that the block is the same bytes at every start. */
-static void clear_gaps(struct model *model, struct dense_plan *plan)
+static void clear_gaps(const struct model *model, char *dense, struct dense_plan *plan)
 {
     uint64_t end = 0;
     qsort(plan->reads, plan->n_reads, sizeof *plan->reads, by_place_in_memory);
     for (size_t i = 0; i < plan->n_reads; i++) {
         const struct dense_read *r = &plan->reads[i];
-        memset((char *)model->dense + end, 0, (size_t)(r->dense_offset - end));
+        memset(dense + end, 0, (size_t)(r->dense_offset - end));
         end = r->dense_offset +
               (r->vector_quant != NULL ? (uint64_t)r->n * sizeof(float) : r->bytes);
     }
-    memset((char *)model->dense + end, 0, (size_t)(model->dense_bytes - end));
+    memset(dense + end, 0, (size_t)(model->dense_bytes - end));
 }
 
 /* ---- all of them ----------------------------------------------------------------------------- */
@@ -349,15 +349,12 @@ static void close_load(struct dense_load *load, struct pool *pool)
     mem_free(load->buffers);
 }
 
-int model_load_dense(struct model *model, bool checks, fm_progress_fn *progress,
+static int load_into(struct model *model, char *dense, bool checks, fm_progress_fn *progress,
                      void *progress_ctx, struct fm_error *err)
 {
     struct dense_plan *plan = model->dense_plan;
-    struct dense_load load = {.model = model, .plan = plan};
+    struct dense_load load = {.model = model, .dense = dense, .plan = plan};
     struct pool *pool = NULL;
-    model->dense = mem_new_bulk(model->dense_bytes, "the dense weights", err);
-    if (model->dense == NULL)
-        return FM_ERR_NOMEM;
     qsort(plan->reads, plan->n_reads, sizeof *plan->reads, by_place_on_disk);
     uint64_t total = 0, done = 0;
     for (size_t i = 0; i < plan->n_reads; i++)
@@ -366,7 +363,7 @@ int model_load_dense(struct model *model, bool checks, fm_progress_fn *progress,
     for (size_t i = 0; rc == 0 && i < plan->n_reads; i++) {
         if (plan->reads[i].vector_quant == NULL)
             continue;
-        rc = read_vector(model, &plan->reads[i], checks, err);
+        rc = read_vector(model, dense, &plan->reads[i], checks, err);
         done += plan->reads[i].bytes;
     }
     if (rc == 0)
@@ -379,12 +376,25 @@ int model_load_dense(struct model *model, bool checks, fm_progress_fn *progress,
         *plan->pointers[i].at = (const char *)model->dense + plan->pointers[i].dense_offset;
     if (rc == 0) {
         interleave_matrices(&load, pool);
-        clear_gaps(model, plan);
+        clear_gaps(model, dense, plan);
     }
     close_load(&load, pool);
+    return rc;
+}
+
+int model_load_dense(struct model *model, const struct memory *memory, bool checks,
+                     fm_progress_fn *progress, void *progress_ctx, struct fm_error *err)
+{
+    model->memory = memory;
+    model->dense = memory_make(memory, model->dense_bytes, "the dense weights", err);
+    if (model->dense == NULL)
+        return FM_ERR_NOMEM;
+    char *dense = memory_open(memory, model->dense, model->dense_bytes);
+    int rc = load_into(model, dense, checks, progress, progress_ctx, err);
+    memory_close(memory, model->dense, model->dense_bytes);
     if (rc != 0)
         return rc;
-    dense_plan_free(plan);
+    dense_plan_free(model->dense_plan);
     model->dense_plan = NULL;
     return 0;
 }

@@ -14,9 +14,11 @@ int dense_plan_take(struct model *model, struct binder *b, struct fm_error *err)
 void dense_plan_free(struct dense_plan *plan); /* accepts NULL */
 
 /* Verifies a tensor of a packed model whose matrices are in memory, still with their rows in the
- * file's order. `reads` are all dense ones, sorted by their place in dense.bin. Any thread. */
+ * file's order, from `dense` on. `reads` are all dense ones, sorted by their place in dense.bin.
+ * Any thread. */
 int dense_check_matrix(const struct model *model, const struct packed_tensor *tensor,
-                       const struct dense_read *reads, size_t n_reads, struct fm_error *err);
+                       const char *dense, const struct dense_read *reads, size_t n_reads,
+                       struct fm_error *err);
 
 #ifdef __cplusplus
 }

@@ -213,7 +213,8 @@ void model_close(struct model *model)
     mem_free(model->expert_layers);
     mem_free(model->model_type);
     mem_free(model->uses);
-    mem_free(model->dense);
+    if (model->dense != NULL)
+        memory_free(model->memory, model->dense);
     dense_plan_free(model->dense_plan);
     source_close(model->source);
     mem_free(model);

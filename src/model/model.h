@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/memory.h"
 #include "flashmoe.h"
 #include "format/packed.h"
 #include "model/config.h"
@@ -51,7 +52,9 @@ struct weight expert_layer_weight(const struct expert_layer *layer, unsigned mat
 
 /* What the layers above need to know about any model. */
 struct model_shape {
-    uint32_t n_layers, n_attention_layers, hidden, vocabulary, max_context;
+    uint32_t n_layers, n_attention_layers, hidden, vocabulary;
+    uint32_t max_context; /* with what the rotation is scaled by */
+    struct rope rope;
     uint32_t n_experts, n_experts_per_token;
     uint32_t n_experts_trained; /* per token, where fewer are used */
     bool has_tied_head;
@@ -108,7 +111,8 @@ struct model {
     struct model_shape shape;
     struct expert_layer *expert_layers;
     uint32_t n_expert_layers;
-    void *dense;                   /* one block; NULL before model_load_dense */
+    void *dense; /* one block in `memory`; NULL before model_load_dense */
+    const struct memory *memory;   /* borrowed; NULL likewise */
     struct dense_plan *dense_plan; /* what model_load_dense will read; NULL after it */
     uint64_t dense_bytes, dense_token_bytes;
     uint64_t n_parameters;
@@ -133,11 +137,11 @@ int model_open(const char *path, const struct model_options *options, struct mod
  * failure. */
 int model_open_source(struct source *source, const struct model_options *options,
                       struct model **out, struct fm_error *err);
-/* Reads the dense weights; model_open was called without metadata_only. With `checks` it fails
- * unless what is in memory has the checksums of a packed model, or the files of another one still
- * are as they were when it was opened. */
-int model_load_dense(struct model *model, bool checks, fm_progress_fn *progress,
-                     void *progress_ctx, struct fm_error *err);
+/* Reads the dense weights into `memory`, which must outlive the model; model_open was called
+ * without metadata_only. With `checks` it fails unless what is in memory has the checksums of a
+ * packed model, or the files of another one still are as they were when it was opened. */
+int model_load_dense(struct model *model, const struct memory *memory, bool checks,
+                     fm_progress_fn *progress, void *progress_ctx, struct fm_error *err);
 void model_close(struct model *model); /* accepts NULL */
 
 /* The same for the same checkpoint in the same form: its architecture, shape and the place of every

@@ -111,7 +111,9 @@ static int read_options(struct budget *b, const struct model *model,
                        options->n_threads, LIMIT_THREADS);
     if (b->n_context > longest)
         return err_set(err, FM_ERR_ARG,
-                       "a context of %u positions was asked for, the model was made for %u",
+                       "a context of %u positions was asked for, the model was made for %u: lower "
+                       "the context (--context), or scale the model's rope: YaRN in rope_scaling "
+                       "of the checkpoint's config.json",
                        b->n_context, longest);
     return 0;
 }

@@ -108,28 +108,39 @@ static int read_default_sampling(struct fm_model *m, struct fm_error *err)
 
 /* ---- open and close ------------------------------------------------------------------------- */
 
-static int open_compute(struct fm_model *m, const struct fm_model_options *options,
+static struct forward_options forward_options_of(const struct fm_model *m)
+{
+    const struct budget *b = &m->budget;
+    return (struct forward_options){.max_rows = b->max_rows,
+                                    .max_segments = b->n_sessions,
+                                    .n_context = b->n_context,
+                                    .kv_format = m->kv_format,
+                                    .lookahead = m->streaming.lookahead,
+                                    .cache_bias = m->cache_bias,
+                                    .routes = m->routes};
+}
+
+/* First of all that takes the model's memory: it is made by the backend. */
+static int open_backend(struct fm_model *m, const struct fm_model_options *options,
                         struct fm_error *err)
 {
     const struct budget *b = &m->budget;
-    const struct forward_options forward = {.max_rows = b->max_rows,
-                                            .max_segments = b->n_sessions,
-                                            .n_context = b->n_context,
-                                            .kv_format = m->kv_format,
-                                            .lookahead = m->streaming.lookahead,
-                                            .cache_bias = m->cache_bias,
-                                            .routes = m->routes};
+    const struct forward_options forward = forward_options_of(m);
     struct backend_options backend = {.n_threads = b->n_threads, .cpu = options->cpu,
                                       .pin_threads = options->pin_threads};
     forward_backend_options(m->model, &forward, &backend);
+    return backend_open(NULL, &backend, &m->be, err);
+}
+
+static int open_compute(struct fm_model *m, struct fm_error *err)
+{
+    const struct budget *b = &m->budget;
+    const struct forward_options forward = forward_options_of(m);
     m->segments = mem_new(b->n_sessions, sizeof *m->segments, "the batch", err);
     m->segment_sessions = mem_new(b->n_sessions, sizeof *m->segment_sessions, "the batch", err);
     if (m->segments == NULL || m->segment_sessions == NULL)
         return FM_ERR_NOMEM;
-    int rc = backend_open(NULL, &backend, &m->be, err);
-    if (rc == 0)
-        rc = forward_open(m->model, m->be, m->cache, &forward, &m->forward, err);
-    return rc;
+    return forward_open(m->model, m->be, m->cache, &forward, &m->forward, err);
 }
 
 /* Opened before the budget is divided, so that they count as resident already. */
@@ -223,11 +234,14 @@ static int open_into(struct fm_model *m, const char *path,
     if (rc == 0 && m->checks_all)
         rc = packed_check_texts(m->model->source, err);
     if (rc == 0)
-        rc = model_load_dense(m->model, m->checks, options->progress, options->progress_ctx, err);
+        rc = open_backend(m, options, err);
+    if (rc == 0)
+        rc = model_load_dense(m->model, m->be->memory, m->checks, options->progress,
+                              options->progress_ctx, err);
     if (rc == 0)
         rc = streaming_open(m, m->checks, err);
     if (rc == 0)
-        rc = open_compute(m, options, err);
+        rc = open_compute(m, err);
     if (rc == 0)
         elastic_start(m);
     return rc;
@@ -260,13 +274,13 @@ void fm_model_close(struct fm_model *m)
     if (m == NULL)
         return;
     forward_close(m->forward);
-    backend_close(m->be);
     streaming_close(m);
     chat_close(m->chat);
     model_grammars_close(m);
     tokenizer_close(m->tokenizer);
     routes_close(m->routes);
     model_close(m->model);
+    backend_close(m->be); /* after all that lies in its memory */
     mem_free(m->segments);
     mem_free(m->segment_sessions);
     mem_free(m);
@@ -326,7 +340,14 @@ void fm_model_info(const struct fm_model *m, struct fm_model_info *info)
         .has_checksums = model->source->packed != NULL,
         .routes = m->routes != NULL ? m->routes->label : NULL,
         .approximate = approximate_label(m),
+        .rope_factor = model->shape.rope.factor,
+        .attention_factor = model->shape.rope.attention_factor,
+        .original_context = model->shape.max_context,
     };
+    if (model->shape.rope.kind != ROPE_DEFAULT) {
+        info->rope_scaling = rope_kind_name(model->shape.rope.kind);
+        info->original_context = model->shape.rope.original_context;
+    }
     count_mul_adds(model, info);
     for (uint32_t i = 0; i < model->n_expert_layers; i++) {
         const struct expert_layer *l = &model->expert_layers[i];

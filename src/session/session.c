@@ -36,8 +36,8 @@ int fm_session_open(struct fm_model *m, struct fm_session **out, struct fm_error
     s->hash = XXH3_createState();
     int rc = s->logits == NULL || s->ids == NULL || s->hash == NULL
                  ? err_set(err, FM_ERR_NOMEM, "out of memory: cannot allocate a session")
-                 : sequence_new(m->model, m->kv_format, m->budget.n_context, m->budget.n_marks,
-                                &s->sequence, err);
+                 : sequence_new(m->model, m->be->memory, m->kv_format, m->budget.n_context,
+                                m->budget.n_marks, &s->sequence, err);
     if (rc != 0) {
         fm_session_close(s);
         return rc;

@@ -41,15 +41,32 @@ static int sample_experts(const struct model *model, const struct expert_layer *
     return rc;
 }
 
+static int hash_piece(const char *text, size_t n, void *hash)
+{
+    *(uint64_t *)hash = XXH3_64bits_withSeed(text, n, *(uint64_t *)hash);
+    return 0;
+}
+
+/* Every field: the same weights compute something else with another rotation, for example. */
+static int hash_config(const struct model *model, uint64_t *hash, struct fm_error *err)
+{
+    const size_t how = JSON_COMPACT | JSON_SORT_KEYS;
+    if (json_dump_callback(model->source->config.root, hash_piece, hash, how) != 0)
+        return err_set(err, FM_ERR_NOMEM, "out of memory for the configuration");
+    return 0;
+}
+
 int snapshot_model(const struct fm_model *m, uint64_t *identity, struct fm_error *err)
 {
     const struct model *model = m->model;
-    int rc = 0;
     if (m->routes != NULL)
         return err_set(err, FM_ERR_ARG, "routes have taken the place of the model's routers: what "
                        "they compute is no prefix to keep");
-    uint64_t hash = XXH3_64bits_withSeed(model->dense, model->dense_bytes, model_identity(model));
+    const void *dense = memory_open(model->memory, model->dense, model->dense_bytes);
+    uint64_t hash = XXH3_64bits_withSeed(dense, model->dense_bytes, model_identity(model));
+    memory_close(model->memory, model->dense, model->dense_bytes);
     hash = XXH3_64bits_withSeed(m->approximate, strlen(m->approximate), hash);
+    int rc = hash_config(model, &hash, err);
     for (uint32_t i = 0; rc == 0 && i < model->n_expert_layers; i++)
         if (model->expert_layers[i].sums == NULL)
             rc = sample_experts(model, &model->expert_layers[i], &hash, err);
@@ -132,14 +149,24 @@ static void pass(struct stream *f, void *bytes, uint64_t n)
     f->at += n;
 }
 
+/* The same of what the session computes with. */
+static void pass_memory(struct stream *f, const struct sequence *seq, void *at, uint64_t n)
+{
+    if (f->rc != 0 || n == 0)
+        return;
+    pass(f, memory_open(seq->memory, at, n), n);
+    memory_close(seq->memory, at, n);
+}
+
 /* Before the session's own state: where it has no room for a mark, that is read over it. */
 static void pass_marks(struct stream *f, struct sequence *seq, uint32_t n)
 {
     for (unsigned i = 0; f->writes && i < seq->n_marks; i++)
         if (seq->marks[i].position > 0)
-            pass(f, seq->marks[i].recurrent, seq->recurrent_bytes);
+            pass_memory(f, seq, seq->marks[i].recurrent, seq->recurrent_bytes);
     for (unsigned i = 0; !f->writes && i < n; i++)
-        pass(f, i < seq->n_marks ? seq->marks[i].recurrent : seq->block, seq->recurrent_bytes);
+        pass_memory(f, seq, i < seq->n_marks ? seq->marks[i].recurrent : seq->block,
+                    seq->recurrent_bytes);
 }
 
 /* Of one head, in the order of positions. */
@@ -149,7 +176,7 @@ static void pass_head(struct stream *f, const struct sequence *seq, char *first,
     const uint32_t most = seq->blocks.n_positions;
     for (uint32_t at = 0; at < n_positions; at += most) {
         const uint32_t n = n_positions - at < most ? n_positions - at : most;
-        pass(f, first + at / most * seq->blocks.bytes, n * row_bytes);
+        pass_memory(f, seq, first + at / most * seq->blocks.bytes, n * row_bytes);
     }
 }
 
@@ -158,7 +185,7 @@ static void pass_state(struct stream *f, const struct fm_session *s, uint32_t n_
     const struct fm_model *m = s->owner;
     const struct arch *arch = arch_of(m->model);
     struct sequence *seq = s->sequence;
-    pass(f, seq->block, seq->recurrent_bytes);
+    pass_memory(f, seq, seq->block, seq->recurrent_bytes);
     for (uint32_t i = 0; i < m->model->shape.n_layers; i++) {
         struct layer_state layer;
         arch->state(m->model->arch, i, &layer);
@@ -258,8 +285,8 @@ static int check_header(const struct fm_model *m, uint64_t model, const struct s
         h->kv_position_bytes != own.kv_position_bytes ||
         memcmp(h->kv_format, own.kv_format, sizeof own.kv_format) != 0)
         return err_set(err, FM_ERR_FORMAT,
-                       "'%s' is a snapshot of another model, of other approximations or of "
-                       "another format of keys and values", path);
+                       "'%s' is a snapshot of another model or configuration, of other "
+                       "approximations or of another format of keys and values", path);
     if (h->n_tokens == 0 || h->n_marks > SEQUENCE_MARKS || bytes_of(h) != h->bytes ||
         h->bytes != file_bytes)
         return err_set(err, FM_ERR_FORMAT,

@@ -25,9 +25,9 @@ struct snapshot_info {
     int32_t *ids;                   /* [n_tokens]; free with mem_free */
 };
 
-/* What a state was computed with: the dense weights, the experts by their checksums or by where
- * they lie and the first bytes of some, and how exactly. Fails where it was not the model that
- * chose the experts, or when one cannot be read. */
+/* What a state was computed with: the dense weights, the configuration, the experts by their
+ * checksums or by where they lie and the first bytes of some, and how exactly. Fails where it was
+ * not the model that chose the experts, or when one cannot be read. */
 int snapshot_model(const struct fm_model *m, uint64_t *identity, struct fm_error *err);
 
 uint64_t snapshot_bytes(const struct fm_session *s);

@@ -79,11 +79,13 @@ static int open_cache(struct fm_model *m, struct fm_error *err)
 {
     struct budget *b = &m->budget;
     const enum heat_policy policy = m->streaming.policy;
-    int rc = expert_cache_open(m->model, m->store, b->n_most, policy, &m->cache, err);
+    int rc = expert_cache_open(m->model, m->store, m->be->memory, b->n_most, policy, &m->cache,
+                           err);
     if (rc == FM_ERR_NOMEM && b->n_most > b->n_slots) {
         log_info("cache", "%s; the cache cannot grow", err != NULL ? err->text : "out of memory");
         budget_stop_growth(b, m->model);
-        rc = expert_cache_open(m->model, m->store, b->n_most, policy, &m->cache, err);
+        rc = expert_cache_open(m->model, m->store, m->be->memory, b->n_most, policy, &m->cache,
+                           err);
     }
     if (rc == 0 && b->n_slots < b->n_most) {
         expert_cache_resize(m->cache, b->n_slots);

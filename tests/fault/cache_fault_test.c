@@ -236,10 +236,10 @@ static void open_cache(struct fixture *f, uint32_t n_slots, bool is_threaded)
 {
     f->reader = faulty_open(is_threaded);
     assert_int_equal(expert_store_open(f->model, &f->reader->base, STORE_PAGES, false, &f->store,
-                                       NULL),
-                     0);
+                                       NULL), 0);
     const enum heat_policy policy = n_slots % 2 == 0 ? HEAT_LCP : HEAT_LRU;
-    assert_int_equal(expert_cache_open(f->model, f->store, n_slots, policy, &f->cache, NULL), 0);
+    assert_int_equal(expert_cache_open(f->model, f->store, &memory_host, n_slots, policy,
+                                       &f->cache, NULL), 0);
 }
 
 static void close_cache(struct fixture *f)

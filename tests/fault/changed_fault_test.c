@@ -146,7 +146,7 @@ static void test_before_the_dense_weights(void **state)
         struct model *model = open_model();
         struct fm_error err = {0};
         change((enum change)what);
-        check_message(model_load_dense(model, true, NULL, NULL, &err), &err);
+        check_message(model_load_dense(model, &memory_host, true, NULL, NULL, &err), &err);
         model_close(model);
     }
 }

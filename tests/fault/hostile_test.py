@@ -341,7 +341,7 @@ class Config(Case):
         for field, value in (("hidden_act", "gelu"), ("hidden_act", 1), ("attention_bias", True),
                              ("attention_bias", 0), ("use_sliding_window", True)):
             self.refuse_fields({field: value}, f"field '{field}' is")
-        for kind in ("yarn", "linear", "llama3", 3):
+        for kind in ("dynamic", "longrope", "llama3", "YaRN", "", 3):
             self.refuse_fields({"rope_parameters": {"rope_theta": 1e4, "rope_type": kind}},
                                "field 'rope_parameters.rope_type'")
             self.refuse_fields({"rope_parameters": DROP, "rope_theta": 1e4,
@@ -352,19 +352,56 @@ class Config(Case):
         yarn = {"factor": 4.0, "original_max_position_embeddings": 2048}
         for name in ("rope_scaling", "rope_parameters"):
             for key in ("rope_type", "type"):
-                for kind in ("yarn", "linear", "dynamic", "llama3", "longrope", "proportional"):
+                for kind in ("dynamic", "llama3", "longrope", "proportional"):
                     scaled = {"rope_theta": 1e4, **yarn, key: kind}
                     for family in (NEXT, MOE, QWEN35):
                         self.refuse_fields({name: scaled}, f"field '{name}.rope_type' is \"{kind}",
                                            family=family)
                     self.refuse(lambda c, f=name, v=scaled: multimodal(c, {}, {f: v}),
                                 f"/{CONFIG}", f"field 'text_config.{name}.rope_type' is \"{kind}")
+                for kind in ("yarn", "linear", "dynamic"):
+                    scaled = {"rope_theta": 1e4, **yarn, key: kind}
                     self.refuse(lambda c, f=name, v=scaled: multimodal(c, {f: v}, {}),
                                 f"/{CONFIG}", f"field '{name}.rope_type' is \"{kind}")
             layered = {"rope_theta": 1e4, "full_attention": {"rope_type": "yarn", "factor": 4.0}}
             self.refuse_fields({name: layered}, f"field '{name}.full_attention'")
-        self.refuse_fields({"rope_scaling": {"rope_type": "default"}}, "'rope_theta' is missing",
-                           "rope_scaling takes the place")
+        for kind in ("yarn", "linear"):
+            self.refuse_fields({"rope_scaling": {"rope_type": "default", "rope_theta": 1e4},
+                                "rope_parameters": {"rope_type": kind, **yarn}},
+                               f"field 'rope_parameters.rope_type' is \"{kind}\"",
+                               "'rope_scaling' takes its place")
+        for scaling in ({"rope_type": "default"}, {"rope_type": "yarn", **yarn}):
+            self.refuse_fields({"rope_scaling": scaling}, "'rope_theta' is missing",
+                               "rope_scaling takes the place")
+
+    def test_absurd_rope_scaling(self):
+        """Values of a scaling that mean nothing, of which transformers warns at most."""
+        sound = {"rope_theta": 1e4, "rope_type": "yarn", "factor": 4.0,
+                 "original_max_position_embeddings": 64}
+        absurd = {
+            "factor": (0, 0.5, -4, "4", [], True, 1e30), "rope_theta": (1, 1.0),
+            "original_max_position_embeddings": (0, -1, 0.5, "64", [], 1e30, True),
+            "attention_factor": (0, 0.0, -1, "1", [], 1e30, True),
+            "beta_fast": (-1, 0.5, "32", [], 1e30), "beta_slow": (-1, 33, "1", [], 1e-30),
+            "mscale": (-1, "1", 1e30), "mscale_all_dim": (-1, "1", 1e30),
+            "truncate": (0, 1, "no", []),
+        }
+        for field, values in absurd.items():
+            for value in values:
+                for family in (NEXT, MOE):
+                    self.refuse_fields({"rope_parameters": {**sound, field: value}}, field,
+                                       family=family)
+        for kind in ("yarn", "linear"):
+            self.refuse_fields({"rope_parameters": {"rope_type": kind, "rope_theta": 1e4}},
+                               "field 'rope_parameters.factor' is missing")
+        for value in (None, 0, 0.5, "2"):
+            self.refuse_fields({"rope_scaling": {"type": "linear", "rope_theta": 1e4,
+                                                 "factor": value}}, "factor' is ")
+        self.refuse_fields({"max_position_embeddings": 32,
+                            "rope_parameters": {**sound, "factor": None}},
+                           "max_position_embeddings 32", "at least 1")
+        self.refuse_fields({"rope_parameters": {**sound, "partial_rotary_factor": 0.5}},
+                           "field 'partial_rotary_factor' is 0.5", family=MOE)
 
     def test_general_fields(self):
         """Fields with which transformers computes something else in any family."""
@@ -614,8 +651,8 @@ def reseal(text, old, new):
 class EveryCommand(Case):
     """What is refused is refused by every command, and in every form of the model."""
 
-    KINDS = (({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
-              "field 'rope_scaling.rope_type' is \"yarn\""),
+    KINDS = (({"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}},
+              "field 'rope_scaling.rope_type' is \"dynamic\""),
              ({"quantization_config": {"quant_method": "awq", "bits": 4}},
               "field 'quantization_config.quant_method' is \"awq\""),
              ({"is_causal": False}, "field 'is_causal' is false"))

@@ -45,7 +45,16 @@ def seeds(configs):
         "plain_rope": changed(moe, rope_parameters=None, rope_theta=1e12, rope_scaling={}),
         "mrope": changed(text, rope_parameters={"rope_theta": 1e7, "rope_type": "mrope",
                                                 "mrope_section": [1, 1, 0]}),
-        "yarn": changed(moe, rope_parameters={"rope_theta": 1e6, "rope_type": "yarn"}),
+        "yarn": changed(moe, rope_parameters={
+            "rope_theta": 1e6, "rope_type": "yarn", "factor": 4.0, "beta_fast": 32, "beta_slow": 1,
+            "original_max_position_embeddings": 64, "mscale": 1.0, "mscale_all_dim": 0.5,
+            "truncate": False}),
+        "yarn_lengths": changed(following, rope_parameters=None, rope_scaling={
+            "rope_theta": 1.0000001, "type": "yarn", "factor": None, "attention_factor": 1.5,
+            "partial_rotary_factor": 1.0}, original_max_position_embeddings=1),
+        "linear": changed(text, rope_parameters={"rope_theta": 1e7, "rope_type": "linear",
+                                                 "factor": 4}),
+        "llama3": changed(moe, rope_parameters={"rope_theta": 1e6, "rope_type": "llama3"}),
         "local_experts": changed(following, num_experts=None, num_local_experts=16),
         "many_experts": changed(following, num_experts=65535),
         "many_layers": changed(following, num_hidden_layers=1024, layer_types=None),

@@ -6,6 +6,7 @@ usage: gguf_test.py FLASHMOE
 The model is a qwen3moe of two blocks whose weights are all zero.
 """
 import json
+import math
 import os
 import pathlib
 import subprocess
@@ -142,9 +143,6 @@ class Gguf(Case):
         self.refuses_keys("'qwen3moe.block_count' is 0", block_count=w.u32(0))
         self.refuses_keys("'qwen3moe.block_count' is \"2\"", block_count=w.text("2"))
         self.refuses_keys("'qwen3moe.expert_count' is -4", expert_count=w.i32(-4))
-        self.refuses_keys("rope.scaling.type' is \"yarn\"", rope__scaling__type=w.text("yarn"),
-                          rope__scaling__factor=w.f32(4))
-        self.refuses_keys("rope.scaling.factor' is 4", rope__scaling__factor=w.f32(4))
         for kind in ("linear", "yarn", "longrope", "dynamic"):
             self.refuses_keys(f"rope.scaling.type' is \"{kind}\"",
                               rope__scaling__type=w.text(kind))
@@ -152,6 +150,8 @@ class Gguf(Case):
                           rope__scaling__type=w.text("longrope"))
         self.refuses_keys("rope.scaling.yarn_attn_factor' is 2",
                           rope__scaling__yarn_attn_factor=w.f32(2))
+        self.refuses_keys("rope.scaling.attn_factor' is 2", rope__scaling__factor=w.f32(4),
+                          rope__scaling__attn_factor=w.f32(2))
         self.refuses_keys("'qwen3moe.rope.scaling.low_freq_factor' is unknown",
                           rope__scaling__low_freq_factor=w.f32(1))
         self.refuses_keys("'qwen3moe.rope.dimension_count' is 4", "key_length 8",
@@ -182,6 +182,59 @@ class Gguf(Case):
             expert_group_count=w.u32(1), attention__head_count_kv=w.array(w.U32, [2, 2])),
             tensors()))
         self.opens(path)
+
+    def scaling(self, **keys):
+        path = self.write("m.gguf", w.make(metadata(context_length=w.u32(128), **{
+            "rope__scaling__" + key: value for key, value in keys.items()}), tensors()))
+        found = self.opens(path)
+        return found["max_context"], found["rope_scaling"]
+
+    def test_rope_scaling(self):
+        """As llama.cpp reads the keys: a factor alone is linear, YaRN's own factor is
+        0.1 ln(factor) + 1."""
+        own = 0.1 * math.log(4) + 1
+        linear = {"type": "linear", "factor": 4.0, "original_context": 128,
+                  "attention_factor": 1.0}
+        yarn = {**linear, "type": "yarn", "original_context": 32, "attention_factor": own}
+
+        def same(found, n_positions, expected):
+            self.assertEqual(found[0], n_positions)
+            self.assertAlmostEqual(found[1].pop("attention_factor"), expected["attention_factor"])
+            self.assertEqual(found[1], {k: v for k, v in expected.items()
+                                        if k != "attention_factor"})
+
+        self.assertEqual(self.scaling(), (128, None))
+        self.assertEqual(self.scaling(type=w.text("none"), factor=w.f32(4)), (128, None))
+        same(self.scaling(factor=w.f32(4)), 512, linear)
+        same(self.scaling(type=w.text("linear"), factor=w.f32(4)), 512, linear)
+        four = {"type": w.text("yarn"), "factor": w.f32(4)}
+        same(self.scaling(**four), 512, {**yarn, "original_context": 128})
+        short = {**four, "original_context_length": w.u32(32)}
+        same(self.scaling(**short), 128, yarn)
+        same(self.scaling(**{**short, "factor": w.f32(8)}), 256,
+             {**yarn, "factor": 8.0, "attention_factor": 0.1 * math.log(8) + 1})
+        same(self.scaling(**short, yarn_ext_factor=w.f32(1), yarn_attn_factor=w.f32(1),
+                          yarn_beta_fast=w.f32(16), yarn_beta_slow=w.f32(2)), 128, yarn)
+        same(self.scaling(**short, attn_factor=w.f32(0.5), yarn_attn_factor=w.f32(3)), 128,
+             {**yarn, "attention_factor": 1.5 * own})
+        path = self.write("m.gguf", w.make(metadata(context_length=w.u32(128),
+                                                    rope__scale_linear=w.f32(2)), tensors()))
+        self.assertEqual(self.opens(path)["rope_scaling"]["factor"], 2)
+
+    def test_refused_rope_scaling(self):
+        sound = {"type": w.text("yarn"), "factor": w.f32(4),
+                 "original_context_length": w.u32(32)}
+        for key, value, shown in (
+                ("factor", w.f32(0.5), "0.5"), ("factor", w.f32(-4), "-4"),
+                ("factor", w.f32(float("nan")), "nan"), ("factor", w.f32(1e9), "1e+09"),
+                ("original_context_length", w.u32(0), "0"), ("yarn_ext_factor", w.f32(0.5), "0.5"),
+                ("yarn_log_multiplier", w.f32(0.1), "0.1"), ("yarn_attn_factor", w.f32(0), "0"),
+                ("attn_factor", w.f32(-1), "-1"), ("yarn_beta_fast", w.f32(0), "0"),
+                ("yarn_beta_slow", w.f32(-1), "-1"), ("type", w.text("YARN"), '"YARN"')):
+            self.refuses_keys(f"'qwen3moe.rope.scaling.{key}' is {shown}", **{
+                "rope__scaling__" + k: v for k, v in {**sound, key: value}.items()})
+        self.refuses_keys("beta_fast is 0.5", **{
+            "rope__scaling__" + k: v for k, v in {**sound, "yarn_beta_fast": w.f32(0.5)}.items()})
 
     def test_refused_tokenizers(self):
         for key, value, parts in (

@@ -120,20 +120,20 @@ static void set_up(struct model *model, struct engine *e)
                                             .n_context = CONTEXT, .kv_format = &kv_f32};
     struct backend_options backend = {.n_threads = 1};
     forward_backend_options(model, &options, &backend);
-    int rc = model_load_dense(model, true, NULL, NULL, NULL);
+    int rc = model_load_dense(model, &memory_host, true, NULL, NULL, NULL);
     if (rc == 0 && model->n_expert_layers > 0) {
         rc = reader_pread_open(&(struct reader_options){.depth = 1}, &e->reader, NULL);
         if (rc == 0)
             rc = expert_store_open(model, e->reader, STORE_PAGES, false, &e->store, NULL);
         if (rc == 0)
-            rc = expert_cache_open(model, e->store, 2, HEAT_LCP, &e->cache, NULL);
+            rc = expert_cache_open(model, e->store, &memory_host, 2, HEAT_LCP, &e->cache, NULL);
     }
     if (rc == 0)
         rc = backend_open(NULL, &backend, &e->be, NULL);
     if (rc == 0)
         rc = forward_open(model, e->be, e->cache, &options, &e->forward, NULL);
     if (rc == 0)
-        rc = sequence_new(model, &kv_f32, CONTEXT, 0, &e->sequence, NULL);
+        rc = sequence_new(model, &memory_host, &kv_f32, CONTEXT, 0, &e->sequence, NULL);
     require(rc == 0, "a model that opened can be set up");
 }
 

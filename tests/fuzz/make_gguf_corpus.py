@@ -77,6 +77,12 @@ def good_seeds():
             w.BOOL, [True, False]))),
         "per-layer": placed(*model("qwen3moe", 2, attention__head_count_kv=w.array(
             w.U32, [2, 2]))),
+        "yarn": placed(*model("qwen3moe", 1, rope__scaling__type=w.text("yarn"),
+                              rope__scaling__factor=w.f32(4),
+                              rope__scaling__original_context_length=w.u32(32),
+                              rope__scaling__attn_factor=w.f32(0.5),
+                              rope__scaling__yarn_beta_fast=w.f32(16),
+                              rope__scaling__yarn_beta_slow=w.f32(2))),
     }
     values, infos = model("qwen3moe", 1)
     seeds["tokenizer"] = placed({**values, **TOKENIZER, "general.sampling.temp": w.f32(.7),
@@ -100,8 +106,8 @@ def bad_seeds():
         "bad-twice": placed({}, [("w", (1,), 0), ("w", (1,), 0)]),
         "bad-block": placed({}, [("w", (33,), 8)]),
         "bad-architecture": placed({"general.architecture": w.text("llama")}, [EMBEDDING]),
-        "bad-yarn": placed(*model("qwen3moe", 1, rope__scaling__type=w.text("yarn"),
-                                  rope__scaling__factor=w.f32(4))),
+        "bad-longrope": placed(*model("qwen3moe", 1, rope__scaling__type=w.text("longrope"),
+                                      rope__scaling__factor=w.f32(4))),
         "bad-pre": placed({**values, **TOKENIZER, "tokenizer.ggml.pre": w.text("gpt-2")}, infos),
         "bad-fused": placed(*model("qwen3moe", 1, tensors(0, (("attn_qkv.weight", (32, 65)),)))),
     }

@@ -55,7 +55,8 @@ BASES = {
 TIE = "tie_word_embeddings"
 
 # An error about one of these may name another.
-NAMED_TOGETHER = [("rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor"),
+NAMED_TOGETHER = [("rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor",
+                   "original_max_position_embeddings"),
                   ("num_experts", "num_local_experts")]
 # Fields of a multimodal root that get every value.
 ROOT_TOO = [TIE, "rope_scaling", "rope_parameters", "model_type", "quantization_config",
@@ -66,8 +67,31 @@ ROOT_TOO = [TIE, "rope_scaling", "rope_parameters", "model_type", "quantization_
 SCALED = [
     {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8},
     {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8},
+    {"rope_type": "yarn", "factor": 2, "original_max_position_embeddings": 8, "rope_theta": 50.0,
+     "partial_rotary_factor": 0.5, "beta_fast": 2, "beta_slow": 0.5},
+    {"rope_type": "yarn", "factor": 2.5, "original_max_position_embeddings": 8, "rope_theta": 50.0,
+     "partial_rotary_factor": 1.0, "beta_fast": 2, "beta_slow": 0.5, "truncate": False},
+    {"rope_type": "yarn", "factor": None, "original_max_position_embeddings": 8,
+     "rope_theta": 50.0, "attention_factor": 1.5, "mscale": 2.0, "mscale_all_dim": 1.0},
+    {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8,
+     "rope_theta": 50.0, "attention_factor": None, "mscale": 2.0, "mscale_all_dim": 1.0},
+    {"rope_type": "yarn", "factor": 4.0, "rope_theta": 50.0, "beta_fast": 0, "beta_slow": None,
+     "truncate": None},
+    {"rope_type": "yarn", "type": "linear", "factor": 1.0, "rope_theta": 50.0},
+    {"rope_type": "yarn", "rope_theta": 50.0}, {"rope_type": "yarn", "factor": 0.5},
+    {"rope_type": "yarn", "factor": "4"}, {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1.0},
+    {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 0},
+    {"rope_type": "yarn", "factor": None, "original_max_position_embeddings": 4096},
+    {"rope_type": "yarn", "factor": 4.0, "beta_fast": 1, "beta_slow": 2},
+    {"rope_type": "yarn", "factor": 4.0, "beta_fast": -1},
+    {"rope_type": "yarn", "factor": 4.0, "attention_factor": 0},
+    {"rope_type": "yarn", "factor": 4.0, "mscale": "x"},
+    {"rope_type": "yarn", "factor": 4.0, "truncate": 2},
     {"rope_type": "linear", "factor": 4.0},
     {"type": "linear", "factor": 2},
+    {"rope_type": "linear", "factor": 1.5, "rope_theta": 50.0, "partial_rotary_factor": 0.5},
+    {"rope_type": "linear", "rope_theta": 50.0}, {"rope_type": "linear", "factor": None},
+    {"rope_type": "linear", "factor": 0}, {"rope_type": "linear", "factor": 1e30},
     {"rope_type": "dynamic", "factor": 4.0},
     {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
      "original_max_position_embeddings": 8},
@@ -228,6 +252,24 @@ def pairs_of(config):
     yield "rope_scaling", [(prefix, "rope_parameters", full), (prefix, "rope_scaling", bare)]
     yield "rope_scaling", [(prefix, "rope_scaling", bare), (prefix, "rope_theta", 300.0),
                            (prefix, "partial_rotary_factor", 0.5)]
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}
+    for parameters in (DROP, full, yarn, dict(yarn, rope_theta=300.0)):
+        yield "rope_scaling", [(prefix, "rope_parameters", parameters),
+                               (prefix, "rope_scaling", dict(yarn, rope_theta=300.0))]
+        yield "rope_scaling", [(prefix, "rope_parameters", parameters), (prefix, "rope_scaling",
+                               yarn), (prefix, "rope_theta", 300.0)]
+        yield "rope_scaling", [(prefix, "rope_parameters", parameters), (prefix, "rope_scaling",
+                               full)]
+    for length in (16, 4, None, 0):
+        yield "rope_parameters", [(prefix, "rope_parameters", dict(yarn, rope_theta=300.0)),
+                                  (prefix, "original_max_position_embeddings", length)]
+    for length in (16, DROP, None, 4):
+        yield "rope_parameters", [
+            (prefix, "rope_parameters", {"rope_type": "yarn", "factor": 4.0, "rope_theta": 300.0}),
+            (prefix, "max_position_embeddings", length)]
+    if prefix:
+        yield "rope_parameters", [([], "rope_parameters", dict(yarn, rope_theta=300.0)),
+                                  (prefix, "rope_parameters", dict(yarn, rope_theta=300.0))]
     yield "rope_theta", [(prefix, "rope_parameters", DROP), (prefix, "rope_theta", 300.0),
                          (prefix, "partial_rotary_factor", DROP)]
     yield "rope_theta", [(prefix, "rope_parameters", None), (prefix, "rope_theta", 300.0),

@@ -40,7 +40,7 @@ int main(int argc, char **argv)
     struct fm_session *session;
     fm_model_options_init(&options);
     options.kv = "f32"; /* the reference rounds nothing */
-    options.n_context = MAX_TOKENS;
+    options.n_context = (unsigned)n_ids;
     if (fm_model_open(argv[1], &options, &model, &err) != 0)
         return fail("open", &err, STATUS_REFUSED);
     if (fm_session_open(model, &session, &err) != 0)

@@ -46,7 +46,10 @@ static struct {
     enum fault broken[MAX_LAYERS][MAX_EXPERTS];
     bool breaks_guesses; /* every read that nobody waits for fails */
     unsigned n_hit, n_left; /* operations that met a fault; that still may */
-} faults = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    bool holds_sums;        /* checksums wait for the next layer, or a moment behind the last one */
+    unsigned n_begun;       /* layers */
+    pthread_cond_t has_begun;
+} faults = {.lock = PTHREAD_MUTEX_INITIALIZER, .has_begun = PTHREAD_COND_INITIALIZER};
 
 int64_t __real_op_span_finish(const struct read_op *op, const struct op_span *span,
                               int64_t result);
@@ -87,11 +90,26 @@ int64_t __wrap_op_span_finish(const struct read_op *op, const struct op_span *sp
 void __real_packed_sum_of(const void *data, size_t bytes, struct packed_sum *sum);
 void __wrap_packed_sum_of(const void *data, size_t bytes, struct packed_sum *sum);
 
+/* With the lock held. Nothing but the next layer ends it early; without one a test is only slow. */
+static void wait_for_next_layer(void)
+{
+    const unsigned n_begun = faults.n_begun;
+    struct timespec until;
+    (void)clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += 20000000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    while (faults.holds_sums && faults.n_begun == n_begun &&
+           pthread_cond_timedwait(&faults.has_begun, &faults.lock, &until) == 0)
+        ;
+}
+
 void __wrap_packed_sum_of(const void *data, size_t bytes, struct packed_sum *sum)
 {
-    const struct timespec nap = {0, 300000};
+    const struct timespec nap = {0, 1000000};
     pthread_mutex_lock(&faults.lock);
     const bool is_late = faults.n_left > 0;
+    wait_for_next_layer();
     pthread_mutex_unlock(&faults.lock);
     if (is_late)
         (void)nanosleep(&nap, NULL);
@@ -108,8 +126,9 @@ static void repair(void)
 {
     pthread_mutex_lock(&faults.lock);
     memset(faults.broken, 0, sizeof faults.broken);
-    faults.breaks_guesses = false;
+    faults.breaks_guesses = faults.holds_sums = false;
     faults.n_left = faults.n_hit = 0;
+    pthread_cond_broadcast(&faults.has_begun);
     pthread_mutex_unlock(&faults.lock);
 }
 
@@ -191,6 +210,7 @@ static struct fixture *set_up(unsigned n_marks, const char *lookahead)
     options.prefill_chunk = CHUNK;
     options.elastic = "off";
     options.lookahead = lookahead;
+    options.read_depth = 32; /* a reader that waits for a checksum holds up no other expert */
     f->random_state = 1 + n_marks;
     int rc = FM_ERR_BUDGET;
     /* A sanitizer keeps freed memory back, so the program may need more by now. */
@@ -595,6 +615,15 @@ static void test_values_that_are_not_finite(void **state)
     assert_true(n_seen[0] > 0 && n_seen[1] > 0);
 }
 
+static void begin_layer(void *ctx, uint64_t done, uint64_t total)
+{
+    (void)ctx, (void)done, (void)total;
+    pthread_mutex_lock(&faults.lock);
+    faults.n_begun++;
+    pthread_cond_broadcast(&faults.has_begun);
+    pthread_mutex_unlock(&faults.lock);
+}
+
 struct seen {
     int hidden, route; /* the last layer of which it was shown; -1: none */
 };
@@ -634,8 +663,12 @@ static void test_nothing_is_shown(void **state)
             seen[i] = (struct seen){-1, -1};
             fm_session_observe(f->sessions[i],
                                &(struct fm_observer){.ctx = &seen[i], .route = see_route,
-                                                     .hidden = round % 2 == 0 ? see_hidden : NULL});
+                                                     .hidden = round % 2 == 0 ? see_hidden : NULL,
+                                                     .progress = begin_layer});
         }
+        pthread_mutex_lock(&faults.lock);
+        faults.holds_sums = true;
+        pthread_mutex_unlock(&faults.lock);
         (void)fm_eval_batch(f->model, items, N_TOGETHER, &err);
         for (unsigned i = 0; i < N_TOGETHER; i++) {
             fm_session_observe(f->sessions[i], NULL);

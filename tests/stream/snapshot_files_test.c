@@ -236,18 +236,29 @@ static void remove_model(const char *path)
     assert_int_equal(system(command), 0);
 }
 
-/* A model that was trained further has the same shape and other weights. */
-static void test_other_weights(void **state)
+/* Puts text behind the field's "name": in the copy's config.json; the field is there once. */
+static void change_config(const char *copy, const char *field, const char *text)
 {
-    (void)state;
-    static const char *const tensors[] = {"\"model.norm.weight\"",
-                                          "\"model.embed_tokens.weight\"",
-                                          "\"model.layers.2.mlp.gate.weight\""};
-    const char *const original = model_path;
+    char path[256], bytes[8192];
+    snprintf(path, sizeof path, "%s/config.json", copy);
+    FILE *file = fopen(path, "rb");
+    const size_t n = file != NULL ? fread(bytes, 1, sizeof bytes - 1, file) : 0;
+    bytes[n] = '\0';
+    const char *at = strstr(bytes, field);
+    assert_non_null(at);
+    assert_null(strstr(at + 1, field));
+    fclose(file);
+    file = fopen(path, "wb");
+    at += strlen(field);
+    fprintf(file, "%.*s%s%s", (int)(at - bytes), bytes, text, at);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* Keeps 100 tokens of the model; returns the text they are of and the file's path. */
+static struct text keep_some(char path[512])
+{
     struct fixture f;
-    struct fm_error err = {0};
     struct text t = {.n = 0};
-    char path[512], copy[128];
     clear_dir();
     set_up(&f, 1);
     append(&f, &t, 101);
@@ -256,21 +267,66 @@ static void test_other_weights(void **state)
     fm_snapshots_close(store);
     find_snapshot("", path);
     tear_down(&f);
-    for (size_t i = 0; i <= sizeof tensors / sizeof tensors[0]; i++) {
-        const bool is_same = i == sizeof tensors / sizeof tensors[0];
+    return t;
+}
+
+/* Holds the copy to taking what keep_some kept, or to refusing it; removes the copy. */
+static void check_copy(const char *copy, const char *path, const struct text *t, bool is_same)
+{
+    const char *const original = model_path;
+    struct fixture f;
+    struct fm_error err = {0};
+    model_path = copy;
+    set_up(&f, 1);
+    struct fm_snapshots *store = open_store(&f, LIMIT);
+    assert_int_equal(fm_snapshots_restore(store, f.sessions[0], t->ids, t->n), is_same ? 100 : 0);
+    fm_snapshots_close(store);
+    const int rc = fm_session_load(f.sessions[0], path, &err);
+    assert_true(is_same ? rc == 0 : rc != 0 && strstr(err.text, "another model") != NULL);
+    tear_down(&f);
+    model_path = original;
+    remove_model(copy);
+}
+
+/* A model that was trained further has the same shape and other weights. */
+static void test_other_weights(void **state)
+{
+    (void)state;
+    static const char *const tensors[] = {"\"model.norm.weight\"",
+                                          "\"model.embed_tokens.weight\"",
+                                          "\"model.layers.2.mlp.gate.weight\"", NULL};
+    char path[512], copy[128];
+    const struct text t = keep_some(path);
+    for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++) {
         snprintf(copy, sizeof copy, "%s-copy", dir);
-        copy_model(copy, is_same ? NULL : tensors[i]);
-        model_path = copy;
-        set_up(&f, 1);
-        store = open_store(&f, LIMIT);
-        assert_int_equal(fm_snapshots_restore(store, f.sessions[0], t.ids, t.n),
-                         is_same ? 100 : 0);
-        fm_snapshots_close(store);
-        const int rc = fm_session_load(f.sessions[0], path, &err);
-        assert_true(is_same ? rc == 0 : rc != 0 && strstr(err.text, "another model") != NULL);
-        tear_down(&f);
-        model_path = original;
-        remove_model(copy);
+        copy_model(copy, tensors[i]);
+        check_copy(copy, path, &t, tensors[i] == NULL);
+    }
+    clear_dir();
+}
+
+/* The same weights with another rotation, or any other field that changes what is computed. */
+static void test_other_config(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *field, *text;
+    } changes[] = {
+        {"\"rope_type\": ", "\"linear\", \"factor\": 2.0, \"type\": "},
+        {"\"rope_type\": ", "\"yarn\", \"factor\": 2.0, \"type\": "},
+        {"\"rope_type\": ", "\"yarn\", \"factor\": 4.0, \"type\": "},
+        {"\"rope_type\": ", "\"yarn\", \"factor\": 2.0, \"attention_factor\": 1.5, \"type\": "},
+        {"\"rope_theta\": ", "1"},
+        {"\"rms_norm_eps\": ", "1"},
+        {"\"rope_theta\": ", ""},
+    };
+    char path[512], copy[128];
+    const struct text t = keep_some(path);
+    for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++) {
+        snprintf(copy, sizeof copy, "%s-copy", dir);
+        copy_model(copy, NULL);
+        change_config(copy, changes[i].field, changes[i].text);
+        check_copy(copy, path, &t, changes[i].text[0] == '\0');
     }
     clear_dir();
 }
@@ -376,7 +432,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_private), cmocka_unit_test(test_prepared),
         cmocka_unit_test(test_not_own), cmocka_unit_test(test_locked),
-        cmocka_unit_test(test_other_weights), cmocka_unit_test(test_forged),
+        cmocka_unit_test(test_other_weights), cmocka_unit_test(test_other_config),
+        cmocka_unit_test(test_forged),
     };
     const int rc = cmocka_run_group_tests(tests, NULL, NULL);
     clear_dir();

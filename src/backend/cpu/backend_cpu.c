@@ -4,8 +4,10 @@
 #include <string.h>
 
 #include "backend/cpu/backend_cpu_internal.h"
-#include "quant/interleave.h"
+#include "backend/prefer.h"
+#include "base/fmath.h"
 #include "base/mem.h"
+#include "quant/interleave.h"
 
 /* Less work than this is done by the calling thread: waking another costs more. The unit is one
  * multiply-add. */
@@ -84,12 +86,15 @@ static void cpu_rms_norm(struct backend *be, const float *x, const float *weight
 }
 
 static void cpu_rope_table(struct backend *be, const uint32_t *positions, size_t n,
-                           const float *frequencies, unsigned rotary_dim, float *out)
+                           const float *frequencies, unsigned rotary_dim, float scale,
+                           float *out)
 {
     const unsigned half = rotary_dim / 2;
     for (size_t t = 0; t < n; t++)
         cpu_of(be)->kernels.rope_angles(positions[t], frequencies, half, out + t * rotary_dim,
                                          out + t * rotary_dim + half);
+    for (size_t i = 0; i < n * rotary_dim; i++)
+        out[i] *= scale;
 }
 
 struct heads_job {
@@ -147,6 +152,23 @@ static void cpu_route(struct backend *be, const float *logits, size_t n, unsigne
 {
     struct route_job job = {cpu_of(be), logits, n, n_experts, k, renormalise, ids, weights};
     run_rows(job.cpu, route_part, &job, n, n_experts);
+}
+
+static void cpu_prefer(struct backend *be, const struct backend_preference *args)
+{
+    (void)be; /* of few rows: nothing to share */
+    prefer_resident(args);
+}
+
+static size_t cpu_find_not_finite(struct backend *be, const float *x, size_t n, size_t dim)
+{
+    (void)be; /* one pass over rows that are in the cache */
+    size_t row = 0;
+    if (fmath_all_finite(x, n * dim))
+        return n;
+    while (fmath_all_finite(x + row * dim, dim))
+        row++;
+    return row;
 }
 
 struct elementwise_job {
@@ -291,6 +313,8 @@ static const struct backend_ops cpu_ops = {
     .attention = cpu_attention,
     .delta_net = cpu_delta_net,
     .route = cpu_route,
+    .prefer = cpu_prefer,
+    .find_not_finite = cpu_find_not_finite,
     .expert_sum = cpu_expert_sum,
     .add_gated = cpu_add_gated,
     .add = cpu_add,
@@ -308,6 +332,7 @@ int backend_cpu_open(const struct backend_options *options, struct backend **out
     if (cpu == NULL)
         return FM_ERR_NOMEM;
     cpu->base.ops = &cpu_ops;
+    cpu->base.memory = &memory_host;
     cpu->base.level = level->name;
     cpu->limits = *options;
     level_kernels(level, &cpu->kernels);

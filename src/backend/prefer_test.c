@@ -1,5 +1,5 @@
 /* Cache-biased routing on rows made by hand. */
-#include "arch/prefer.h"
+#include "backend/prefer.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -15,7 +15,7 @@
 static const float logits[N] = {4.0f, 1.0f, 3.0f, 2.0f, 2.5f, -6.0f};
 
 struct row {
-    struct step step;
+    struct backend_preference p;
     bool resident[N];
     float router[N], scores[N], weights[K];
     uint32_t ids[K];
@@ -31,8 +31,10 @@ static void fill(struct row *r, bool renormalises, float bias)
         sum += !renormalises || e == 0 || e == 2 || e == 4 ? exp((double)logits[e]) : 0;
     for (int i = 0; i < K; i++)
         r->weights[i] = (float)(exp((double)logits[r->ids[i]]) / sum);
-    r->step = (struct step){.n_rows = 1, .router = r->router, .ids = r->ids, .weights = r->weights,
-                            .scores = r->scores, .resident = r->resident, .cache_bias = bias};
+    r->p = (struct backend_preference){.logits = r->router, .n = 1, .n_experts = N, .k = K,
+                                       .renormalises = renormalises, .resident = r->resident,
+                                       .bias = bias, .scores = r->scores, .ids = r->ids,
+                                       .weights = r->weights};
 }
 
 static void expect(const struct row *r, bool renormalises, uint32_t a, uint32_t b, uint32_t c)
@@ -55,11 +57,11 @@ static void test_bias(void **state)
         struct row r;
         fill(&r, renormalises, 0.1f);
         r.resident[1] = r.resident[3] = true; /* 2 and 3: expert 3 ties with 2 and beats 4 */
-        prefer_resident(&r.step, N, K, renormalises);
+        prefer_resident(&r.p);
         expect(&r, renormalises, 0, 2, 3);
         fill(&r, renormalises, 1.0f);
         r.resident[1] = r.resident[3] = r.resident[5] = true; /* the router's first stays */
-        prefer_resident(&r.step, N, K, renormalises);
+        prefer_resident(&r.p);
         expect(&r, renormalises, 0, 1, 3);
     }
 }
@@ -72,7 +74,7 @@ static void test_nothing_to_prefer(void **state)
         fill(&r, true, 1.0f);
         memset(r.resident, all, sizeof r.resident);
         before = r;
-        prefer_resident(&r.step, N, K, true);
+        prefer_resident(&r.p);
         assert_memory_equal(r.ids, before.ids, sizeof r.ids);
         assert_memory_equal(r.weights, before.weights, sizeof r.weights); /* the very bits */
     }
@@ -86,7 +88,7 @@ static void test_logits_that_are_no_numbers(void **state)
     r.router[1] = NAN;
     r.router[5] = -INFINITY;
     r.resident[1] = r.resident[5] = true;
-    prefer_resident(&r.step, N, K, true);
+    prefer_resident(&r.p);
     expect(&r, true, 0, 2, 4);
 }
 

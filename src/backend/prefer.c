@@ -1,4 +1,4 @@
-#include "arch/prefer.h"
+#include "backend/prefer.h"
 
 #include <math.h>
 #include <string.h>
@@ -28,29 +28,30 @@ static void choose(const float *scores, uint32_t n, uint32_t k, uint32_t *ids)
 
 /* Returns the expert with the highest logit. One that is not a number ranks last, as in the
  * router. */
-static uint32_t fill_scores(const struct step *step, const float *logits, uint32_t n)
+static uint32_t fill_scores(const struct backend_preference *p, const float *logits)
 {
+    const uint32_t n = p->n_experts;
     float least = INFINITY;
     uint32_t top = 0;
     for (uint32_t e = 0; e < n; e++) {
-        step->scores[e] = logits[e] == logits[e] ? logits[e] : -INFINITY;
+        p->scores[e] = logits[e] == logits[e] ? logits[e] : -INFINITY;
         least = logits[e] < least && logits[e] > -INFINITY ? logits[e] : least;
-        top = step->scores[e] > step->scores[top] ? e : top;
+        top = p->scores[e] > p->scores[top] ? e : top;
     }
-    const float bias = step->cache_bias * (step->scores[top] - least);
+    const float bias = p->bias * (p->scores[top] - least);
     for (uint32_t e = 0; e < n; e++)
-        if (step->resident[e])
-            step->scores[e] += bias;
-    step->scores[top] = INFINITY;
+        if (p->resident[e])
+            p->scores[e] += bias;
+    p->scores[top] = INFINITY;
     return top;
 }
 
-static void prefer_row(const struct step *step, const float *logits, uint32_t n, uint32_t k,
-                       bool renormalises, uint32_t *ids, float *weights)
+static void prefer_row(const struct backend_preference *p, const float *logits, uint32_t *ids,
+                       float *weights)
 {
     uint32_t chosen[LIMIT_TOP_K];
-    const uint32_t top = fill_scores(step, logits, n);
-    choose(step->scores, n, k, chosen);
+    const uint32_t top = fill_scores(p, logits), k = p->k;
+    choose(p->scores, p->n_experts, k, chosen);
     if (memcmp(chosen, ids, k * sizeof *ids) == 0)
         return;
     float scale = 0, total = 0;
@@ -61,14 +62,13 @@ static void prefer_row(const struct step *step, const float *logits, uint32_t n,
         weights[i] = fmath_exp(logits[chosen[i]] - logits[top]);
         total += weights[i];
     }
-    scale = renormalises ? 1 / total : scale;
+    scale = p->renormalises ? 1 / total : scale;
     for (uint32_t i = 0; i < k; i++)
         weights[i] *= scale;
 }
 
-void prefer_resident(struct step *step, uint32_t n_experts, uint32_t k, bool renormalises)
+void prefer_resident(const struct backend_preference *p)
 {
-    for (uint32_t row = 0; row < step->n_rows; row++)
-        prefer_row(step, step->router + (size_t)row * n_experts, n_experts, k, renormalises,
-                   step->ids + (size_t)row * k, step->weights + (size_t)row * k);
+    for (size_t row = 0; row < p->n; row++)
+        prefer_row(p, p->logits + row * p->n_experts, p->ids + row * p->k, p->weights + row * p->k);
 }

@@ -1,0 +1,89 @@
+#include "base/memory.h"
+
+#include <string.h>
+
+#include "base/plat.h"
+
+static void *host_make(const struct memory *m, uint64_t bytes, const char *what,
+                       struct fm_error *err)
+{
+    (void)m;
+    return mem_new_bulk(bytes, what, err);
+}
+
+static void host_free(const struct memory *m, void *at)
+{
+    (void)m;
+    mem_free(at);
+}
+
+static void host_give_back(const struct memory *m, void *at, uint64_t bytes)
+{
+    (void)m;
+    plat_give_back(at, bytes);
+}
+
+static int host_range_open(const struct memory *m, struct mem_range *range, uint64_t piece_bytes,
+                           uint64_t bytes, const char *what, struct fm_error *err)
+{
+    (void)m;
+    return mem_range_open(range, piece_bytes, bytes, what, err);
+}
+
+static int host_range_resize(const struct memory *m, struct mem_range *range, uint64_t bytes,
+                             const char *what, struct fm_error *err)
+{
+    (void)m;
+    return mem_range_resize(range, bytes, what, err);
+}
+
+static void host_range_close(const struct memory *m, struct mem_range *range)
+{
+    (void)m;
+    mem_range_close(range);
+}
+
+static void *host_open(const struct memory *m, void *at, uint64_t bytes)
+{
+    (void)m, (void)bytes;
+    return at;
+}
+
+static void host_close(const struct memory *m, void *at, uint64_t bytes)
+{
+    (void)m, (void)at, (void)bytes;
+}
+
+static void host_copy(const struct memory *m, void *to, const void *from, uint64_t bytes)
+{
+    (void)m;
+    memmove(to, from, (size_t)bytes);
+}
+
+static void host_clear(const struct memory *m, void *at, uint64_t bytes)
+{
+    (void)m;
+    memset(at, 0, (size_t)bytes);
+}
+
+static const struct memory_ops host_ops = {
+    .make = host_make,
+    .free = host_free,
+    .give_back = host_give_back,
+    .range_open = host_range_open,
+    .range_resize = host_range_resize,
+    .range_close = host_range_close,
+    .open = host_open,
+    .close = host_close,
+    .copy = host_copy,
+    .clear = host_clear,
+};
+
+const struct memory memory_host = {.ops = &host_ops, .is_host = true};
+
+void memory_fetch(const struct memory *m, void *to, const void *from, uint64_t bytes)
+{
+    void *piece = (void *)(uintptr_t)from;
+    memcpy(to, memory_open(m, piece, bytes), (size_t)bytes);
+    memory_close(m, piece, bytes);
+}
