@@ -572,20 +572,119 @@ FM_API int fm_grammar_accept(struct fm_grammar *grammar, int32_t id, struct fm_e
 FM_API bool fm_grammar_may_end(const struct fm_grammar *grammar);
 FM_API bool fm_grammar_must_end(const struct fm_grammar *grammar);
 
-/* Finds the first of several stop strings in a text that comes in pieces, and keeps back only what
- * may begin one. However the text is cut, the result is the same. The string that ends first
- * counts, the longest of those that end together. */
-struct fm_stop;
-FM_API int fm_stop_open(const char *const *strings, unsigned n_strings, struct fm_stop **out,
-                        struct fm_error *err);
-FM_API void fm_stop_close(struct fm_stop *stop); /* accepts NULL */
-/* The text that may be shown, valid until the next call. *found becomes the number of the string
- * that was found, or -1; after it nothing more comes. */
-FM_API int fm_stop_push(struct fm_stop *stop, const char *text, size_t text_bytes,
-                        const char **shown, size_t *shown_bytes, int *found,
-                        struct fm_error *err);
-/* What was kept back when the text is over. */
-FM_API void fm_stop_finish(struct fm_stop *stop, const char **shown, size_t *shown_bytes);
+/* ---- answers --------------------------------------------------------------------------- */
+
+/* One answer in progress: it chooses tokens from a session's logits, turns them into text, finds
+ * stop strings, follows a grammar, tells reasoning and tool calls from text, and reports all of it
+ * as events. The caller evaluates the tokens, alone or in a batch with other sessions:
+ *
+ *     while ((rc = fm_answer_step(answer, session, &id, &err)) == 0 && id >= 0)
+ *         if ((rc = fm_session_eval(session, &id, 1, &err)) != 0)
+ *             break;
+ *     if (rc == 0 || rc == FM_ERR_CANCELLED)
+ *         rc = fm_answer_finish(answer, &err);
+ *
+ * One thread at a time uses an answer. Any number may be open; close them before the model. */
+struct fm_answer;
+
+enum fm_event_kind {
+    FM_EVENT_TOKEN,          /* id and logprobs of a token that was chosen; before its text */
+    FM_EVENT_TEXT,           /* text */
+    FM_EVENT_REASONING,      /* text */
+    FM_EVENT_CALL_STARTED,   /* call, call_id, name */
+    FM_EVENT_CALL_ARGUMENTS, /* the same, and text: a piece of the arguments, a JSON object */
+    FM_EVENT_CALL_ENDED,     /* the same, is_broken, and text: the call as the model wrote it */
+    FM_EVENT_FINISHED,       /* end, stop, n_calls; the last */
+};
+
+/* Why an answer ended. */
+enum fm_end {
+    FM_END_TOKEN,     /* a stop token of the model */
+    FM_END_STRING,    /* a stop string, which is not part of the text */
+    FM_END_CALL,      /* its only call is whole (is_one_call) */
+    FM_END_GRAMMAR,   /* nothing can follow in the grammar (ends_with_grammar) */
+    FM_END_LENGTH,    /* max_tokens */
+    FM_END_CONTEXT,   /* the session's context is full */
+    FM_END_CANCELLED, /* the caller finished it before any of these */
+};
+
+/* Everything that it points to is valid during the call only. Text is not NUL-terminated, never
+ * ends inside a UTF-8 character, and comes in pieces of any size. */
+struct fm_answer_event {
+    enum fm_event_kind kind;
+    const char *text;
+    size_t text_bytes;
+    int32_t id;
+    /* With wants_logprobs: the token's own, then those of the most likely ones, best first. */
+    const struct fm_logprob *logprobs;
+    unsigned n_logprobs;
+    unsigned call; /* the call's number, from 0 */
+    const char *call_id, *name;
+    bool is_broken; /* the arguments are not whole: the call must not be made */
+    enum fm_end end;
+    unsigned stop;    /* the number of the stop string, of FM_END_STRING */
+    unsigned n_calls; /* whole calls in the answer */
+};
+/* Returns 0, or a negative code that ends the answer, with the reason in `err`, which may be
+ * NULL. */
+typedef int fm_answer_fn(void *ctx, const struct fm_answer_event *event, struct fm_error *err);
+
+#define FM_TOP_LOGPROBS_MAX 20
+
+/* Zero every field that is not needed. Only `grammar` and `tail` are borrowed until the answer is
+ * closed; everything else is used while it opens. */
+struct fm_answer_options {
+    size_t size; /* sizeof(struct fm_answer_options) */
+    fm_answer_fn *event;
+    void *ctx;
+    const struct fm_sampling *sampling; /* NULL: fm_sampling_default */
+    const int32_t *prompt;              /* [n_prompt], for penalties */
+    size_t n_prompt;
+    uint64_t max_tokens; /* the stop token counts; 0: as many as the context holds */
+    const char *const *stops;
+    unsigned n_stops;
+    struct fm_grammar *grammar; /* from the end of the reasoning on; it is reset. NULL: any text */
+    bool ends_with_grammar;     /* without waiting for the stop token, where only that can follow */
+    bool wants_logprobs;
+    unsigned n_top_logprobs; /* at most FM_TOP_LOGPROBS_MAX */
+    /* Tells reasoning and calls from text; the fields below need it. Special tokens that mark them,
+     * such as <think>, are read as their text; a marker that nothing looks for stays text. */
+    bool is_chat;
+    bool is_reasoning; /* the prompt ends inside reasoning: fm_prompt_opens_reasoning */
+    /* The tools that may be called: JSON text, an array as in a conversation's "tools", whose
+     * schemas tell the types of arguments. NULL: calls are not looked for. */
+    const char *tools;
+    size_t tools_bytes;
+    bool is_one_call;   /* the answer ends with its first whole call */
+    bool hold_calls;    /* start a call only when it is whole; a broken one is text */
+    uint64_t call_seed; /* the ids of the calls follow from it */
+    /* For a call that must come: the text that the prompt has ended with to open it, which is read
+     * as part of the answer, and the text that closes it. Such an answer has no text, so stop
+     * strings do not apply. NULL: calls are the model's choice. */
+    const char *lead, *tail;
+};
+
+FM_API int fm_answer_open(const struct fm_model *model, const struct fm_answer_options *options,
+                          struct fm_answer **out, struct fm_error *err);
+FM_API void fm_answer_close(struct fm_answer *answer); /* accepts NULL */
+
+/* Chooses the next token from the session's logits and reports it and what text it completes. *id
+ * is the token, to be evaluated before the next step, or -1: the answer is over, finish it.
+ * FM_ERR_ARG: logit_bias forbids every token, the session has no logits, or the answer is over.
+ * After a failure the answer can only be finished or closed. */
+FM_API int fm_answer_step(struct fm_answer *answer, const struct fm_session *session, int32_t *id,
+                          struct fm_error *err);
+/* Reports what was kept back, then FM_EVENT_FINISHED. Once; may be called at any time, to cancel
+ * the answer. */
+FM_API int fm_answer_finish(struct fm_answer *answer, struct fm_error *err);
+
+/* Tokens chosen so far, the stop token included; and how many of them are reasoning. */
+FM_API uint64_t fm_answer_tokens(const struct fm_answer *answer);
+FM_API uint64_t fm_answer_reasoning_tokens(const struct fm_answer *answer);
+
+/* True for a prompt that ends with the marker that opens reasoning, as some templates write it. */
+FM_API bool fm_prompt_opens_reasoning(const struct fm_model *model, const int32_t *ids,
+                                      size_t n_ids);
 
 #ifdef __cplusplus
 }

@@ -8,7 +8,7 @@
 #include "apps/cli/common.h"
 #include "apps/cli/interrupt.h"
 #include "apps/cli/prefix_options.h"
-#include "chat/message.h"
+#include "apps/cli/sampling_options.h"
 
 #define DIM "\033[2m"
 #define NORMAL "\033[0m"
@@ -21,13 +21,8 @@ struct text {
 /* An answer as it comes. */
 struct answer {
     struct chat *chat;
-    struct fm_sampler *sampler;
-    struct fm_decoder *decoder;
-    struct fm_stop *stop;
-    struct message *parts;
+    struct fm_answer *answer;
     struct text content, reasoning;
-    int rc; /* of the callback */
-    struct fm_error *err;
     bool is_dim, is_line_open;
     struct foreign_text shown, noted; /* on standard output and standard error */
     struct progress progress;
@@ -127,26 +122,6 @@ int chat_read_ahead(struct chat *chat, struct fm_error *err)
     return rc;
 }
 
-/* The template has opened the reasoning already. */
-static bool is_thinking(const struct chat *chat, const int32_t *ids, size_t n_ids)
-{
-    static const char marker[] = "<think>";
-    char tail[256];
-    size_t used = 0;
-    for (size_t i = n_ids > 8 ? n_ids - 8 : 0; i < n_ids; i++) {
-        size_t bytes = 0;
-        const char *text = fm_token_text(chat->model, ids[i], &bytes);
-        if (text == NULL || used + bytes > sizeof tail)
-            continue;
-        memcpy(tail + used, text, bytes);
-        used += bytes;
-    }
-    while (used > 0 && (tail[used - 1] == '\n' || tail[used - 1] == ' '))
-        used--;
-    const size_t n = strlen(marker);
-    return used >= n && memcmp(tail + used - n, marker, n) == 0;
-}
-
 /* ---- the text --------------------------------------------------------------------------- */
 
 static void set_dim(struct answer *a, bool is_dim)
@@ -180,104 +155,58 @@ static int keep(struct text *text, const char *more, size_t bytes, struct fm_err
     return 0;
 }
 
-static void take_part(void *ctx, const struct message_event *event)
+static int take_text(struct answer *a, const struct fm_answer_event *event, struct fm_error *err)
 {
-    struct answer *a = ctx;
-    const bool is_reasoning = event->kind == MESSAGE_REASONING;
-    if (a->rc != 0 || event->text_bytes == 0 ||
-        (!is_reasoning && event->kind != MESSAGE_CONTENT))
-        return;
-    a->rc = keep(is_reasoning ? &a->reasoning : &a->content, event->text, event->text_bytes,
-                 a->err);
+    const bool is_reasoning = event->kind == FM_EVENT_REASONING;
+    const int rc = keep(is_reasoning ? &a->reasoning : &a->content, event->text, event->text_bytes,
+                        err);
+    if (rc != 0)
+        return rc;
     if (is_reasoning && !a->chat->is_terminal) {
         if (!a->chat->is_quiet)
             err_foreign(&a->noted, event->text, event->text_bytes);
-        return;
+        return 0;
     }
     set_dim(a, is_reasoning);
     show(a, event->text, event->text_bytes);
+    return 0;
 }
 
-/* Text on its way through the stop strings into its parts. */
-static int take_text(struct answer *a, const char *text, size_t bytes, struct fm_error *err)
+static int take_event(void *ctx, const struct fm_answer_event *event, struct fm_error *err)
 {
-    const char *shown;
-    size_t shown_bytes;
-    int found = -1;
-    int rc = fm_stop_push(a->stop, text, bytes, &shown, &shown_bytes, &found, err);
-    a->err = err;
-    if (rc == 0 && shown_bytes > 0)
-        rc = message_push(a->parts, shown, shown_bytes, err);
-    if (found >= 0)
-        a->chat->last.end = "stop";
-    return rc != 0 ? rc : a->rc;
+    struct answer *a = ctx;
+    if (event->kind == FM_EVENT_TEXT || event->kind == FM_EVENT_REASONING)
+        return take_text(a, event, err);
+    if (event->kind == FM_EVENT_TOKEN)
+        a->chat->last.n_answer++;
+    if (event->kind == FM_EVENT_FINISHED)
+        a->chat->last.end = app_end_name(event->end);
+    return 0;
 }
 
-/* The text of a token; of the special ones, only those that part an answer have any. */
-static int take_token(struct answer *a, int32_t id, struct fm_error *err)
-{
-    static const char *const markers[] = {"<think>", "</think>"};
-    const char *text = NULL;
-    size_t bytes = 0;
-    int rc = fm_decoder_push(a->decoder, id, &text, &bytes, err);
-    if (rc == 0 && bytes > 0)
-        rc = take_text(a, text, bytes, err);
-    if (rc != 0 || !fm_token_is_special(a->chat->model, id))
-        return rc;
-    text = fm_token_text(a->chat->model, id, &bytes);
-    for (int i = 0; rc == 0 && i < 2; i++)
-        if (text != NULL && bytes == strlen(markers[i]) && memcmp(text, markers[i], bytes) == 0)
-            rc = take_text(a, text, bytes, err);
-    return rc;
-}
-
+/* Until the answer is over, Ctrl-C, or nobody reads it any more. */
 static int decode(struct answer *a, struct fm_error *err)
 {
     struct chat *chat = a->chat;
-    struct chat_turn *turn = &chat->last;
+    int32_t id = 0;
     int rc = 0;
-    while (rc == 0 && turn->end == NULL && !chat->is_out_gone) {
-        if (interrupt_seen()) {
-            turn->end = "interrupted";
-            break;
-        }
-        const int32_t id = fm_sampler_pick(a->sampler, fm_session_logits(chat->session));
-        if (id < 0)
-            return app_not_numbers(chat->args, err);
-        fm_sampler_accept(a->sampler, id);
-        turn->n_answer++;
-        if (fm_model_is_stop_token(chat->model, id)) {
-            turn->end = "stop";
-            break;
-        }
-        rc = take_token(a, id, err);
-        if (turn->end == NULL && chat->n_most > 0 && turn->n_answer >= chat->n_most)
-            turn->end = "length";
-        else if (turn->end == NULL && fm_session_position(chat->session) >= chat->n_context)
-            turn->end = "context";
-        if (rc == 0 && turn->end == NULL)
+    while (rc == 0 && id >= 0 && !chat->is_out_gone && !interrupt_seen()) {
+        rc = fm_answer_step(a->answer, chat->session, &id, err);
+        if (rc == 0 && id >= 0)
             rc = fm_session_eval(chat->session, &id, 1, err);
     }
     return rc;
 }
 
-/* What is still held back. */
+/* What is still held back, also after a failure. */
 static int finish_text(struct answer *a, struct fm_error *err)
 {
-    const char *text = NULL;
-    size_t bytes = 0;
-    fm_decoder_finish(a->decoder, &text, &bytes);
-    int rc = bytes > 0 ? take_text(a, text, bytes, err) : 0;
-    fm_stop_finish(a->stop, &text, &bytes);
-    if (rc == 0 && bytes > 0)
-        rc = message_push(a->parts, text, bytes, err);
-    if (rc == 0)
-        rc = message_finish(a->parts, err);
+    const int rc = fm_answer_finish(a->answer, err);
     set_dim(a, false);
     if (a->is_line_open)
         (void)out_text("\n", 1);
     a->is_line_open = false;
-    return rc != 0 ? rc : a->rc;
+    return rc;
 }
 
 /* ---- the turn --------------------------------------------------------------------------- */
@@ -286,30 +215,27 @@ static int open_answer(struct answer *a, const int32_t *ids, size_t n_ids, struc
 {
     struct chat *chat = a->chat;
     const char *stops[REPEATS_MAX];
-    const size_t n_stops = args_count(chat->args, "stop");
-    for (size_t i = 0; i < n_stops; i++)
-        stops[i] = args_text_at(chat->args, "stop", i);
-    const struct message_options how = {.is_thinking = is_thinking(chat, ids, n_ids)};
-    int rc = fm_sampler_open(chat->model, &chat->sampling, &a->sampler, err);
-    if (rc == 0)
-        rc = fm_decoder_open(chat->model, &a->decoder, err);
-    if (rc == 0)
-        rc = fm_stop_open(stops, (unsigned)n_stops, &a->stop, err);
-    if (rc == 0)
-        rc = message_open(&how, take_part, a, &a->parts, err);
-    if (rc == 0)
-        fm_sampler_accept_prompt(a->sampler, ids, n_ids);
-    return rc;
+    unsigned n_stops = 0;
+    const int rc = stops_choose(chat->args, stops, &n_stops, err);
+    const struct fm_answer_options how = {
+        .size = sizeof how,
+        .event = take_event,
+        .ctx = a,
+        .sampling = &chat->sampling,
+        .prompt = ids,
+        .n_prompt = n_ids,
+        .max_tokens = chat->n_most,
+        .stops = stops,
+        .n_stops = n_stops,
+        .is_chat = true,
+        .is_reasoning = fm_prompt_opens_reasoning(chat->model, ids, n_ids),
+    };
+    return rc == 0 ? fm_answer_open(chat->model, &how, &a->answer, err) : rc;
 }
 
 static void close_answer(struct answer *a)
 {
-    if (a->sampler != NULL)
-        fm_sampler_close(a->sampler);
-    if (a->decoder != NULL)
-        fm_decoder_close(a->decoder);
-    fm_stop_close(a->stop);
-    message_close(a->parts);
+    fm_answer_close(a->answer);
     mem_free(a->content.at);
     mem_free(a->reasoning.at);
 }
@@ -362,17 +288,15 @@ static int write_answer(struct answer *a, const int32_t *ids, size_t n_ids, stru
     interrupt_watch(NULL);
     fm_model_stats(chat->model, &after);
     count(&chat->last, &before, &after, plat_now_ns() - begin_ns);
-    if (rc == FM_ERR_CANCELLED) {
-        chat->last.end = "interrupted";
-        rc = 0;
-    }
-    if (rc != 0)
-        chat->last.end = "failed";
+    if (rc == FM_ERR_CANCELLED)
+        rc = 0; /* the answer ends as interrupted */
     struct fm_error late = {0};
     if (finish_text(a, &late) != 0 && rc == 0) {
         *err = late;
         rc = late.code;
     }
+    if (rc != 0)
+        chat->last.end = "failed";
     return rc;
 }
 

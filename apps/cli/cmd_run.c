@@ -22,9 +22,7 @@ struct run {
     bool is_json, is_quiet;
     struct fm_model *model;
     struct fm_session *session;
-    struct fm_sampler *sampler;
-    struct fm_decoder *decoder;
-    struct fm_stop *stop;
+    struct fm_answer *answer;
     struct fm_snapshots *snapshots; /* NULL: none */
     struct fm_grammar *grammar; /* NULL: any text */
     struct fm_sampling sampling;
@@ -140,16 +138,6 @@ static int tokenize_prompt(struct run *run, const char *text, size_t text_bytes,
                        &run->n_prompt, err);
 }
 
-static int open_stop(struct run *run, struct fm_error *err)
-{
-    const char *strings[REPEATS_MAX];
-    const size_t n = args_count(run->args, "stop");
-    for (size_t i = 0; i < n; i++)
-        strings[i] = args_text_at(run->args, "stop", i);
-    int rc = fm_stop_open(strings, (unsigned)n, &run->stop, err);
-    return rc == 0 ? 0 : err_wrap(err, rc, "--stop");
-}
-
 /* --json-object, --json-schema. */
 static int open_grammar(struct run *run, struct fm_error *err)
 {
@@ -162,9 +150,35 @@ static int open_grammar(struct run *run, struct fm_error *err)
     if (rc == FM_ERR_ARG && path != NULL)
         rc = err_wrap(err, rc, "--json-schema %s", path);
     mem_free(schema);
-    if (rc == 0)
-        fm_sampler_constrain(run->sampler, run->grammar);
     return rc;
+}
+
+static int take_event(void *ctx, const struct fm_answer_event *event, struct fm_error *err);
+
+/* The answer is all text: what a model thinks is shown as it comes. */
+static int open_answer(struct run *run, struct fm_error *err)
+{
+    const char *stops[REPEATS_MAX];
+    unsigned n_stops = 0;
+    int rc = open_grammar(run, err);
+    if (rc == 0)
+        rc = stops_choose(run->args, stops, &n_stops, err);
+    const struct fm_answer_options how = {
+        .size = sizeof how,
+        .event = take_event,
+        .ctx = run,
+        .sampling = &run->sampling,
+        .prompt = run->prompt,
+        .n_prompt = run->n_prompt,
+        .max_tokens = args_uint(run->args, "n-tokens"),
+        .stops = stops,
+        .n_stops = n_stops,
+        .grammar = run->grammar,
+        .ends_with_grammar = true,
+        .wants_logprobs = args_given(run->args, "logprobs"),
+        .n_top_logprobs = (unsigned)args_uint(run->args, "logprobs"),
+    };
+    return rc == 0 ? fm_answer_open(run->model, &how, &run->answer, err) : rc;
 }
 
 static int open_all(struct run *run, const char *text, size_t text_bytes, struct fm_error *err)
@@ -197,20 +211,13 @@ static int open_all(struct run *run, const char *text, size_t text_bytes, struct
     if (rc == 0)
         rc = check_context(run, err);
     if (rc == 0)
-        rc = fm_decoder_open(run->model, &run->decoder, err);
-    if (rc == 0)
-        rc = fm_sampler_open(run->model, &run->sampling, &run->sampler, err);
-    if (rc == 0)
-        rc = open_grammar(run, err);
-    if (rc == 0)
-        rc = open_stop(run, err);
+        rc = open_answer(run, err);
     if (rc == 0)
         rc = fm_session_open(run->model, &run->session, err);
     if (rc == 0)
         rc = prefix_open_snapshots(run->args, run->model, &run->snapshots, err);
     if (rc != 0)
         return rc;
-    fm_sampler_accept_prompt(run->sampler, run->prompt, run->n_prompt);
     if (!run->is_quiet && !args_flag(run->args, "raw"))
         app_note_template(run->model);
     return 0;
@@ -236,55 +243,30 @@ static int emit(struct run *run, const char *text, size_t text_bytes, struct fm_
     return 0;
 }
 
-/* Text of the answer on its way through the stop strings. */
-static int take_text(struct run *run, const char *text, size_t text_bytes, struct fm_error *err)
+static int keep_token(struct run *run, const struct fm_answer_event *event, struct fm_error *err)
 {
-    const char *shown;
-    size_t shown_bytes;
-    int rc = fm_stop_push(run->stop, text, text_bytes, &shown, &shown_bytes, &run->stop_string,
-                          err);
-    if (rc == 0)
-        rc = emit(run, shown, shown_bytes, err);
-    if (run->stop_string >= 0)
-        run->stop_reason = "stop";
-    return rc;
-}
-
-/* Chooses, keeps and prints one token; sets stop_reason when it is the last. */
-static int next_token(struct run *run, int32_t *id, struct fm_error *err)
-{
-    int rc = mem_grow(&run->tokens, &run->tokens_capacity, run->n_tokens + 1, sizeof *id,
+    int rc = mem_grow(&run->tokens, &run->tokens_capacity, run->n_tokens + 1, sizeof event->id,
                       "the answer", err);
     if (rc != 0)
         return rc;
-    const float *logits = fm_session_logits(run->session);
-    *id = fm_sampler_pick(run->sampler, logits);
-    if (*id < 0)
-        return app_not_numbers(run->args, err);
-    fm_sampler_accept(run->sampler, *id);
-    if (args_given(run->args, "logprobs"))
-        rc = token_logprobs_add(&run->logprobs, run->model, logits, *id, err);
-    if (rc != 0)
-        return rc;
-    ((int32_t *)run->tokens)[run->n_tokens++] = *id;
-    if (fm_model_is_stop_token(run->model, *id)) {
-        run->stop_reason = "stop";
-        return 0;
+    ((int32_t *)run->tokens)[run->n_tokens++] = event->id;
+    return event->n_logprobs > 0 ? token_logprobs_add(&run->logprobs, event->logprobs,
+                                                      event->n_logprobs, err)
+                                 : 0;
+}
+
+static int take_event(void *ctx, const struct fm_answer_event *event, struct fm_error *err)
+{
+    struct run *run = ctx;
+    if (event->kind == FM_EVENT_TOKEN)
+        return keep_token(run, event, err);
+    if (event->kind == FM_EVENT_TEXT)
+        return emit(run, event->text, event->text_bytes, err);
+    if (event->kind == FM_EVENT_FINISHED) {
+        run->stop_reason = app_end_name(event->end);
+        run->stop_string = event->end == FM_END_STRING ? (int)event->stop : -1;
     }
-    const char *text = NULL;
-    size_t text_bytes = 0;
-    rc = fm_decoder_push(run->decoder, *id, &text, &text_bytes, err);
-    if (rc == 0)
-        rc = take_text(run, text, text_bytes, err);
-    if (run->stop_reason != NULL)
-        return rc;
-    if (run->grammar != NULL && fm_grammar_must_end(run->grammar))
-        run->stop_reason = "stop";
-    else if (run->n_tokens >= args_uint(run->args, "n-tokens"))
-        run->stop_reason = "length";
-    else if (fm_session_position(run->session) >= run->n_context)
-        run->stop_reason = "context";
-    return rc;
+    return 0;
 }
 
 static void show_prompt_progress(void *ctx, uint64_t done, uint64_t total)
@@ -355,33 +337,32 @@ static int eval_prompt(struct run *run, struct fm_error *err)
     return rc;
 }
 
-static int generate(struct run *run, struct fm_error *err)
+/* Until the answer is over, Ctrl-C, or nobody reads it any more. */
+static int decode(struct run *run, struct fm_error *err)
 {
-    int rc = eval_prompt(run, err);
-    if (args_uint(run->args, "n-tokens") == 0)
-        run->stop_reason = "length";
-    while (rc == 0 && run->stop_reason == NULL && !run->is_out_gone) {
-        if (interrupt_seen()) {
-            run->stop_reason = "interrupted";
-            break;
-        }
-        int32_t id;
-        rc = next_token(run, &id, err);
-        if (rc == 0 && run->stop_reason == NULL && !run->is_out_gone)
+    int rc = 0;
+    int32_t id = 0;
+    while (rc == 0 && id >= 0 && !run->is_out_gone && !interrupt_seen()) {
+        rc = fm_answer_step(run->answer, run->session, &id, err);
+        if (rc == 0 && id >= 0 && !run->is_out_gone)
             rc = fm_session_eval(run->session, &id, 1, err);
     }
-    if (rc == FM_ERR_CANCELLED) {
-        run->stop_reason = "interrupted";
-        rc = 0;
-    }
-    if (rc != 0 || run->is_out_gone)
+    return rc;
+}
+
+static int generate(struct run *run, struct fm_error *err)
+{
+    const bool is_prompt_only = args_uint(run->args, "n-tokens") == 0;
+    int rc = eval_prompt(run, err);
+    if (rc == 0 && !is_prompt_only)
+        rc = decode(run, err);
+    if (rc == FM_ERR_CANCELLED)
+        rc = 0; /* the answer ends as interrupted */
+    else if (rc == 0 && is_prompt_only)
+        run->stop_reason = "length";
+    if (rc != 0 || run->is_out_gone || run->stop_reason != NULL)
         return rc;
-    const char *text = NULL;
-    size_t text_bytes = 0;
-    fm_decoder_finish(run->decoder, &text, &text_bytes);
-    rc = take_text(run, text, text_bytes, err);
-    fm_stop_finish(run->stop, &text, &text_bytes);
-    return rc == 0 ? emit(run, text, text_bytes, err) : rc;
+    return fm_answer_finish(run->answer, err);
 }
 
 /* ---- after the last token -------------------------------------------------------------- */
@@ -481,20 +462,14 @@ static void close_all(struct run *run)
 {
     interrupt_watch(NULL);
     fm_session_close(run->session);
-    if (run->sampler != NULL)
-        fm_sampler_close(run->sampler);
-    if (run->decoder != NULL)
-        fm_decoder_close(run->decoder);
+    fm_answer_close(run->answer);
     fm_grammar_close(run->grammar);
-    fm_stop_close(run->stop);
     fm_snapshots_close(run->snapshots);
     fm_model_close(run->model);
-    run->stop = NULL;
+    run->answer = NULL;
     run->snapshots = NULL;
     run->grammar = NULL;
     run->session = NULL;
-    run->sampler = NULL;
-    run->decoder = NULL;
     run->model = NULL;
 }
 
@@ -582,7 +557,6 @@ static int run_run(const struct args *args)
     struct fm_error err = {0};
     struct run run = {.args = args, .is_json = args_flag(args, "json"),
                       .is_quiet = args_flag(args, "quiet"), .stop_string = -1};
-    run.logprobs.n_top = (unsigned)args_uint(args, "logprobs");
     char *text = NULL;
     size_t text_bytes = 0;
     int rc = prompt_read(args, &text, &text_bytes, &err);
@@ -649,7 +623,7 @@ static const struct option stats_options[] = {
      .help = "Say which of disk and memory bound the answer's speed, what share of that limit it "
              "reached, and what other cache sizes would have hit. Their speeds are measured after "
              "the answer, which takes a few seconds"},
-    {.name = "logprobs", .kind = OPTION_UINT, .metavar = "N", .max = LOGPROBS_MAX,
+    {.name = "logprobs", .kind = OPTION_UINT, .metavar = "N", .max = FM_TOP_LOGPROBS_MAX,
      .help = "Show each token's log probability and the N most likely tokens in its place, with "
              "--json in the object, otherwise on standard error. They are the model's own, before "
              "temperature, penalties and filters"},

@@ -399,6 +399,24 @@ int app_not_numbers(const struct args *args, struct fm_error *err)
                        : "");
 }
 
+const char *app_end_name(enum fm_end end)
+{
+    switch (end) {
+    case FM_END_LENGTH:
+        return "length";
+    case FM_END_CONTEXT:
+        return "context";
+    case FM_END_CANCELLED:
+        return "interrupted";
+    case FM_END_TOKEN:
+    case FM_END_STRING:
+    case FM_END_CALL:
+    case FM_END_GRAMMAR:
+        break;
+    }
+    return "stop";
+}
+
 bool app_is_beyond_cache(uint64_t buffer_bytes)
 {
     return buffer_bytes >= BEYOND_CACHES * plat_cache_bytes();

@@ -79,6 +79,9 @@ void app_keep_io(const char *model, struct fm_model_options *options, char path[
 /* The error of a model none of whose logits is a number. */
 int app_not_numbers(const struct args *args, struct fm_error *err);
 
+/* Why an answer ended, as run and chat say it: "stop", "length", "context", "interrupted". */
+const char *app_end_name(enum fm_end end);
+
 /* False: what was measured with such a buffer is in part the speed of the processor's caches. */
 bool app_is_beyond_cache(uint64_t buffer_bytes);
 

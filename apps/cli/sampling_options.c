@@ -125,6 +125,20 @@ int sampling_choose(const struct args *args, const struct fm_model *model, bool 
     return rc;
 }
 
+int stops_choose(const struct args *args, const char *stops[REPEATS_MAX], unsigned *n_stops,
+                 struct fm_error *err)
+{
+    *n_stops = (unsigned)args_count(args, "stop");
+    for (unsigned i = 0; i < *n_stops; i++) {
+        stops[i] = args_text_at(args, "stop", i);
+        const size_t bytes = strlen(stops[i]);
+        if (bytes == 0 || bytes > LIMIT_STOP_STRING_BYTES)
+            return err_set(err, FM_ERR_ARG, "--stop: a stop string has %zu bytes: expected 1 to %u",
+                           bytes, LIMIT_STOP_STRING_BYTES);
+    }
+    return 0;
+}
+
 /* The number as it was typed: 0.7, not 0.699999988. */
 static double shown(float x)
 {

@@ -16,6 +16,10 @@ int sampling_choose(const struct args *args, const struct fm_model *model, bool 
                     struct fm_logit_bias *bias, struct fm_sampling *sampling,
                     struct fm_error *err);
 
+/* The strings of --stop, borrowed from `args`. FM_ERR_ARG when one is empty or too long. */
+int stops_choose(const struct args *args, const char *stops[REPEATS_MAX], unsigned *n_stops,
+                 struct fm_error *err);
+
 /* All but the seed, each number as it was typed. */
 json_t *sampling_json(const struct fm_sampling *sampling);
 

@@ -2,29 +2,26 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/mem.h"
 #include "apps/cli/term.h"
 
 struct token_logprob {
-    struct fm_logprob chosen, top[LOGPROBS_MAX];
+    struct fm_logprob chosen, top[FM_TOP_LOGPROBS_MAX];
     unsigned n_top;
 };
 
-int token_logprobs_add(struct token_logprobs *t, const struct fm_model *model, const float *logits,
-                       int32_t id, struct fm_error *err)
+int token_logprobs_add(struct token_logprobs *t, const struct fm_logprob *logprobs, unsigned n,
+                       struct fm_error *err)
 {
     int rc = mem_grow(&t->list, &t->capacity, t->n_tokens + 1, sizeof(struct token_logprob),
                       "log probabilities", err);
     if (rc != 0)
         return rc;
-    struct token_logprob *token = (struct token_logprob *)t->list + t->n_tokens;
-    *token = (struct token_logprob){.chosen.id = id};
-    const int n = fm_logprobs(model, logits, &token->chosen, token->top, t->n_top);
-    if (n < 0)
-        return err_set(err, n, "the logits of token %zu give no probabilities", t->n_tokens);
-    token->n_top = (unsigned)n;
-    t->n_tokens++;
+    struct token_logprob *token = (struct token_logprob *)t->list + t->n_tokens++;
+    *token = (struct token_logprob){.chosen = logprobs[0], .n_top = n - 1};
+    memcpy(token->top, logprobs + 1, (n - 1) * sizeof *logprobs);
     return 0;
 }
 

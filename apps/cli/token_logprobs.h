@@ -6,17 +6,14 @@
 
 #include "flashmoe.h"
 
-#define LOGPROBS_MAX 20 /* alternatives to each token */
-
 struct token_logprobs {
-    unsigned n_top; /* alternatives wanted */
     void *list;     /* struct token_logprob [n_tokens] */
     size_t n_tokens, capacity;
 };
 
-/* A token that was chosen by the logits. */
-int token_logprobs_add(struct token_logprobs *t, const struct fm_model *model, const float *logits,
-                       int32_t id, struct fm_error *err);
+/* Adds a token: its own log probability, then those of its n - 1 alternatives. */
+int token_logprobs_add(struct token_logprobs *t, const struct fm_logprob *logprobs, unsigned n,
+                       struct fm_error *err);
 void token_logprobs_clear(struct token_logprobs *t); /* accepts a zeroed one */
 
 /* [{"id", "text", "logprob", "top": [{"id", "text", "logprob"}, ...]}, ...]. What has no

@@ -36,6 +36,9 @@ static const struct {
     {MARKER_PARAMETER, "<parameter="},
 };
 
+/* The markers that are special tokens in some vocabularies. A parser needs their text. */
+#define MARKERS_OF_TOKENS (MARKER_THINK | MARKER_END_THINK | MARKER_CALL | MARKER_END_CALL)
+
 /* True when one of the set begins with this text; *whole is the one that is this text. */
 static inline bool marker_begins(unsigned set, const char *text, size_t bytes, enum marker *whole)
 {
@@ -51,6 +54,18 @@ static inline bool marker_begins(unsigned set, const char *text, size_t bytes, e
             *whole = marker_list[i].marker;
     }
     return begins;
+}
+
+/* The marker of the set that this text begins with, MARKER_NONE where there is none. */
+static inline enum marker marker_at(unsigned set, const char *text, size_t bytes)
+{
+    for (size_t i = 0; i < sizeof marker_list / sizeof marker_list[0]; i++) {
+        const size_t n = strlen(marker_list[i].text);
+        if ((set & marker_list[i].marker) != 0 && bytes >= n &&
+            memcmp(marker_list[i].text, text, n) == 0)
+            return marker_list[i].marker;
+    }
+    return MARKER_NONE;
 }
 
 #ifdef __cplusplus

@@ -1,9 +1,7 @@
-/* One answer as it comes: from logits to tokens, text, stop strings, and its parts
- * (chat/message.h).
+/* One answer of a job: an fm_answer (flashmoe.h) whose events become the job's.
  *
- * An answer owns its sampler, decoder, stop strings and parser, and borrows the specification. What
- * it finds goes to a function on the caller's thread. One thread. A failure ends the answer; it can
- * only be closed then. */
+ * Borrows the specification. Events go to a function on the caller's thread. One thread. After a
+ * failure the answer can only be closed. */
 #ifndef FLASHMOE_SERVER_ANSWER_H
 #define FLASHMOE_SERVER_ANSWER_H
 
@@ -33,11 +31,11 @@ struct answer_options {
 int answer_open(const struct answer_options *options, struct answer **out, struct fm_error *err);
 void answer_close(struct answer *a); /* accepts NULL */
 
-/* Chooses a token from the logits and passes its text on. *id is the token, or -1 when the answer
- * is over: a stop token, a stop string, or as many tokens as it may have. */
-int answer_step(struct answer *a, const float *logits, int32_t *id, struct fm_error *err);
-/* Passes on what was held back, and JOB_CHOICE_END. is_full: the context holds no more. */
-int answer_finish(struct answer *a, bool is_full, struct fm_error *err);
+/* As fm_answer_step. */
+int answer_step(struct answer *a, const struct fm_session *session, int32_t *id,
+                struct fm_error *err);
+/* Passes on what was kept back, and JOB_CHOICE_END. */
+int answer_finish(struct answer *a, struct fm_error *err);
 
 uint64_t answer_n_tokens(const struct answer *a);
 uint64_t answer_n_reasoning(const struct answer *a);

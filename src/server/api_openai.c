@@ -154,7 +154,7 @@ static int read_chat(struct api_call *call, const json_t *body, struct job_spec 
     api_new_id("chatcmpl-", call->id);
     read_common(call, &f, false, spec);
     call->has_logprobs = spec->wants_logprobs = fields_bool(&f, "logprobs", false);
-    spec->n_top_logprobs = (unsigned)fields_uint(&f, "top_logprobs", 0, JOB_TOP_LOGPROBS_MAX, 0);
+    spec->n_top_logprobs = (unsigned)fields_uint(&f, "top_logprobs", 0, FM_TOP_LOGPROBS_MAX, 0);
     if (spec->n_top_logprobs > 0 && !spec->wants_logprobs)
         (void)fields_fail(&f, "top_logprobs", "needs 'logprobs' to be true");
     int rc = call->error.fault == API_GOOD
@@ -241,7 +241,7 @@ static int read_completions(struct api_call *call, const json_t *body, struct jo
     if (spec->n_most == 0)
         spec->n_most = 16; /* what this endpoint does without */
     call->has_logprobs = spec->wants_logprobs = fields_find(&f, "logprobs") != NULL;
-    spec->n_top_logprobs = (unsigned)fields_uint(&f, "logprobs", 0, JOB_TOP_LOGPROBS_MAX, 0);
+    spec->n_top_logprobs = (unsigned)fields_uint(&f, "logprobs", 0, FM_TOP_LOGPROBS_MAX, 0);
     if (fields_uint(&f, "best_of", 1, JOB_CHOICES_MAX, 1) > spec->n_choices)
         (void)fields_fail(&f, "best_of", "must not be more than 'n'");
     const char *suffix = fields_string(&f, "suffix", "");

@@ -393,26 +393,6 @@ int conversation_render(struct conversation *c, const struct fm_model *model, ch
     return rc == 0 ? 0 : template_fault(rc, &err, error);
 }
 
-/* The template has opened the reasoning already. */
-static bool is_thinking(const struct fm_model *model, const int32_t *ids, size_t n_ids)
-{
-    static const char marker[] = "<think>";
-    const size_t n = sizeof marker - 1;
-    char tail[256];
-    size_t used = 0;
-    for (size_t i = n_ids > 8 ? n_ids - 8 : 0; i < n_ids; i++) {
-        size_t bytes = 0;
-        const char *text = fm_token_text(model, ids[i], &bytes);
-        if (text == NULL || used + bytes > sizeof tail)
-            continue;
-        memcpy(tail + used, text, bytes);
-        used += bytes;
-    }
-    while (used > 0 && (tail[used - 1] == '\n' || tail[used - 1] == ' '))
-        used--;
-    return used >= n && memcmp(tail + used - n, marker, n) == 0;
-}
-
 int conversation_encode(struct conversation *c, struct api_call *call, struct job_spec *spec)
 {
     int32_t *ids = NULL;
@@ -421,7 +401,7 @@ int conversation_encode(struct conversation *c, struct api_call *call, struct jo
                          &call->error) != 0)
         return -1;
     spec->is_chat = true;
-    spec->is_thinking = is_thinking(call->context->model, ids, n_ids);
+    spec->is_thinking = fm_prompt_opens_reasoning(call->context->model, ids, n_ids);
     spec->tools = json_incref(c->tools);
     spec->is_one_call = c->is_one_call;
     if ((c->is_forced ? constrain_call(c, call, spec, &ids, &n_ids)

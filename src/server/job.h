@@ -17,7 +17,6 @@ extern "C" {
 #endif
 
 #define JOB_STOPS_MAX 16
-#define JOB_TOP_LOGPROBS_MAX 20
 #define JOB_PROMPTS_MAX 64
 #define JOB_CHOICES_MAX 64
 

@@ -576,7 +576,6 @@ static int open_engine(struct engine *e, const struct jobs_options *o, struct fm
     e->snapshots = o->snapshots;
     e->recall = o->recall;
     e->n_parallel = o->n_parallel;
-    e->n_context = stats.n_context;
     e->prefill_chunk = stats.prefill_chunk;
     e->mixed_chunk = stats.prefill_chunk < 256 ? stats.prefill_chunk : 256;
     e->running = mem_new(o->n_parallel, sizeof *e->running, "the requests", err);

@@ -51,7 +51,7 @@ struct engine {
     struct job **running; /* [n_parallel] */
     unsigned n_running, n_parallel;
     struct fm_batch_item *items; /* [n_parallel] */
-    unsigned n_context, prefill_chunk;
+    unsigned prefill_chunk;
     unsigned mixed_chunk; /* prompt tokens in a pass that answers wait for */
     bool is_mixed;        /* the pass at hand has both */
     uint64_t n_passes, pass_ns, n_prompt, n_answer;

@@ -131,9 +131,9 @@ void engine_end(struct engine *e, struct job *job, int code, const char *why)
 /* ---- answers ------------------------------------------------------------------------------ */
 
 /* The answer is whole: the next one to the same prompt, or the next prompt, or the end. */
-static int end_answer(struct engine *e, struct job *job, bool is_full, struct fm_error *err)
+static int end_answer(struct engine *e, struct job *job, struct fm_error *err)
 {
-    int rc = answer_finish(job->answer, is_full, err);
+    int rc = answer_finish(job->answer, err);
     job->n_answer += answer_n_tokens(job->answer);
     job->n_reasoning += answer_n_reasoning(job->answer);
     answer_close(job->answer);
@@ -160,13 +160,12 @@ static int take_logits(struct engine *e, struct job *job, struct fm_error *err)
     int32_t id = -1;
     if (job->answered_ns == 0)
         job->answered_ns = plat_now_ns();
-    int rc = answer_step(job->answer, fm_session_logits(job->session), &id, err);
+    int rc = answer_step(job->answer, job->session, &id, err);
     e->n_answer++;
     if (rc != 0)
         return rc;
-    const bool is_full = fm_session_position(job->session) >= e->n_context;
-    if (id < 0 || is_full)
-        return end_answer(e, job, is_full && id >= 0, err);
+    if (id < 0)
+        return end_answer(e, job, err);
     job->id = id;
     return 0;
 }

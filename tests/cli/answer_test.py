@@ -47,6 +47,10 @@ class Sampling(Case):
         tokens = self.run_json(*args, "--presence-penalty", "100")["tokens"]
         self.assertEqual(len(tokens), len(set(tokens)))
 
+    def test_bias_that_leaves_no_token(self):
+        every = ",".join(f"{i}=-inf" for i in range(320))
+        self.assert_fails(run("-q", "--logit-bias", every), 1, "'logit_bias' forbids every token")
+
     def test_logprobs(self):
         answer = self.run_json("-p", "Hi", "-n", "5", "--greedy", "--logprobs", "3")
         self.assertEqual([each["id"] for each in answer["logprobs"]], answer["tokens"])
@@ -65,6 +69,7 @@ class Sampling(Case):
             self.assert_fails(run(f"--logit-bias={value}"), 1, "--logit-bias")
         self.assert_fails(run("--logit-bias", "9999999=1"), 1, "token 9999999")
         self.assert_fails(run("--stop", ""), 1, "--stop")
+        self.assert_fails(run("--stop", "x" * 4097), 1, "--stop: a stop string has 4097 bytes")
         self.assert_fails(run(*["--stop", "x"] * 17), 2,
                           "--stop: given more than 16 times")
 

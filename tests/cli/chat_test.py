@@ -21,6 +21,9 @@ import unittest
 import cli_test
 from cli_test import Case, flashmoe
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "api"))
+import scripted_model
+
 ARGS = ("--greedy", "-n", "24", "--memory", "400M", "--no-heat")
 
 
@@ -189,6 +192,52 @@ class Talk(Talking):
         word = whole.split()[3]
         cut = self.answers("Tell me a story.", args=(*ARGS, "--stop", word))[0]
         self.assertEqual(cut, whole[:whole.index(word)])
+
+
+class Parts(Talking):
+    """Reasoning and markers, of a model that says what a script says."""
+
+    def setUp(self):
+        super().setUp()
+        self.model = scripted_model.make(os.path.join(self.folder, "model"))
+
+    def make_special(self, *markers):
+        path = self.model / "tokenizer.json"
+        tokenizer = json.loads(path.read_text())
+        for token in tokenizer["added_tokens"]:
+            token["special"] = token["special"] or token["content"] in markers
+        path.write_text(json.dumps(tokenizer))
+
+    def ask(self, *lines, args=ARGS):
+        saved = self.path("saved.json")
+        result = self.assert_works(flashmoe("chat", self.model, *args,
+                                            text="\n".join((*lines, f"/save {saved}")) + "\n"))
+        with open(saved, encoding="utf-8") as file:
+            return result, [each for each in json.load(file)["messages"]
+                            if each["role"] == "assistant"]
+
+    def test_reasoning(self):
+        result, answers = self.ask("say R")
+        self.assertEqual((result.stdout, answers), ("Forty-two.\n", [
+            {"role": "assistant", "content": "Forty-two.", "reasoning_content": "Let me think."}]))
+        self.assertIn("Let me think.", result.stderr)
+        result, answers = self.ask("say R", args=(*ARGS, "-q", "-n", "2"))
+        self.assertEqual(result.stdout, "")
+        self.assertNotIn("Let me", result.stderr)
+        self.assertEqual(answers[0]["reasoning_content"], "Let me think")
+
+    def test_stop_in_reasoning(self):
+        _, answers = self.ask("say R", args=(*ARGS, "--stop", "me"))
+        self.assertEqual([(each["content"], each["reasoning_content"]) for each in answers],
+                         [("", "Let ")])
+
+    def test_calls_are_text(self):
+        """Nobody looks for calls here, so their markers are shown also where they are special
+        tokens, as the server shows them to requests without tools."""
+        self.make_special(*scripted_model.TAGS)
+        result, answers = self.ask("say W")
+        text = "".join(scripted_model.SCRIPTS["W"])
+        self.assertEqual((answers[0]["content"], result.stdout), (text, text + "\n"))
 
 
 class Files(Talking):

@@ -1,4 +1,4 @@
-/* Every allocation fails once: model, session, sampler, decoder, text, evaluation and close must
+/* Every allocation fails once: model, session, sampler, answer, text, evaluation and close must
  * report it as FM_ERR_NOMEM with a sentence, leak nothing (AddressSanitizer sees to that) and leave
  * nothing behind that disturbs the next attempt. */
 #include <setjmp.h>
@@ -22,6 +22,7 @@ struct use {
     struct fm_session *sessions[2];
     struct fm_sampler *sampler;
     struct fm_decoder *decoder;
+    struct fm_answer *answer;
     int32_t *ids;
     size_t n_ids;
     char hash[33];
@@ -36,6 +37,26 @@ static int use_text(struct use *u, struct fm_error *err)
     return rc;
 }
 
+static int use_answer(struct use *u, struct fm_error *err)
+{
+    static const char *const stops[] = {"never comes", "nor this"};
+    const struct fm_sampling sampling = {.temperature = 1, .top_p = 1, .seed = 7};
+    const struct fm_answer_options how = {.size = sizeof how, .sampling = &sampling,
+                                          .stops = stops, .n_stops = 2, .is_chat = true,
+                                          .prompt = u->ids, .n_prompt = u->n_ids,
+                                          .wants_logprobs = true, .n_top_logprobs = 3};
+    int rc = fm_answer_open(u->model, &how, &u->answer, err);
+    for (int i = 0; rc == 0 && i < 4; i++) {
+        int32_t id;
+        rc = fm_answer_step(u->answer, u->sessions[0], &id, err);
+        if (rc == 0 && id < 0)
+            break;
+        if (rc == 0)
+            rc = fm_session_eval(u->sessions[0], &id, 1, err);
+    }
+    return rc == 0 ? fm_answer_finish(u->answer, err) : rc;
+}
+
 static int generate(struct use *u, struct fm_error *err)
 {
     int rc = fm_session_eval(u->sessions[0], u->ids, u->n_ids, err);
@@ -47,6 +68,8 @@ static int generate(struct use *u, struct fm_error *err)
         if (rc == 0)
             rc = fm_session_eval(u->sessions[0], &id, 1, err);
     }
+    if (rc == 0)
+        rc = use_answer(u, err);
     struct fm_batch_item both[] = {{u->sessions[0], u->ids, 3, 0}, {u->sessions[1], u->ids, 5, 0}};
     if (rc == 0)
         rc = fm_eval_batch(u->model, both, 2, err);
@@ -83,6 +106,7 @@ static int use_all(struct use *u, const char *path, bool has_text, struct fm_err
 static void use_clear(struct use *u)
 {
     fm_free(u->ids);
+    fm_answer_close(u->answer);
     fm_decoder_close(u->decoder);
     fm_sampler_close(u->sampler);
     fm_session_close(u->sessions[1]);

@@ -1,0 +1,437 @@
+/* The answer loop: from logits to tokens, text, stop strings and the parts of a message
+ * (chat/message.h), reported as events. */
+#include "session/answer.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "chat/marker.h"
+#include "chat/message.h"
+#include "chat/stop_match.h"
+#include "session/engine_internal.h"
+
+struct fm_answer {
+    const struct fm_model *model;
+    struct fm_answer_options o; /* of its pointers only grammar, tail and ctx are used later */
+    struct fm_sampler *sampler;
+    struct fm_decoder *decoder;
+    struct stop_match *stop;
+    struct message *parts; /* NULL: everything is text */
+    json_t *tools;         /* parsed here; NULL: the caller's, or none */
+    uint64_t n_tokens, n_reasoning;
+    unsigned n_calls;
+    bool is_reasoning;
+    bool forbids; /* the bias rules out some token */
+    bool is_held; /* to the grammar */
+    bool is_over, is_finished;
+    bool is_called;  /* the only call there may be is whole: what follows is left out */
+    enum fm_end end; /* FM_END_CANCELLED until it is over */
+    int found;       /* the stop string; -1: none */
+    int rc;          /* of the event function */
+    struct fm_error *err; /* the current caller's */
+};
+
+static void end(struct fm_answer *a, enum fm_end why)
+{
+    a->is_over = true;
+    a->end = why;
+}
+
+/* ---- parts ------------------------------------------------------------------------------ */
+
+static void give(struct fm_answer *a, const struct fm_answer_event *event)
+{
+    if (a->rc == 0 && a->o.event != NULL)
+        a->rc = a->o.event(a->o.ctx, event, a->err);
+}
+
+static void give_text(struct fm_answer *a, enum fm_event_kind kind, const char *text, size_t bytes)
+{
+    give(a, &(struct fm_answer_event){.kind = kind, .text = text, .text_bytes = bytes});
+}
+
+static void take_call(struct fm_answer *a, const struct message_event *part)
+{
+    struct fm_answer_event event = {.call = part->call, .call_id = part->id, .name = part->name,
+                                    .text = part->text, .text_bytes = part->text_bytes};
+    if (part->kind == MESSAGE_CALL_BEGIN) {
+        event.kind = FM_EVENT_CALL_STARTED;
+        a->n_calls++;
+        give(a, &event);
+    } else if (part->kind == MESSAGE_CALL_ARGUMENTS) {
+        event.kind = FM_EVENT_CALL_ARGUMENTS;
+        give(a, &event);
+    } else {
+        event.kind = FM_EVENT_CALL_ENDED;
+        event.is_broken = part->kind == MESSAGE_CALL_BROKEN;
+        if (event.is_broken)
+            a->n_calls--; /* it is not to be called */
+        give(a, &event);
+        a->is_called = a->o.is_one_call && !event.is_broken;
+        if (a->is_called)
+            end(a, FM_END_CALL);
+    }
+}
+
+/* The last marker of reasoning tells whether more of it comes. */
+static void take_markup(struct fm_answer *a, const char *text, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++) {
+        const enum marker marker = marker_at(MARKER_THINK | MARKER_END_THINK, text + i, bytes - i);
+        if (marker != MARKER_NONE)
+            a->is_reasoning = marker == MARKER_THINK;
+    }
+}
+
+static void take_part(void *ctx, const struct message_event *part)
+{
+    struct fm_answer *a = ctx;
+    if (a->is_called)
+        return;
+    switch (part->kind) {
+    case MESSAGE_REASONING:
+        a->is_reasoning = true;
+        give_text(a, FM_EVENT_REASONING, part->text, part->text_bytes);
+        break;
+    case MESSAGE_CONTENT:
+        a->is_reasoning = false;
+        give_text(a, FM_EVENT_TEXT, part->text, part->text_bytes);
+        break;
+    case MESSAGE_CALL_BEGIN:
+    case MESSAGE_CALL_ARGUMENTS:
+    case MESSAGE_CALL_END:
+    case MESSAGE_CALL_BROKEN:
+        a->is_reasoning = false;
+        take_call(a, part);
+        break;
+    case MESSAGE_MARKUP:
+        take_markup(a, part->text, part->text_bytes);
+        break;
+    case MESSAGE_END:
+        break;
+    }
+}
+
+static int push_parts(struct fm_answer *a, const char *text, size_t bytes, struct fm_error *err)
+{
+    if (bytes == 0)
+        return 0;
+    if (a->parts != NULL)
+        return message_push(a->parts, text, bytes, err);
+    give_text(a, FM_EVENT_TEXT, text, bytes);
+    return 0;
+}
+
+static int push_text(struct fm_answer *a, const char *text, size_t bytes, struct fm_error *err)
+{
+    const char *shown = NULL;
+    size_t shown_bytes = 0;
+    int rc = bytes > 0 && a->found < 0
+                 ? stop_match_push(a->stop, text, bytes, &shown, &shown_bytes, &a->found, err) : 0;
+    if (rc == 0)
+        rc = push_parts(a, shown, shown_bytes, err);
+    if (a->found >= 0)
+        end(a, FM_END_STRING);
+    return rc != 0 ? rc : a->rc;
+}
+
+/* ---- tokens ----------------------------------------------------------------------------- */
+
+/* Special tokens that part an answer have a text for the parser. */
+static int push_token(struct fm_answer *a, int32_t id, struct fm_error *err)
+{
+    const char *text = NULL;
+    size_t bytes = 0;
+    enum marker whole = MARKER_NONE;
+    int rc = fm_decoder_push(a->decoder, id, &text, &bytes, err);
+    if (rc == 0)
+        rc = push_text(a, text, bytes, err);
+    if (rc != 0 || a->parts == NULL || !fm_token_is_special(a->model, id))
+        return rc;
+    text = fm_token_text(a->model, id, &bytes);
+    if (text != NULL)
+        (void)marker_begins(MARKERS_OF_TOKENS, text, bytes, &whole);
+    return whole != MARKER_NONE ? push_text(a, text, bytes, err) : 0;
+}
+
+static int give_token(struct fm_answer *a, const float *logits, int32_t id, struct fm_error *err)
+{
+    struct fm_logprob probs[1 + FM_TOP_LOGPROBS_MAX] = {{.id = id}};
+    struct fm_answer_event event = {.kind = FM_EVENT_TOKEN, .id = id};
+    if (a->o.wants_logprobs) {
+        const int n = fm_logprobs(a->model, logits, &probs[0], &probs[1], a->o.n_top_logprobs);
+        if (n < 0)
+            return err_set(err, n, "the logits give no distribution: the weights are damaged");
+        event.logprobs = probs;
+        event.n_logprobs = 1 + (unsigned)n; /* at every token the same: what the vocabulary has */
+    }
+    give(a, &event);
+    return a->rc;
+}
+
+/* Reasoning is free; what follows it is held to the grammar. */
+static void begin_grammar(struct fm_answer *a)
+{
+    if (a->is_held || a->o.grammar == NULL || a->is_reasoning)
+        return;
+    a->is_held = true;
+    fm_grammar_reset(a->o.grammar);
+    fm_sampler_constrain(a->sampler, a->o.grammar);
+}
+
+/* The options are to blame where the logits are numbers and some token is forbidden. */
+static int no_token(const struct fm_answer *a, const float *logits, struct fm_error *err)
+{
+    bool is_forbidden = a->forbids;
+    for (uint32_t i = 0; i < a->model->model->shape.vocabulary; i++)
+        is_forbidden = is_forbidden && isfinite(logits[i]);
+    if (is_forbidden)
+        return err_set(err, FM_ERR_ARG, "'logit_bias' forbids every token that %s after %llu "
+                       "tokens of the answer", a->is_held ? "the format or the tool allows"
+                                                          : "there is",
+                       (unsigned long long)a->n_tokens);
+    return err_set(err, FM_ERR_FORMAT, "no token can be chosen: the logits are not numbers");
+}
+
+/* Ends the answer where neither its text nor a call has done so. */
+static void check_end(struct fm_answer *a, bool is_full)
+{
+    if (a->is_over)
+        return;
+    if (a->o.ends_with_grammar && a->is_held && fm_grammar_must_end(a->o.grammar))
+        end(a, FM_END_GRAMMAR);
+    else if (a->o.max_tokens > 0 && a->n_tokens >= a->o.max_tokens)
+        end(a, FM_END_LENGTH);
+    else if (is_full)
+        end(a, FM_END_CONTEXT);
+}
+
+int answer_take(struct fm_answer *a, const float *logits, bool is_full, int32_t *out,
+                struct fm_error *err)
+{
+    *out = -1;
+    a->err = err;
+    if (a->is_over || a->is_finished || a->rc != 0)
+        return err_set(err, FM_ERR_ARG, "the answer is over: it has no further token");
+    const int32_t id = fm_sampler_pick(a->sampler, logits);
+    if (id < 0)
+        return no_token(a, logits, err);
+    fm_sampler_accept(a->sampler, id);
+    a->n_tokens++;
+    int rc = give_token(a, logits, id, err);
+    if (rc == 0 && fm_model_is_stop_token(a->model, id)) {
+        end(a, FM_END_TOKEN);
+        return 0;
+    }
+    if (rc == 0)
+        rc = push_token(a, id, err);
+    a->n_reasoning += a->is_reasoning;
+    begin_grammar(a);
+    if (rc == 0)
+        rc = a->rc;
+    if (rc != 0)
+        return rc;
+    check_end(a, is_full);
+    if (!a->is_over)
+        *out = id;
+    return 0;
+}
+
+int fm_answer_step(struct fm_answer *a, const struct fm_session *session, int32_t *id,
+                   struct fm_error *err)
+{
+    const float *logits = fm_session_logits(session);
+    *id = -1;
+    if (logits == NULL)
+        return err_set(err, FM_ERR_ARG, "the session has no logits: evaluate the prompt first");
+    const bool is_full = fm_session_position(session) >= a->model->budget.n_context;
+    return answer_take(a, logits, is_full, id, err);
+}
+
+int fm_answer_finish(struct fm_answer *a, struct fm_error *err)
+{
+    const char *text = NULL;
+    size_t bytes = 0;
+    if (a->is_finished)
+        return 0;
+    a->is_finished = true;
+    a->err = err;
+    const bool is_cut = a->end == FM_END_LENGTH || a->end == FM_END_CONTEXT ||
+                        a->end == FM_END_CANCELLED;
+    fm_decoder_finish(a->decoder, &text, &bytes);
+    int rc = push_text(a, text, bytes, err);
+    if (rc == 0 && a->found < 0) {
+        stop_match_finish(a->stop, &text, &bytes);
+        rc = push_parts(a, text, bytes, err);
+    }
+    if (rc == 0 && a->o.tail != NULL && !is_cut)
+        rc = push_parts(a, a->o.tail, strlen(a->o.tail), err);
+    if (rc == 0 && a->parts != NULL)
+        rc = is_cut ? message_cut(a->parts, err) : message_finish(a->parts, err);
+    if (rc == 0)
+        give(a, &(struct fm_answer_event){.kind = FM_EVENT_FINISHED, .end = a->end,
+                                          .stop = a->found >= 0 ? (unsigned)a->found : 0,
+                                          .n_calls = a->n_calls});
+    return rc != 0 ? rc : a->rc;
+}
+
+/* ---- open and close --------------------------------------------------------------------- */
+
+/* Copies the options of a program that was compiled with an older or newer header. Fields that
+ * this library does not know must be zero. */
+static int copy_options(struct fm_answer *a, const struct fm_answer_options *given,
+                        struct fm_error *err)
+{
+    const size_t known = sizeof a->o;
+    if (given->size < sizeof given->size)
+        return err_set(err, FM_ERR_ARG, "fm_answer_options.size is %zu: set it to "
+                       "sizeof(struct fm_answer_options)", given->size);
+    for (size_t i = known; i < given->size; i++)
+        if (((const char *)given)[i] != 0)
+            return err_set(err, FM_ERR_ARG, "fm_answer_options has %zu bytes and this library "
+                           "knows the first %zu: an option behind them is set", given->size, known);
+    memcpy(&a->o, given, given->size < known ? given->size : known);
+    if (a->o.n_top_logprobs > FM_TOP_LOGPROBS_MAX)
+        return err_set(err, FM_ERR_ARG, "fm_answer_options.n_top_logprobs is %u: expected 0 to %d",
+                       a->o.n_top_logprobs, FM_TOP_LOGPROBS_MAX);
+    const char *needs_chat = a->o.is_reasoning    ? "is_reasoning"
+                             : a->o.tools != NULL ? "tools"
+                             : a->o.lead != NULL  ? "lead"
+                             : a->o.tail != NULL  ? "tail" : NULL;
+    if (needs_chat != NULL && !a->o.is_chat)
+        return err_set(err, FM_ERR_ARG, "fm_answer_options.%s is set: set is_chat too, or nothing "
+                       "is told from text", needs_chat);
+    return 0;
+}
+
+static int parse_tools(struct fm_answer *a, const json_t **tools, struct fm_error *err)
+{
+    json_error_t why;
+    if (*tools != NULL || a->o.tools == NULL)
+        return 0;
+    a->tools = json_loadb(a->o.tools, a->o.tools_bytes, JSON_REJECT_DUPLICATES, &why);
+    if (a->tools == NULL)
+        return err_set(err, FM_ERR_ARG, "fm_answer_options.tools is not JSON: line %d: %s",
+                       why.line, why.text);
+    if (!json_is_array(a->tools))
+        return err_set(err, FM_ERR_ARG, "fm_answer_options.tools is JSON but no array");
+    *tools = a->tools;
+    return 0;
+}
+
+static int open_parts(struct fm_answer *a, const json_t *tools, struct fm_error *err)
+{
+    const int rc = parse_tools(a, &tools, err);
+    if (rc != 0)
+        return rc;
+    const struct message_options how = {
+        .is_thinking = a->o.is_reasoning,
+        .calls = tools != NULL ? MESSAGE_JSON_CALLS | MESSAGE_XML_CALLS : 0,
+        .hold_calls = a->o.hold_calls,
+        .is_call = a->o.lead != NULL,
+        .tools = tools,
+        .id_seed = a->o.call_seed,
+    };
+    a->is_reasoning = a->o.is_reasoning;
+    return message_open(&how, take_part, a, &a->parts, err);
+}
+
+static int open_sampler(struct fm_answer *a, struct fm_error *err)
+{
+    struct fm_sampling sampling;
+    if (a->o.sampling != NULL)
+        sampling = *a->o.sampling;
+    else
+        fm_sampling_default(a->model, &sampling);
+    for (unsigned i = 0; i < sampling.n_logit_bias; i++)
+        a->forbids = a->forbids || isinf(sampling.logit_bias[i].bias);
+    const int rc = fm_sampler_open(a->model, &sampling, &a->sampler, err);
+    if (rc == 0)
+        fm_sampler_accept_prompt(a->sampler, a->o.prompt, a->o.n_prompt);
+    return rc;
+}
+
+int answer_open_tools(const struct fm_model *model, const struct fm_answer_options *options,
+                      const json_t *tools, struct fm_answer **out, struct fm_error *err)
+{
+    *out = NULL;
+    struct fm_answer *a = mem_new(1, sizeof *a, "an answer", err);
+    if (a == NULL)
+        return FM_ERR_NOMEM;
+    a->model = model;
+    a->found = -1;
+    a->end = FM_END_CANCELLED;
+    a->err = err;
+    int rc = copy_options(a, options, err);
+    if (rc == 0)
+        rc = open_sampler(a, err);
+    if (rc == 0)
+        rc = fm_decoder_open(model, &a->decoder, err);
+    const unsigned n_stops = a->o.lead != NULL ? 0 : a->o.n_stops; /* a forced call is no text */
+    if (rc == 0)
+        rc = stop_match_open(a->o.stops, n_stops, &a->stop, err);
+    if (rc == 0 && a->o.is_chat)
+        rc = open_parts(a, tools, err);
+    if (rc == 0 && a->o.lead != NULL)
+        rc = push_parts(a, a->o.lead, strlen(a->o.lead), err);
+    if (rc == 0)
+        rc = a->rc;
+    if (rc != 0) {
+        fm_answer_close(a);
+        return rc;
+    }
+    begin_grammar(a);
+    *out = a;
+    return 0;
+}
+
+int fm_answer_open(const struct fm_model *model, const struct fm_answer_options *options,
+                   struct fm_answer **out, struct fm_error *err)
+{
+    return answer_open_tools(model, options, NULL, out, err);
+}
+
+void fm_answer_close(struct fm_answer *a)
+{
+    if (a == NULL)
+        return;
+    fm_sampler_close(a->sampler);
+    fm_decoder_close(a->decoder);
+    stop_match_close(a->stop);
+    message_close(a->parts);
+    json_decref(a->tools);
+    mem_free(a);
+}
+
+uint64_t fm_answer_tokens(const struct fm_answer *a)
+{
+    return a->n_tokens;
+}
+
+uint64_t fm_answer_reasoning_tokens(const struct fm_answer *a)
+{
+    return a->n_reasoning;
+}
+
+bool fm_prompt_opens_reasoning(const struct fm_model *model, const int32_t *ids, size_t n_ids)
+{
+    char tail[256];
+    size_t used = 0;
+    for (size_t i = n_ids > 8 ? n_ids - 8 : 0; i < n_ids; i++) {
+        size_t bytes = 0;
+        const char *text = fm_token_text(model, ids[i], &bytes);
+        if (text == NULL || used + bytes > sizeof tail)
+            continue;
+        memcpy(tail + used, text, bytes);
+        used += bytes;
+    }
+    while (used > 0 && (tail[used - 1] == '\n' || tail[used - 1] == ' '))
+        used--;
+    for (size_t i = 0; i < used; i++) {
+        enum marker whole;
+        if (marker_begins(MARKER_THINK, tail + i, used - i, &whole) && whole != MARKER_NONE)
+            return true;
+    }
+    return false;
+}
