@@ -279,6 +279,8 @@ int chat_edit_read(struct chat_edit *edit, const char *prompt, const char **line
     (void)el_set(edit->el, EL_PREP_TERM, 1); /* before the prompt: what is typed at it is edited */
     (void)out_text("\033[?2004h", 8);        /* pastes in brackets */
     const wchar_t *wide = el_wgets(edit->el, &n);
+    if (interrupt_seen())
+        clearerr(stdout); /* Ctrl-C ended a write of the editor's; a real fault comes again */
     (void)out_text("\033[?2004l", 8);
     if (wide == NULL || n <= 0)
         return interrupt_seen() ? EDIT_CLEARED : EDIT_END;
