@@ -47,6 +47,14 @@ struct fm_model;
 /* Called during long work: bytes while the dense weights are read. */
 typedef void fm_progress_fn(void *ctx, uint64_t done, uint64_t total);
 
+/* Some layers of a model that is cut into stages. Rows pass one stage after the other; however a
+ * model is cut, the bits are the same. */
+struct fm_stage_options {
+    unsigned n_layers;     /* all stages together have every layer of the model */
+    uint64_t memory_bytes; /* the stage's own budget; the first holds the program as well */
+    unsigned n_threads;    /* 0: one per physical core this process may use */
+};
+
 struct fm_model_options {
     uint64_t memory_bytes;  /* budget for everything; 0: what the machine has free */
     uint64_t caller_bytes;  /* of that budget, left to the caller's own memory */
@@ -104,6 +112,10 @@ struct fm_model_options {
     double cache_bias;
     fm_progress_fn *progress;
     void *progress_ctx;
+    /* Cuts the model into stages, in the order of its layers, each with memory and threads of its
+     * own in the place of memory_bytes and n_threads. 0 or 1: it is one stage. */
+    const struct fm_stage_options *stages;
+    unsigned n_stages;
 };
 
 FM_API void fm_model_options_init(struct fm_model_options *options);

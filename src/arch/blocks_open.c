@@ -318,18 +318,49 @@ static void bind_layer(struct binder *b, const struct transformer *t,
         bind_moe(b, t, l, layer, prefix);
 }
 
-static const char *find_prefix(const struct binder *b, const char *const *prefixes)
+static const char *find_prefix(const struct binder *b, const char *const *prefixes,
+                               uint32_t first_layer)
 {
+    /* The embedding may lie in a file that is not here. */
     for (const char *const *p = prefixes; *p != NULL; p++)
-        if (binder_find(b, "%sembed_tokens.weight", *p) != NULL)
+        if (binder_find(b, "%sembed_tokens.weight", *p) != NULL ||
+            binder_find(b, "%slayers.%u.input_layernorm.weight", *p, first_layer) != NULL)
             return *p;
     return prefixes[0];
+}
+
+static void bind_embedding(struct binder *b, struct transformer *t, const struct names *names)
+{
+    const bool has_head = binder_has_layer(b, t->n_layers - 1);
+    if (binder_has_layer(b, 0) || (has_head && t->has_tied_head))
+        binder_matrix(b, &t->embedding, t->has_tied_head ? TENSOR_HEAD : TENSOR_EMBEDDING,
+                      t->vocabulary, t->hidden, "%sembed_tokens.weight", names->model);
+    else
+        binder_leave(b, "%sembed_tokens.weight", names->model);
+    if (has_head)
+        binder_vector(b, &t->final_norm, t->hidden, names->norm, "%snorm.weight", names->model);
+    else
+        binder_leave(b, "%snorm.weight", names->model);
+}
+
+static void bind_head(struct binder *b, struct transformer *t, const char *root)
+{
+    if (t->has_tied_head)
+        return;
+    if (binder_has_layer(b, t->n_layers - 1))
+        binder_matrix(b, &t->head, TENSOR_HEAD, t->vocabulary, t->hidden, "%slm_head.weight",
+                      root);
+    else
+        binder_leave(b, "%slm_head.weight", root);
 }
 
 static void bind_all(struct binder *b, struct transformer *t,
                      const struct transformer_traits *traits)
 {
-    struct names names = {.model = find_prefix(b, traits->prefixes), .norm = VECTOR_PLAIN};
+    uint32_t first = 0;
+    while (first + 1 < t->n_layers && !binder_has_layer(b, first))
+        first++;
+    struct names names = {.model = find_prefix(b, traits->prefixes, first), .norm = VECTOR_PLAIN};
     /* mlx-lm puts the whole language model of a multimodal one below a name of its own. */
     const char *root = strncmp(names.model, "language_model.", 15) == 0 ? "language_model." : "";
     /* A head in the files is used whatever the configuration says, as transformers does. */
@@ -337,14 +368,14 @@ static void bind_all(struct binder *b, struct transformer *t,
     t->has_tiled_value_heads = binder_conventions(b)->has_tiled_value_heads;
     if (traits->has_zero_centred_norms && !binder_conventions(b)->has_final_norms)
         names.norm = VECTOR_PLUS_ONE;
-    binder_matrix(b, &t->embedding, t->has_tied_head ? TENSOR_HEAD : TENSOR_EMBEDDING,
-                  t->vocabulary, t->hidden, "%sembed_tokens.weight", names.model);
-    binder_vector(b, &t->final_norm, t->hidden, names.norm, "%snorm.weight", names.model);
+    bind_embedding(b, t, &names);
     for (uint32_t i = 0; i < t->n_layers && !binder_has_failed(b); i++)
-        bind_layer(b, t, traits, &names, i);
-    if (!t->has_tied_head)
-        binder_matrix(b, &t->head, TENSOR_HEAD, t->vocabulary, t->hidden, "%slm_head.weight",
-                      root);
+        if (binder_has_layer(b, i))
+            bind_layer(b, t, traits, &names, i);
+        else
+            binder_leave_layer(b, i, t->layers[i].expert_layer != ARCH_NO_EXPERTS,
+                               "%slayers.%u.", names.model, i);
+    bind_head(b, t, root);
     binder_ignore(b, "model.visual.", true, "this version reads text only, no images");
     binder_ignore(b, "vision_tower.", true, "this version reads text only, no images");
     binder_ignore(b, "mtp.", false, "multi-token prediction is not used");
@@ -380,6 +411,7 @@ int transformer_open(const struct transformer_traits *traits, const struct confi
     if (rc == 0 && traits->may_have_dense_layers)
         rc = read_dense_layers(t, config, err);
     if (rc == 0) {
+        binder_set_layers(binder, t->n_layers);
         bind_all(binder, t, traits);
         fill_shape(t, shape);
     }

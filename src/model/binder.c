@@ -132,6 +132,65 @@ static bool format_name(struct binder *b, char *name, const char *fmt, va_list a
     return false;
 }
 
+/* ---- layers that are not here --------------------------------------------------------------- */
+
+void binder_set_layers(struct binder *b, uint32_t n_layers)
+{
+    struct model *m = b->model;
+    if (m->end_layer == 0)
+        m->end_layer = n_layers;
+    if (b->rc == 0 && (m->first_layer >= m->end_layer || m->end_layer > n_layers))
+        b->rc = err_set(b->err, FM_ERR_ARG, "'%s' has the layers 0 to %u, not %u to %u",
+                        m->source->path, n_layers - 1, m->first_layer, m->end_layer - 1);
+}
+
+bool binder_has_layer(const struct binder *b, uint32_t layer)
+{
+    return layer >= b->model->first_layer && layer < b->model->end_layer;
+}
+
+/* Tensors that begin with `prefix` and have no other use get this role; how many they are. */
+static unsigned mark_prefix(struct binder *b, const char *prefix, enum tensor_role role)
+{
+    const struct source *source = b->model->source;
+    const size_t length = strlen(prefix);
+    unsigned n = 0;
+    for (size_t i = 0; i < source->n_tensors && b->rc == 0; i++) {
+        struct tensor_use *use = &b->model->uses[i];
+        if (use->role != TENSOR_UNKNOWN ||
+            strncmp(source->tensors[i].name, prefix, length) != 0)
+            continue;
+        use->role = role;
+        n++;
+    }
+    return n;
+}
+
+void binder_leave_layer(struct binder *b, uint32_t layer, bool has_experts, const char *prefix_fmt,
+                        ...)
+{
+    char prefix[NAME_BYTES];
+    va_list args;
+    va_start(args, prefix_fmt);
+    const bool ok = b->rc == 0 && format_name(b, prefix, prefix_fmt, args);
+    va_end(args);
+    if (ok)
+        (void)mark_prefix(b, prefix, TENSOR_ELSEWHERE);
+    b->model->first_expert_layer += has_experts && layer < b->model->first_layer;
+}
+
+void binder_leave(struct binder *b, const char *name_fmt, ...)
+{
+    char name[NAME_BYTES];
+    va_list args;
+    va_start(args, name_fmt);
+    const bool ok = b->rc == 0 && format_name(b, name, name_fmt, args);
+    va_end(args);
+    const struct tensor_info *t = ok ? source_find(b->model->source, name) : NULL;
+    if (t != NULL)
+        b->model->uses[t - b->model->source->tensors].role = TENSOR_ELSEWHERE;
+}
+
 /* ---- dense tensors -------------------------------------------------------------------------- */
 
 const struct source_conventions *binder_conventions(const struct binder *b)
@@ -585,17 +644,7 @@ uint32_t binder_experts(struct binder *b, uint32_t layer_index, uint32_t n_exper
 
 void binder_ignore(struct binder *b, const char *prefix, bool is_warning, const char *why)
 {
-    const struct source *source = b->model->source;
-    const size_t length = strlen(prefix);
-    unsigned n = 0;
-    for (size_t i = 0; i < source->n_tensors && b->rc == 0; i++) {
-        struct tensor_use *use = &b->model->uses[i];
-        if (use->role != TENSOR_UNKNOWN ||
-            strncmp(source->tensors[i].name, prefix, length) != 0)
-            continue;
-        use->role = TENSOR_IGNORED;
-        n++;
-    }
+    const unsigned n = mark_prefix(b, prefix, TENSOR_IGNORED);
     b->model->n_ignored_tensors += n;
     if (n > 0)
         (is_warning ? log_warn : log_info)("model", "%u tensors below '%s' are left aside: %s", n,

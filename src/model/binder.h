@@ -34,6 +34,20 @@ const struct source_conventions *binder_conventions(const struct binder *b);
 /* True after any call has failed. */
 bool binder_has_failed(const struct binder *b);
 
+/* ---- a model of which only some layers are here (model_options) */
+
+/* How many layers the whole model has; before the first question. Fails when the layers that were
+ * asked for are none of them. */
+void binder_set_layers(struct binder *b, uint32_t n_layers);
+bool binder_has_layer(const struct binder *b, uint32_t layer);
+/* Tensors below this prefix are those of a layer that is not here, with experts or without. */
+void binder_leave_layer(struct binder *b, uint32_t layer, bool has_experts, const char *prefix_fmt,
+                        ...) ERR_PRINTF(4, 5);
+/* A tensor that only another stage uses. */
+void binder_leave(struct binder *b, const char *name_fmt, ...) ERR_PRINTF(2, 3);
+
+/* ---- tensors */
+
 /* A float tensor [n], dimensions of one aside, kept as f32. */
 void binder_vector(struct binder *b, const float **out, uint32_t n,
                    enum vector_transform transform, const char *name_fmt, ...) ERR_PRINTF(5, 6);

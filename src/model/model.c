@@ -148,6 +148,8 @@ static int open_into(struct model *model, const struct model_options *options,
     if (rc != 0)
         return rc;
     config.experts_per_token = options->experts_per_token;
+    model->first_layer = options->first_layer;
+    model->end_layer = options->end_layer;
     rc = choose_family(model, &config, options, err);
     if (rc != 0)
         return rc;

@@ -76,6 +76,7 @@ struct model_family {
 enum tensor_role {
     TENSOR_UNKNOWN, /* no call has named it */
     TENSOR_IGNORED,
+    TENSOR_ELSEWHERE, /* of a layer that is not here */
     TENSOR_VECTOR, /* norms, convolutions: kept as f32 */
     TENSOR_MATRIX,
     TENSOR_GATE, /* routers and the like: small, and wrong choices are costly */
@@ -108,8 +109,10 @@ struct model {
     const struct model_family *family;
     void *arch;
     char *model_type;
-    struct model_shape shape;
-    struct expert_layer *expert_layers;
+    struct model_shape shape; /* of the whole model */
+    uint32_t first_layer, end_layer;  /* those that are here; all of them in most models */
+    uint32_t first_expert_layer;      /* layers with experts before first_layer */
+    struct expert_layer *expert_layers; /* those that are here */
     uint32_t n_expert_layers;
     void *dense; /* one block in `memory`; NULL before model_load_dense */
     const struct memory *memory;   /* borrowed; NULL likewise */
@@ -128,6 +131,9 @@ struct model_options {
     const struct model_family *const *families; /* NULL-terminated */
     bool metadata_only;
     uint32_t experts_per_token; /* fewer than the model's own: approximate; 0: the model's own */
+    /* Only the layers [first_layer, end_layer): the embedding comes with layer 0, the head with the
+     * last one. Files without weights of theirs may be missing. 0, 0: all layers. */
+    uint32_t first_layer, end_layer;
 };
 
 /* Headers only: checks everything and computes all sizes. */
@@ -147,6 +153,12 @@ void model_close(struct model *model); /* accepts NULL */
 /* The same for the same checkpoint in the same form: its architecture, shape and the place of every
  * expert. For what is kept from one run to the next. */
 uint64_t model_identity(const struct model *model);
+
+/* The last layer is here, and the head with it. */
+static inline bool model_has_head(const struct model *model)
+{
+    return model->end_layer == model->shape.n_layers;
+}
 
 bool model_is_stop_token(const struct model *model, int32_t id);
 /* False when there is no room for another one. */

@@ -9,7 +9,7 @@
 #include "chat/marker.h"
 #include "chat/message.h"
 #include "chat/stop_match.h"
-#include "session/engine_internal.h"
+#include "session/session_internal.h"
 
 struct fm_answer {
     const struct fm_model *model;
@@ -184,7 +184,7 @@ static void begin_grammar(struct fm_answer *a)
 static int no_token(const struct fm_answer *a, const float *logits, struct fm_error *err)
 {
     bool is_forbidden = a->forbids;
-    for (uint32_t i = 0; i < a->model->model->shape.vocabulary; i++)
+    for (uint32_t i = 0; i < a->model->engine.model->shape.vocabulary; i++)
         is_forbidden = is_forbidden && isfinite(logits[i]);
     if (is_forbidden)
         return err_set(err, FM_ERR_ARG, "'logit_bias' forbids every token that %s after %llu "
@@ -245,7 +245,8 @@ int fm_answer_step(struct fm_answer *a, const struct fm_session *session, int32_
     *id = -1;
     if (logits == NULL)
         return err_set(err, FM_ERR_ARG, "the session has no logits: evaluate the prompt first");
-    const bool is_full = fm_session_position(session) >= a->model->budget.n_context;
+    const bool is_full =
+        fm_session_position(session) >= engine_limits(&a->model->engine)->n_context;
     return answer_take(a, logits, is_full, id, err);
 }
 

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "session/engine_internal.h"
+#include "session/session_internal.h"
 
 static const char mark[] = "approximate: ";
 
@@ -17,20 +17,20 @@ static void add(struct fm_model *m, const char *text)
 int approximate_choose(struct fm_model *m, const struct fm_model_options *options,
                        struct fm_error *err)
 {
-    const struct model_shape *s = &m->model->shape;
+    const struct model_shape *s = &m->engine.model->shape;
     char text[96];
     if (!(options->cache_bias >= 0 && options->cache_bias <= 1))
         return err_set(err, FM_ERR_ARG, "a cache bias of %g was asked for, expected 0 to 1",
                        options->cache_bias);
     if ((options->experts_per_token > 0 || options->cache_bias > 0) &&
-        m->model->n_expert_layers == 0)
+        m->engine.model->n_expert_layers == 0)
         return err_set(err, FM_ERR_ARG,
                        "experts per token and cache bias cannot be used: the model has no routed "
                        "experts");
     if (options->cache_bias > 0 && options->routes != NULL)
         return err_set(err, FM_ERR_ARG, "a cache bias cannot be used with routes, which take the "
                        "place of the routers");
-    m->cache_bias = (float)options->cache_bias;
+    m->engine.cache_bias = (float)options->cache_bias;
     if (s->n_experts_per_token < s->n_experts_trained) {
         (void)snprintf(text, sizeof text, "%u of %u experts per token", s->n_experts_per_token,
                        s->n_experts_trained);
@@ -41,9 +41,9 @@ int approximate_choose(struct fm_model *m, const struct fm_model_options *option
                        options->cache_bias);
         add(m, text);
     }
-    if (m->kv_format->bits < kv_f16.bits) {
-        (void)snprintf(text, sizeof text, "keys and values in %u bits (%s)", m->kv_format->bits,
-                       m->kv_format->name);
+    const struct kv_format *kv = m->engine.kv_format;
+    if (kv->bits < kv_f16.bits) {
+        (void)snprintf(text, sizeof text, "keys and values in %u bits (%s)", kv->bits, kv->name);
         add(m, text);
     }
     return 0;

@@ -4,7 +4,7 @@
 #include "base/fmath.h"
 #include "base/mem.h"
 #include "session/adjust.h"
-#include "session/engine_internal.h"
+#include "session/session_internal.h"
 
 struct candidate {
     float logit; /* becomes the probability's numerator */
@@ -31,7 +31,7 @@ int fm_sampler_open(const struct fm_model *model, const struct fm_sampling *samp
 {
     *out = NULL;
     const struct fm_sampling *p = sampling;
-    const uint32_t vocabulary = model->model->shape.vocabulary;
+    const uint32_t vocabulary = model->engine.model->shape.vocabulary;
     if (!(p->temperature >= 0) || !(p->top_p >= 0 && p->top_p <= 1) ||
         !(p->min_p >= 0 && p->min_p <= 1) || !(p->typical_p >= 0 && p->typical_p <= 1))
         return err_set(err, FM_ERR_ARG, "temperature %g, top-p %g, min-p %g, typical-p %g: "
@@ -166,7 +166,7 @@ static size_t list_candidates(struct fm_sampler *s, const float *logits)
 {
     const uint32_t *allowed = s->grammar != NULL ? constraint_mask(s->grammar) : NULL;
     size_t n = 0;
-    for (uint32_t id = 0; id < s->model->model->shape.vocabulary; id++) {
+    for (uint32_t id = 0; id < s->model->engine.model->shape.vocabulary; id++) {
         const float logit = s->adjust.is_on ? adjust_logit(&s->adjust, id, logits[id]) : logits[id];
         if (logit > -INFINITY && may_come(s, allowed, id))
             s->candidates[n++] = (struct candidate){logit, (int32_t)id};
@@ -189,7 +189,7 @@ static int32_t pick_greedy(const struct fm_sampler *s, const float *logits)
     const uint32_t *allowed = s->grammar != NULL ? constraint_mask(s->grammar) : NULL;
     int32_t best = -1;
     float best_logit = -INFINITY;
-    for (uint32_t id = 0; id < s->model->model->shape.vocabulary; id++) {
+    for (uint32_t id = 0; id < s->model->engine.model->shape.vocabulary; id++) {
         const float logit = s->adjust.is_on ? adjust_logit(&s->adjust, id, logits[id]) : logits[id];
         if (!(logit > best_logit) || !may_come(s, allowed, id))
             continue; /* a tie goes to the lower id */
@@ -308,7 +308,7 @@ static struct choice list_choice(struct fm_sampler *s, size_t n)
 
 int32_t fm_sampler_pick(struct fm_sampler *s, const float *logits)
 {
-    if (!are_usable(logits, s->model->model->shape.vocabulary))
+    if (!are_usable(logits, s->model->engine.model->shape.vocabulary))
         return FM_ERR_FORMAT;
     if (s->sampling.temperature == 0) {
         const int32_t best = pick_greedy(s, logits);
@@ -330,7 +330,7 @@ int32_t fm_sampler_pick(struct fm_sampler *s, const float *logits)
 int fm_sampler_distribution(struct fm_sampler *s, const float *logits, int32_t *ids,
                             float *probabilities)
 {
-    const bool is_good = are_usable(logits, s->model->model->shape.vocabulary);
+    const bool is_good = are_usable(logits, s->model->engine.model->shape.vocabulary);
     const size_t n = is_good ? list_candidates(s, logits) : 0;
     if (n == 0)
         return FM_ERR_FORMAT;
@@ -364,7 +364,7 @@ static bool log_total(const float *logits, uint32_t n, float *best, double *out)
 int fm_logprobs(const struct fm_model *m, const float *logits, struct fm_logprob *chosen,
                 struct fm_logprob *top, unsigned n_top)
 {
-    const uint32_t vocabulary = m->model->shape.vocabulary;
+    const uint32_t vocabulary = m->engine.model->shape.vocabulary;
     if (chosen->id < 0 || (uint32_t)chosen->id >= vocabulary)
         return FM_ERR_ARG;
     float best;

@@ -6,7 +6,7 @@
 
 #include "base/mem.h"
 #include "base/plat.h"
-#include "session/engine_internal.h"
+#include "session/session_internal.h"
 
 /* A reason that names no file. */
 static struct fm_failure failure_of(int code, const char *text)
@@ -22,7 +22,7 @@ int fm_session_open(struct fm_model *m, struct fm_session **out, struct fm_error
     *out = NULL;
     if (m->is_metadata_only)
         return err_set(err, FM_ERR_ARG, "the model was opened for its metadata only");
-    if (m->n_open_sessions == m->budget.n_sessions)
+    if (m->n_open_sessions == engine_limits(&m->engine)->n_sessions)
         return err_set(err, FM_ERR_BUDGET,
                        "%u session(s) are open and the budget was made for no more "
                        "(n_sessions)", m->n_open_sessions);
@@ -31,13 +31,13 @@ int fm_session_open(struct fm_model *m, struct fm_session **out, struct fm_error
         return FM_ERR_NOMEM;
     s->owner = m;
     m->n_open_sessions++;
-    s->logits = mem_new(m->model->shape.vocabulary, sizeof *s->logits, "the logits", err);
-    s->ids = mem_new(m->budget.n_context, sizeof *s->ids, "the session's tokens", err);
+    s->logits = mem_new(m->engine.model->shape.vocabulary, sizeof *s->logits, "the logits", err);
+    s->ids = mem_new(engine_limits(&m->engine)->n_context, sizeof *s->ids, "the session's tokens",
+                     err);
     s->hash = XXH3_createState();
     int rc = s->logits == NULL || s->ids == NULL || s->hash == NULL
                  ? err_set(err, FM_ERR_NOMEM, "out of memory: cannot allocate a session")
-                 : sequence_new(m->model, m->be->memory, m->kv_format, m->budget.n_context,
-                                m->budget.n_marks, &s->sequence, err);
+                 : engine_new_sequence(&m->engine, &s->sequence, err);
     if (rc != 0) {
         fm_session_close(s);
         return rc;
@@ -62,41 +62,9 @@ void fm_session_close(struct fm_session *s)
     mem_free(s);
 }
 
-static const char *human(uint64_t bytes, char text[32])
-{
-    (void)snprintf(text, 32, "%.1f MiB", (double)bytes / (1 << 20));
-    return text;
-}
-
-static int does_not_fit(const struct fm_session *s, uint32_t n_positions, uint64_t bytes,
-                        struct fm_error *err)
-{
-    char t[3][32];
-    const struct fm_model *m = s->owner;
-    return err_set(err, FM_ERR_BUDGET,
-                   "keys and values of %u positions take %s, which is %s more than the session has "
-                   "and than a budget of %s can give, with the fewest experts in memory; raise the "
-                   "memory budget (--memory), free memory or use fewer positions (--context)",
-                   n_positions,
-                   human(sequence_kv_bytes(&m->budget.blocks, n_positions), t[0]),
-                   human(bytes, t[1]), human(elastic_kv_most(m), t[2]));
-}
-
-/* The cache becomes smaller before the memory is taken, and larger when it is given back. */
 int session_reach(struct fm_session *s, uint32_t n_positions, struct fm_error *err)
 {
-    struct fm_model *m = s->owner;
-    const uint64_t has = s->sequence->kv.used_bytes;
-    const uint64_t wants = sequence_kv_bytes(&m->budget.blocks, n_positions);
-    const uint64_t kv = m->budget.kv - has + wants;
-    if (wants > has && !elastic_change_kv(m, kv))
-        return does_not_fit(s, n_positions, wants - has, err);
-    int rc = sequence_reach(s->sequence, n_positions, err);
-    if (wants < has)
-        (void)elastic_change_kv(m, kv); /* fewer always fit */
-    else if (rc != 0)
-        (void)elastic_change_kv(m, kv - wants + has);
-    return rc;
+    return engine_reach(&s->owner->engine, s->sequence, n_positions, err);
 }
 
 /* Memory of positions that it no longer has. */
@@ -216,23 +184,23 @@ static int check_item(const struct fm_model *m, const struct fm_batch_item *item
         return err_set(err, FM_ERR_ARG, "a session of another model is in the batch");
     if (item->n_ids == 0)
         return err_set(err, FM_ERR_ARG, "there are no tokens to evaluate");
-    if (item->n_ids > m->budget.n_context - position)
+    if (item->n_ids > engine_limits(&m->engine)->n_context - position)
         return err_set(err, FM_ERR_ARG,
                        "%zu tokens at position %u do not fit into a context of %u positions",
-                       item->n_ids, position, m->budget.n_context);
+                       item->n_ids, position, engine_limits(&m->engine)->n_context);
     for (size_t i = 0; i < item->n_ids; i++)
-        if (item->ids[i] < 0 || (uint32_t)item->ids[i] >= m->model->shape.vocabulary)
+        if (item->ids[i] < 0 || (uint32_t)item->ids[i] >= m->engine.model->shape.vocabulary)
             return err_set(err, FM_ERR_ARG, "token %zu has id %d, expected 0 to %u", i,
-                           item->ids[i], m->model->shape.vocabulary - 1);
+                           item->ids[i], m->engine.model->shape.vocabulary - 1);
     return 0;
 }
 
 static int check_items(const struct evaluation *e, struct fm_error *err)
 {
     int rc = 0;
-    if (e->n_items == 0 || e->n_items > e->m->budget.n_sessions)
+    if (e->n_items == 0 || e->n_items > engine_limits(&e->m->engine)->n_sessions)
         return err_set(err, FM_ERR_ARG, "%zu sessions in the batch, expected 1 to %u", e->n_items,
-                       e->m->budget.n_sessions);
+                       engine_limits(&e->m->engine)->n_sessions);
     size_t n = 0;
     for (; n < e->n_items && rc == 0; n++) {
         struct fm_session *s = e->items[n].session;
@@ -286,7 +254,7 @@ static void take_fault(void *ctx, uint32_t segment, const struct batch_fault *fa
         (void)snprintf(why.summary, sizeof why.summary, "expert %d of layer %d %s", fault->expert,
                        fault->layer, why.code == FM_ERR_IO ? "cannot be read" : "is damaged");
     else
-        (void)err_wrap(&full, why.code, "'%s'", e->m->model->source->path);
+        (void)err_wrap(&full, why.code, "'%s'", e->m->engine.model->source->path);
     memcpy(why.text, full.text, sizeof why.text);
     fail_item(&e->items[e->m->segment_sessions[segment]], &why);
 }
@@ -301,7 +269,7 @@ static void before_layer(void *ctx, uint32_t layer)
 {
     struct evaluation *e = ctx;
     const long n_before = mem_count();
-    const uint32_t n_layers = e->m->model->shape.n_layers;
+    const uint32_t n_layers = e->m->engine.model->shape.n_layers;
     for (size_t i = 0; i < e->n_items; i++) {
         const struct fm_session *s = e->items[i].session;
         if (e->items[i].rc == 0 && s->observer.progress != NULL)
@@ -310,7 +278,7 @@ static void before_layer(void *ctx, uint32_t layer)
                                  e->n_tokens * n_layers);
     }
     e->n_foreign += mem_count() - n_before;
-    elastic_step(e->m);
+    elastic_step(&e->m->engine);
 }
 
 static void show_hidden(void *ctx, uint32_t segment, uint32_t row, uint32_t layer, const float *x)
@@ -319,7 +287,7 @@ static void show_hidden(void *ctx, uint32_t segment, uint32_t row, uint32_t laye
     const struct fm_session *s = session_of(e, segment);
     const long n_before = mem_count();
     s->observer.hidden(s->observer.ctx, layer, s->sequence->position + row, x,
-                       e->m->model->shape.hidden);
+                       e->m->engine.model->shape.hidden);
     e->n_foreign += mem_count() - n_before;
 }
 
@@ -330,7 +298,7 @@ static void show_route(void *ctx, uint32_t segment, uint32_t row, uint32_t layer
     const struct fm_session *s = session_of(e, segment);
     const long n_before = mem_count();
     s->observer.route(s->observer.ctx, layer, s->sequence->position + row,
-                      e->m->model->shape.n_experts_per_token, ids, weights);
+                      e->m->engine.model->shape.n_experts_per_token, ids, weights);
     e->n_foreign += mem_count() - n_before;
 }
 
@@ -338,7 +306,7 @@ static void take_logits(void *ctx, uint32_t segment, uint32_t row, const float *
 {
     struct evaluation *e = ctx;
     struct fm_session *s = session_of(e, segment);
-    const uint32_t n = e->m->model->shape.vocabulary;
+    const uint32_t n = e->m->engine.model->shape.vocabulary;
     if (e->items[e->m->segment_sessions[segment]].rc != 0)
         return; /* a row before it has failed */
     (void)XXH3_128bits_update(s->hash, logits, n * sizeof *logits); /* fails for NULL only */
@@ -382,7 +350,7 @@ static bool is_profiled(const struct evaluation *e)
 static uint32_t fill_batch(struct evaluation *e)
 {
     struct fm_model *m = e->m;
-    uint32_t n_segments = 0, rows_left = m->budget.max_rows;
+    uint32_t n_segments = 0, rows_left = engine_limits(&m->engine)->max_rows;
     for (uint32_t i = 0; i < e->n_items && rows_left > 0; i++) {
         struct fm_session *s = e->items[i].session;
         size_t left = e->items[i].n_ids - s->n_done;
@@ -402,7 +370,7 @@ static uint32_t fill_batch(struct evaluation *e)
         s->n_done += n;
         rows_left -= n;
     }
-    e->n_rows = m->budget.max_rows - rows_left;
+    e->n_rows = engine_limits(&m->engine)->max_rows - rows_left;
     return n_segments;
 }
 
@@ -430,7 +398,7 @@ static void run_batches(struct evaluation *e)
     uint32_t n_segments;
     while ((n_segments = fill_batch(e)) > 0) {
         const struct batch batch = {e->m->segments, n_segments, hooks};
-        forward_run(e->m->forward, &batch);
+        engine_run(&e->m->engine, &batch);
         for (uint32_t i = 0; i < n_segments; i++)
             remember(e, i);
         e->n_done += e->n_rows;

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "session/engine_internal.h"
+#include "session/session_internal.h"
 #include "session/grammar_calls.h"
 #include "grammar/grammar.h"
 
@@ -44,15 +44,15 @@ void model_grammars_close(struct fm_model *m)
 
 static uint32_t n_ids(const struct fm_model *m)
 {
-    return m->model->shape.vocabulary;
+    return m->engine.model->shape.vocabulary;
 }
 
 static int get_vocabulary(const struct fm_model *m, const struct grammar_vocabulary **out,
                           struct fm_error *err)
 {
-    if (m->tokenizer == NULL || m->model->n_stop_tokens == 0)
+    if (m->tokenizer == NULL || m->engine.model->n_stop_tokens == 0)
         return err_set(err, FM_ERR_UNSUPPORTED, "'%s' has no %s: answers cannot be held to a form",
-                       m->model->source->path, m->tokenizer == NULL
+                       m->engine.model->source->path, m->tokenizer == NULL
                        ? "tokenizer.json" : "token that ends an answer");
     int rc = 0;
     (void)pthread_mutex_lock(&m->grammars->lock);
@@ -116,7 +116,7 @@ const uint32_t *constraint_mask(struct fm_grammar *g)
     if (!grammar_may_end(g->grammar))
         return mask;
     memcpy(g->bits, mask, (n_ids(g->model) / 32 + 1) * sizeof *g->bits);
-    const struct model *model = g->model->model;
+    const struct model *model = g->model->engine.model;
     for (unsigned i = 0; i < model->n_stop_tokens; i++) {
         const uint32_t id = (uint32_t)model->stop_tokens[i];
         if (id < n_ids(g->model))
@@ -137,7 +137,7 @@ int fm_grammar_accept(struct fm_grammar *g, int32_t id, struct fm_error *err)
 {
     if (g->is_ended)
         return err_set(err, FM_ERR_ARG, "the answer is over");
-    if (!model_is_stop_token(g->model->model, id))
+    if (!model_is_stop_token(g->model->engine.model, id))
         return grammar_accept(g->grammar, id, err);
     g->is_ended = grammar_may_end(g->grammar);
     return g->is_ended ? 0 : err_set(err, FM_ERR_ARG, "the answer is not whole, and token %d ends "

@@ -56,20 +56,38 @@ static int hash_config(const struct model *model, uint64_t *hash, struct fm_erro
     return 0;
 }
 
+/* The dense weights as they lie in memory. A model that is cut elsewhere has them elsewhere, so its
+ * snapshots are others'. */
+static void hash_dense(const struct model *model, uint64_t *hash)
+{
+    const void *dense = memory_open(model->memory, model->dense, model->dense_bytes);
+    *hash = XXH3_64bits_withSeed(dense, model->dense_bytes, *hash ^ model_identity(model));
+    memory_close(model->memory, model->dense, model->dense_bytes);
+}
+
+static int sample_stage(const struct stage *stage, uint64_t *hash, struct fm_error *err)
+{
+    const struct model *model = stage->model;
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < model->n_expert_layers; i++)
+        if (model->expert_layers[i].sums == NULL)
+            rc = sample_experts(model, &model->expert_layers[i], hash, err);
+    return rc;
+}
+
 int snapshot_model(const struct fm_model *m, uint64_t *identity, struct fm_error *err)
 {
-    const struct model *model = m->model;
+    const struct engine *e = &m->engine;
+    uint64_t hash = 0;
     if (m->routes != NULL)
         return err_set(err, FM_ERR_ARG, "routes have taken the place of the model's routers: what "
                        "they compute is no prefix to keep");
-    const void *dense = memory_open(model->memory, model->dense, model->dense_bytes);
-    uint64_t hash = XXH3_64bits_withSeed(dense, model->dense_bytes, model_identity(model));
-    memory_close(model->memory, model->dense, model->dense_bytes);
+    for (uint32_t i = 0; i < e->n_stages; i++)
+        hash_dense(e->stages[i].model, &hash);
     hash = XXH3_64bits_withSeed(m->approximate, strlen(m->approximate), hash);
-    int rc = hash_config(model, &hash, err);
-    for (uint32_t i = 0; rc == 0 && i < model->n_expert_layers; i++)
-        if (model->expert_layers[i].sums == NULL)
-            rc = sample_experts(model, &model->expert_layers[i], &hash, err);
+    int rc = hash_config(e->model, &hash, err);
+    for (uint32_t i = 0; rc == 0 && i < e->n_stages; i++)
+        rc = sample_stage(&e->stages[i], &hash, err);
     *identity = hash;
     return rc;
 }
@@ -78,7 +96,7 @@ static uint32_t n_marks(const struct sequence *seq)
 {
     uint32_t n = 0;
     for (unsigned i = 0; i < seq->n_marks; i++)
-        n += seq->marks[i].position > 0;
+        n += seq->marks[i] > 0;
     return n;
 }
 
@@ -93,9 +111,9 @@ static struct snapshot_header header_of(const struct fm_model *m, uint64_t model
 {
     struct sequence_sizes sizes;
     struct snapshot_header h = {.model = model};
-    sequence_sizes(m->model, m->kv_format, &sizes);
+    sequence_sizes(m->engine.model, m->engine.kv_format, &sizes);
     memcpy(h.magic, magic, sizeof magic);
-    (void)snprintf(h.kv_format, sizeof h.kv_format, "%s", m->kv_format->name);
+    (void)snprintf(h.kv_format, sizeof h.kv_format, "%s", m->engine.kv_format->name);
     h.recurrent_bytes = sizes.recurrent_bytes;
     h.kv_position_bytes = sizes.kv_position_bytes;
     return h;
@@ -150,52 +168,69 @@ static void pass(struct stream *f, void *bytes, uint64_t n)
 }
 
 /* The same of what the session computes with. */
-static void pass_memory(struct stream *f, const struct sequence *seq, void *at, uint64_t n)
+static void pass_memory(struct stream *f, const struct memory *memory, void *at, uint64_t n)
 {
     if (f->rc != 0 || n == 0)
         return;
-    pass(f, memory_open(seq->memory, at, n), n);
-    memory_close(seq->memory, at, n);
+    pass(f, memory_open(memory, at, n), n);
+    memory_close(memory, at, n);
+}
+
+/* The recurrent state of all layers: the session's own, or that of a mark. */
+static void pass_recurrent(struct stream *f, const struct sequence *seq, bool is_mark,
+                           uint32_t mark)
+{
+    for (uint32_t i = 0; i < seq->n_parts; i++) {
+        const struct sequence_part *part = &seq->parts[i];
+        pass_memory(f, part->memory, is_mark ? sequence_mark_state(part, mark) : part->block,
+                    part->recurrent_bytes);
+    }
 }
 
 /* Before the session's own state: where it has no room for a mark, that is read over it. */
-static void pass_marks(struct stream *f, struct sequence *seq, uint32_t n)
+static void pass_marks(struct stream *f, const struct sequence *seq, uint32_t n)
 {
-    for (unsigned i = 0; f->writes && i < seq->n_marks; i++)
-        if (seq->marks[i].position > 0)
-            pass_memory(f, seq, seq->marks[i].recurrent, seq->recurrent_bytes);
-    for (unsigned i = 0; !f->writes && i < n; i++)
-        pass_memory(f, seq, i < seq->n_marks ? seq->marks[i].recurrent : seq->block,
-                    seq->recurrent_bytes);
+    for (uint32_t i = 0; f->writes && i < seq->n_marks; i++)
+        if (seq->marks[i] > 0)
+            pass_recurrent(f, seq, true, i);
+    for (uint32_t i = 0; !f->writes && i < n; i++)
+        pass_recurrent(f, seq, i < seq->n_marks, i);
 }
 
 /* Of one head, in the order of positions. */
-static void pass_head(struct stream *f, const struct sequence *seq, char *first, uint64_t row_bytes,
-                      uint32_t n_positions)
+static void pass_head(struct stream *f, const struct sequence_part *part, char *first,
+                      uint64_t row_bytes, uint32_t n_positions)
 {
-    const uint32_t most = seq->blocks.n_positions;
+    const uint32_t most = part->blocks.n_positions;
     for (uint32_t at = 0; at < n_positions; at += most) {
         const uint32_t n = n_positions - at < most ? n_positions - at : most;
-        pass_memory(f, seq, first + at / most * seq->blocks.bytes, n * row_bytes);
+        pass_memory(f, part->memory, first + at / most * part->blocks.bytes, n * row_bytes);
+    }
+}
+
+static void pass_kv(struct stream *f, const struct engine *e, uint32_t stage,
+                    const struct sequence_part *part, uint32_t n_positions)
+{
+    const struct model *model = e->stages[stage].model;
+    for (uint32_t i = model->first_layer; i < model->end_layer; i++) {
+        struct layer_state layer;
+        arch_of(model)->state(model->arch, i, &layer);
+        const struct sequence_layer *l = &part->layers[i - part->first_layer];
+        const uint64_t row = kv_row_bytes(e->kv_format, layer.head_dim);
+        const uint64_t head = row * part->blocks.n_positions;
+        for (uint32_t h = 0; h < layer.n_kv_heads; h++) {
+            pass_head(f, part, (char *)l->keys + h * head, row, n_positions);
+            pass_head(f, part, (char *)l->values + h * head, row, n_positions);
+        }
     }
 }
 
 static void pass_state(struct stream *f, const struct fm_session *s, uint32_t n_positions)
 {
-    const struct fm_model *m = s->owner;
-    const struct arch *arch = arch_of(m->model);
-    struct sequence *seq = s->sequence;
-    pass_memory(f, seq, seq->block, seq->recurrent_bytes);
-    for (uint32_t i = 0; i < m->model->shape.n_layers; i++) {
-        struct layer_state layer;
-        arch->state(m->model->arch, i, &layer);
-        const uint64_t row = kv_row_bytes(m->kv_format, layer.head_dim);
-        const uint64_t head = row * seq->blocks.n_positions;
-        for (uint32_t h = 0; h < layer.n_kv_heads; h++) {
-            pass_head(f, seq, (char *)seq->layers[i].keys + h * head, row, n_positions);
-            pass_head(f, seq, (char *)seq->layers[i].values + h * head, row, n_positions);
-        }
-    }
+    const struct engine *e = &s->owner->engine;
+    pass_recurrent(f, s->sequence, false, 0);
+    for (uint32_t i = 0; i < e->n_stages; i++)
+        pass_kv(f, e, i, &s->sequence->parts[i], n_positions);
 }
 
 static int stream_begin(struct stream *f, struct fm_error *err)
@@ -218,8 +253,8 @@ static int write_all(const struct fm_session *s, uint64_t model, int fd, const c
     uint32_t marks[SEQUENCE_MARKS];
     uint32_t n = 0;
     for (unsigned i = 0; i < s->sequence->n_marks; i++)
-        if (s->sequence->marks[i].position > 0)
-            marks[n++] = s->sequence->marks[i].position;
+        if (s->sequence->marks[i] > 0)
+            marks[n++] = s->sequence->marks[i];
     h.checksum = head_checksum(&h, s->ids, marks);
     /* A disk without the room says so before anything is written. */
     int rc = plat_reserve(fd, path, h.bytes, err);
@@ -292,10 +327,10 @@ static int check_header(const struct fm_model *m, uint64_t model, const struct s
         return err_set(err, FM_ERR_FORMAT,
                        "the snapshot '%s' is damaged: it has %llu bytes and says %llu", path,
                        (unsigned long long)file_bytes, (unsigned long long)h->bytes);
-    if (h->n_tokens > m->budget.n_context)
+    if (h->n_tokens > engine_limits(&m->engine)->n_context)
         return err_set(err, FM_ERR_ARG,
                        "the snapshot '%s' has %u tokens, the context has %u positions (--context)",
-                       path, h->n_tokens, m->budget.n_context);
+                       path, h->n_tokens, engine_limits(&m->engine)->n_context);
     return 0;
 }
 
@@ -315,7 +350,7 @@ static int read_head(const struct fm_model *m, uint64_t model, struct stream *f,
     for (uint32_t i = 0; is_sound && i < h->n_marks; i++)
         is_sound = marks[i] > 0 && marks[i] <= h->n_tokens;
     for (uint32_t i = 0; is_sound && i < h->n_tokens; i++)
-        is_sound = ids[i] >= 0 && (uint32_t)ids[i] < m->model->shape.vocabulary;
+        is_sound = ids[i] >= 0 && (uint32_t)ids[i] < m->engine.model->shape.vocabulary;
     if (f->rc == 0 && !is_sound)
         f->rc = err_set(f->err, FM_ERR_FORMAT, "the snapshot '%s' is damaged", f->path);
     return f->rc;
@@ -347,7 +382,8 @@ int snapshot_read_info(const struct fm_model *m, uint64_t model, const struct pl
         return rc;
     rc = stream_begin(&f, err);
     if (rc == 0) {
-        info->ids = mem_new(m->budget.n_context, sizeof *info->ids, "a snapshot's tokens", err);
+        info->ids = mem_new(engine_limits(&m->engine)->n_context, sizeof *info->ids,
+                            "a snapshot's tokens", err);
         rc = info->ids == NULL ? FM_ERR_NOMEM
                                : read_head(m, model, &f, bytes, &h, info->ids, info->marks);
         (void)XXH3_freeState(f.hash); /* always succeeds */
@@ -383,7 +419,7 @@ static int read_all(struct fm_session *s, uint64_t model, struct stream *f, uint
         f->rc = err_set(f->err, FM_ERR_FORMAT, "the snapshot '%s' is damaged: its checksum is "
                         "another", f->path);
     for (uint32_t i = 0; f->rc == 0 && i < h.n_marks && i < s->sequence->n_marks; i++)
-        s->sequence->marks[i].position = marks[i];
+        s->sequence->marks[i] = marks[i];
     if (f->rc == 0)
         s->sequence->position = h.n_tokens;
     return f->rc;

@@ -10,7 +10,7 @@
 
 #include "base/plat_dir.h"
 #include "flashmoe.h"
-#include "session/engine_internal.h"
+#include "session/session_internal.h"
 
 #ifdef __cplusplus
 extern "C" {

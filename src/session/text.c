@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "session/engine_internal.h"
+#include "session/session_internal.h"
 #include "chat/chat.h"
 #include "text/unicode.h"
 
@@ -11,7 +11,7 @@ static int needs_tokenizer(const struct fm_model *m, struct fm_error *err)
     if (m->tokenizer != NULL)
         return 0;
     return err_set(err, FM_ERR_UNSUPPORTED, "'%s' has no tokenizer.json: text cannot be read",
-                   m->model->source->path);
+                   m->engine.model->source->path);
 }
 
 int fm_tokenize(const struct fm_model *m, const char *text, size_t text_bytes, int flags,
@@ -30,7 +30,7 @@ int fm_tokenize(const struct fm_model *m, const char *text, size_t text_bytes, i
 
 int chat_form_open(struct fm_model *m, struct fm_error *err)
 {
-    const struct source *source = m->model->source;
+    const struct source *source = m->engine.model->source;
     struct jdoc config = {0}, json = {0}, map = {0};
     struct chat_files files = {0};
     char label[LIMIT_PATH_BYTES], *text = NULL;
@@ -174,7 +174,7 @@ const char *fm_token_text(const struct fm_model *m, int32_t id, size_t *text_byt
 
 bool fm_model_is_stop_token(const struct fm_model *m, int32_t id)
 {
-    return model_is_stop_token(m->model, id);
+    return model_is_stop_token(m->engine.model, id);
 }
 
 struct fm_decoder {

@@ -185,6 +185,11 @@ void expert_store_interleave(struct expert_store *store)
     store->interleaves = true;
 }
 
+const struct model *expert_store_model(const struct expert_store *store)
+{
+    return store->model;
+}
+
 bool expert_store_is_direct(const struct expert_store *store)
 {
     return store->has_direct;

@@ -71,6 +71,8 @@ void expert_store_submit(struct expert_store *store, struct expert_read *read);
 void expert_store_interleave(struct expert_store *store);
 
 /* Whether any file is read past the page cache. */
+/* Whose experts it reads. */
+const struct model *expert_store_model(const struct expert_store *store);
 bool expert_store_is_direct(const struct expert_store *store);
 
 /* After done(ok = false): writes what happened, with layer, expert, file and offset. */

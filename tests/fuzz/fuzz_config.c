@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "arch/forward.h"
+#include "engine/forward.h"
 #include "base/mem.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -62,7 +62,7 @@ static void check_sizes(const struct model *model)
     uint64_t smaller = 0;
     static const uint32_t rows[] = {1, 64, 512, LIMIT_CONTEXT};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        const struct forward_options options = {.max_rows = rows[i], .max_segments = 1,
+        const struct forward_options options = {.max_rows = rows[i],
                                                 .n_context = s->max_context,
                                                 .kv_format = &kv_f32};
         const uint64_t scratch = forward_bytes(model, &options);
@@ -82,6 +82,7 @@ struct engine {
     struct backend *be;
     struct forward *forward;
     struct sequence *sequence;
+    struct pass pass;
 };
 
 static void pass_by(void *ctx, uint32_t layer)
@@ -116,7 +117,7 @@ static void count_logits(void *ctx, uint32_t segment, uint32_t row, const float 
 
 static void set_up(struct model *model, struct engine *e)
 {
-    const struct forward_options options = {.max_rows = 2, .max_segments = 1,
+    const struct forward_options options = {.max_rows = 2,
                                             .n_context = CONTEXT, .kv_format = &kv_f32};
     struct backend_options backend = {.n_threads = 1};
     forward_backend_options(model, &options, &backend);
@@ -133,7 +134,10 @@ static void set_up(struct model *model, struct engine *e)
     if (rc == 0)
         rc = forward_open(model, e->be, e->cache, &options, &e->forward, NULL);
     if (rc == 0)
-        rc = sequence_new(model, &memory_host, &kv_f32, CONTEXT, 0, &e->sequence, NULL);
+        rc = sequence_new(&(struct sequence_place){model, &memory_host}, 1, &kv_f32, CONTEXT, 0,
+                          &e->sequence, NULL);
+    if (rc == 0)
+        rc = pass_open(&e->pass, &(struct pass_options){.max_rows = 2, .max_segments = 1}, NULL);
     require(rc == 0, "a model that opened can be set up");
 }
 
@@ -147,13 +151,16 @@ static void run_tokens(struct engine *e)
                                 .hooks = {.ctx = &outcome, .before_layer = pass_by,
                                           .is_given_up = is_given_up, .fault = take_fault,
                                           .logits = count_logits}};
-    forward_run(e->forward, &batch);
+    pass_begin(&e->pass, &batch);
+    forward_run(e->forward, &e->pass);
+    pass_end(&e->pass);
     require(outcome.n_logits == !outcome.is_given_up, "two tokens give one row of logits");
     require(outcome.is_given_up || e->sequence->position == 2, "the sequence has moved on");
 }
 
 static void engine_clear(struct engine *e)
 {
+    pass_close(&e->pass);
     sequence_free(e->sequence);
     forward_close(e->forward);
     backend_close(e->be);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "arch/routes_internal.h"
+#include "lab/routes_internal.h"
 #include "base/limits.h"
 #include "base/mem.h"
 #include "flashmoe_lab.h"

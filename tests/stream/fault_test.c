@@ -67,9 +67,12 @@ int64_t __wrap_op_span_finish(const struct read_op *op, const struct op_span *sp
     const struct expert_read *read = op->ctx;
     pthread_mutex_lock(&faults.lock);
     enum fault fault = FAULT_NONE;
-    if (faults.n_left > 0) /* otherwise the operation may be no expert's */
+    if (faults.n_left > 0) { /* otherwise the operation may be no expert's */
+        const uint32_t layer =
+            expert_store_model(read->store)->first_expert_layer + read->expert_layer;
         fault = faults.breaks_guesses && op->urgency == READ_GUESSED
-                    ? FAULT_EIO : faults.broken[read->expert_layer][read->expert];
+                    ? FAULT_EIO : faults.broken[layer][read->expert];
+    }
     faults.n_hit += fault != FAULT_NONE;
     faults.n_left -= fault != FAULT_NONE;
     pthread_mutex_unlock(&faults.lock);

@@ -6,6 +6,7 @@
 #include "backend/cpu/backend_cpu_internal.h"
 #include "backend/prefer.h"
 #include "base/fmath.h"
+#include "base/carve.h"
 #include "base/mem.h"
 #include "quant/interleave.h"
 
@@ -247,17 +248,6 @@ static size_t thread_floats_for(const struct backend_options *o)
 }
 
 /* Hands out pieces of one block; while measuring, `at` is NULL. */
-struct carver {
-    char *at;
-    uint64_t bytes;
-};
-
-static void *carve(struct carver *c, uint64_t n, uint64_t element_bytes)
-{
-    void *piece = c->at != NULL ? c->at + c->bytes : NULL;
-    c->bytes += mem_round_up(n * element_bytes, MEM_CACHE_LINE);
-    return piece;
-}
 
 static void carve_quantized(struct carver *c, struct cpu_quantized *q, size_t group, uint64_t n)
 {

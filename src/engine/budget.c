@@ -1,0 +1,378 @@
+#include "engine/budget.h"
+
+#include <stdio.h>
+
+#include "base/limits.h"
+#include "base/mem.h"
+#include "base/plat.h"
+#include "base/bytes_text.h"
+#include "cache/expert_cache.h"
+#include "engine/stage.h"
+#include "flashmoe_lab.h"
+
+/* Thread stacks, readers, sampler: what is allocated after the program's size was taken. */
+#define PROGRAM_MARGIN (12ull << 20)
+/* Per session and word of the vocabulary: the logits, and a sampler's candidates. */
+#define VOCABULARY_BYTES (sizeof(float) + 2 * sizeof(int32_t))
+/* Tokens of a prompt at a time: the more, the seldomer experts are read. What is in memory anyway
+ * gains nothing by more than the fewer ones. */
+#define DEFAULT_ROWS 2048
+#define RESIDENT_ROWS 512
+#define FEWEST_ROWS 16
+/* Scratch may take this share of the budget before the chunk is made smaller. */
+#define SCRATCH_SHARE 16
+
+/* Of what is free so much is left to everybody else: a tenth, or less when the budget was given,
+ * which may mean to use nearly all there is. */
+#define RESERVE_SHARE 10
+#define RESERVE_SHARE_GIVEN 40
+
+static void choose_total(struct budget *b, const struct fm_model_options *options, bool is_elastic)
+{
+    struct plat_pressure seen;
+    const uint64_t own = plat_memory_pressure(&seen) ? seen.own : plat_resident_bytes();
+    const uint64_t free_bytes = plat_memory_available();
+    const bool is_given = options->memory_bytes > 0;
+    b->reserve = free_bytes / (is_given ? RESERVE_SHARE_GIVEN : RESERVE_SHARE);
+    b->total = is_given ? options->memory_bytes : own + free_bytes - b->reserve;
+    /* What others have now may be free later. */
+    const uint64_t machine = plat_memory_total() / RESERVE_SHARE * (RESERVE_SHARE - 1);
+    b->most = !is_given && is_elastic && machine > b->total ? machine : b->total;
+}
+
+int budget_check_limit(uint64_t asked, uint64_t limit, const char *file, uint64_t left,
+                       uint64_t own, struct fm_error *err)
+{
+    char t[4][32];
+    if (asked <= limit)
+        return 0;
+    const uint64_t most = left < limit && own < limit - left ? left + own : limit;
+    return err_set(err, FM_ERR_BUDGET,
+                   "a memory budget of %s was asked for, and the cgroup of this process allows %s "
+                   "(%s): %s limit - %s held by others in it = %s; lower the memory budget "
+                   "(--memory) to that or raise the limit", bytes_text(asked, t[0]),
+                   bytes_text(limit, t[1]), file, t[1], bytes_text(limit - most, t[2]),
+                   bytes_text(most, t[3]));
+}
+
+int fm_machine_check_memory(uint64_t bytes, struct fm_error *err)
+{
+    char file[LIMIT_PATH_BYTES];
+    const uint64_t limit = plat_memory_limit(file);
+    return budget_check_limit(bytes, limit, file, plat_cgroup_left("/proc/self/cgroup", NULL),
+                              plat_resident_bytes(), err);
+}
+
+int budget_does_not_fit(const struct budget *b, const struct model *model, uint64_t need,
+                        struct fm_error *err)
+{
+    char t[8][32], caller[96] = "";
+    if (b->caller > 0)
+        (void)snprintf(caller, sizeof caller, " + %s for requests (--request-memory)",
+                       bytes_text(b->caller, t[0]));
+    return err_set(err, FM_ERR_BUDGET,
+                   "the model needs at least %s of memory and the budget is %s: %s program%s + %s "
+                   "dense weights + %s state of %u session(s) + %s keys and values of %u positions "
+                   "in each + %s scratch for %u tokens at a time + %s for %u experts in each of %u "
+                   "layers; raise the memory budget (--memory) or lower the context (--context)",
+                   bytes_text(need, t[0]), bytes_text(b->total, t[1]), bytes_text(b->program, t[2]),
+                   caller, bytes_text(b->dense, t[3]), bytes_text(b->sessions, t[4]), b->n_sessions,
+                   bytes_text(b->kv, t[7]), b->blocks.n_positions, bytes_text(b->scratch, t[5]),
+                   b->max_rows, bytes_text(b->cache, t[6]), model->shape.n_experts_per_token,
+                   model->n_expert_layers);
+}
+
+static int read_options(struct budget *b, const struct model *model,
+                        const struct fm_model_options *options, struct fm_error *err)
+{
+    const uint32_t longest = model->shape.max_context;
+    b->n_threads = options->n_threads > 0 ? options->n_threads : plat_n_cores();
+    b->n_threads = b->n_threads < LIMIT_THREADS ? b->n_threads : LIMIT_THREADS;
+    b->n_sessions = options->n_sessions > 0 ? options->n_sessions : 1;
+    b->n_marks = options->n_marks < SEQUENCE_MARKS ? options->n_marks : SEQUENCE_MARKS;
+    b->n_context = options->n_context > 0 ? options->n_context : longest;
+    if (options->n_threads > LIMIT_THREADS)
+        return err_set(err, FM_ERR_ARG, "%u threads asked for, at most %d are possible",
+                       options->n_threads, LIMIT_THREADS);
+    if (b->n_context > longest)
+        return err_set(err, FM_ERR_ARG,
+                       "a context of %u positions was asked for, the model was made for %u: lower "
+                       "the context (--context), or scale the model's rope: YaRN in rope_scaling "
+                       "of the checkpoint's config.json",
+                       b->n_context, longest);
+    return 0;
+}
+
+static bool may_hold_all(const struct budget *b, const struct model *model)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < model->n_expert_layers; i++)
+        n += model->expert_layers[i].n_experts;
+    return b->total / (model->expert_slot_bytes + 1) >= n;
+}
+
+/* As many tokens at a time as asked for, or as the budget comfortably holds. */
+static uint32_t choose_rows(const struct budget *b, const struct model *model,
+                            const struct kv_format *kv_format, uint32_t asked)
+{
+    uint32_t rows = may_hold_all(b, model) ? RESIDENT_ROWS : DEFAULT_ROWS;
+    rows = asked > 0 ? asked : rows;
+    rows = rows < b->n_context ? rows : b->n_context;
+    while (asked == 0 && rows > FEWEST_ROWS &&
+           stage_scratch_bytes(model, kv_format, b, rows) > b->total / SCRATCH_SHARE)
+        rows /= 2;
+    return rows > b->n_sessions ? rows : b->n_sessions;
+}
+
+static int size_sessions(struct budget *b, const struct model *model,
+                         const struct kv_format *kv_format, struct fm_error *err)
+{
+    struct sequence_sizes sizes;
+    uint64_t one;
+    sequence_sizes(model, kv_format, &sizes);
+    sequence_blocks(model, kv_format, b->n_context, &b->blocks);
+    /* What a session has once is counted in the first stage. */
+    const uint64_t once = model->first_layer > 0 ? 0
+                                                 : model->shape.vocabulary * VOCABULARY_BYTES +
+                                                       (uint64_t)b->n_context * sizeof(int32_t);
+    bool fits = mem_mul(sizes.recurrent_bytes, 1 + (uint64_t)b->n_marks, &one) &&
+                mem_add(one, once, &one) &&
+                mem_mul(one, b->n_sessions, &b->sessions) &&
+                mem_mul(sequence_kv_bytes(&b->blocks, 0), b->n_sessions, &b->kv);
+    return fits ? 0 : err_set(err, FM_ERR_BUDGET, "size overflow: %u sessions of %u positions",
+                              b->n_sessions, b->n_context);
+}
+
+/* What everything takes with max_rows tokens at a time and the fewest experts. */
+static uint64_t size_with_rows(struct budget *b, const struct model *model,
+                               const struct kv_format *kv_format)
+{
+    b->scratch = stage_scratch_bytes(model, kv_format, b, b->max_rows);
+    uint64_t sum = b->program;
+    if (!mem_add(sum, b->caller, &sum) || !mem_add(sum, b->dense, &sum) ||
+        !mem_add(sum, b->sessions, &sum) || !mem_add(sum, b->kv, &sum) ||
+        !mem_add(sum, b->scratch, &sum) || !mem_add(sum, b->cache, &sum))
+        sum = UINT64_MAX;
+    return sum;
+}
+
+/* ---- the expert cache ------------------------------------------------------------------------ */
+
+/* A cache of n slots that has room for n_most. */
+static uint64_t cache_bytes(const struct model *model, uint64_t n, uint64_t n_most)
+{
+    return expert_cache_bytes(model, n_most) - (n_most - n) * model->expert_slot_bytes;
+}
+
+/* Slots in so many bytes, whose last page ends inside them too: the memory behind them is the
+ * system's. */
+static uint64_t slots_in(const struct budget *b, const struct model *model, uint64_t bytes)
+{
+    const uint64_t page = mem_bulk_page(b->n_most * model->expert_slot_bytes);
+    return bytes / page * page / model->expert_slot_bytes;
+}
+
+/* Everything but the slots. */
+static uint64_t bytes_beside_slots(const struct budget *b, const struct model *model)
+{
+    const uint64_t cache = model->n_expert_layers > 0 ? cache_bytes(model, 0, b->n_most) : 0;
+    return b->program + b->caller + b->dense + b->sessions + b->kv + b->scratch + cache;
+}
+
+void budget_change(struct budget *b, const struct model *model, uint64_t total)
+{
+    const uint64_t bytes = total - bytes_beside_slots(b, model);
+    uint64_t n = slots_in(b, model, bytes);
+    n = bytes / model->expert_slot_bytes >= b->n_most ? b->n_most : n;
+    b->n_slots = n > b->n_fewest ? (uint32_t)n : b->n_fewest;
+    b->cache = cache_bytes(model, b->n_slots, b->n_most);
+    b->total = total;
+}
+
+/* What the fewest slots take of the others' memory, whose last page may be shared with them. */
+static uint64_t least_total(const struct budget *b, const struct model *model)
+{
+    const uint64_t all = b->n_most * model->expert_slot_bytes;
+    const uint64_t slots = mem_round_up(b->n_fewest * model->expert_slot_bytes, mem_bulk_page(all));
+    return bytes_beside_slots(b, model) + (slots < all ? slots : all);
+}
+
+bool budget_change_kv(struct budget *b, const struct model *model, uint64_t kv, uint64_t most)
+{
+    struct budget after = *b;
+    after.kv = kv;
+    after.least = least_total(&after, model);
+    if (kv > b->kv && after.least > most)
+        return false;
+    if (model->n_expert_layers > 0)
+        budget_change(&after, model, after.least > b->total ? after.least : b->total);
+    *b = after;
+    return true;
+}
+
+uint64_t budget_kv_most(const struct budget *b)
+{
+    uint64_t all;
+    return mem_mul(sequence_kv_bytes(&b->blocks, b->n_context), b->n_sessions, &all) ? all
+                                                                                     : UINT64_MAX;
+}
+
+void budget_stop_growth(struct budget *b, const struct model *model)
+{
+    b->n_most = b->n_slots;
+    b->most = b->total;
+    budget_change(b, model, b->total);
+    b->least = least_total(b, model);
+}
+
+void budget_shrink(struct budget *b, const struct model *model)
+{
+    b->n_slots = b->n_fewest;
+    b->cache = model->n_expert_layers > 0 ? cache_bytes(model, b->n_fewest, b->n_most) : 0;
+    b->total = b->least;
+}
+
+void budget_add(struct budget *sum, const struct budget *b)
+{
+    if (sum->n_sessions == 0) {
+        *sum = *b;
+        return;
+    }
+    sum->total += b->total;
+    sum->least += b->least;
+    sum->most += b->most;
+    sum->program += b->program;
+    sum->caller += b->caller;
+    sum->dense += b->dense;
+    sum->scratch += b->scratch;
+    sum->cache += b->cache;
+    sum->sessions += b->sessions;
+    sum->kv += b->kv;
+    sum->blocks.bytes += b->blocks.bytes;
+    sum->need += b->need;
+    sum->n_slots += b->n_slots;
+    sum->n_fewest += b->n_fewest;
+    sum->n_most += b->n_most;
+}
+
+/* What a slot takes beside its expert's bytes, also while it is not in use. */
+static uint64_t slot_overhead(const struct model *model)
+{
+    return expert_cache_bytes(model, 1) - expert_cache_bytes(model, 0) - model->expert_slot_bytes;
+}
+
+/* The most slots that the budget may become; what they take must leave room for the fewest now. */
+static uint64_t most_slots(const struct budget *b, const struct model *model)
+{
+    const uint64_t overhead = slot_overhead(model);
+    const uint64_t n_experts = (uint64_t)model->shape.n_experts * model->n_expert_layers;
+    const uint64_t later = (b->most - b->need) / (model->expert_slot_bytes + overhead);
+    const uint64_t now = (b->total - b->need) / overhead;
+    const uint64_t n = b->n_fewest + (later < now ? later : now);
+    return n < n_experts ? n : n_experts;
+}
+
+/* Gives the cache what is left above the need. */
+static void divide_cache(struct budget *b, const struct model *model)
+{
+    b->n_most = (uint32_t)most_slots(b, model);
+    const uint64_t n_all = b->n_most, slot_bytes = model->expert_slot_bytes;
+    const uint64_t bytes = b->total - bytes_beside_slots(b, model);
+    const uint64_t exact = bytes / slot_bytes, rounded = slots_in(b, model, bytes);
+    if (b->most > b->total && exact < n_all && rounded >= b->n_fewest) {
+        b->n_slots = (uint32_t)rounded;
+    } else {
+        b->n_slots = b->n_most = (uint32_t)(exact < n_all ? exact : n_all);
+        b->most = b->total;
+    }
+    b->cache = cache_bytes(model, b->n_slots, b->n_most);
+    b->least = least_total(b, model);
+}
+
+/* ---- the context ----------------------------------------------------------------------------- */
+
+/* Whether one session could have so many positions beside the fewest experts. */
+static bool holds_context(const struct budget *b, const struct model *model,
+                          const struct kv_format *kv_format, uint32_t n_context)
+{
+    struct budget with = *b;
+    with.n_context = n_context;
+    if (size_sessions(&with, model, kv_format, NULL) != 0)
+        return false;
+    with.need = size_with_rows(&with, model, kv_format);
+    const uint64_t first = sequence_kv_bytes(&with.blocks, 0);
+    const uint64_t all = sequence_kv_bytes(&with.blocks, n_context);
+    if (with.need > b->total || all - first > b->total)
+        return false;
+    if (model->n_expert_layers > 0)
+        divide_cache(&with, model);
+    with.kv += all - first;
+    return least_total(&with, model) <= b->total;
+}
+
+/* The most positions, in whole blocks, that the budget could have; one block at least. */
+static uint32_t longest_context(const struct budget *b, const struct model *model,
+                                const struct kv_format *kv_format)
+{
+    const uint32_t longest = model->shape.max_context, block = b->blocks.n_positions;
+    uint32_t fewest = 1, most = (longest - 1) / block;
+    if (holds_context(b, model, kv_format, longest))
+        return longest;
+    while (fewest < most) {
+        const uint32_t middle = most - (most - fewest) / 2;
+        if (holds_context(b, model, kv_format, middle * block))
+            fewest = middle;
+        else
+            most = middle - 1;
+    }
+    return fewest * block;
+}
+
+/* Chooses the context where none was asked for, and sums up what is needed. */
+static int fit_context(struct budget *b, const struct model *model,
+                       const struct kv_format *kv_format, const struct fm_model_options *options,
+                       struct fm_error *err)
+{
+    if (options->n_context == 0)
+        b->n_context = longest_context(b, model, kv_format);
+    const int rc = size_sessions(b, model, kv_format, err);
+    b->need = size_with_rows(b, model, kv_format);
+    return rc;
+}
+
+/* ---- all of it ------------------------------------------------------------------------------- */
+
+int budget_plan(struct budget *b, const struct model *model, const struct kv_format *kv_format,
+                uint64_t reader_bytes, const struct fm_model_options *options, bool is_elastic,
+                struct fm_error *err)
+{
+    *b = (struct budget){0};
+    choose_total(b, options, is_elastic);
+    b->program = (model->first_layer > 0 ? 0 : plat_resident_bytes()) + PROGRAM_MARGIN +
+                 reader_bytes;
+    b->caller = model->first_layer > 0 ? 0 : options->caller_bytes;
+    b->dense = model->dense_bytes;
+    int rc = read_options(b, model, options, err);
+    if (rc == 0)
+        rc = size_sessions(b, model, kv_format, err);
+    if (rc != 0)
+        return rc;
+    b->n_fewest = b->n_most = model->shape.n_experts_per_token * model->n_expert_layers;
+    b->cache = cache_bytes(model, b->n_fewest, b->n_most);
+    b->max_rows = choose_rows(b, model, kv_format, options->prefill_chunk);
+    rc = fit_context(b, model, kv_format, options, err);
+    if (rc == 0 && b->need > b->total && options->prefill_chunk == 0 && b->max_rows > FEWEST_ROWS) {
+        b->max_rows = b->n_sessions > FEWEST_ROWS ? b->n_sessions : FEWEST_ROWS;
+        rc = fit_context(b, model, kv_format, options, err);
+    }
+    if (rc != 0)
+        return rc;
+    if (b->need > b->total)
+        return budget_does_not_fit(b, model, b->need, err);
+    b->least = b->need;
+    if (model->n_expert_layers == 0)
+        b->most = b->total;
+    else
+        divide_cache(b, model);
+    return 0;
+}

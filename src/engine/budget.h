@@ -1,0 +1,60 @@
+/* How the memory budget of a stage is divided: program, dense weights, sequences, scratch, and the
+ * rest for slots of experts. Plain numbers; allocates nothing. One thread at a time. */
+#ifndef FLASHMOE_ENGINE_BUDGET_H
+#define FLASHMOE_ENGINE_BUDGET_H
+
+#include "engine/sequence.h"
+#include "flashmoe.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* All fields in bytes unless named otherwise. */
+struct budget {
+    uint64_t total;       /* now */
+    uint64_t least, most; /* what it may become */
+    uint64_t reserve;     /* what is left to everybody else */
+    /* Resident before the model's own memory, counted in the first stage; buffers of reads, a
+     * margin. */
+    uint64_t program;
+    uint64_t caller;  /* left to the caller: a server's requests */
+    uint64_t dense, scratch, cache;
+    uint64_t sessions; /* but for keys and values */
+    uint64_t kv;       /* keys and values now, of every session one block at least */
+    struct sequence_blocks blocks;
+    uint64_t need; /* with the fewest experts that work */
+    uint32_t n_slots, n_fewest, n_most; /* experts cached: now, and what that may become */
+    uint32_t n_context, n_sessions, n_marks, max_rows, n_threads;
+};
+
+/* Refuses a budget above the limit of the process's memory cgroup, which `file` states. `left` is
+ * what is left of the limit now, `own` what this process has of it. */
+int budget_check_limit(uint64_t asked, uint64_t limit, const char *file, uint64_t left,
+                       uint64_t own, struct fm_error *err);
+/* Divides the budget of a stage, whose layers `model` has, or says with the arithmetic why it
+ * cannot. */
+int budget_plan(struct budget *b, const struct model *model, const struct kv_format *kv_format,
+                uint64_t reader_bytes, const struct fm_model_options *options, bool is_elastic,
+                struct fm_error *err);
+/* Another total between `least` and `most`: fills in what depends on it. The model has experts. */
+void budget_change(struct budget *b, const struct model *model, uint64_t total);
+/* It never becomes more than it is now. */
+void budget_stop_growth(struct budget *b, const struct model *model);
+/* With the fewest experts. */
+void budget_shrink(struct budget *b, const struct model *model);
+/* Adds up the budgets of stages. What they have in common is that of the first. */
+void budget_add(struct budget *sum, const struct budget *b);
+/* Says with the arithmetic that `need` bytes do not fit into the total of b. */
+int budget_does_not_fit(const struct budget *b, const struct model *model, uint64_t need,
+                        struct fm_error *err);
+/* Keys and values take so many bytes from now on, of this total or of as much as they need. False:
+ * that is more than `most`, and nothing has changed. */
+bool budget_change_kv(struct budget *b, const struct model *model, uint64_t kv, uint64_t most);
+/* Keys and values when all sessions are full. */
+uint64_t budget_kv_most(const struct budget *b);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

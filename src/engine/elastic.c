@@ -1,0 +1,171 @@
+/* The budget of an open engine: follows the machine's memory, or the host's wish, and gives keys
+ * and values what they need of it. What it changes is how many experts the caches hold, and
+ * therefore no bit of any result. */
+#include <string.h>
+
+#include "engine/engine.h"
+
+/* Between two looks, which cost some twenty small files. */
+#define LOOK_NS 250000000ull
+/* Experts that are moved before a layer: about a millisecond. */
+#define MOVE_BYTES (8ull << 20)
+
+int elastic_choose(struct elastic *e, const struct fm_model_options *options, struct fm_error *err)
+{
+    const char *word = options->elastic != NULL ? options->elastic : "on";
+    struct plat_pressure seen;
+    if (strcmp(word, "on") != 0 && strcmp(word, "off") != 0)
+        return err_set(err, FM_ERR_ARG, "the budget can be elastic on or off, not '%s'", word);
+    e->is_on = strcmp(word, "on") == 0 && plat_memory_pressure(&seen);
+    return 0;
+}
+
+void elastic_start(struct engine *e)
+{
+    struct budget b;
+    engine_budget(e, &b);
+    e->elastic.pressure = (struct pressure){.least = b.least, .most = b.most, .budget = b.total,
+                                            .reserve = b.reserve};
+    for (uint32_t i = 0; i < e->n_stages; i++)
+        e->elastic.pressure.ignores_stalls |=
+            e->stages[i].store != NULL && !expert_store_is_direct(e->stages[i].store);
+}
+
+static uint64_t sum_of_totals(const struct engine *e)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < e->n_stages; i++)
+        sum += e->stages[i].budget.total;
+    return sum;
+}
+
+static bool has_cache(const struct engine *e)
+{
+    uint32_t i = 0;
+    while (i < e->n_stages && e->stages[i].cache == NULL)
+        i++;
+    return i < e->n_stages;
+}
+
+static uint64_t room_of(const struct budget *b)
+{
+    return b->most > b->least ? b->most - b->least : 0;
+}
+
+/* A stage's share of what these stages have above their least: as its room is of theirs. */
+static uint64_t share_of(const struct budget *b, uint64_t spare, uint64_t room)
+{
+    const uint64_t own = room_of(b);
+    if (own == room) /* no other stage has any */
+        return spare;
+    const double share = (double)spare * ((double)own / (double)room);
+    return share < (double)own ? (uint64_t)share : own;
+}
+
+static void apply_to(struct engine *e, struct stage *stage, uint64_t total)
+{
+    const uint32_t n_before = stage->budget.n_slots;
+    if (stage->cache == NULL) {
+        stage->budget.total = total;
+        return;
+    }
+    budget_change(&stage->budget, stage->model, total);
+    const uint32_t n = stage->budget.n_slots;
+    if (n == n_before)
+        return;
+    expert_cache_resize(stage->cache, n);
+    e->elastic.n_shrinks += n < n_before;
+    e->elastic.n_grows += n > n_before;
+}
+
+static void apply(struct engine *e, uint64_t total)
+{
+    struct budget b;
+    uint64_t room = 0;
+    engine_budget(e, &b);
+    for (uint32_t i = 0; i < e->n_stages; i++)
+        room += room_of(&e->stages[i].budget);
+    uint64_t spare = total > b.least ? total - b.least : 0;
+    for (uint32_t i = 0; i < e->n_stages; i++) {
+        const struct budget *own = &e->stages[i].budget;
+        const uint64_t share = share_of(own, spare, room);
+        spare -= share; /* the last stage with room takes the rest */
+        room -= room_of(own);
+        apply_to(e, &e->stages[i], own->least + share);
+    }
+}
+
+uint64_t elastic_kv_most(const struct engine *e)
+{
+    const struct elastic *el = &e->elastic;
+    struct plat_pressure seen;
+    return el->is_on && plat_memory_pressure(&seen) ? pressure_raised(&el->pressure, &seen)
+                                                    : el->pressure.most;
+}
+
+bool elastic_change_kv(struct engine *e, struct stage *stage, uint64_t kv)
+{
+    struct pressure *p = &e->elastic.pressure;
+    struct budget *b = &stage->budget;
+    const uint32_t n_before = b->n_slots;
+    const uint64_t most = kv > b->kv ? elastic_kv_most(e) : p->most;
+    const uint64_t others = sum_of_totals(e) - b->total;
+    if (!budget_change_kv(b, stage->model, kv, most > others ? most - others : 0))
+        return false;
+    struct budget sum;
+    engine_budget(e, &sum);
+    p->least = sum.least;
+    p->budget = sum.total;
+    if (stage->cache != NULL && b->n_slots != n_before) {
+        expert_cache_resize(stage->cache, b->n_slots);
+        expert_cache_settle(stage->cache);
+    }
+    return true;
+}
+
+void elastic_step(struct engine *e)
+{
+    struct elastic *el = &e->elastic;
+    struct plat_pressure seen;
+    bool is_urgent = false;
+    if (!has_cache(e))
+        return;
+    const uint64_t now_ns = el->is_on ? plat_now_ns() : 0;
+    if (el->is_on && now_ns >= el->next_ns && plat_memory_pressure(&seen)) {
+        const uint64_t budget = pressure_follow(&el->pressure, now_ns, &seen, &is_urgent);
+        if (budget != sum_of_totals(e))
+            apply(e, budget);
+        el->next_ns = now_ns + LOOK_NS;
+    }
+    for (uint32_t i = 0; i < e->n_stages; i++)
+        if (e->stages[i].cache != NULL)
+            (void)expert_cache_shrink(e->stages[i].cache, is_urgent ? UINT64_MAX : MOVE_BYTES);
+}
+
+static int too_small(const struct engine *e, uint64_t bytes, struct fm_error *err)
+{
+    struct budget sum = {0};
+    for (uint32_t i = 0; i < e->n_stages; i++) {
+        struct budget b = e->stages[i].budget;
+        budget_shrink(&b, e->stages[i].model);
+        budget_add(&sum, &b);
+    }
+    sum.total = bytes;
+    return budget_does_not_fit(&sum, e->model, sum.least, err);
+}
+
+int elastic_set(struct engine *e, uint64_t bytes, struct fm_error *err)
+{
+    struct pressure *p = &e->elastic.pressure;
+    struct budget b;
+    engine_budget(e, &b);
+    if (bytes < b.least)
+        return too_small(e, bytes, err);
+    p->most = bytes < b.most ? bytes : b.most;
+    p->budget = p->most;
+    apply(e, p->most);
+    for (uint32_t i = 0; i < e->n_stages; i++)
+        if (e->stages[i].cache != NULL)
+            expert_cache_settle(e->stages[i].cache);
+    return 0;
+}

@@ -1,0 +1,321 @@
+#include "engine/engine.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/bytes_text.h"
+#include "base/mem.h"
+#include "base/plat.h"
+
+/* ---- choices --------------------------------------------------------------------------------- */
+
+static int choose_kv_format(struct engine *e, const char *name, struct fm_error *err)
+{
+    e->kv_format = name == NULL ? &kv_f16 : kv_find(name);
+    if (e->kv_format != NULL)
+        return 0;
+    char names[64] = "";
+    for (unsigned i = 0; kv_at(i) != NULL; i++) {
+        const size_t used = strlen(names);
+        (void)snprintf(names + used, sizeof names - used, "%s%s", i > 0 ? ", " : "",
+                       kv_at(i)->name);
+    }
+    return err_set(err, FM_ERR_ARG, "keys and values cannot be kept as '%s', only as one of %s",
+                   name, names);
+}
+
+static int choose_stages(const struct fm_model_options *options, struct fm_error *err)
+{
+    if (options->n_stages > SEQUENCE_PARTS)
+        return err_set(err, FM_ERR_ARG, "%u stages asked for, at most %d are possible",
+                       options->n_stages, SEQUENCE_PARTS);
+    for (unsigned i = 0; options->n_stages > 1 && i < options->n_stages; i++)
+        if (options->stages[i].memory_bytes == 0 && !options->metadata_only)
+            return err_set(err, FM_ERR_ARG,
+                           "stage %u of %u has no memory budget: give one to every stage", i,
+                           options->n_stages);
+    return 0;
+}
+
+int engine_choose(struct engine *e, const struct fm_model_options *options, struct fm_error *err)
+{
+    int rc = choose_kv_format(e, options->kv, err);
+    if (rc == 0)
+        rc = streaming_choose(&e->streaming, options, err);
+    if (rc == 0)
+        rc = elastic_choose(&e->elastic, options, err);
+    return rc != 0 ? rc : choose_stages(options, err);
+}
+
+int engine_open_model(struct engine *e, const char *path, const struct fm_model_options *options,
+                      struct fm_error *err)
+{
+    const struct model_options model_options = {
+        .families = arch_families(),
+        .metadata_only = options->metadata_only || options->n_stages > 1,
+        .experts_per_token = options->experts_per_token};
+    int rc = model_open(path, &model_options, &e->model, err);
+    return rc != 0 ? rc : sequence_check(e->model, e->kv_format, err);
+}
+
+/* ---- the stages ------------------------------------------------------------------------------ */
+
+/* The headers of a stage's layers. With one stage they are the whole model's. */
+static int open_stage_models(struct engine *e, const char *path,
+                             const struct fm_model_options *options, struct fm_error *err)
+{
+    uint32_t first = 0;
+    int rc = 0;
+    if (options->n_stages <= 1) {
+        e->stages[0].model = e->model;
+        return 0;
+    }
+    for (uint32_t i = 0; rc == 0 && i < e->n_stages; i++) {
+        const uint32_t end = first + options->stages[i].n_layers;
+        const struct model_options model_options = {.families = arch_families(),
+                                                    .experts_per_token =
+                                                        options->experts_per_token,
+                                                    .first_layer = first, .end_layer = end};
+        if (end == first || end > e->model->shape.n_layers ||
+            (i + 1 == e->n_stages && end < e->model->shape.n_layers))
+            return err_set(err, FM_ERR_ARG,
+                           "stage %u has the layers %u to %u: every stage needs one, and all "
+                           "together the %u layers of the model", i, first, end - 1,
+                           e->model->shape.n_layers);
+        e->stages[i].index = i;
+        rc = model_open(path, &model_options, &e->stages[i].model, err);
+        first = end;
+    }
+    return rc;
+}
+
+/* The options as they are for one stage. */
+static struct fm_model_options options_of(const struct fm_model_options *options, uint32_t stage)
+{
+    struct fm_model_options own = *options;
+    if (options->n_stages > 1) {
+        own.memory_bytes = options->stages[stage].memory_bytes;
+        own.n_threads = options->stages[stage].n_threads;
+    }
+    return own;
+}
+
+static int plan_stages(struct engine *e, const struct fm_model_options *options,
+                       struct fm_error *err)
+{
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < e->n_stages; i++) {
+        struct stage *stage = &e->stages[i];
+        const struct fm_model_options own = options_of(options, i);
+        rc = budget_plan(&stage->budget, stage->model, e->kv_format,
+                         streaming_bytes(&e->streaming, stage->model), &own, e->elastic.is_on,
+                         err);
+        if (rc != 0 && e->n_stages > 1)
+            return err_wrap(err, rc, "stage %u", i);
+    }
+    return rc;
+}
+
+/* Divides every stage's memory. A batch and a sequence pass all of them, so that the smallest
+ * context and the fewest rows count. */
+static int plan(struct engine *e, const struct fm_model_options *options, struct fm_error *err)
+{
+    struct fm_model_options common = *options;
+    int rc = plan_stages(e, options, err);
+    if (rc != 0 || e->n_stages == 1)
+        return rc;
+    common.n_context = UINT32_MAX;
+    common.prefill_chunk = UINT32_MAX;
+    for (uint32_t i = 0; i < e->n_stages; i++) {
+        const struct budget *b = &e->stages[i].budget;
+        common.n_context = b->n_context < common.n_context ? b->n_context : common.n_context;
+        common.prefill_chunk = b->max_rows < common.prefill_chunk ? b->max_rows
+                                                                  : common.prefill_chunk;
+    }
+    return plan_stages(e, &common, err);
+}
+
+/* Progress over the dense weights of all stages. */
+struct load {
+    fm_progress_fn *progress;
+    void *ctx;
+    uint64_t before, all;
+};
+
+static void show_load(void *ctx, uint64_t done, uint64_t total)
+{
+    const struct load *load = ctx;
+    (void)total;
+    load->progress(load->ctx, load->before + done, load->all);
+}
+
+static int open_stages(struct engine *e, const struct fm_model_options *options,
+                       struct fm_error *err)
+{
+    struct load load = {.progress = options->progress, .ctx = options->progress_ctx};
+    const struct stage_options stage_options = {
+        .streaming = &e->streaming, .kv_format = e->kv_format, .checks = e->checks,
+        .cache_bias = e->cache_bias, .replace_ids = e->replace_ids,
+        .replace_ctx = e->replace_ctx, .cpu = options->cpu, .pin_threads = options->pin_threads,
+        .progress = options->progress != NULL ? show_load : NULL, .progress_ctx = &load};
+    int rc = 0;
+    for (uint32_t i = 0; i < e->n_stages; i++)
+        load.all += e->stages[i].model->dense_bytes;
+    for (uint32_t i = 0; rc == 0 && i < e->n_stages; i++) {
+        rc = stage_open(&e->stages[i], &stage_options, err);
+        load.before += e->stages[i].model->dense_bytes;
+    }
+    e->streaming.heat_path = NULL; /* borrowed until here */
+    return rc;
+}
+
+int engine_open(struct engine *e, const char *path, const struct fm_model_options *options,
+                struct fm_error *err)
+{
+    e->n_stages = options->n_stages > 1 ? options->n_stages : 1;
+    e->stages = mem_new(e->n_stages, sizeof *e->stages, "the stages", err);
+    if (e->stages == NULL)
+        return FM_ERR_NOMEM;
+    int rc = open_stage_models(e, path, options, err);
+    if (rc != 0)
+        return rc;
+    io_choose(&e->streaming, e->model, true);
+    plat_memory_trim(); /* the JSON trees are gone: do not count them as the program's */
+    streaming_fit(&e->streaming, e->model);
+    rc = plan(e, options, err);
+    if (rc == 0)
+        rc = open_stages(e, options, err);
+    if (rc != 0)
+        return rc;
+    const struct budget *b = engine_limits(e);
+    const struct pass_options pass = {.max_rows = b->max_rows, .max_segments = b->n_sessions,
+                                      .hidden = e->n_stages > 1 ? e->model->shape.hidden : 0};
+    rc = pass_open(&e->pass, &pass, err);
+    if (rc == 0)
+        elastic_start(e);
+    return rc;
+}
+
+void engine_close(struct engine *e)
+{
+    for (uint32_t i = 0; i < e->n_stages && e->stages != NULL; i++) {
+        if (e->stages[i].model == e->model)
+            e->model = NULL; /* the stage closes it */
+        stage_close(&e->stages[i]);
+    }
+    mem_free(e->stages);
+    model_close(e->model);
+    pass_close(&e->pass);
+    *e = (struct engine){0};
+}
+
+void engine_run(struct engine *e, const struct batch *batch)
+{
+    pass_begin(&e->pass, batch);
+    for (uint32_t i = 0; i < e->n_stages && e->pass.n_segments > 0; i++)
+        forward_run(e->stages[i].forward, &e->pass);
+    pass_end(&e->pass);
+}
+
+/* ---- sequences ------------------------------------------------------------------------------- */
+
+int engine_new_sequence(const struct engine *e, struct sequence **out, struct fm_error *err)
+{
+    const struct budget *b = engine_limits(e);
+    struct sequence_place places[SEQUENCE_PARTS];
+    for (uint32_t i = 0; i < e->n_stages; i++)
+        places[i] = (struct sequence_place){e->stages[i].model, e->stages[i].be->memory};
+    return sequence_new(places, e->n_stages, e->kv_format, b->n_context, b->n_marks, out, err);
+}
+
+static int does_not_fit(const struct engine *e, const struct sequence *s, uint32_t n_positions,
+                        struct fm_error *err)
+{
+    char t[3][BYTES_TEXT];
+    uint64_t wants = 0, has = 0;
+    for (uint32_t i = 0; i < e->n_stages; i++) {
+        wants += sequence_kv_bytes(&s->parts[i].blocks, n_positions);
+        has += s->parts[i].kv.used_bytes;
+    }
+    return err_set(err, FM_ERR_BUDGET,
+                   "keys and values of %u positions take %s, which is %s more than the session has "
+                   "and than a budget of %s can give, with the fewest experts in memory; raise the "
+                   "memory budget (--memory), free memory or use fewer positions (--context)",
+                   n_positions, bytes_text(wants, t[0]), bytes_text(wants - has, t[1]),
+                   bytes_text(elastic_kv_most(e), t[2]));
+}
+
+/* Keys and values of the sequence take so many bytes in a stage, of which `has` were counted. */
+static bool count_kv(struct engine *e, uint32_t stage, uint64_t has, uint64_t wants)
+{
+    struct stage *s = &e->stages[stage];
+    return elastic_change_kv(e, s, s->budget.kv - has + wants);
+}
+
+/* The caches become smaller before the memory is taken, and larger when it is given back. */
+int engine_reach(struct engine *e, struct sequence *s, uint32_t n_positions, struct fm_error *err)
+{
+    uint64_t has[SEQUENCE_PARTS], wants[SEQUENCE_PARTS];
+    uint32_t n = 0; /* stages that have made room */
+    for (uint32_t i = 0; i < e->n_stages; i++) {
+        has[i] = s->parts[i].kv.used_bytes;
+        wants[i] = sequence_kv_bytes(&s->parts[i].blocks, n_positions);
+    }
+    int rc = 0;
+    for (; rc == 0 && n < e->n_stages; n += rc == 0)
+        if (wants[n] > has[n] && !count_kv(e, n, has[n], wants[n]))
+            rc = does_not_fit(e, s, n_positions, err);
+    if (rc == 0)
+        rc = sequence_reach(s, n_positions, err);
+    for (uint32_t i = 0; i < n; i++) {
+        if (wants[i] < has[i])
+            (void)count_kv(e, i, has[i], wants[i]); /* fewer always fit */
+        else if (rc != 0 && wants[i] > has[i])
+            (void)count_kv(e, i, wants[i], has[i]);
+    }
+    return rc;
+}
+
+/* ---- knowing --------------------------------------------------------------------------------- */
+
+void engine_budget(const struct engine *e, struct budget *sum)
+{
+    *sum = (struct budget){0};
+    for (uint32_t i = 0; i < e->n_stages; i++)
+        budget_add(sum, &e->stages[i].budget);
+}
+
+struct stage *engine_find_expert_layer(const struct engine *e, uint32_t expert_layer,
+                                       uint32_t *within)
+{
+    for (uint32_t i = 0; i < e->n_stages; i++) {
+        const struct model *model = e->stages[i].model;
+        *within = expert_layer - model->first_expert_layer;
+        if (expert_layer >= model->first_expert_layer && *within < model->n_expert_layers)
+            return &e->stages[i];
+    }
+    return NULL;
+}
+
+bool engine_cache_stats(const struct engine *e, struct expert_cache_stats *sum)
+{
+    bool has_cache = false;
+    *sum = (struct expert_cache_stats){0};
+    for (uint32_t i = 0; i < e->n_stages; i++) {
+        struct expert_cache_stats s;
+        if (e->stages[i].cache == NULL)
+            continue;
+        has_cache = true;
+        expert_cache_stats(e->stages[i].cache, &s);
+        sum->n_slots += s.n_slots;
+        sum->n_hits += s.n_hits;
+        sum->n_misses += s.n_misses;
+        sum->n_late += s.n_late;
+        sum->n_guesses += s.n_guesses;
+        sum->n_guesses_used += s.n_guesses_used;
+        sum->n_warmed += s.n_warmed;
+        sum->bytes_read += s.bytes_read;
+        sum->wait_ns += s.wait_ns;
+    }
+    return has_cache;
+}

@@ -1,0 +1,96 @@
+/* An engine: one running model, cut into stages that rows pass one after the other. It owns the
+ * stages and what they share: the batch at hand, the choice of how experts travel, and the budget
+ * that follows the machine's memory. One thread at a time. */
+#ifndef FLASHMOE_ENGINE_ENGINE_H
+#define FLASHMOE_ENGINE_ENGINE_H
+
+#include "engine/pressure.h"
+#include "engine/stage.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The budget that follows the machine's memory (elastic.c). */
+struct elastic {
+    bool is_on;
+    struct pressure pressure; /* of all stages together */
+    uint64_t next_ns;         /* when it is looked at again */
+    uint64_t n_shrinks, n_grows;
+};
+
+struct engine {
+    struct model *model; /* the whole: its headers */
+    const struct kv_format *kv_format;
+    struct streaming streaming;
+    struct elastic elastic;
+    bool checks; /* verifies what is read */
+    float cache_bias;
+    replace_ids_fn *replace_ids; /* NULL: the model's routers choose */
+    void *replace_ctx;
+    struct stage *stages; /* [n_stages]; none before engine_open */
+    uint32_t n_stages;
+    struct pass pass;
+};
+
+/* Takes the options apart that concern the engine, or says what is wrong with one, before anything
+ * is opened. */
+int engine_choose(struct engine *e, const struct fm_model_options *options, struct fm_error *err);
+/* Reads the headers of the model at `path`, whole; the engine owns it from here on. */
+int engine_open_model(struct engine *e, const char *path, const struct fm_model_options *options,
+                      struct fm_error *err);
+/* Divides the memory, loads the dense weights and opens the stages. engine_close follows, also
+ * after a failure. */
+int engine_open(struct engine *e, const char *path, const struct fm_model_options *options,
+                struct fm_error *err);
+void engine_close(struct engine *e); /* accepts a zeroed one */
+
+/* Takes a batch through all stages and advances its sequences, but for those that are given up.
+ * These have to go back: sequence_rewind. */
+void engine_run(struct engine *e, const struct batch *batch);
+
+/* A sequence with a part in every stage. */
+int engine_new_sequence(const struct engine *e, struct sequence **out, struct fm_error *err);
+/* Memory for keys and values of so many positions, inside the budget; the caches become smaller or
+ * larger for it. FM_ERR_BUDGET, FM_ERR_NOMEM: nothing has changed. No batch runs. */
+int engine_reach(struct engine *e, struct sequence *sequence, uint32_t n_positions,
+                 struct fm_error *err);
+
+/* ---- knowing */
+
+/* What all stages have in common (n_context, n_sessions, max_rows), and the sum of the rest. */
+void engine_budget(const struct engine *e, struct budget *sum);
+/* The limits of every batch and sequence. */
+static inline const struct budget *engine_limits(const struct engine *e)
+{
+    return &e->stages[0].budget;
+}
+/* The stage that has an expert layer, counted among all of the model, and its number there; NULL:
+ * there is none. */
+struct stage *engine_find_expert_layer(const struct engine *e, uint32_t expert_layer,
+                                       uint32_t *within);
+/* False without routed experts. */
+bool engine_cache_stats(const struct engine *e, struct expert_cache_stats *sum);
+
+/* ---- the budget of an open engine (elastic.c) */
+
+int elastic_choose(struct elastic *e, const struct fm_model_options *options,
+                   struct fm_error *err);
+/* Once the stages are open. */
+void elastic_start(struct engine *e);
+/* Keys and values of a stage take so many bytes from now on: its cache becomes smaller before it
+ * returns, or larger. False: the budget has no room for them, and nothing has changed. No plan is
+ * open. */
+bool elastic_change_kv(struct engine *e, struct stage *stage, uint64_t kv);
+/* What the budget may become for their sake; without a fixed one, as memory is free now. */
+uint64_t elastic_kv_most(const struct engine *e);
+/* Before every layer: looks at the machine's memory when it is time, and moves a few experts where
+ * a cache is to become smaller. No plan is open. */
+void elastic_step(struct engine *e);
+/* Another budget, which becomes no larger by itself. FM_ERR_BUDGET: too small for what is open. */
+int elastic_set(struct engine *e, uint64_t bytes, struct fm_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,471 @@
+#include "engine/forward.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/carve.h"
+#include "base/fmath.h"
+#include "base/mem.h"
+#include "base/plat.h"
+#include "engine/forward_internal.h"
+
+/* Rows whose logits are computed together. */
+#define HEAD_ROWS 8
+
+/* ---- memory: two blocks, each carved in two passes by the same list ------------------------- */
+
+/* What the backend computes with. */
+static void carve_rows(struct carver *c, struct forward *f, const struct model *model,
+                       const struct forward_options *options)
+{
+    struct arch_sizes sizes;
+    arch_of(model)->sizes(model->arch, &sizes);
+    const uint64_t rows = options->max_rows, hidden = model->shape.hidden;
+    const uint64_t n_experts = model->shape.n_experts, k = model->shape.n_experts_per_token;
+    f->step.x = carve(c, rows * hidden, sizeof(float));
+    f->step.normed = carve(c, rows * hidden, sizeof(float));
+    f->step.mix = carve(c, rows * sizes.mix_floats_per_row, sizeof(float));
+    f->step.router = carve(c, rows * n_experts, sizeof(float));
+    f->step.ids = carve(c, rows * k, sizeof(uint32_t));
+    f->step.weights = carve(c, rows * k, sizeof(float));
+    f->step.shared_gate = carve(c, rows, sizeof(float));
+    f->step.shared = carve(c, rows * hidden, sizeof(float));
+    f->step.expert_parts = carve(c, rows * k * hidden, sizeof(float));
+    f->step.ffn = carve(c, rows * hidden, sizeof(float));
+    f->step.scores = carve(c, n_experts, sizeof(float));
+    f->step.ahead_normed = carve(c, hidden, sizeof(float));
+    f->step.ahead_ids = carve(c, k, sizeof(uint32_t));
+    f->step.ahead_weights = carve(c, k, sizeof(float));
+    const uint64_t head_rows = model_has_head(model) ? HEAD_ROWS : 0;
+    f->head_in = carve(c, 2 * head_rows * hidden, sizeof(float));
+    f->logits = carve(c, head_rows * model->shape.vocabulary, sizeof(float));
+}
+
+/* What the order of work is kept in. */
+static void carve_host(struct carver *c, struct forward *f, const struct model *model,
+                       const struct forward_options *options)
+{
+    const uint64_t rows = options->max_rows;
+    const uint64_t n_experts = model->shape.n_experts, k = model->shape.n_experts_per_token;
+    f->ids = carve(c, rows * k, sizeof(uint32_t));
+    f->weights = carve(c, rows * k, sizeof(float));
+    f->ahead_ids = carve(c, k, sizeof(uint32_t));
+    f->ahead_weights = carve(c, k, sizeof(float));
+    f->resident = carve(c, n_experts, sizeof(bool));
+    f->lookahead_memory = carve(c, lookahead_bytes(model->n_expert_layers, (uint32_t)k), 1);
+    f->groups.start = carve(c, n_experts + 1, sizeof(uint32_t));
+    f->groups.chosen = carve(c, n_experts, sizeof(struct expert_use));
+    f->groups.pairs = carve(c, rows * k, sizeof(uint32_t));
+    f->groups.rows = carve(c, rows * k, sizeof(uint32_t));
+}
+
+uint64_t forward_bytes(const struct model *model, const struct forward_options *options)
+{
+    struct forward scratch = {0};
+    struct carver rows = {0}, host = {0};
+    carve_rows(&rows, &scratch, model, options);
+    carve_host(&host, &scratch, model, options);
+    return rows.bytes + host.bytes + sizeof(struct forward);
+}
+
+static int make_blocks(struct forward *f, struct fm_error *err)
+{
+    struct carver rows = {0}, host = {0};
+    carve_rows(&rows, f, f->model, &f->options);
+    carve_host(&host, f, f->model, &f->options);
+    f->block = memory_make(f->be->memory, rows.bytes, "scratch memory", err);
+    f->host_block = mem_new_aligned(MEM_CACHE_LINE, host.bytes, "scratch memory", err);
+    if (f->block == NULL || f->host_block == NULL)
+        return FM_ERR_NOMEM;
+    rows = (struct carver){.at = f->block};
+    host = (struct carver){.at = f->host_block};
+    carve_rows(&rows, f, f->model, &f->options);
+    carve_host(&host, f, f->model, &f->options);
+    return 0;
+}
+
+uint64_t forward_max_ffn_rows(const struct model *model, uint64_t max_rows)
+{
+    return 2 * max_rows + model->shape.n_experts_per_token;
+}
+
+void forward_backend_options(const struct model *model, const struct forward_options *options,
+                             struct backend_options *backend)
+{
+    struct arch_sizes sizes;
+    arch_of(model)->sizes(model->arch, &sizes);
+    backend->max_cols = sizes.max_cols;
+    backend->max_rows = options->max_rows > HEAD_ROWS ? options->max_rows : HEAD_ROWS;
+    backend->max_ffn_rows = forward_max_ffn_rows(model, options->max_rows);
+    backend->max_intermediate = sizes.max_intermediate;
+    backend->n_heads = sizes.n_heads;
+    backend->head_dim = sizes.head_dim;
+    backend->key_dim = sizes.key_dim;
+    backend->n_context = options->n_context;
+}
+
+int forward_open(const struct model *model, struct backend *be, struct expert_cache *cache,
+                 const struct forward_options *options, struct forward **out,
+                 struct fm_error *err)
+{
+    *out = NULL;
+    struct forward *f = mem_new(1, sizeof *f, "the forward pass", err);
+    if (f == NULL)
+        return FM_ERR_NOMEM;
+    *f = (struct forward){.arch = arch_of(model), .model = model, .be = be, .cache = cache,
+                          .options = *options};
+    if (make_blocks(f, err) != 0) {
+        forward_close(f);
+        return FM_ERR_NOMEM;
+    }
+    const uint32_t k = model->shape.n_experts_per_token;
+    memset(f->lookahead_memory, 0, lookahead_bytes(model->n_expert_layers, k));
+    lookahead_init(&f->lookahead, options->replace_ids != NULL ? LOOKAHEAD_OFF : options->lookahead,
+                   cache, model->n_expert_layers, k, f->lookahead_memory);
+    f->step.arch = model->arch;
+    f->step.model = model;
+    f->step.be = be;
+    f->step.kv_format = options->kv_format;
+    struct sequence_blocks blocks;
+    sequence_blocks(model, options->kv_format, options->n_context, &blocks);
+    f->step.kv_block_positions = blocks.n_positions;
+    f->step.kv_block_bytes = blocks.bytes;
+    f->step.cache_bias = options->cache_bias;
+    *out = f;
+    return 0;
+}
+
+void forward_close(struct forward *forward)
+{
+    if (forward == NULL)
+        return;
+    memory_free(forward->be->memory, forward->block);
+    mem_free(forward->host_block);
+    mem_free(forward);
+}
+
+/* ---- where the time goes -------------------------------------------------------------------- */
+
+static void begin_times(struct forward *f)
+{
+    struct expert_cache_stats cache = {0};
+    if (!f->is_timed)
+        return;
+    if (f->cache != NULL)
+        expert_cache_stats(f->cache, &cache);
+    /* Counted from here on: end_times adds what they are then. */
+    f->times = (struct batch_times){.n_hits = 0 - cache.n_hits, .n_misses = 0 - cache.n_misses,
+                                    .bytes_read = 0 - cache.bytes_read};
+    (void)forward_lap(f);
+}
+
+static void end_times(struct forward *f, uint32_t layer)
+{
+    struct pass *pass = f->pass;
+    struct expert_cache_stats cache = {0};
+    if (!f->is_timed)
+        return;
+    if (f->cache != NULL)
+        expert_cache_stats(f->cache, &cache);
+    f->times.n_hits += cache.n_hits;
+    f->times.n_misses += cache.n_misses;
+    f->times.bytes_read += cache.bytes_read;
+    if (f->times.n_misses == 0)
+        f->times.read_ns = 0;
+    pass->batch->hooks.times(pass->batch->hooks.ctx, layer, &f->times);
+}
+
+/* ---- values that are not finite ------------------------------------------------------------- */
+
+/* What gives the values of a row, beside the layers. */
+#define FROM_EMBEDDING (-1)
+#define FROM_HEAD (-2)
+
+/* Gives up a segment, one of whose rows has a value that is not finite. */
+static void fail_row(const struct forward *f, uint32_t segment, uint32_t row, int layer, float *x,
+                     size_t n)
+{
+    struct pass *pass = f->pass;
+    struct batch_fault fault = {.layer = layer < 0 ? -1 : layer, .expert = -1};
+    char where[32];
+    bool has_nan = false;
+    const float *values = memory_open(f->be->memory, x, n * sizeof *x);
+    for (size_t i = 0; i < n; i++)
+        has_nan |= values[i] != values[i];
+    memory_close(f->be->memory, x, n * sizeof *x);
+    (void)snprintf(where, sizeof where, "layer %d", layer);
+    (void)err_set(&fault.err, FM_ERR_FORMAT,
+                  "%s gives %s that are %s at position %u: its weights are damaged%s",
+                  layer == FROM_EMBEDDING ? "the embedding"
+                                          : layer == FROM_HEAD ? "the output head" : where,
+                  layer == FROM_HEAD ? "logits" : "values",
+                  has_nan ? "not numbers (NaN)" : "infinite",
+                  pass->batch->segments[segment].sequence->position + row,
+                  layer < 0 || f->options.kv_format == &kv_f32
+                      ? "" : ", or keys or values exceed the range of f16; try --kv f32");
+    pass->batch->hooks.fault(pass->batch->hooks.ctx, segment, &fault);
+}
+
+/* The first row of a segment with a value that is not finite ends it here, where the layer is
+ * known: later rows and layers only show the consequences. One pass over the rows of a layer costs
+ * less than a thousandth of computing them. A damaged expert is blamed before its layer is. */
+static void check_rows(struct forward *f, int layer)
+{
+    struct pass *pass = f->pass;
+    const size_t hidden = f->model->shape.hidden;
+    for (uint32_t s = 0; s < pass->n_segments; s++) {
+        float *x = f->step.x + pass->segments[s].first_row * hidden;
+        const size_t n = pass->segments[s].n_rows;
+        const size_t row = f->be->ops->find_not_finite(f->be, x, n, hidden);
+        if (row == n)
+            continue;
+        forward_verify_experts(f);
+        if (!pass_is_given_up(pass, s))
+            fail_row(f, pass->in_batch[s], (uint32_t)row, layer, x + row * hidden, hidden);
+    }
+}
+
+/* ---- the pass -------------------------------------------------------------------------------- */
+
+/* What families see of the rows that are still computed. */
+static void follow_pass(struct forward *f)
+{
+    f->step.n_rows = f->pass->n_rows;
+    f->step.n_segments = f->pass->n_segments;
+}
+
+static void drop_given_up(struct forward *f)
+{
+    if (!pass_any_given_up(f->pass))
+        return;
+    forward_verify_experts(f); /* rows are about to change their places */
+    const bool has_left = pass_drop_given_up(f->pass, f->be->memory, f->step.x,
+                                             f->model->shape.hidden * sizeof(float));
+    follow_pass(f);
+    if (has_left && f->pass->n_segments > 0)
+        f->arch->place(&f->step);
+}
+
+static void point_at_mark(struct backend_segment *segment, const struct sequence *sequence,
+                          const struct sequence_part *part)
+{
+    if (sequence->next_position == 0)
+        return;
+    segment->mark_rows = sequence->next_position - sequence->position;
+    segment->mark_conv = sequence_next_state(sequence, part, segment->conv);
+    segment->mark_delta = sequence_next_state(sequence, part, segment->delta);
+}
+
+static void point_at_layer(struct forward *f, uint32_t layer)
+{
+    struct pass *pass = f->pass;
+    for (uint32_t s = 0; s < pass->n_segments; s++) {
+        const struct sequence *sequence = pass_segment(pass, s)->sequence;
+        const struct sequence_part *part = &sequence->parts[f->options.stage];
+        const struct sequence_layer *l = &part->layers[layer - part->first_layer];
+        pass->segments[s].keys = l->keys;
+        pass->segments[s].values = l->values;
+        pass->segments[s].conv = l->conv;
+        pass->segments[s].delta = l->delta;
+        point_at_mark(&pass->segments[s], sequence, part);
+    }
+}
+
+static bool wants_hidden(const struct forward *f)
+{
+    struct pass *pass = f->pass;
+    uint32_t s = 0;
+    while (s < pass->n_segments && !pass_segment(pass, s)->wants_hidden)
+        s++;
+    return s < pass->n_segments;
+}
+
+static void show_hidden(const struct forward *f, uint32_t layer)
+{
+    struct pass *pass = f->pass;
+    const size_t hidden = f->model->shape.hidden;
+    for (uint32_t s = 0; s < pass->n_segments; s++) {
+        const struct backend_segment *segment = &pass->segments[s];
+        float *x = f->step.x + segment->first_row * hidden;
+        const uint64_t bytes = segment->n_rows * hidden * sizeof *x;
+        if (!pass_segment(pass, s)->wants_hidden)
+            continue;
+        const float *rows = memory_open(f->be->memory, x, bytes);
+        for (uint32_t i = 0; i < segment->n_rows; i++)
+            pass->batch->hooks.hidden(pass->batch->hooks.ctx, pass->in_batch[s], i, layer,
+                                      rows + i * hidden);
+        memory_close(f->be->memory, x, bytes);
+    }
+}
+
+/* Computes the head for the rows that want it, a few at a time. */
+struct head_row {
+    uint32_t segment, row;
+};
+
+static void flush_head(struct forward *f, const struct head_row *rows, uint32_t n)
+{
+    struct pass *pass = f->pass;
+    const struct memory *memory = f->be->memory;
+    const size_t hidden = f->model->shape.hidden, vocabulary = f->model->shape.vocabulary;
+    float *normed = f->head_in + HEAD_ROWS * hidden;
+    f->arch->final_norm(&f->step, f->head_in, n, normed);
+    f->arch->head(&f->step, normed, n, f->logits);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct batch_segment *s = &pass->batch->segments[rows[i].segment];
+        if (s->wants_hidden) {
+            const float *x = memory_open(memory, normed + i * hidden, hidden * sizeof(float));
+            pass->batch->hooks.hidden(pass->batch->hooks.ctx, rows[i].segment, rows[i].row,
+                                      f->model->shape.n_layers, x);
+            memory_close(memory, normed + i * hidden, hidden * sizeof(float));
+        }
+        float *at = f->logits + i * vocabulary;
+        const float *logits = memory_open(memory, at, vocabulary * sizeof(float));
+        const bool is_finite = fmath_all_finite(logits, vocabulary);
+        if (is_finite)
+            pass->batch->hooks.logits(pass->batch->hooks.ctx, rows[i].segment, rows[i].row,
+                                      logits);
+        memory_close(memory, at, vocabulary * sizeof(float));
+        if (!is_finite)
+            fail_row(f, rows[i].segment, rows[i].row, FROM_HEAD, at, vocabulary);
+    }
+}
+
+static bool wants_logits(const struct batch_segment *s, uint32_t row)
+{
+    return s->wants_all_logits || (s->wants_last_logits && row + 1 == s->n_tokens);
+}
+
+static void run_head(struct forward *f)
+{
+    struct pass *pass = f->pass;
+    const size_t hidden = f->model->shape.hidden;
+    struct head_row rows[HEAD_ROWS];
+    uint32_t n = 0;
+    for (uint32_t s = 0; s < pass->n_segments; s++)
+        for (uint32_t i = 0; i < pass->segments[s].n_rows; i++) {
+            if (!wants_logits(pass_segment(pass, s), i))
+                continue;
+            memory_copy(f->be->memory, f->head_in + n * hidden,
+                        f->step.x + (pass->segments[s].first_row + i) * hidden,
+                        hidden * sizeof(float));
+            rows[n++] = (struct head_row){pass->in_batch[s], i};
+            if (n == HEAD_ROWS) {
+                flush_head(f, rows, n);
+                n = 0;
+            }
+        }
+    if (n > 0)
+        flush_head(f, rows, n);
+}
+
+static void run_layer(struct forward *f, uint32_t layer)
+{
+    show_hidden(f, layer);
+    point_at_layer(f, layer);
+    begin_times(f);
+    f->arch->mix(&f->step, layer);
+    f->times.mix_ns = forward_lap(f);
+    forward_verify_experts(f); /* those of the layer before */
+    f->times.wait_ns = forward_lap(f);
+    drop_given_up(f);
+    if (f->pass->n_segments == 0)
+        return;
+    if (f->arch->expert_layer(f->model->arch, layer) == ARCH_NO_EXPERTS) {
+        f->arch->dense(&f->step, layer);
+        f->times.compute_ns = forward_lap(f);
+    } else {
+        forward_run_experts(f, layer);
+    }
+    if (layer + 1 == f->model->end_layer) {
+        forward_verify_experts(f); /* before the rows leave the stage */
+        f->times.wait_ns += forward_lap(f);
+    }
+    check_rows(f, (int)layer);
+    end_times(f, layer);
+}
+
+static void run_layers(struct forward *f)
+{
+    struct pass *pass = f->pass;
+    for (uint32_t layer = f->model->first_layer; layer < f->model->end_layer; layer++) {
+        pass->batch->hooks.before_layer(pass->batch->hooks.ctx, layer);
+        if (wants_hidden(f))
+            forward_verify_experts(f);
+        drop_given_up(f);
+        if (pass->n_segments == 0)
+            return;
+        run_layer(f, layer);
+    }
+}
+
+/* All layers for one token that is decoded alone, which looks ahead or not. */
+static void run_token(struct forward *f)
+{
+    struct expert_cache_stats before, after;
+    expert_cache_stats(f->cache, &before);
+    const uint64_t begin_ns = plat_now_ns();
+    lookahead_begin_token(&f->lookahead);
+    run_layers(f);
+    expert_cache_stats(f->cache, &after);
+    lookahead_end_token(&f->lookahead, plat_now_ns() - begin_ns, after.n_misses - before.n_misses);
+    f->lookahead.is_on = false;
+}
+
+/* The rows of the pass become this stage's: embedded, or as the stage before has left them. */
+static void take_rows(struct forward *f)
+{
+    struct pass *pass = f->pass;
+    const uint64_t bytes = pass->n_rows * (uint64_t)f->model->shape.hidden * sizeof(float);
+    f->step.tokens = pass->tokens;
+    f->step.positions = pass->positions;
+    f->step.segments = pass->segments;
+    /* A prompt reads nearly every expert whatever its tokens prefer. */
+    f->step.resident = pass->is_decode && f->options.cache_bias > 0 ? f->resident : NULL;
+    follow_pass(f);
+    if (f->model->first_layer == 0) {
+        f->arch->embed(&f->step);
+        f->arch->place(&f->step);
+        check_rows(f, FROM_EMBEDDING);
+        return;
+    }
+    memcpy(memory_open(f->be->memory, f->step.x, bytes), pass->rows, bytes);
+    memory_close(f->be->memory, f->step.x, bytes);
+    f->arch->place(&f->step);
+}
+
+/* Where the rows of the pass go next: into the head, or to the stage behind. */
+static void give_rows(struct forward *f)
+{
+    const uint64_t bytes = f->pass->n_rows * (uint64_t)f->model->shape.hidden * sizeof(float);
+    if (!model_has_head(f->model)) {
+        memory_fetch(f->be->memory, f->pass->rows, f->step.x, bytes);
+        return;
+    }
+    begin_times(f);
+    run_head(f);
+    f->times.compute_ns = forward_lap(f);
+    end_times(f, f->model->shape.n_layers);
+}
+
+void forward_run(struct forward *f, struct pass *pass)
+{
+    f->pass = pass;
+    f->is_timed = pass->batch->hooks.times != NULL;
+    take_rows(f);
+    if (f->step.n_rows == 1 && f->cache != NULL)
+        run_token(f);
+    else
+        run_layers(f);
+    drop_given_up(f);
+    if (pass->n_segments > 0)
+        give_rows(f);
+}
+
+bool forward_recall(const struct forward *f, uint32_t expert_layer, struct lookahead_layer *layer)
+{
+    if (expert_layer >= f->lookahead.n_layers)
+        return false;
+    *layer = f->lookahead.layers[expert_layer];
+    return true;
+}

@@ -1,0 +1,56 @@
+/* The forward pass of one stage: the order of work for rows on their way through its layers,
+ * written once for all architectures. Prefill, decode of one and decode of many are the same code,
+ * and no row's result depends on the rest of the batch. The stage with the first layer embeds the
+ * tokens, the one with the last layer computes the head; between stages rows travel through the
+ * host.
+ *
+ * A forward owns its scratch and borrows model, backend and cache. One thread at a time. */
+#ifndef FLASHMOE_ENGINE_FORWARD_H
+#define FLASHMOE_ENGINE_FORWARD_H
+
+#include "cache/lookahead.h"
+#include "engine/pass.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct forward;
+
+/* Experts in the place of those that the router chose for a token: ids [k], ascending, of a layer
+ * counted among all layers with experts. */
+typedef void replace_ids_fn(void *ctx, uint32_t position, uint32_t expert_layer, uint32_t *ids);
+
+struct forward_options {
+    uint32_t stage;    /* its part of every sequence */
+    uint32_t max_rows; /* tokens in a batch */
+    uint32_t n_context;
+    const struct kv_format *kv_format;
+    enum lookahead_mode lookahead; /* off where ids are replaced */
+    float cache_bias; /* above 0: approximate routing, of tokens that are decoded (prefer.h) */
+    replace_ids_fn *replace_ids; /* NULL: the routers choose */
+    void *replace_ctx;
+};
+
+/* Memory a forward will take. */
+uint64_t forward_bytes(const struct model *model, const struct forward_options *options);
+/* Fills in what the backend must be prepared for: everything but threads and level. */
+void forward_backend_options(const struct model *model, const struct forward_options *options,
+                             struct backend_options *backend);
+
+/* `cache` may be NULL for a model without routed experts. */
+int forward_open(const struct model *model, struct backend *be, struct expert_cache *cache,
+                 const struct forward_options *options, struct forward **out,
+                 struct fm_error *err);
+void forward_close(struct forward *forward); /* accepts NULL */
+
+/* What looking ahead has foreseen in an expert layer so far; false when there is no such layer. */
+bool forward_recall(const struct forward *f, uint32_t expert_layer, struct lookahead_layer *layer);
+
+/* Takes the rows of the pass through the layers. Segments that are given up leave the pass. */
+void forward_run(struct forward *forward, struct pass *pass);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

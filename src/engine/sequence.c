@@ -1,0 +1,345 @@
+#include "engine/sequence.h"
+
+#include <assert.h>
+
+#include "base/mem.h"
+
+void sequence_sizes(const struct model *model, const struct kv_format *kv_format,
+                    struct sequence_sizes *sizes)
+{
+    const struct arch *arch = arch_of(model);
+    *sizes = (struct sequence_sizes){0};
+    for (uint32_t i = model->first_layer; i < model->end_layer; i++) {
+        struct layer_state s;
+        arch->state(model->arch, i, &s);
+        sizes->kv_position_bytes += 2 * s.n_kv_heads * kv_row_bytes(kv_format, s.head_dim);
+        sizes->recurrent_bytes +=
+            mem_round_up((s.conv_floats + s.delta_floats) * sizeof(float), MEM_CACHE_LINE);
+    }
+}
+
+int sequence_check(const struct model *model, const struct kv_format *kv_format,
+                   struct fm_error *err)
+{
+    for (uint32_t i = model->first_layer; i < model->end_layer; i++) {
+        struct layer_state s;
+        arch_of(model)->state(model->arch, i, &s);
+        if (s.n_kv_heads > 0 && !kv_fits(kv_format, s.head_dim))
+            return err_set(err, FM_ERR_ARG,
+                           "keys and values cannot be kept as '%s': layer %u has heads of %u "
+                           "dimensions, and only multiples of %d are rotated; use f16",
+                           kv_format->name, i, s.head_dim, KV_GROUP);
+    }
+    return 0;
+}
+
+/* Positions of a block: the attention kernels walk as many at a time. */
+#define BLOCK_POSITIONS 256
+
+void sequence_blocks(const struct model *model, const struct kv_format *kv_format,
+                     uint32_t n_context, struct sequence_blocks *blocks)
+{
+    struct sequence_sizes sizes;
+    sequence_sizes(model, kv_format, &sizes);
+    blocks->n_positions = n_context < BLOCK_POSITIONS ? n_context : BLOCK_POSITIONS;
+    blocks->bytes = blocks->n_positions * sizes.kv_position_bytes;
+}
+
+uint64_t sequence_kv_bytes(const struct sequence_blocks *blocks, uint32_t n_positions)
+{
+    const uint64_t n = (n_positions + (uint64_t)blocks->n_positions - 1) / blocks->n_positions;
+    uint64_t bytes;
+    return mem_mul(n > 0 ? n : 1, blocks->bytes, &bytes) ? mem_range_bytes(blocks->bytes, bytes)
+                                                         : UINT64_MAX;
+}
+
+static int allocate(struct sequence_part *part, uint32_t n_context, uint32_t n_marks,
+                    struct fm_error *err)
+{
+    const uint64_t all = sequence_kv_bytes(&part->blocks, n_context);
+    uint64_t bytes;
+    if (all == UINT64_MAX || !mem_mul(part->recurrent_bytes, 1 + (uint64_t)n_marks, &bytes))
+        return err_set(err, FM_ERR_NOMEM, "size overflow: a context of %u positions", n_context);
+    part->block = memory_make(part->memory, bytes, "the recurrent state", err);
+    if (part->block == NULL)
+        return FM_ERR_NOMEM;
+    return part->memory->ops->range_open(part->memory, &part->kv, part->blocks.bytes, all,
+                                         "the KV cache", err);
+}
+
+/* Gives each layer its place in the part's memory. */
+static void lay_out(struct sequence_part *part, const struct model *model,
+                    const struct kv_format *kv_format)
+{
+    char *recurrent = part->block, *kv = part->kv.at;
+    for (uint32_t i = model->first_layer; i < model->end_layer; i++) {
+        struct layer_state s;
+        arch_of(model)->state(model->arch, i, &s);
+        struct sequence_layer *l = &part->layers[i - model->first_layer];
+        l->conv = (float *)(void *)recurrent;
+        l->delta = l->conv + s.conv_floats;
+        recurrent += mem_round_up((s.conv_floats + s.delta_floats) * sizeof(float),
+                                  MEM_CACHE_LINE);
+        if (s.n_kv_heads == 0)
+            continue;
+        const uint64_t half = (uint64_t)s.n_kv_heads * kv_row_bytes(kv_format, s.head_dim) *
+                              part->blocks.n_positions;
+        l->keys = kv;
+        l->values = kv + half;
+        kv += 2 * half;
+    }
+}
+
+static int part_init(struct sequence_part *part, const struct sequence_place *place,
+                     const struct kv_format *kv_format, uint32_t n_context, uint32_t n_marks,
+                     struct fm_error *err)
+{
+    const struct model *model = place->model;
+    struct sequence_sizes sizes;
+    sequence_sizes(model, kv_format, &sizes);
+    sequence_blocks(model, kv_format, n_context, &part->blocks);
+    part->memory = place->memory;
+    part->recurrent_bytes = sizes.recurrent_bytes;
+    part->first_layer = model->first_layer;
+    part->layers = mem_new(model->end_layer - model->first_layer, sizeof *part->layers,
+                           "a sequence", err);
+    int rc = part->layers == NULL ? FM_ERR_NOMEM : allocate(part, n_context, n_marks, err);
+    if (rc == 0)
+        lay_out(part, model, kv_format);
+    return rc;
+}
+
+int sequence_new(const struct sequence_place *places, uint32_t n_places,
+                 const struct kv_format *kv_format, uint32_t n_context, uint32_t n_marks,
+                 struct sequence **out, struct fm_error *err)
+{
+    *out = NULL;
+    struct sequence *seq =
+        mem_new(1, sizeof *seq + n_places * sizeof seq->parts[0], "a sequence", err);
+    if (seq == NULL)
+        return FM_ERR_NOMEM;
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < n_places; i++) {
+        seq->n_parts++;
+        rc = part_init(&seq->parts[i], &places[i], kv_format, n_context, n_marks, err);
+        seq->is_recurrent |= seq->parts[i].recurrent_bytes > 0;
+    }
+    if (rc == 0)
+        rc = sequence_reach(seq, 0, err);
+    if (rc != 0) {
+        sequence_free(seq);
+        return FM_ERR_NOMEM;
+    }
+    seq->n_marks = seq->is_recurrent ? n_marks : 0;
+    sequence_reset(seq);
+    *out = seq;
+    return 0;
+}
+
+void sequence_free(struct sequence *sequence)
+{
+    if (sequence == NULL)
+        return;
+    for (uint32_t i = 0; i < sequence->n_parts; i++) {
+        struct sequence_part *part = &sequence->parts[i];
+        part->memory->ops->range_close(part->memory, &part->kv);
+        memory_free(part->memory, part->block);
+        mem_free(part->layers);
+    }
+    mem_free(sequence);
+}
+
+static int resize_part(struct sequence_part *part, uint64_t bytes, struct fm_error *err)
+{
+    return part->memory->ops->range_resize(part->memory, &part->kv, bytes, "keys and values", err);
+}
+
+int sequence_reach(struct sequence *s, uint32_t n_positions, struct fm_error *err)
+{
+    const uint32_t n = n_positions > s->position ? n_positions : s->position;
+    uint64_t had[SEQUENCE_PARTS];
+    assert(s->n_parts <= SEQUENCE_PARTS);
+    for (uint32_t i = 0; i < s->n_parts; i++) {
+        had[i] = s->parts[i].kv.used_bytes;
+        const int rc =
+            resize_part(&s->parts[i], sequence_kv_bytes(&s->parts[i].blocks, n), err);
+        if (rc == 0)
+            continue;
+        while (i-- > 0)
+            (void)resize_part(&s->parts[i], had[i], NULL); /* fewer bytes always fit */
+        return rc;
+    }
+    return 0;
+}
+
+bool sequence_holds(const struct sequence *s, uint32_t n_positions)
+{
+    uint32_t i = 0;
+    while (i < s->n_parts &&
+           sequence_kv_bytes(&s->parts[i].blocks, n_positions) <= s->parts[i].kv.used_bytes)
+        i++;
+    return i == s->n_parts;
+}
+
+void sequence_reset(struct sequence *sequence)
+{
+    sequence->position = 0;
+    sequence->is_torn = false;
+    sequence->next_position = 0;
+    for (uint32_t i = 0; i < sequence->n_parts; i++)
+        memory_clear(sequence->parts[i].memory, sequence->parts[i].block,
+                     sequence->parts[i].recurrent_bytes);
+    for (uint32_t i = 0; i < sequence->n_marks; i++)
+        sequence->marks[i] = 0;
+}
+
+/* ---- going back ------------------------------------------------------------------------------ */
+
+/* A changed last line is seldom longer, and this much is computed anew at most beside it. */
+#define MARK_TOKENS 64
+
+/* The mark with the highest position up to this one, or n_marks. */
+static uint32_t nearest_mark(const struct sequence *s, uint32_t position)
+{
+    uint32_t best = s->n_marks;
+    for (uint32_t i = 0; i < s->n_marks; i++)
+        if (s->marks[i] > 0 && s->marks[i] <= position &&
+            (best == s->n_marks || s->marks[i] > s->marks[best]))
+            best = i;
+    return best;
+}
+
+uint32_t sequence_nearest(const struct sequence *s, uint32_t position)
+{
+    if (position >= s->position && !s->is_torn)
+        return s->position;
+    if (!s->is_recurrent)
+        return position;
+    const uint32_t mark = nearest_mark(s, position);
+    return mark < s->n_marks ? s->marks[mark] : 0;
+}
+
+void sequence_rewind(struct sequence *s, uint32_t position)
+{
+    const uint32_t to = sequence_nearest(s, position);
+    if (to == s->position && !s->is_torn)
+        return;
+    if (to == 0) {
+        sequence_reset(s);
+        return;
+    }
+    const uint32_t mark = nearest_mark(s, to);
+    for (uint32_t i = 0; s->is_recurrent && i < s->n_parts; i++) {
+        const struct sequence_part *part = &s->parts[i];
+        memory_copy(part->memory, part->block, sequence_mark_state(part, mark),
+                    part->recurrent_bytes);
+    }
+    for (uint32_t i = 0; i < s->n_marks; i++)
+        if (s->marks[i] > to)
+            s->marks[i] = 0;
+    s->position = to;
+    s->is_torn = false;
+    s->next_position = 0;
+}
+
+static void copy_part(struct sequence *to, const struct sequence *from, uint32_t i,
+                      uint32_t position)
+{
+    const struct sequence_part *src = &from->parts[i], *dst = &to->parts[i];
+    const bool is_there = position == from->position && !from->is_torn;
+    assert(dst->memory == src->memory);
+    memory_copy(dst->memory, dst->kv.at, src->kv.at, sequence_kv_bytes(&src->blocks, position));
+    if (src->recurrent_bytes == 0)
+        return;
+    memory_copy(dst->memory, dst->block,
+                is_there ? (const char *)src->block
+                         : sequence_mark_state(src, nearest_mark(from, position)),
+                src->recurrent_bytes);
+    for (uint32_t m = 0; m < to->n_marks; m++)
+        if (to->marks[m] > 0)
+            memory_copy(dst->memory, sequence_mark_state(dst, m), sequence_mark_state(src, m),
+                        src->recurrent_bytes);
+}
+
+void sequence_copy(struct sequence *to, const struct sequence *from, uint32_t position)
+{
+    assert(to->position == 0 && to->n_parts == from->n_parts && sequence_holds(to, position));
+    for (uint32_t m = 0; m < from->n_marks && m < to->n_marks; m++)
+        to->marks[m] = from->marks[m] <= position ? from->marks[m] : 0;
+    for (uint32_t i = 0; i < to->n_parts; i++)
+        copy_part(to, from, i, position);
+    to->position = position;
+}
+
+/* The mark before this one and the one behind it, or where the sequence begins and `end`. */
+static void neighbours(const struct sequence *s, uint32_t position, uint32_t end, uint32_t *before,
+                       uint32_t *behind)
+{
+    *before = 0;
+    *behind = end;
+    for (uint32_t i = 0; i < s->n_marks; i++) {
+        const uint32_t p = s->marks[i];
+        if (p > *before && p < position)
+            *before = p;
+        if (p > position && p < *behind)
+            *behind = p;
+    }
+}
+
+/* A mark to overwrite for one at `position`: itself, a free one, or the one that is missed least:
+ * whose neighbours are the closest together for how long ago it is. There is at least one. */
+static uint32_t take_mark(const struct sequence *s, uint32_t position)
+{
+    uint32_t worst = 0;
+    double least = 0;
+    for (uint32_t i = 0; i < s->n_marks; i++)
+        if (s->marks[i] == position)
+            return i;
+    for (uint32_t i = 0; i < s->n_marks; i++) {
+        if (s->marks[i] == 0)
+            return i;
+        uint32_t before, behind;
+        neighbours(s, s->marks[i], position, &before, &behind);
+        const double loss = (double)(behind - before) / (double)(position + 1 - before);
+        if (i == 0 || loss < least) {
+            worst = i;
+            least = loss;
+        }
+    }
+    return worst;
+}
+
+void sequence_mark(struct sequence *s)
+{
+    if (s->n_marks == 0 || s->position == 0)
+        return;
+    const uint32_t mark = take_mark(s, s->position);
+    for (uint32_t i = 0; i < s->n_parts; i++) {
+        const struct sequence_part *part = &s->parts[i];
+        memory_copy(part->memory, sequence_mark_state(part, mark), part->block,
+                    part->recurrent_bytes);
+    }
+    s->marks[mark] = s->position;
+}
+
+void sequence_expect(struct sequence *s, uint32_t n_tokens)
+{
+    const uint32_t last = s->position + n_tokens - 1;
+    const uint32_t at = last / MARK_TOKENS * MARK_TOKENS;
+    s->is_torn = s->is_recurrent;
+    s->next_position = 0;
+    if (s->n_marks == 0 || n_tokens == 1 || at <= s->position)
+        return;
+    s->next_mark = take_mark(s, at);
+    s->marks[s->next_mark] = 0; /* until it is whole */
+    s->next_position = at;
+}
+
+void sequence_advance(struct sequence *s, uint32_t n_tokens)
+{
+    s->position += n_tokens;
+    s->is_torn = false;
+    if (s->next_position > 0)
+        s->marks[s->next_mark] = s->next_position;
+    s->next_position = 0;
+}

@@ -1,0 +1,130 @@
+#include "engine/stage.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "cache/heat_file.h"
+
+uint64_t stage_scratch_bytes(const struct model *model, const struct kv_format *kv_format,
+                             const struct budget *b, uint32_t max_rows)
+{
+    const bool is_cut = model->end_layer - model->first_layer < model->shape.n_layers;
+    const struct forward_options forward = {.max_rows = max_rows, .n_context = b->n_context,
+                                            .kv_format = kv_format};
+    const struct pass_options pass = {.max_rows = max_rows, .max_segments = b->n_sessions,
+                                      .hidden = is_cut ? model->shape.hidden : 0};
+    struct backend_options backend = {.n_threads = b->n_threads};
+    forward_backend_options(model, &forward, &backend);
+    return forward_bytes(model, &forward) + pass_bytes(&pass) +
+           backend_scratch_bytes(NULL, &backend);
+}
+
+/* ---- experts --------------------------------------------------------------------------------- */
+
+/* The memory is the system's until an expert is read into it, so that a cache can have room for
+ * what it may become; where the system counts it all the same, it cannot grow. */
+static int open_cache(struct stage *stage, enum heat_policy policy, struct fm_error *err)
+{
+    struct budget *b = &stage->budget;
+    int rc = expert_cache_open(stage->model, stage->store, stage->be->memory, b->n_most, policy,
+                               &stage->cache, err);
+    if (rc == FM_ERR_NOMEM && b->n_most > b->n_slots) {
+        log_info("cache", "%s; the cache cannot grow", err != NULL ? err->text : "out of memory");
+        budget_stop_growth(b, stage->model);
+        rc = expert_cache_open(stage->model, stage->store, stage->be->memory, b->n_most, policy,
+                               &stage->cache, err);
+    }
+    if (rc == 0 && b->n_slots < b->n_most) {
+        expert_cache_resize(stage->cache, b->n_slots);
+        expert_cache_settle(stage->cache);
+    }
+    return rc;
+}
+
+/* The heat of a stage has a file of its own: PATH, or PATH-FIRST-LAST where there are several. */
+static int load_heat(struct stage *stage, const char *path, struct fm_error *err)
+{
+    const struct model *model = stage->model;
+    char cut[32] = "";
+    if (model->end_layer - model->first_layer < model->shape.n_layers)
+        (void)snprintf(cut, sizeof cut, "-%u-%u", model->first_layer, model->end_layer - 1);
+    const size_t bytes = strlen(path) + strlen(cut) + 1;
+    stage->heat_path = mem_new(bytes, 1, "the path of the heat file", err);
+    if (stage->heat_path == NULL)
+        return FM_ERR_NOMEM;
+    (void)snprintf(stage->heat_path, bytes, "%s%s", path, cut);
+    if (heat_file_load(stage->heat_path, model, expert_cache_heat(stage->cache)))
+        expert_cache_warm(stage->cache);
+    return 0;
+}
+
+static int open_experts(struct stage *stage, const struct stage_options *options,
+                        struct fm_error *err)
+{
+    const struct streaming *s = options->streaming;
+    if (stage->model->n_expert_layers == 0)
+        return 0;
+    struct reader *reader;
+    int rc = streaming_open_reader(s, &reader, err);
+    if (rc != 0)
+        return rc;
+    stage->reader_name = reader->ops->name;
+    rc = expert_store_open(stage->model, reader, s->io, options->checks, &stage->store, err);
+    if (rc == 0) {
+        expert_store_interleave(stage->store);
+        rc = open_cache(stage, s->policy, err);
+    }
+    return rc != 0 || s->heat_path == NULL ? rc : load_heat(stage, s->heat_path, err);
+}
+
+static void close_experts(struct stage *stage)
+{
+    struct fm_error err;
+    if (stage->heat_path != NULL && stage->cache != NULL &&
+        heat_file_save(stage->heat_path, stage->model, expert_cache_heat(stage->cache), &err) != 0)
+        log_warn("cache", "the heat file is not kept (--no-heat: none is made): %s", err.text);
+    mem_free(stage->heat_path);
+    if (stage->cache != NULL)
+        expert_cache_stop_warming(stage->cache);
+    expert_store_close(stage->store); /* before the cache: its slots are what reads write to */
+    expert_cache_close(stage->cache);
+}
+
+/* ---- all of it ------------------------------------------------------------------------------- */
+
+int stage_open(struct stage *stage, const struct stage_options *options, struct fm_error *err)
+{
+    const struct budget *b = &stage->budget;
+    const struct forward_options forward = {.stage = stage->index,
+                                            .max_rows = b->max_rows,
+                                            .n_context = b->n_context,
+                                            .kv_format = options->kv_format,
+                                            .lookahead = options->streaming->lookahead,
+                                            .cache_bias = options->cache_bias,
+                                            .replace_ids = options->replace_ids,
+                                            .replace_ctx = options->replace_ctx};
+    struct backend_options backend = {.n_threads = b->n_threads, .cpu = options->cpu,
+                                      .pin_threads = options->pin_threads};
+    forward_backend_options(stage->model, &forward, &backend);
+    /* First of all: the stage's memory is made by it. */
+    int rc = backend_open(NULL, &backend, &stage->be, err);
+    if (rc == 0)
+        rc = model_load_dense(stage->model, stage->be->memory, options->checks, options->progress,
+                              options->progress_ctx, err);
+    if (rc == 0)
+        rc = open_experts(stage, options, err);
+    if (rc == 0)
+        rc = forward_open(stage->model, stage->be, stage->cache, &forward, &stage->forward, err);
+    return rc;
+}
+
+void stage_close(struct stage *stage)
+{
+    forward_close(stage->forward);
+    close_experts(stage);
+    model_close(stage->model);
+    backend_close(stage->be); /* after all that lies in its memory */
+    *stage = (struct stage){0};
+}

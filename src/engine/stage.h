@@ -1,0 +1,55 @@
+/* A stage: the layers [first, end) of a model on one backend, with their weights, the expert slots,
+ * the scratch and the budget of their own. Rows go in and come out (forward.h); what the layers
+ * keep of a sequence is a part of it (sequence.h). A model on one machine is one stage; every other
+ * cut gives the same bits. One thread at a time. */
+#ifndef FLASHMOE_ENGINE_STAGE_H
+#define FLASHMOE_ENGINE_STAGE_H
+
+#include "engine/budget.h"
+#include "engine/forward.h"
+#include "engine/streaming.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct stage {
+    uint32_t index;
+    struct model *model; /* its layers; the whole model's where there is one stage */
+    struct budget budget;
+    struct backend *be;
+    struct expert_store *store;
+    struct expert_cache *cache; /* NULL without routed experts */
+    const char *reader_name;    /* NULL likewise */
+    char *heat_path;            /* NULL: none */
+    struct forward *forward;
+};
+
+/* What all stages of a model have in common. */
+struct stage_options {
+    const struct streaming *streaming;
+    const struct kv_format *kv_format;
+    bool checks; /* verifies what is read */
+    float cache_bias;
+    replace_ids_fn *replace_ids;
+    void *replace_ctx;
+    const char *cpu; /* level of the kernels, or NULL */
+    bool pin_threads;
+    fm_progress_fn *progress; /* of the dense weights */
+    void *progress_ctx;
+};
+
+/* Opens all but the model, whose headers are read, as the budget says: backend, dense weights,
+ * store, cache, forward pass. After a failure stage_close is called as well. */
+int stage_open(struct stage *stage, const struct stage_options *options, struct fm_error *err);
+/* Saves the heat and closes everything but the model; accepts a zeroed one. */
+void stage_close(struct stage *stage);
+
+/* Memory that a batch of so many rows takes, beside the weights and the sequences. */
+uint64_t stage_scratch_bytes(const struct model *model, const struct kv_format *kv_format,
+                             const struct budget *b, uint32_t max_rows);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

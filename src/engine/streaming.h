@@ -1,0 +1,43 @@
+/* How experts travel: reader, store, cache, and the heat that is kept from run to run. */
+#ifndef FLASHMOE_ENGINE_STREAMING_H
+#define FLASHMOE_ENGINE_STREAMING_H
+
+#include "cache/lookahead.h"
+#include "flashmoe.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The choice that options, the model and the disk lead to; the same for all stages. */
+struct streaming {
+    enum store_io io;
+    bool wants_uring;
+    struct reader_options reader;
+    enum heat_policy policy;
+    enum lookahead_mode lookahead;
+    const char *heat_path; /* borrowed while the model opens */
+    bool is_auto;          /* io is what was measured, here or before (io_choice.c) */
+    const char *io_path;   /* where that is kept; borrowed likewise; NULL: nowhere */
+};
+
+/* Takes the options apart, or says what is wrong with one, before anything is opened. */
+int streaming_choose(struct streaming *s, const struct fm_model_options *options,
+                     struct fm_error *err);
+int streaming_open_reader(const struct streaming *s, struct reader **reader, struct fm_error *err);
+/* Once the model's headers are read: what io is where it was left open, as it was kept or as it is
+ * measured now where it may be. Never fails: what is not known is read past the page cache. */
+void io_choose(struct streaming *s, const struct model *model, bool may_measure);
+/* After that. */
+void streaming_fit(struct streaming *s, const struct model *model);
+/* Then: memory that reads take on their way. */
+uint64_t streaming_bytes(const struct streaming *s, const struct model *model);
+/* The options and the headers of a model whose disk is to be measured: one with routed experts. The
+ * model, NULL when it could not be opened, is the caller's also after a failure. */
+int streaming_open_model(const char *model_path, const struct fm_model_options *options,
+                         struct streaming *s, struct model **model, struct fm_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

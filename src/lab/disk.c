@@ -1,0 +1,80 @@
+/* fm_disk_measure: how fast experts of a model come from the disk right now. */
+#include <stdlib.h>
+
+#include "base/plat.h"
+#include "engine/streaming.h"
+#include "flashmoe_lab.h"
+#include "store/reader_measure.h"
+
+#define PASSES 7
+#define PASSES_QUICK 3
+#define PASS_BYTES (512ull << 20)
+/* More than processors' caches hold. */
+#define MEASURE_MEMORY_BYTES (1ull << 30)
+
+/* A quarter of what the model itself would take, so that the measurement stays far inside. */
+static uint64_t measure_memory(uint64_t budget)
+{
+    const uint64_t quarter = (budget > 0 ? budget : plat_memory_available()) / 4;
+    return quarter < MEASURE_MEMORY_BYTES ? quarter : MEASURE_MEMORY_BYTES;
+}
+
+static int compare(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Through the page cache, too, experts come from the disk: of a model that does not fit into memory
+ * few pages are there. */
+static int measure(const struct model *model, const struct streaming *s, bool quick,
+                   uint64_t memory_bytes, struct fm_disk_speeds *speeds, struct fm_error *err)
+{
+    struct expert_store *store;
+    struct reader *reader;
+    double figures[READER_PASSES_MAX];
+    int rc = streaming_open_reader(s, &reader, err);
+    if (rc != 0)
+        return rc;
+    const struct reader_measurement how = {
+        .n_experts_at_a_time = s->reader.depth,
+        .n_passes = quick ? PASSES_QUICK : PASSES,
+        .pass_bytes = quick ? PASS_BYTES / 2 : PASS_BYTES,
+        .memory_bytes = memory_bytes,
+    };
+    speeds->reader = reader->ops->name;
+    const enum store_io io = s->io == STORE_PAGES ? STORE_PAGES_DROPPED : s->io;
+    rc = expert_store_open(model, reader, io, false, &store, err);
+    if (rc != 0)
+        return rc;
+    speeds->io = expert_store_is_direct(store) ? "direct" : "page";
+    rc = reader_measure(model, store, &how, figures, err);
+    expert_store_close(store);
+    if (rc != 0)
+        return rc;
+    qsort(figures, how.n_passes, sizeof figures[0], compare);
+    speeds->read = (struct fm_speed){.median = figures[how.n_passes / 2], .least = figures[0],
+                                     .most = figures[how.n_passes - 1]};
+    return 0;
+}
+
+int fm_disk_measure(const char *model_path, const struct fm_model_options *options, bool quick,
+                    struct fm_disk_speeds *speeds, struct fm_error *err)
+{
+    struct streaming s;
+    struct model *model;
+    *speeds = (struct fm_disk_speeds){0};
+    int rc = streaming_open_model(model_path, options, &s, &model, err);
+    if (rc == 0) {
+        io_choose(&s, model, false);
+        streaming_fit(&s, model);
+        speeds->read_depth = s.reader.depth;
+        for (uint32_t i = 0; i < model->n_expert_layers; i++)
+            if (model->expert_layers[i].read_bytes > speeds->expert_bytes)
+                speeds->expert_bytes = model->expert_layers[i].read_bytes;
+        rc = measure(model, &s, quick,
+                     measure_memory(options != NULL ? options->memory_bytes : 0), speeds, err);
+    }
+    model_close(model);
+    return rc;
+}

@@ -1,0 +1,256 @@
+/* The tensors of a shape, by their Hugging Face names, and the formats they are stored in. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "flashmoe_lab.h"
+#include "lab/synth_internal.h"
+
+#define STD 0.02f
+
+struct builder {
+    struct synth_plan *plan;
+    const uint32_t *n;
+    char prefix[64];
+    struct synth_tensor nowhere;
+    struct fm_error *err;
+    int rc;
+};
+
+void synth_tensor_name(const struct synth_tensor *t, uint32_t expert, char name[SYNTH_NAME_BYTES])
+{
+    if (t->matrix == NULL)
+        (void)snprintf(name, SYNTH_NAME_BYTES, "%s", t->stem);
+    else
+        (void)snprintf(name, SYNTH_NAME_BYTES, "%.90s%u.%s.weight", t->stem, expert, t->matrix);
+}
+
+/* The next tensor, to be completed by the caller; one that nobody sees after a failure. */
+static struct synth_tensor *add(struct builder *b, enum synth_role role, const char *name)
+{
+    struct synth_plan *p = b->plan;
+    if (b->rc == 0)
+        b->rc = mem_grow((void **)&p->tensors, &p->cap_tensors, p->n_tensors + 1,
+                         sizeof *p->tensors, "the tensors", b->err);
+    if (b->rc != 0)
+        return &b->nowhere;
+    struct synth_tensor *t = &p->tensors[p->n_tensors++];
+    *t = (struct synth_tensor){.role = role, .std = STD};
+    (void)snprintf(t->stem, sizeof t->stem, "%s%s", b->prefix, name);
+    return t;
+}
+
+static struct synth_tensor *add_matrix(struct builder *b, enum synth_role role, uint64_t n_rows,
+                                       uint64_t n_cols, const char *name)
+{
+    struct synth_tensor *t = add(b, role, name);
+    t->n_dims = 2;
+    t->dims[0] = t->n_rows = n_rows;
+    t->dims[1] = t->n_cols = n_cols;
+    return t;
+}
+
+static void add_vector(struct builder *b, enum synth_values values, uint64_t n, const char *name)
+{
+    struct synth_tensor *t = add(b, SYNTH_VECTOR, name);
+    t->values = values;
+    t->n_dims = 1;
+    t->n_rows = 1;
+    t->dims[0] = t->n_cols = n;
+}
+
+static void add_norm(struct builder *b, uint64_t n, const char *name)
+{
+    add_vector(b, synth_is_hybrid(&b->plan->shape) ? SYNTH_CENTRED_ONE : SYNTH_ONE, n, name);
+}
+
+static void add_attention(struct builder *b)
+{
+    const uint32_t *n = b->n;
+    const uint64_t hidden = n[FM_SYNTH_HIDDEN], q = n[FM_SYNTH_HEADS] * n[FM_SYNTH_HEAD_DIM];
+    const uint64_t kv = n[FM_SYNTH_KV_HEADS] * n[FM_SYNTH_HEAD_DIM];
+    const bool has_gate = synth_is_hybrid(&b->plan->shape);
+    add_matrix(b, SYNTH_DENSE, has_gate ? 2 * q : q, hidden, "self_attn.q_proj.weight");
+    add_matrix(b, SYNTH_DENSE, kv, hidden, "self_attn.k_proj.weight");
+    add_matrix(b, SYNTH_DENSE, kv, hidden, "self_attn.v_proj.weight");
+    add_matrix(b, SYNTH_DENSE, hidden, q, "self_attn.o_proj.weight");
+    add_norm(b, n[FM_SYNTH_HEAD_DIM], "self_attn.q_norm.weight");
+    add_norm(b, n[FM_SYNTH_HEAD_DIM], "self_attn.k_norm.weight");
+}
+
+static void add_delta_net(struct builder *b)
+{
+    const uint32_t *n = b->n;
+    const uint64_t hidden = n[FM_SYNTH_HIDDEN], heads = n[FM_SYNTH_VALUE_HEADS];
+    const uint64_t values = heads * n[FM_SYNTH_VALUE_DIM];
+    const uint64_t channels = 2ull * n[FM_SYNTH_KEY_HEADS] * n[FM_SYNTH_KEY_DIM] + values;
+    if (b->plan->shape.family == SYNTH_NEXT && !b->plan->has_split_projections) {
+        add_matrix(b, SYNTH_DENSE, channels + values, hidden, "linear_attn.in_proj_qkvz.weight");
+    } else {
+        add_matrix(b, SYNTH_DENSE, channels, hidden, "linear_attn.in_proj_qkv.weight");
+        add_matrix(b, SYNTH_DENSE, values, hidden, "linear_attn.in_proj_z.weight");
+    }
+    if (b->plan->shape.family == SYNTH_NEXT) {
+        add_matrix(b, SYNTH_DENSE, 2 * heads, hidden, "linear_attn.in_proj_ba.weight");
+    } else {
+        add_matrix(b, SYNTH_DENSE, heads, hidden, "linear_attn.in_proj_b.weight");
+        add_matrix(b, SYNTH_DENSE, heads, hidden, "linear_attn.in_proj_a.weight");
+    }
+    struct synth_tensor *conv = add(b, SYNTH_VECTOR, "linear_attn.conv1d.weight");
+    conv->std = 0.3f;
+    conv->n_dims = 3;
+    conv->dims[0] = conv->n_rows = channels;
+    conv->dims[1] = 1;
+    conv->dims[2] = conv->n_cols = n[FM_SYNTH_CONV];
+    add_vector(b, SYNTH_DECAY, heads, "linear_attn.A_log");
+    add_vector(b, SYNTH_STEP, heads, "linear_attn.dt_bias");
+    add_vector(b, SYNTH_ONE, n[FM_SYNTH_VALUE_DIM], "linear_attn.norm.weight");
+    add_matrix(b, SYNTH_DENSE, hidden, values, "linear_attn.out_proj.weight");
+}
+
+static void add_experts(struct builder *b, uint32_t layer)
+{
+    static const char *const matrices[] = {"gate_proj", "up_proj", "down_proj"};
+    const uint64_t hidden = b->n[FM_SYNTH_HIDDEN], width = b->n[FM_SYNTH_EXPERT_WIDTH];
+    for (unsigned m = 0; m < EXPERT_MATRICES; m++) {
+        const bool is_down = m == EXPERT_DOWN;
+        struct synth_tensor *t = add_matrix(b, SYNTH_EXPERT, is_down ? hidden : width,
+                                            is_down ? width : hidden, "mlp.experts.");
+        t->matrix = matrices[m];
+        t->layer = layer;
+        t->n_experts = b->n[FM_SYNTH_EXPERTS];
+    }
+}
+
+static void add_layer(struct builder *b, uint32_t layer)
+{
+    const uint64_t hidden = b->n[FM_SYNTH_HIDDEN], shared = b->n[FM_SYNTH_SHARED_WIDTH];
+    (void)snprintf(b->prefix, sizeof b->prefix, "model.layers.%u.", layer);
+    add_norm(b, hidden, "input_layernorm.weight");
+    if (synth_is_recurrent(&b->plan->shape, layer))
+        add_delta_net(b);
+    else
+        add_attention(b);
+    add_norm(b, hidden, "post_attention_layernorm.weight");
+    add_matrix(b, SYNTH_GATE, b->n[FM_SYNTH_EXPERTS], hidden, "mlp.gate.weight");
+    add_experts(b, layer);
+    if (shared > 0) {
+        add_matrix(b, SYNTH_DENSE, shared, hidden, "mlp.shared_expert.gate_proj.weight");
+        add_matrix(b, SYNTH_DENSE, shared, hidden, "mlp.shared_expert.up_proj.weight");
+        add_matrix(b, SYNTH_DENSE, hidden, shared, "mlp.shared_expert.down_proj.weight");
+        add_matrix(b, SYNTH_GATE, 1, hidden, "mlp.shared_expert_gate.weight");
+    }
+}
+
+int synth_plan_tensors(struct synth_plan *plan, struct fm_error *err)
+{
+    struct builder b = {.plan = plan, .n = plan->shape.n, .prefix = "model.", .err = err};
+    const uint64_t vocab = b.n[FM_SYNTH_VOCAB], hidden = b.n[FM_SYNTH_HIDDEN];
+    /* Larger than what the layers add, so that a token's identity survives them. */
+    add_matrix(&b, SYNTH_EMBED, vocab, hidden, "embed_tokens.weight")->std = 1;
+    for (uint32_t i = 0; i < b.n[FM_SYNTH_LAYERS]; i++)
+        add_layer(&b, i);
+    (void)snprintf(b.prefix, sizeof b.prefix, "model.");
+    add_norm(&b, hidden, "norm.weight");
+    b.prefix[0] = '\0';
+    add_matrix(&b, SYNTH_HEAD, vocab, hidden, "lm_head.weight");
+    return b.rc;
+}
+
+/* ---- formats --------------------------------------------------------------------------------- */
+
+/* Formats to choose from where none is given: the first that fits the columns. */
+static const char *const wanted[3][SYNTH_VECTOR + 1][4] = {
+    [FM_SYNTH_PACKED] = {
+        [SYNTH_EXPERT] = {"affine4-g64", "affine4-g32", "bf16"},
+        [SYNTH_DENSE] = {"affine4-g64", "affine4-g32", "bf16"},
+        [SYNTH_EMBED] = {"affine4-g64", "affine4-g32", "bf16"},
+        [SYNTH_HEAD] = {"affine4-g64", "affine4-g32", "bf16"},
+        [SYNTH_GATE] = {"affine8-g64", "affine8-g32", "bf16"},
+        [SYNTH_VECTOR] = {"bf16"}},
+    [FM_SYNTH_SAFETENSORS] = {
+        [SYNTH_EXPERT] = {"bf16"}, [SYNTH_DENSE] = {"bf16"}, [SYNTH_EMBED] = {"bf16"},
+        [SYNTH_HEAD] = {"bf16"}, [SYNTH_GATE] = {"bf16"}, [SYNTH_VECTOR] = {"bf16"}},
+    [FM_SYNTH_GGUF] = {
+        [SYNTH_EXPERT] = {"q4_k", "q4_0", "f16"},
+        [SYNTH_DENSE] = {"q4_k", "q4_0", "f16"},
+        [SYNTH_EMBED] = {"q4_k", "q4_0", "f16"},
+        [SYNTH_HEAD] = {"q6_k", "q8_0", "f16"},
+        [SYNTH_GATE] = {"f32"},
+        [SYNTH_VECTOR] = {"f32"}},
+};
+
+static int format_given(const char *name, int form, const struct quant **quant,
+                        struct fm_error *err)
+{
+    *quant = quant_find(name);
+    if (*quant == NULL || !synth_can_fill(*quant))
+        return err_set(err, FM_ERR_ARG, "'%s' is no format that random weights are made in", name);
+    const bool is_affine = (*quant)->kind == QUANT_AFFINE, is_block = (*quant)->kind == QUANT_BLOCK;
+    if ((form == FM_SYNTH_GGUF && is_affine) || (form == FM_SYNTH_SAFETENSORS && is_block))
+        return err_set(err, FM_ERR_ARG, "a %s has no %s; it has %s",
+                       is_affine ? "GGUF file" : "Hugging Face directory", name,
+                       is_affine ? "f32, f16, bf16, q8_0, q4_k and the like"
+                                 : "f32, f16, bf16, and affine4-g64 and the like as in MLX");
+    return 0;
+}
+
+/* A gate follows the dense weights, at eight bits where those are affine, as mlx-lm has it. */
+static const struct quant *gate_format(const struct quant *dense, uint64_t n_cols)
+{
+    if (dense->kind == QUANT_FLOAT)
+        return dense;
+    if (dense->kind == QUANT_BLOCK)
+        return &quant_f32;
+    const struct quant *eight = quant_find(dense->scale == &quant_f16 ? "affine8-g64-f16"
+                                                                      : "affine8-g64");
+    return n_cols % 64 == 0 ? eight : dense;
+}
+
+static const struct quant *default_format(int form, const struct synth_tensor *t)
+{
+    for (const char *const *name = wanted[form][t->role]; *name != NULL; name++) {
+        const struct quant *quant = quant_find(*name);
+        if (t->n_cols % quant->block == 0)
+            return quant;
+    }
+    return &quant_f16;
+}
+
+static int choose_format(struct synth_tensor *t, int form, const struct quant *const given[],
+                         struct fm_error *err)
+{
+    t->quant = default_format(form, t);
+    if (t->role < SYNTH_GATE && given[t->role] != NULL)
+        t->quant = given[t->role];
+    else if (t->role == SYNTH_GATE && given[SYNTH_DENSE] != NULL && form != FM_SYNTH_GGUF)
+        t->quant = gate_format(given[SYNTH_DENSE], t->n_cols);
+    else if (t->role == SYNTH_VECTOR && given[SYNTH_DENSE] != NULL && form != FM_SYNTH_GGUF &&
+             given[SYNTH_DENSE]->kind == QUANT_FLOAT)
+        t->quant = given[SYNTH_DENSE];
+    if (t->n_cols % t->quant->block == 0)
+        return 0;
+    char name[SYNTH_NAME_BYTES];
+    synth_tensor_name(t, 0, name);
+    return err_set(err, FM_ERR_ARG, "'%s' has rows of %llu columns, which %s cannot hold: it takes "
+                   "multiples of %u", name, (unsigned long long)t->n_cols, t->quant->name,
+                   t->quant->block);
+}
+
+int synth_plan_formats(struct synth_plan *plan, const struct fm_synth_options *options,
+                       struct fm_error *err)
+{
+    const char *const names[SYNTH_GATE] = {
+        [SYNTH_EXPERT] = options->experts, [SYNTH_DENSE] = options->dense,
+        [SYNTH_EMBED] = options->embed, [SYNTH_HEAD] = options->head};
+    const struct quant *given[SYNTH_GATE] = {NULL};
+    int rc = 0;
+    for (unsigned i = 0; rc == 0 && i < SYNTH_GATE; i++)
+        if (names[i] != NULL)
+            rc = format_given(names[i], options->form, &given[i], err);
+        else if (i > SYNTH_DENSE) /* embedding and head are stored as the other dense weights */
+            given[i] = given[SYNTH_DENSE];
+    for (size_t i = 0; rc == 0 && i < plan->n_tensors; i++)
+        rc = choose_format(&plan->tensors[i], options->form, given, err);
+    return rc;
+}

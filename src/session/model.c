@@ -1,0 +1,457 @@
+/* fm_model: everything one open model needs, put together and taken apart. */
+#include <fenv.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/limits.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/plat.h"
+#include "flashmoe_lab.h"
+#include "session/session_internal.h"
+
+void fm_log_to(fm_log_fn *sink, void *ctx)
+{
+    log_set_sink(sink, ctx);
+}
+
+const char *fm_version(void)
+{
+    return FLASHMOE_VERSION;
+}
+
+void fm_free(void *p)
+{
+    mem_free(p);
+}
+
+void fm_model_options_init(struct fm_model_options *options)
+{
+    *options = (struct fm_model_options){.n_sessions = 1};
+}
+
+/* ---- what lies beside the weights ----------------------------------------------------------- */
+
+/* eos_token is a string or an object with its `content`. */
+static int read_eos_token(struct fm_model *m, struct fm_error *err)
+{
+    struct jdoc doc;
+    int rc = source_read_json(m->engine.model->source, "tokenizer_config.json",
+                              LIMIT_CONFIG_JSON_BYTES, &doc, err);
+    if (rc == 0 && doc.root != NULL) {
+        const json_t *eos = jdoc_find(doc.root, "eos_token");
+        const char *text = json_string_value(json_is_object(eos) ? jdoc_find(eos, "content") : eos);
+        int32_t id;
+        if (text != NULL && tokenizer_find(m->tokenizer, text, &id) &&
+            !model_add_stop_token(m->engine.model, id))
+            rc = err_set(err, FM_ERR_UNSUPPORTED,
+                         "%s: field 'eos_token' is one stop token too many", doc.file);
+    }
+    jdoc_clear(&doc);
+    return rc;
+}
+
+static int open_tokenizer(struct fm_model *m, struct fm_error *err)
+{
+    char label[LIMIT_PATH_BYTES], *text;
+    size_t bytes;
+    int rc = source_read_text(m->engine.model->source, "tokenizer.json", LIMIT_TOKENIZER_JSON_BYTES,
+                              &text, &bytes, label, err);
+    if (rc != 0 || text == NULL)
+        return rc;
+    rc = tokenizer_parse(label, text, bytes, &m->tokenizer, err);
+    mem_free(text);
+    if (rc == 0 && tokenizer_n_ids(m->tokenizer) > m->engine.model->shape.vocabulary)
+        rc = err_set(err, FM_ERR_FORMAT,
+                     "%s: the highest token id is %zu, the model's vocab_size %u", label,
+                     tokenizer_n_ids(m->tokenizer) - 1, m->engine.model->shape.vocabulary);
+    if (rc == 0)
+        rc = read_eos_token(m, err);
+    if (rc == 0)
+        rc = model_grammars_open(m, err);
+    return rc != 0 ? rc : chat_form_open(m, err);
+}
+
+static int read_default_sampling(struct fm_model *m, struct fm_error *err)
+{
+    struct fm_sampling *s = &m->default_sampling;
+    *s = (struct fm_sampling){.temperature = 0, .top_p = 1};
+    struct jdoc doc;
+    bool does_sample = false;
+    double temperature = 0, top_p = 1, min_p = 0, typical_p = 1, repetition = 1;
+    uint64_t top_k = 0;
+    int rc = source_read_json(m->engine.model->source, "generation_config.json",
+                              LIMIT_CONFIG_JSON_BYTES, &doc, err);
+    const char *path = doc.file;
+    if (rc == 0)
+        rc = jdoc_bool_or(doc.root, path, "do_sample", false, &does_sample, err);
+    if (rc == 0)
+        rc = jdoc_number_or(doc.root, path, "temperature", 0, 100, 1, &temperature, err);
+    if (rc == 0)
+        rc = jdoc_number_or(doc.root, path, "top_p", 0, 1, 1, &top_p, err);
+    if (rc == 0)
+        rc = jdoc_number_or(doc.root, path, "min_p", 0, 1, 0, &min_p, err);
+    if (rc == 0)
+        rc = jdoc_uint_or(doc.root, path, "top_k", 0, LIMIT_VOCAB, 0, &top_k, err);
+    if (rc == 0)
+        rc = jdoc_number_or(doc.root, path, "typical_p", 0, 1, 1, &typical_p, err);
+    if (rc == 0)
+        rc = jdoc_number_or(doc.root, path, "repetition_penalty", 0, 100, 1, &repetition, err);
+    jdoc_clear(&doc);
+    if (rc == 0 && does_sample)
+        *s = (struct fm_sampling){.temperature = (float)temperature, .top_k = (unsigned)top_k,
+                                  .top_p = (float)top_p, .min_p = (float)min_p,
+                                  .typical_p = (float)typical_p,
+                                  .repetition_penalty = (float)repetition};
+    return rc;
+}
+
+/* ---- open and close ------------------------------------------------------------------------- */
+
+/* Opened before the budget is divided, so that they count as resident already. */
+static int open_routes(struct fm_model *m, const struct fm_model_options *options,
+                       struct fm_error *err)
+{
+    const struct model_shape *s = &m->engine.model->shape;
+    if (options->routes == NULL)
+        return 0;
+    if (m->engine.model->n_expert_layers == 0)
+        return err_set(err, FM_ERR_ARG, "routes cannot be used: the model has no routed experts");
+    const struct routes_shape shape = {
+        .n_layers = m->engine.model->n_expert_layers,
+        .n_experts = s->n_experts,
+        .n_used = s->n_experts_per_token,
+        .n_positions = options->n_context > 0 ? options->n_context : s->max_context,
+    };
+    m->engine.replace_ids = routes_copy_ids;
+    const int rc = routes_open(options->routes, &shape, &m->routes, err);
+    m->engine.replace_ctx = m->routes;
+    return rc;
+}
+
+static int open_batch(struct fm_model *m, struct fm_error *err)
+{
+    const uint32_t n = engine_limits(&m->engine)->n_sessions;
+    m->segments = mem_new(n, sizeof *m->segments, "the batch", err);
+    m->segment_sessions = mem_new(n, sizeof *m->segment_sessions, "the batch", err);
+    return m->segments == NULL || m->segment_sessions == NULL ? FM_ERR_NOMEM : 0;
+}
+
+/* "on" asks for checksums; "auto" takes what the model has. */
+static int choose_checks(struct fm_model *m, const char *word, struct fm_error *err)
+{
+    const bool is_on = word != NULL && strcmp(word, "on") == 0;
+    m->engine.checks = word == NULL || strcmp(word, "off") != 0;
+    m->checks_all = is_on;
+    if (m->engine.checks && !is_on && word != NULL && strcmp(word, "auto") != 0)
+        return err_set(err, FM_ERR_ARG, "--check can be auto, on or off, not '%s'", word);
+    return 0;
+}
+
+static int open_into(struct fm_model *m, const char *path,
+                     const struct fm_model_options *options, struct fm_error *err)
+{
+    m->is_metadata_only = options->metadata_only;
+    int rc = engine_choose(&m->engine, options, err);
+    if (rc == 0)
+        rc = choose_checks(m, options->check, err);
+    if (rc == 0)
+        rc = fm_machine_check_level(options->cpu, err); /* before anything is read */
+    if (rc == 0 && !options->metadata_only)
+        rc = fm_machine_check_memory(options->memory_bytes, err);
+    if (rc == 0)
+        rc = engine_open_model(&m->engine, path, options, err);
+    if (rc == 0 && m->checks_all && m->engine.model->source->packed == NULL)
+        rc = err_set(err, FM_ERR_ARG,
+                     "'%s' is a %s and has no checksums to verify; make a packed model, which has "
+                     "them, with 'flashmoe pack', or leave out --check on",
+                     path, source_kind_name(m->engine.model->source));
+    if (rc == 0)
+        rc = approximate_choose(m, options, err);
+    if (rc == 0)
+        rc = open_tokenizer(m, err);
+    if (rc == 0)
+        rc = read_default_sampling(m, err);
+    if (rc != 0 || options->metadata_only)
+        return rc;
+    rc = open_routes(m, options, err);
+    if (rc == 0 && m->checks_all)
+        rc = packed_check_texts(m->engine.model->source, err);
+    if (rc == 0)
+        rc = engine_open(&m->engine, path, options, err);
+    return rc != 0 ? rc : open_batch(m, err);
+}
+
+int fm_model_open(const char *path, const struct fm_model_options *options,
+                  struct fm_model **out, struct fm_error *err)
+{
+    *out = NULL;
+    struct fm_model_options defaults;
+    fm_model_options_init(&defaults);
+    struct fm_model *m = mem_new(1, sizeof *m, "the model", err);
+    if (m == NULL)
+        return FM_ERR_NOMEM;
+    fenv_t host;
+    (void)feholdexcept(&host);  /* as in fm_eval_batch: tables and norms are made here */
+    (void)fesetenv(FE_DFL_ENV);
+    int rc = open_into(m, path, options != NULL ? options : &defaults, err);
+    (void)fesetenv(&host);
+    if (rc != 0) {
+        fm_model_close(m);
+        return rc;
+    }
+    *out = m;
+    return 0;
+}
+
+void fm_model_close(struct fm_model *m)
+{
+    if (m == NULL)
+        return;
+    engine_close(&m->engine);
+    chat_close(m->chat);
+    model_grammars_close(m);
+    tokenizer_close(m->tokenizer);
+    routes_close(m->routes);
+    mem_free(m->segments);
+    mem_free(m->segment_sessions);
+    mem_free(m);
+}
+
+/* ---- knowing -------------------------------------------------------------------------------- */
+
+/* One per weight that a token meets: every matrix, the chosen experts' share of all experts. */
+static void count_mul_adds(const struct model *model, struct fm_model_info *info)
+{
+    uint64_t experts = 0;
+    for (size_t i = 0; i < model->source->n_tensors; i++) {
+        const struct tensor_use *use = &model->uses[i];
+        const uint64_t n = use->n_rows * use->n_cols;
+        if (use->role == TENSOR_MATRIX || use->role == TENSOR_GATE)
+            info->mul_adds_per_token += n;
+        else if (use->role == TENSOR_EXPERT)
+            experts += n;
+        else if (use->role == TENSOR_HEAD) /* a tied embedding too */
+            info->mul_adds_per_head += n;
+    }
+    if (model->shape.n_experts > 0)
+        info->mul_adds_per_token +=
+            experts / model->shape.n_experts * model->shape.n_experts_per_token;
+}
+
+void fm_model_info(const struct fm_model *m, struct fm_model_info *info)
+{
+    const struct model *model = m->engine.model;
+    struct sequence_sizes sizes;
+    struct sequence_blocks blocks;
+    sequence_sizes(model, m->engine.kv_format, &sizes);
+    sequence_blocks(model, m->engine.kv_format, model->shape.max_context, &blocks);
+    *info = (struct fm_model_info){
+        .container = source_kind_name(model->source),
+        .architecture = model->model_type,
+        .n_parameters = model->n_parameters,
+        .n_layers = model->shape.n_layers,
+        .n_moe_layers = model->n_expert_layers,
+        .n_attention_layers = model->shape.n_attention_layers,
+        .hidden = model->shape.hidden,
+        .vocabulary = model->shape.vocabulary,
+        .n_experts = model->shape.n_experts,
+        .n_experts_per_token = model->shape.n_experts_per_token,
+        .max_context = model->shape.max_context,
+        .dense_bytes = model->dense_bytes,
+        .dense_token_bytes = model->dense_token_bytes,
+        .kv_position_bytes = sizes.kv_position_bytes,
+        .kv_block_positions = blocks.n_positions,
+        .state_bytes = sizes.recurrent_bytes,
+        .n_ignored_tensors = model->n_ignored_tensors,
+        .max_token_bytes = m->tokenizer != NULL
+                               ? (unsigned)tokenizer_max_token_bytes(m->tokenizer) : 0,
+        .has_tokenizer = m->tokenizer != NULL,
+        .has_chat_template = m->chat != NULL && chat_has_template(m->chat),
+        .has_tied_head = model->shape.has_tied_head,
+        .has_checksums = model->source->packed != NULL,
+        .routes = m->routes != NULL ? m->routes->label : NULL,
+        .approximate = approximate_label(m),
+        .rope_factor = model->shape.rope.factor,
+        .attention_factor = model->shape.rope.attention_factor,
+        .original_context = model->shape.max_context,
+    };
+    if (model->shape.rope.kind != ROPE_DEFAULT) {
+        info->rope_scaling = rope_kind_name(model->shape.rope.kind);
+        info->original_context = model->shape.rope.original_context;
+    }
+    count_mul_adds(model, info);
+    for (uint32_t i = 0; i < model->n_expert_layers; i++) {
+        const struct expert_layer *l = &model->expert_layers[i];
+        info->experts_bytes += l->n_experts * l->read_bytes;
+        info->expert_token_bytes += model->shape.n_experts_per_token * l->read_bytes;
+        info->expert_bytes = l->read_bytes > info->expert_bytes ? l->read_bytes
+                                                                : info->expert_bytes;
+    }
+}
+
+bool fm_model_format(const struct fm_model *m, unsigned i, struct fm_format_info *info)
+{
+    if (i >= m->engine.model->n_formats)
+        return false;
+    const struct model_format_use *use = &m->engine.model->formats[i];
+    *info = (struct fm_format_info){use->quant->name, use->is_expert, use->n_tensors,
+                                    use->n_bytes};
+    return true;
+}
+
+bool fm_number_format(unsigned i, struct fm_number_format *format)
+{
+    const struct quant *q = quant_at(i);
+    if (q == NULL)
+        return false;
+    const unsigned cols = 128 * q->block, rows = 128; /* whole blocks of every part */
+    const double bits = 8.0 * (double)quant_matrix_bytes(q, rows, cols);
+    *format = (struct fm_number_format){q->name, bits / ((double)rows * cols),
+                                        q->encode_row != NULL};
+    return true;
+}
+
+bool fm_model_recall(const struct fm_model *m, unsigned i, double *recall)
+{
+    struct lookahead_layer layer;
+    uint32_t within;
+    const struct stage *stage = engine_find_expert_layer(&m->engine, i, &within);
+    if (stage == NULL || !forward_recall(stage->forward, within, &layer))
+        return false;
+    *recall = layer.n_needed > 0 ? (double)layer.n_foreseen / (double)layer.n_needed : -1;
+    return true;
+}
+
+bool fm_model_experts(const struct fm_model *m, unsigned i, bool *resident, uint8_t *levels)
+{
+    uint32_t within;
+    const struct stage *stage = engine_find_expert_layer(&m->engine, i, &within);
+    if (stage == NULL)
+        return false;
+    const struct heat *heat = expert_cache_heat(stage->cache);
+    if (resident != NULL)
+        expert_cache_resident(stage->cache, within, resident);
+    for (uint32_t e = 0; levels != NULL && e < m->engine.model->shape.n_experts; e++)
+        levels[e] = (uint8_t)(heat_level(heat, within, e) * 255 + 0.5);
+    return true;
+}
+
+bool fm_model_miss_curve(const struct fm_model *m, uint64_t cache_bytes,
+                         struct fm_cache_point *point)
+{
+    const struct engine *engine = &m->engine;
+    if (engine->n_stages != 1 || engine->stages[0].cache == NULL)
+        return false;
+    const struct model_shape *s = &m->engine.model->shape;
+    const uint64_t fewest = (uint64_t)s->n_experts_per_token * m->engine.model->n_expert_layers;
+    const uint64_t most = (uint64_t)s->n_experts * m->engine.model->n_expert_layers;
+    const uint64_t base = expert_cache_bytes(m->engine.model, 0);
+    const uint64_t one = expert_cache_bytes(engine->model, 1) - base;
+    const uint64_t slots = cache_bytes > base ? (cache_bytes - base) / one : 0;
+    point->n_slots = (unsigned)(slots < fewest ? fewest : slots > most ? most : slots);
+    point->hit_rate = expert_cache_hits_with(engine->stages[0].cache, point->n_slots);
+    return true;
+}
+
+void fm_model_stats(const struct fm_model *m, struct fm_stats *stats)
+{
+    const struct engine *e = &m->engine;
+    struct budget b;
+    *stats = (struct fm_stats){0};
+    if (e->n_stages == 0) /* headers only */
+        return;
+    engine_budget(e, &b);
+    *stats = (struct fm_stats){
+        .memory_budget_bytes = b.total,
+        .memory_least_bytes = b.least,
+        .memory_most_bytes = b.most,
+        .memory_program_bytes = b.program + b.caller,
+        .memory_dense_bytes = b.dense,
+        .memory_cache_bytes = b.cache,
+        .memory_kv_bytes = b.sessions + b.kv,
+        .memory_kv_most_bytes = b.sessions + budget_kv_most(&b),
+        .memory_scratch_bytes = b.scratch,
+        .memory_resident_peak_bytes = plat_resident_peak_bytes(),
+        .n_shrinks = e->elastic.n_shrinks,
+        .n_grows = e->elastic.n_grows,
+        .prefill_chunk = b.max_rows,
+        .n_context = b.n_context,
+        .n_threads = b.n_threads,
+        .cpu_level = e->stages[0].be->level,
+        .n_prefill_tokens = m->n_prefill_tokens,
+        .prefill_ns = m->prefill_ns,
+        .n_decode_tokens = m->n_decode_tokens,
+        .decode_ns = m->decode_ns,
+        .routes = m->routes != NULL ? m->routes->label : NULL,
+        .approximate = approximate_label(m),
+    };
+    struct expert_cache_stats cache;
+    uint32_t within;
+    const struct stage *stage = engine_find_expert_layer(e, 0, &within);
+    if (stage == NULL || !engine_cache_stats(e, &cache))
+        return;
+    stats->n_cache_slots = cache.n_slots;
+    stats->n_expert_hits = cache.n_hits;
+    stats->n_expert_misses = cache.n_misses;
+    stats->n_expert_late = cache.n_late;
+    stats->n_guesses = cache.n_guesses;
+    stats->n_guesses_used = cache.n_guesses_used;
+    stats->n_warmed = cache.n_warmed;
+    stats->bytes_read = cache.bytes_read;
+    stats->read_wait_ns = cache.wait_ns;
+    stats->reader = stage->reader_name;
+    stats->io = expert_store_is_direct(stage->store) ? "direct" : "page";
+    stats->policy = heat_policy_name(e->streaming.policy);
+}
+
+int fm_model_set_memory(struct fm_model *m, uint64_t bytes, struct fm_error *err)
+{
+    if (m->is_metadata_only)
+        return err_set(err, FM_ERR_ARG, "the model was opened for its metadata only");
+    return elastic_set(&m->engine, bytes, err);
+}
+
+int fm_model_plan(const struct fm_model *m, const struct fm_model_options *options,
+                  struct fm_plan *plan, struct fm_error *err)
+{
+    struct fm_model_options least = *options;
+    struct streaming streaming;
+    struct elastic elastic;
+    struct budget b, smallest;
+    least.memory_bytes = 1;
+    *plan = (struct fm_plan){0};
+    int rc = streaming_choose(&streaming, options, err);
+    if (rc == 0)
+        rc = elastic_choose(&elastic, options, err);
+    if (rc != 0)
+        return rc;
+    plat_memory_trim();
+    io_choose(&streaming, m->engine.model, false);
+    streaming_fit(&streaming, m->engine.model);
+    const uint64_t reader = streaming_bytes(&streaming, m->engine.model);
+    rc = budget_plan(&b, m->engine.model, m->engine.kv_format, reader, options, elastic.is_on, err);
+    if (rc != 0 && (rc != FM_ERR_BUDGET || b.need == 0))
+        return rc; /* nothing that another budget would help with */
+    /* One byte is never enough. Behind the other: what that has made resident counts here, too. */
+    (void)budget_plan(&smallest, m->engine.model, m->engine.kv_format, reader, &least,
+                      elastic.is_on, NULL);
+    plan->least_bytes = smallest.need;
+    if (rc != 0)
+        return rc;
+    *plan = (struct fm_plan){
+        .memory_budget_bytes = b.total,
+        .memory_program_bytes = b.program + b.caller,
+        .memory_dense_bytes = b.dense,
+        .memory_cache_bytes = b.cache,
+        .memory_kv_bytes = b.sessions + b.kv,
+        .memory_kv_most_bytes = b.sessions + budget_kv_most(&b),
+        .memory_scratch_bytes = b.scratch,
+        .n_cache_slots = b.n_slots,
+        .prefill_chunk = b.max_rows,
+        .n_context = b.n_context,
+        .n_threads = b.n_threads,
+        .least_bytes = plan->least_bytes,
+    };
+    return 0;
+}
