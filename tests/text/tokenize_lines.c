@@ -158,7 +158,7 @@ static struct tokenizer *open_gguf(const char *path, bool prints)
     struct source source = {.path = NULL};
     struct tokenizer *tok = NULL;
     if (plat_open(path, &fd, &bytes, &err) != 0 || gguf_read(&g, fd, path, bytes, &err) != 0 ||
-        gguf_add_texts(&source, &g, &err) != 0)
+        gguf_add_texts(&source, &g, NULL, &err) != 0)
         fail(err.text);
     if (source.n_texts == 0)
         fail("the file has no tokenizer");
