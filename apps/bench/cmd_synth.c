@@ -203,8 +203,7 @@ const struct command cmd_synth = {
         "not exist; the files are written beside it and renamed when they are whole.",
     .operands = (const struct operand[]){
         {.name = "SHAPE", .help = "The model whose shape it has",
-         .choices = "30b-a3b 235b-a22b next-80b coder-next 35b-a3b 122b-a10b 397b tiny-qwen3 "
-                    "tiny-next tiny-qwen3.5"},
+         .choice = fm_synth_shape},
         {.name = "DST", .help = "What to write: NAME.fmoe, NAME.gguf, or a directory"},
         {.name = NULL}},
     .groups = (const struct option_group *const[]){&group_numbers, &group_files, &group_json,

@@ -50,11 +50,20 @@ static void put_second_words(FILE *out, const struct command *const *commands, s
     }
 }
 
-/* What completes the i-th argument: "file", "command", the choices, or NULL for nothing. */
+/* What completes the i-th argument: "file", "command", the choices, or NULL for nothing. Valid
+ * until the next call. */
 static const char *operand_source(const struct operand *operand)
 {
+    static char words[1024];
     if (operand->is_command)
         return "command";
+    if (operand->choice != NULL) {
+        size_t used = 0;
+        for (unsigned i = 0; operand->choice(i) != NULL && used < sizeof words; i++)
+            used += (size_t)snprintf(words + used, sizeof words - used, "%s%s", i > 0 ? " " : "",
+                                     operand->choice(i));
+        return words;
+    }
     return operand->choices != NULL ? operand->choices : "file";
 }
 

@@ -49,6 +49,7 @@ struct operand {
     const char *name; /* "MODEL"; NULL ends a table */
     const char *help;
     const char *choices; /* separated by blanks; NULL: a path, or a command where is_command */
+    const char *(*choice)(unsigned i); /* in their place: the i-th, NULL behind the last */
     bool is_optional, is_command;
     bool is_many; /* takes all words that follow; the last one of its table */
 };

@@ -35,9 +35,10 @@ static int open_model(const struct config *config, struct binder *binder,
     return transformer_open(&traits, config, binder, shape, arch, err);
 }
 
+extern const struct gguf_family qwen3_5_moe_gguf;
 extern const struct arch arch_qwen3_5_moe;
 const struct arch arch_qwen3_5_moe = {
-    .family = {.model_types = model_types, .multimodal_type = "qwen3_5_moe", .open = open_model,
-               .close = transformer_free},
+    .family = {.model_types = model_types, .multimodal_type = "qwen3_5_moe",
+               .gguf = &qwen3_5_moe_gguf, .open = open_model, .close = transformer_free},
     BLOCKS_FUNCTIONS,
 };

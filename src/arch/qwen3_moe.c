@@ -16,8 +16,10 @@ static int open_model(const struct config *config, struct binder *binder,
     return transformer_open(&traits, config, binder, shape, arch, err);
 }
 
+extern const struct gguf_family qwen3_moe_gguf;
 extern const struct arch arch_qwen3_moe;
 const struct arch arch_qwen3_moe = {
-    .family = {.model_types = model_types, .open = open_model, .close = transformer_free},
+    .family = {.model_types = model_types, .gguf = &qwen3_moe_gguf, .open = open_model,
+               .close = transformer_free},
     BLOCKS_FUNCTIONS,
 };

@@ -67,8 +67,10 @@ static int open_model(const struct config *config, struct binder *binder,
     return transformer_open(&traits, config, binder, shape, arch, err);
 }
 
+extern const struct gguf_family qwen3_next_gguf;
 extern const struct arch arch_qwen3_next;
 const struct arch arch_qwen3_next = {
-    .family = {.model_types = model_types, .open = open_model, .close = transformer_free},
+    .family = {.model_types = model_types, .gguf = &qwen3_next_gguf, .open = open_model,
+               .close = transformer_free},
     BLOCKS_FUNCTIONS,
 };

@@ -97,11 +97,12 @@ int gguf_find_model(const char *dir, const char *spare_dir, char found[DIRECTORY
                     struct fm_error *err);
 /* Opens one file or the split set it belongs to: fills kind, files, tensors, config, conventions
  * and texts of a source whose path is set. source_close frees what a failure leaves behind. */
-int gguf_open(struct source *source, const char *path, const char *spare_dir,
+int gguf_open(struct source *source, const char *path, const struct source_options *options,
               struct fm_error *err);
 /* The same without files, for the fuzzer and for tests: one header that stands for the whole
  * model. The one file it adds is not open. */
-int gguf_fill_source(struct source *source, const struct gguf *g, struct fm_error *err);
+int gguf_fill_source(struct source *source, const struct gguf *g,
+                     const struct gguf_family *const *families, struct fm_error *err);
 
 #ifdef __cplusplus
 }

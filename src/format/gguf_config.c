@@ -8,42 +8,6 @@
 #include "base/mem.h"
 #include "format/gguf_internal.h"
 
-static const struct gguf_family families[] = {
-    {.architecture = "qwen3moe", .model_type = "qwen3_moe"},
-    {.architecture = "qwen3next", .model_type = "qwen3_next", .is_hybrid = true},
-    {.architecture = "qwen35moe",
-     .model_type = "qwen3_5_moe_text",
-     .is_hybrid = true,
-     .has_tiled_heads = true},
-};
-
-#define N_FAMILIES (sizeof families / sizeof families[0])
-
-/* A field of config.json that is a whole number under a key of its own. */
-struct field {
-    const char *name, *key;
-    uint64_t max;
-    bool is_optional;
-};
-
-static const struct field common_fields[] = {
-    {"hidden_size", ".embedding_length", LIMIT_HIDDEN, false},
-    {"num_attention_heads", ".attention.head_count", LIMIT_HEADS, false},
-    {"num_key_value_heads", ".attention.head_count_kv", LIMIT_HEADS, true},
-    {"max_position_embeddings", ".context_length", LIMIT_CONTEXT, true},
-    {"intermediate_size", ".feed_forward_length", LIMIT_INTERMEDIATE, true},
-    {"num_experts", ".expert_count", LIMIT_EXPERTS, false},
-    {"num_experts_per_tok", ".expert_used_count", LIMIT_TOP_K, false},
-    {"moe_intermediate_size", ".expert_feed_forward_length", LIMIT_INTERMEDIATE, false},
-};
-
-static const struct field hybrid_fields[] = {
-    {"linear_conv_kernel_dim", ".ssm.conv_kernel", LIMIT_CONV_KERNEL, false},
-    {"linear_key_head_dim", ".ssm.state_size", LIMIT_HEAD_DIM, false},
-    {"linear_num_key_heads", ".ssm.group_count", LIMIT_HEADS, false},
-    {"linear_num_value_heads", ".ssm.time_step_rank", LIMIT_HEADS, false},
-};
-
 /* Keys that change the arithmetic, with the values that do not. */
 static const struct {
     const char *key;
@@ -78,7 +42,7 @@ static const char *const scaling_keys[] = {
 
 /* ---- what is refused --------------------------------------------------------------------- */
 
-int gguf_find_family(const struct gguf *g, const struct gguf_family **out, struct fm_error *err)
+static int check_type(const struct gguf *g, struct fm_error *err)
 {
     const char *text;
     uint64_t bytes;
@@ -92,21 +56,32 @@ int gguf_find_family(const struct gguf *g, const struct gguf_family **out, struc
                        g->path);
     if (text != NULL && !gguf_text_is(text, bytes, "model"))
         return gguf_refuse(g, "general.type", gguf_find(g, "general.type"), "\"model\"", err);
-    rc = gguf_text_or_null(g, "general.architecture", &text, &bytes, err);
+    return 0;
+}
+
+int gguf_find_family(const struct gguf *g, const struct gguf_family *const *families,
+                     struct gguf_layout *layout, struct fm_error *err)
+{
+    const char *text;
+    uint64_t bytes;
+    int rc = check_type(g, err);
+    if (rc == 0)
+        rc = gguf_text_or_null(g, "general.architecture", &text, &bytes, err);
     if (rc != 0)
         return rc;
     if (text == NULL)
         return err_set(err, FM_ERR_FORMAT, "%s: key 'general.architecture' is missing", g->path);
-    char known[128] = "";
-    for (size_t i = 0; i < N_FAMILIES; i++) {
-        if (gguf_text_is(text, bytes, families[i].architecture)) {
-            *out = &families[i];
-            return 0;
+    char known[256] = "";
+    for (size_t i = 0; families != NULL && families[i] != NULL; i++)
+        for (const char *const *name = families[i]->architectures; *name != NULL; name++) {
+            if (gguf_text_is(text, bytes, *name)) {
+                layout->family = families[i];
+                layout->architecture = *name;
+                return 0;
+            }
+            const size_t used = strlen(known);
+            (void)snprintf(known + used, sizeof known - used, "%s%s", used > 0 ? ", " : "", *name);
         }
-        const size_t used = strlen(known);
-        (void)snprintf(known + used, sizeof known - used, "%s%s", used > 0 ? ", " : "",
-                       families[i].architecture);
-    }
     return gguf_refuse(g, "general.architecture", gguf_find(g, "general.architecture"), known,
                        err);
 }
@@ -132,12 +107,23 @@ static int check_scaling_keys(const struct gguf *g, const char *architecture, st
     return 0;
 }
 
-static int check_neutral(const struct gguf *g, struct fm_error *err)
+static bool is_own(const struct gguf_family *family, const char *key)
+{
+    for (const char *const *own = family->own_keys; own != NULL && *own != NULL; own++)
+        if (strcmp(*own, key) == 0)
+            return true;
+    return false;
+}
+
+static int check_neutral(const struct gguf *g, const struct gguf_family *family,
+                         struct fm_error *err)
 {
     char key[GGUF_KEY_BYTES];
     for (size_t i = 0; i < sizeof neutral_keys / sizeof neutral_keys[0]; i++) {
         const double *neutral = neutral_keys[i].neutral;
         double x;
+        if (is_own(family, neutral_keys[i].key))
+            continue;
         int rc = gguf_number_or(g, neutral_keys[i].key, -HUGE_VAL, HUGE_VAL, neutral[0], &x, err);
         if (rc != 0)
             return rc;
@@ -152,6 +138,8 @@ static int check_neutral(const struct gguf *g, struct fm_error *err)
     if (!is_causal)
         return gguf_refuse(g, key, gguf_look(g, ".attention.causal", key), "true", err);
     uint64_t gating;
+    if (is_own(family, ".expert_gating_func"))
+        return 0;
     rc = gguf_uint_or(g, ".expert_gating_func", 0, UINT32_MAX, 0, &gating, err);
     if (rc == 0 && gating > 1)
         rc = gguf_refuse(g, key, gguf_look(g, ".expert_gating_func", key), "1 (softmax)", err);
@@ -160,32 +148,31 @@ static int check_neutral(const struct gguf *g, struct fm_error *err)
 
 /* ---- the document ------------------------------------------------------------------------ */
 
-/* Takes the value over; the first failure sticks. */
-static void set(json_t *config, const char *field, json_t *value, int *rc, struct fm_error *err)
+void gguf_config_set(json_t *config, const char *field, json_t *value, int *rc,
+                     struct fm_error *err)
 {
     if (json_object_set_new(config, field, value) != 0 && *rc == 0)
         *rc = err_set(err, FM_ERR_NOMEM, "out of memory for the configuration");
 }
 
-static int set_fields(json_t *config, const struct gguf *g, const struct field *fields, size_t n,
-                      struct fm_error *err)
+int gguf_config_read(json_t *config, const struct gguf *g, const struct gguf_field *fields,
+                     struct fm_error *err)
 {
-    for (size_t i = 0; i < n; i++) {
+    for (const struct gguf_field *f = fields; f->name != NULL; f++) {
         char key[GGUF_KEY_BYTES];
-        const struct field *f = &fields[i];
         uint64_t value;
         if (f->is_optional && gguf_look(g, f->key, key) == NULL)
             continue;
         int rc = gguf_uint(g, f->key, 1, f->max, &value, err);
         if (rc == 0)
-            set(config, f->name, json_integer((json_int_t)value), &rc, err);
+            gguf_config_set(config, f->name, json_integer((json_int_t)value), &rc, err);
         if (rc != 0)
             return rc;
     }
     return 0;
 }
 
-static uint64_t get(const json_t *config, const char *field, uint64_t fallback)
+uint64_t gguf_config_uint(const json_t *config, const char *field, uint64_t fallback)
 {
     const json_t *value = json_object_get(config, field);
     return value != NULL ? (uint64_t)json_integer_value(value) : fallback;
@@ -204,9 +191,9 @@ static double rotary_share(uint64_t n_rotated, uint64_t head_dim)
 static int set_attention(json_t *config, const struct gguf *g, struct gguf_layout *layout,
                          struct fm_error *err)
 {
-    const uint64_t n_heads = get(config, "num_attention_heads", 1);
-    const uint64_t n_kv_heads = get(config, "num_key_value_heads", n_heads);
-    const uint64_t by_hidden = get(config, "hidden_size", 1) / n_heads;
+    const uint64_t n_heads = gguf_config_uint(config, "num_attention_heads", 1);
+    const uint64_t n_kv_heads = gguf_config_uint(config, "num_key_value_heads", n_heads);
+    const uint64_t by_hidden = gguf_config_uint(config, "hidden_size", 1) / n_heads;
     uint64_t head_dim, value_dim, n_rotated;
     double theta, eps;
     int rc = gguf_uint_or(g, ".attention.key_length", 1, LIMIT_HEAD_DIM, by_hidden, &head_dim,
@@ -218,15 +205,15 @@ static int set_attention(json_t *config, const struct gguf *g, struct gguf_layou
         rc = err_set(err, FM_ERR_UNSUPPORTED,
                      "%s: key '%s.attention.key_length' is %llu, value_length %llu; this version "
                      "computes equal ones only",
-                     g->path, layout->family->architecture, (unsigned long long)head_dim,
+                     g->path, layout->architecture, (unsigned long long)head_dim,
                      (unsigned long long)value_dim);
     if (rc == 0)
         rc = gguf_uint_or(g, ".rope.dimension_count", 0, head_dim, head_dim, &n_rotated, err);
-    if (rc == 0 && !layout->family->is_hybrid && n_rotated != head_dim)
+    if (rc == 0 && !layout->family->has_partial_rotary && n_rotated != head_dim)
         rc = err_set(err, FM_ERR_UNSUPPORTED,
                      "%s: key '%s.rope.dimension_count' is %llu, attention.key_length %llu; this "
                      "version computes equal ones only for this architecture",
-                     g->path, layout->family->architecture, (unsigned long long)n_rotated,
+                     g->path, layout->architecture, (unsigned long long)n_rotated,
                      (unsigned long long)head_dim);
     if (rc == 0)
         rc = gguf_number_or(g, ".rope.freq_base", 1, 1e12, 10000, &theta, err);
@@ -234,13 +221,14 @@ static int set_attention(json_t *config, const struct gguf *g, struct gguf_layou
         rc = gguf_number_or(g, ".attention.layer_norm_rms_epsilon", 0, 1, 1e-6, &eps, err);
     if (rc != 0)
         return rc;
-    layout->q_rows = n_heads * head_dim * (layout->family->is_hybrid ? 2 : 1);
+    layout->q_rows = n_heads * head_dim * (layout->family->has_attention_gate ? 2 : 1);
     layout->kv_rows = n_kv_heads * head_dim;
-    set(config, "num_key_value_heads", json_integer((json_int_t)n_kv_heads), &rc, err);
-    set(config, "head_dim", json_integer((json_int_t)head_dim), &rc, err);
-    set(config, "rms_norm_eps", json_real(eps), &rc, err);
-    set(config, "rope_theta", json_real(theta), &rc, err);
-    set(config, "partial_rotary_factor", json_real(rotary_share(n_rotated, head_dim)), &rc, err);
+    gguf_config_set(config, "num_key_value_heads", json_integer((json_int_t)n_kv_heads), &rc, err);
+    gguf_config_set(config, "head_dim", json_integer((json_int_t)head_dim), &rc, err);
+    gguf_config_set(config, "rms_norm_eps", json_real(eps), &rc, err);
+    gguf_config_set(config, "rope_theta", json_real(theta), &rc, err);
+    gguf_config_set(config, "partial_rotary_factor",
+                    json_real(rotary_share(n_rotated, head_dim)), &rc, err);
     return rc;
 }
 
@@ -328,13 +316,14 @@ static int set_yarn(json_t *rope, const struct gguf *g, double factor, double sh
                             &slow, err);
     if (rc != 0)
         return rc;
-    set(rope, "beta_fast", json_real(fast), &rc, err);
-    set(rope, "beta_slow", json_real(slow), &rc, err);
+    gguf_config_set(rope, "beta_fast", json_real(fast), &rc, err);
+    gguf_config_set(rope, "beta_slow", json_real(slow), &rc, err);
     if (original > 0)
-        set(rope, "original_max_position_embeddings", json_integer((json_int_t)original), &rc, err);
+        gguf_config_set(rope, "original_max_position_embeddings",
+                        json_integer((json_int_t)original), &rc, err);
     if (share != 1)
-        set(rope, "attention_factor", json_real(share * (0.1 * fmath_log_of(factor) + 1)), &rc,
-            err);
+        gguf_config_set(rope, "attention_factor",
+                        json_real(share * (0.1 * fmath_log_of(factor) + 1)), &rc, err);
     return rc;
 }
 
@@ -349,67 +338,12 @@ static int set_scaling(json_t *config, const struct gguf *g, struct fm_error *er
     if (rc != 0 || !is_scaled)
         return rc;
     json_t *rope = json_object();
-    set(config, "rope_scaling", rope, &rc, err);
+    gguf_config_set(config, "rope_scaling", rope, &rc, err);
     if (rc != 0)
         return rc;
-    set(rope, "rope_type", json_string(scaling.is_yarn ? "yarn" : "linear"), &rc, err);
-    set(rope, "factor", json_real(scaling.factor), &rc, err);
+    gguf_config_set(rope, "rope_type", json_string(scaling.is_yarn ? "yarn" : "linear"), &rc, err);
+    gguf_config_set(rope, "factor", json_real(scaling.factor), &rc, err);
     return rc != 0 || !scaling.is_yarn ? rc : set_yarn(rope, g, scaling.factor, share, err);
-}
-
-/* Which layers are recurrent: a list, or all but every n-th. */
-static int read_layer_types(const struct gguf *g, struct gguf_layout *layout, struct fm_error *err)
-{
-    char key[GGUF_KEY_BYTES];
-    const struct gguf_value *list = gguf_look(g, ".attention.recurrent_layers", key);
-    uint64_t interval;
-    int rc = gguf_uint_or(g, ".full_attention_interval", 1, LIMIT_LAYERS, 4, &interval, err);
-    for (uint64_t i = 0; rc == 0 && i < layout->n_layers; i++) {
-        int64_t flag = (i + 1) % interval != 0;
-        if (list != NULL && !gguf_element(list, i, &flag))
-            rc = err_set(err, FM_ERR_FORMAT,
-                         "%s: key '%s' is not a list of truth values for %llu layers", g->path,
-                         key, (unsigned long long)layout->n_layers);
-        layout->is_recurrent[i] = flag != 0;
-    }
-    return rc;
-}
-
-static int set_hybrid(json_t *config, const struct gguf *g, struct gguf_layout *layout,
-                      struct fm_error *err)
-{
-    uint64_t inner, shared;
-    int rc = set_fields(config, g, hybrid_fields, sizeof hybrid_fields / sizeof hybrid_fields[0],
-                        err);
-    if (rc == 0)
-        rc = gguf_uint(g, ".ssm.inner_size", 1, (uint64_t)LIMIT_HEADS * LIMIT_HEAD_DIM, &inner,
-                       err);
-    if (rc == 0)
-        rc = gguf_uint_or(g, ".expert_shared_feed_forward_length", 1, LIMIT_INTERMEDIATE,
-                          get(config, "intermediate_size", 0), &shared, err);
-    if (rc == 0)
-        rc = read_layer_types(g, layout, err);
-    if (rc != 0)
-        return rc;
-    const uint64_t n_value_heads = get(config, "linear_num_value_heads", 1);
-    if (inner % n_value_heads != 0)
-        return err_set(err, FM_ERR_FORMAT,
-                       "%s: key '%s.ssm.inner_size' is %llu, no multiple of ssm.time_step_rank "
-                       "%llu",
-                       g->path, layout->family->architecture, (unsigned long long)inner,
-                       (unsigned long long)n_value_heads);
-    json_t *types = json_array();
-    for (uint64_t i = 0; i < layout->n_layers; i++) {
-        const char *type = layout->is_recurrent[i] ? "linear_attention" : "full_attention";
-        if (json_array_append_new(types, json_string(type)) != 0 && rc == 0)
-            rc = err_set(err, FM_ERR_NOMEM, "out of memory for the configuration");
-    }
-    set(config, "layer_types", types, &rc, err);
-    set(config, "linear_value_head_dim", json_integer((json_int_t)(inner / n_value_heads)), &rc,
-        err);
-    if (shared > 0)
-        set(config, "shared_expert_intermediate_size", json_integer((json_int_t)shared), &rc, err);
-    return rc;
 }
 
 static int read_layers(const struct gguf *g, struct gguf_layout *layout, struct fm_error *err)
@@ -428,34 +362,35 @@ static int fill(json_t *config, const struct gguf *g, const struct gguf_head *he
                 struct gguf_layout *layout, struct fm_error *err)
 {
     bool renormalises;
-    int rc = check_neutral(g, err);
+    int rc = check_neutral(g, layout->family, err);
     if (rc == 0)
-        rc = check_scaling_keys(g, layout->family->architecture, err);
+        rc = check_scaling_keys(g, layout->architecture, err);
     if (rc == 0)
         rc = read_layers(g, layout, err);
     if (rc == 0)
-        rc = set_fields(config, g, common_fields, sizeof common_fields / sizeof common_fields[0],
-                        err);
+        rc = gguf_config_read(config, g, layout->family->fields, err);
     if (rc == 0)
         rc = set_attention(config, g, layout, err);
     if (rc == 0)
         rc = set_scaling(config, g, err);
-    if (rc == 0 && layout->family->is_hybrid)
-        rc = set_hybrid(config, g, layout, err);
+    if (rc == 0 && layout->family->more != NULL)
+        rc = layout->family->more(g, config, layout, err);
     if (rc == 0)
-        rc = gguf_bool_or(g, ".expert_weights_norm", true, &renormalises, err);
+        rc = gguf_bool_or(g, ".expert_weights_norm", layout->family->renormalises, &renormalises,
+                          err);
     uint64_t eos;
     if (rc == 0)
         rc = gguf_uint_or(g, "tokenizer.ggml.eos_token_id", 0, UINT32_MAX, UINT64_MAX, &eos, err);
     if (rc != 0)
         return rc;
-    set(config, "model_type", json_string(layout->family->model_type), &rc, err);
-    set(config, "num_hidden_layers", json_integer((json_int_t)layout->n_layers), &rc, err);
-    set(config, "vocab_size", json_integer((json_int_t)head->vocabulary), &rc, err);
-    set(config, "tie_word_embeddings", json_boolean(head->is_tied), &rc, err);
-    set(config, "norm_topk_prob", json_boolean(renormalises), &rc, err);
+    gguf_config_set(config, "model_type", json_string(layout->family->model_type), &rc, err);
+    gguf_config_set(config, "num_hidden_layers", json_integer((json_int_t)layout->n_layers), &rc,
+                    err);
+    gguf_config_set(config, "vocab_size", json_integer((json_int_t)head->vocabulary), &rc, err);
+    gguf_config_set(config, "tie_word_embeddings", json_boolean(head->is_tied), &rc, err);
+    gguf_config_set(config, "norm_topk_prob", json_boolean(renormalises), &rc, err);
     if (eos < head->vocabulary)
-        set(config, "eos_token_id", json_integer((json_int_t)eos), &rc, err);
+        gguf_config_set(config, "eos_token_id", json_integer((json_int_t)eos), &rc, err);
     else if (eos != UINT64_MAX)
         log_warn("format", "%s: key 'tokenizer.ggml.eos_token_id' is %llu, but the embedding has "
                  "%llu rows: left out",
@@ -472,18 +407,8 @@ int gguf_read_config(struct source *source, const struct gguf *g, const struct g
     source->config = (struct jdoc){.root = config, .file = mem_strdup(g->path, err)};
     if (source->config.file == NULL)
         return FM_ERR_NOMEM;
+    layout->conventions = layout->family->conventions;
     const int rc = fill(config, g, head, layout, err);
-    if (rc != 0)
-        return rc;
-    /* What the converter has done to the values: it adds 1 to zero-centred norms and stores
-     * -exp(A_log); in Qwen3.5 it reorders the value heads. */
-    const bool is_hybrid = layout->family->is_hybrid;
-    source->conventions = (struct source_conventions){
-        .has_final_norms = is_hybrid,
-        .has_final_decay = is_hybrid,
-        .has_tiled_value_heads = layout->family->has_tiled_heads &&
-                                 get(config, "linear_num_key_heads", 1) !=
-                                     get(config, "linear_num_value_heads", 1),
-    };
-    return 0;
+    source->conventions = layout->conventions;
+    return rc;
 }

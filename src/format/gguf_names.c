@@ -4,55 +4,6 @@
 
 #include "format/gguf_internal.h"
 
-/* Which layers a name belongs to. */
-enum layer_kind { ANY_LAYER, RECURRENT_LAYER };
-
-struct mapping {
-    const char *ggml, *hugging_face;
-    enum layer_kind kind;
-};
-
-static const struct mapping global_names[] = {
-    {"token_embd.weight", "model.embed_tokens.weight", ANY_LAYER},
-    {"output_norm.weight", "model.norm.weight", ANY_LAYER},
-    {"output.weight", "lm_head.weight", ANY_LAYER},
-};
-
-#define SHARED_GATE "mlp.shared_expert_gate.weight"
-
-/* Below "blk.N." and "model.layers.N.". */
-static const struct mapping layer_names[] = {
-    {"attn_norm.weight", "input_layernorm.weight", ANY_LAYER},
-    {"ffn_norm.weight", "post_attention_layernorm.weight", ANY_LAYER},
-    {"post_attention_norm.weight", "post_attention_layernorm.weight", ANY_LAYER},
-    {"attn_q.weight", "self_attn.q_proj.weight", ANY_LAYER},
-    {"attn_k.weight", "self_attn.k_proj.weight", ANY_LAYER},
-    {"attn_v.weight", "self_attn.v_proj.weight", ANY_LAYER},
-    {"attn_output.weight", "self_attn.o_proj.weight", ANY_LAYER},
-    {"attn_q_norm.weight", "self_attn.q_norm.weight", ANY_LAYER},
-    {"attn_k_norm.weight", "self_attn.k_norm.weight", ANY_LAYER},
-    {"attn_qkv.weight", "linear_attn.in_proj_qkv.weight", RECURRENT_LAYER},
-    {"attn_gate.weight", "linear_attn.in_proj_z.weight", RECURRENT_LAYER},
-    {"ssm_in.weight", "linear_attn.in_proj_qkvz.weight", RECURRENT_LAYER},
-    {"ssm_ba.weight", "linear_attn.in_proj_ba.weight", RECURRENT_LAYER},
-    {"ssm_beta.weight", "linear_attn.in_proj_b.weight", RECURRENT_LAYER},
-    {"ssm_alpha.weight", "linear_attn.in_proj_a.weight", RECURRENT_LAYER},
-    {"ssm_conv1d.weight", "linear_attn.conv1d.weight", RECURRENT_LAYER},
-    {"ssm_dt.bias", "linear_attn.dt_bias", RECURRENT_LAYER},
-    {"ssm_a", "linear_attn.A_log", RECURRENT_LAYER},
-    {"ssm_norm.weight", "linear_attn.norm.weight", RECURRENT_LAYER},
-    {"ssm_out.weight", "linear_attn.out_proj.weight", RECURRENT_LAYER},
-    {"ffn_gate_inp.weight", "mlp.gate.weight", ANY_LAYER},
-    {"ffn_gate_exps.weight", "mlp.experts.gate_proj.weight", ANY_LAYER},
-    {"ffn_up_exps.weight", "mlp.experts.up_proj.weight", ANY_LAYER},
-    {"ffn_down_exps.weight", "mlp.experts.down_proj.weight", ANY_LAYER},
-    {"ffn_gate_up_exps.weight", "mlp.experts.gate_up_proj.weight", ANY_LAYER},
-    {"ffn_gate_inp_shexp.weight", SHARED_GATE, ANY_LAYER},
-    {"ffn_gate_shexp.weight", "mlp.shared_expert.gate_proj.weight", ANY_LAYER},
-    {"ffn_up_shexp.weight", "mlp.shared_expert.up_proj.weight", ANY_LAYER},
-    {"ffn_down_shexp.weight", "mlp.shared_expert.down_proj.weight", ANY_LAYER},
-};
-
 static const char *const fused_targets[] = {"q_proj", "k_proj", "v_proj"};
 
 static bool is_name(const char *name, size_t bytes, const char *wanted)
@@ -77,14 +28,23 @@ static bool split_layer(const struct gguf_tensor *t, uint64_t *layer, size_t *re
     return at > prefix && at < t->name_bytes && t->name[at] == '.';
 }
 
-static const char *find_mapping(const struct mapping *list, size_t n, const char *name,
-                                size_t bytes, bool is_recurrent)
+static const struct gguf_name *find_name(const struct gguf_name *list, const char *name,
+                                         size_t bytes, bool is_recurrent)
 {
-    for (size_t i = 0; i < n; i++)
-        if (is_name(name, bytes, list[i].ggml) &&
-            (list[i].kind == ANY_LAYER || is_recurrent))
-            return list[i].hugging_face;
+    for (; list->ggml != NULL; list++)
+        if (is_name(name, bytes, list->ggml) && (!list->is_recurrent || is_recurrent))
+            return list;
     return NULL;
+}
+
+static const struct gguf_name *find_layer_name(const struct gguf_layout *layout, uint64_t layer,
+                                               const char *name, size_t bytes)
+{
+    const struct gguf_name *found = NULL;
+    for (const struct gguf_name *const *list = layout->family->layer_names;
+         found == NULL && *list != NULL; list++)
+        found = find_name(*list, name, bytes, layout->is_recurrent[layer]);
+    return found;
 }
 
 /* A projection of queries, keys and values in one tensor, in a layer of ordinary attention. */
@@ -107,33 +67,34 @@ static bool starts_with(const char *name, size_t bytes, const char *prefix)
     return bytes >= strlen(prefix) && memcmp(name, prefix, strlen(prefix)) == 0;
 }
 
-/* Names that are not known stay as they are: the binder refuses them by name. */
-static void make_name(const struct gguf_layout *layout, const struct gguf_tensor *t,
-                      char name[GGUF_HF_NAME_BYTES])
+/* Returns the family's entry, or NULL: names that are not known stay as they are, and the binder
+ * refuses them by name. */
+static const struct gguf_name *make_name(const struct gguf_layout *layout,
+                                         const struct gguf_tensor *t,
+                                         char name[GGUF_HF_NAME_BYTES])
 {
     uint64_t layer = 0;
     size_t rest = 0;
     const int bytes = (int)t->name_bytes;
     const bool is_layer = split_layer(t, &layer, &rest);
-    const char *found = NULL;
+    const struct gguf_name *found = NULL;
     if (is_layer && ((layer >= layout->n_layers && layer < layout->n_blocks) ||
                      starts_with(t->name + rest, t->name_bytes - rest, "nextn."))) {
         (void)snprintf(name, GGUF_HF_NAME_BYTES, "mtp.%.*s", bytes, t->name);
-        return;
+        return NULL;
     }
     if (is_layer && layer < layout->n_layers)
-        found = find_mapping(layer_names, sizeof layer_names / sizeof layer_names[0],
-                             t->name + rest, t->name_bytes - rest, layout->is_recurrent[layer]);
+        found = find_layer_name(layout, layer, t->name + rest, t->name_bytes - rest);
     else if (!is_layer)
-        found = find_mapping(global_names, sizeof global_names / sizeof global_names[0], t->name,
-                             t->name_bytes, false);
+        found = find_name(layout->family->global_names, t->name, t->name_bytes, false);
     if (found == NULL)
         (void)snprintf(name, GGUF_HF_NAME_BYTES, "%.*s", bytes, t->name);
     else if (is_layer)
         (void)snprintf(name, GGUF_HF_NAME_BYTES, "model.layers.%llu.%s",
-                       (unsigned long long)layer, found);
+                       (unsigned long long)layer, found->hugging_face);
     else
-        (void)snprintf(name, GGUF_HF_NAME_BYTES, "%s", found);
+        (void)snprintf(name, GGUF_HF_NAME_BYTES, "%s", found->hugging_face);
+    return found;
 }
 
 /* The rows of q, k or v. */
@@ -177,9 +138,8 @@ int gguf_describe(const struct gguf *g, const struct gguf_layout *layout,
     memcpy(out->dims, t->dims, sizeof out->dims);
     if (is_fused(layout, t))
         return describe_fused(g, layout, t, target, out, name, err);
-    make_name(layout, t, name);
-    const size_t bytes = strlen(name), suffix = strlen(SHARED_GATE);
-    if (out->n_dims == 1 && bytes > suffix && strcmp(name + bytes - suffix, SHARED_GATE) == 0) {
+    const struct gguf_name *found = make_name(layout, t, name);
+    if (found != NULL && found->is_one_row && out->n_dims == 1) {
         out->n_dims = 2;
         out->dims[1] = out->dims[0];
         out->dims[0] = 1;

@@ -255,7 +255,8 @@ static int add_tensors(struct source *s, const struct header_set *set,
     return rc != 0 ? rc : source_sort_tensors(s, err);
 }
 
-static int fill_source(struct source *s, const struct header_set *set, struct fm_error *err)
+static int fill_source(struct source *s, const struct header_set *set,
+                       const struct gguf_family *const *families, struct fm_error *err)
 {
     struct gguf_head head;
     struct gguf_layout layout = {0};
@@ -263,17 +264,18 @@ static int fill_source(struct source *s, const struct header_set *set, struct fm
     s->kind = SOURCE_GGUF;
     int rc = check_set(set, err);
     if (rc == 0)
-        rc = gguf_find_family(first, &layout.family, err);
+        rc = gguf_find_family(first, families, &layout, err);
     if (rc == 0)
         rc = find_head(set, &head, err);
     if (rc == 0)
         rc = gguf_read_config(s, first, &head, &layout, err);
     if (rc == 0)
         rc = add_tensors(s, set, &layout, err);
-    return rc != 0 ? rc : gguf_add_texts(s, first, err);
+    return rc != 0 ? rc : gguf_add_texts(s, first, layout.family->stop_tokens, err);
 }
 
-int gguf_fill_source(struct source *source, const struct gguf *g, struct fm_error *err)
+int gguf_fill_source(struct source *source, const struct gguf *g,
+                     const struct gguf_family *const *families, struct fm_error *err)
 {
     struct gguf copy = *g;
     source->files = mem_new(1, sizeof *source->files, "the list of files", err);
@@ -284,14 +286,14 @@ int gguf_fill_source(struct source *source, const struct gguf *g, struct fm_erro
     source->files[0].path = mem_strdup(g->path, err);
     if (source->files[0].path == NULL)
         return FM_ERR_NOMEM;
-    return fill_source(source, &(struct header_set){.parts = &copy, .n = 1}, err);
+    return fill_source(source, &(struct header_set){.parts = &copy, .n = 1}, families, err);
 }
 
-int gguf_open(struct source *source, const char *path, const char *spare_dir,
+int gguf_open(struct source *source, const char *path, const struct source_options *options,
               struct fm_error *err)
 {
     struct header_set set = {0};
-    int rc = open_files(source, path, spare_dir, err);
+    int rc = open_files(source, path, options->spare_dir, err);
     if (rc != 0)
         return rc;
     set.parts = mem_new(source->n_files, sizeof *set.parts, "the headers of files", err);
@@ -302,7 +304,7 @@ int gguf_open(struct source *source, const char *path, const char *spare_dir,
         rc = gguf_read(&set.parts[f], source->files[f].fd, source->files[f].path,
                        source->files[f].bytes, err);
     if (rc == 0)
-        rc = fill_source(source, &set, err);
+        rc = fill_source(source, &set, options->gguf_families, err);
     for (unsigned f = 0; f < set.n; f++)
         gguf_clear(&set.parts[f]);
     mem_free(set.parts);

@@ -1,11 +1,12 @@
 /* tokenizer.ggml.* as the files that lie beside a Hugging Face checkpoint. The vocabulary is that
- * of a byte-level BPE; what GGUF does not say is the same for every model this reads: NFC, the
- * regular expression that goes with tokenizer.ggml.pre, no prefix, no unknown token. */
+ * of a byte-level BPE without prefix and unknown token; what else GGUF does not say goes with
+ * tokenizer.ggml.pre (text/pretok.h): the regular expression, and whether there is NFC. */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
 #include "format/gguf_internal.h"
+#include "text/pretok.h"
 
 enum token_type { TOKEN_NORMAL = 1, TOKEN_CONTROL = 3, TOKEN_USER_DEFINED = 4, TOKEN_UNUSED = 5 };
 
@@ -22,22 +23,6 @@ struct token {
 struct vocabulary {
     struct token *tokens;
     uint64_t n;
-};
-
-/* The expressions are those of the tokenizer.json of these models, to the letter: src/text knows
- * them by their text. */
-#define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)|"
-#define SPACES "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-
-static const struct {
-    const char *pre, *regex;
-} expressions[] = {
-    {"qwen2", CONTRACTIONS "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}"
-                           "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" SPACES},
-    {"deepseek-r1-qwen", CONTRACTIONS "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}"
-                                      "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" SPACES},
-    {"qwen35", CONTRACTIONS "[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}"
-                            "| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" SPACES},
 };
 
 /* ---- a growing text ---------------------------------------------------------------------- */
@@ -179,23 +164,49 @@ static bool is_added(const struct token *token)
 
 /* ---- tokenizer.json ---------------------------------------------------------------------- */
 
-static int find_expression(const struct gguf *g, const char **regex, struct fm_error *err)
+/* The k-th name of each pattern in `out`; false when none has one. */
+static bool list_names(unsigned k, char *out, size_t bytes, unsigned *n_left)
+{
+    bool found = false;
+    for (unsigned i = 0; pretok_at(i) != NULL; i++) {
+        unsigned n = 0;
+        while (pretok_at(i)->gguf_names[n] != NULL)
+            n++;
+        if (k >= n)
+            continue;
+        const size_t used = strlen(out);
+        found = true;
+        (*n_left)--;
+        (void)snprintf(out + used, bytes - used, "%s\"%s\"",
+                       used == 0 ? "" : *n_left > 0 ? ", " : " and ", pretok_at(i)->gguf_names[k]);
+    }
+    return found;
+}
+
+/* Fails with the names of all patterns, aliases last. */
+static int refuse_pattern(const struct gguf *g, const char *key, struct fm_error *err)
+{
+    char known[256] = "";
+    unsigned n_left = 0;
+    for (unsigned i = 0; pretok_at(i) != NULL; i++)
+        for (const char *const *name = pretok_at(i)->gguf_names; *name != NULL; name++)
+            n_left++;
+    for (unsigned k = 0; list_names(k, known, sizeof known, &n_left); k++)
+        ;
+    return gguf_refuse(g, key, gguf_find(g, key), known, err);
+}
+
+static int find_pattern(const struct gguf *g, const struct pretok **out, struct fm_error *err)
 {
     const char *key = "tokenizer.ggml.pre", *text;
     uint64_t bytes;
     int rc = gguf_text_or_null(g, key, &text, &bytes, err);
     if (rc != 0)
         return rc;
-    for (size_t i = 0; i < sizeof expressions / sizeof expressions[0]; i++) {
-        if (gguf_text_is(text, bytes, expressions[i].pre)) {
-            *regex = expressions[i].regex;
-            return 0;
-        }
-    }
     if (text == NULL)
         return err_set(err, FM_ERR_FORMAT, "%s: key '%s' is missing", g->path, key);
-    return gguf_refuse(g, key, gguf_find(g, key), "\"qwen2\", \"qwen35\" and \"deepseek-r1-qwen\"",
-                       err);
+    *out = pretok_find_gguf(text, (size_t)bytes);
+    return *out != NULL ? 0 : refuse_pattern(g, key, err);
 }
 
 static void put_added(struct writer *w, const struct vocabulary *v)
@@ -219,13 +230,14 @@ static void put_added(struct writer *w, const struct vocabulary *v)
     put(w, "],");
 }
 
-static void put_settings(struct writer *w, const char *regex)
+static void put_settings(struct writer *w, const struct pretok *pattern)
 {
     static const char byte_level[] = "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
                                      "\"trim_offsets\":false,\"use_regex\":false}";
-    put(w, "\"normalizer\":{\"type\":\"NFC\"},\"pre_tokenizer\":{\"type\":\"Sequence\","
+    put(w, pattern->gguf_has_nfc ? "\"normalizer\":{\"type\":\"NFC\"}," : "\"normalizer\":null,");
+    put(w, "\"pre_tokenizer\":{\"type\":\"Sequence\","
            "\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":");
-    put_quoted(w, regex, strlen(regex));
+    put_quoted(w, pattern->regex, strlen(pattern->regex));
     put(w, "},\"behavior\":\"Isolated\",\"invert\":false},");
     put(w, byte_level);
     put(w, "]},\"post_processor\":null,\"decoder\":");
@@ -273,11 +285,11 @@ static int add_tokenizer(struct source *source, const struct gguf *g, const stru
                          struct fm_error *err)
 {
     struct writer w = {.path = g->path, .err = err};
-    const char *regex = NULL;
-    w.rc = find_expression(g, &regex, err);
+    const struct pretok *pattern = NULL;
+    w.rc = find_pattern(g, &pattern, err);
     if (w.rc == 0) {
         put_added(&w, v);
-        put_settings(&w, regex);
+        put_settings(&w, pattern);
         const int rc = put_model(&w, g, v);
         if (w.rc == 0)
             w.rc = rc;
@@ -307,32 +319,38 @@ static uint64_t find_control(const struct vocabulary *v, const char *text)
     return UINT64_MAX;
 }
 
+/* Puts an id, unless it was put before. */
+static void put_stop_token(struct writer *w, uint64_t id, uint64_t ids[], unsigned *n)
+{
+    if (id == UINT64_MAX || *n == LIMIT_STOP_TOKENS)
+        return;
+    for (unsigned i = 0; i < *n; i++)
+        if (ids[i] == id)
+            return;
+    put(w, *n > 0 ? "," : "");
+    put_uint(w, id);
+    ids[(*n)++] = id;
+}
+
 /* Every id that ends an answer. GGUF has room for one; the original files of chat models name
  * both the end of a turn and the end of the text. */
-static int put_stop_tokens(struct writer *w, const struct gguf *g, const struct vocabulary *v)
+static int put_stop_tokens(struct writer *w, const struct gguf *g, const struct vocabulary *v,
+                           const char *const *texts)
 {
-    uint64_t ids[5];
-    int rc = find_id(g, v, "tokenizer.ggml.eos_token_id", &ids[0], w->err);
-    if (rc == 0)
-        rc = find_id(g, v, "tokenizer.ggml.eot_token_id", &ids[1], w->err);
-    if (rc == 0)
-        rc = find_id(g, v, "tokenizer.ggml.eom_token_id", &ids[2], w->err);
-    if (rc != 0)
-        return rc;
-    ids[3] = find_control(v, "<|im_end|>");
-    ids[4] = find_control(v, "<|endoftext|>");
-    const char *comma = "";
+    static const char *const keys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                                       "tokenizer.ggml.eom_token_id"};
+    uint64_t ids[LIMIT_STOP_TOKENS];
+    unsigned n = 0;
     put(w, "{\"eos_token_id\":[");
-    for (unsigned i = 0; i < 5; i++) {
-        bool is_known = ids[i] == UINT64_MAX;
-        for (unsigned k = 0; k < i; k++)
-            is_known = is_known || ids[k] == ids[i];
-        if (is_known)
-            continue;
-        put(w, comma);
-        put_uint(w, ids[i]);
-        comma = ",";
+    for (unsigned i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        uint64_t id;
+        int rc = find_id(g, v, keys[i], &id, w->err);
+        if (rc != 0)
+            return rc;
+        put_stop_token(w, id, ids, &n);
     }
+    for (const char *const *text = texts; text != NULL && *text != NULL; text++)
+        put_stop_token(w, find_control(v, *text), ids, &n);
     put(w, "]");
     return 0;
 }
@@ -364,10 +382,11 @@ static int put_sampling(struct writer *w, const struct gguf *g)
 }
 
 static int add_generation_config(struct source *source, const struct gguf *g,
-                                 const struct vocabulary *v, struct fm_error *err)
+                                 const struct vocabulary *v, const char *const *stop_tokens,
+                                 struct fm_error *err)
 {
     struct writer w = {.path = g->path, .err = err};
-    int rc = put_stop_tokens(&w, g, v);
+    int rc = put_stop_tokens(&w, g, v, stop_tokens);
     if (rc == 0)
         rc = put_sampling(&w, g);
     put(&w, "}");
@@ -409,7 +428,8 @@ static int add_tokenizer_config(struct source *source, const struct gguf *g,
     return finish(&w, source, "tokenizer_config.json");
 }
 
-int gguf_add_texts(struct source *source, const struct gguf *g, struct fm_error *err)
+int gguf_add_texts(struct source *source, const struct gguf *g, const char *const *stop_tokens,
+                   struct fm_error *err)
 {
     const char *key = "tokenizer.ggml.model", *text;
     uint64_t bytes;
@@ -424,7 +444,7 @@ int gguf_add_texts(struct source *source, const struct gguf *g, struct fm_error 
     if (rc == 0)
         rc = add_tokenizer(source, g, &v, err);
     if (rc == 0)
-        rc = add_generation_config(source, g, &v, err);
+        rc = add_generation_config(source, g, &v, stop_tokens, err);
     if (rc == 0)
         rc = add_tokenizer_config(source, g, &v, err);
     mem_free(v.tokens);

@@ -26,8 +26,10 @@ char *source_join(const char *dir, const char *name, struct fm_error *err)
 
 /* ---- opening ----------------------------------------------------------------------------- */
 
-static int open_directory(struct source *s, const char *spare_dir, struct fm_error *err)
+static int open_directory(struct source *s, const struct source_options *options,
+                          struct fm_error *err)
 {
+    const char *spare_dir = options->spare_dir;
     const char *const gguf[] = {".gguf"}, *const safetensors[] = {".safetensors"};
     char found[DIRECTORY_NAME_BYTES];
     if (directory_has(s->path, PACKED_MODEL_NAME))
@@ -49,27 +51,27 @@ static int open_directory(struct source *s, const char *spare_dir, struct fm_err
     int rc = gguf_find_model(s->path, spare_dir, found, err);
     char *path = rc == 0 ? source_join(s->path, found, err) : NULL;
     if (rc == 0)
-        rc = path == NULL ? FM_ERR_NOMEM : gguf_open(s, path, spare_dir, err);
+        rc = path == NULL ? FM_ERR_NOMEM : gguf_open(s, path, options, err);
     mem_free(path);
     return rc;
 }
 
-static int open_path(struct source *s, const char *spare_dir, struct fm_error *err)
+static int open_path(struct source *s, const struct source_options *options, struct fm_error *err)
 {
     struct stat st;
     bool is_there = stat(s->path, &st) == 0;
     if (is_there && S_ISDIR(st.st_mode))
-        return open_directory(s, spare_dir, err);
-    if (name_has_suffix(s->path, ".gguf") && (is_there || spare_dir != NULL))
-        return gguf_open(s, s->path, spare_dir, err);
+        return open_directory(s, options, err);
+    if (name_has_suffix(s->path, ".gguf") && (is_there || options->spare_dir != NULL))
+        return gguf_open(s, s->path, options, err);
     if (!is_there)
         return err_set(err, FM_ERR_IO, "cannot open '%s': %s; %s", s->path, strerror(errno),
                        SOURCE_EXPECTED);
     return err_set(err, FM_ERR_ARG, "'%s' is not a directory: %s", s->path, SOURCE_EXPECTED);
 }
 
-int source_open_with_spares(const char *path, const char *spare_dir, struct source **out,
-                            struct fm_error *err)
+int source_open(const char *path, const struct source_options *options, struct source **out,
+                struct fm_error *err)
 {
     *out = NULL;
     if (path[0] == '\0')
@@ -78,18 +80,13 @@ int source_open_with_spares(const char *path, const char *spare_dir, struct sour
     if (s == NULL)
         return FM_ERR_NOMEM;
     s->path = mem_strdup(path, err);
-    int rc = s->path == NULL ? FM_ERR_NOMEM : open_path(s, spare_dir, err);
+    int rc = s->path == NULL ? FM_ERR_NOMEM : open_path(s, options, err);
     if (rc != 0) {
         source_close(s);
         return rc;
     }
     *out = s;
     return 0;
-}
-
-int source_open(const char *path, struct source **out, struct fm_error *err)
-{
-    return source_open_with_spares(path, NULL, out, err);
 }
 
 void source_close(struct source *source)

@@ -89,19 +89,29 @@ struct source {
     struct packed *packed; /* what only a packed model has; otherwise NULL */
 };
 
+struct gguf_family;
+
+struct source_options {
+    /* The families whose GGUF files are read (format/gguf_family.h), NULL-terminated. NULL: any
+     * GGUF file is refused. */
+    const struct gguf_family *const *gguf_families;
+    /* A file of the source that is not there is looked for, under its own name, in this directory:
+     * packing keeps the headers of files it has removed there. NULL: nowhere. */
+    const char *spare_dir;
+};
+
+/* A spare is a header, this magic and the length of the file it stands for, 8 bytes,
+ * little-endian. */
+#define SOURCE_SPARE_MAGIC "FMSPARE1"
+#define SOURCE_SPARE_BYTES 16 /* behind the header */
+
 /* Opens a model, whatever it is:
  *   a directory with model.json: packed;
  *   a directory with config.json and safetensors: Hugging Face or MLX;
  *   a .gguf file, the first of a split set or any other, or a directory that holds just one set.
  * Errors name the file, the tensor or field, and the value, and say what is expected. */
-int source_open(const char *path, struct source **out, struct fm_error *err);
-/* The same; a file of the source that is not there is looked for, under its own name, in
- * `spare_dir`: packing keeps the headers of files it has removed there. A spare is the header,
- * SOURCE_SPARE_MAGIC and the length of the file it stands for, 8 bytes, little-endian. */
-#define SOURCE_SPARE_MAGIC "FMSPARE1"
-#define SOURCE_SPARE_BYTES 16 /* behind the header */
-int source_open_with_spares(const char *path, const char *spare_dir, struct source **out,
-                            struct fm_error *err);
+int source_open(const char *path, const struct source_options *options, struct source **out,
+                struct fm_error *err);
 void source_close(struct source *source); /* accepts NULL */
 
 /* "Hugging Face directory", "GGUF", "packed model" */

@@ -77,7 +77,7 @@ static void check_refused_at(const char *path, int code, const char *message)
 {
     struct source *source = NULL;
     struct fm_error err = {0};
-    assert_int_equal(source_open(path, &source, &err), code);
+    assert_int_equal(source_open(path, &(struct source_options){0}, &source, &err), code);
     assert_null(source);
     assert_string_equal(err.text, message);
     assert_int_equal(err.code, code);
@@ -130,7 +130,7 @@ static void test_single_file(void **state)
     (void)snprintf(slashed, sizeof slashed, "%s/", dir);
     struct source *s = NULL;
     struct fm_error err = {0};
-    assert_int_equal(source_open(slashed, &s, &err), 0);
+    assert_int_equal(source_open(slashed, &(struct source_options){0}, &s, &err), 0);
     assert_int_equal(s->n_files, 1);
     assert_int_equal(s->n_tensors, 2);
     assert_string_equal(s->tensors[0].name, "b");
@@ -166,7 +166,7 @@ static void test_sharded_odd_and_shuffled(void **state)
     put_text("model.safetensors", "left alone: the index counts");
     struct source *s = NULL;
     struct fm_error err = {0};
-    assert_int_equal(source_open(dir, &s, &err), 0);
+    assert_int_equal(source_open(dir, &(struct source_options){0}, &s, &err), 0);
     assert_int_equal(s->n_files, 3);
     assert_int_equal(s->n_tensors, 5);
     for (unsigned i = 0; i < 5; i++)
@@ -200,7 +200,7 @@ static void test_tensors_not_in_the_index_are_left_out(void **state)
     n_lines = 0;
     log_set_sink(record_line, NULL);
     struct source *s = NULL;
-    assert_int_equal(source_open(dir, &s, NULL), 0);
+    assert_int_equal(source_open(dir, &(struct source_options){0}, &s, NULL), 0);
     log_set_sink(NULL, NULL);
     assert_int_equal(n_lines, 1);
     assert_non_null(strstr(last_line, "leaves out 2 tensors of the shards, the first is 'a'"));
@@ -342,7 +342,7 @@ static void test_every_allocation_may_fail(void **state)
         struct source *s = NULL;
         struct fm_error err = {0};
         mem_fail_at(nth);
-        int rc = source_open(dir, &s, &err);
+        int rc = source_open(dir, &(struct source_options){0}, &s, &err);
         mem_fail_at(0);
         if (rc == 0) {
             source_close(s);

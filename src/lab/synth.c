@@ -19,7 +19,7 @@ static void fill_result(const struct synth_plan *plan, const char *dst,
     char folder[LIMIT_PATH_BYTES];
     path_folder(dst, folder);
     *result = (struct fm_synth_result){
-        .architecture = synth_model_type(&plan->shape),
+        .architecture = plan->shape.family->model_type,
         .n_files = plan->n_files + plan->n_texts + (plan->packed != NULL),
         .free_bytes = plat_free_bytes(folder),
     };

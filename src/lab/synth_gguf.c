@@ -3,14 +3,14 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "arch/arch.h"
 #include "base/mem.h"
 #include "flashmoe_lab.h"
+#include "format/gguf_family.h"
 #include "lab/synth_internal.h"
 
 #define ALIGNMENT 32
 
-enum { GGUF_U16 = 2, GGUF_U32 = 4, GGUF_I32 = 5, GGUF_F32 = 6, GGUF_BOOL = 7, GGUF_STRING = 8,
-       GGUF_ARRAY = 9 };
 enum { TOKEN_NORMAL = 1, TOKEN_CONTROL = 3, TOKEN_UNUSED = 5 };
 
 /* Bytes that grow; the first failure sticks. */
@@ -23,7 +23,7 @@ struct bytes {
 
 struct builder {
     struct synth_plan *plan;
-    const char *arch;
+    const struct gguf_family *family;
     uint64_t split_bytes;
     struct bytes values, infos; /* of the file that is open, without its header */
     uint64_t n_values, n_infos, at;
@@ -62,7 +62,8 @@ static void put_text(struct bytes *b, const char *text)
 static void put_key(struct builder *b, const char *key, uint32_t type)
 {
     char name[96];
-    (void)snprintf(name, sizeof name, "%s%s", key[0] == '.' ? b->arch : "", key);
+    (void)snprintf(name, sizeof name, "%s%s", key[0] == '.' ? b->family->architectures[0] : "",
+                   key);
     put_text(&b->values, name);
     put_u32(&b->values, type);
     b->n_values++;
@@ -106,7 +107,7 @@ static void add_tokenizer(struct builder *b)
 {
     const uint32_t vocab = b->plan->shape.n[FM_SYNTH_VOCAB];
     add_text(b, "tokenizer.ggml.model", "gpt2");
-    add_text(b, "tokenizer.ggml.pre", "qwen2");
+    add_text(b, "tokenizer.ggml.pre", synth_pattern()->gguf_names[0]);
     add_array(b, "tokenizer.ggml.tokens", GGUF_STRING, vocab);
     for (uint32_t i = 0; i < vocab; i++) {
         char name[32];
@@ -131,7 +132,7 @@ static void add_tokenizer(struct builder *b)
     add_text(b, "tokenizer.chat_template", synth_chat_template);
 }
 
-static void add_hybrid(struct builder *b)
+static void add_delta_net(struct builder *b)
 {
     const uint32_t *n = b->plan->shape.n;
     add_u32(b, ".expert_shared_feed_forward_length", n[FM_SYNTH_SHARED_WIDTH]);
@@ -142,7 +143,7 @@ static void add_hybrid(struct builder *b)
     add_u32(b, ".ssm.time_step_rank", n[FM_SYNTH_VALUE_HEADS]);
     add_u32(b, ".ssm.inner_size", n[FM_SYNTH_VALUE_HEADS] * n[FM_SYNTH_VALUE_DIM]);
     add_u32(b, ".full_attention_interval", n[FM_SYNTH_INTERVAL]);
-    if (b->plan->shape.family != SYNTH_QWEN3_5)
+    if (!b->plan->shape.family->has_rope_parameters)
         return;
     static const uint32_t sections[] = {11, 11, 10, 0};
     add_array(b, ".rope.dimension_sections", GGUF_I32, 4);
@@ -155,7 +156,7 @@ static void add_metadata(struct builder *b)
     const uint32_t *n = shape->n;
     char name[64];
     (void)snprintf(name, sizeof name, "synthetic %s", shape->name);
-    add_text(b, "general.architecture", b->arch);
+    add_text(b, "general.architecture", b->family->architectures[0]);
     add_text(b, "general.type", "model");
     add_text(b, "general.name", name);
     add_u32(b, "general.quantization_version", 2);
@@ -173,82 +174,53 @@ static void add_metadata(struct builder *b)
     add_u32(b, ".expert_count", n[FM_SYNTH_EXPERTS]);
     add_u32(b, ".expert_used_count", n[FM_SYNTH_USED]);
     add_u32(b, ".expert_feed_forward_length", n[FM_SYNTH_EXPERT_WIDTH]);
-    if (synth_is_hybrid(shape))
-        add_hybrid(b);
+    if (shape->family->has_delta_net)
+        add_delta_net(b);
     add_tokenizer(b);
 }
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-static const struct {
-    const char *format;
-    uint32_t id;
-} type_ids[] = {
-    {"f32", 0}, {"f16", 1}, {"q4_0", 2}, {"q4_1", 3}, {"q5_0", 6}, {"q5_1", 7}, {"q8_0", 8},
-    {"q2_k", 10}, {"q3_k", 11}, {"q4_k", 12}, {"q5_k", 13}, {"q6_k", 14}, {"iq2_xxs", 16},
-    {"iq3_xxs", 18}, {"iq4_nl", 20}, {"iq4_xs", 23}, {"bf16", 30}, {"mxfp4", 39},
-};
-
-static const struct {
-    const char *hf, *gguf;
-} names[] = {
-    {"input_layernorm.weight", "attn_norm.weight"},
-    {"self_attn.q_proj.weight", "attn_q.weight"},
-    {"self_attn.k_proj.weight", "attn_k.weight"},
-    {"self_attn.v_proj.weight", "attn_v.weight"},
-    {"self_attn.o_proj.weight", "attn_output.weight"},
-    {"self_attn.q_norm.weight", "attn_q_norm.weight"},
-    {"self_attn.k_norm.weight", "attn_k_norm.weight"},
-    {"linear_attn.in_proj_qkv.weight", "attn_qkv.weight"},
-    {"linear_attn.in_proj_z.weight", "attn_gate.weight"},
-    {"linear_attn.in_proj_ba.weight", "ssm_ba.weight"},
-    {"linear_attn.in_proj_b.weight", "ssm_beta.weight"},
-    {"linear_attn.in_proj_a.weight", "ssm_alpha.weight"},
-    {"linear_attn.conv1d.weight", "ssm_conv1d.weight"},
-    {"linear_attn.A_log", "ssm_a"},
-    {"linear_attn.dt_bias", "ssm_dt.bias"},
-    {"linear_attn.norm.weight", "ssm_norm.weight"},
-    {"linear_attn.out_proj.weight", "ssm_out.weight"},
-    {"mlp.gate.weight", "ffn_gate_inp.weight"},
-    {"mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight"},
-    {"mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight"},
-    {"mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight"},
-    {"mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight"},
-    {"gate_proj", "ffn_gate_exps.weight"},
-    {"up_proj", "ffn_up_exps.weight"},
-    {"down_proj", "ffn_down_exps.weight"},
-};
-
-static const char *find_name(const struct synth_plan *plan, const char *hf)
+/* The first name that a list has for a tensor of Hugging Face's; NULL: none. */
+static const char *find_in(const struct gguf_name *list, const char *hf)
 {
-    if (strcmp(hf, "post_attention_layernorm.weight") == 0)
-        return synth_is_hybrid(&plan->shape) ? "post_attention_norm.weight" : "ffn_norm.weight";
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (strcmp(names[i].hf, hf) == 0)
-            return names[i].gguf;
-    return hf; /* there is none: a test opens every architecture */
+    for (; list->ggml != NULL; list++)
+        if (strcmp(list->hugging_face, hf) == 0)
+            return list->ggml;
+    return NULL;
 }
 
-static void gguf_name(const struct synth_plan *plan, const struct synth_tensor *t,
+static const char *find_name(const struct gguf_family *family, const char *hf)
+{
+    const char *found = NULL;
+    for (const struct gguf_name *const *list = family->layer_names; found == NULL && *list != NULL;
+         list++)
+        found = find_in(*list, hf);
+    return found != NULL ? found : hf; /* a test opens every architecture */
+}
+
+static void gguf_name(const struct builder *b, const struct synth_tensor *t,
                       char name[SYNTH_NAME_BYTES])
 {
     unsigned layer;
     int used = 0;
-    if (sscanf(t->stem, "model.layers.%u.%n", &layer, &used) == 1 && used > 0)
-        (void)snprintf(name, SYNTH_NAME_BYTES, "blk.%u.%s", layer,
-                       find_name(plan, t->matrix != NULL ? t->matrix : t->stem + used));
-    else
-        (void)snprintf(name, SYNTH_NAME_BYTES, "%s",
-                       t->role == SYNTH_EMBED  ? "token_embd.weight"
-                       : t->role == SYNTH_HEAD ? "output.weight"
-                                               : "output_norm.weight");
+    const bool is_layer = sscanf(t->stem, "model.layers.%u.%n", &layer, &used) == 1 && used > 0;
+    if (!is_layer) {
+        const char *found = find_in(b->family->global_names, t->stem);
+        (void)snprintf(name, SYNTH_NAME_BYTES, "%s", found != NULL ? found : t->stem);
+        return;
+    }
+    char hf[2 * SYNTH_NAME_BYTES];
+    (void)snprintf(hf, sizeof hf, "%s%s%s", t->stem + used, t->matrix != NULL ? t->matrix : "",
+                   t->matrix != NULL ? ".weight" : "");
+    (void)snprintf(name, SYNTH_NAME_BYTES, "blk.%u.%.100s", layer, find_name(b->family, hf));
 }
 
 static uint32_t type_id(const struct quant *quant)
 {
-    for (size_t i = 0; i < sizeof type_ids / sizeof type_ids[0]; i++)
-        if (strcmp(type_ids[i].format, quant->name) == 0)
-            return type_ids[i].id;
+    for (unsigned i = 0; gguf_format_at(i) != NULL; i++)
+        if (strcmp(gguf_format_at(i)->quant, quant->name) == 0)
+            return gguf_format_at(i)->id;
     return 0; /* none: only formats of GGUF are let in */
 }
 
@@ -277,7 +249,7 @@ static int add_tensor(struct builder *b, uint32_t tensor)
     const struct synth_tensor *t = &b->plan->tensors[tensor];
     struct synth_file *file = &b->plan->files[b->plan->n_files - 1];
     char name[SYNTH_NAME_BYTES];
-    gguf_name(b->plan, t, name);
+    gguf_name(b, t, name);
     put_text(&b->infos, name);
     put_dims(&b->infos, t);
     put_u32(&b->infos, type_id(t->quant));
@@ -363,15 +335,28 @@ static int open_file(struct builder *b, const char *path, uint32_t n_files)
     return 0;
 }
 
+static const struct gguf_family *find_family(const char *model_type)
+{
+    const struct gguf_family *families[MODEL_MAX_FAMILIES + 1];
+    model_gguf_families(arch_families(), families);
+    for (unsigned i = 0; families[i] != NULL; i++)
+        if (strcmp(families[i]->model_type, model_type) == 0)
+            return families[i];
+    return NULL;
+}
+
 int synth_plan_gguf(struct synth_plan *plan, const char *path, uint64_t split_bytes,
                     struct fm_error *err)
 {
-    static const char *const archs[] = {"qwen3moe", "qwen3next", "qwen35moe"};
-    struct builder b = {.plan = plan, .arch = archs[plan->shape.family], .err = err,
-                        .split_bytes = split_bytes, .values.err = err, .infos.err = err};
+    struct builder b = {.plan = plan, .family = find_family(plan->shape.family->model_type),
+                        .err = err, .split_bytes = split_bytes, .values.err = err,
+                        .infos.err = err};
+    if (b.family == NULL)
+        return err_set(err, FM_ERR_UNSUPPORTED, "the shape '%s' has no GGUF form: its family, %s, "
+                       "has no names there", plan->shape.name, plan->shape.family->model_type);
     const uint32_t n_files = count_files(&b);
-    plan->conventions.has_final_norms = plan->conventions.has_final_decay =
-        synth_is_hybrid(&plan->shape);
+    plan->conventions.has_final_norms = b.family->conventions.has_final_norms;
+    plan->conventions.has_final_decay = b.family->conventions.has_final_decay;
     int rc = n_files > UINT16_MAX
                  ? err_set(err, FM_ERR_ARG, "%u files are too many; choose a larger split", n_files)
                  : open_file(&b, path, n_files);

@@ -14,6 +14,7 @@
 #include "flashmoe_lab.h"
 #include "format/packed.h"
 #include "quant/quant.h"
+#include "text/pretok.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -21,11 +22,23 @@ extern "C" {
 
 /* ---- shape (synth_shape.c) ------------------------------------------------------------------- */
 
-enum synth_family { SYNTH_QWEN3, SYNTH_NEXT, SYNTH_QWEN3_5 };
+/* How the files of a family differ from those of the others. */
+struct synth_family {
+    const char *model_type, *class_name; /* of config.json; the former finds its GGUF names */
+    /* The same of the multimodal checkpoint that MLX's form wraps it in; NULL: none. */
+    const char *multimodal_type, *multimodal_class_name;
+    uint32_t rotary_divisor;     /* one part in so many of a head is rotated */
+    bool has_delta_net;          /* recurrent layers, all but every interval-th */
+    bool has_attention_gate;     /* beside the queries */
+    bool has_zero_centred_norms;
+    bool has_fused_projections;  /* of the delta rule: qkvz and ba */
+    bool has_stacked_experts;    /* Hugging Face's form has all experts of a layer in one tensor */
+    bool has_rope_parameters;    /* config.json has the rotation in an object of its own */
+};
 
 struct synth_shape {
     const char *name;
-    enum synth_family family;
+    const struct synth_family *family;
     uint32_t n[FM_SYNTH_NUMBERS]; /* 0 where the family has no such number */
     uint32_t dense_width;         /* intermediate_size, which no layer uses; 0: none */
     double rope_theta;
@@ -34,16 +47,11 @@ struct synth_shape {
 /* The preset with the numbers of the options in place of its own, checked. */
 int synth_shape_init(struct synth_shape *shape, const char *name,
                      const struct fm_synth_options *options, struct fm_error *err);
-static inline bool synth_is_hybrid(const struct synth_shape *shape)
-{
-    return shape->family != SYNTH_QWEN3;
-}
 static inline bool synth_is_recurrent(const struct synth_shape *shape, uint32_t layer)
 {
-    return synth_is_hybrid(shape) && (layer + 1) % shape->n[FM_SYNTH_INTERVAL] != 0;
+    return shape->family->has_delta_net && (layer + 1) % shape->n[FM_SYNTH_INTERVAL] != 0;
 }
 uint32_t synth_rotary_dims(const struct synth_shape *shape);
-const char *synth_model_type(const struct synth_shape *shape);
 /* config.json as transformers writes it; NULL when memory ran out. */
 json_t *synth_config(const struct synth_shape *shape);
 
@@ -173,6 +181,8 @@ void synth_plan_clear(struct synth_plan *plan);
 extern const char *const synth_special_tokens[3];
 extern const char synth_chat_template[];
 
+/* The pre-tokenizer of all synthetic models. */
+const struct pretok *synth_pattern(void);
 /* The character that stands for a byte in a byte-level vocabulary, as UTF-8. */
 void synth_byte_character(unsigned byte, char utf8[4]);
 /* tokenizer.json, tokenizer_config.json and generation_config.json. */

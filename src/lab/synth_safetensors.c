@@ -151,7 +151,7 @@ static int add_whole(struct builder *b, uint32_t tensor, const char *name)
 static void mlx_name(const struct synth_plan *plan, const struct synth_tensor *t,
                      char name[2 * SYNTH_NAME_BYTES])
 {
-    const char *root = plan->shape.family == SYNTH_QWEN3_5 ? "language_model." : "";
+    const char *root = plan->shape.family->multimodal_type != NULL ? "language_model." : "";
     if (t->n_experts == 0)
         (void)snprintf(name, 2 * SYNTH_NAME_BYTES, "%s%s", root, t->stem);
     else
@@ -205,7 +205,7 @@ static int add_tensors(struct builder *b)
             rc = add_whole(b, i, name);
         } else if (t->n_experts == 0) {
             rc = add_whole(b, i, t->stem);
-        } else if (plan->shape.family == SYNTH_QWEN3_5) {
+        } else if (plan->shape.family->has_stacked_experts) {
             (void)snprintf(name, sizeof name, "model.layers.%u.mlp.experts.down_proj", t->layer);
             rc = add_gate_up(b, i);
             i += EXPERT_MATRICES - 1;
@@ -261,9 +261,10 @@ static json_t *config_json(const struct builder *b)
     (void)json_object_set_new(config, "dtype", json_string(dtype));
     if (!b->is_mlx)
         return config;
-    if (b->plan->shape.family == SYNTH_QWEN3_5)
+    const struct synth_family *family = b->plan->shape.family;
+    if (family->multimodal_type != NULL)
         config = json_pack("{s:[s], s:s, s:b, s:o}", "architectures",
-                           "Qwen3_5MoeForConditionalGeneration", "model_type", "qwen3_5_moe",
+                           family->multimodal_class_name, "model_type", family->multimodal_type,
                            "tie_word_embeddings", 0, "text_config", config);
     json_t *quantization = quantization_json(b->plan);
     (void)json_object_set(config, "quantization", quantization);
@@ -300,7 +301,7 @@ int synth_plan_safetensors(struct synth_plan *plan, uint64_t split_bytes, struct
     plan->is_directory = true;
     for (size_t i = 0; i < plan->n_tensors; i++)
         b.is_mlx |= plan->tensors[i].quant->kind == QUANT_AFFINE;
-    plan->conventions.has_final_norms = b.is_mlx && synth_is_hybrid(&plan->shape);
+    plan->conventions.has_final_norms = b.is_mlx && plan->shape.family->has_zero_centred_norms;
     int rc = add_tensors(&b);
     if (rc == 0)
         rc = shard_close(&b);

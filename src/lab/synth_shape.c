@@ -6,29 +6,60 @@
 #include "flashmoe_lab.h"
 #include "lab/synth_internal.h"
 
+/* A family is one entry here, its shapes are one line each below. */
+
+static const struct synth_family qwen3 = {
+    .model_type = "qwen3_moe",
+    .class_name = "Qwen3MoeForCausalLM",
+    .rotary_divisor = 1,
+};
+
+static const struct synth_family qwen3_next = {
+    .model_type = "qwen3_next",
+    .class_name = "Qwen3NextForCausalLM",
+    .rotary_divisor = 4,
+    .has_delta_net = true,
+    .has_attention_gate = true,
+    .has_zero_centred_norms = true,
+    .has_fused_projections = true,
+};
+
+static const struct synth_family qwen3_5 = {
+    .model_type = "qwen3_5_moe_text",
+    .class_name = "Qwen3_5MoeForCausalLM",
+    .multimodal_type = "qwen3_5_moe",
+    .multimodal_class_name = "Qwen3_5MoeForConditionalGeneration",
+    .rotary_divisor = 4,
+    .has_delta_net = true,
+    .has_attention_gate = true,
+    .has_zero_centred_norms = true,
+    .has_stacked_experts = true,
+    .has_rope_parameters = true,
+};
+
 /* layers hidden heads kv-heads head-dim experts used expert-width shared-width key-heads
  * value-heads key-dim value-dim conv interval vocab context */
 static const struct synth_shape presets[] = {
-    {"30b-a3b", SYNTH_QWEN3,
+    {"30b-a3b", &qwen3,
      {48, 2048, 32, 4, 128, 128, 8, 768, 0, 0, 0, 0, 0, 0, 0, 151936, 40960}, 6144, 1e6},
-    {"235b-a22b", SYNTH_QWEN3,
+    {"235b-a22b", &qwen3,
      {94, 4096, 64, 4, 128, 128, 8, 1536, 0, 0, 0, 0, 0, 0, 0, 151936, 40960}, 12288, 1e6},
-    {"next-80b", SYNTH_NEXT,
+    {"next-80b", &qwen3_next,
      {48, 2048, 16, 2, 256, 512, 10, 512, 512, 16, 32, 128, 128, 4, 4, 151936, 262144}, 5120, 1e7},
-    {"coder-next", SYNTH_NEXT,
+    {"coder-next", &qwen3_next,
      {48, 2048, 16, 2, 256, 512, 10, 512, 512, 16, 32, 128, 128, 4, 4, 151936, 262144}, 5120, 5e6},
-    {"35b-a3b", SYNTH_QWEN3_5,
+    {"35b-a3b", &qwen3_5,
      {40, 2048, 16, 2, 256, 256, 8, 512, 512, 16, 32, 128, 128, 4, 4, 248320, 262144}, 0, 1e7},
-    {"122b-a10b", SYNTH_QWEN3_5,
+    {"122b-a10b", &qwen3_5,
      {48, 3072, 32, 2, 256, 256, 8, 1024, 1024, 16, 64, 128, 128, 4, 4, 248320, 262144}, 0, 1e7},
-    {"397b", SYNTH_QWEN3_5,
+    {"397b", &qwen3_5,
      {60, 4096, 32, 2, 256, 512, 10, 1024, 1024, 16, 64, 128, 128, 4, 4, 248320, 262144}, 0, 1e7},
     /* For tests: every width a multiple of 256, so that every format fits. */
-    {"tiny-qwen3", SYNTH_QWEN3,
+    {"tiny-qwen3", &qwen3,
      {2, 256, 4, 2, 64, 8, 2, 256, 0, 0, 0, 0, 0, 0, 0, 512, 4096}, 512, 1e6},
-    {"tiny-next", SYNTH_NEXT,
+    {"tiny-next", &qwen3_next,
      {4, 256, 4, 2, 64, 8, 2, 256, 256, 2, 4, 64, 64, 4, 4, 512, 4096}, 512, 1e7},
-    {"tiny-qwen3.5", SYNTH_QWEN3_5,
+    {"tiny-qwen3.5", &qwen3_5,
      {4, 256, 4, 2, 64, 8, 2, 256, 256, 2, 4, 64, 64, 4, 4, 512, 4096}, 0, 1e7},
 };
 
@@ -108,7 +139,7 @@ int synth_shape_init(struct synth_shape *shape, const char *name,
                        n[FM_SYNTH_EXPERTS]);
     if (n[FM_SYNTH_HEADS] % n[FM_SYNTH_KV_HEADS] != 0)
         return no_multiple(shape, FM_SYNTH_HEADS, FM_SYNTH_KV_HEADS, err);
-    if (synth_is_hybrid(shape) && n[FM_SYNTH_VALUE_HEADS] % n[FM_SYNTH_KEY_HEADS] != 0)
+    if (shape->family->has_delta_net && n[FM_SYNTH_VALUE_HEADS] % n[FM_SYNTH_KEY_HEADS] != 0)
         return no_multiple(shape, FM_SYNTH_VALUE_HEADS, FM_SYNTH_KEY_HEADS, err);
     if (synth_rotary_dims(shape) % 2 != 0 || synth_rotary_dims(shape) == 0)
         return err_set(err, FM_ERR_ARG, "head-dim %u gives %u rotary dimensions, expected an even "
@@ -118,7 +149,7 @@ int synth_shape_init(struct synth_shape *shape, const char *name,
 
 uint32_t synth_rotary_dims(const struct synth_shape *shape)
 {
-    return synth_is_hybrid(shape) ? shape->n[FM_SYNTH_HEAD_DIM] / 4 : shape->n[FM_SYNTH_HEAD_DIM];
+    return shape->n[FM_SYNTH_HEAD_DIM] / shape->family->rotary_divisor;
 }
 
 /* ---- config.json ----------------------------------------------------------------------------- */
@@ -128,20 +159,12 @@ static void set_uint(json_t *config, const char *field, uint32_t n)
     (void)json_object_set_new(config, field, json_integer(n)); /* synth_config sees the failure */
 }
 
-const char *synth_model_type(const struct synth_shape *shape)
-{
-    static const char *const types[] = {"qwen3_moe", "qwen3_next", "qwen3_5_moe_text"};
-    return types[shape->family];
-}
-
 static json_t *common_config(const struct synth_shape *shape)
 {
-    static const char *const classes[] = {"Qwen3MoeForCausalLM", "Qwen3NextForCausalLM",
-                                          "Qwen3_5MoeForCausalLM"};
     const uint32_t *n = shape->n;
     json_t *config = json_pack(
         "{s:[s], s:s, s:s, s:b, s:b, s:f, s:i, s:[i,i], s:i}",
-        "architectures", classes[shape->family], "model_type", synth_model_type(shape),
+        "architectures", shape->family->class_name, "model_type", shape->family->model_type,
         "hidden_act", "silu", "attention_bias", 0, "tie_word_embeddings", 0,
         "rms_norm_eps", 1e-6, "bos_token_id", SYNTH_END_OF_TEXT, "eos_token_id", SYNTH_IM_END,
         SYNTH_END_OF_TEXT, "vocab_size", (int)n[FM_SYNTH_VOCAB]);
@@ -156,7 +179,7 @@ static json_t *common_config(const struct synth_shape *shape)
     set_uint(config, "max_position_embeddings", n[FM_SYNTH_CONTEXT]);
     if (shape->dense_width > 0)
         set_uint(config, "intermediate_size", shape->dense_width);
-    if (shape->family != SYNTH_QWEN3_5) {
+    if (!shape->family->has_rope_parameters) {
         (void)json_object_update_new(config, json_pack("{s:b, s:i, s:[], s:f}", "norm_topk_prob",
                                                        1, "decoder_sparse_step", 1,
                                                        "mlp_only_layers", "rope_theta",
@@ -165,7 +188,7 @@ static json_t *common_config(const struct synth_shape *shape)
     return config;
 }
 
-static void add_hybrid(json_t *config, const struct synth_shape *shape)
+static void add_delta_net(json_t *config, const struct synth_shape *shape)
 {
     const uint32_t *n = shape->n;
     set_uint(config, "shared_expert_intermediate_size", n[FM_SYNTH_SHARED_WIDTH]);
@@ -181,20 +204,21 @@ static void add_hybrid(json_t *config, const struct synth_shape *shape)
                                                            ? "linear_attention"
                                                            : "full_attention"));
     (void)json_object_set_new(config, "layer_types", types);
-    if (shape->family == SYNTH_NEXT)
-        (void)json_object_set_new(config, "partial_rotary_factor", json_real(0.25));
+    const double rotary_share = 1.0 / shape->family->rotary_divisor;
+    if (!shape->family->has_rope_parameters)
+        (void)json_object_set_new(config, "partial_rotary_factor", json_real(rotary_share));
     else
         (void)json_object_set_new(
             config, "rope_parameters",
             json_pack("{s:s, s:f, s:f, s:[i,i,i], s:b}", "rope_type", "default", "rope_theta",
-                      shape->rope_theta, "partial_rotary_factor", 0.25, "mrope_section", 11, 11,
-                      10, "mrope_interleaved", 1));
+                      shape->rope_theta, "partial_rotary_factor", rotary_share, "mrope_section",
+                      11, 11, 10, "mrope_interleaved", 1));
 }
 
 json_t *synth_config(const struct synth_shape *shape)
 {
     json_t *config = common_config(shape);
-    if (synth_is_hybrid(shape))
-        add_hybrid(config, shape);
+    if (shape->family->has_delta_net)
+        add_delta_net(config, shape);
     return config;
 }

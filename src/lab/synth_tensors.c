@@ -61,7 +61,8 @@ static void add_vector(struct builder *b, enum synth_values values, uint64_t n, 
 
 static void add_norm(struct builder *b, uint64_t n, const char *name)
 {
-    add_vector(b, synth_is_hybrid(&b->plan->shape) ? SYNTH_CENTRED_ONE : SYNTH_ONE, n, name);
+    add_vector(b, b->plan->shape.family->has_zero_centred_norms ? SYNTH_CENTRED_ONE : SYNTH_ONE, n,
+               name);
 }
 
 static void add_attention(struct builder *b)
@@ -69,7 +70,7 @@ static void add_attention(struct builder *b)
     const uint32_t *n = b->n;
     const uint64_t hidden = n[FM_SYNTH_HIDDEN], q = n[FM_SYNTH_HEADS] * n[FM_SYNTH_HEAD_DIM];
     const uint64_t kv = n[FM_SYNTH_KV_HEADS] * n[FM_SYNTH_HEAD_DIM];
-    const bool has_gate = synth_is_hybrid(&b->plan->shape);
+    const bool has_gate = b->plan->shape.family->has_attention_gate;
     add_matrix(b, SYNTH_DENSE, has_gate ? 2 * q : q, hidden, "self_attn.q_proj.weight");
     add_matrix(b, SYNTH_DENSE, kv, hidden, "self_attn.k_proj.weight");
     add_matrix(b, SYNTH_DENSE, kv, hidden, "self_attn.v_proj.weight");
@@ -84,13 +85,14 @@ static void add_delta_net(struct builder *b)
     const uint64_t hidden = n[FM_SYNTH_HIDDEN], heads = n[FM_SYNTH_VALUE_HEADS];
     const uint64_t values = heads * n[FM_SYNTH_VALUE_DIM];
     const uint64_t channels = 2ull * n[FM_SYNTH_KEY_HEADS] * n[FM_SYNTH_KEY_DIM] + values;
-    if (b->plan->shape.family == SYNTH_NEXT && !b->plan->has_split_projections) {
+    const bool is_fused = b->plan->shape.family->has_fused_projections;
+    if (is_fused && !b->plan->has_split_projections) {
         add_matrix(b, SYNTH_DENSE, channels + values, hidden, "linear_attn.in_proj_qkvz.weight");
     } else {
         add_matrix(b, SYNTH_DENSE, channels, hidden, "linear_attn.in_proj_qkv.weight");
         add_matrix(b, SYNTH_DENSE, values, hidden, "linear_attn.in_proj_z.weight");
     }
-    if (b->plan->shape.family == SYNTH_NEXT) {
+    if (is_fused) {
         add_matrix(b, SYNTH_DENSE, 2 * heads, hidden, "linear_attn.in_proj_ba.weight");
     } else {
         add_matrix(b, SYNTH_DENSE, heads, hidden, "linear_attn.in_proj_b.weight");

@@ -12,10 +12,12 @@ const char synth_chat_template[] =
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
-/* Qwen's rule: words, single digits, runs of marks, line ends, blanks. */
-static const char split_pattern[] =
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}"
-    "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+/* Words, single digits, runs of marks, line ends, blanks. */
+const struct pretok *synth_pattern(void)
+{
+    static const char name[] = "qwen2";
+    return pretok_find_gguf(name, sizeof name - 1);
+}
 
 /* Printable Latin-1 stands for itself; the others follow from U+0100 on in their order. */
 static bool is_shown(unsigned byte)
@@ -58,7 +60,7 @@ static json_t *tokenizer_json(void)
         " s:n, s:{s:s, s:b, s:b, s:b}, s:{s:s, s:n, s:n, s:n, s:n, s:b, s:b, s:b, s:o, s:[]}}",
         "version", "1.0", "truncation", "padding", "added_tokens", added, "normalizer",
         "pre_tokenizer", "type", "Sequence", "pretokenizers", "type", "Split", "pattern", "Regex",
-        split_pattern, "behavior", "Isolated", "invert", 0, "type", "ByteLevel",
+        synth_pattern()->regex, "behavior", "Isolated", "invert", 0, "type", "ByteLevel",
         "add_prefix_space", 0, "trim_offsets", 0, "use_regex", 0, "post_processor", "decoder",
         "type", "ByteLevel", "add_prefix_space", 0, "trim_offsets", 0, "use_regex", 0, "model",
         "type", "BPE", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",

@@ -160,6 +160,25 @@ static int open_into(struct model *model, const struct model_options *options,
     return rc != 0 ? rc : read_stop_tokens(model, &config, err);
 }
 
+void model_gguf_families(const struct model_family *const *families,
+                         const struct gguf_family *out[MODEL_MAX_FAMILIES + 1])
+{
+    unsigned n = 0;
+    for (const struct model_family *const *f = families; *f != NULL; f++)
+        if ((*f)->gguf != NULL && n < MODEL_MAX_FAMILIES)
+            out[n++] = (*f)->gguf;
+    out[n] = NULL;
+}
+
+int model_source_open(const char *path, const struct model_options *options, struct source **out,
+                      struct fm_error *err)
+{
+    const struct gguf_family *gguf[MODEL_MAX_FAMILIES + 1];
+    const struct source_options source = {.gguf_families = gguf, .spare_dir = options->spare_dir};
+    model_gguf_families(options->families, gguf);
+    return source_open(path, &source, out, err);
+}
+
 int model_open_source(struct source *source, const struct model_options *options,
                       struct model **out, struct fm_error *err)
 {
@@ -184,7 +203,7 @@ int model_open(const char *path, const struct model_options *options, struct mod
 {
     *out = NULL;
     struct source *source;
-    int rc = source_open(path, &source, err);
+    int rc = model_source_open(path, options, &source, err);
     return rc != 0 ? rc : model_open_source(source, options, out, err);
 }
 

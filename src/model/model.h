@@ -64,6 +64,7 @@ struct model_family {
     const char *const *model_types; /* NULL-terminated, as config.json spells them */
     /* The one of them whose fields lie in text_config; NULL: none. */
     const char *multimodal_type;
+    const struct gguf_family *gguf; /* its names in GGUF files; NULL: it is not read from them */
     /* Reads the configuration, binds every tensor, fills `shape` and returns the family's own
      * model in *arch (mem_new). Binder errors are sticky: model_open looks at them. */
     int (*open)(const struct config *config, struct binder *binder, struct model_shape *shape,
@@ -129,6 +130,7 @@ struct model {
 
 struct model_options {
     const struct model_family *const *families; /* NULL-terminated */
+    const char *spare_dir; /* as in struct source_options; may be NULL */
     bool metadata_only;
     uint32_t experts_per_token; /* fewer than the model's own: approximate; 0: the model's own */
     /* Only the layers [first_layer, end_layer): the embedding comes with layer 0, the head with the
@@ -136,6 +138,14 @@ struct model_options {
     uint32_t first_layer, end_layer;
 };
 
+#define MODEL_MAX_FAMILIES 64
+
+/* What the families are called in GGUF files, NULL-terminated. */
+void model_gguf_families(const struct model_family *const *families,
+                         const struct gguf_family *out[MODEL_MAX_FAMILIES + 1]);
+/* Opens the source alone, with what the options say about it. */
+int model_source_open(const char *path, const struct model_options *options, struct source **out,
+                      struct fm_error *err);
 /* Headers only: checks everything and computes all sizes. */
 int model_open(const char *path, const struct model_options *options, struct model **out,
                struct fm_error *err);

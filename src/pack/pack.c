@@ -72,10 +72,9 @@ static int take_partial(struct pack *pack, struct fm_error *err)
 
 static int open_source(struct pack *pack, struct fm_error *err)
 {
-    const struct model_options options = {.families = arch_families(), .metadata_only = true};
-    struct source *source;
-    int rc = source_open_with_spares(pack->src, pack->spares, &source, err);
-    return rc != 0 ? rc : model_open_source(source, &options, &pack->model, err);
+    const struct model_options options = {.families = arch_families(), .spare_dir = pack->spares,
+                                          .metadata_only = true};
+    return model_open(pack->src, &options, &pack->model, err);
 }
 
 /* ---- the last file -------------------------------------------------------------------------- */

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "arch/arch.h"
 #include "base/mem.h"
 #include "base/path.h"
 #include "base/plat.h"
@@ -328,6 +329,7 @@ int state_check_whole(const struct pack *pack, struct fm_error *err)
     char name[LIMIT_PATH_BYTES];
     struct jdoc model = {0};
     struct source *source = NULL;
+    const struct model_options options = {.families = arch_families(), .spare_dir = pack->spares};
     int rc = load_json(pack, PACKED_MODEL_NAME, &model, err);
     const json_t *of = json_object_get(model.root, "provenance");
     const char *was = json_string_value(json_object_get(of, "source"));
@@ -336,7 +338,7 @@ int state_check_whole(const struct pack *pack, struct fm_error *err)
     /* Nothing is taken of it any more: it need not open. Without its spares it may look like
      * something else. */
     if (!pack->is_renamed)
-        (void)source_open_with_spares(pack->src, pack->spares, &source, NULL);
+        (void)model_source_open(pack->src, &options, &source, NULL);
     const bool is_other = was == NULL || (was[0] != '\0' && strcmp(was, name) != 0) ||
                           (source != NULL && kind != NULL &&
                            strcmp(kind, source_kind_name(source)) != 0);

@@ -1,6 +1,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "arch/arch.h"
 #include "base/limits.h"
 #include "base/mem.h"
 #include "base/path.h"
@@ -235,8 +236,9 @@ int fm_verify(const char *path, const struct fm_verify_options *options,
     struct finder finder = {.options = options != NULL ? options : &defaults,
                             .result = result != NULL ? result : &ignored};
     *finder.result = (struct fm_verify_result){0};
+    const struct model_options families = {.families = arch_families()};
     struct source *source;
-    int rc = source_open(path, &source, err);
+    int rc = model_source_open(path, &families, &source, err);
     if (rc != 0)
         return rc;
     finder.source = source;

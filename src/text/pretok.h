@@ -1,6 +1,6 @@
-/* The pre-tokenizers: text is cut into pieces that are merged on their own. Each is one regular
- * expression in tokenizer.json, known here by its exact text and matched by a hand-written
- * scanner in one pass.
+/* The pre-tokenizers: text is cut into pieces that are merged on their own. Each pattern is one
+ * regular expression in tokenizer.json, known here by its exact text and matched by a hand-written
+ * scanner in one pass. One file and one line of pretok_list.h per pattern.
  *
  * Owns nothing. Any thread; nothing allocates or fails. */
 #ifndef FLASHMOE_TEXT_PRETOK_H
@@ -14,21 +14,24 @@
 extern "C" {
 #endif
 
-enum pretok {
-    PRETOK_QWEN2,  /* Qwen2, Qwen3, Qwen3-Next: words are letters */
-    PRETOK_QWEN35, /* Qwen3.5: words are letters and combining marks */
-    N_PRETOKS,
+struct pretok {
+    const char *models; /* for messages: "Qwen3.5" */
+    const char *regex;  /* as tokenizer.json spells it */
+    /* tokenizer.ggml.pre of GGUF files with this pattern, NULL-terminated, and what such a file
+     * does not say about the tokenizer. */
+    const char *const *gguf_names;
+    bool gguf_has_nfc;
+    /* Returns the bytes of the first piece of `text`, which is valid UTF-8 and not empty. The end
+     * of `text` is what the expression sees as the end. */
+    size_t (*next)(const uint8_t *text, size_t bytes);
 };
 
-/* The regular expression as tokenizer.json spells it. */
-const char *pretok_regex(enum pretok kind);
-
-/* Which scanner a regular expression has; false when none. */
-bool pretok_find(const char *regex, enum pretok *kind);
-
-/* Bytes of the first piece of `text`, which is valid UTF-8 and not empty. The end of `text` is
- * what the expression sees as the end. */
-size_t pretok_next(enum pretok kind, const uint8_t *text, size_t bytes);
+/* The i-th pattern; NULL behind the last one. */
+const struct pretok *pretok_at(unsigned i);
+/* The pattern of a regular expression; NULL when there is none. */
+const struct pretok *pretok_find(const char *regex);
+/* The pattern of a name in GGUF, which is not NUL-terminated; NULL when there is none. */
+const struct pretok *pretok_find_gguf(const char *name, size_t bytes);
 
 #ifdef __cplusplus
 }

@@ -169,7 +169,7 @@ static int encode_span(struct encoder *e, const uint8_t *text, size_t bytes, str
         bytes = e->nfc.bytes;
     }
     for (size_t at = 0; rc == 0 && at < bytes;) {
-        const size_t piece_bytes = pretok_next(tok->pretok, text + at, bytes - at);
+        const size_t piece_bytes = tok->pretok->next(text + at, bytes - at);
         rc = bpe_encode(&tok->merges, tok->byte_ids, &e->bpe, text + at, piece_bytes, err);
         at += piece_bytes;
     }

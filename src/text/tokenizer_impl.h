@@ -39,7 +39,7 @@ struct tokenizer {
     uint32_t added_begin[257];
 
     bool has_nfc;
-    enum pretok pretok;
+    const struct pretok *pretok;
 };
 
 /* Refuses every setting of the document that is not understood; sets has_nfc and pretok. */

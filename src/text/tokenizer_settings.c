@@ -1,5 +1,6 @@
 /* What a tokenizer.json may say besides its tokens. Everything that would change an id must be
  * understood; everything else is refused by name. */
+#include <stdio.h>
 #include <string.h>
 
 #include "text/tokenizer_impl.h"
@@ -67,6 +68,17 @@ static int check_normalizer(struct tokenizer *tok, const struct jdoc *doc, const
     return rc;
 }
 
+/* "the regex of A, of B or of C" */
+static const char *known_patterns(char *text, size_t bytes)
+{
+    int used = snprintf(text, bytes, "the regex");
+    for (unsigned i = 0; pretok_at(i) != NULL && used > 0 && (size_t)used < bytes; i++)
+        used += snprintf(text + used, bytes - (size_t)used, "%s of %s",
+                         i == 0 ? "" : pretok_at(i + 1) != NULL ? "," : " or",
+                         pretok_at(i)->models);
+    return text;
+}
+
 static int check_split(struct tokenizer *tok, const struct jdoc *doc, const json_t *split,
                        struct fm_error *err)
 {
@@ -82,9 +94,12 @@ static int check_split(struct tokenizer *tok, const struct jdoc *doc, const json
     rc = check_fields(doc, pattern, "pre_tokenizer.pretokenizers[0].pattern.", known_pattern, err);
     if (rc != 0)
         return rc;
-    if (regex == NULL || !pretok_find(regex, &tok->pretok))
+    tok->pretok = regex != NULL ? pretok_find(regex) : NULL;
+    if (tok->pretok == NULL) {
+        char patterns[256];
         return refuse(doc, "pre_tokenizer.pretokenizers[0].pattern", pattern,
-                      "the regex of Qwen2/Qwen3 or of Qwen3.5", err);
+                      known_patterns(patterns, sizeof patterns), err);
+    }
     const json_t *behavior = json_object_get(split, "behavior");
     if (!json_is_string(behavior) || strcmp(json_string_value(behavior), "Isolated") != 0)
         return refuse(doc, "pre_tokenizer.pretokenizers[0].behavior", behavior, "Isolated", err);

@@ -136,8 +136,18 @@ static void test_nfc_many_marks(void **state)
     mem_free(text);
 }
 
+static const struct pretok *qwen2(void)
+{
+    return pretok_find_gguf("qwen2", 5);
+}
+
+static const struct pretok *qwen35(void)
+{
+    return pretok_find_gguf("qwen35", 6);
+}
+
 /* `pieces` is the text with a bar between pieces. */
-static void check_pieces(enum pretok kind, const char *pieces)
+static void check_pieces(const struct pretok *pattern, const char *pieces)
 {
     uint8_t text[256] = {0};
     size_t ends[64], n_ends = 0, bytes = 0;
@@ -150,7 +160,7 @@ static void check_pieces(enum pretok kind, const char *pieces)
     ends[n_ends++] = bytes;
     size_t at = 0;
     for (size_t i = 0; i < n_ends; i++) {
-        at += pretok_next(kind, text + at, bytes - at);
+        at += pattern->next(text + at, bytes - at);
         assert_int_equal(at, ends[i]);
     }
 }
@@ -167,35 +177,42 @@ static void test_pieces_of_both(void **state)
         "\u00a0a|\u3000b|\u00a0|1", "_a|-b|---|c", "\u4f60\u597d|\uff0c\u4e16\u754c",
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        check_pieces(PRETOK_QWEN2, cases[i]);
-        check_pieces(PRETOK_QWEN35, cases[i]);
+        check_pieces(qwen2(), cases[i]);
+        check_pieces(qwen35(), cases[i]);
     }
 }
 
 static void test_pieces_with_marks(void **state)
 {
     (void)state;
-    check_pieces(PRETOK_QWEN2, "x|\u0301y");
-    check_pieces(PRETOK_QWEN35, "x\u0301y");
-    check_pieces(PRETOK_QWEN2, "\u0928\u092e\u0938|\u094d\u0924|\u0947");
-    check_pieces(PRETOK_QWEN35, "\u0928\u092e\u0938\u094d\u0924\u0947");
-    check_pieces(PRETOK_QWEN2, " \u0301|1");
-    check_pieces(PRETOK_QWEN35, " \u0301|1");
-    check_pieces(PRETOK_QWEN2, "\t|\u0301");
-    check_pieces(PRETOK_QWEN35, "\t\u0301");
-    check_pieces(PRETOK_QWEN2, ".\u0301.\n|\u0301");
-    check_pieces(PRETOK_QWEN35, ".\u0301|.\n|\u0301");
+    check_pieces(qwen2(), "x|\u0301y");
+    check_pieces(qwen35(), "x\u0301y");
+    check_pieces(qwen2(), "\u0928\u092e\u0938|\u094d\u0924|\u0947");
+    check_pieces(qwen35(), "\u0928\u092e\u0938\u094d\u0924\u0947");
+    check_pieces(qwen2(), " \u0301|1");
+    check_pieces(qwen35(), " \u0301|1");
+    check_pieces(qwen2(), "\t|\u0301");
+    check_pieces(qwen35(), "\t\u0301");
+    check_pieces(qwen2(), ".\u0301.\n|\u0301");
+    check_pieces(qwen35(), ".\u0301|.\n|\u0301");
 }
 
 static void test_regex_names(void **state)
 {
     (void)state;
-    enum pretok kind;
-    for (unsigned i = 0; i < N_PRETOKS; i++) {
-        assert_true(pretok_find(pretok_regex((enum pretok)i), &kind));
-        assert_int_equal(kind, i);
+    unsigned n = 0;
+    for (; pretok_at(n) != NULL; n++) {
+        const struct pretok *pattern = pretok_at(n);
+        assert_ptr_equal(pretok_find(pattern->regex), pattern);
+        assert_non_null(pattern->gguf_names[0]);
+        for (const char *const *name = pattern->gguf_names; *name != NULL; name++) {
+            assert_ptr_equal(pretok_find_gguf(*name, strlen(*name)), pattern);
+            assert_null(pretok_find_gguf(*name, strlen(*name) - 1));
+        }
     }
-    assert_false(pretok_find("\\s+", &kind));
+    assert_true(n >= 2);
+    assert_null(pretok_at(n + 1));
+    assert_null(pretok_find("\\s+"));
 }
 
 int main(void)

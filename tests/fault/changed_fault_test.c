@@ -122,7 +122,7 @@ static void test_reopened(void **state)
         struct fm_error err = {0};
         int fd;
         assert_int_equal(make_model(NULL), 0);
-        assert_int_equal(source_open(dir, &source, NULL), 0);
+        assert_int_equal(source_open(dir, &(struct source_options){0}, &source, NULL), 0);
         assert_int_equal(source_reopen_direct(&source->files[0], &fd, &err), 0);
         plat_close(fd);
         if (what < N_CHANGES) {

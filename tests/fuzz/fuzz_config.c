@@ -174,7 +174,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct source *source;
     struct model *model;
     struct fm_error err = {0};
-    require(source_open(template_for(data, size), &source, &err) == 0, err.text);
+    require(model_source_open(template_for(data, size), &options, &source, &err) == 0, err.text);
     jdoc_clear(&source->config);
     if (jdoc_parse(&source->config, "config.json", (const char *)data, size, &err) != 0) {
         source_close(source);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "arch/arch.h"
 #include "base/mem.h"
 #include "format/gguf.h"
 
@@ -95,7 +96,9 @@ static void run(const void *head, size_t head_bytes, uint64_t file_bytes)
     }
     struct source *s = mem_new(1, sizeof *s, "a source", NULL);
     require(s != NULL, "there is memory");
-    rc = gguf_fill_source(s, &g, &err);
+    const struct gguf_family *families[MODEL_MAX_FAMILIES + 1];
+    model_gguf_families(arch_families(), families);
+    rc = gguf_fill_source(s, &g, families, &err);
     if (rc == 0)
         check_source(s, file_bytes);
     else

@@ -206,6 +206,13 @@ class Forms(Case):
 
 
 class Shapes(Case):
+    def test_completions_have_every_shape(self):
+        known = flashmoe("synth", "none", self.dir / "a").stderr.strip().split(" one of ")[1]
+        shapes = known.split(", ")
+        self.assertTrue(set(TINY) | set(PUBLISHED) <= set(shapes))
+        for shell in ("bash", "zsh", "fish"):
+            self.assertIn(" ".join(shapes), self.works("completions", shell), shell)
+
     def test_published_counts(self):
         for shape, billions in PUBLISHED.items():
             with self.subTest(shape):

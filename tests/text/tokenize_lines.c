@@ -99,7 +99,7 @@ static void decode_all(const struct tokenizer *tok)
     token_decoder_clear(&decoder);
 }
 
-static void split_all(enum pretok kind)
+static void split_all(const struct pretok *pattern)
 {
     struct nfc_buffer nfc = {0};
     void *text = NULL, *lengths = NULL;
@@ -111,7 +111,7 @@ static void split_all(enum pretok kind)
             fail("out of memory");
         uint32_t n = 0;
         for (size_t at = 0; at < nfc.bytes; n++) {
-            const size_t length = pretok_next(kind, nfc.text + at, nfc.bytes - at);
+            const size_t length = pattern->next(nfc.text + at, nfc.bytes - at);
             ((uint32_t *)lengths)[n] = (uint32_t)length;
             at += length;
         }
@@ -158,7 +158,7 @@ static struct tokenizer *open_gguf(const char *path, bool prints)
     struct source source = {.path = NULL};
     struct tokenizer *tok = NULL;
     if (plat_open(path, &fd, &bytes, &err) != 0 || gguf_read(&g, fd, path, bytes, &err) != 0 ||
-        gguf_add_texts(&source, &g, &err) != 0)
+        gguf_add_texts(&source, &g, NULL, &err) != 0)
         fail(err.text);
     if (source.n_texts == 0)
         fail("the file has no tokenizer");
@@ -185,7 +185,10 @@ int main(int argc, char **argv)
         fail("usage: tokenize_lines TOKENIZER.json|FILE.gguf|qwen2|qwen35 "
              "encode|plain|decode|speed|pieces|json");
     if (strcmp(argv[2], "pieces") == 0) {
-        split_all(strcmp(argv[1], "qwen35") == 0 ? PRETOK_QWEN35 : PRETOK_QWEN2);
+        const struct pretok *pattern = pretok_find_gguf(argv[1], strlen(argv[1]));
+        if (pattern == NULL)
+            fail("there is no such pattern");
+        split_all(pattern);
         return fflush(stdout) == 0 ? 0 : 2;
     }
     struct tokenizer *tok = NULL;
