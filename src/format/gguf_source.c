@@ -107,7 +107,7 @@ static int open_set(struct source *s, const char *dir, const char *spare_dir, co
         names[i] = text;
     }
     if (rc == 0)
-        rc = source_open_files(s, dir, spare_dir, names, count, path, err);
+        rc = source_open_files(s, dir, spare_dir, names, NULL, count, path, err);
     mem_free(names);
     mem_free(texts);
     return rc;
@@ -127,7 +127,7 @@ static int open_files(struct source *s, const char *path, const char *spare_dir,
     unsigned number, count;
     int rc;
     if (!is_split_name(name, &stem, &number, &count))
-        rc = source_open_files(s, dir, spare_dir, &name, 1, NULL, err);
+        rc = source_open_files(s, dir, spare_dir, &name, NULL, 1, NULL, err);
     else if (number == 0 || number > count || count > LIMIT_SHARDS)
         rc = err_set(err, FM_ERR_FORMAT,
                      "%s: the name says part %u of %u, expected 1 to %d parts", path, number,

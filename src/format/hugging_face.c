@@ -15,6 +15,8 @@
 #define CONFIG_NAME "config.json"
 #define INDEX_NAME "model.safetensors.index.json"
 #define SINGLE_NAME "model.safetensors"
+/* Of the tensor whose shape tells that mlx-lm has written it (is_from_mlx). */
+#define TELLING_SUFFIX ".linear_attn.conv1d.weight"
 
 /* model.safetensors.index.json: which shard holds which tensor. */
 struct shard_index {
@@ -22,6 +24,7 @@ struct shard_index {
     struct jdoc doc;
     json_t *weight_map;  /* borrowed from doc */
     const char **shards; /* sorted, each once; borrowed from doc */
+    bool *is_needed;     /* [n_shards] */
     size_t n_shards;
 };
 
@@ -106,10 +109,48 @@ static int index_load(struct shard_index *index, struct fm_error *err)
     return collect_shards(index, err);
 }
 
+static size_t find_shard(const struct shard_index *index, const char *name)
+{
+    size_t i = 0;
+    while (strcmp(index->shards[i], name) != 0) /* it is one of them */
+        i++;
+    return i;
+}
+
+/* Shards with a tensor of the layers that are asked for; one with none of any layer, say the
+ * embedding, where it is there; and of those with the tensor that tells mlx-lm's files apart, one
+ * at least. */
+static int choose_shards(struct shard_index *index, const char *dir,
+                         const struct source_options *options, struct fm_error *err)
+{
+    const char *telling = NULL;
+    bool has_telling = false;
+    index->is_needed = mem_new(index->n_shards, sizeof *index->is_needed, "shard names", err);
+    if (index->is_needed == NULL)
+        return FM_ERR_NOMEM;
+    for (void *i = json_object_iter(index->weight_map); i != NULL;
+         i = json_object_iter_next(index->weight_map, i)) {
+        const char *name = json_object_iter_key(i);
+        const char *shard = json_string_value(json_object_iter_value(i));
+        const bool is_wanted = source_wants_tensor(options, name);
+        const bool is_of_a_layer = strstr(name, "layers.") != NULL;
+        if (name_has_suffix(name, TELLING_SUFFIX)) {
+            telling = shard;
+            has_telling |= is_wanted;
+        }
+        if (is_wanted && (options->end_layer == 0 || is_of_a_layer || directory_has(dir, shard)))
+            index->is_needed[find_shard(index, shard)] = true;
+    }
+    if (telling != NULL && !has_telling)
+        index->is_needed[find_shard(index, telling)] = true;
+    return 0;
+}
+
 static void index_clear(struct shard_index *index)
 {
     mem_free(index->path);
     mem_free(index->shards);
+    mem_free(index->is_needed);
     jdoc_clear(&index->doc);
     *index = (struct shard_index){0};
 }
@@ -149,7 +190,9 @@ static int read_tensors(struct source *s, struct fm_error *err)
         return FM_ERR_NOMEM;
     int rc = 0;
     for (unsigned f = 0; rc == 0 && f < s->n_files; f++)
-        rc = safetensors_read(&parts[f], s->files[f].fd, s->files[f].path, s->files[f].bytes, err);
+        if (s->files[f].fd >= 0)
+            rc = safetensors_read(&parts[f], s->files[f].fd, s->files[f].path, s->files[f].bytes,
+                                  err);
     if (rc == 0)
         rc = merge(s, parts, err);
     for (unsigned f = 0; f < s->n_files; f++)
@@ -167,6 +210,8 @@ static int apply_index(struct source *s, const struct shard_index *index, struct
         const char *name = json_object_iter_key(i);
         const char *shard = json_string_value(json_object_iter_value(i));
         const struct tensor_info *t = source_find(s, name);
+        if (t == NULL && !index->is_needed[find_shard(index, shard)])
+            continue;
         if (t == NULL || strcmp(index->shards[t->parts[0].file], shard) != 0)
             return err_set(err, FM_ERR_FORMAT,
                            "%s: places tensor '%.160s' in shard '%.160s', which does not hold it",
@@ -189,9 +234,10 @@ static int apply_index(struct source *s, const struct shard_index *index, struct
 
 /* ---- opening ----------------------------------------------------------------------------- */
 
-static int open_weights(struct source *s, const char *dir, const char *spare_dir,
+static int open_weights(struct source *s, const char *dir, const struct source_options *options,
                         struct fm_error *err)
 {
+    const char *spare_dir = options->spare_dir;
     struct shard_index index = {0};
     const char *const single_names[] = {SINGLE_NAME};
     char *single = NULL;
@@ -203,10 +249,12 @@ static int open_weights(struct source *s, const char *dir, const char *spare_dir
     if (plat_file_exists(index.path)) {
         rc = index_load(&index, err);
         if (rc == 0)
-            rc = source_open_files(s, dir, spare_dir, index.shards, index.n_shards, index.path,
-                                   err);
+            rc = choose_shards(&index, dir, options, err);
+        if (rc == 0)
+            rc = source_open_files(s, dir, spare_dir, index.shards, index.is_needed,
+                                   index.n_shards, index.path, err);
     } else if (plat_file_exists(single) || directory_has(spare_dir, SINGLE_NAME)) {
-        rc = source_open_files(s, dir, spare_dir, single_names, 1, NULL, err);
+        rc = source_open_files(s, dir, spare_dir, single_names, NULL, 1, NULL, err);
     } else {
         rc = no_weights(dir, err);
     }
@@ -226,13 +274,13 @@ static bool is_from_mlx(const struct source *source)
 {
     for (size_t i = 0; i < source->n_tensors; i++) {
         const struct tensor_info *t = &source->tensors[i];
-        if (name_has_suffix(t->name, ".linear_attn.conv1d.weight"))
+        if (name_has_suffix(t->name, TELLING_SUFFIX))
             return t->n_dims == 3 && t->dims[2] == 1 && t->dims[1] > 1;
     }
     return false;
 }
 
-int hugging_face_open(struct source *source, const char *dir, const char *spare_dir,
+int hugging_face_open(struct source *source, const char *dir, const struct source_options *options,
                       struct fm_error *err)
 {
     source->kind = SOURCE_HUGGING_FACE;
@@ -244,7 +292,7 @@ int hugging_face_open(struct source *source, const char *dir, const char *spare_
     if (rc == 0)
         rc = refuse_quantised(&source->config, err);
     if (rc == 0)
-        rc = open_weights(source, dir, spare_dir, err);
+        rc = open_weights(source, dir, options, err);
     if (rc == 0)
         rc = fold_quantised(source, err);
     source->conventions.has_final_norms = rc == 0 && is_from_mlx(source);

@@ -11,7 +11,7 @@ extern "C" {
 #endif
 
 /* Fills a zeroed source whose path is set; on failure it is only fit to be closed. */
-int hugging_face_open(struct source *source, const char *dir, const char *spare_dir,
+int hugging_face_open(struct source *source, const char *dir, const struct source_options *options,
                       struct fm_error *err);
 
 #ifdef __cplusplus

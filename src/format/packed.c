@@ -477,31 +477,37 @@ static int check_size(const struct source_file *file, uint64_t expected, struct 
                    (unsigned long long)file->bytes, (unsigned long long)expected);
 }
 
-static int open_files(struct source *source, const char *dir, struct fm_error *err)
+static int open_files(struct source *source, const char *dir, const struct source_options *options,
+                      struct fm_error *err)
 {
     const struct packed *packed = source->packed;
     const size_t n = (size_t)packed->n_layers + 1;
     char(*names)[PACKED_NAME_BYTES] = mem_new(n, sizeof *names, "file names", err);
     const char **list = mem_new(n, sizeof *list, "file names", err);
-    int rc = names == NULL || list == NULL ? FM_ERR_NOMEM : 0;
+    bool *is_needed = mem_new(n, sizeof *is_needed, "file names", err);
+    int rc = names == NULL || list == NULL || is_needed == NULL ? FM_ERR_NOMEM : 0;
     for (size_t i = 0; rc == 0 && i < n; i++) {
         (void)snprintf(names[i], sizeof names[i], i == 0 ? PACKED_DENSE_NAME : PACKED_EXPERTS_NAME,
                        i == 0 ? 0 : packed->layers[i - 1].layer);
         list[i] = names[i];
+        is_needed[i] = i == 0 || source_wants_layer(options, packed->layers[i - 1].layer);
     }
     if (rc == 0)
-        rc = source_open_files(source, dir, NULL, list, n, PACKED_MODEL_NAME, err);
+        rc = source_open_files(source, dir, NULL, list, is_needed, n, PACKED_MODEL_NAME, err);
     if (rc == 0)
         rc = check_size(&source->files[0], packed->dense_bytes, err);
     for (uint32_t i = 0; rc == 0 && i < packed->n_layers; i++)
-        rc = check_size(&source->files[i + 1],
-                        packed->layers[i].n_experts * packed->layers[i].record.bytes, err);
+        if (is_needed[i + 1])
+            rc = check_size(&source->files[i + 1],
+                            packed->layers[i].n_experts * packed->layers[i].record.bytes, err);
+    mem_free(is_needed);
     mem_free(names);
     mem_free(list);
     return rc;
 }
 
-int packed_open(struct source *source, const char *dir, struct fm_error *err)
+int packed_open(struct source *source, const char *dir, const struct source_options *options,
+                struct fm_error *err)
 {
     char *path = source_join(dir, PACKED_MODEL_NAME, err), *text = NULL;
     size_t bytes;
@@ -510,7 +516,7 @@ int packed_open(struct source *source, const char *dir, struct fm_error *err)
     if (rc == 0)
         rc = packed_parse(source, path, text, bytes, err);
     if (rc == 0)
-        rc = open_files(source, dir, err);
+        rc = open_files(source, dir, options, err);
     if (rc == 0)
         rc = source_sort_tensors(source, err);
     mem_free(text);

@@ -68,7 +68,8 @@ struct packed {
 #define PACKED_SEAL_BYTES (sizeof PACKED_SEAL - 1 - 2 + 32)
 
 /* Reads model.json and opens the files it names. */
-int packed_open(struct source *source, const char *dir, struct fm_error *err);
+int packed_open(struct source *source, const char *dir, const struct source_options *options,
+                struct fm_error *err);
 /* model.json alone, from memory, without opening files or looking at their sizes: packed_open's
  * first half. Fills source->packed, conventions, tensors and config. The second form takes the text
  * without the seal's checksum being right, for the fuzzer. */

@@ -33,7 +33,7 @@ static int open_directory(struct source *s, const struct source_options *options
     const char *const gguf[] = {".gguf"}, *const safetensors[] = {".safetensors"};
     char found[DIRECTORY_NAME_BYTES];
     if (directory_has(s->path, PACKED_MODEL_NAME))
-        return packed_open(s, s->path, err);
+        return packed_open(s, s->path, options, err);
     const bool has_gguf = !directory_find(s->path, safetensors, 1, found) &&
                           !directory_find(spare_dir, safetensors, 1, found) &&
                           (directory_find(s->path, gguf, 1, found) ||
@@ -44,7 +44,7 @@ static int open_directory(struct source *s, const struct source_options *options
             return refused;
     }
     if (directory_has(s->path, "config.json") && !has_gguf)
-        return hugging_face_open(s, s->path, spare_dir, err);
+        return hugging_face_open(s, s->path, options, err);
     if (!has_gguf)
         return err_set(err, FM_ERR_FORMAT, "'%s' has neither model.json nor config.json: %s",
                        s->path, SOURCE_EXPECTED);
@@ -124,9 +124,26 @@ static int read_spare_bytes(struct source_file *file, struct fm_error *err)
     return rc;
 }
 
+bool source_wants_layer(const struct source_options *o, uint32_t layer)
+{
+    return o->end_layer == 0 || (layer >= o->first_layer && layer < o->end_layer);
+}
+
+bool source_wants_tensor(const struct source_options *options, const char *name)
+{
+    static const char word[] = "layers.";
+    const char *at = strstr(name, word);
+    if (at == NULL || (at > name && at[-1] != '.'))
+        return true;
+    char *end;
+    const unsigned long layer = strtoul(at + sizeof word - 1, &end, 10);
+    return end == at + sizeof word - 1 || *end != '.' || layer > UINT32_MAX ||
+           source_wants_layer(options, (uint32_t)layer);
+}
+
 int source_open_files(struct source *s, const char *dir, const char *spare_dir,
-                      const char *const names[], size_t n, const char *named_by,
-                      struct fm_error *err)
+                      const char *const names[], const bool is_needed[], size_t n,
+                      const char *named_by, struct fm_error *err)
 {
     s->files = mem_new(n, sizeof *s->files, "the list of files", err);
     if (s->files == NULL)
@@ -139,6 +156,8 @@ int source_open_files(struct source *s, const char *dir, const char *spare_dir,
         if (file->path == NULL)
             return FM_ERR_NOMEM;
         s->n_files++;
+        if (is_needed != NULL && !is_needed[i])
+            continue;
         if (named_by != NULL && !plat_file_exists(file->path))
             return err_set(err, FM_ERR_IO, "'%s' is missing, but '%s' names it", names[i],
                            named_by);
@@ -164,6 +183,8 @@ static bool is_same_file(const struct plat_file_info *a, const struct plat_file_
 bool source_file_has_changed(const struct source_file *file)
 {
     struct plat_file_info now;
+    if (file->fd < 0)
+        return false;
     return !plat_open_file_info(file->fd, &now) || !is_same_file(&file->opened, &now);
 }
 

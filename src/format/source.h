@@ -51,7 +51,7 @@ struct tensor_info {
 
 struct source_file {
     char *path;
-    int fd;
+    int fd; /* -1: not opened, it has nothing for the layers that were asked for */
     uint64_t bytes;
     struct plat_file_info opened; /* as it was when it was opened */
 };
@@ -98,7 +98,15 @@ struct source_options {
     /* A file of the source that is not there is looked for, under its own name, in this directory:
      * packing keeps the headers of files it has removed there. NULL: nowhere. */
     const char *spare_dir;
+    /* The layers [first_layer, end_layer) whose weights will be used: a file with weights of other
+     * layers only is not opened, and may be missing. 0, 0: all layers. GGUF files are all opened,
+     * since only their headers say what they hold. */
+    uint32_t first_layer, end_layer;
 };
+
+/* False for a tensor of another layer ("...layers.17..."). */
+bool source_wants_tensor(const struct source_options *options, const char *name);
+bool source_wants_layer(const struct source_options *options, uint32_t layer);
 
 /* A spare is a header, this magic and the length of the file it stands for, 8 bytes,
  * little-endian. */
@@ -148,10 +156,11 @@ const char *tensor_info_shape(const struct tensor_info *tensor, char *buffer, si
 /* ---- for the readers of containers ------------------------------------------------------ */
 
 /* Opens the files of a source by name. `named_by` is the file that names them, NULL when none
- * does; dir and spare_dir are where to look, the second may be NULL. */
+ * does; dir and spare_dir are where to look, the second may be NULL. `is_needed` says which ones,
+ * NULL: all. */
 int source_open_files(struct source *source, const char *dir, const char *spare_dir,
-                      const char *const names[], size_t n, const char *named_by,
-                      struct fm_error *err);
+                      const char *const names[], const bool is_needed[], size_t n,
+                      const char *named_by, struct fm_error *err);
 /* Sorts the tensors; fails when a name occurs twice. */
 int source_sort_tensors(struct source *source, struct fm_error *err);
 /* Adds a text; it takes over `text` (mem_new), also on failure. */

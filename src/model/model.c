@@ -174,7 +174,9 @@ int model_source_open(const char *path, const struct model_options *options, str
                       struct fm_error *err)
 {
     const struct gguf_family *gguf[MODEL_MAX_FAMILIES + 1];
-    const struct source_options source = {.gguf_families = gguf, .spare_dir = options->spare_dir};
+    const struct source_options source = {.gguf_families = gguf, .spare_dir = options->spare_dir,
+                                          .first_layer = options->first_layer,
+                                          .end_layer = options->end_layer};
     model_gguf_families(options->families, gguf);
     return source_open(path, &source, out, err);
 }
