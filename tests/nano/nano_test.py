@@ -12,7 +12,7 @@ packed     the same with the experts packed to affine groups of --bits (4, 3 and
            against transformers with experts of those bits: within 0.01 at 4, 0.02 below
 same-bits  the program same_bits on nano, with the one hash that every machine must give
 
-With --short, for builds with sanitizers, which are 50 times slower: one window of 64 tokens per
+With --short, for the first tier of tests and for sanitizers: one window of 64 tokens per
 domain, held to what an optimised build gives, and fewer combinations of threads and chunks.
 
 --model: the same weights in another form, such as a GGUF file in bf16.
