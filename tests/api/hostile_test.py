@@ -32,7 +32,7 @@ class Hostile(OneServer):
 
     def send(self, data):
         connection = self.server.socket()
-        connection.settimeout(20)
+        connection.settimeout(1800)
         try:
             connection.sendall(data)
         except ConnectionError:
