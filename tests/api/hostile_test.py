@@ -186,7 +186,9 @@ class Waiting(unittest.TestCase):
     """A model that is busy: the queue, pings, and clients that give up."""
 
     def setUp(self):
-        self.server = Server(PROGRAM, NANO, "--parallel", "1", "--queue", "2", "--sessions", "2")
+        # One thread: it computes all the while that others wait for it.
+        self.server = Server(PROGRAM, NANO, "--parallel", "1", "--queue", "2", "--sessions", "2",
+                             "--threads", "1")
 
     def tearDown(self):
         self.server.stop()
