@@ -25,17 +25,24 @@ deps:
 test-deps:
 	@sh tools/deps.sh test
 
+test-all-deps:
+	@sh tools/deps.sh test-all
+
 run: all
 	build/flashmoe run $(MODEL) -p "$(PROMPT)"
 
+# The tests of the second tier have a label (tests/CMakeLists.txt).
 test: test-deps
+	@sh tools/check.sh release -LE second-tier $(ARGS)
+
+test-all: test-all-deps
 	@sh tools/check.sh release $(ARGS)
 
-debug asan tsan: test-deps
+debug asan tsan: test-all-deps
 	@sh tools/check.sh $@ $(ARGS)
 
 # Real coding agents, 1.5 GB from npm, and many clients for SECONDS: minutes of work each.
-agents: test-deps all
+agents: test-all-deps all
 	python3 tests/agents/replay_test.py build/flashmoe
 	python3 tests/agents/agents_test.py build/flashmoe --cache build-agents
 
@@ -46,7 +53,7 @@ fuzz: test-deps
 	tests/fuzz/run.sh $(SECONDS)
 
 # Plants the faults of tests/mutate/faults.py: each must fail its tests. Before a release.
-mutate: test-deps
+mutate: test-all-deps
 	@python3 tests/mutate/mutate.py
 
 lint: test-deps
@@ -67,10 +74,12 @@ clean:
 help:
 	@echo "make             build/flashmoe and the libraries, optimised"
 	@echo "make run         build, then let the nano model tell a story: MODEL=PATH PROMPT='...'"
-	@echo "make test        build, then run every test: ARGS='-R NAME' selects some"
-	@echo "make debug       the tests without optimisation"
-	@echo "make asan        the tests under AddressSanitizer and UndefinedBehaviorSanitizer"
-	@echo "make tsan        the tests under ThreadSanitizer"
+	@echo "make test        build, then run the first tier of tests: ARGS='-R NAME' selects some"
+	@echo "make test-all    both tiers: also browser, client libraries, emulator, load, full sweeps;"
+	@echo "                 ARGS='-L second-tier' leaves out what make test runs"
+	@echo "make debug       all tests without optimisation; ARGS='-LE second-tier' is the first tier"
+	@echo "make asan        all tests under AddressSanitizer and UndefinedBehaviorSanitizer"
+	@echo "make tsan        all tests under ThreadSanitizer"
 	@echo "make fuzz        fuzz every parser (needs clang), SECONDS=600 each"
 	@echo "make agents      coding agents from npm hold conversations with the server"
 	@echo "make load        200 clients at the server for SECONDS=600, and rude ones"
@@ -79,6 +88,6 @@ help:
 	@echo "make install     PREFIX=/usr/local DESTDIR="
 	@echo "make uninstall   remove what make install wrote"
 	@echo "make clean       remove the build folders"
-	@echo "make, make run and make test first install the packages that are missing (tools/deps.sh)."
+	@echo "make, make run and the tests first install the packages that are missing (tools/deps.sh)."
 
-.PHONY: all deps test-deps run test debug asan tsan agents load fuzz mutate lint install uninstall clean help
+.PHONY: all deps test-deps test-all-deps run test test-all debug asan tsan agents load fuzz mutate lint install uninstall clean help

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the distribution packages that are missing. Usage: tools/deps.sh build|test
+# Installs the distribution packages that are missing. Usage: tools/deps.sh build|test|test-all
 # Silent, and makes no use of the network, when everything is there.
 #
 #   group  what it is for                         check                  Debian            Homebrew
@@ -16,14 +16,15 @@
 #   test   lint and test scripts                  python3                python3           python3
 #   test   checks answers held to a schema        import jsonschema      python3-jsonschema  (pip)
 #   test   headers must be usable from C++        g++, c++ or clang++    g++               (Xcode)
-#   test   the server's page (Linux): a browser   chromium               chromium          -
+#   all    the server's page (Linux): a browser   chromium               chromium          -
 #          its driver                             node                   nodejs            -
 #          brings the driver's packages           npm                    npm               -
-#   test   kernels of the other architecture (Linux; named here for an x86-64 machine):
+#   all    kernels of the other architecture (Linux; named here for an x86-64 machine):
 #          its compiler                           aarch64-linux-gnu-gcc  gcc-aarch64-linux-gnu
 #          its C library                          its stdio.h            libc6-dev-arm64-cross
 #          runs them                              qemu-aarch64           qemu-user
 #
+# test needs what build does, and test-all (`all` above) what test does.
 # Left to the user: clang (make fuzz), mandoc (checks the man page).
 set -eu
 
@@ -85,21 +86,21 @@ need "$(has_library libmicrohttpd libmicrohttpd-dev)" libmicrohttpd-dev libmicro
 if [ "$system" = Linux ]; then
     need "$(has_library libedit libedit-dev)" libedit-dev - "edited lines in chat"
 fi
-if [ "$group" = test ]; then
+if [ "$group" != build ]; then
     need "$(has_command python3)" python3 python3 "lint and test scripts"
     need "$(has_module jsonschema)" python3-jsonschema "(pip3 install jsonschema)" \
          "checks answers held to a schema"
     need "$(has_library cmocka libcmocka-dev)" libcmocka-dev cmocka "unit tests"
     need "$(has_command g++ c++ clang++)" g++ "(xcode-select --install)" "C++ use of the headers"
-    if [ "$system" = Linux ]; then
-        need "$(has_command chromium chromium-browser)" chromium - "the server's page in a browser"
-        need "$(has_command node)" nodejs - "drives the browser"
-        need "$(has_command npm)" npm - "brings the driver's packages"
-        case $(uname -m) in
-        x86_64) need_other aarch64 aarch64 arm64 ;;
-        aarch64) need_other x86_64 x86-64 amd64 ;;
-        esac
-    fi
+fi
+if [ "$group" = test-all ] && [ "$system" = Linux ]; then
+    need "$(has_command chromium chromium-browser)" chromium - "the server's page in a browser"
+    need "$(has_command node)" nodejs - "drives the browser"
+    need "$(has_command npm)" npm - "brings the driver's packages"
+    case $(uname -m) in
+    x86_64) need_other aarch64 aarch64 arm64 ;;
+    aarch64) need_other x86_64 x86-64 amd64 ;;
+    esac
 fi
 [ -z "$missing" ] && exit 0
 

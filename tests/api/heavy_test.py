@@ -37,7 +37,7 @@ def is_readable(connection):
 
 def read_answer(connection):
     """(status, body)"""
-    connection.settimeout(300)
+    connection.settimeout(1800)
     answer = http.client.HTTPResponse(connection)
     answer.begin()
     return answer.status, answer.read()
@@ -173,7 +173,7 @@ class Stopping(unittest.TestCase):
                 self.assertTrue(wait_until(lambda: metric(server, "requests_preparing") > 0))
                 for _ in range(n_signals):
                     server.process.send_signal(signal.SIGTERM)
-                self.assertEqual(server.process.wait(120), 0)
+                self.assertEqual(server.process.wait(1800), 0)
                 for connection in waiting:
                     connection.close()
 
@@ -412,7 +412,7 @@ class Memory(OneServer):
 
     def send_some(self, connection, data):
         """What the server takes; it may refuse at any byte."""
-        connection.settimeout(20)
+        connection.settimeout(1800)
         try:
             connection.sendall(data)
             return True

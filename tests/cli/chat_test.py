@@ -2,7 +2,7 @@
 
 Usage: chat_test.py PROGRAM MODEL [TestClass...]
 
-MODEL has a tokenizer and answers in text. FLASHMOE_CHAT_TURNS lengthens the test of memory;
+MODEL has a tokenizer and answers in text. FLASHMOE_CHAT_TURNS is how long the test of memory is;
 FLASHMOE_HAS_LIBEDIT is 1 where the program edits lines.
 """
 

@@ -6,7 +6,7 @@
  *
  *   nano_fault_test NANO          each N with each fault once or more
  *   nano_fault_test NANO all      each N with each fault in each combination
- *   nano_fault_test NANO few      one N in seven, for builds with sanitizers
+ *   nano_fault_test NANO few      one N in seven
  *   nano_fault_test NANO detach DETACH ATTACH
  *                                 the disk is gone between these two commands
  *

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Builds checkkernel for the other architecture and runs it in an emulator with all instructions.
 # Usage: tests/kernels/check_other.sh PROCESSOR BUILD-FOLDER; the processor is this machine's.
-# Fails when a tool is missing: tools/deps.sh test installs them.
+# Fails when a tool is missing: tools/deps.sh test-all installs them.
 set -eu
 
 case $1 in
@@ -16,7 +16,7 @@ here=$(dirname "$0")
 
 for tool in "$compiler" "$emulator"; do
     command -v "$tool" >/dev/null || {
-        echo "$tool is missing; tools/deps.sh test installs $packages"
+        echo "$tool is missing; tools/deps.sh test-all installs $packages"
         exit 1
     }
 done

@@ -12,8 +12,9 @@ packed     the same with the experts packed to affine groups of --bits (4, 3 and
            against transformers with experts of those bits: within 0.01 at 4, 0.02 below
 same-bits  the program same_bits on nano, with the one hash that every machine must give
 
-With --short, for builds with sanitizers, which are 50 times slower: one window of 64 tokens per
-domain, held to what an optimised build gives, and fewer combinations of threads and chunks.
+With --short, for the first tier of tests and for sanitizers: one window of 64 tokens per domain,
+held to what an optimised build gives with keys and values in f32, and fewer combinations of threads
+and chunks.
 
 --model: the same weights in another form, such as a GGUF file in bf16.
 
@@ -155,7 +156,8 @@ def main():
                      for bits in args.bits or [4, 3, 2]) > 0)
     if args.test == "nll":
         if args.short:
-            terms = SHORT_NLL, args.data / "heldout", ["--windows", "1", "--window", "64"]
+            terms = SHORT_NLL, args.data / "heldout", ["--windows", "1", "--window", "64", "--kv",
+                                                       "f32"]
             sys.exit(nll(args.program, model, *terms, SHORT_TOLERANCE) > 0)
         terms = golden["nll_bf16"], args.data / "heldout", ["--windows", "8"]
         sys.exit(nll(args.program, model, *terms, NLL_TOLERANCE) > 0)

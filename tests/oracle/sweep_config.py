@@ -3,7 +3,7 @@
 
 usage: sweep_config.py run SWEEP_ENGINE [--base NAME] [--field NAME ...] [--save FILE]
        sweep_config.py freeze FILE...
-       sweep_config.py check SWEEP_ENGINE
+       sweep_config.py check SWEEP_ENGINE [--few]
 
 For each golden checkpoint, and for a multimodal one made from the Qwen3.5 golden, every field that
 transformers or the engine reads, and every field that transformers' shared code looks up in any
@@ -14,7 +14,8 @@ float64, or refuse the model with an error that names the field or the tensor th
 `run` needs torch and transformers. It also lists the cases that the engine runs and transformers
 cannot: there is nothing to compare those with. `freeze` writes what runs have saved to sweep.json
 and sweep.f32 beside this file: every other case, with a sample of its logits. `check` holds the
-engine to those with the standard library alone.
+engine to those with the standard library alone; with --few, to one case of each field in each model
+that runs and one that is refused.
 """
 import argparse
 import array
@@ -539,9 +540,20 @@ def freeze(args):
     return 0
 
 
+def few_of(cases):
+    """The first case of each field in each model that runs, and the first that is refused."""
+    kinds = {}
+    for case in cases:
+        name, field, _, at, _ = case
+        kinds.setdefault((name, field, at is None), case)
+    return list(kinds.values())
+
+
 def check(args):
     program = os.path.abspath(args.paths[0])
     cases = json.loads(CASES.read_text())
+    if args.few:
+        cases = few_of(cases)
     samples = array.array("f", SAMPLES.read_bytes())
     if sys.byteorder == "big":
         samples.byteswap()
@@ -576,6 +588,7 @@ def main():
     parser.add_argument("--base", action="append", choices=BASES)
     parser.add_argument("--field", action="append")
     parser.add_argument("--save", metavar="FILE")
+    parser.add_argument("--few", action="store_true")
     args = parser.parse_args()
     return {"run": run, "freeze": freeze, "check": check}[args.action](args)
 

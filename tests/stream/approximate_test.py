@@ -1,5 +1,5 @@
-"""approximate_test.py PROGRAM GOLDENS NANO: the lossy switches are off by default, are what they
-say, and are named in every output."""
+"""approximate_test.py PROGRAM GOLDENS NANO [PART...]: the lossy switches are off by default, are
+what they say, and are named in every output."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def config_of(model):
     return config, config.get("text_config", config)
 
 
-class Approximate(unittest.TestCase):
+class Case(unittest.TestCase):
     def works(self, *args):
         result = flashmoe(*args)
         self.assertEqual(result.returncode, 0, result.stderr)
@@ -36,6 +36,8 @@ class Approximate(unittest.TestCase):
     def answer(self, model, *args):
         return json.loads(self.works("run", model, *RUN, "--json", *args).stdout)
 
+
+class Switches(Case):
     def test_all_experts_are_exact(self):
         for family in FAMILIES:
             model = GOLDENS / family
@@ -120,6 +122,60 @@ class Approximate(unittest.TestCase):
         self.assertNotEqual(result.returncode, 0)
         self.assertIn("routes", result.stderr)
 
+    def test_eval_shows_the_cost(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "text.txt")
+            trace = os.path.join(folder, "trace.csv")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write("Once upon a time there was a robot who loved music. " * 20)
+            evaluate = ("eval", "nll", NANO, path, "--window", "32", "--windows", "4", "-q")
+            exact = json.loads(self.works(*evaluate, "--json").stdout)
+            self.assertIsNone(exact["approximate"])
+            self.assertNotIn("exact_nats_per_token", exact)
+            for used, more in ((2, ("--experts-per-token", "2")), (8, ("--kv", "rot2")),
+                               (8, ("--cache-bias", "0.5", "--memory", "48M",
+                                    "--prefill-chunk", "16"))):
+                found = json.loads(self.works(*evaluate, "--json", "--trace", trace, *more).stdout)
+                self.assertIn("approximate: ", found["approximate"])
+                self.assertEqual(found["exact_nats_per_token"], exact["nats_per_token"])
+                self.assertNotEqual(found["cost_nats_per_token"], 0)
+                self.assertAlmostEqual(found["nats_per_token"] - found["exact_nats_per_token"],
+                                       found["cost_nats_per_token"])
+                text = self.works(*evaluate, *more).stdout
+                self.assertIn(found["approximate"], text)
+                self.assertIn("the cost is ", text)
+                with open(trace, encoding="utf-8") as file: # of the approximate evaluation alone
+                    self.assertEqual(sum("," in line for line in file) - 1, 4 * 32 * 8 * used)
+
+    def test_needles(self):
+        """Sought twice; f16 finds what is just before the question."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "text.txt")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write("Once upon a time there was a robot who loved music. " * 40)
+            seek = ("eval", "needle", NANO, path, "--context", "256", "--depths", "3",
+                    "--needles", "4", "-q")
+            exact = json.loads(self.works(*seek, "--json").stdout)
+            self.assertIsNone(exact["approximate"])
+            self.assertNotIn("exact", exact)
+            self.assertEqual(exact["n_needles"], 12)
+            self.assertEqual([d["depth"] for d in exact["depths"]], [0, 0.5, 1])
+            self.assertEqual(sum(d["hits"] for d in exact["depths"]), exact["n_hits"])
+            found = json.loads(self.works(*seek, "--json", "--kv", "rot2").stdout)
+            self.assertEqual(found["approximate"], "approximate: keys and values in 2 bits (rot2)")
+            for key in ("n_hits", "answer_nats_per_token", "n_answer_tokens", "depths"):
+                self.assertEqual(found["exact"][key], exact[key])
+            self.assertNotEqual(found["answer_nats_per_token"], exact["answer_nats_per_token"])
+            self.assertLessEqual(found["n_same_answer_tokens"], found["n_answer_tokens"])
+            text = self.works(*seek, "--kv", "rot2").stdout
+            self.assertIn(found["approximate"], text)
+            self.assertIn(f"exact {exact['n_hits']} of 12", text)
+            result = flashmoe("eval", "needle", NANO, path, "--context", "4096")
+            self.assertNotEqual(result.returncode, 0)
+            self.assertIn("a context of 4096 needs as many", result.stderr)
+
+
+class Labels(Case):
     def read(self, folder, name):
         return (pathlib.Path(folder) / name).read_text(encoding="utf-8")
 
@@ -178,58 +234,6 @@ class Approximate(unittest.TestCase):
         self.assertNotIn("the same at every budget", text)
         found = json.loads(self.works(*stream, *bias, "--json").stdout)
         self.assertIs(found["logits_depend_on_budget"], True)
-
-    def test_eval_shows_the_cost(self):
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "text.txt")
-            trace = os.path.join(folder, "trace.csv")
-            with open(path, "w", encoding="utf-8") as file:
-                file.write("Once upon a time there was a robot who loved music. " * 20)
-            evaluate = ("eval", "nll", NANO, path, "--window", "32", "--windows", "4", "-q")
-            exact = json.loads(self.works(*evaluate, "--json").stdout)
-            self.assertIsNone(exact["approximate"])
-            self.assertNotIn("exact_nats_per_token", exact)
-            for used, more in ((2, ("--experts-per-token", "2")), (8, ("--kv", "rot2")),
-                               (8, ("--cache-bias", "0.5", "--memory", "48M",
-                                    "--prefill-chunk", "16"))):
-                found = json.loads(self.works(*evaluate, "--json", "--trace", trace, *more).stdout)
-                self.assertIn("approximate: ", found["approximate"])
-                self.assertEqual(found["exact_nats_per_token"], exact["nats_per_token"])
-                self.assertNotEqual(found["cost_nats_per_token"], 0)
-                self.assertAlmostEqual(found["nats_per_token"] - found["exact_nats_per_token"],
-                                       found["cost_nats_per_token"])
-                text = self.works(*evaluate, *more).stdout
-                self.assertIn(found["approximate"], text)
-                self.assertIn("the cost is ", text)
-                with open(trace, encoding="utf-8") as file: # of the approximate evaluation alone
-                    self.assertEqual(sum("," in line for line in file) - 1, 4 * 32 * 8 * used)
-
-    def test_needles(self):
-        """Sought twice; f16 finds what is just before the question."""
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "text.txt")
-            with open(path, "w", encoding="utf-8") as file:
-                file.write("Once upon a time there was a robot who loved music. " * 40)
-            seek = ("eval", "needle", NANO, path, "--context", "256", "--depths", "3",
-                    "--needles", "4", "-q")
-            exact = json.loads(self.works(*seek, "--json").stdout)
-            self.assertIsNone(exact["approximate"])
-            self.assertNotIn("exact", exact)
-            self.assertEqual(exact["n_needles"], 12)
-            self.assertEqual([d["depth"] for d in exact["depths"]], [0, 0.5, 1])
-            self.assertEqual(sum(d["hits"] for d in exact["depths"]), exact["n_hits"])
-            found = json.loads(self.works(*seek, "--json", "--kv", "rot2").stdout)
-            self.assertEqual(found["approximate"], "approximate: keys and values in 2 bits (rot2)")
-            for key in ("n_hits", "answer_nats_per_token", "n_answer_tokens", "depths"):
-                self.assertEqual(found["exact"][key], exact[key])
-            self.assertNotEqual(found["answer_nats_per_token"], exact["answer_nats_per_token"])
-            self.assertLessEqual(found["n_same_answer_tokens"], found["n_answer_tokens"])
-            text = self.works(*seek, "--kv", "rot2").stdout
-            self.assertIn(found["approximate"], text)
-            self.assertIn(f"exact {exact['n_hits']} of 12", text)
-            result = flashmoe("eval", "needle", NANO, path, "--context", "4096")
-            self.assertNotEqual(result.returncode, 0)
-            self.assertIn("a context of 4096 needs as many", result.stderr)
 
 
 if __name__ == "__main__":

@@ -118,8 +118,7 @@ struct opened {
     struct fm_stats stats;
 };
 
-static int try_open(struct opened *o, const char *path, unsigned n_context, unsigned n_sessions,
-                    uint64_t memory, struct fm_error *err)
+static struct fm_model_options options_for(unsigned n_context, unsigned n_sessions, uint64_t memory)
 {
     struct fm_model_options options;
     fm_model_options_init(&options);
@@ -128,6 +127,13 @@ static int try_open(struct opened *o, const char *path, unsigned n_context, unsi
     options.n_sessions = n_sessions;
     options.prefill_chunk = 32;
     options.lookahead = lookahead;
+    return options;
+}
+
+static int try_open(struct opened *o, const char *path, unsigned n_context, unsigned n_sessions,
+                    uint64_t memory, struct fm_error *err)
+{
+    const struct fm_model_options options = options_for(n_context, n_sessions, memory);
     return fm_model_open(path, &options, &o->model, err);
 }
 
@@ -136,14 +142,16 @@ static void open_share(struct opened *o, const char *path, unsigned n_context, u
                        double share)
 {
     struct fm_error err;
-    struct fm_model_options metadata;
-    fm_model_options_init(&metadata);
+    const struct fm_model_options options = options_for(n_context, n_sessions, 0);
+    struct fm_model_options metadata = options;
+    struct fm_plan plan;
     metadata.metadata_only = true;
     check(fm_model_open(path, &metadata, &o->model, &err), &err);
     fm_model_info(o->model, &o->info);
+    check(fm_model_plan(o->model, &options, &plan, &err), &err);
     fm_model_close(o->model);
     const uint64_t more = (uint64_t)(share * (double)o->info.experts_bytes);
-    uint64_t memory = o->info.dense_bytes;
+    uint64_t memory = plan.least_bytes;
     int rc = FM_ERR_BUDGET;
     for (; rc == FM_ERR_BUDGET; memory += MIB) {
         rc = try_open(o, path, n_context, n_sessions, memory, &err);
