@@ -159,6 +159,8 @@ struct backend_ops {
 struct backend {
     const struct backend_ops *ops;
     const struct memory *memory; /* outlives what is made in it; gone with the backend */
+    /* For whoever reads weights into it; outlives the backend. */
+    const struct weight_preparer *preparer;
     const char *level; /* of the processor's instructions in use */
 };
 

@@ -72,10 +72,8 @@ static int open_experts(struct stage *stage, const struct stage_options *options
         return rc;
     stage->reader_name = reader->ops->name;
     rc = expert_store_open(stage->model, reader, s->io, options->checks, &stage->store, err);
-    if (rc == 0) {
-        expert_store_interleave(stage->store);
+    if (rc == 0)
         rc = open_cache(stage, s->policy, err);
-    }
     return rc != 0 || s->heat_path == NULL ? rc : load_heat(stage, s->heat_path, err);
 }
 
@@ -110,6 +108,8 @@ int stage_open(struct stage *stage, const struct stage_options *options, struct 
     forward_backend_options(stage->model, &forward, &backend);
     /* First of all: the stage's memory is made by it. */
     int rc = backend_open(NULL, &backend, &stage->be, err);
+    if (rc == 0)
+        model_prepare_for(stage->model, stage->be->preparer);
     if (rc == 0)
         rc = model_load_dense(stage->model, stage->be->memory, options->checks, options->progress,
                               options->progress_ctx, err);

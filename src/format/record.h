@@ -22,7 +22,7 @@ struct record_matrix {
     const struct quant *quant;
     uint32_t n_rows, n_cols;
     bool lies_interleaved; /* in the file (interleave.h) */
-    bool is_interleaved;   /* in memory: the store sees to it */
+    bool is_interleaved;   /* in memory, where its layer is prepared for a backend */
     uint64_t part_offset[QUANT_MAX_PARTS]; /* from the start of the record */
 };
 

@@ -8,7 +8,6 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "model/binder_internal.h"
-#include "quant/interleave.h"
 
 #define NAME_BYTES 512
 
@@ -23,7 +22,7 @@ void binder_clear(struct binder *b)
 {
     mem_free(b->reads);
     mem_free(b->pointers);
-    mem_free(b->interleaved);
+    mem_free(b->products);
 }
 
 /* ---- small steps ---------------------------------------------------------------------------- */
@@ -372,15 +371,14 @@ static void bind_rows(struct binder *b, struct weight *out, const struct tensor_
     count_format(b, own, false, 1, weight_bytes(out));
 }
 
-/* A matrix that is multiplied with gets the order of rows that the kernels like best. */
-static void interleave_later(struct binder *b, struct weight *w)
+/* A matrix that is multiplied with gets the layout that kernels want, once it is read. */
+static void prepare_later(struct binder *b, struct weight *w)
 {
-    if (b->rc != 0 || !interleave_suits(w->quant, w->n_rows, w->n_cols))
-        return;
-    b->rc = mem_grow((void **)&b->interleaved, &b->cap_interleaved, b->n_interleaved + 1,
-                     sizeof *b->interleaved, "the list of matrices", b->err);
     if (b->rc == 0)
-        b->interleaved[b->n_interleaved++] = w;
+        b->rc = mem_grow((void **)&b->products, &b->cap_products, b->n_products + 1,
+                         sizeof *b->products, "the list of matrices", b->err);
+    if (b->rc == 0)
+        b->products[b->n_products++] = w;
 }
 
 void binder_matrix(struct binder *b, struct weight *out, enum tensor_role role, uint32_t n_rows,
@@ -398,7 +396,7 @@ void binder_matrix(struct binder *b, struct weight *out, enum tensor_role role, 
     if (t != NULL && role == TENSOR_EMBEDDING)
         b->lookup_bytes += weight_bytes(out) - quant_row_bytes(quant, n_cols);
     else if (t != NULL)
-        interleave_later(b, out);
+        prepare_later(b, out);
 }
 
 void binder_matrix_rows(struct binder *b, struct weight *out, uint32_t file_rows, uint32_t n_cols,
@@ -415,7 +413,7 @@ void binder_matrix_rows(struct binder *b, struct weight *out, uint32_t file_rows
         ok ? take_matrix(b, name, TENSOR_MATRIX, file_rows, n_cols, &quant) : NULL;
     if (t != NULL) {
         bind_rows(b, out, t, quant, n_cols, ranges, n_ranges);
-        interleave_later(b, out);
+        prepare_later(b, out);
     }
 }
 
@@ -558,9 +556,9 @@ static void layout_slot(struct binder *b, struct expert_layer *layer, uint32_t h
         if (!find_piece(b, layer, 0, m, &piece))
             return;
         matrix->quant = piece.quant;
-        matrix->is_interleaved = interleave_suits(matrix->quant, matrix->n_rows, matrix->n_cols);
         matrix->lies_interleaved = piece.tensor->records != NULL &&
                                    piece.tensor->records->record.matrices[m].lies_interleaved;
+        matrix->is_interleaved = matrix->lies_interleaved;
         first = piece.tensor;
         count_format(b, piece.quant, true, layer->n_experts,
                      layer->n_experts *

@@ -33,8 +33,8 @@ struct binder {
     size_t n_reads, cap_reads;
     struct dense_pointer *pointers;
     size_t n_pointers, cap_pointers;
-    struct weight **interleaved; /* matrices whose rows are to be, once they are read */
-    size_t n_interleaved, cap_interleaved;
+    struct weight **products; /* matrices that are multiplied with */
+    size_t n_products, cap_products;
     size_t cap_expert_layers;
     uint64_t dense_bytes, lookup_bytes;
 };

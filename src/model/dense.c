@@ -8,7 +8,6 @@
 #include "base/plat.h"
 #include "base/pool.h"
 #include "model/dense_internal.h"
-#include "quant/interleave.h"
 
 /* Reads at a time, and bytes of one: what an SSD wants. */
 #define N_READERS 8
@@ -23,8 +22,8 @@ struct dense_plan {
     size_t n_reads;
     struct dense_pointer *pointers;
     size_t n_pointers;
-    struct weight **interleaved;
-    size_t n_interleaved;
+    struct weight **products;
+    size_t n_products;
 };
 
 void dense_plan_free(struct dense_plan *plan)
@@ -33,7 +32,7 @@ void dense_plan_free(struct dense_plan *plan)
         return;
     mem_free(plan->reads);
     mem_free(plan->pointers);
-    mem_free(plan->interleaved);
+    mem_free(plan->products);
     mem_free(plan);
 }
 
@@ -43,10 +42,10 @@ int dense_plan_take(struct model *model, struct binder *b, struct fm_error *err)
     if (plan == NULL)
         return FM_ERR_NOMEM;
     *plan = (struct dense_plan){b->reads,      b->n_reads,     b->pointers,
-                                b->n_pointers, b->interleaved, b->n_interleaved};
+                                b->n_pointers, b->products,    b->n_products};
     b->reads = NULL;
     b->pointers = NULL;
-    b->interleaved = NULL;
+    b->products = NULL;
     model->dense_plan = plan;
     return 0;
 }
@@ -273,28 +272,33 @@ static int check_dense(struct dense_load *load, struct pool *pool, struct fm_err
     return 0;
 }
 
-/* ---- order ----------------------------------------------------------------------------------- */
+/* ---- layout ---------------------------------------------------------------------------------- */
 
-static void interleave_share(void *ctx, unsigned part, unsigned n_parts)
+/* Weights are prepared where the host may write. */
+static void prepare_share(void *ctx, unsigned part, unsigned n_parts)
 {
     const struct dense_load *load = ctx;
-    for (size_t i = 0; i < load->plan->n_interleaved; i++) {
-        const struct weight *w = load->plan->interleaved[i];
-        void *parts[QUANT_MAX_PARTS];
-        size_t begin, end;
-        for (unsigned p = 0; p < w->quant->n_parts; p++)
-            parts[p] = load->dense +
-                       ((const char *)w->parts[p] - (const char *)load->model->dense);
-        pool_range(w->n_rows / INTERLEAVE_ROWS, part, n_parts, &begin, &end);
-        interleave_blocks(w->quant, w->n_cols, parts, begin, end);
+    const struct weight_preparer *preparer = load->model->preparer;
+    for (size_t i = 0; i < load->plan->n_products; i++) {
+        struct weight w = *load->plan->products[i];
+        for (unsigned p = 0; p < w.quant->n_parts; p++)
+            w.parts[p] =
+                load->dense + ((const char *)w.parts[p] - (const char *)load->model->dense);
+        if (preparer->changes(&w))
+            preparer->prepare(&w, part, n_parts);
     }
 }
 
-static void interleave_matrices(struct dense_load *load, struct pool *pool)
+static void prepare_matrices(struct dense_load *load, struct pool *pool)
 {
-    pool_run(pool, interleave_share, load);
-    for (size_t i = 0; i < load->plan->n_interleaved; i++)
-        load->plan->interleaved[i]->is_interleaved = true;
+    const struct weight_preparer *preparer = load->model->preparer;
+    if (preparer == NULL)
+        return;
+    pool_run(pool, prepare_share, load);
+    for (size_t i = 0; i < load->plan->n_products; i++) {
+        struct weight *w = load->plan->products[i];
+        w->is_interleaved |= preparer->changes(w);
+    }
 }
 
 /* ---- gaps ------------------------------------------------------------------------------------ */
@@ -375,7 +379,7 @@ static int load_into(struct model *model, char *dense, bool checks, fm_progress_
     for (size_t i = 0; rc == 0 && i < plan->n_pointers; i++)
         *plan->pointers[i].at = (const char *)model->dense + plan->pointers[i].dense_offset;
     if (rc == 0) {
-        interleave_matrices(&load, pool);
+        prepare_matrices(&load, pool);
         clear_gaps(model, dense, plan);
     }
     close_load(&load, pool);

@@ -21,6 +21,35 @@ struct weight expert_layer_weight(const struct expert_layer *layer, unsigned mat
     return w;
 }
 
+bool expert_layer_changes(const struct model *model, const struct expert_layer *layer,
+                          unsigned matrix)
+{
+    const struct record_matrix *m = &layer->record.matrices[matrix];
+    const struct weight w = {.quant = m->quant, .n_rows = m->n_rows, .n_cols = m->n_cols,
+                             .is_interleaved = m->lies_interleaved};
+    return model->preparer != NULL && model->preparer->changes(&w);
+}
+
+void expert_layer_prepare(const struct model *model, const struct expert_layer *layer, void *slot)
+{
+    for (unsigned m = 0; m < EXPERT_MATRICES; m++) {
+        const struct weight w = expert_layer_weight(layer, m, slot);
+        if (expert_layer_changes(model, layer, m))
+            model->preparer->prepare(&w, 0, 1);
+    }
+}
+
+void model_prepare_for(struct model *model, const struct weight_preparer *preparer)
+{
+    model->preparer = preparer;
+    for (uint32_t i = 0; i < model->n_expert_layers; i++)
+        for (unsigned m = 0; m < EXPERT_MATRICES; m++) {
+            struct record_matrix *matrix = &model->expert_layers[i].record.matrices[m];
+            matrix->is_interleaved = matrix->lies_interleaved ||
+                                     expert_layer_changes(model, &model->expert_layers[i], m);
+        }
+}
+
 /* ---- stop tokens ---------------------------------------------------------------------------- */
 
 bool model_is_stop_token(const struct model *model, int32_t id)

@@ -117,6 +117,7 @@ struct model {
     uint32_t n_expert_layers;
     void *dense; /* one block in `memory`; NULL before model_load_dense */
     const struct memory *memory;   /* borrowed; NULL likewise */
+    const struct weight_preparer *preparer; /* borrowed; NULL: weights stay as they were read */
     struct dense_plan *dense_plan; /* what model_load_dense will read; NULL after it */
     uint64_t dense_bytes, dense_token_bytes;
     uint64_t n_parameters;
@@ -153,6 +154,13 @@ int model_open(const char *path, const struct model_options *options, struct mod
  * failure. */
 int model_open_source(struct source *source, const struct model_options *options,
                       struct model **out, struct fm_error *err);
+/* Weights get the layout that a backend's kernels want: the dense ones when they are loaded, which
+ * comes after this, and experts when a store has read them. */
+void model_prepare_for(struct model *model, const struct weight_preparer *preparer);
+/* Whether a matrix of an expert changes when it is read, and that change, in place. */
+bool expert_layer_changes(const struct model *model, const struct expert_layer *layer,
+                          unsigned matrix);
+void expert_layer_prepare(const struct model *model, const struct expert_layer *layer, void *slot);
 /* Reads the dense weights into `memory`, which must outlive the model; model_open was called
  * without metadata_only. With `checks` it fails unless what is in memory has the checksums of a
  * packed model, or the files of another one still are as they were when it was opened. */

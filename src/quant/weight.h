@@ -17,6 +17,17 @@ struct weight {
     const void *parts[QUANT_MAX_PARTS];
 };
 
+/* Who brings weights into the layout that the kernels of a backend want. It belongs to the backend
+ * and is handed down to those who read weights. Any thread may call it. */
+struct weight_preparer {
+    /* Whether the kernels want the rows of this weight interleaved, and they are not: by its format
+     * and shape. */
+    bool (*changes)(const struct weight *w);
+    /* Interleaves them in place, where w->parts can be written: share `part` of n_parts. The shares
+     * may be done at the same time. */
+    void (*prepare)(const struct weight *w, unsigned part, unsigned n_parts);
+};
+
 /* Where row `r` begins in each part of a weight by rows. */
 static inline void weight_row(const struct weight *w, size_t r, const void *parts[])
 {

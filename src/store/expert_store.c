@@ -25,7 +25,7 @@ struct expert_store {
     const struct model *model;
     struct reader *reader;
     struct store_file *files; /* [model->source->n_files] */
-    bool checks, has_direct, interleaves;
+    bool checks, has_direct;
     bool drops; /* what was read through the page cache is dropped from it */
     bool has_warned; /* atomic: of an expert that was read ahead and is damaged */
     struct store_hash hashes[N_HASHES];
@@ -180,11 +180,6 @@ void expert_store_close(struct expert_store *store)
     mem_free(store);
 }
 
-void expert_store_interleave(struct expert_store *store)
-{
-    store->interleaves = true;
-}
-
 const struct model *expert_store_model(const struct expert_store *store)
 {
     return store->model;
@@ -277,27 +272,12 @@ static void check(struct expert_read *read)
     (is_first ? log_warn : log_info)("store", "%s; read ahead and dropped", err.text);
 }
 
-/* Whether the rows of a matrix still have to change places. */
-static bool needs_interleaving(const struct expert_read *read, unsigned matrix)
-{
-    const struct record_matrix *m = &layer_of(read)->record.matrices[matrix];
-    return read->store->interleaves && m->is_interleaved && !m->lies_interleaved;
-}
-
-/* Here, on the thread whose read was the last, while others still travel. */
-static void interleave(const struct expert_read *read)
-{
-    for (unsigned m = 0; m < EXPERT_MATRICES; m++)
-        if (needs_interleaving(read, m))
-            record_interleave(&layer_of(read)->record.matrices[m], read->dst);
-}
-
 /* Whether the bytes can be used before their checksum is known. */
 static bool is_verified_late(const struct expert_read *read)
 {
     bool is_late = read->store->checks && layer_of(read)->sums != NULL;
     for (unsigned m = 0; m < EXPERT_MATRICES; m++)
-        is_late &= !needs_interleaving(read, m);
+        is_late &= !expert_layer_changes(read->store->model, layer_of(read), m);
     return is_late;
 }
 
@@ -308,8 +288,8 @@ static void finish(struct expert_read *read)
     if (read->hash != NULL)
         __atomic_store_n(&read->hash->is_taken, false, __ATOMIC_RELEASE);
     const bool ok = !has_failed(read);
-    if (ok)
-        interleave(read);
+    if (ok) /* here, on the thread whose read was the last, while others still travel */
+        expert_layer_prepare(read->store->model, layer_of(read), read->dst);
     read->done(read, ok);
 }
 

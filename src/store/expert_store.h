@@ -5,7 +5,7 @@
  * checksum is still to be compared. From then on both only read the destination, and what is
  * computed from it counts once `done` has said so. `landed` is not called where a piece failed,
  * where nothing remains to be done but to call `done`, and where the bytes are still to change
- * (expert_store_interleave).
+ * (model_prepare_for).
  *
  * The request and its destination belong to the caller until `done`. Both callbacks run on a reader
  * thread and must not block. submit may be called from any thread. */
@@ -66,13 +66,9 @@ void expert_store_close(struct expert_store *store); /* accepts NULL; waits for 
 
 void expert_store_submit(struct expert_store *store, struct expert_read *read);
 
-/* From now on experts arrive in the order of rows that kernels like best (interleave.h), where
- * their record says so; before the first read. */
-void expert_store_interleave(struct expert_store *store);
-
-/* Whether any file is read past the page cache. */
 /* Whose experts it reads. */
 const struct model *expert_store_model(const struct expert_store *store);
+/* Whether any file is read past the page cache. */
 bool expert_store_is_direct(const struct expert_store *store);
 
 /* After done(ok = false): writes what happened, with layer, expert, file and offset. */

@@ -392,7 +392,8 @@ int __wrap_backend_open(const char *name, const struct backend_options *options,
         free(g);
         return rc;
     }
-    g->base = (struct backend){&guard_ops, &guard_memory, g->cpu->level};
+    /* Weights are prepared in pieces that are open. */
+    g->base = (struct backend){&guard_ops, &guard_memory, g->cpu->preparer, g->cpu->level};
     *out = &g->base;
     return 0;
 }
