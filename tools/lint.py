@@ -20,7 +20,7 @@ import subprocess
 import sys
 
 # A folder is a layer. A file includes headers of a lower rank or of its own folder.
-RANKS = {"base": 0, "quant": 1, "text": 1, "format": 2, "jinja": 3, "grammar": 3, "model": 3,
+RANKS = {"base": 0, "quant": 1, "format": 2, "text": 2, "jinja": 3, "grammar": 3, "model": 3,
          "chat": 4, "store": 4, "backend": 4, "cache": 5, "arch": 6, "engine": 7, "pack": 7,
          "lab": 8, "session": 9, "server": 10, "apps": 11}
 APPS_MAY_INCLUDE = {"base", "apps"}

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/limits.h"
+#include "base/splitmix.h"
 #include "apps/cli/term.h"
 
 static const struct option sampling_options[] = {
@@ -61,9 +62,7 @@ static uint64_t clock_seed(void)
     (void)clock_gettime(CLOCK_REALTIME, &now); /* cannot fail for this clock */
     uint64_t x = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
     x += (uint64_t)getpid() << 40;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return (x ^ (x >> 31)) & 0xffffffffu;
+    return splitmix_mix(x) & 0xffffffffu;
 }
 
 /* "7=2.5,9=-inf" behind what is there. */

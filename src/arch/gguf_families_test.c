@@ -59,9 +59,9 @@ static int fill(struct file *f, struct source **s, struct fm_error *err)
     assert_int_equal(parse(f, file_bytes(f), &g, &held, err), 0);
     *s = mem_new(1, sizeof **s, "a source", NULL);
     assert_non_null(*s);
-    const struct gguf_family *families[MODEL_MAX_FAMILIES + 1];
-    model_gguf_families(arch_families(), families);
-    const int rc = gguf_fill_source(*s, &g, families, err);
+    struct model_gguf gguf;
+    model_gguf_init(&gguf, arch_families());
+    const int rc = gguf_fill_source(*s, &g, &gguf.names, err);
     gguf_clear(&g);
     free(held);
     free(f->bytes);
@@ -310,14 +310,14 @@ static void test_out_of_memory(void **state)
     add_tensor(&f, "token_embd.weight", 0, 32, 10, 0);
     end(&f);
     assert_int_equal(parse(&f, file_bytes(&f), &g, &held, &err), 0);
-    const struct gguf_family *families[MODEL_MAX_FAMILIES + 1];
-    model_gguf_families(arch_families(), families);
+    struct model_gguf gguf;
+    model_gguf_init(&gguf, arch_families());
     int rc = -1;
     for (long nth = 1; rc != 0; nth++) {
         struct source *s = mem_new(1, sizeof *s, "a source", NULL);
         assert_non_null(s);
         mem_fail_at(nth);
-        rc = gguf_fill_source(s, &g, families, &err);
+        rc = gguf_fill_source(s, &g, &gguf.names, &err);
         mem_fail_at(0);
         if (rc != 0)
             assert_int_equal(rc, FM_ERR_NOMEM);

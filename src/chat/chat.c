@@ -22,6 +22,7 @@ static const char chatml[] =
 struct compiled {
     struct jinja *jinja;
     struct fm_error why;
+    struct dialect_text text; /* valid while the chat opens */
 };
 
 struct chat {
@@ -31,6 +32,7 @@ struct chat {
     bool has_tool_use;
     struct compiled usual, tool_use;
     json_t *special_tokens;
+    const struct dialect *dialects[DIALECTS_MAX + 1];
 };
 
 /* ---- opening -------------------------------------------------------------------------------- */
@@ -38,6 +40,7 @@ struct chat {
 static int compile(struct compiled *c, const char *name, const char *text, size_t bytes,
                    struct fm_error *err)
 {
+    c->text = (struct dialect_text){text, bytes};
     const int rc = jinja_compile(name, text, bytes, &c->jinja, &c->why);
     return rc == FM_ERR_NOMEM ? err_set(err, rc, "%s", c->why.text) : 0;
 }
@@ -134,6 +137,9 @@ int chat_open(const char *name, const struct chat_files *files, const struct tok
         rc = err_set(err, FM_ERR_NOMEM, "no memory for the special tokens");
     if (rc == 0)
         rc = compile_all(chat, files, err);
+    const struct dialect_text templates[] = {chat->usual.text, chat->tool_use.text};
+    dialect_choose(templates, 2, chat->dialects);
+    chat->usual.text = chat->tool_use.text = (struct dialect_text){NULL, 0};
     if (rc != 0) {
         chat_close(chat);
         return rc;
@@ -156,6 +162,11 @@ void chat_close(struct chat *chat)
 bool chat_has_template(const struct chat *chat)
 {
     return chat->has_template;
+}
+
+const struct dialect *const *chat_dialects(const struct chat *chat)
+{
+    return chat->dialects;
 }
 
 /* ---- use ------------------------------------------------------------------------------------ */

@@ -16,6 +16,7 @@
 #ifndef FLASHMOE_CHAT_CHAT_H
 #define FLASHMOE_CHAT_CHAT_H
 
+#include "chat/dialect.h"
 #include "jinja/jinja.h"
 #include "text/tokenizer.h"
 
@@ -41,6 +42,9 @@ void chat_close(struct chat *chat); /* accepts NULL */
 
 /* False: ChatML stands in. */
 bool chat_has_template(const struct chat *chat);
+
+/* The dialects that the template shows, or the default ones; NULL-terminated, never empty. */
+const struct dialect *const *chat_dialects(const struct chat *chat);
 
 /* `conversation` is an array of messages, or an object with `messages`, `tools`, `documents`,
  * `add_generation_prompt` (otherwise true) and any other variables of the template. Free with

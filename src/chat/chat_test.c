@@ -174,6 +174,26 @@ static void test_where_templates_come_from(void **state)
     chat_close(chat);
 }
 
+static void check_dialects(const char *template_text, const char *config)
+{
+    struct chat *chat = open_chat(template_text, config);
+    const struct dialect *const *dialects = chat_dialects(chat);
+    assert_ptr_equal(dialects[0], dialect_find("qwen-json"));
+    assert_ptr_equal(dialects[1], dialect_find("qwen-xml"));
+    assert_null(dialects[2]);
+    chat_close(chat);
+}
+
+static void test_dialects(void **state)
+{
+    (void)state;
+    check_dialects(NULL, NULL);
+    check_dialects("{{ messages }}", NULL);
+    check_dialects("{{ '<tool_call>' }}", NULL);
+    check_dialects(NULL, "{\"chat_template\": [{\"name\": \"default\", \"template\": \"x\"}, "
+                         "{\"name\": \"tool_use\", \"template\": \"<tool_call>\"}]}");
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -198,6 +218,7 @@ int main(void)
         cmocka_unit_test(test_written_marks_stay_text),
         cmocka_unit_test(test_answers_keep_their_tokens),
         cmocka_unit_test(test_where_templates_come_from),
+        cmocka_unit_test(test_dialects),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, open_tokenizer, close_tokenizer);

@@ -1,18 +1,23 @@
 #include "chat/message.h"
 
-#include "chat/marker.h"
+#include <assert.h>
+
+#include "base/mem.h"
+#include "base/splitmix.h"
+#include "chat/dialect.h"
+#include "chat/reasoning.h"
 #include "text/text_buffer.h"
-#include "chat/toolcall.h"
 #include "text/unicode.h"
 
 /* More newlines than this in a row are text, whatever follows. */
 #define NEWLINES_MAX 64
-#define MARKER_BYTES 16
+#define MARKERS_MAX 32
 
 enum { IN_REASONING, IN_CONTENT, IN_CALL };
 
-_Static_assert((int)MESSAGE_JSON_CALLS == (int)TOOLCALL_JSON &&
-               (int)MESSAGE_XML_CALLS == (int)TOOLCALL_XML, "one set of forms");
+/* Kinds of markers. The end of the i-th reasoning is MARKER_END << i. */
+enum { MARKER_CALL = 1, MARKER_STRAY = 2, MARKER_BEGIN = 4, MARKER_END = 8 };
+#define MARKER_ANY_END (~0u & ~(MARKER_END - 1u))
 
 struct message {
     struct message_options options;
@@ -22,11 +27,17 @@ struct message {
     struct text_buffer out; /* text of one kind that has not been given on */
     enum message_kind out_kind;
 
+    /* The markers of the options: begin and end of each reasoning, openers, strays. */
+    struct marker markers[MARKERS_MAX + 1];
+    size_t n_markers;
+    bool is_first[256]; /* bytes that begin one */
+
     uint8_t state;
-    bool is_at_start;  /* nothing but newlines so far: "<think>" may come */
+    unsigned ends;     /* kinds of markers that end the reasoning */
+    bool is_at_start;  /* nothing but newlines so far: reasoning may begin */
     bool is_stripping; /* newlines here are nobody's: after a think marker */
     bool is_after_call; /* newlines at the end are nobody's */
-    bool is_after_bare; /* a "</tool_call>" that was never opened may come */
+    bool is_after_bare; /* a stray may come */
     size_t n_newlines;  /* kept back, before `pending` */
     char pending[MARKER_BYTES];
     size_t n_pending;
@@ -144,10 +155,9 @@ static void take_pending(struct message *m)
 static unsigned markers_here(const struct message *m)
 {
     if (m->state == IN_REASONING)
-        return MARKER_END_THINK;
-    const bool is_xml = (m->options.calls & MESSAGE_XML_CALLS) != 0;
-    return (m->is_at_start ? MARKER_THINK : 0) | (m->options.calls != 0 ? MARKER_CALL : 0) |
-           (is_xml ? MARKER_FUNCTION : 0) | (m->is_after_bare ? MARKER_END_CALL : 0);
+        return m->ends;
+    return MARKER_CALL | (m->is_at_start ? MARKER_BEGIN : 0) |
+           (m->is_after_bare ? MARKER_STRAY : 0);
 }
 
 /* Newlines so far and the pending marker are neither text nor call. */
@@ -158,7 +168,7 @@ static void drop_marker(struct message *m)
     m->n_pending = 0;
 }
 
-static void begin_call(struct message *m, bool is_bare)
+static void begin_call(struct message *m, const char *opening)
 {
     m->raw.n = 0;
     m->raw_lead = m->n_newlines;
@@ -168,39 +178,41 @@ static void begin_call(struct message *m, bool is_bare)
     m->n_pending = 0;
     m->is_begun = false;
     m->is_at_start = m->is_stripping = m->is_after_call = m->is_after_bare = false;
-    toolcall_begin(&m->call, is_bare);
+    toolcall_begin(&m->call, opening);
     m->state = IN_CALL;
 }
 
-static void take_marker(struct message *m, enum marker marker)
+static void take_marker(struct message *m, const struct marker *marker)
 {
-    if (marker == MARKER_CALL || marker == MARKER_FUNCTION) {
-        begin_call(m, marker == MARKER_FUNCTION);
+    if (marker->kind == MARKER_CALL) {
+        begin_call(m, marker->text);
         return;
     }
     drop_marker(m);
     m->is_at_start = m->is_after_bare = false;
-    if (marker == MARKER_END_CALL)
+    if (marker->kind == MARKER_STRAY)
         return;
     m->is_stripping = true;
-    m->state = marker == MARKER_THINK ? IN_REASONING : IN_CONTENT;
+    m->state = marker->kind == MARKER_BEGIN ? IN_REASONING : IN_CONTENT;
+    if (m->state == IN_REASONING)
+        m->ends = marker[1].kind; /* its end stands behind it */
 }
 
 static void push_text(struct message *m, uint8_t byte)
 {
     const char c = (char)byte;
-    enum marker whole = MARKER_NONE;
-    if (m->n_pending > 0 || c == '<') {
+    const struct marker *whole;
+    if (m->n_pending > 0 || m->is_first[byte]) {
         m->pending[m->n_pending++] = c;
-        if (marker_begins(markers_here(m), m->pending, m->n_pending, &whole)) {
-            if (whole != MARKER_NONE)
+        if (marker_begins(m->markers, markers_here(m), m->pending, m->n_pending, &whole)) {
+            if (whole != NULL)
                 take_marker(m, whole);
             return;
         }
         m->n_pending--;
         take_pending(m);
     }
-    if (c == '<' && marker_begins(markers_here(m), &c, 1, &whole))
+    if (m->is_first[byte] && marker_begins(m->markers, markers_here(m), &c, 1, &whole))
         m->pending[m->n_pending++] = c;
     else
         take_text(m, &c, 1);
@@ -214,10 +226,7 @@ void message_call_id(uint64_t seed, unsigned call, char id[MESSAGE_ID_BYTES])
     memcpy(id, "call_", 5);
     uint64_t state = seed + (uint64_t)call * 0xd1342543de82ef95ull;
     for (size_t i = 5; i < MESSAGE_ID_BYTES - 1;) {
-        uint64_t z = (state += 0x9e3779b97f4a7c15ull); /* SplitMix64 */
-        z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
-        z = (z ^ z >> 27) * 0x94d049bb133111ebull;
-        z ^= z >> 31;
+        uint64_t z = splitmix_next(&state);
         for (int k = 0; k < 8; k++, z /= 62)
             id[i++] = letters[z % 62];
     }
@@ -252,7 +261,7 @@ static void end_call(struct message *m)
     m->raw.n = 0;
     m->state = IN_CONTENT;
     m->is_after_call = true;
-    m->is_after_bare = m->call.is_bare;
+    m->is_after_bare = m->call.opener->stray != NULL;
 }
 
 /* The call is what `raw` holds. Its end may be the beginning of a marker, which is pending then. */
@@ -262,8 +271,8 @@ static void break_call(struct message *m, bool is_end)
     size_t n = m->raw.n, n_marker = 0;
     m->state = IN_CONTENT;
     for (size_t k = 1; !is_end && k < MARKER_BYTES && k < n - m->raw_lead; k++) {
-        enum marker whole;
-        if (marker_begins(markers_here(m), raw + n - k, k, &whole) && whole == MARKER_NONE)
+        const struct marker *whole;
+        if (marker_begins(m->markers, markers_here(m), raw + n - k, k, &whole) && whole == NULL)
             n_marker = k;
     }
     if (m->options.is_call && !m->is_begun && m->call.is_ready)
@@ -282,15 +291,16 @@ static void break_call(struct message *m, bool is_end)
 
 static void push_byte(struct message *m, uint8_t byte);
 
-/* A second function in one <tool_call>: the first ends before its tag. */
+/* A call ends before the opener of the next one. */
 static void next_call(struct message *m)
 {
-    static const char tag[] = "<function=";
-    m->raw.n -= sizeof tag - 1;
+    const char *opening = m->call.next;
+    const size_t n = strlen(opening);
+    m->raw.n -= n;
     end_call(m);
-    memcpy(m->pending, tag, sizeof tag - 1);
-    m->n_pending = sizeof tag - 1;
-    begin_call(m, true);
+    memcpy(m->pending, opening, n);
+    m->n_pending = n;
+    begin_call(m, opening);
 }
 
 static void push_call(struct message *m, uint8_t byte)
@@ -321,6 +331,33 @@ static void push_byte(struct message *m, uint8_t byte)
 
 /* ---- the message ------------------------------------------------------------------------ */
 
+/* Adds a marker, once. */
+static void add_marker(struct message *m, const char *text, unsigned kind)
+{
+    for (size_t i = 0; i < m->n_markers; i++)
+        if (m->markers[i].kind == kind && strcmp(m->markers[i].text, text) == 0)
+            return;
+    assert(m->n_markers < MARKERS_MAX && strlen(text) < MARKER_BYTES);
+    m->markers[m->n_markers++] = (struct marker){text, kind};
+    m->is_first[(uint8_t)text[0]] = true;
+}
+
+static void add_markers(struct message *m)
+{
+    unsigned end = MARKER_END;
+    for (const struct reasoning *r = reasoning_list; r->begin != NULL; r++, end <<= 1) {
+        add_marker(m, r->begin, MARKER_BEGIN);
+        add_marker(m, r->end, end);
+    }
+    for (const struct dialect *const *d = m->options.dialects; *d != NULL; d++)
+        for (const struct dialect_opener *o = (*d)->openers; o->text != NULL; o++) {
+            if (!o->is_inner)
+                add_marker(m, o->text, MARKER_CALL);
+            if (o->stray != NULL)
+                add_marker(m, o->stray, MARKER_STRAY);
+        }
+}
+
 int message_open(const struct message_options *options, message_fn *fn, void *ctx,
                  struct message **out, struct fm_error *err)
 {
@@ -328,7 +365,10 @@ int message_open(const struct message_options *options, message_fn *fn, void *ct
     struct message *m = mem_new(1, sizeof *m, "an answer", err);
     if (m == NULL)
         return FM_ERR_NOMEM;
+    static const struct dialect *const none[] = {NULL};
     m->options = *options;
+    if (m->options.dialects == NULL)
+        m->options.dialects = none;
     if (m->options.call_bytes == 0)
         m->options.call_bytes = MESSAGE_CALL_BYTES;
     m->fn = fn;
@@ -336,7 +376,9 @@ int message_open(const struct message_options *options, message_fn *fn, void *ct
     m->state = options->is_thinking ? IN_REASONING : IN_CONTENT;
     m->is_stripping = options->is_thinking;
     m->is_at_start = !options->is_thinking;
-    toolcall_init(&m->call, options->calls, options->tools);
+    m->ends = MARKER_ANY_END;
+    add_markers(m);
+    toolcall_init(&m->call, m->options.dialects, options->tools);
     *out = m;
     return 0;
 }

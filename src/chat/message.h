@@ -6,13 +6,13 @@
  * neighbouring ones of a kind that carries text are joined. Text is kept back only while it may
  * begin a marker, and no event ends inside a UTF-8 character.
  *
- * Reasoning stands between "<think>", at the very beginning or in the prompt, and the first
- * "</think>" or the end; nothing in it is a call. Newlines at either end of it are dropped, and so
- * are those before the content, as the templates of Qwen do.
+ * Reasoning stands between a marker (chat/reasoning.h: "<think>"), at the very beginning or in the
+ * prompt, and the first one that ends it, or the end; nothing in it is a call. Newlines at either
+ * end of it are dropped, and so are those before the content, as the templates of Qwen do.
  *
- * A call is "<tool_call>" with either form, or "<function=" alone where the XML form is wanted; its
- * name must be one of the tools' then, if they are known. Newlines before a call belong to it,
- * those behind the last one to nobody. It may lack its last tag at the end of the answer.
+ * A call is an opener of a dialect and what the dialect reads behind it. Newlines before a call
+ * belong to it, those behind the last one to nobody. It may lack its last tag at the end of the
+ * answer.
  *
  * A call is begun as soon as its name is known and its arguments begin, and these stream. One that
  * breaks before that is content, as it stands, up to the byte that cannot be; from there on the
@@ -65,14 +65,12 @@ struct message_event {
 };
 typedef void message_fn(void *ctx, const struct message_event *event);
 
-enum {
-    MESSAGE_JSON_CALLS = 1, /* {"name": ...} in <tool_call> */
-    MESSAGE_XML_CALLS = 2,  /* <function=...>, in <tool_call> or alone */
-};
+struct dialect;
 
 struct message_options {
-    bool is_thinking;    /* the prompt ends inside "<think>" */
-    unsigned calls;      /* the forms above; 0: calls are content */
+    bool is_thinking;    /* the prompt has begun the reasoning */
+    /* How calls are written (chat/dialect.h); NULL-terminated, borrowed; NULL: calls are content */
+    const struct dialect *const *dialects;
     bool hold_calls;     /* begin a call only when it is whole */
     bool is_call;        /* the answer must be a call: nothing of it is content */
     const json_t *tools; /* the array of a request (chat/tool_schema.h), for types; may be NULL */

@@ -1,20 +1,5 @@
-/* One tool call, byte by byte, from behind the marker that opens it. Two forms:
- *
- *   {"name": "f", "arguments": {...}} </tool_call>                                       (Qwen3)
- *   <function=f> <parameter=K> V </parameter> ... </function> </tool_call>    (Coder, Qwen3.5)
- *
- * The first byte that is no white space tells which. The second form may also stand alone; then it
- * begins behind "<function=" and ends with "</function>".
- *
- * JSON: the keys come in any order, each once; other keys are skipped. The arguments are an object,
- * given on byte for byte, or a string that holds one, or null or absent, which mean none.
- *
- * XML: becomes {"K": V, ...}. A value ends at "</parameter>", white space and one of "<parameter="
- * and "</function>", so that it may hold any other text, that tag included. One newline at either
- * end of it is dropped. It is a string, unless the schema of the tool says otherwise: where no
- * string is allowed, what reads as JSON is JSON; where a string and other types are, what reads as
- * JSON of one of those others is; true, false and null may be written with capitals, and None is
- * null; everything else is a string.
+/* One tool call, byte by byte, from behind the text that opens it, in one of several dialects
+ * (chat/dialect.h). What the first byte behind white space is tells which.
  *
  * Owns its buffers: init/clear, and begin for each call. One thread. Only want of memory fails: the
  * call breaks then, and is_out_of_memory is set. */
@@ -25,6 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "chat/marker.h"
 #include "text/json_scan.h"
 #include "text/text_buffer.h"
 
@@ -36,31 +22,34 @@ extern "C" {
 #define TOOLCALL_PARAMETERS 256
 #define TOOLCALL_TAIL_BYTES 96 /* of them, white space within the end of a value: 64 */
 
-enum toolcall_form {
-    TOOLCALL_JSON = 1,
-    TOOLCALL_XML = 2,
-};
+struct dialect;
+struct dialect_opener;
 
 enum toolcall_status {
     TOOLCALL_MORE,
     TOOLCALL_WHOLE,  /* this byte was the last */
-    TOOLCALL_NEXT,   /* it was whole before "<function=", which ends with this byte */
+    TOOLCALL_NEXT,   /* it was whole before the opener `next`, which ends with this byte */
     TOOLCALL_BROKEN, /* this byte cannot stand here and was not taken */
 };
 
 struct toolcall {
     const json_t *tools; /* borrowed; may be NULL */
-    unsigned forms;      /* enum toolcall_form */
+    const struct dialect *const *dialects; /* borrowed, NULL-terminated */
 
     /* For the caller. */
     bool is_ready;    /* the name is whole, and arguments have begun */
     bool is_complete; /* only the closing tag may be missing */
     bool is_out_of_memory;
+    const struct dialect_opener *opener; /* NULL while the dialect is not known */
+    const char *next;
     struct text_buffer name; /* ends with a NUL that counts, once is_ready */
     struct text_buffer args; /* JSON; the caller takes it and sets n to 0 */
 
+    const char *opening;
+    const struct dialect *dialect;
+
+    /* For the dialect; begin sets all of it to nothing. */
     uint8_t state;
-    bool is_bare;
     char tail[TOOLCALL_TAIL_BYTES]; /* what may be a tag, or the end of a value */
     size_t n_tail;
 
@@ -77,11 +66,33 @@ struct toolcall {
     struct text_buffer value; /* kept while it is not known what it becomes */
 };
 
-void toolcall_init(struct toolcall *tc, unsigned forms, const json_t *tools);
+void toolcall_init(struct toolcall *tc, const struct dialect *const *dialects,
+                   const json_t *tools);
 void toolcall_clear(struct toolcall *tc); /* accepts a zeroed one */
-/* `is_bare`: behind "<function=", otherwise behind "<tool_call>". */
-void toolcall_begin(struct toolcall *tc, bool is_bare);
+/* Behind the opener with this text, which must live as long as the call. */
+void toolcall_begin(struct toolcall *tc, const char *opening);
 enum toolcall_status toolcall_push(struct toolcall *tc, uint8_t byte);
+
+/* ---- for dialects ------------------------------------------------------------------------ */
+
+static inline bool toolcall_is_space(uint8_t byte)
+{
+    return byte == ' ' || byte == '\t' || byte == '\n' || byte == '\r';
+}
+
+/* False, and is_out_of_memory, for want of memory. */
+bool toolcall_add(struct toolcall *tc, struct text_buffer *buffer, const char *text, size_t bytes);
+bool toolcall_add_byte(struct toolcall *tc, struct text_buffer *buffer, uint8_t byte);
+
+/* Skips white space, then takes one of a set of tags; *tag is 0 while it is not whole. False when
+ * the byte does not fit. */
+bool toolcall_push_tag(struct toolcall *tc, uint8_t byte, const struct marker *tags, unsigned set,
+                       unsigned *tag);
+
+/* The next byte of {"name": "f", "arguments": {...}}; is_complete is set behind the last one. The
+ * keys come in any order, each once; other keys are skipped. The arguments are an object, given on
+ * byte for byte, or a string that holds one, or null or absent, which mean none. */
+enum toolcall_status toolcall_push_object(struct toolcall *tc, uint8_t byte);
 
 #ifdef __cplusplus
 }

@@ -10,6 +10,8 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
+#include "base/splitmix.h"
+#include "chat/dialect.h"
 #include "text/json_scan.h"
 #include "chat/message.h"
 #include "chat/tool_schema.h"
@@ -152,11 +154,15 @@ static const char tools_text[] =
     "{\"name\":\"g\",\"input_schema\":{\"type\":\"object\",\"properties\":{\"i\":"
     "{\"type\":\"integer\"}}}}]";
 
+static const struct dialect *only_json[2], *only_xml[2], *both[3];
+
 static int load_tools(void **state)
 {
     (void)state;
     tools = json_loads(tools_text, JSON_REJECT_DUPLICATES, NULL);
-    return tools != NULL ? 0 : -1;
+    only_json[0] = both[0] = dialect_find("qwen-json");
+    only_xml[0] = both[1] = dialect_find("qwen-xml");
+    return tools != NULL && both[0] != NULL && both[1] != NULL ? 0 : -1;
 }
 
 static int free_tools(void **state)
@@ -176,10 +182,10 @@ static struct message_options options_of(unsigned flags)
         .hold_calls = (flags & HELD) != 0,
         .is_call = (flags & MUST_CALL) != 0,
         .tools = (flags & WITH_TOOLS) != 0 ? tools : NULL,
-        .calls = (flags & NO_CALLS) != 0    ? 0
-                 : (flags & JSON_ONLY) != 0 ? MESSAGE_JSON_CALLS
-                 : (flags & XML_ONLY) != 0  ? MESSAGE_XML_CALLS
-                                            : MESSAGE_JSON_CALLS | MESSAGE_XML_CALLS,
+        .dialects = (flags & NO_CALLS) != 0    ? NULL
+                    : (flags & JSON_ONLY) != 0 ? only_json
+                    : (flags & XML_ONLY) != 0  ? only_xml
+                                               : both,
     };
 }
 
@@ -580,10 +586,7 @@ static uint64_t random_state = 7;
 
 static unsigned pick(unsigned n)
 {
-    uint64_t z = (random_state += 0x9e3779b97f4a7c15ull);
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebull;
-    return (unsigned)((z ^ z >> 31) % n);
+    return (unsigned)(splitmix_next(&random_state) % n);
 }
 
 struct answer {

@@ -101,8 +101,8 @@ int gguf_open(struct source *source, const char *path, const struct source_optio
               struct fm_error *err);
 /* The same without files, for the fuzzer and for tests: one header that stands for the whole
  * model. The one file it adds is not open. */
-int gguf_fill_source(struct source *source, const struct gguf *g,
-                     const struct gguf_family *const *families, struct fm_error *err);
+int gguf_fill_source(struct source *source, const struct gguf *g, const struct gguf_names *names,
+                     struct fm_error *err);
 
 #ifdef __cplusplus
 }

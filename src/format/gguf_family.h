@@ -1,6 +1,7 @@
 /* What one family of models is called in GGUF files: architecture, metadata keys, tensor names, and
  * what llama.cpp's converter does to its values. A family keeps such a table beside its code
- * (src/arch) and hands it down through struct source_options; the reader itself knows no family.
+ * (src/arch); it is handed down through struct source_options, and so are the pre-tokenizers of
+ * src/text. The reader itself knows none of them.
  *
  * Tables are constant. The functions below are for a family's `more`; any thread. */
 #ifndef FLASHMOE_FORMAT_GGUF_FAMILY_H
@@ -25,6 +26,14 @@ struct gguf_field {
     const char *name, *key;
     uint64_t max;
     bool is_optional;
+};
+
+/* A pre-tokenizer as tokenizer.ggml.pre names it, with what else a GGUF file does not say. Lists
+ * end with an empty one. */
+struct gguf_pattern {
+    const char *const *names; /* NULL-terminated */
+    const char *regex;        /* as tokenizer.json spells it */
+    bool has_nfc;
 };
 
 #define GGUF_MAX_NAME_LISTS 6
@@ -52,6 +61,12 @@ struct gguf_family {
      * layout's n_layers. */
     int (*more)(const struct gguf *g, json_t *config, struct gguf_layout *layout,
                 struct fm_error *err);
+};
+
+/* All that is handed down; each may be NULL. */
+struct gguf_names {
+    const struct gguf_family *const *families; /* NULL-terminated */
+    const struct gguf_pattern *patterns;
 };
 
 /* What the names of tensors depend on. */

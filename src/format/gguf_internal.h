@@ -48,7 +48,8 @@ int gguf_describe(const struct gguf *g, const struct gguf_layout *layout,
 
 /* Adds tokenizer.json, tokenizer_config.json and generation_config.json; none of them when the
  * file has no tokenizer. `stop_tokens` is the family's. */
-int gguf_add_texts(struct source *source, const struct gguf *g, const char *const *stop_tokens,
+int gguf_add_texts(struct source *source, const struct gguf *g,
+                   const struct gguf_pattern *patterns, const char *const *stop_tokens,
                    struct fm_error *err);
 
 #ifdef __cplusplus

@@ -256,26 +256,30 @@ static int add_tensors(struct source *s, const struct header_set *set,
 }
 
 static int fill_source(struct source *s, const struct header_set *set,
-                       const struct gguf_family *const *families, struct fm_error *err)
+                       const struct gguf_names *names, struct fm_error *err)
 {
+    static const struct gguf_names none;
     struct gguf_head head;
     struct gguf_layout layout = {0};
     const struct gguf *first = &set->parts[0];
     s->kind = SOURCE_GGUF;
+    names = names != NULL ? names : &none;
     int rc = check_set(set, err);
     if (rc == 0)
-        rc = gguf_find_family(first, families, &layout, err);
+        rc = gguf_find_family(first, names->families, &layout, err);
     if (rc == 0)
         rc = find_head(set, &head, err);
     if (rc == 0)
         rc = gguf_read_config(s, first, &head, &layout, err);
     if (rc == 0)
         rc = add_tensors(s, set, &layout, err);
-    return rc != 0 ? rc : gguf_add_texts(s, first, layout.family->stop_tokens, err);
+    if (rc == 0)
+        rc = gguf_add_texts(s, first, names->patterns, layout.family->stop_tokens, err);
+    return rc;
 }
 
-int gguf_fill_source(struct source *source, const struct gguf *g,
-                     const struct gguf_family *const *families, struct fm_error *err)
+int gguf_fill_source(struct source *source, const struct gguf *g, const struct gguf_names *names,
+                     struct fm_error *err)
 {
     struct gguf copy = *g;
     source->files = mem_new(1, sizeof *source->files, "the list of files", err);
@@ -286,7 +290,7 @@ int gguf_fill_source(struct source *source, const struct gguf *g,
     source->files[0].path = mem_strdup(g->path, err);
     if (source->files[0].path == NULL)
         return FM_ERR_NOMEM;
-    return fill_source(source, &(struct header_set){.parts = &copy, .n = 1}, families, err);
+    return fill_source(source, &(struct header_set){.parts = &copy, .n = 1}, names, err);
 }
 
 int gguf_open(struct source *source, const char *path, const struct source_options *options,
@@ -304,7 +308,7 @@ int gguf_open(struct source *source, const char *path, const struct source_optio
         rc = gguf_read(&set.parts[f], source->files[f].fd, source->files[f].path,
                        source->files[f].bytes, err);
     if (rc == 0)
-        rc = fill_source(source, &set, options->gguf_families, err);
+        rc = fill_source(source, &set, options->gguf, err);
     for (unsigned f = 0; f < set.n; f++)
         gguf_clear(&set.parts[f]);
     mem_free(set.parts);

@@ -388,8 +388,9 @@ static const struct gguf_family toy = {
     .more = toy_more,
 };
 static const struct gguf_family *const toys[] = {&toy, NULL};
+static const struct gguf_names handed_down = {.families = toys};
 
-static int fill_toy(const char *architecture, const struct gguf_family *const *families,
+static int fill_toy(const char *architecture, const struct gguf_names *names,
                     struct source **s, struct fm_error *err)
 {
     static const char *const keys[] = {"block_count", "embedding_length", "attention.head_count",
@@ -415,7 +416,7 @@ static int fill_toy(const char *architecture, const struct gguf_family *const *f
     assert_int_equal(parse(&f, file_bytes(&f), &g, &held, err), 0);
     *s = mem_new(1, sizeof **s, "a source", NULL);
     assert_non_null(*s);
-    const int rc = gguf_fill_source(*s, &g, families, err);
+    const int rc = gguf_fill_source(*s, &g, names, err);
     gguf_clear(&g);
     free(held);
     free(f.bytes);
@@ -428,7 +429,7 @@ static void test_family(void **state)
     struct source *s;
     struct fm_error err = {0};
     for (const char *const *name = toy_architectures; *name != NULL; name++) {
-        assert_int_equal(fill_toy(*name, toys, &s, &err), 0);
+        assert_int_equal(fill_toy(*name, &handed_down, &s, &err), 0);
         assert_string_equal(json_string_value(json_object_get(s->config.root, "model_type")),
                             "toy_type");
         assert_true(json_real_value(json_object_get(s->config.root, "scale")) == 2.5);
@@ -451,22 +452,23 @@ static void test_family(void **state)
 static void test_family_unknown(void **state)
 {
     (void)state;
-    static const struct gguf_family *const none[] = {NULL};
+    static const struct gguf_names none;
     struct source *s;
     struct fm_error err = {0};
-    assert_int_equal(fill_toy("toy3", toys, &s, &err), FM_ERR_UNSUPPORTED);
+    assert_int_equal(fill_toy("toy3", &handed_down, &s, &err), FM_ERR_UNSUPPORTED);
     assert_string_equal(err.text, "m: key 'general.architecture' is \"toy3\"; this version reads "
                                   "toy, toy2 only");
     source_close(s);
-    assert_int_equal(fill_toy("toy", none, &s, &err), FM_ERR_UNSUPPORTED);
+    assert_int_equal(fill_toy("toy", &none, &s, &err), FM_ERR_UNSUPPORTED);
     source_close(s);
     assert_int_equal(fill_toy("toy", NULL, &s, &err), FM_ERR_UNSUPPORTED);
     source_close(s);
     /* Without own keys the same file is refused. */
     struct gguf_family strict = toy;
     const struct gguf_family *const list[] = {&strict, NULL};
+    const struct gguf_names down = {.families = list};
     strict.own_keys = NULL;
-    assert_int_equal(fill_toy("toy", list, &s, &err), FM_ERR_UNSUPPORTED);
+    assert_int_equal(fill_toy("toy", &down, &s, &err), FM_ERR_UNSUPPORTED);
     assert_string_equal(err.text, "m: key 'toy.expert_weights_scale' is 2.5; this version reads 1 "
                                   "only");
     source_close(s);

@@ -1,12 +1,11 @@
 /* tokenizer.ggml.* as the files that lie beside a Hugging Face checkpoint. The vocabulary is that
  * of a byte-level BPE without prefix and unknown token; what else GGUF does not say goes with
- * tokenizer.ggml.pre (text/pretok.h): the regular expression, and whether there is NFC. */
+ * tokenizer.ggml.pre (struct gguf_pattern): the regular expression, and whether there is NFC. */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
 #include "format/gguf_internal.h"
-#include "text/pretok.h"
 
 enum token_type { TOKEN_NORMAL = 1, TOKEN_CONTROL = 3, TOKEN_USER_DEFINED = 4, TOKEN_UNUSED = 5 };
 
@@ -164,40 +163,39 @@ static bool is_added(const struct token *token)
 
 /* ---- tokenizer.json ---------------------------------------------------------------------- */
 
-/* The k-th name of each pattern in `out`; false when none has one. */
-static bool list_names(unsigned k, char *out, size_t bytes, unsigned *n_left)
+static bool has_name(const struct gguf_pattern *pattern, unsigned k)
 {
-    bool found = false;
-    for (unsigned i = 0; pretok_at(i) != NULL; i++) {
-        unsigned n = 0;
-        while (pretok_at(i)->gguf_names[n] != NULL)
-            n++;
-        if (k >= n)
-            continue;
-        const size_t used = strlen(out);
-        found = true;
-        (*n_left)--;
-        (void)snprintf(out + used, bytes - used, "%s\"%s\"",
-                       used == 0 ? "" : *n_left > 0 ? ", " : " and ", pretok_at(i)->gguf_names[k]);
-    }
-    return found;
+    unsigned n = 0;
+    while (pattern->names[n] != NULL)
+        n++;
+    return k < n;
 }
 
-/* Fails with the names of all patterns, aliases last. */
-static int refuse_pattern(const struct gguf *g, const char *key, struct fm_error *err)
+/* Fails with the names of all patterns: the first ones, then the aliases. */
+static int refuse_pattern(const struct gguf *g, const char *key,
+                          const struct gguf_pattern *patterns, struct fm_error *err)
 {
     char known[256] = "";
     unsigned n_left = 0;
-    for (unsigned i = 0; pretok_at(i) != NULL; i++)
-        for (const char *const *name = pretok_at(i)->gguf_names; *name != NULL; name++)
+    for (const struct gguf_pattern *p = patterns; p->names != NULL; p++)
+        for (unsigned k = 0; has_name(p, k); k++)
             n_left++;
-    for (unsigned k = 0; list_names(k, known, sizeof known, &n_left); k++)
-        ;
+    for (unsigned k = 0; n_left > 0; k++)
+        for (const struct gguf_pattern *p = patterns; p->names != NULL; p++) {
+            const size_t used = strlen(known);
+            if (!has_name(p, k))
+                continue;
+            n_left--;
+            (void)snprintf(known + used, sizeof known - used, "%s\"%s\"",
+                           used == 0 ? "" : n_left > 0 ? ", " : " and ", p->names[k]);
+        }
     return gguf_refuse(g, key, gguf_find(g, key), known, err);
 }
 
-static int find_pattern(const struct gguf *g, const struct pretok **out, struct fm_error *err)
+static int find_pattern(const struct gguf *g, const struct gguf_pattern *patterns,
+                        const struct gguf_pattern **out, struct fm_error *err)
 {
+    static const struct gguf_pattern none[1];
     const char *key = "tokenizer.ggml.pre", *text;
     uint64_t bytes;
     int rc = gguf_text_or_null(g, key, &text, &bytes, err);
@@ -205,8 +203,14 @@ static int find_pattern(const struct gguf *g, const struct pretok **out, struct 
         return rc;
     if (text == NULL)
         return err_set(err, FM_ERR_FORMAT, "%s: key '%s' is missing", g->path, key);
-    *out = pretok_find_gguf(text, (size_t)bytes);
-    return *out != NULL ? 0 : refuse_pattern(g, key, err);
+    patterns = patterns != NULL ? patterns : none;
+    for (const struct gguf_pattern *p = patterns; p->names != NULL; p++)
+        for (const char *const *name = p->names; *name != NULL; name++)
+            if (gguf_text_is(text, bytes, *name)) {
+                *out = p;
+                return 0;
+            }
+    return refuse_pattern(g, key, patterns, err);
 }
 
 static void put_added(struct writer *w, const struct vocabulary *v)
@@ -230,11 +234,11 @@ static void put_added(struct writer *w, const struct vocabulary *v)
     put(w, "],");
 }
 
-static void put_settings(struct writer *w, const struct pretok *pattern)
+static void put_settings(struct writer *w, const struct gguf_pattern *pattern)
 {
     static const char byte_level[] = "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
                                      "\"trim_offsets\":false,\"use_regex\":false}";
-    put(w, pattern->gguf_has_nfc ? "\"normalizer\":{\"type\":\"NFC\"}," : "\"normalizer\":null,");
+    put(w, pattern->has_nfc ? "\"normalizer\":{\"type\":\"NFC\"}," : "\"normalizer\":null,");
     put(w, "\"pre_tokenizer\":{\"type\":\"Sequence\","
            "\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":");
     put_quoted(w, pattern->regex, strlen(pattern->regex));
@@ -282,11 +286,11 @@ static int put_model(struct writer *w, const struct gguf *g, const struct vocabu
 }
 
 static int add_tokenizer(struct source *source, const struct gguf *g, const struct vocabulary *v,
-                         struct fm_error *err)
+                         const struct gguf_pattern *patterns, struct fm_error *err)
 {
     struct writer w = {.path = g->path, .err = err};
-    const struct pretok *pattern = NULL;
-    w.rc = find_pattern(g, &pattern, err);
+    const struct gguf_pattern *pattern = NULL;
+    w.rc = find_pattern(g, patterns, &pattern, err);
     if (w.rc == 0) {
         put_added(&w, v);
         put_settings(&w, pattern);
@@ -428,7 +432,8 @@ static int add_tokenizer_config(struct source *source, const struct gguf *g,
     return finish(&w, source, "tokenizer_config.json");
 }
 
-int gguf_add_texts(struct source *source, const struct gguf *g, const char *const *stop_tokens,
+int gguf_add_texts(struct source *source, const struct gguf *g,
+                   const struct gguf_pattern *patterns, const char *const *stop_tokens,
                    struct fm_error *err)
 {
     const char *key = "tokenizer.ggml.model", *text;
@@ -442,7 +447,7 @@ int gguf_add_texts(struct source *source, const struct gguf *g, const char *cons
     struct vocabulary v = {0};
     rc = read_vocabulary(g, &v, err);
     if (rc == 0)
-        rc = add_tokenizer(source, g, &v, err);
+        rc = add_tokenizer(source, g, &v, patterns, err);
     if (rc == 0)
         rc = add_generation_config(source, g, &v, stop_tokens, err);
     if (rc == 0)

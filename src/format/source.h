@@ -89,12 +89,11 @@ struct source {
     struct packed *packed; /* what only a packed model has; otherwise NULL */
 };
 
-struct gguf_family;
+struct gguf_names;
 
 struct source_options {
-    /* The families whose GGUF files are read (format/gguf_family.h), NULL-terminated. NULL: any
-     * GGUF file is refused. */
-    const struct gguf_family *const *gguf_families;
+    /* What GGUF files are read with (format/gguf_family.h). NULL: all of them are refused. */
+    const struct gguf_names *gguf;
     /* A file of the source that is not there is looked for, under its own name, in this directory:
      * packing keeps the headers of files it has removed there. NULL: nowhere. */
     const char *spare_dir;

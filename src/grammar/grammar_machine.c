@@ -483,12 +483,6 @@ static void step_string(struct machine *m, const struct thread *t, uint8_t b, st
 
 /* ---- answers -------------------------------------------------------------------------------- */
 
-/* A call around its name and its arguments; each blank may be missing. */
-static const char call_lead[] = "\n<tool_call>\n{ \"name\": \"";
-static const char call_arguments[] = ", \"arguments\": ";
-static const char call_tail[] = " }\n</tool_call>";
-enum { LEAD_TAG = 1, LEAD_BRACKET = 13, TAIL_AFTER_BRACKET = 2, TAIL_TAG = 3 };
-
 static bool step_text(const char *text, uint32_t *at, uint8_t b)
 {
     *at += text[*at] == ' ' && b != ' ';
@@ -524,10 +518,11 @@ static void step_name(const struct machine *m, struct frame f, uint8_t b, struct
 
 static void step_lead(const struct machine *m, struct frame f, uint8_t b, struct threads *out)
 {
-    if (!step_text(call_lead, &f.v[ANSWER_AT], b))
+    const char *lead = m->program->call.lead;
+    if (!step_text(lead, &f.v[ANSWER_AT], b))
         return;
     f.phase = PHASE_LEAD;
-    if (call_lead[f.v[ANSWER_AT]] == '\0') {
+    if (lead[f.v[ANSWER_AT]] == '\0') {
         f.phase = PHASE_NAME;
         f.v[ANSWER_AT] = 0;
         f.v[ANSWER_RANGE] = m->program->rules[m->program->calls].n_properties << 16;
@@ -535,15 +530,26 @@ static void step_lead(const struct machine *m, struct frame f, uint8_t b, struct
     add_thread(out, &f, NODE_NONE);
 }
 
+/* Leaves the tail where it is whole. */
+static void end_call(const struct grammar_program *p, struct frame *f)
+{
+    const uint32_t at = f->v[ANSWER_AT];
+    if (p->call.tail[at] != '\0' && !(p->is_opened && at == p->call.body_end))
+        return;
+    f->phase = p->is_opened || p->is_one_call ? PHASE_AFTER : PHASE_CALLED;
+    f->v[ANSWER_AT] = 0;
+}
+
 static void step_arguments(struct machine *m, struct frame f, uint8_t b, struct threads *out)
 {
-    const char *rest = call_arguments + f.v[ANSWER_AT];
+    const char *rest = m->program->call.arguments + f.v[ANSWER_AT];
     const uint32_t value = f.v[ANSWER_VALUE];
     if (rest[0] == '\0' || (rest[0] == ' ' && rest[1] == '\0' && b != ' ')) {
-        f.phase = PHASE_TAIL;
         f.v[ANSWER_AT] = f.v[ANSWER_VALUE] = 0;
+        f.phase = PHASE_TAIL;
+        end_call(m->program, &f); /* where nothing has to follow */
         start_value(m, &f, NODE_NONE, 0, value, b, out);
-    } else if (step_text(call_arguments, &f.v[ANSWER_AT], b)) {
+    } else if (step_text(m->program->call.arguments, &f.v[ANSWER_AT], b)) {
         add_thread(out, &f, NODE_NONE);
     }
 }
@@ -565,18 +571,14 @@ static void step_answer(struct machine *m, struct frame f, uint8_t b, struct thr
         step_arguments(m, f, b, out);
         return;
     case PHASE_TAIL:
-        if (!step_text(call_tail, &f.v[ANSWER_AT], b))
+        if (!step_text(p->call.tail, &f.v[ANSWER_AT], b))
             return;
-        if (call_tail[f.v[ANSWER_AT]] == '\0' ||
-            (p->is_opened && f.v[ANSWER_AT] == TAIL_AFTER_BRACKET)) {
-            f.phase = p->is_opened || p->is_one_call ? PHASE_AFTER : PHASE_CALLED;
-            f.v[ANSWER_AT] = 0;
-        }
+        end_call(p, &f);
         add_thread(out, &f, NODE_NONE);
         return;
     default:
         if (p->calls != RULE_NONE) {
-            f.v[ANSWER_AT] = LEAD_TAG;
+            f.v[ANSWER_AT] = p->call.open_at;
             step_lead(m, f, b, out);
             f.v[ANSWER_AT] = 0;
         }
@@ -625,7 +627,7 @@ void machine_start(struct machine *m, struct threads *out)
     struct frame f = {.kind = FRAME_ANSWER, .phase = PHASE_FIRST};
     if (m->program->is_opened) {
         f.phase = PHASE_LEAD;
-        f.v[ANSWER_AT] = LEAD_BRACKET;
+        f.v[ANSWER_AT] = m->program->call.body_at;
     }
     add_thread(out, &f, NODE_NONE);
 }
@@ -640,26 +642,31 @@ void machine_step(struct machine *m, const struct threads *in, struct threads *o
 
 const char *machine_tag(const struct machine *m, const struct threads *threads)
 {
+    const struct grammar_program *p = m->program;
     const struct frame *f = &threads->at[0].top; /* outside of a value there is one thread */
-    if (threads->n != 1 || f->kind != FRAME_ANSWER || m->program->calls == RULE_NONE)
+    if (threads->n != 1 || f->kind != FRAME_ANSWER || p->calls == RULE_NONE)
         return NULL;
-    if (f->phase == PHASE_FIRST || (f->phase == PHASE_LEAD && f->v[ANSWER_AT] == LEAD_TAG))
-        return "<tool_call>";
-    return f->phase == PHASE_TAIL && f->v[ANSWER_AT] == TAIL_TAG ? "</tool_call>" : NULL;
+    const char *tag = NULL;
+    if (f->phase == PHASE_FIRST ||
+        (f->phase == PHASE_LEAD && f->v[ANSWER_AT] == p->call.open_at))
+        tag = p->call.open;
+    else if (f->phase == PHASE_TAIL && f->v[ANSWER_AT] == p->call.close_at)
+        tag = p->call.close;
+    return tag != NULL && tag[0] != '\0' ? tag : NULL;
 }
 
-/* Behind calls a newline may come, and then nothing. */
-static bool may_end_here(const struct frame *f)
+/* Behind calls what parts them may come, and then nothing. */
+static bool may_end_here(const struct machine *m, const struct frame *f)
 {
     return f->phase == PHASE_AFTER || f->phase == PHASE_CALLED ||
-           (f->phase == PHASE_LEAD && f->v[ANSWER_AT] == LEAD_TAG);
+           (f->phase == PHASE_LEAD && f->v[ANSWER_AT] == m->program->call.open_at);
 }
 
 bool machine_may_end(const struct machine *m, const struct threads *threads)
 {
     for (uint32_t i = 0; i < threads->n; i++) {
         const struct thread *t = &threads->at[i];
-        if (t->top.kind == FRAME_ANSWER && may_end_here(&t->top))
+        if (t->top.kind == FRAME_ANSWER && may_end_here(m, &t->top))
             return true;
         if (machine_is_whole_raw(m, t) && t->parent != NODE_UNKNOWN &&
             m->nodes[t->parent].frame.kind == FRAME_ANSWER)

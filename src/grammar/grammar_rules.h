@@ -80,6 +80,13 @@ struct grammar_program {
     uint32_t answer;  /* the value that is the whole answer; RULE_NONE: it has to be a call */
     /* The rule whose properties are the tools, each with its arguments; RULE_NONE: no calls. */
     uint32_t calls;
+    /* A call around its name and its arguments; each blank may be missing. */
+    struct {
+        char *lead, *arguments, *tail;
+        uint32_t open_at, body_at;   /* in the lead: behind the separator, behind the opening */
+        uint32_t body_end, close_at; /* in the tail: before the closing, before its tag */
+        char *open, *close; /* tags; empty: none */
+    } call;
     bool is_opened;   /* the prompt ends with what opens the only call */
     bool is_one_call;
 };

@@ -312,6 +312,10 @@ static const struct grammar_tool some_tools[] = {
     {"bad", TEXT("{\"type\": \"object\", \"not\": {}}"), false},
     {"never", TEXT("{\"type\": \"string\"}"), false},
 };
+static const struct grammar_call some_call = {
+    .separator = "\n", .open = "<tool_call>", .open_end = "\n", .before_name = "{ \"name\": \"",
+    .before_arguments = ", \"arguments\": ", .after_arguments = " }", .close_begin = "\n",
+    .close = "</tool_call>"};
 #define CALL(text) "<tool_call>\n" text "\n</tool_call>"
 #define GET "{\"name\": \"get\", \"arguments\": {}}"
 
@@ -319,7 +323,7 @@ static struct grammar *open_calls(const char *schema, bool is_one_call, bool is_
 {
     const struct grammar_form form = {.schema = schema,
                                       .schema_bytes = schema != NULL ? strlen(schema) : 0,
-                                      .tools = some_tools, .n_tools = 4,
+                                      .tools = some_tools, .n_tools = 4, .call = &some_call,
                                       .is_one_call = is_one_call, .is_opened = is_opened};
     struct grammar *g;
     struct fm_error err;
@@ -409,25 +413,59 @@ static void test_tags(void **state)
     grammar_close(g);
 }
 
+/* Another way to write calls: no newlines, and nothing behind the arguments. */
+static void test_another_form(void **state)
+{
+    (void)state;
+    static const struct grammar_call other = {
+        .separator = "", .open = "[TOOL]", .open_end = "", .before_name = "\"",
+        .before_arguments = "[ARGS]", .after_arguments = "", .close_begin = "", .close = ""};
+    struct grammar_form form = {.tools = some_tools, .n_tools = 4, .call = &other};
+    struct grammar *g;
+    assert_int_equal(grammar_open_form(vocabulary, &form, &g, NULL), 0);
+    assert_true(takes(g, "[TOOL]\"get\"[ARGS]{\"x\": 1}"));
+    assert_true(takes(g, "[TOOL]\"get\"[ARGS]{}[TOOL]\"never\"[ARGS]{}"));
+    assert_false(takes(g, "[TOOL]\"get\"[ARGS]"));
+    assert_false(takes(g, "[TOOL]\"get\"{}"));
+    assert_false(takes(g, CALL(GET)));
+    grammar_close(g);
+    form.is_one_call = true;
+    assert_int_equal(grammar_open_form(vocabulary, &form, &g, NULL), 0);
+    assert_true(takes(g, "[TOOL]\"get\"[ARGS]{}"));
+    assert_true(grammar_must_end(g));
+    assert_false(takes(g, "[TOOL]\"get\"[ARGS]{}[TOOL]\"get\"[ARGS]{}"));
+    grammar_close(g);
+    form.is_opened = true;
+    assert_int_equal(grammar_open_form(vocabulary, &form, &g, NULL), 0);
+    assert_true(takes(g, "\"get\"[ARGS]{}"));
+    assert_true(grammar_must_end(g));
+    assert_false(takes(g, "[TOOL]\"get\"[ARGS]{}"));
+    grammar_close(g);
+}
+
 static void test_forms_refused(void **state)
 {
     (void)state;
     struct grammar *g;
     struct fm_error err;
     const struct grammar_form none = {.schema = NULL}, broken = {.schema = "{", .schema_bytes = 1,
-                                                                 .tools = some_tools, .n_tools = 4};
-    const struct grammar_form many = {.tools = some_tools, .n_tools = 1025};
+                                                                 .tools = some_tools, .n_tools = 4,
+                                                                 .call = &some_call};
+    const struct grammar_form many = {.tools = some_tools, .n_tools = 1025, .call = &some_call};
+    const struct grammar_form unspelled = {.tools = some_tools, .n_tools = 4};
     assert_int_equal(grammar_open_form(vocabulary, &none, &g, &err), FM_ERR_ARG);
     assert_int_equal(grammar_open_form(vocabulary, &broken, &g, &err), FM_ERR_ARG);
     assert_int_equal(grammar_open_form(vocabulary, &many, &g, &err), FM_ERR_ARG);
     assert_non_null(strstr(err.text, "1025 tools"));
+    assert_int_equal(grammar_open_form(vocabulary, &unspelled, &g, &err), FM_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "cannot be enforced"));
 }
 
 static void test_allocations_of_calls(void **state)
 {
     (void)state;
     const struct grammar_form form = {.schema = "{}", .schema_bytes = 2, .tools = some_tools,
-                                      .n_tools = 4};
+                                      .n_tools = 4, .call = &some_call};
     for (long nth = 1;; nth++) {
         struct grammar *g = NULL;
         struct fm_error err = {0};
@@ -618,7 +656,7 @@ static void test_tools_take_little(void **state)
         tools[i] = (struct grammar_tool){.name = names[i], .schema = schema,
                                          .schema_bytes = sizeof schema - 1};
     }
-    const struct grammar_form form = {.tools = tools, .n_tools = N};
+    const struct grammar_form form = {.tools = tools, .n_tools = N, .call = &some_call};
     struct grammar_program *p;
     assert_int_equal(schema_compile_form(&form, &p, NULL), 0);
     const size_t bytes = (size_t)p->arena.total + p->n_rules * sizeof *p->rules +
@@ -660,6 +698,7 @@ int main(void)
         cmocka_unit_test(test_refused),           cmocka_unit_test(test_pointers),
         cmocka_unit_test(test_allocations),
         cmocka_unit_test(test_calls),             cmocka_unit_test(test_tags),
+        cmocka_unit_test(test_another_form),
         cmocka_unit_test(test_forms_refused),     cmocka_unit_test(test_allocations_of_calls),
         cmocka_unit_test(test_tools_take_little),
     };

@@ -552,6 +552,9 @@ static int check_form(const struct grammar_form *form, struct fm_error *err)
 {
     if (form->schema == NULL && form->n_tools == 0)
         return err_set(err, FM_ERR_ARG, "there is no tool that could be called");
+    if (form->n_tools > 0 && form->call == NULL)
+        return err_set(err, FM_ERR_UNSUPPORTED, "calls cannot be enforced in the form this model "
+                       "writes them in");
     return form->n_tools <= GRAMMAR_PROPERTIES
                ? 0 : err_set(err, FM_ERR_ARG, "there are %zu tools; calls can be held to at most "
                              "%u", form->n_tools, GRAMMAR_PROPERTIES);
@@ -607,6 +610,8 @@ int schema_compile_form(const struct grammar_form *form, struct grammar_program 
     int rc = compile_form(&s, form);
     if (rc == 0)
         rc = schema_keep(&s);
+    if (rc == 0 && p->calls != RULE_NONE)
+        rc = schema_keep_call(&s, form->call);
     arena_clear(&s.arena);
     if (rc != 0) {
         /* The limit of the arena is the schema's fault. */

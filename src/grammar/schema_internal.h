@@ -104,6 +104,8 @@ int schema_finish(struct schema *s);
 int schema_finish_object(struct schema *s, struct rule *rule);
 /* Moves what the program refers to into its own arena (schema_keep.c). */
 int schema_keep(struct schema *s);
+/* How calls are written, behind that. */
+int schema_keep_call(struct schema *s, const struct grammar_call *call);
 
 #ifdef __cplusplus
 }

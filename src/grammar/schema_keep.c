@@ -72,3 +72,37 @@ int schema_keep(struct schema *s)
                                   p->values[i].n * sizeof *p->values[i].rules);
     return k.rc;
 }
+
+/* Joins texts in the memory of the program. */
+static char *join(struct keeper *k, const char *const texts[], size_t n)
+{
+    size_t bytes = 1, at = 0;
+    for (size_t i = 0; i < n; i++)
+        bytes += strlen(texts[i]);
+    char *out = k->rc == 0 ? arena_new(k->arena, bytes, k->err) : NULL;
+    if (out == NULL) {
+        k->rc = FM_ERR_NOMEM;
+        return NULL;
+    }
+    for (size_t i = 0; i < n; at += strlen(texts[i++]))
+        memcpy(out + at, texts[i], strlen(texts[i]));
+    return out;
+}
+
+int schema_keep_call(struct schema *s, const struct grammar_call *call)
+{
+    struct grammar_program *p = s->program;
+    struct keeper k = {.arena = &p->arena, .err = s->err};
+    p->call.lead = join(&k, (const char *const[]){call->separator, call->open, call->open_end,
+                                                  call->before_name}, 4);
+    p->call.arguments = join(&k, &call->before_arguments, 1);
+    p->call.tail = join(&k, (const char *const[]){call->after_arguments, call->close_begin,
+                                                  call->close}, 3);
+    p->call.open = join(&k, &call->open, 1);
+    p->call.close = join(&k, &call->close, 1);
+    p->call.open_at = (uint32_t)strlen(call->separator);
+    p->call.body_at = p->call.open_at + (uint32_t)(strlen(call->open) + strlen(call->open_end));
+    p->call.body_end = (uint32_t)strlen(call->after_arguments);
+    p->call.close_at = p->call.body_end + (uint32_t)strlen(call->close_begin);
+    return k.rc;
+}

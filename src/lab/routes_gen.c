@@ -10,6 +10,7 @@
 #include "lab/routes_internal.h"
 #include "base/fmath.h"
 #include "base/mem.h"
+#include "base/splitmix.h"
 
 #define MILLION UINT64_C(1000000)
 #define UNSET UINT64_MAX /* the default depends on the number of experts */
@@ -177,15 +178,6 @@ struct gen_layer {
     uint64_t stick;    /* e^beta in 1/65536 */
 };
 
-/* splitmix64 */
-static uint64_t next_random(uint64_t *state)
-{
-    uint64_t x = *state += 0x9e3779b97f4a7c15u;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-}
-
 /* 0 to n - 1, every one equally likely. */
 static uint64_t random_below(struct gen_layer *l, uint64_t n)
 {
@@ -193,7 +185,7 @@ static uint64_t random_below(struct gen_layer *l, uint64_t n)
     for (unsigned shift = 1; shift < 64; shift *= 2)
         mask |= mask >> shift;
     for (;;) {
-        uint64_t x = next_random(&l->random) & mask;
+        uint64_t x = splitmix_next(&l->random) & mask;
         if (x < n)
             return x;
     }
@@ -220,7 +212,7 @@ static void rank_topic(struct gen_layer *l, const struct routes_gen *gen, uint32
 {
     const uint64_t random = l->random;
     l->random = (gen->seed / MILLION) << 16 ^ layer;
-    l->random = next_random(&l->random) ^ (topic + 1) << 32;
+    l->random = splitmix_next(&l->random) ^ (topic + 1) << 32;
     for (uint32_t i = 0; i < l->n_experts; i++)
         l->expert[i] = l->rank[i] = (uint16_t)i;
     shuffle(l);
@@ -238,7 +230,7 @@ static void begin_layer(struct gen_layer *l, const struct routes_gen *gen, uint3
     if (hot < FIRST_HOT_SHARE * n)
         hot += (FIRST_HOT_SHARE * n - hot) * (1 - late);
     l->random = (gen->seed / MILLION) << 16 ^ layer;
-    l->random = next_random(&l->random);
+    l->random = splitmix_next(&l->random);
     l->sum = 0;
     for (uint32_t r = 0; r < n; r++) {
         double p = fmath_pow_of(r + 1.0, -alpha) * (r + 1.0 <= hot ? 1 : cold);

@@ -134,7 +134,7 @@ void synth_matrix_init(struct synth_matrix *m, const struct synth_tensor *t, uin
     const uint64_t key = synth_rng_key(seed, name);
     m->keys[0] = key;
     /* A bias belongs to its scale: both come from the same words. */
-    m->keys[1] = m->keys[2] = synth_rng_word(key, UINT64_MAX);
+    m->keys[1] = m->keys[2] = splitmix_at(key, UINT64_MAX);
     if (t->quant->kind == QUANT_FLOAT)
         init_floats(m, t->std);
     else if (t->quant->kind == QUANT_AFFINE)
@@ -158,7 +158,7 @@ static uint64_t unit_bytes(const struct synth_matrix *m, unsigned part)
 /* Numbers of which there are few. */
 static float vector_value(const struct synth_matrix *m, uint64_t i)
 {
-    const float u = (float)(synth_rng_word(m->keys[0], i) >> 40) * 0x1p-24f;
+    const float u = (float)(splitmix_at(m->keys[0], i) >> 40) * 0x1p-24f;
     switch (m->values) {
     case SYNTH_ONE:
         return 1;
@@ -189,7 +189,7 @@ static void make_floats(const struct synth_matrix *m, uint64_t first, size_t n, 
 {
     const uint64_t key = m->keys[0], keep = m->keep, put = m->put;
     for (size_t i = 0; i < n; i++) {
-        const uint64_t word = (synth_rng_word(key, first + i) & keep) | put;
+        const uint64_t word = (splitmix_at(key, first + i) & keep) | put;
         memcpy(dst + 8 * i, &word, sizeof word);
     }
 }
@@ -199,7 +199,7 @@ static void make_scales(const struct synth_matrix *m, unsigned part, uint64_t fi
 {
     const uint16_t *table = m->pairs[part - 1];
     for (size_t i = 0; i < n; i++) {
-        const uint64_t word = synth_rng_word(m->keys[part], first + i);
+        const uint64_t word = splitmix_at(m->keys[part], first + i);
         uint16_t sixteen[PAIRS];
         for (unsigned k = 0; k < PAIRS; k++)
             sixteen[k] = table[word >> 4 * k & 15];

@@ -337,11 +337,9 @@ static int open_file(struct builder *b, const char *path, uint32_t n_files)
 
 static const struct gguf_family *find_family(const char *model_type)
 {
-    const struct gguf_family *families[MODEL_MAX_FAMILIES + 1];
-    model_gguf_families(arch_families(), families);
-    for (unsigned i = 0; families[i] != NULL; i++)
-        if (strcmp(families[i]->model_type, model_type) == 0)
-            return families[i];
+    for (const struct model_family *const *f = arch_families(); *f != NULL; f++)
+        if ((*f)->gguf != NULL && strcmp((*f)->gguf->model_type, model_type) == 0)
+            return (*f)->gguf;
     return NULL;
 }
 

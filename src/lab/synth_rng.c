@@ -13,7 +13,7 @@ void synth_rng_fill(uint64_t key, uint64_t first, size_t n, void *dst)
 {
     uint8_t *out = dst;
     for (size_t i = 0; i < n; i++) {
-        const uint64_t word = synth_rng_word(key, first + i);
+        const uint64_t word = splitmix_at(key, first + i);
         memcpy(out + 8 * i, &word, sizeof word);
     }
 }

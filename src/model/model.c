@@ -9,6 +9,7 @@
 #include "base/plat.h"
 #include "model/binder_internal.h"
 #include "model/dense_internal.h"
+#include "text/pretok.h"
 
 struct weight expert_layer_weight(const struct expert_layer *layer, unsigned matrix,
                                   const void *slot)
@@ -189,24 +190,26 @@ static int open_into(struct model *model, const struct model_options *options,
     return rc != 0 ? rc : read_stop_tokens(model, &config, err);
 }
 
-void model_gguf_families(const struct model_family *const *families,
-                         const struct gguf_family *out[MODEL_MAX_FAMILIES + 1])
+void model_gguf_init(struct model_gguf *gguf, const struct model_family *const *families)
 {
     unsigned n = 0;
+    *gguf = (struct model_gguf){.names = {gguf->families, gguf->patterns}};
     for (const struct model_family *const *f = families; *f != NULL; f++)
-        if ((*f)->gguf != NULL && n < MODEL_MAX_FAMILIES)
-            out[n++] = (*f)->gguf;
-    out[n] = NULL;
+        if ((*f)->gguf != NULL && n < MODEL_MAX_NAMES)
+            gguf->families[n++] = (*f)->gguf;
+    for (unsigned i = 0; i < MODEL_MAX_NAMES && pretok_at(i) != NULL; i++)
+        gguf->patterns[i] = (struct gguf_pattern){
+            pretok_at(i)->gguf_names, pretok_at(i)->regex, pretok_at(i)->gguf_has_nfc};
 }
 
 int model_source_open(const char *path, const struct model_options *options, struct source **out,
                       struct fm_error *err)
 {
-    const struct gguf_family *gguf[MODEL_MAX_FAMILIES + 1];
-    const struct source_options source = {.gguf_families = gguf, .spare_dir = options->spare_dir,
+    struct model_gguf gguf;
+    const struct source_options source = {.gguf = &gguf.names, .spare_dir = options->spare_dir,
                                           .first_layer = options->first_layer,
                                           .end_layer = options->end_layer};
-    model_gguf_families(options->families, gguf);
+    model_gguf_init(&gguf, options->families);
     return source_open(path, &source, out, err);
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/memory.h"
 #include "flashmoe.h"
+#include "format/gguf_family.h"
 #include "format/packed.h"
 #include "model/config.h"
 #include "quant/weight.h"
@@ -139,11 +140,14 @@ struct model_options {
     uint32_t first_layer, end_layer;
 };
 
-#define MODEL_MAX_FAMILIES 64
-
-/* What the families are called in GGUF files, NULL-terminated. */
-void model_gguf_families(const struct model_family *const *families,
-                         const struct gguf_family *out[MODEL_MAX_FAMILIES + 1]);
+/* What GGUF files are read with: what the families are called there, and every pre-tokenizer. */
+#define MODEL_MAX_NAMES 64
+struct model_gguf {
+    const struct gguf_family *families[MODEL_MAX_NAMES + 1];
+    struct gguf_pattern patterns[MODEL_MAX_NAMES + 1];
+    struct gguf_names names; /* of the lists above, so it stays where it is */
+};
+void model_gguf_init(struct model_gguf *gguf, const struct model_family *const *families);
 /* Opens the source alone, with what the options say about it. */
 int model_source_open(const char *path, const struct model_options *options, struct source **out,
                       struct fm_error *err);

@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "base/splitmix.h"
 #include "quant/quant.h"
 #include "quant/weight.h"
 
@@ -17,21 +18,9 @@ enum { TAG_DECODE = 1, TAG_ENCODE = 2, TAG_FP8 = 3 };
 enum { NAME_BYTES = 16, MAX_BLOCK = 256, ROW_COLUMNS = 32, N_CODES = 256 };
 #define SCATTERED (UINT32_C(1) << 31)
 
-static uint64_t finalise(uint64_t z)
-{
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
-
-static uint64_t random_word(uint64_t seed, uint64_t k)
-{
-    return finalise(seed + (k + 1) * 0x9e3779b97f4a7c15u);
-}
-
 static void add_to_checksum(uint64_t *sum, uint32_t word, uint64_t index)
 {
-    *sum += finalise((uint64_t)word << 32 | index);
+    *sum += splitmix_mix((uint64_t)word << 32 | index);
 }
 
 static uint32_t bits_of_float(float x)
@@ -87,7 +76,7 @@ static void tame_halves(uint8_t *block, uint32_t b, uint32_t n_halves, const uin
 static void random_row(uint64_t seed, uint32_t r, float *row)
 {
     for (uint32_t i = 0; i < ROW_COLUMNS; i++) {
-        const uint64_t w = random_word(seed, (uint64_t)r * ROW_COLUMNS + i);
+        const uint64_t w = splitmix_at(seed, (uint64_t)r * ROW_COLUMNS + i);
         const int32_t around_zero = (int32_t)(w >> 40) - (1 << 23);
         float v = (float)around_zero;
         if (r % 4 == 1)
@@ -142,7 +131,7 @@ static void check_many_decoded(const struct quant *q, const uint32_t *numbers, u
     for (uint32_t b = 0; b < numbers[6]; b++) {
         for (size_t i = 0; i < size; i++) {
             const uint64_t at = (uint64_t)b * size + i;
-            block[i] = (uint8_t)(random_word(seed, at / 8) >> 8 * (at % 8));
+            block[i] = (uint8_t)(splitmix_at(seed, at / 8) >> 8 * (at % 8));
         }
         tame_halves(block, b, numbers[2], numbers + 3);
         const void *parts[] = {block};
@@ -330,7 +319,7 @@ static void test_decoders_accept_any_bytes(void **state)
                 const size_t bytes = q->part_block_bytes[p];
                 parts[p] = memory[p] = take(bytes);
                 for (size_t k = 0; k < bytes; k++)
-                    memory[p][k] = (uint8_t)(round < 256 ? round : random_word(round, k));
+                    memory[p][k] = (uint8_t)(round < 256 ? round : splitmix_at(round, k));
             }
             float *decoded = take(q->block * sizeof *decoded);
             q->decode_row(q, parts, decoded, q->block);

@@ -150,8 +150,8 @@ int answer_open(const struct answer_options *options, struct answer **out, struc
         .is_one_call = spec->is_one_call,
         .hold_calls = !spec->is_stream,
         .call_seed = spec->id_seed + options->choice,
-        .lead = spec->lead,
-        .tail = spec->tail,
+        .lead = spec->is_forced ? spec->forced.lead : NULL,
+        .tail = spec->is_forced ? spec->forced.tail : NULL,
     };
     const int rc = answer_open_tools(options->model, &how, spec->tools, &a->answer, err);
     if (rc != 0) {

@@ -6,6 +6,7 @@
 
 #include "base/limits.h"
 #include "base/plat.h"
+#include "base/splitmix.h"
 #include "server/fields.h"
 #include "server/text_json.h"
 #include "chat/message.h"
@@ -14,19 +15,13 @@
 
 /* ---- ids and keys ------------------------------------------------------------------------- */
 
-static uint64_t mix(uint64_t z)
-{
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull; /* SplitMix64 */
-    z = (z ^ z >> 27) * 0x94d049bb133111ebull;
-    return z ^ z >> 31;
-}
-
 /* Differs at every call on a thread, and from those of others by where its counter lies. */
 static uint64_t new_seed(void)
 {
     static _Thread_local uint64_t state;
-    state += 0x9e3779b97f4a7c15ull + plat_now_ns();
-    return mix(state ^ (uint64_t)plat_wall_ns() ^ mix((uint64_t)(uintptr_t)&state));
+    state += SPLITMIX_STEP + plat_now_ns();
+    return splitmix_mix(state ^ (uint64_t)plat_wall_ns() ^
+                        splitmix_mix((uint64_t)(uintptr_t)&state));
 }
 
 void api_new_id(const char *prefix, char id[40])

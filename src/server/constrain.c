@@ -333,11 +333,13 @@ int constrain_answer(const struct conversation *c, struct api_call *call, struct
 static int open_call(struct api_call *call, struct job_spec *spec, int32_t **ids, size_t *n_ids)
 {
     struct fm_error err = {0};
-    const char *lead = spec->is_thinking ? "\n</think>\n\n<tool_call>\n" : "<tool_call>\n";
+    const struct fm_model *model = call->context->model;
+    const char *lead = spec->forced.lead;
     int32_t *more = NULL;
     size_t n_more = 0;
-    int rc = fm_tokenize(call->context->model, lead, strlen(lead), FM_TEXT_WITH_SPECIAL, &more,
-                         &n_more, &err);
+    int rc = answer_forced_call(model, *ids, *n_ids, &spec->forced, &err);
+    if (rc == 0)
+        rc = fm_tokenize(model, lead, strlen(lead), FM_TEXT_WITH_SPECIAL, &more, &n_more, &err);
     if (rc != 0)
         return api_fail(&call->error, api_fault_of(rc), "tool_choice", "%s", err.text);
     int32_t *both = mem_new(*n_ids + n_more, sizeof *both, "the prompt", NULL);
@@ -351,8 +353,7 @@ static int open_call(struct api_call *call, struct job_spec *spec, int32_t **ids
     fm_free(*ids);
     *ids = both;
     *n_ids += n_more;
-    spec->lead = lead;
-    spec->tail = "\n</tool_call>";
+    spec->is_forced = true;
     return 0;
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/lease.h"
 #include "flashmoe.h"
+#include "session/answer.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -41,9 +42,9 @@ struct job_spec {
     json_t *tools;          /* the calls that may come; NULL: none are looked for */
     bool is_one_call;       /* the answer ends with its first call */
     struct fm_grammar *grammar; /* what the answer is held to; NULL: nothing */
-    /* Text that the prompt ends with and the answer lacks at its end, for a call that must come;
-     * constants, NULL: none. */
-    const char *lead, *tail;
+    /* Text that the prompt ends with and the answer lacks at its end, for a call that must come. */
+    struct forced_call forced;
+    bool is_forced;
     uint64_t key;           /* whose conversation it is; 0: unknown */
     uint64_t owner;         /* whose cached prefixes it may use, and whose its own becomes */
     uint64_t id_seed;       /* of the ids of tool calls */

@@ -3,11 +3,13 @@
 #include "session/answer.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
-#include "chat/marker.h"
+#include "chat/dialect.h"
 #include "chat/message.h"
+#include "chat/reasoning.h"
 #include "chat/stop_match.h"
 #include "session/session_internal.h"
 
@@ -74,14 +76,20 @@ static void take_call(struct fm_answer *a, const struct message_event *part)
     }
 }
 
+static bool begins_with(const char *text, size_t bytes, const char *what)
+{
+    return bytes >= strlen(what) && memcmp(text, what, strlen(what)) == 0;
+}
+
 /* The last marker of reasoning tells whether more of it comes. */
 static void take_markup(struct fm_answer *a, const char *text, size_t bytes)
 {
-    for (size_t i = 0; i < bytes; i++) {
-        const enum marker marker = marker_at(MARKER_THINK | MARKER_END_THINK, text + i, bytes - i);
-        if (marker != MARKER_NONE)
-            a->is_reasoning = marker == MARKER_THINK;
-    }
+    for (size_t i = 0; i < bytes; i++)
+        for (const struct reasoning *r = reasoning_list; r->begin != NULL; r++)
+            if (begins_with(text + i, bytes - i, r->begin))
+                a->is_reasoning = true;
+            else if (begins_with(text + i, bytes - i, r->end))
+                a->is_reasoning = false;
 }
 
 static void take_part(void *ctx, const struct message_event *part)
@@ -143,16 +151,13 @@ static int push_token(struct fm_answer *a, int32_t id, struct fm_error *err)
 {
     const char *text = NULL;
     size_t bytes = 0;
-    enum marker whole = MARKER_NONE;
     int rc = fm_decoder_push(a->decoder, id, &text, &bytes, err);
     if (rc == 0)
         rc = push_text(a, text, bytes, err);
     if (rc != 0 || a->parts == NULL || !fm_token_is_special(a->model, id))
         return rc;
     text = fm_token_text(a->model, id, &bytes);
-    if (text != NULL)
-        (void)marker_begins(MARKERS_OF_TOKENS, text, bytes, &whole);
-    return whole != MARKER_NONE ? push_text(a, text, bytes, err) : 0;
+    return text != NULL && dialect_is_marker(text, bytes) ? push_text(a, text, bytes, err) : 0;
 }
 
 static int give_token(struct fm_answer *a, const float *logits, int32_t id, struct fm_error *err)
@@ -328,7 +333,7 @@ static int open_parts(struct fm_answer *a, const json_t *tools, struct fm_error 
         return rc;
     const struct message_options how = {
         .is_thinking = a->o.is_reasoning,
-        .calls = tools != NULL ? MESSAGE_JSON_CALLS | MESSAGE_XML_CALLS : 0,
+        .dialects = tools != NULL ? model_dialects(a->model) : NULL,
         .hold_calls = a->o.hold_calls,
         .is_call = a->o.lead != NULL,
         .tools = tools,
@@ -415,7 +420,9 @@ uint64_t fm_answer_reasoning_tokens(const struct fm_answer *a)
     return a->n_reasoning;
 }
 
-bool fm_prompt_opens_reasoning(const struct fm_model *model, const int32_t *ids, size_t n_ids)
+/* The reasoning that a prompt begins; NULL: none. */
+static const struct reasoning *prompt_reasoning(const struct fm_model *model,
+                                                const int32_t *ids, size_t n_ids)
 {
     char tail[256];
     size_t used = 0;
@@ -429,10 +436,34 @@ bool fm_prompt_opens_reasoning(const struct fm_model *model, const int32_t *ids,
     }
     while (used > 0 && (tail[used - 1] == '\n' || tail[used - 1] == ' '))
         used--;
-    for (size_t i = 0; i < used; i++) {
-        enum marker whole;
-        if (marker_begins(MARKER_THINK, tail + i, used - i, &whole) && whole != MARKER_NONE)
-            return true;
+    for (const struct reasoning *r = reasoning_list; r->begin != NULL; r++) {
+        const size_t n = strlen(r->begin);
+        if (used >= n && memcmp(tail + used - n, r->begin, n) == 0)
+            return r;
     }
-    return false;
+    return NULL;
+}
+
+bool fm_prompt_opens_reasoning(const struct fm_model *model, const int32_t *ids, size_t n_ids)
+{
+    return prompt_reasoning(model, ids, n_ids) != NULL;
+}
+
+const struct dialect *const *model_dialects(const struct fm_model *model)
+{
+    return model->chat != NULL ? chat_dialects(model->chat) : dialect_all();
+}
+
+int answer_forced_call(const struct fm_model *model, const int32_t *ids, size_t n_ids,
+                       struct forced_call *out, struct fm_error *err)
+{
+    const struct grammar_call *call = dialect_forced_call(model_dialects(model));
+    const struct reasoning *begun = prompt_reasoning(model, ids, n_ids);
+    if (call == NULL)
+        return err_set(err, FM_ERR_UNSUPPORTED, "this model writes calls in a form that cannot be "
+                       "forced");
+    (void)snprintf(out->lead, sizeof out->lead, "%s%s%s", begun != NULL ? begun->closing : "",
+                   call->open, call->open_end);
+    (void)snprintf(out->tail, sizeof out->tail, "%s%s", call->close_begin, call->close);
+    return 0;
 }

@@ -10,6 +10,7 @@
 extern "C" {
 #endif
 
+/* Calls are written in the model's dialect where the form does not say. */
 int fm_grammar_open_form(const struct fm_model *model, const struct grammar_form *form,
                          struct fm_grammar **out, struct fm_error *err);
 

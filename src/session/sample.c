@@ -3,6 +3,7 @@
 
 #include "base/fmath.h"
 #include "base/mem.h"
+#include "base/splitmix.h"
 #include "session/adjust.h"
 #include "session/session_internal.h"
 
@@ -89,14 +90,9 @@ void fm_sampler_constrain(struct fm_sampler *s, struct fm_grammar *grammar)
     s->grammar = grammar;
 }
 
-/* SplitMix64: one 64-bit state, full period. */
 static double next_random(struct fm_sampler *s)
 {
-    uint64_t z = (s->random_state += 0x9e3779b97f4a7c15ull);
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebull;
-    z ^= z >> 31;
-    return (double)(z >> 11) * 0x1p-53;
+    return (double)(splitmix_next(&s->random_state) >> 11) * 0x1p-53;
 }
 
 static bool is_better(struct candidate a, struct candidate b)

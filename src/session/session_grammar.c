@@ -5,9 +5,11 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "session/session_internal.h"
-#include "session/grammar_calls.h"
+#include "chat/dialect.h"
 #include "grammar/grammar.h"
+#include "session/answer.h"
+#include "session/grammar_calls.h"
+#include "session/session_internal.h"
 
 struct model_grammars {
     pthread_mutex_t lock;
@@ -81,12 +83,15 @@ int fm_grammar_open_form(const struct fm_model *m, const struct grammar_form *fo
     int rc = get_vocabulary(m, &vocabulary, err);
     if (rc != 0)
         return rc;
+    struct grammar_form spelled = *form;
+    if (spelled.call == NULL)
+        spelled.call = dialect_forced_call(model_dialects(m));
     struct fm_grammar *g = mem_new(1, sizeof *g, "a grammar", err);
     if (g == NULL)
         return FM_ERR_NOMEM;
     g->model = m;
     g->bits = mem_new(n_ids(m) / 32 + 1, sizeof *g->bits, "a grammar", err);
-    rc = g->bits != NULL ? grammar_open_form(vocabulary, form, &g->grammar, err) : FM_ERR_NOMEM;
+    rc = g->bits != NULL ? grammar_open_form(vocabulary, &spelled, &g->grammar, err) : FM_ERR_NOMEM;
     if (rc != 0) {
         fm_grammar_close(g);
         return rc;

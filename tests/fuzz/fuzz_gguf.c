@@ -96,9 +96,9 @@ static void run(const void *head, size_t head_bytes, uint64_t file_bytes)
     }
     struct source *s = mem_new(1, sizeof *s, "a source", NULL);
     require(s != NULL, "there is memory");
-    const struct gguf_family *families[MODEL_MAX_FAMILIES + 1];
-    model_gguf_families(arch_families(), families);
-    rc = gguf_fill_source(s, &g, families, &err);
+    struct model_gguf gguf;
+    model_gguf_init(&gguf, arch_families());
+    rc = gguf_fill_source(s, &g, &gguf.names, &err);
     if (rc == 0)
         check_source(s, file_bytes);
     else

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "text/json_scan.h"
+#include "chat/dialect.h"
 #include "chat/message.h"
 #include "text/unicode.h"
 
@@ -136,6 +137,19 @@ static const char tools_text[] =
     "\"sn\":{\"type\":[\"string\",\"null\"]},\"is\":{\"anyOf\":[{\"type\":\"integer\"},"
     "{\"type\":\"string\"}]}}}}}]";
 
+/* Bit 0: JSON, bit 1: XML. */
+static const struct dialect *const *dialects_of(unsigned which)
+{
+    static const struct dialect *list[3];
+    unsigned n = 0;
+    if ((which & 1) != 0)
+        list[n++] = dialect_find("qwen-json");
+    if ((which & 2) != 0)
+        list[n++] = dialect_find("qwen-xml");
+    list[n] = NULL;
+    return list;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static struct record whole, other;
@@ -148,7 +162,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         .is_thinking = (data[0] & 1) != 0,
         .hold_calls = (data[0] & 2) != 0,
         .tools = (data[0] & 4) != 0 ? tools : NULL,
-        .calls = 3u - (data[0] >> 3 & 3u),
+        .dialects = dialects_of(3u - (data[0] >> 3 & 3u)),
         .call_bytes = (data[0] & 32) != 0 ? 50 : 0,
         .id_seed = data[0],
     };

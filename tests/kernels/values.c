@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/fmath.h"
+#include "base/splitmix.h"
 #include "check.h"
 
 /* FNV-1a. */
@@ -21,13 +22,9 @@ uint64_t hash_text(uint64_t hash, const char *text)
     return hash_bytes(hash, text, strlen(text) + 1);
 }
 
-/* A Weyl sequence, stirred (SplitMix64). */
 uint64_t rng_next(struct rng *rng)
 {
-    uint64_t z = rng->state += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
+    return splitmix_next(&rng->state);
 }
 
 size_t rng_below(struct rng *rng, size_t n)

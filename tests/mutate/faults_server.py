@@ -269,8 +269,8 @@ FAULTS = [
           ['cli.TerminalAnswers']),
     # ---- the answer loop
     Fault('reasoning and content are swapped', 'src/session/answer.c',
-          'a->is_reasoning = marker == MARKER_THINK;',
-          'a->is_reasoning = marker != MARKER_THINK;',
+          'if (begins_with(text + i, bytes - i, r->begin))',
+          'if (begins_with(text + i, bytes - i, r->end))',
           ['unit.answer_test']),
     Fault('a grammar holds reasoning', 'src/session/answer.c',
           'if (a->is_held || a->o.grammar == NULL || a->is_reasoning)',
@@ -304,9 +304,9 @@ FAULTS = [
           'a->n_reasoning += a->is_reasoning;',
           'a->n_reasoning += 0;',
           ['unit.answer_test']),
-    Fault('marks of calls are text', 'src/chat/marker.h',
-          '(MARKER_THINK | MARKER_END_THINK | MARKER_CALL | MARKER_END_CALL)',
-          '(MARKER_THINK | MARKER_END_THINK)',
+    Fault('marks of calls are text', 'src/chat/dialect.c',
+          'if (is_text(text, bytes, *token))',
+          'if (false)',
           ['unit.answer_test']),
     # ---- what the review of the server found
     Fault('a whole answer reserves nothing for its end', 'src/server/api.c',

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/splitmix.h"
 #include "grammar/grammar.h"
 
 static struct tokenizer *tok;
@@ -22,10 +23,7 @@ static uint64_t random_state;
 
 static uint32_t draw(uint32_t n)
 {
-    uint64_t z = (random_state += 0x9e3779b97f4a7c15ull);
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebull;
-    return (uint32_t)((z >> 16) % n);
+    return (uint32_t)((splitmix_next(&random_state) >> 16) % n);
 }
 
 static void fail(const char *what, int32_t id)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "chat/dialect.h"
 #include "chat/message.h"
 #include "text/text_buffer.h"
 
@@ -62,7 +63,7 @@ static void run_line(const char *line)
         .is_thinking = json_is_true(json_object_get(in, "thinking")),
         .hold_calls = json_is_true(json_object_get(in, "hold")),
         .tools = json_object_get(in, "tools"),
-        .calls = MESSAGE_JSON_CALLS | MESSAGE_XML_CALLS,
+        .dialects = dialect_all(),
     };
     struct message *m;
     if (message_open(&options, take, &a, &m, NULL) != 0 ||

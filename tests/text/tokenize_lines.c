@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "arch/arch.h"
 #include "base/mem.h"
 #include "base/plat.h"
 #include "format/gguf_internal.h"
@@ -157,8 +158,10 @@ static struct tokenizer *open_gguf(const char *path, bool prints)
     struct gguf g;
     struct source source = {.path = NULL};
     struct tokenizer *tok = NULL;
+    struct model_gguf names;
+    model_gguf_init(&names, arch_families());
     if (plat_open(path, &fd, &bytes, &err) != 0 || gguf_read(&g, fd, path, bytes, &err) != 0 ||
-        gguf_add_texts(&source, &g, NULL, &err) != 0)
+        gguf_add_texts(&source, &g, names.patterns, NULL, &err) != 0)
         fail(err.text);
     if (source.n_texts == 0)
         fail("the file has no tokenizer");

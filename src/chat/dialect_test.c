@@ -1,0 +1,181 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "chat/dialect.h"
+#include "chat/message.h"
+#include "chat/reasoning.h"
+
+/* ---- the lists --------------------------------------------------------------------------- */
+
+static const char *texts[64];
+static size_t n_texts;
+
+static void add(const char *text)
+{
+    assert_true(n_texts < sizeof texts / sizeof texts[0]);
+    texts[n_texts++] = text;
+}
+
+/* What chat/marker.h relies on. */
+static void test_first_bytes(void **state)
+{
+    (void)state;
+    for (const struct reasoning *r = reasoning_list; r->begin != NULL; r++) {
+        add(r->begin);
+        add(r->end);
+        assert_non_null(strstr(r->closing, r->end));
+    }
+    for (const struct dialect *const *d = dialect_all(); *d != NULL; d++)
+        for (const struct dialect_opener *o = (*d)->openers; o->text != NULL; o++) {
+            if (!o->is_inner)
+                add(o->text);
+            if (o->stray != NULL)
+                add(o->stray);
+        }
+    for (size_t i = 0; i < n_texts; i++) {
+        assert_true(strlen(texts[i]) > 1 && strlen(texts[i]) < MARKER_BYTES);
+        for (size_t k = 0; k < n_texts; k++)
+            assert_null(strchr(texts[i] + 1, texts[k][0]));
+    }
+}
+
+static void test_entries(void **state)
+{
+    (void)state;
+    const struct dialect *chosen[DIALECTS_MAX + 1];
+    for (const struct dialect *const *d = dialect_all(); *d != NULL; d++) {
+        assert_ptr_equal(dialect_find((*d)->name), *d);
+        assert_non_null((*d)->openers[0].text);
+        for (const char *const *token = (*d)->tokens; *token != NULL; token++)
+            assert_true(dialect_is_marker(*token, strlen(*token)));
+        /* A template with its text chooses it, and so does one that is for tools alone. */
+        const struct dialect_text text = {(*d)->in_template, strlen((*d)->in_template)};
+        for (unsigned k = 0; k < 2; k++) {
+            const struct dialect_text templates[2] = {[0] = {"x", 1}, [1] = {NULL, 0}};
+            struct dialect_text both[2] = {templates[0], templates[1]};
+            both[k] = text;
+            dialect_choose(both, 2, chosen);
+            unsigned i = 0;
+            while (chosen[i] != NULL && chosen[i] != *d)
+                i++;
+            assert_ptr_equal(chosen[i], *d);
+        }
+    }
+    assert_null(dialect_find("none"));
+    assert_false(dialect_is_marker("<tool_cal", 9));
+    assert_true(dialect_is_marker("</think>", 8));
+}
+
+static void test_defaults(void **state)
+{
+    (void)state;
+    const struct dialect *chosen[DIALECTS_MAX + 1];
+    const struct dialect_text none[] = {{NULL, 0}, {"<tool_cal", 9}};
+    dialect_choose(none, 2, chosen);
+    assert_non_null(chosen[0]);
+    for (unsigned i = 0; chosen[i] != NULL; i++)
+        assert_true(chosen[i]->is_default);
+    assert_non_null(dialect_forced_call(chosen));
+    assert_null(dialect_forced_call((const struct dialect *const[]){NULL}));
+}
+
+/* ---- a dialect of another kind ------------------------------------------------------------ */
+
+enum { TAG_CLOSE = 1, TAG_COMMA = 2 };
+
+/* [CALLS] {...} , {...} ; */
+static const struct marker toy_tags[] = {{";", TAG_CLOSE}, {",", TAG_COMMA}, {NULL, 0}};
+static const struct dialect_opener toy_openers[] = {
+    {.text = "[CALLS]", .first = '{'},
+    {.text = ",", .first = '{', .is_inner = true},
+    {.text = NULL},
+};
+
+static enum toolcall_status toy_push(struct toolcall *tc, uint8_t byte)
+{
+    unsigned tag;
+    if (!tc->is_complete)
+        return toolcall_push_object(tc, byte);
+    if (!toolcall_push_tag(tc, byte, toy_tags, TAG_CLOSE | TAG_COMMA, &tag))
+        return TOOLCALL_BROKEN;
+    tc->next = ",";
+    return tag == TAG_CLOSE ? TOOLCALL_WHOLE : tag == TAG_COMMA ? TOOLCALL_NEXT : TOOLCALL_MORE;
+}
+
+static const struct dialect toy = {.name = "toy", .openers = toy_openers, .push = toy_push};
+
+struct record {
+    char text[1024];
+    size_t n;
+};
+
+static void put(struct record *r, char c)
+{
+    assert_true(r->n + 1 < sizeof r->text);
+    r->text[r->n++] = c;
+    r->text[r->n] = '\0';
+}
+
+/* One letter per event, and the text of all but the ends of calls. */
+static void take(void *ctx, const struct message_event *e)
+{
+    struct record *r = ctx;
+    static const char letters[] = "RCMBAEXZ";
+    static int last = -1;
+    if (r->n == 0 || last != (int)e->kind || e->kind >= MESSAGE_CALL_END)
+        put(r, letters[e->kind]);
+    last = (int)e->kind;
+    const char *text = e->kind == MESSAGE_CALL_BEGIN ? e->name : e->text;
+    const size_t n = e->kind == MESSAGE_CALL_BEGIN ? strlen(e->name) : e->text_bytes;
+    for (size_t i = 0; i < n; i++)
+        put(r, text[i]);
+}
+
+static void check(const char *answer, const char *events)
+{
+    const struct dialect *const dialects[] = {&toy, NULL};
+    const struct message_options options = {.dialects = dialects};
+    for (size_t step = 1; step <= strlen(answer); step++) {
+        struct record r = {.n = 0};
+        struct message *m;
+        assert_int_equal(message_open(&options, take, &r, &m, NULL), 0);
+        for (size_t i = 0; i < strlen(answer); i += step) {
+            const size_t left = strlen(answer) - i;
+            assert_int_equal(message_push(m, answer + i, left < step ? left : step, NULL), 0);
+        }
+        assert_int_equal(message_finish(m, NULL), 0);
+        assert_string_equal(r.text, events);
+        message_close(m);
+    }
+}
+
+#define F "{\"name\":\"f\",\"arguments\":{}}"
+
+static void test_toy(void **state)
+{
+    (void)state;
+    check("a [CALLS]" F ";", "Ca BfA{}E[CALLS]" F ";Z");
+    check("[CALLS] " F " , " F ";", "BfA{}E[CALLS] " F " BfA{}E, " F ";Z");
+    check("[CALL] [CALLS[CALLS]" F ";", "C[CALL] [CALLSBfA{}E[CALLS]" F ";Z");
+    check("<think>[CALLS]" F ";</think>b", "M<think>R[CALLS]" F ";M</think>CbZ");
+    check("a,{b;", "Ca,{b;Z");
+    check("[CALLS]<x", "C[CALLS]<xZ");
+    check("<tool_call>" F "</tool_call>", "C<tool_call>" F "</tool_call>Z");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_first_bytes),
+        cmocka_unit_test(test_entries),
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_toy),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
