@@ -1,0 +1,102 @@
+#include <stdio.h>
+
+#include "arch/ffn.h"
+
+static uint32_t routed_bind(void *ffn, struct binder *b, const struct transformer *t,
+                            const struct layer_names *names)
+{
+    struct ffn_routed *r = ffn;
+    char mlp[LAYER_PREFIX_BYTES + 8];
+    (void)snprintf(mlp, sizeof mlp, "%smlp.", names->prefix);
+    binder_matrix(b, &r->router, TENSOR_GATE, t->n_experts, t->hidden, "%sgate.weight", mlp);
+    const uint32_t expert_layer = binder_experts(b, names->layer, t->n_experts, t->hidden,
+                                                 t->expert_intermediate, mlp);
+    if (t->shared_intermediate > 0) {
+        ffn_bind(b, &r->shared, t->hidden, t->shared_intermediate, mlp, "shared_expert");
+        binder_matrix(b, &r->shared_gate, TENSOR_GATE, 1, t->hidden,
+                      "%sshared_expert_gate.weight", mlp);
+    }
+    return expert_layer;
+}
+
+static uint32_t routed_intermediate(const struct transformer *t)
+{
+    return t->expert_intermediate > t->shared_intermediate ? t->expert_intermediate
+                                                           : t->shared_intermediate;
+}
+
+static void routed_route(const void *ffn, struct step *step)
+{
+    const struct ffn_routed *r = ffn;
+    const struct transformer *t = transformer_of(step);
+    struct backend *be = step->be;
+    const struct backend_product products[] = {{&r->router, step->router},
+                                               {&r->shared_gate, step->shared_gate}};
+    be->ops->input(be, step->normed, step->n_rows, t->hidden);
+    be->ops->matmul(be, products, t->shared_intermediate > 0 ? 2 : 1);
+    be->ops->route(be, step->router, step->n_rows, t->n_experts, t->n_experts_per_token,
+                   t->renormalises, step->ids, step->weights);
+    if (step->resident != NULL)
+        be->ops->prefer(be, &(struct backend_preference){
+            .logits = step->router, .n = step->n_rows, .n_experts = t->n_experts,
+            .k = t->n_experts_per_token, .renormalises = t->renormalises,
+            .resident = step->resident, .bias = step->cache_bias, .scores = step->scores,
+            .ids = step->ids, .weights = step->weights});
+}
+
+static void routed_foresee(const void *ffn, struct step *step)
+{
+    const struct ffn_routed *r = ffn;
+    const struct transformer *t = transformer_of(step);
+    struct backend *be = step->be;
+    be->ops->input(be, step->ahead_normed, 1, t->hidden);
+    be->ops->matmul(be, &(struct backend_product){&r->router, step->router}, 1);
+    be->ops->route(be, step->router, 1, t->n_experts, t->n_experts_per_token, t->renormalises,
+                   step->ahead_ids, step->ahead_weights);
+    be->ops->input(be, step->normed, 1, t->hidden);
+}
+
+/* `normed` is the input since the router. */
+static void routed_experts(const void *ffn, struct step *step, const struct expert_layer *layer,
+                           const struct step_expert *experts, uint32_t n, bool with_shared)
+{
+    const struct ffn_routed *r = ffn;
+    const struct transformer *t = transformer_of(step);
+    struct backend_ffn blocks[ARCH_EXPERTS_TOGETHER + 1];
+    uint32_t n_blocks = 0;
+    if (with_shared && t->shared_intermediate > 0)
+        blocks[n_blocks++] = (struct backend_ffn){
+            .gate = r->shared.gate, .up = r->shared.up, .down = r->shared.down,
+            .n = step->n_rows, .out = step->shared};
+    for (uint32_t i = 0; i < n; i++)
+        blocks[n_blocks++] = (struct backend_ffn){
+            .gate = expert_layer_weight(layer, EXPERT_GATE, experts[i].slot),
+            .up = expert_layer_weight(layer, EXPERT_UP, experts[i].slot),
+            .down = expert_layer_weight(layer, EXPERT_DOWN, experts[i].slot),
+            .rows = experts[i].rows, .places = experts[i].places, .n = experts[i].n,
+            .out = step->expert_parts};
+    if (n_blocks > 0)
+        step->be->ops->ffn(step->be, blocks, n_blocks);
+}
+
+static void routed_close(const void *ffn, struct step *step)
+{
+    (void)ffn;
+    const struct transformer *t = transformer_of(step);
+    struct backend *be = step->be;
+    be->ops->expert_sum(be, step->expert_parts, step->weights, step->n_rows,
+                        t->n_experts_per_token, t->hidden, step->ffn);
+    if (t->shared_intermediate > 0)
+        be->ops->add_gated(be, step->ffn, step->shared, step->shared_gate, step->n_rows,
+                           t->hidden);
+}
+
+const struct ffn_block ffn_block_routed = {
+    .bytes = sizeof(struct ffn_routed),
+    .bind = routed_bind,
+    .max_intermediate = routed_intermediate,
+    .route = routed_route,
+    .foresee = routed_foresee,
+    .experts = routed_experts,
+    .close = routed_close,
+};
