@@ -89,9 +89,10 @@ struct transformer_layer {
 
 struct transformer {
     uint32_t n_layers, hidden, vocabulary, max_context, rotary_dim;
-    uint32_t n_experts, n_experts_per_token, n_experts_trained;
+    struct router router; /* of all layers, without what each has of its own */
+    uint32_t n_experts_trained;
     uint32_t expert_intermediate, shared_intermediate, dense_intermediate;
-    bool renormalises, has_tied_head;
+    bool has_tied_head;
     float eps;
     struct rope rope;
     float *rope_frequencies; /* [rotary_dim / 2] */

@@ -34,11 +34,12 @@ void transformer_free(void *arch)
 static int read_experts(struct transformer *t, const struct transformer_traits *traits,
                         const struct config *c, struct fm_error *err)
 {
-    int rc = config_uint(c, "num_experts", 1, LIMIT_EXPERTS, &t->n_experts, err);
+    uint32_t n, k = 0;
+    bool renormalises = false;
+    int rc = config_uint(c, "num_experts", 1, LIMIT_EXPERTS, &n, err);
     if (rc == 0)
-        rc = config_experts_per_token(c, "num_experts_per_tok",
-                                      t->n_experts < LIMIT_TOP_K ? t->n_experts : LIMIT_TOP_K,
-                                      &t->n_experts_trained, &t->n_experts_per_token, err);
+        rc = config_experts_per_token(c, "num_experts_per_tok", n < LIMIT_TOP_K ? n : LIMIT_TOP_K,
+                                      &t->n_experts_trained, &k, err);
     if (rc == 0)
         rc = config_uint(c, "moe_intermediate_size", 1, LIMIT_INTERMEDIATE,
                          &t->expert_intermediate, err);
@@ -46,9 +47,12 @@ static int read_experts(struct transformer *t, const struct transformer_traits *
         rc = config_uint(c, "shared_expert_intermediate_size", 1, LIMIT_INTERMEDIATE,
                          &t->shared_intermediate, err);
     if (rc == 0)
-        rc = config_bool_or(c, "norm_topk_prob", traits->renormalises_by_default,
-                            &t->renormalises, err);
-    t->renormalises |= traits->always_renormalises;
+        rc = config_bool_or(c, "norm_topk_prob", traits->renormalises_by_default, &renormalises,
+                            err);
+    if (rc == 0)
+        t->router = (struct router){
+            .score = ROUTER_SOFTMAX, .n_experts = n, .k = k, .scale = 1,
+            .renormalises = renormalises || traits->always_renormalises};
     return rc;
 }
 
@@ -256,8 +260,8 @@ static void fill_shape(const struct transformer *t, struct model_shape *shape)
 {
     *shape = (struct model_shape){
         .n_layers = t->n_layers, .hidden = t->hidden, .vocabulary = t->vocabulary,
-        .max_context = t->max_context, .rope = t->rope, .n_experts = t->n_experts,
-        .n_experts_per_token = t->n_experts_per_token,
+        .max_context = t->max_context, .rope = t->rope, .n_experts = t->router.n_experts,
+        .n_experts_per_token = t->router.k,
         .n_experts_trained = t->n_experts_trained, .has_tied_head = t->has_tied_head,
     };
     for (uint32_t i = 0; i < t->n_layers; i++) {

@@ -21,7 +21,8 @@ struct ffn_dense {
 };
 
 struct ffn_routed {
-    struct weight router;
+    struct router rule;
+    struct weight router; /* [n_experts, hidden] */
     struct ffn_weights shared;
     struct weight shared_gate; /* [1, hidden] */
 };

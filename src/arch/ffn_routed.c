@@ -8,8 +8,10 @@ static uint32_t routed_bind(void *ffn, struct binder *b, const struct transforme
     struct ffn_routed *r = ffn;
     char mlp[LAYER_PREFIX_BYTES + 8];
     (void)snprintf(mlp, sizeof mlp, "%smlp.", names->prefix);
-    binder_matrix(b, &r->router, TENSOR_GATE, t->n_experts, t->hidden, "%sgate.weight", mlp);
-    const uint32_t expert_layer = binder_experts(b, names->layer, t->n_experts, t->hidden,
+    const uint32_t n_experts = t->router.n_experts;
+    r->rule = t->router;
+    binder_matrix(b, &r->router, TENSOR_GATE, n_experts, t->hidden, "%sgate.weight", mlp);
+    const uint32_t expert_layer = binder_experts(b, names->layer, n_experts, t->hidden,
                                                  t->expert_intermediate, mlp);
     if (t->shared_intermediate > 0) {
         ffn_bind(b, &r->shared, t->hidden, t->shared_intermediate, mlp, "shared_expert");
@@ -34,12 +36,10 @@ static void routed_route(const void *ffn, struct step *step)
                                                {&r->shared_gate, step->shared_gate}};
     be->ops->input(be, step->normed, step->n_rows, t->hidden);
     be->ops->matmul(be, products, t->shared_intermediate > 0 ? 2 : 1);
-    be->ops->route(be, step->router, step->n_rows, t->n_experts, t->n_experts_per_token,
-                   t->renormalises, step->ids, step->weights);
+    be->ops->route(be, &r->rule, step->router, step->n_rows, step->ids, step->weights);
     if (step->resident != NULL)
         be->ops->prefer(be, &(struct backend_preference){
-            .logits = step->router, .n = step->n_rows, .n_experts = t->n_experts,
-            .k = t->n_experts_per_token, .renormalises = t->renormalises,
+            .router = &r->rule, .logits = step->router, .n = step->n_rows,
             .resident = step->resident, .bias = step->cache_bias, .scores = step->scores,
             .ids = step->ids, .weights = step->weights});
 }
@@ -51,8 +51,7 @@ static void routed_foresee(const void *ffn, struct step *step)
     struct backend *be = step->be;
     be->ops->input(be, step->ahead_normed, 1, t->hidden);
     be->ops->matmul(be, &(struct backend_product){&r->router, step->router}, 1);
-    be->ops->route(be, step->router, 1, t->n_experts, t->n_experts_per_token, t->renormalises,
-                   step->ahead_ids, step->ahead_weights);
+    be->ops->route(be, &r->rule, step->router, 1, step->ahead_ids, step->ahead_weights);
     be->ops->input(be, step->normed, 1, t->hidden);
 }
 
@@ -81,11 +80,11 @@ static void routed_experts(const void *ffn, struct step *step, const struct expe
 
 static void routed_close(const void *ffn, struct step *step)
 {
-    (void)ffn;
+    const struct ffn_routed *r = ffn;
     const struct transformer *t = transformer_of(step);
     struct backend *be = step->be;
-    be->ops->expert_sum(be, step->expert_parts, step->weights, step->n_rows,
-                        t->n_experts_per_token, t->hidden, step->ffn);
+    be->ops->expert_sum(be, step->expert_parts, step->weights, step->n_rows, r->rule.k,
+                        t->hidden, step->ffn);
     if (t->shared_intermediate > 0)
         be->ops->add_gated(be, step->ffn, step->shared, step->shared_gate, step->n_rows,
                            t->hidden);

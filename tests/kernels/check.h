@@ -126,6 +126,7 @@ void check_rms_norm(struct check *c); /* check_rows.c */
 void check_rope_angles(struct check *c);
 void check_rotate(struct check *c);
 void check_route_row(struct check *c);
+void check_route_scored(struct check *c);
 void check_silu_mul(struct check *c);
 void check_weighted_sum(struct check *c);
 void check_add_scaled_sigmoid(struct check *c);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "backend/cpu/levels.h"
+#include "backend/router.h"
 #include "base/fmath.h"
 #include "base/limits.h"
 #include "quant/interleave.h"
@@ -325,39 +326,12 @@ static void delta_head(const struct backend_delta_net *args, const struct backen
     }
 }
 
-static void sort_ascending(uint32_t *ids, float *weights, unsigned k)
-{
-    for (unsigned i = 1; i < k; i++) {
-        uint32_t id = ids[i];
-        float weight = weights[i];
-        unsigned j = i;
-        for (; j > 0 && ids[j - 1] > id; j--) {
-            ids[j] = ids[j - 1];
-            weights[j] = weights[j - 1];
-        }
-        ids[j] = id;
-        weights[j] = weight;
-    }
-}
-
 static void route_row(const float *logits, unsigned n_experts, unsigned k, bool renormalise,
                       uint32_t *ids, float *weights)
 {
-    /* Insertion into a list sorted by logit, best first; a tie stays behind the earlier id. A
-     * NaN is never chosen over a number. */
     unsigned n = 0;
-    for (uint32_t e = 0; e < n_experts; e++) {
-        float logit = logits[e] == logits[e] ? logits[e] : -INFINITY;
-        if (n == k && !(logit > weights[k - 1]))
-            continue;
-        unsigned j = n < k ? n++ : k - 1;
-        for (; j > 0 && logit > weights[j - 1]; j--) {
-            ids[j] = ids[j - 1];
-            weights[j] = weights[j - 1];
-        }
-        ids[j] = e;
-        weights[j] = logit;
-    }
+    for (uint32_t e = 0; e < n_experts; e++)
+        router_insert(e, router_rank(logits[e]), k, &n, ids, weights);
     const float most = weights[0];
     float total = 0;
     if (renormalise) {
@@ -371,7 +345,21 @@ static void route_row(const float *logits, unsigned n_experts, unsigned k, bool 
     }
     for (unsigned i = 0; i < k; i++)
         weights[i] = fmath_exp(weights[i] - most) / total;
-    sort_ascending(ids, weights, k);
+    router_sort(ids, weights, k);
+}
+
+static void route_scored(const struct router *r, const float *logits, uint32_t *ids,
+                         float *weights)
+{
+    const struct router_row row = router_row_of(r, logits);
+    const uint32_t size = router_group_size(r);
+    uint32_t groups[LIMIT_TOP_K];
+    const unsigned n_groups = router_groups(r, &row, logits, router_pair_of, groups);
+    unsigned n = 0;
+    for (unsigned g = 0; g < n_groups; g++)
+        for (uint32_t e = groups[g] * size; e < (groups[g] + 1) * size; e++)
+            router_insert(e, router_choice(r, &row, logits, e), r->k, &n, ids, weights);
+    router_weigh(r, &row, logits, ids, weights);
 }
 
 static void silu_mul(float *gate, const float *up, size_t n)
@@ -436,6 +424,7 @@ void k_ref_init(struct kernels *table)
         .conv_silu = conv_silu,
         .delta_head = delta_head,
         .route_row = route_row,
+        .route_scored = route_scored,
         .silu_mul = silu_mul,
         .weighted_sum = weighted_sum,
         .add_scaled_sigmoid = add_scaled_sigmoid,

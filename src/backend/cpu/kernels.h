@@ -111,8 +111,11 @@ struct kernels {
     /* One value head of one segment, row after row. `scratch` holds KERNEL_DELTA_SCRATCH floats. */
     void (*delta_head)(const struct backend_delta_net *args,
                        const struct backend_segment *segment, unsigned head, float *scratch);
+    /* A plain router without its scale (router.h), and any router. */
     void (*route_row)(const float *logits, unsigned n_experts, unsigned k, bool renormalise,
                       uint32_t *ids, float *weights);
+    void (*route_scored)(const struct router *router, const float *logits, uint32_t *ids,
+                         float *weights);
     void (*silu_mul)(float *gate, const float *up, size_t n);
     void (*weighted_sum)(const float *parts, const float *weights, unsigned k, size_t dim,
                          float *out);

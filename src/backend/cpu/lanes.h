@@ -21,6 +21,7 @@
 
 #include "backend/cpu/lanes_macros.h"
 #include "backend/cpu/levels.h"
+#include "backend/router.h"
 #include "base/fmath.h"
 #include "base/limits.h"
 #include "quant/codes.h"
@@ -62,6 +63,7 @@ static void lanes_init(struct kernels *table)
     table->conv_silu = conv_silu;
     table->delta_head = delta_head;
     table->route_row = route_row;
+    table->route_scored = route_scored;
     table->silu_mul = silu_mul;
     table->weighted_sum = weighted_sum;
     table->add_scaled_sigmoid = add_scaled_sigmoid;
