@@ -124,5 +124,5 @@ void blocks_head(struct step *step, const float *normed, uint32_t n, float *logi
     const struct transformer *t = transformer_of(step);
     const struct weight *head = t->has_tied_head ? &t->embedding : &t->head;
     step->be->ops->input(step->be, normed, n, t->hidden);
-    step->be->ops->matmul(step->be, &(struct backend_product){head, logits}, 1);
+    step->be->ops->matmul(step->be, &(struct backend_product){head, logits, NULL}, 1);
 }

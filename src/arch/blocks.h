@@ -89,6 +89,7 @@ struct transformer_layer {
 
 struct transformer {
     uint32_t n_layers, hidden, vocabulary, max_context, rotary_dim;
+    struct activation activation; /* of all feed-forward blocks */
     struct router router; /* of all layers, without what each has of its own */
     uint32_t n_experts_trained;
     uint32_t expert_intermediate, shared_intermediate, dense_intermediate;
@@ -156,12 +157,16 @@ struct transformer_traits {
     uint32_t default_kv_heads, default_head_dim; /* likewise; head_dim 0: hidden by heads */
     bool may_have_dense_layers; /* reads mlp_only_layers and decoder_sparse_step */
     bool has_attention_gate, has_shared_expert;
+    struct activation activation; /* silu unless it says otherwise */
     bool has_zero_centred_norms; /* in Hugging Face files */
     bool always_renormalises;    /* whatever norm_topk_prob says */
     bool renormalises_by_default;
     /* Binds qkv, z, b and a of a delta rule layer below `prefix`. */
     void (*bind_delta_projections)(struct binder *b, const struct transformer *t,
                                    struct delta_net *d, const char *prefix);
+    /* Binds what a layer's pieces have beyond that, biases and the like; may be NULL. */
+    void (*bind_more)(struct binder *b, const struct transformer *t, struct transformer_layer *l,
+                      const struct layer_names *names);
 };
 
 /* The family's open function, given its traits. */

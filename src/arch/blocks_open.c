@@ -105,6 +105,7 @@ static int read_config(struct transformer *t, const struct transformer_traits *t
     if (rc != 0)
         return rc;
     t->eps = (float)eps;
+    t->activation = traits->activation;
     rc = read_mixers(t, traits, c, err);
     return rc != 0 ? rc : read_experts(t, traits, c, err);
 }
@@ -211,7 +212,8 @@ static int make_ffns(struct transformer *t, struct fm_error *err)
 
 /* ---- tensors -------------------------------------------------------------------------------- */
 
-static void bind_layer(struct binder *b, const struct transformer *t, const char *model,
+static void bind_layer(struct binder *b, const struct transformer *t,
+                       const struct transformer_traits *traits, const char *model,
                        enum vector_transform norm, uint32_t layer)
 {
     struct transformer_layer *l = &t->layers[layer];
@@ -222,6 +224,8 @@ static void bind_layer(struct binder *b, const struct transformer *t, const char
     binder_vector(b, &l->ffn_norm, t->hidden, norm, "%spost_attention_layernorm.weight", prefix);
     l->mixer->bind(l->mix, b, t, &names);
     l->expert_layer = l->block->bind(l->ffn, b, t, &names);
+    if (traits->bind_more != NULL)
+        traits->bind_more(b, t, l, &names);
 }
 
 static const char *find_prefix(const struct binder *b, const char *const *prefixes)
@@ -247,7 +251,7 @@ static void bind_all(struct binder *b, struct transformer *t,
                   t->vocabulary, t->hidden, "%sembed_tokens.weight", model);
     binder_vector(b, &t->final_norm, t->hidden, norm, "%snorm.weight", model);
     for (uint32_t i = 0; i < t->n_layers && !binder_has_failed(b); i++)
-        bind_layer(b, t, model, norm, i);
+        bind_layer(b, t, traits, model, norm, i);
     if (!t->has_tied_head)
         binder_matrix(b, &t->head, TENSOR_HEAD, t->vocabulary, t->hidden, "%slm_head.weight",
                       root);

@@ -11,6 +11,15 @@ void ffn_bind(struct binder *b, struct ffn_weights *w, uint32_t hidden, uint32_t
                   prefix, block);
 }
 
+struct backend_ffn ffn_on_all_rows(const struct step *step, const struct ffn_weights *w,
+                                   float *out)
+{
+    return (struct backend_ffn){
+        .gate = w->gate, .up = w->up, .down = w->down, .gate_bias = w->gate_bias,
+        .up_bias = w->up_bias, .down_bias = w->down_bias,
+        .activation = transformer_of(step)->activation, .n = step->n_rows, .out = out};
+}
+
 static uint32_t dense_bind(void *ffn, struct binder *b, const struct transformer *t,
                            const struct layer_names *names)
 {
@@ -29,9 +38,8 @@ static void dense_run(const void *ffn, struct step *step)
     const struct ffn_dense *d = ffn;
     struct backend *be = step->be;
     be->ops->input(be, step->normed, step->n_rows, d->weights.gate.n_cols);
-    be->ops->ffn(be, &(struct backend_ffn){.gate = d->weights.gate, .up = d->weights.up,
-                                           .down = d->weights.down, .n = step->n_rows,
-                                           .out = step->ffn}, 1);
+    const struct backend_ffn block = ffn_on_all_rows(step, &d->weights, step->ffn);
+    be->ops->ffn(be, &block, 1);
 }
 
 const struct ffn_block ffn_block_dense = {

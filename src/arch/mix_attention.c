@@ -136,7 +136,8 @@ static void attention_run(const void *mix, struct step *step, const struct mix_b
     const size_t n = step->n_rows, dim = a->head_dim;
     const size_t q_row = (size_t)a->n_heads * query_stride(a), kv_row = a->n_kv_heads * dim;
     float *q = m->scratch, *k = q + n * q_row, *v = k + n * kv_row, *heads = v + n * kv_row;
-    const struct backend_product products[] = {{&a->q, q}, {&a->k, k}, {&a->v, v}};
+    const struct backend_product products[] = {
+        {&a->q, q, a->q_bias}, {&a->k, k, a->k_bias}, {&a->v, v, a->v_bias}};
     be->ops->input(be, step->normed, n, t->hidden);
     be->ops->matmul(be, products, 3);
     struct backend_heads all = {
@@ -160,7 +161,7 @@ static void attention_run(const void *mix, struct step *step, const struct mix_b
         .scale = a->scale, .out = heads,
     });
     be->ops->input(be, heads, n, a->o.n_cols);
-    be->ops->matmul(be, &(struct backend_product){&a->o, m->out}, 1);
+    be->ops->matmul(be, &(struct backend_product){&a->o, m->out, a->o_bias}, 1);
 }
 
 const struct mixer mixer_attention = {

@@ -13,6 +13,7 @@ struct attention {
     bool has_gate; /* q has the rows of a head's query, then those of its gate */
     float eps, scale;
     struct weight q, k, v, o;
+    const float *q_bias, *k_bias, *v_bias, *o_bias; /* NULL: none */
     const float *q_norm, *k_norm; /* [head_dim] */
 };
 

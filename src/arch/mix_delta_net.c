@@ -148,7 +148,7 @@ static void delta_net_run(const void *mix, struct step *step, const struct mix_b
     float *z = convolved + n * conv_channels(d), *beta = z + n * value_width(d);
     float *alpha = beta + n * d->n_value_heads, *heads = alpha + n * d->n_value_heads;
     const struct backend_product products[] = {
-        {&d->qkv, qkv}, {&d->z, z}, {&d->b, beta}, {&d->a, alpha}};
+        {&d->qkv, qkv, NULL}, {&d->z, z, NULL}, {&d->b, beta, NULL}, {&d->a, alpha, NULL}};
     be->ops->input(be, step->normed, n, t->hidden);
     be->ops->matmul(be, products, 4);
     run_segments(d, be, (struct backend_delta_net){
@@ -161,7 +161,7 @@ static void delta_net_run(const void *mix, struct step *step, const struct mix_b
         .mixed = convolved, .out = heads,
     });
     be->ops->input(be, heads, n, d->out.n_cols);
-    be->ops->matmul(be, &(struct backend_product){&d->out, m->out}, 1);
+    be->ops->matmul(be, &(struct backend_product){&d->out, m->out, NULL}, 1);
 }
 
 const struct mixer mixer_delta_net = {

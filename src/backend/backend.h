@@ -88,12 +88,28 @@ struct backend_delta_net {
 struct backend_product {
     const struct weight *w;
     float *y;
+    const float *bias; /* [w.n_rows], added to every row of y; NULL: none */
+};
+
+enum activation_kind {
+    ACTIVATION_SILU, /* silu(gate) * up */
+    ACTIVATION_GELU, /* gelu(gate) * up, in the form with tanh */
+    /* gate is at most limit, up between -limit and limit:
+     * gate * sigmoid(alpha * gate) * (up + 1) */
+    ACTIVATION_CLAMPED_SWIGLU,
+};
+
+struct activation {
+    enum activation_kind kind;
+    float alpha, limit; /* of the clamped one */
 };
 
 /* A feed-forward block on some rows of the input:
- * out[places[i]] = down (silu(gate x) * (up x)), x = input row rows[i]. */
+ * out[places[i]] = down (activation(gate x, up x)), x = input row rows[i]. */
 struct backend_ffn {
     struct weight gate, up, down;
+    const float *gate_bias, *up_bias, *down_bias; /* as in backend_product */
+    struct activation activation;
     const uint32_t *rows, *places; /* [n], the host's; NULL: i */
     size_t n;
     float *out; /* rows of down.n_rows floats */

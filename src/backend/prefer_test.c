@@ -34,8 +34,8 @@ static void fill(struct row *r, bool renormalises, float bias)
         r->weights[i] = (float)(exp((double)logits[r->ids[i]]) / sum);
     r->rule = (struct router){.n_experts = N, .k = K, .renormalises = renormalises, .scale = 1};
     r->p = (struct backend_preference){.router = &r->rule, .logits = r->router, .n = 1,
-                                       .resident = r->resident, .bias = bias, .scores = r->scores, .ids = r->ids,
-                                       .weights = r->weights};
+                                       .resident = r->resident, .bias = bias, .scores = r->scores,
+                                       .ids = r->ids, .weights = r->weights};
 }
 
 static void expect(const struct row *r, bool renormalises, uint32_t a, uint32_t b, uint32_t c)

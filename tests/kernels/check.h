@@ -127,6 +127,8 @@ void check_rope_angles(struct check *c);
 void check_rotate(struct check *c);
 void check_route_row(struct check *c);
 void check_route_scored(struct check *c);
+void check_gelu_mul(struct check *c);
+void check_clamped_swiglu(struct check *c);
 void check_silu_mul(struct check *c);
 void check_weighted_sum(struct check *c);
 void check_add_scaled_sigmoid(struct check *c);

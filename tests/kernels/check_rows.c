@@ -66,6 +66,31 @@ void check_silu_mul(struct check *c)
         k->silu_mul(out(c, gate), up, n);
 }
 
+void check_gelu_mul(struct check *c)
+{
+    const size_t n = rng_length(&c->rng, MOST);
+    const enum values values = rng_values(&c->rng);
+    const float *up = take_floats(c, "up", n, rng_values(&c->rng));
+    const unsigned gate = take_changed(c, "gate", n, values);
+    describe(c, "n %zu, values %d", n, (int)values);
+    EACH_SIDE(c, k)
+        k->gelu_mul(out(c, gate), up, n);
+}
+
+void check_clamped_swiglu(struct check *c)
+{
+    const size_t n = rng_length(&c->rng, MOST);
+    const enum values values = rng_values(&c->rng);
+    const float limit = rng_chance(&c->rng, 2) ? 7.0f : 0.5f; /* of ordinary values some are more */
+    const float alpha = rng_chance(&c->rng, 2) ? 1.702f : rng_float(&c->rng, ORDINARY);
+    const float *up = take_floats(c, "up", n, rng_values(&c->rng));
+    const unsigned gate = take_changed(c, "gate", n, values);
+    describe(c, "n %zu, values %d, alpha %.9g, limit %g", n, (int)values, (double)alpha,
+             (double)limit);
+    EACH_SIDE(c, k)
+        k->clamped_swiglu(out(c, gate), up, alpha, limit, n);
+}
+
 void check_weighted_sum(struct check *c)
 {
     const size_t dim = rng_length(&c->rng, MOST);

@@ -368,6 +368,21 @@ static void silu_mul(float *gate, const float *up, size_t n)
         gate[i] = fmath_silu(gate[i]) * up[i];
 }
 
+static void gelu_mul(float *gate, const float *up, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        gate[i] = fmath_gelu(gate[i]) * up[i];
+}
+
+static void clamped_swiglu(float *gate, const float *up, float alpha, float limit, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const float g = gate[i] > limit ? limit : gate[i];
+        const float u = up[i] > limit ? limit : up[i] < -limit ? -limit : up[i];
+        gate[i] = g / (1.0f + fmath_exp(-(g * alpha))) * (u + 1.0f);
+    }
+}
+
 static void weighted_sum(const float *parts, const float *weights, unsigned k, size_t dim,
                          float *out)
 {
@@ -426,6 +441,8 @@ void k_ref_init(struct kernels *table)
         .route_row = route_row,
         .route_scored = route_scored,
         .silu_mul = silu_mul,
+        .gelu_mul = gelu_mul,
+        .clamped_swiglu = clamped_swiglu,
         .weighted_sum = weighted_sum,
         .add_scaled_sigmoid = add_scaled_sigmoid,
         .add = add,

@@ -117,6 +117,8 @@ struct kernels {
     void (*route_scored)(const struct router *router, const float *logits, uint32_t *ids,
                          float *weights);
     void (*silu_mul)(float *gate, const float *up, size_t n);
+    void (*gelu_mul)(float *gate, const float *up, size_t n);
+    void (*clamped_swiglu)(float *gate, const float *up, float alpha, float limit, size_t n);
     void (*weighted_sum)(const float *parts, const float *weights, unsigned k, size_t dim,
                          float *out);
     void (*add_scaled_sigmoid)(float *y, const float *x, float gate, size_t n);

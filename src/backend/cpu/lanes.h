@@ -65,6 +65,8 @@ static void lanes_init(struct kernels *table)
     table->route_row = route_row;
     table->route_scored = route_scored;
     table->silu_mul = silu_mul;
+    table->gelu_mul = gelu_mul;
+    table->clamped_swiglu = clamped_swiglu;
     table->weighted_sum = weighted_sum;
     table->add_scaled_sigmoid = add_scaled_sigmoid;
     table->add = add;

@@ -38,6 +38,13 @@ static inline vf vf_silu(vf x)
     return vf_div(x, vf_one_plus_exp_neg(x));
 }
 
+static inline vf vf_gelu(vf x)
+{
+    const vf inner =
+        vf_mul(x, vf_fma(vf_mul(x, x), vf_set1(0x1.2444f2p-4f), vf_set1(0x1.988454p+0f)));
+    return vf_div(x, vf_one_plus_exp_neg(inner));
+}
+
 /* Runs a body over n elements: i is the first of at most 16, `count` how many there are; LOAD and
  * STORE take whole vectors where they can. */
 #define EACH_VECTOR(n, ...)                                                                        \
@@ -88,6 +95,23 @@ static void rotate(float *x, const float *cosines, const float *sines, unsigned 
 static void silu_mul(float *gate, const float *up, size_t n)
 {
     EACH_VECTOR(n, STORE(gate + i, vf_mul(vf_silu(LOAD(gate + i)), LOAD(up + i))););
+}
+
+static void gelu_mul(float *gate, const float *up, size_t n)
+{
+    EACH_VECTOR(n, STORE(gate + i, vf_mul(vf_gelu(LOAD(gate + i)), LOAD(up + i))););
+}
+
+/* A NaN passes vf_min and vf_max as their second argument. */
+static void clamped_swiglu(float *gate, const float *up, float alpha, float limit, size_t n)
+{
+    const vf highest = vf_set1(limit), lowest = vf_set1(-limit), one = vf_set1(1.0f);
+    EACH_VECTOR(n, {
+        const vf g = vf_min(highest, LOAD(gate + i));
+        const vf u = vf_max(lowest, vf_min(highest, LOAD(up + i)));
+        const vf glu = vf_div(g, vf_one_plus_exp_neg(vf_mul(g, vf_set1(alpha))));
+        STORE(gate + i, vf_mul(glu, vf_add(u, one)));
+    });
 }
 
 static void weighted_sum(const float *parts, const float *weights, unsigned k, size_t dim,
