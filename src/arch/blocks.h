@@ -141,7 +141,11 @@ void blocks_head(struct step *step, const float *normed, uint32_t n, float *logi
 struct layer_kind {
     const char *name;
     const struct mixer *mixer;
+    bool has_window; /* attention: sees as many positions as sliding_window says */
 };
+
+/* How queries and keys are normed before they are rotated. */
+enum head_norms { NORM_EACH_HEAD, NORM_ALL_HEADS, NORM_NO_HEADS };
 
 struct delta_net;
 
@@ -158,6 +162,7 @@ struct transformer_traits {
     bool may_have_dense_layers; /* reads mlp_only_layers and decoder_sparse_step */
     bool has_attention_gate, has_shared_expert;
     struct activation activation; /* silu unless it says otherwise */
+    enum head_norms head_norms;
     bool has_zero_centred_norms; /* in Hugging Face files */
     bool always_renormalises;    /* whatever norm_topk_prob says */
     bool renormalises_by_default;

@@ -1,5 +1,6 @@
 #include "arch/mix_attention.h"
 
+#include <assert.h>
 #include <math.h>
 
 #include "base/limits.h"
@@ -55,7 +56,6 @@ static int attention_read(void *mix, struct transformer *t, const struct transfo
                           struct fm_error *err)
 {
     struct attention *a = mix;
-    (void)kind;
     int rc = config_uint(c, "num_attention_heads", 1, LIMIT_HEADS, &a->n_heads, err);
     if (rc == 0)
         rc = config_uint_or(c, "num_key_value_heads", 1, LIMIT_HEADS, traits->default_kv_heads,
@@ -73,11 +73,15 @@ static int attention_read(void *mix, struct transformer *t, const struct transfo
         rc = err_set(err, FM_ERR_FORMAT,
                      "%s: num_attention_heads %u is no multiple of num_key_value_heads %u",
                      c->file, a->n_heads, a->n_kv_heads);
+    if (rc == 0 && kind->has_window)
+        rc = config_uint(c, "sliding_window", 1, LIMIT_CONTEXT, &a->window, err);
     if (rc == 0 && t->rope_frequencies == NULL)
         rc = read_rope(a, t, traits, c, err);
     if (rc != 0)
         return rc;
     a->has_gate = traits->has_attention_gate;
+    a->norms = traits->head_norms;
+    assert(!a->has_gate || a->norms != NORM_ALL_HEADS); /* gates lie between the heads */
     a->eps = t->eps;
     a->scale = 1.0f / sqrtf((float)a->head_dim);
     return 0;
@@ -97,8 +101,13 @@ static void attention_bind(void *mix, struct binder *b, const struct transformer
                   prefix);
     binder_matrix(b, &a->o, TENSOR_MATRIX, t->hidden, q_width, "%sself_attn.o_proj.weight",
                   prefix);
-    binder_vector(b, &a->q_norm, a->head_dim, names->norm, "%sself_attn.q_norm.weight", prefix);
-    binder_vector(b, &a->k_norm, a->head_dim, names->norm, "%sself_attn.k_norm.weight", prefix);
+    if (a->norms == NORM_NO_HEADS)
+        return;
+    const bool is_wide = a->norms == NORM_ALL_HEADS;
+    binder_vector(b, &a->q_norm, is_wide ? q_width : a->head_dim, names->norm,
+                  "%sself_attn.q_norm.weight", prefix);
+    binder_vector(b, &a->k_norm, is_wide ? kv_width : a->head_dim, names->norm,
+                  "%sself_attn.k_norm.weight", prefix);
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
@@ -128,6 +137,22 @@ static void attention_state(const void *mix, struct layer_state *state)
     state->head_dim = a->head_dim;
 }
 
+/* Queries or keys of all rows: norms and rotation. */
+static void prepare_heads(const struct attention *a, struct step *step, const float *rope,
+                          float *x, size_t stride, unsigned n_heads, const float *norm)
+{
+    const struct transformer *t = transformer_of(step);
+    struct backend *be = step->be;
+    const size_t width = n_heads * stride;
+    if (a->norms == NORM_ALL_HEADS)
+        be->ops->rms_norm(be, x, norm, a->eps, step->n_rows, width, x);
+    be->ops->norm_rope(be, &(struct backend_heads){
+        .x = x, .row_stride = width, .head_stride = stride, .n_heads = n_heads,
+        .head_dim = a->head_dim, .rotary_dim = t->rotary_dim,
+        .norm = a->norms == NORM_EACH_HEAD ? norm : NULL, .eps = a->eps, .rope = rope,
+    }, step->n_rows);
+}
+
 static void attention_run(const void *mix, struct step *step, const struct mix_buffers *m)
 {
     const struct attention *a = mix;
@@ -140,25 +165,15 @@ static void attention_run(const void *mix, struct step *step, const struct mix_b
         {&a->q, q, a->q_bias}, {&a->k, k, a->k_bias}, {&a->v, v, a->v_bias}};
     be->ops->input(be, step->normed, n, t->hidden);
     be->ops->matmul(be, products, 3);
-    struct backend_heads all = {
-        .x = q, .row_stride = q_row, .head_stride = query_stride(a), .n_heads = a->n_heads,
-        .head_dim = a->head_dim, .rotary_dim = t->rotary_dim, .norm = a->q_norm, .eps = a->eps,
-        .rope = m->rope,
-    };
-    be->ops->norm_rope(be, &all, n);
-    all.x = k;
-    all.row_stride = kv_row;
-    all.head_stride = dim;
-    all.n_heads = a->n_kv_heads;
-    all.norm = a->k_norm;
-    be->ops->norm_rope(be, &all, n);
+    prepare_heads(a, step, m->rope, q, query_stride(a), a->n_heads, a->q_norm);
+    prepare_heads(a, step, m->rope, k, dim, a->n_kv_heads, a->k_norm);
     be->ops->attention(be, &(struct backend_attention){
         .segments = step->segments, .n_segments = step->n_segments,
         .kv_format = step->kv_format, .n_heads = a->n_heads, .n_kv_heads = a->n_kv_heads,
         .head_dim = a->head_dim, .block_positions = step->kv_block_positions,
         .block_bytes = step->kv_block_bytes, .q = q, .gate = a->has_gate ? q + dim : NULL,
         .q_row_stride = q_row, .q_head_stride = query_stride(a), .k = k, .v = v,
-        .scale = a->scale, .out = heads,
+        .scale = a->scale, .window = a->window, .sinks = a->sinks, .out = heads,
     });
     be->ops->input(be, heads, n, a->o.n_cols);
     be->ops->matmul(be, &(struct backend_product){&a->o, m->out, a->o_bias}, 1);

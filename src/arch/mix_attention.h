@@ -1,4 +1,4 @@
-/* Softmax attention over the keys and values of every position so far. */
+/* Softmax attention over the keys and values of every position so far, or of the last ones. */
 #ifndef FLASHMOE_ARCH_MIX_ATTENTION_H
 #define FLASHMOE_ARCH_MIX_ATTENTION_H
 
@@ -14,7 +14,10 @@ struct attention {
     float eps, scale;
     struct weight q, k, v, o;
     const float *q_bias, *k_bias, *v_bias, *o_bias; /* NULL: none */
-    const float *q_norm, *k_norm; /* [head_dim] */
+    enum head_norms norms;
+    const float *q_norm, *k_norm; /* [head_dim], or of all heads together */
+    uint32_t window;    /* positions that a row sees; 0: all */
+    const float *sinks; /* [n_heads], as in backend_attention; NULL: none */
 };
 
 extern const struct mixer mixer_attention;

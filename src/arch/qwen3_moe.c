@@ -4,7 +4,7 @@
 static const char *const model_types[] = {"qwen3_moe", NULL};
 static const char *const prefixes[] = {"model.", NULL};
 
-static const struct layer_kind kinds[] = {{"full_attention", &mixer_attention}, {0}};
+static const struct layer_kind kinds[] = {{"full_attention", &mixer_attention, false}, {0}};
 
 static const struct transformer_traits traits = {
     .prefixes = prefixes,

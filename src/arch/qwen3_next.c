@@ -48,8 +48,8 @@ static void bind_delta_projections(struct binder *b, const struct transformer *t
     binder_matrix_rows(b, &d->a, 2 * d->n_value_heads, t->hidden, one, heads, small, prefix);
 }
 
-static const struct layer_kind kinds[] = {{"full_attention", &mixer_attention},
-                                          {"linear_attention", &mixer_delta_net},
+static const struct layer_kind kinds[] = {{"full_attention", &mixer_attention, false},
+                                          {"linear_attention", &mixer_delta_net, false},
                                           {0}};
 
 static const struct transformer_traits traits = {

@@ -41,12 +41,13 @@ struct backend_segment {
     float *mark_conv, *mark_delta;
 };
 
-/* Heads of queries or keys: norm over each head, then rotary embedding, in place. */
+/* Heads of queries or keys: norm over each head, where there is one, then rotary embedding, in
+ * place. */
 struct backend_heads {
     float *x;
     size_t row_stride, head_stride; /* floats */
     unsigned n_heads, head_dim, rotary_dim;
-    const float *norm; /* [head_dim] */
+    const float *norm; /* [head_dim]; NULL: none */
     float eps;
     const float *rope; /* [n, rotary_dim]: cosines, then sines */
 };
@@ -65,6 +66,10 @@ struct backend_attention {
     size_t q_row_stride, q_head_stride;
     const float *k, *v; /* [n, n_kv_heads * head_dim], stored before attending */
     float scale;
+    /* A row sees this many positions, its own the last of them; 0: all. */
+    uint32_t window;
+    /* One more score for each head, whose value is zero; NULL: none. */
+    const float *sinks; /* [n_heads] */
     float *out; /* [n, n_heads * head_dim] */
 };
 

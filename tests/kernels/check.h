@@ -137,6 +137,7 @@ void check_int8_peak(struct check *c);
 void check_store_kv(struct check *c); /* check_mix.c */
 void check_attend(struct check *c);
 void check_attend_merge(struct check *c);
+void check_attend_sink(struct check *c);
 void check_attend_close(struct check *c);
 void check_conv_silu(struct check *c);
 void check_delta_head(struct check *c);

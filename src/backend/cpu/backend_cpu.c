@@ -116,7 +116,8 @@ static void heads_part(void *ctx, unsigned part, unsigned n_parts)
         const size_t t = i / h->n_heads;
         const float *rope = h->rope + t * h->rotary_dim;
         float *x = h->x + t * h->row_stride + i % h->n_heads * h->head_stride;
-        kernels->rms_norm(x, h->norm, h->eps, h->head_dim, x);
+        if (h->norm != NULL)
+            kernels->rms_norm(x, h->norm, h->eps, h->head_dim, x);
         kernels->rotate(x, rope, rope + half, half);
     }
 }

@@ -237,6 +237,15 @@ static void attend_merge(float *most, float *total, float *out, float block_most
         out[d] = fmaf(out[d], keep, block_out[d] * add_share);
 }
 
+static void attend_sink(float most, float *total, float *out, float sink, size_t head_dim)
+{
+    const float larger = sink > most ? sink : most;
+    const float keep = fmath_exp(most - larger);
+    *total = fmaf(*total, keep, fmath_exp(sink - larger));
+    for (size_t d = 0; d < head_dim; d++)
+        out[d] *= keep;
+}
+
 static void attend_close(float *out, float total, const float *gate, size_t head_dim)
 {
     for (size_t d = 0; d < head_dim; d++)
@@ -435,6 +444,7 @@ void k_ref_init(struct kernels *table)
         .store_kv = store_kv,
         .attend = attend,
         .attend_merge = attend_merge,
+        .attend_sink = attend_sink,
         .attend_close = attend_close,
         .conv_silu = conv_silu,
         .delta_head = delta_head,

@@ -59,6 +59,7 @@ static void lanes_init(struct kernels *table)
     table->store_kv = store_kv;
     table->attend = attend;
     table->attend_merge = attend_merge;
+    table->attend_sink = attend_sink;
     table->attend_close = attend_close;
     table->conv_silu = conv_silu;
     table->delta_head = delta_head;
