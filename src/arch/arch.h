@@ -74,6 +74,7 @@ struct step {
  * `expert_parts`. */
 struct step_expert {
     const void *slot;
+    uint32_t expert; /* its index in the layer: which biases are its own */
     const uint32_t *rows, *places; /* [n] */
     uint32_t n;
 };

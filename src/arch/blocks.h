@@ -1,7 +1,10 @@
-/* The building blocks that families are wired from: a pre-norm decoder whose mixers are softmax
- * attention or the gated delta rule and whose feed-forward blocks are routed experts or a dense
- * SwiGLU. A family fills `struct transformer` when it opens and points its arch functions here;
- * one that computes something else supplies its own function. */
+/* A pre-norm decoder made of pieces. A layer is a mixer and a feed-forward block, each a small
+ * table of functions over a struct of its own: attention (mix_attention.h), the gated delta rule
+ * (mix_delta_net.h), routed experts and a dense block (ffn.h). A family says in its traits which
+ * pieces its layers have, and points its arch functions here; what it computes differently it
+ * supplies itself. Another mixer or block is another file.
+ *
+ * Everything is made while a model opens, by one thread, and does not change afterwards. */
 #ifndef FLASHMOE_ARCH_BLOCKS_H
 #define FLASHMOE_ARCH_BLOCKS_H
 
@@ -12,42 +15,85 @@
 extern "C" {
 #endif
 
-struct ffn_weights {
-    struct weight gate, up, down;
+struct transformer;
+struct transformer_traits;
+struct layer_kind;
+
+/* Where the tensors of a layer are. */
+struct layer_names {
+    uint32_t layer;
+    const char *prefix; /* "model.layers.3." */
+    enum vector_transform norm; /* how norms are read */
 };
 
-struct attention_weights {
-    struct weight q, k, v, o; /* q holds query and gate rows per head when gated */
-    const float *q_norm, *k_norm;
+#define LAYER_PREFIX_BYTES 128
+
+/* ---- mixers ---------------------------------------------------------------------------------- */
+
+/* What a mixer needs; every field is at least what was there before. */
+struct mixer_sizes {
+    uint64_t max_cols; /* of its weights and heads */
+    uint64_t floats_per_row; /* of scratch */
+    unsigned n_heads, head_dim, key_dim; /* as in arch_sizes */
 };
 
-struct delta_net_weights {
-    struct weight qkv, z, b, a, out;
-    const float *conv, *decay, *dt_bias, *norm;
+/* Where a mixer finds and puts its rows; `normed` is its input. */
+struct mix_buffers {
+    const float *rope; /* [n, rotary_dim] */
+    float *out;        /* [n, hidden] */
+    float *scratch;    /* [n, floats_per_row] */
 };
+
+struct mixer {
+    size_t bytes; /* of the struct that a layer has of it, `mix`: shape and weights */
+    /* Fills in the shape, once for every kind of layer; it is then copied to the layers. */
+    int (*read)(void *mix, struct transformer *t, const struct transformer_traits *traits,
+                const struct layer_kind *kind, const struct config *config, struct fm_error *err);
+    void (*bind)(void *mix, struct binder *b, const struct transformer *t,
+                 const struct layer_names *names);
+    void (*sizes)(const void *mix, struct mixer_sizes *sizes);
+    void (*state)(const void *mix, struct layer_state *state);
+    void (*run)(const void *mix, struct step *step, const struct mix_buffers *m);
+};
+
+/* ---- feed-forward blocks --------------------------------------------------------------------- */
+
+/* A block has either `run` or all functions behind it. Their input is `normed`. */
+struct ffn_block {
+    size_t bytes; /* of the struct that a layer has of it, `ffn` */
+    /* Returns the layer's index in model->expert_layers, or ARCH_NO_EXPERTS. */
+    uint32_t (*bind)(void *ffn, struct binder *b, const struct transformer *t,
+                     const struct layer_names *names);
+    uint32_t (*max_intermediate)(const struct transformer *t);
+    void (*run)(const void *ffn, struct step *step); /* ffn = block(normed) */
+    /* As in struct arch. */
+    void (*route)(const void *ffn, struct step *step);
+    void (*foresee)(const void *ffn, struct step *step); /* from ahead_normed */
+    void (*experts)(const void *ffn, struct step *step, const struct expert_layer *layer,
+                    const struct step_expert *experts, uint32_t n, bool with_shared);
+    void (*close)(const void *ffn, struct step *step); /* ffn = all parts */
+};
+
+/* ---- the decoder ----------------------------------------------------------------------------- */
 
 struct transformer_layer {
-    bool is_recurrent;
     const float *mix_norm, *ffn_norm;
-    struct attention_weights attention;
-    struct delta_net_weights delta_net;
-
-    uint32_t expert_layer; /* or ARCH_NO_EXPERTS: `dense` is used */
-    struct weight router;
-    struct ffn_weights shared;
-    struct weight shared_gate; /* [1, hidden] */
-    struct ffn_weights dense;
+    const struct mixer *mixer;
+    void *mix;
+    const struct ffn_block *block;
+    void *ffn;
+    uint32_t expert_layer; /* or ARCH_NO_EXPERTS */
 };
 
+#define TRANSFORMER_KINDS 4 /* of layers, at most */
+
 struct transformer {
-    uint32_t n_layers, hidden, vocabulary, max_context;
-    uint32_t n_heads, n_kv_heads, head_dim, rotary_dim;
-    bool has_attention_gate;
-    uint32_t n_key_heads, n_value_heads, key_dim, value_dim, conv_kernel;
-    uint32_t n_experts, n_experts_per_token, n_experts_trained;
+    uint32_t n_layers, hidden, vocabulary, max_context, rotary_dim;
+    struct activation activation; /* of all feed-forward blocks */
+    struct router router; /* of all layers, without what each has of its own */
+    uint32_t n_experts_trained;
     uint32_t expert_intermediate, shared_intermediate, dense_intermediate;
-    bool has_dense_layers, renormalises, has_tied_head;
-    bool has_tiled_value_heads; /* source_conventions */
+    bool has_tied_head;
     float eps;
     struct rope rope;
     float *rope_frequencies; /* [rotary_dim / 2] */
@@ -56,9 +102,15 @@ struct transformer {
     struct weight head;
     const float *final_norm;
     struct transformer_layer *layers;
+    void *shapes[TRANSFORMER_KINDS]; /* what layers of each kind begin as */
 };
 
-/* Frees what transformer_new made; the weights belong to the model. */
+static inline const struct transformer *transformer_of(const struct step *step)
+{
+    return (const struct transformer *)step->arch;
+}
+
+/* Frees what transformer_open made; the weights belong to the model. */
 void transformer_free(void *arch);
 
 void blocks_sizes(const void *arch, struct arch_sizes *sizes);
@@ -85,26 +137,42 @@ void blocks_head(struct step *step, const float *normed, uint32_t n, float *logi
 
 /* ---- opening (blocks_open.c) ----------------------------------------------------------------- */
 
+/* A kind of layer, under its name in the configuration's layer_types. */
+struct layer_kind {
+    const char *name;
+    const struct mixer *mixer;
+    bool has_window; /* attention: sees as many positions as sliding_window says */
+};
+
+/* How queries and keys are normed before they are rotated. */
+enum head_norms { NORM_EACH_HEAD, NORM_ALL_HEADS, NORM_NO_HEADS };
+
+struct delta_net;
+
 /* What differs between families that are built from these blocks. */
 struct transformer_traits {
     const char *const *prefixes;  /* NULL-terminated, tried in order: "model.", ... */
+    const struct layer_kind *kinds; /* at most TRANSFORMER_KINDS, up to one without a name */
+    /* Without layer_types every n-th layer is of the first kind and the others are of the second;
+     * the configuration's full_attention_interval counts before it. 0: all are of the first. */
+    uint32_t default_interval;
     /* When the configuration does not say; 0: the family rotates whole heads, whatever it says. */
     double partial_rotary_factor;
     uint32_t default_kv_heads, default_head_dim; /* likewise; head_dim 0: hidden by heads */
     bool may_have_dense_layers; /* reads mlp_only_layers and decoder_sparse_step */
-    bool has_attention_gate, has_delta_net, has_shared_expert;
+    bool has_attention_gate, has_shared_expert;
+    struct activation activation; /* silu unless it says otherwise */
+    enum head_norms head_norms;
     bool has_zero_centred_norms; /* in Hugging Face files */
     bool always_renormalises;    /* whatever norm_topk_prob says */
     bool renormalises_by_default;
-    /* Binds qkv, z, b and a of a recurrent layer below `prefix`. */
+    /* Binds qkv, z, b and a of a delta rule layer below `prefix`. */
     void (*bind_delta_projections)(struct binder *b, const struct transformer *t,
-                                   struct delta_net_weights *w, const char *prefix);
+                                   struct delta_net *d, const char *prefix);
+    /* Binds what a layer's pieces have beyond that, biases and the like; may be NULL. */
+    void (*bind_more)(struct binder *b, const struct transformer *t, struct transformer_layer *l,
+                      const struct layer_names *names);
 };
-
-/* The projections of a recurrent layer where they lie apart: all queries, keys and values in one
- * matrix, the gates z in another. */
-void blocks_bind_qkv_z(struct binder *b, const struct transformer *t, struct delta_net_weights *w,
-                       const char *prefix);
 
 /* The family's open function, given its traits. */
 int transformer_open(const struct transformer_traits *traits, const struct config *config,

@@ -1,108 +1,45 @@
 /* Opening a transformer: configuration, checks, tensor names. */
-#include <math.h>
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "arch/blocks.h"
+#include "arch/ffn.h"
 #include "base/limits.h"
 #include "base/mem.h"
 
-#define PREFIX_BYTES 128
+static void free_layers(struct transformer *t)
+{
+    for (uint32_t i = 0; t->layers != NULL && i < t->n_layers; i++) {
+        mem_free(t->layers[i].mix);
+        mem_free(t->layers[i].ffn);
+    }
+    mem_free(t->layers);
+}
 
 void transformer_free(void *arch)
 {
     struct transformer *t = arch;
     if (t == NULL)
         return;
-    mem_free(t->layers);
+    free_layers(t);
+    for (unsigned i = 0; i < TRANSFORMER_KINDS; i++)
+        mem_free(t->shapes[i]);
     mem_free(t->rope_frequencies);
     mem_free(t);
 }
 
 /* ---- configuration -------------------------------------------------------------------------- */
 
-/* transformers turns whole heads in a family without a share of its own, but its scaled
- * frequencies are of that share. */
-static int refuse_scaled_share(const struct transformer *t, const struct config *c,
-                               struct fm_error *err)
-{
-    double share;
-    int rc = config_number_or(c, "partial_rotary_factor", 0, 1, 1, &share, err);
-    if (rc == 0 && (uint32_t)(share * t->head_dim) != t->head_dim)
-        rc = err_set(err, FM_ERR_UNSUPPORTED,
-                     "%s: field 'partial_rotary_factor' is %g; with rope scaling this version "
-                     "computes 1 only for this architecture",
-                     c->file, share);
-    return rc;
-}
-
-static int read_attention(struct transformer *t, const struct transformer_traits *traits,
-                          const struct config *c, struct fm_error *err)
-{
-    int rc = config_uint(c, "num_attention_heads", 1, LIMIT_HEADS, &t->n_heads, err);
-    if (rc == 0)
-        rc = config_uint_or(c, "num_key_value_heads", 1, LIMIT_HEADS, traits->default_kv_heads,
-                            &t->n_kv_heads, err);
-    if (rc == 0)
-        rc = config_uint_or(c, "head_dim", 1, LIMIT_HEAD_DIM,
-                            traits->default_head_dim > 0 ? traits->default_head_dim
-                                                         : t->hidden / t->n_heads,
-                            &t->head_dim, err);
-    double rotated = 1;
-    if (rc == 0)
-        rc = config_rope(c, &t->rope, err);
-    if (rc == 0 && traits->partial_rotary_factor > 0)
-        rc = config_number_or(c, "partial_rotary_factor", 0, 1, traits->partial_rotary_factor,
-                              &rotated, err);
-    else if (rc == 0 && t->rope.kind != ROPE_DEFAULT)
-        rc = refuse_scaled_share(t, c, err);
-    if (rc != 0)
-        return rc;
-    if (t->n_heads % t->n_kv_heads != 0)
-        return err_set(err, FM_ERR_FORMAT,
-                       "%s: num_attention_heads %u is no multiple of num_key_value_heads %u",
-                       c->file, t->n_heads, t->n_kv_heads);
-    t->has_attention_gate = traits->has_attention_gate;
-    t->rotary_dim = (uint32_t)(rotated * t->head_dim);
-    if (t->head_dim == 0 || t->rotary_dim % 2 != 0)
-        return err_set(err, FM_ERR_FORMAT,
-                       "%s: head_dim %u with partial_rotary_factor %g gives %u rotary dimensions, "
-                       "expected an even number",
-                       c->file, t->head_dim, rotated, t->rotary_dim);
-    t->rope_frequencies = mem_new(t->rotary_dim / 2 + 1, sizeof(float), "the rope table", err);
-    if (t->rope_frequencies == NULL)
-        return FM_ERR_NOMEM;
-    rope_frequencies(&t->rope, t->rotary_dim, t->rope_frequencies);
-    t->max_context = rope_max_context(&t->rope, t->max_context);
-    return 0;
-}
-
-static int read_delta_net(struct transformer *t, const struct config *c, struct fm_error *err)
-{
-    int rc = config_uint(c, "linear_num_key_heads", 1, LIMIT_HEADS, &t->n_key_heads, err);
-    if (rc == 0)
-        rc = config_uint(c, "linear_num_value_heads", 1, LIMIT_HEADS, &t->n_value_heads, err);
-    if (rc == 0)
-        rc = config_uint(c, "linear_key_head_dim", 1, LIMIT_HEAD_DIM, &t->key_dim, err);
-    if (rc == 0)
-        rc = config_uint(c, "linear_value_head_dim", 1, LIMIT_HEAD_DIM, &t->value_dim, err);
-    if (rc == 0)
-        rc = config_uint(c, "linear_conv_kernel_dim", 1, LIMIT_CONV_KERNEL, &t->conv_kernel, err);
-    if (rc == 0 && t->n_value_heads % t->n_key_heads != 0)
-        rc = err_set(err, FM_ERR_FORMAT,
-                     "%s: linear_num_value_heads %u is no multiple of linear_num_key_heads %u",
-                     c->file, t->n_value_heads, t->n_key_heads);
-    return rc;
-}
-
 static int read_experts(struct transformer *t, const struct transformer_traits *traits,
                         const struct config *c, struct fm_error *err)
 {
-    int rc = config_uint(c, "num_experts", 1, LIMIT_EXPERTS, &t->n_experts, err);
+    uint32_t n, k = 0;
+    bool renormalises = false;
+    int rc = config_uint(c, "num_experts", 1, LIMIT_EXPERTS, &n, err);
     if (rc == 0)
-        rc = config_experts_per_token(c, "num_experts_per_tok",
-                                      t->n_experts < LIMIT_TOP_K ? t->n_experts : LIMIT_TOP_K,
-                                      &t->n_experts_trained, &t->n_experts_per_token, err);
+        rc = config_experts_per_token(c, "num_experts_per_tok", n < LIMIT_TOP_K ? n : LIMIT_TOP_K,
+                                      &t->n_experts_trained, &k, err);
     if (rc == 0)
         rc = config_uint(c, "moe_intermediate_size", 1, LIMIT_INTERMEDIATE,
                          &t->expert_intermediate, err);
@@ -110,9 +47,12 @@ static int read_experts(struct transformer *t, const struct transformer_traits *
         rc = config_uint(c, "shared_expert_intermediate_size", 1, LIMIT_INTERMEDIATE,
                          &t->shared_intermediate, err);
     if (rc == 0)
-        rc = config_bool_or(c, "norm_topk_prob", traits->renormalises_by_default,
-                            &t->renormalises, err);
-    t->renormalises |= traits->always_renormalises;
+        rc = config_bool_or(c, "norm_topk_prob", traits->renormalises_by_default, &renormalises,
+                            err);
+    if (rc == 0)
+        t->router = (struct router){
+            .score = ROUTER_SOFTMAX, .n_experts = n, .k = k, .scale = 1,
+            .renormalises = renormalises || traits->always_renormalises};
     return rc;
 }
 
@@ -126,6 +66,21 @@ static int refuse_unsupported(const struct transformer_traits *traits, const str
         rc = config_refuse_general(c, err);
     if (rc == 0 && traits->has_attention_gate)
         rc = config_refuse_unless(c, "attn_output_gate", "true", err);
+    return rc;
+}
+
+/* The shape of every kind of layer that the family has. */
+static int read_mixers(struct transformer *t, const struct transformer_traits *traits,
+                       const struct config *c, struct fm_error *err)
+{
+    int rc = 0;
+    for (unsigned i = 0; rc == 0 && traits->kinds[i].name != NULL; i++) {
+        const struct layer_kind *kind = &traits->kinds[i];
+        assert(i < TRANSFORMER_KINDS);
+        t->shapes[i] = mem_new(1, kind->mixer->bytes, "the shape of a layer", err);
+        rc = t->shapes[i] == NULL ? FM_ERR_NOMEM
+                                  : kind->mixer->read(t->shapes[i], t, traits, kind, c, err);
+    }
     return rc;
 }
 
@@ -147,57 +102,81 @@ static int read_config(struct transformer *t, const struct transformer_traits *t
         rc = config_number_or(c, "rms_norm_eps", 0, 1, 1e-6, &eps, err);
     if (rc == 0)
         rc = config_bool_or(c, "tie_word_embeddings", false, &t->has_tied_head, err);
-    if (rc == 0)
-        rc = read_attention(t, traits, c, err);
-    if (rc == 0 && traits->has_delta_net)
-        rc = read_delta_net(t, c, err);
-    if (rc == 0)
-        rc = read_experts(t, traits, c, err);
-    if (rc == 0)
-        t->eps = (float)eps;
-    return rc;
+    if (rc != 0)
+        return rc;
+    t->eps = (float)eps;
+    t->activation = traits->activation;
+    rc = read_mixers(t, traits, c, err);
+    return rc != 0 ? rc : read_experts(t, traits, c, err);
 }
 
 /* ---- what each layer is --------------------------------------------------------------------- */
+
+static int make_layer(struct transformer *t, const struct transformer_traits *traits,
+                      uint32_t layer, unsigned kind, struct fm_error *err)
+{
+    struct transformer_layer *l = &t->layers[layer];
+    l->mixer = traits->kinds[kind].mixer;
+    l->mix = mem_new(1, l->mixer->bytes, "a layer", err);
+    if (l->mix == NULL)
+        return FM_ERR_NOMEM;
+    memcpy(l->mix, t->shapes[kind], l->mixer->bytes);
+    return 0;
+}
+
+/* The names of all kinds, as an error lists them. */
+static const char *show_kinds(const struct transformer_traits *traits, char *text, size_t bytes)
+{
+    size_t used = 0;
+    for (unsigned i = 0; traits->kinds[i].name != NULL && used < bytes; i++)
+        used += (size_t)snprintf(text + used, bytes - used, "%s\"%s\"", i > 0 ? " or " : "",
+                                 traits->kinds[i].name);
+    return text;
+}
+
+static int read_layer_type(struct transformer *t, const struct transformer_traits *traits,
+                           const struct config *c, const json_t *type, uint32_t layer,
+                           struct fm_error *err)
+{
+    char shown[80], kinds[160];
+    (void)jdoc_show(type, shown, sizeof shown);
+    for (unsigned k = 0; traits->kinds[k].name != NULL; k++) {
+        char quoted[80];
+        (void)snprintf(quoted, sizeof quoted, "\"%s\"", traits->kinds[k].name);
+        if (strcmp(shown, quoted) == 0)
+            return make_layer(t, traits, layer, k, err);
+    }
+    return err_set(err, FM_ERR_UNSUPPORTED, "%s: field 'layer_types[%u]' is %s, expected %s",
+                   c->file, layer, shown, show_kinds(traits, kinds, sizeof kinds));
+}
 
 static int read_layer_types(struct transformer *t, const struct transformer_traits *traits,
                             const struct config *c, struct fm_error *err)
 {
     const json_t *types = config_find(c, "layer_types");
-    if (types == NULL && !traits->has_delta_net)
-        return 0;
-    if (types == NULL) {
-        uint32_t interval;
-        int rc = config_uint_or(c, "full_attention_interval", 1, LIMIT_LAYERS, 4, &interval, err);
-        for (uint32_t i = 0; rc == 0 && i < t->n_layers; i++)
-            t->layers[i].is_recurrent = (i + 1) % interval != 0;
-        return rc;
-    }
-    if (!json_is_array(types) || json_array_size(types) != t->n_layers)
-        return err_set(err, FM_ERR_FORMAT,
-                       "%s: field 'layer_types' is not a list of %u layers (num_hidden_layers)",
-                       c->file, t->n_layers);
-    for (uint32_t i = 0; i < t->n_layers; i++) {
-        char shown[80];
-        (void)jdoc_show(json_array_get(types, i), shown, sizeof shown);
-        if (strcmp(shown, "\"linear_attention\"") == 0 && traits->has_delta_net)
-            t->layers[i].is_recurrent = true;
-        else if (strcmp(shown, "\"full_attention\"") != 0)
-            return err_set(err, FM_ERR_UNSUPPORTED,
-                           "%s: field 'layer_types[%u]' is %s, expected %s\"full_attention\"",
-                           c->file, i, shown,
-                           traits->has_delta_net ? "\"linear_attention\" or " : "");
-    }
-    return 0;
+    uint32_t interval = 1;
+    int rc = 0;
+    if (types == NULL && traits->default_interval > 0)
+        rc = config_uint_or(c, "full_attention_interval", 1, LIMIT_LAYERS,
+                            traits->default_interval, &interval, err);
+    if (types != NULL && (!json_is_array(types) || json_array_size(types) != t->n_layers))
+        rc = err_set(err, FM_ERR_FORMAT,
+                     "%s: field 'layer_types' is not a list of %u layers (num_hidden_layers)",
+                     c->file, t->n_layers);
+    for (uint32_t i = 0; rc == 0 && i < t->n_layers; i++)
+        rc = types != NULL ? read_layer_type(t, traits, c, json_array_get(types, i), i, err)
+                           : make_layer(t, traits, i, (i + 1) % interval == 0 ? 0 : 1, err);
+    return rc;
 }
 
-/* A layer is routed unless the configuration says otherwise. */
+/* Layers are routed unless the configuration says otherwise. */
 static int read_dense_layers(struct transformer *t, const struct config *c, struct fm_error *err)
 {
     uint32_t step;
     int rc = config_uint_or(c, "decoder_sparse_step", 1, LIMIT_LAYERS, 1, &step, err);
     for (uint32_t i = 0; rc == 0 && i < t->n_layers; i++)
-        t->layers[i].expert_layer = (i + 1) % step != 0 ? ARCH_NO_EXPERTS : 0;
+        if ((i + 1) % step != 0)
+            t->layers[i].block = &ffn_block_dense;
     const json_t *list = config_find(c, "mlp_only_layers");
     if (rc == 0 && list != NULL && !json_is_array(list))
         rc = err_set(err, FM_ERR_FORMAT, "%s: field 'mlp_only_layers' is not a list", c->file);
@@ -209,113 +188,44 @@ static int read_dense_layers(struct transformer *t, const struct config *c, stru
                          "%s: field 'mlp_only_layers[%zu]' is not a layer below %u", c->file, k,
                          t->n_layers);
         else
-            t->layers[i].expert_layer = ARCH_NO_EXPERTS;
+            t->layers[i].block = &ffn_block_dense;
     }
+    bool has_any = false;
     for (uint32_t i = 0; rc == 0 && i < t->n_layers; i++)
-        t->has_dense_layers |= t->layers[i].expert_layer == ARCH_NO_EXPERTS;
-    if (rc == 0 && t->has_dense_layers)
+        has_any |= t->layers[i].block == &ffn_block_dense;
+    if (rc == 0 && has_any)
         rc = config_uint(c, "intermediate_size", 1, LIMIT_INTERMEDIATE, &t->dense_intermediate,
                          err);
     return rc;
 }
 
+static int make_ffns(struct transformer *t, struct fm_error *err)
+{
+    for (uint32_t i = 0; i < t->n_layers; i++) {
+        struct transformer_layer *l = &t->layers[i];
+        l->ffn = mem_new(1, l->block->bytes, "a layer", err);
+        if (l->ffn == NULL)
+            return FM_ERR_NOMEM;
+    }
+    return 0;
+}
+
 /* ---- tensors -------------------------------------------------------------------------------- */
 
-struct names {
-    const char *model; /* "model." or the like */
-    enum vector_transform norm;
-};
-
-static void bind_attention(struct binder *b, const struct transformer *t,
-                           struct attention_weights *w, const struct names *names,
-                           const char *prefix)
-{
-    const uint32_t q_width = t->n_heads * t->head_dim, kv_width = t->n_kv_heads * t->head_dim;
-    binder_matrix(b, &w->q, TENSOR_MATRIX, t->has_attention_gate ? 2 * q_width : q_width,
-                  t->hidden, "%sself_attn.q_proj.weight", prefix);
-    binder_matrix(b, &w->k, TENSOR_MATRIX, kv_width, t->hidden, "%sself_attn.k_proj.weight",
-                  prefix);
-    binder_matrix(b, &w->v, TENSOR_MATRIX, kv_width, t->hidden, "%sself_attn.v_proj.weight",
-                  prefix);
-    binder_matrix(b, &w->o, TENSOR_MATRIX, t->hidden, q_width, "%sself_attn.o_proj.weight",
-                  prefix);
-    binder_vector(b, &w->q_norm, t->head_dim, names->norm, "%sself_attn.q_norm.weight", prefix);
-    binder_vector(b, &w->k_norm, t->head_dim, names->norm, "%sself_attn.k_norm.weight", prefix);
-}
-
-void blocks_bind_qkv_z(struct binder *b, const struct transformer *t, struct delta_net_weights *w,
-                       const char *prefix)
-{
-    const uint32_t values = t->n_value_heads * t->value_dim;
-    const uint32_t channels = 2 * t->n_key_heads * t->key_dim + values;
-    binder_matrix(b, &w->qkv, TENSOR_MATRIX, channels, t->hidden,
-                  "%slinear_attn.in_proj_qkv.weight", prefix);
-    binder_matrix(b, &w->z, TENSOR_MATRIX, values, t->hidden, "%slinear_attn.in_proj_z.weight",
-                  prefix);
-}
-
-static void bind_delta_net(struct binder *b, const struct transformer *t,
-                           const struct transformer_traits *traits, struct delta_net_weights *w,
-                           const char *prefix)
-{
-    const uint32_t values = t->n_value_heads * t->value_dim;
-    const uint32_t channels = 2 * t->n_key_heads * t->key_dim + values;
-    traits->bind_delta_projections(b, t, w, prefix);
-    binder_matrix(b, &w->out, TENSOR_MATRIX, t->hidden, values, "%slinear_attn.out_proj.weight",
-                  prefix);
-    binder_table(b, &w->conv, channels, t->conv_kernel, "%slinear_attn.conv1d.weight", prefix);
-    binder_vector(b, &w->decay, t->n_value_heads,
-                  binder_conventions(b)->has_final_decay ? VECTOR_PLAIN : VECTOR_NEG_EXP,
-                  "%slinear_attn.A_log", prefix);
-    binder_vector(b, &w->dt_bias, t->n_value_heads, VECTOR_PLAIN, "%slinear_attn.dt_bias",
-                  prefix);
-    binder_vector(b, &w->norm, t->value_dim, VECTOR_PLAIN, "%slinear_attn.norm.weight", prefix);
-}
-
-static void bind_ffn(struct binder *b, struct ffn_weights *w, uint32_t hidden,
-                     uint32_t intermediate, const char *prefix, const char *block)
-{
-    binder_matrix(b, &w->gate, TENSOR_MATRIX, intermediate, hidden, "%s%s.gate_proj.weight",
-                  prefix, block);
-    binder_matrix(b, &w->up, TENSOR_MATRIX, intermediate, hidden, "%s%s.up_proj.weight", prefix,
-                  block);
-    binder_matrix(b, &w->down, TENSOR_MATRIX, hidden, intermediate, "%s%s.down_proj.weight",
-                  prefix, block);
-}
-
-static void bind_moe(struct binder *b, const struct transformer *t, struct transformer_layer *l,
-                     uint32_t layer, const char *prefix)
-{
-    char mlp[PREFIX_BYTES + 8];
-    (void)snprintf(mlp, sizeof mlp, "%smlp.", prefix);
-    binder_matrix(b, &l->router, TENSOR_GATE, t->n_experts, t->hidden, "%sgate.weight", mlp);
-    l->expert_layer =
-        binder_experts(b, layer, t->n_experts, t->hidden, t->expert_intermediate, mlp);
-    if (t->shared_intermediate > 0) {
-        bind_ffn(b, &l->shared, t->hidden, t->shared_intermediate, mlp, "shared_expert");
-        binder_matrix(b, &l->shared_gate, TENSOR_GATE, 1, t->hidden,
-                      "%sshared_expert_gate.weight", mlp);
-    }
-}
-
 static void bind_layer(struct binder *b, const struct transformer *t,
-                       const struct transformer_traits *traits, const struct names *names,
-                       uint32_t layer)
+                       const struct transformer_traits *traits, const char *model,
+                       enum vector_transform norm, uint32_t layer)
 {
     struct transformer_layer *l = &t->layers[layer];
-    char prefix[PREFIX_BYTES];
-    (void)snprintf(prefix, sizeof prefix, "%slayers.%u.", names->model, layer);
-    binder_vector(b, &l->mix_norm, t->hidden, names->norm, "%sinput_layernorm.weight", prefix);
-    binder_vector(b, &l->ffn_norm, t->hidden, names->norm, "%spost_attention_layernorm.weight",
-                  prefix);
-    if (l->is_recurrent)
-        bind_delta_net(b, t, traits, &l->delta_net, prefix);
-    else
-        bind_attention(b, t, &l->attention, names, prefix);
-    if (l->expert_layer == ARCH_NO_EXPERTS)
-        bind_ffn(b, &l->dense, t->hidden, t->dense_intermediate, prefix, "mlp");
-    else
-        bind_moe(b, t, l, layer, prefix);
+    char prefix[LAYER_PREFIX_BYTES];
+    (void)snprintf(prefix, sizeof prefix, "%slayers.%u.", model, layer);
+    const struct layer_names names = {.layer = layer, .prefix = prefix, .norm = norm};
+    binder_vector(b, &l->mix_norm, t->hidden, norm, "%sinput_layernorm.weight", prefix);
+    binder_vector(b, &l->ffn_norm, t->hidden, norm, "%spost_attention_layernorm.weight", prefix);
+    l->mixer->bind(l->mix, b, t, &names);
+    l->expert_layer = l->block->bind(l->ffn, b, t, &names);
+    if (traits->bind_more != NULL)
+        traits->bind_more(b, t, l, &names);
 }
 
 static const char *find_prefix(const struct binder *b, const char *const *prefixes,
@@ -329,18 +239,19 @@ static const char *find_prefix(const struct binder *b, const char *const *prefix
     return prefixes[0];
 }
 
-static void bind_embedding(struct binder *b, struct transformer *t, const struct names *names)
+static void bind_embedding(struct binder *b, struct transformer *t, const char *model,
+                           enum vector_transform norm)
 {
     const bool has_head = binder_has_layer(b, t->n_layers - 1);
     if (binder_has_layer(b, 0) || (has_head && t->has_tied_head))
         binder_matrix(b, &t->embedding, t->has_tied_head ? TENSOR_HEAD : TENSOR_EMBEDDING,
-                      t->vocabulary, t->hidden, "%sembed_tokens.weight", names->model);
+                      t->vocabulary, t->hidden, "%sembed_tokens.weight", model);
     else
-        binder_leave(b, "%sembed_tokens.weight", names->model);
+        binder_leave(b, "%sembed_tokens.weight", model);
     if (has_head)
-        binder_vector(b, &t->final_norm, t->hidden, names->norm, "%snorm.weight", names->model);
+        binder_vector(b, &t->final_norm, t->hidden, norm, "%snorm.weight", model);
     else
-        binder_leave(b, "%snorm.weight", names->model);
+        binder_leave(b, "%snorm.weight", model);
 }
 
 static void bind_head(struct binder *b, struct transformer *t, const char *root)
@@ -360,21 +271,21 @@ static void bind_all(struct binder *b, struct transformer *t,
     uint32_t first = 0;
     while (first + 1 < t->n_layers && !binder_has_layer(b, first))
         first++;
-    struct names names = {.model = find_prefix(b, traits->prefixes, first), .norm = VECTOR_PLAIN};
+    const char *model = find_prefix(b, traits->prefixes, first);
+    const enum vector_transform norm =
+        traits->has_zero_centred_norms && !binder_conventions(b)->has_final_norms
+            ? VECTOR_PLUS_ONE : VECTOR_PLAIN;
     /* mlx-lm puts the whole language model of a multimodal one below a name of its own. */
-    const char *root = strncmp(names.model, "language_model.", 15) == 0 ? "language_model." : "";
+    const char *root = strncmp(model, "language_model.", 15) == 0 ? "language_model." : "";
     /* A head in the files is used whatever the configuration says, as transformers does. */
     t->has_tied_head = t->has_tied_head && binder_find(b, "%slm_head.weight", root) == NULL;
-    t->has_tiled_value_heads = binder_conventions(b)->has_tiled_value_heads;
-    if (traits->has_zero_centred_norms && !binder_conventions(b)->has_final_norms)
-        names.norm = VECTOR_PLUS_ONE;
-    bind_embedding(b, t, &names);
+    bind_embedding(b, t, model, norm);
     for (uint32_t i = 0; i < t->n_layers && !binder_has_failed(b); i++)
         if (binder_has_layer(b, i))
-            bind_layer(b, t, traits, &names, i);
+            bind_layer(b, t, traits, model, norm, i);
         else
-            binder_leave_layer(b, i, t->layers[i].expert_layer != ARCH_NO_EXPERTS,
-                               "%slayers.%u.", names.model, i);
+            binder_leave_layer(b, i, t->layers[i].block == &ffn_block_routed, "%slayers.%u.",
+                               model, i);
     bind_head(b, t, root);
     binder_ignore(b, "model.visual.", true, "this version reads text only, no images");
     binder_ignore(b, "vision_tower.", true, "this version reads text only, no images");
@@ -385,12 +296,15 @@ static void fill_shape(const struct transformer *t, struct model_shape *shape)
 {
     *shape = (struct model_shape){
         .n_layers = t->n_layers, .hidden = t->hidden, .vocabulary = t->vocabulary,
-        .max_context = t->max_context, .rope = t->rope, .n_experts = t->n_experts,
-        .n_experts_per_token = t->n_experts_per_token,
+        .max_context = t->max_context, .rope = t->rope, .n_experts = t->router.n_experts,
+        .n_experts_per_token = t->router.k,
         .n_experts_trained = t->n_experts_trained, .has_tied_head = t->has_tied_head,
     };
-    for (uint32_t i = 0; i < t->n_layers; i++)
-        shape->n_attention_layers += !t->layers[i].is_recurrent;
+    for (uint32_t i = 0; i < t->n_layers; i++) {
+        struct layer_state state = {0};
+        t->layers[i].mixer->state(t->layers[i].mix, &state);
+        shape->n_attention_layers += state.n_kv_heads > 0;
+    }
 }
 
 int transformer_open(const struct transformer_traits *traits, const struct config *config,
@@ -407,9 +321,13 @@ int transformer_open(const struct transformer_traits *traits, const struct confi
     t->layers = mem_new(t->n_layers, sizeof *t->layers, "the layers", err);
     if (t->layers == NULL)
         return FM_ERR_NOMEM;
+    for (uint32_t i = 0; i < t->n_layers; i++)
+        t->layers[i].block = &ffn_block_routed;
     rc = read_layer_types(t, traits, config, err);
     if (rc == 0 && traits->may_have_dense_layers)
         rc = read_dense_layers(t, config, err);
+    if (rc == 0)
+        rc = make_ffns(t, err);
     if (rc == 0) {
         binder_set_layers(binder, t->n_layers);
         bind_all(binder, t, traits);

@@ -1,28 +1,34 @@
 /* Qwen3.5 MoE (35B, 122B, 397B): as Qwen3-Next with separate projections and a router that always
  * renormalises. Of a multimodal checkpoint the text part is used. */
-#include "arch/blocks.h"
+#include "arch/mix_attention.h"
+#include "arch/mix_delta_net.h"
 
 static const char *const model_types[] = {"qwen3_5_moe", "qwen3_5_moe_text", NULL};
 static const char *const prefixes[] = {"model.language_model.", "language_model.model.",
                                        "model.", NULL};
 
 static void bind_delta_projections(struct binder *b, const struct transformer *t,
-                                   struct delta_net_weights *w, const char *prefix)
+                                   struct delta_net *d, const char *prefix)
 {
-    blocks_bind_qkv_z(b, t, w, prefix);
-    binder_matrix(b, &w->b, TENSOR_MATRIX, t->n_value_heads, t->hidden,
+    delta_net_bind_qkv_z(b, t, d, prefix);
+    binder_matrix(b, &d->b, TENSOR_MATRIX, d->n_value_heads, t->hidden,
                   "%slinear_attn.in_proj_b.weight", prefix);
-    binder_matrix(b, &w->a, TENSOR_MATRIX, t->n_value_heads, t->hidden,
+    binder_matrix(b, &d->a, TENSOR_MATRIX, d->n_value_heads, t->hidden,
                   "%slinear_attn.in_proj_a.weight", prefix);
 }
 
+static const struct layer_kind kinds[] = {{"full_attention", &mixer_attention, false},
+                                          {"linear_attention", &mixer_delta_net, false},
+                                          {0}};
+
 static const struct transformer_traits traits = {
     .prefixes = prefixes,
+    .kinds = kinds,
+    .default_interval = 4,
     .default_kv_heads = 2,
     .default_head_dim = 256,
     .partial_rotary_factor = 0.25,
     .has_attention_gate = true,
-    .has_delta_net = true,
     .has_shared_expert = true,
     .has_zero_centred_norms = true,
     .always_renormalises = true,

@@ -1,11 +1,14 @@
 /* Qwen3 MoE (30B-A3B, 235B-A22B): softmax attention in every layer, no shared expert. */
-#include "arch/blocks.h"
+#include "arch/mix_attention.h"
 
 static const char *const model_types[] = {"qwen3_moe", NULL};
 static const char *const prefixes[] = {"model.", NULL};
 
+static const struct layer_kind kinds[] = {{"full_attention", &mixer_attention, false}, {0}};
+
 static const struct transformer_traits traits = {
     .prefixes = prefixes,
+    .kinds = kinds,
     .default_kv_heads = 4,
     .may_have_dense_layers = true,
 };

@@ -41,12 +41,13 @@ struct backend_segment {
     float *mark_conv, *mark_delta;
 };
 
-/* Heads of queries or keys: norm over each head, then rotary embedding, in place. */
+/* Heads of queries or keys: norm over each head, where there is one, then rotary embedding, in
+ * place. */
 struct backend_heads {
     float *x;
     size_t row_stride, head_stride; /* floats */
     unsigned n_heads, head_dim, rotary_dim;
-    const float *norm; /* [head_dim] */
+    const float *norm; /* [head_dim]; NULL: none */
     float eps;
     const float *rope; /* [n, rotary_dim]: cosines, then sines */
 };
@@ -65,6 +66,10 @@ struct backend_attention {
     size_t q_row_stride, q_head_stride;
     const float *k, *v; /* [n, n_kv_heads * head_dim], stored before attending */
     float scale;
+    /* A row sees this many positions, its own the last of them; 0: all. */
+    uint32_t window;
+    /* One more score for each head, whose value is zero; NULL: none. */
+    const float *sinks; /* [n_heads] */
     float *out; /* [n, n_heads * head_dim] */
 };
 
@@ -88,26 +93,65 @@ struct backend_delta_net {
 struct backend_product {
     const struct weight *w;
     float *y;
+    const float *bias; /* [w.n_rows], added to every row of y; NULL: none */
+};
+
+enum activation_kind {
+    ACTIVATION_SILU, /* silu(gate) * up */
+    ACTIVATION_GELU, /* gelu(gate) * up, in the form with tanh */
+    /* gate is at most limit, up between -limit and limit:
+     * gate * sigmoid(alpha * gate) * (up + 1) */
+    ACTIVATION_CLAMPED_SWIGLU,
+};
+
+struct activation {
+    enum activation_kind kind;
+    float alpha, limit; /* of the clamped one */
 };
 
 /* A feed-forward block on some rows of the input:
- * out[places[i]] = down (silu(gate x) * (up x)), x = input row rows[i]. */
+ * out[places[i]] = down (activation(gate x, up x)), x = input row rows[i]. */
 struct backend_ffn {
     struct weight gate, up, down;
+    const float *gate_bias, *up_bias, *down_bias; /* as in backend_product */
+    struct activation activation;
     const uint32_t *rows, *places; /* [n], the host's; NULL: i */
     size_t n;
     float *out; /* rows of down.n_rows floats */
 };
 
-/* Cache-biased routing, after route: the k experts with the highest logit + bias * (highest -
- * lowest logit of the row) * resident. The expert that the router rates highest stays. Weights are
- * those the router gives the chosen experts without any bias: of all experts or, with
- * `renormalises`, of the chosen. A row whose choice stays has its weights unchanged. */
+enum router_score {
+    ROUTER_SOFTMAX, /* over all experts */
+    ROUTER_SIGMOID, /* of each expert alone */
+};
+
+/* How the logits of a row become k experts and their weights. Chosen are those with the highest
+ * score plus correction; ties go to the lower id. With groups, which are neighbours, only the
+ * n_groups_chosen groups count whose two highest such sums add up to the most.
+ * The weight of a chosen expert is its score without correction; with `renormalises` divided by
+ * (the sum of the chosen ones + 1e-20); then times scale. Where there is neither correction nor
+ * group, a softmax chooses by logit and `renormalises` is the softmax over the chosen: a softmax
+ * that is taken behind the choice is the same. */
+struct router {
+    enum router_score score;
+    unsigned n_experts, k;
+    const float *correction; /* [n_experts] or NULL */
+    /* 1 or 0: no groups. Otherwise they divide n_experts, have two experts at least, and those
+     * chosen (at most LIMIT_TOP_K) have k. */
+    unsigned n_groups, n_groups_chosen;
+    bool renormalises;
+    float scale;
+};
+
+/* Cache-biased routing, after route: the k experts with the highest rating + bias * (highest -
+ * lowest rating of the row) * resident. A rating is what the router chooses by: the logit, or
+ * score plus correction within the chosen groups. The expert with the highest one stays. Weights
+ * are those the router gives the chosen experts without any bias. A row whose choice stays has its
+ * weights unchanged. */
 struct backend_preference {
+    const struct router *router;
     const float *logits; /* [n, n_experts] */
     size_t n;
-    unsigned n_experts, k;
-    bool renormalises;
     const bool *resident; /* [n_experts], the host's */
     float bias;
     float *scores;  /* [n_experts], scratch */
@@ -139,10 +183,9 @@ struct backend_ops {
     void (*norm_rope)(struct backend *be, const struct backend_heads *heads, size_t n);
     void (*attention)(struct backend *be, const struct backend_attention *args);
     void (*delta_net)(struct backend *be, const struct backend_delta_net *args);
-    /* The k largest logits of each row, ids ascending; ties go to the lower id. Weights are the
-     * softmax over all experts, or over the chosen ones when `renormalise`. */
-    void (*route)(struct backend *be, const float *logits, size_t n, unsigned n_experts,
-                  unsigned k, bool renormalise, uint32_t *ids, float *weights);
+    /* Experts and weights of every row of logits [n, n_experts]; ids ascending */
+    void (*route)(struct backend *be, const struct router *router, const float *logits, size_t n,
+                  uint32_t *ids, float *weights);
     void (*prefer)(struct backend *be, const struct backend_preference *args);
     /* The first of n rows of x with a value that is not finite, or n; waits for it. */
     size_t (*find_not_finite)(struct backend *be, const float *x, size_t n, size_t dim);

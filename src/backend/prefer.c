@@ -1,74 +1,92 @@
 #include "backend/prefer.h"
 
-#include <math.h>
 #include <string.h>
 
-#include "base/fmath.h"
-#include "base/limits.h"
+#include "backend/router.h"
 
 /* The k highest scores, ascending by id; of equal ones the lower id. */
 static void choose(const float *scores, uint32_t n, uint32_t k, uint32_t *ids)
 {
-    uint32_t best[LIMIT_TOP_K], n_best = 0;
-    for (uint32_t e = 0; e < n; e++) {
-        if (n_best == k && !(scores[e] > scores[best[k - 1]]))
-            continue;
-        uint32_t j = n_best < k ? n_best++ : k - 1;
-        for (; j > 0 && scores[e] > scores[best[j - 1]]; j--)
-            best[j] = best[j - 1];
-        best[j] = e;
-    }
-    for (uint32_t i = 0; i < k; i++) {
-        uint32_t j = i;
-        for (; j > 0 && best[i] < ids[j - 1]; j--)
-            ids[j] = ids[j - 1];
-        ids[j] = best[i];
-    }
+    float best[LIMIT_TOP_K];
+    unsigned n_best = 0;
+    for (uint32_t e = 0; e < n; e++)
+        router_insert(e, scores[e], k, &n_best, ids, best);
+    router_sort(ids, best, k);
 }
 
-/* Returns the expert with the highest logit. One that is not a number ranks last, as in the
- * router. */
-static uint32_t fill_scores(const struct backend_preference *p, const float *logits)
+/* What the router chooses by: minus infinity for what it does not choose at all. */
+static void rate(const struct router *r, const struct router_row *row, const float *logits,
+                 float *scores)
 {
-    const uint32_t n = p->n_experts;
-    float least = INFINITY;
+    uint32_t groups[LIMIT_TOP_K];
+    for (uint32_t e = 0; e < r->n_experts; e++)
+        scores[e] = router_is_plain(r) ? router_rank(logits[e]) : -INFINITY;
+    if (router_is_plain(r))
+        return;
+    const uint32_t size = router_group_size(r);
+    const unsigned n_groups = router_groups(r, row, logits, router_pair_of, groups);
+    for (unsigned g = 0; g < n_groups; g++)
+        for (uint32_t e = groups[g] * size; e < (groups[g] + 1) * size; e++)
+            scores[e] = router_choice(r, row, logits, e);
+}
+
+/* Adds the bias to what is in memory. Returns the expert with the highest rating. */
+static uint32_t add_bias(const struct backend_preference *p)
+{
+    const uint32_t n = p->router->n_experts;
+    float *scores = p->scores, lowest = INFINITY;
     uint32_t top = 0;
     for (uint32_t e = 0; e < n; e++) {
-        p->scores[e] = logits[e] == logits[e] ? logits[e] : -INFINITY;
-        least = logits[e] < least && logits[e] > -INFINITY ? logits[e] : least;
-        top = p->scores[e] > p->scores[top] ? e : top;
+        lowest = scores[e] < lowest && scores[e] > -INFINITY ? scores[e] : lowest;
+        top = scores[e] > scores[top] ? e : top;
     }
-    const float bias = p->bias * (p->scores[top] - least);
+    const float bias = p->bias * (scores[top] - lowest);
     for (uint32_t e = 0; e < n; e++)
         if (p->resident[e])
-            p->scores[e] += bias;
-    p->scores[top] = INFINITY;
+            scores[e] += bias;
+    scores[top] = INFINITY;
     return top;
+}
+
+/* The softmax of the chosen experts, or their share of the softmax over all, which the weight of
+ * `top` tells. */
+static void weigh_plain(const struct router *r, const float *logits, uint32_t top,
+                        float top_weight, const uint32_t *ids, float *weights)
+{
+    float total = 0;
+    for (uint32_t i = 0; i < r->k; i++) {
+        weights[i] = fmath_exp(logits[ids[i]] - logits[top]);
+        total += weights[i];
+    }
+    const float factor = r->renormalises ? 1 / total * r->scale : top_weight;
+    for (uint32_t i = 0; i < r->k; i++)
+        weights[i] *= factor;
 }
 
 static void prefer_row(const struct backend_preference *p, const float *logits, uint32_t *ids,
                        float *weights)
 {
+    const struct router *r = p->router;
+    const struct router_row row = router_row_of(r, logits);
     uint32_t chosen[LIMIT_TOP_K];
-    const uint32_t top = fill_scores(p, logits), k = p->k;
-    choose(p->scores, p->n_experts, k, chosen);
-    if (memcmp(chosen, ids, k * sizeof *ids) == 0)
+    rate(r, &row, logits, p->scores);
+    const uint32_t top = add_bias(p);
+    choose(p->scores, r->n_experts, r->k, chosen);
+    if (memcmp(chosen, ids, r->k * sizeof *ids) == 0)
         return;
-    float scale = 0, total = 0;
-    for (uint32_t i = 0; i < k; i++)
-        scale = ids[i] == top ? weights[i] : scale;
-    for (uint32_t i = 0; i < k; i++) {
-        ids[i] = chosen[i];
-        weights[i] = fmath_exp(logits[chosen[i]] - logits[top]);
-        total += weights[i];
-    }
-    scale = p->renormalises ? 1 / total : scale;
-    for (uint32_t i = 0; i < k; i++)
-        weights[i] *= scale;
+    float top_weight = 0;
+    for (uint32_t i = 0; i < r->k; i++)
+        top_weight = ids[i] == top ? weights[i] : top_weight;
+    memcpy(ids, chosen, r->k * sizeof *ids);
+    if (router_is_plain(r))
+        weigh_plain(r, logits, top, top_weight, ids, weights);
+    else
+        router_weigh(r, &row, logits, ids, weights);
 }
 
 void prefer_resident(const struct backend_preference *p)
 {
-    for (size_t row = 0; row < p->n; row++)
-        prefer_row(p, p->logits + row * p->n_experts, p->ids + row * p->k, p->weights + row * p->k);
+    const size_t n_experts = p->router->n_experts, k = p->router->k;
+    for (size_t t = 0; t < p->n; t++)
+        prefer_row(p, p->logits + t * n_experts, p->ids + t * k, p->weights + t * k);
 }

@@ -16,6 +16,7 @@ static const float logits[N] = {4.0f, 1.0f, 3.0f, 2.0f, 2.5f, -6.0f};
 
 struct row {
     struct backend_preference p;
+    struct router rule;
     bool resident[N];
     float router[N], scores[N], weights[K];
     uint32_t ids[K];
@@ -31,10 +32,10 @@ static void fill(struct row *r, bool renormalises, float bias)
         sum += !renormalises || e == 0 || e == 2 || e == 4 ? exp((double)logits[e]) : 0;
     for (int i = 0; i < K; i++)
         r->weights[i] = (float)(exp((double)logits[r->ids[i]]) / sum);
-    r->p = (struct backend_preference){.logits = r->router, .n = 1, .n_experts = N, .k = K,
-                                       .renormalises = renormalises, .resident = r->resident,
-                                       .bias = bias, .scores = r->scores, .ids = r->ids,
-                                       .weights = r->weights};
+    r->rule = (struct router){.n_experts = N, .k = K, .renormalises = renormalises, .scale = 1};
+    r->p = (struct backend_preference){.router = &r->rule, .logits = r->router, .n = 1,
+                                       .resident = r->resident, .bias = bias, .scores = r->scores,
+                                       .ids = r->ids, .weights = r->weights};
 }
 
 static void expect(const struct row *r, bool renormalises, uint32_t a, uint32_t b, uint32_t c)
@@ -92,12 +93,60 @@ static void test_logits_that_are_no_numbers(void **state)
     expect(&r, true, 0, 2, 4);
 }
 
+static double sigmoid(double x)
+{
+    return 1 / (1 + exp(-x));
+}
+
+/* Two groups of three, of which the first is chosen: what is in memory of the second does not
+ * count, and weights are scores without correction. */
+static void test_groups(void **state)
+{
+    (void)state;
+    static const float correction[N] = {0, 0, 0, 0, 0, 0.25f};
+    struct row r;
+    fill(&r, true, 10.0f);
+    r.rule.score = ROUTER_SIGMOID;
+    r.rule.k = 2;
+    r.rule.correction = correction;
+    r.rule.n_groups = 2;
+    r.rule.n_groups_chosen = 1;
+    r.rule.scale = 2.5f;
+    r.resident[1] = r.resident[3] = r.resident[4] = true;
+    r.ids[0] = 0, r.ids[1] = 2;
+    prefer_resident(&r.p);
+    assert_true(r.ids[0] == 0 && r.ids[1] == 1);
+    const double sum = sigmoid(4) + sigmoid(1);
+    assert_true(fabs((double)r.weights[0] - 2.5 * sigmoid(4) / sum) < 1e-6);
+    assert_true(fabs((double)r.weights[1] - 2.5 * sigmoid(1) / sum) < 1e-6);
+}
+
+/* The factor of a softmax router stays, whether its weights are those of all experts or not. */
+static void test_scale(void **state)
+{
+    (void)state;
+    for (int renormalises = 0; renormalises < 2; renormalises++) {
+        struct row r;
+        fill(&r, renormalises, 0.1f);
+        r.rule.scale = 4;
+        for (int i = 0; i < K; i++)
+            r.weights[i] *= 4;
+        r.resident[3] = true;
+        prefer_resident(&r.p);
+        for (int i = 0; i < K; i++)
+            r.weights[i] /= 4;
+        expect(&r, renormalises, 0, 2, 3);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bias),
         cmocka_unit_test(test_nothing_to_prefer),
         cmocka_unit_test(test_logits_that_are_no_numbers),
+        cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_scale),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -53,6 +53,11 @@ static double exact_silu(double x)
     return x / (1 + exp(-x));
 }
 
+static double exact_gelu(double x)
+{
+    return x / (1 + exp(-2 * sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
+}
+
 static double exact_softplus(double x)
 {
     return x > 20 ? x : log1p(exp(x));
@@ -86,6 +91,19 @@ static void test_sigmoid_silu_softplus(void **state)
     assert_true(softplus < 2);
     assert_true(isnan(fmath_sigmoid(NAN)) && isnan(fmath_silu(NAN)));
     assert_true(isnan(fmath_softplus(NAN)) && isnan(fmath_softplus(-NAN)));
+}
+
+/* The argument of the exponential is rounded, so the error grows with it. */
+static void test_gelu(void **state)
+{
+    (void)state;
+    const double near = worst(fmath_gelu, exact_gelu, 1.0f, 1999);
+    const double far = worst(fmath_gelu, exact_gelu, 8.0f, 1999);
+    print_message("gelu %.3f ulp within 1, %.3f within 8\n", near, far);
+    assert_true(near < 5);
+    assert_true(far < 100);
+    assert_true(fmath_gelu(20.0f) == 20.0f && fmath_gelu(-20.0f) == 0.0f);
+    assert_true(fmath_gelu(INFINITY) == INFINITY && isnan(fmath_gelu(NAN)));
 }
 
 static void test_sincos(void **state)
@@ -146,6 +164,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exp),
         cmocka_unit_test(test_sigmoid_silu_softplus),
+        cmocka_unit_test(test_gelu),
         cmocka_unit_test(test_sincos),
         cmocka_unit_test(test_log_and_pow),
         cmocka_unit_test(test_all_finite),

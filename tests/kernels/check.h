@@ -126,6 +126,9 @@ void check_rms_norm(struct check *c); /* check_rows.c */
 void check_rope_angles(struct check *c);
 void check_rotate(struct check *c);
 void check_route_row(struct check *c);
+void check_route_scored(struct check *c);
+void check_gelu_mul(struct check *c);
+void check_clamped_swiglu(struct check *c);
 void check_silu_mul(struct check *c);
 void check_weighted_sum(struct check *c);
 void check_add_scaled_sigmoid(struct check *c);
@@ -134,6 +137,7 @@ void check_int8_peak(struct check *c);
 void check_store_kv(struct check *c); /* check_mix.c */
 void check_attend(struct check *c);
 void check_attend_merge(struct check *c);
+void check_attend_sink(struct check *c);
 void check_attend_close(struct check *c);
 void check_conv_silu(struct check *c);
 void check_delta_head(struct check *c);

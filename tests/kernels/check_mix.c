@@ -108,6 +108,21 @@ void check_attend_merge(struct check *c)
                         block, dim);
 }
 
+void check_attend_sink(struct check *c)
+{
+    const size_t dim = rng_length(&c->rng, 260);
+    const enum values values = rng_values(&c->rng);
+    const unsigned total = take_output(c, "total", FLOAT32, 1, 4);
+    const unsigned result = take_output(c, "out", FLOAT32, dim, 4);
+    rng_floats(&c->rng, values, out(c, result), dim);
+    *(float *)out(c, total) = rng_float(&c->rng, values) + 1.0f;
+    const float most = rng_float(&c->rng, values) * 20.0f;
+    const float sink = rng_float(&c->rng, rng_values(&c->rng)) * 20.0f;
+    describe(c, "dim %zu, most %.9g, sink %.9g", dim, (double)most, (double)sink);
+    EACH_SIDE(c, k)
+        k->attend_sink(most, out(c, total), out(c, result), sink, dim);
+}
+
 void check_attend_close(struct check *c)
 {
     const size_t dim = rng_length(&c->rng, 260);

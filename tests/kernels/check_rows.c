@@ -66,6 +66,31 @@ void check_silu_mul(struct check *c)
         k->silu_mul(out(c, gate), up, n);
 }
 
+void check_gelu_mul(struct check *c)
+{
+    const size_t n = rng_length(&c->rng, MOST);
+    const enum values values = rng_values(&c->rng);
+    const float *up = take_floats(c, "up", n, rng_values(&c->rng));
+    const unsigned gate = take_changed(c, "gate", n, values);
+    describe(c, "n %zu, values %d", n, (int)values);
+    EACH_SIDE(c, k)
+        k->gelu_mul(out(c, gate), up, n);
+}
+
+void check_clamped_swiglu(struct check *c)
+{
+    const size_t n = rng_length(&c->rng, MOST);
+    const enum values values = rng_values(&c->rng);
+    const float limit = rng_chance(&c->rng, 2) ? 7.0f : 0.5f; /* of ordinary values some are more */
+    const float alpha = rng_chance(&c->rng, 2) ? 1.702f : rng_float(&c->rng, ORDINARY);
+    const float *up = take_floats(c, "up", n, rng_values(&c->rng));
+    const unsigned gate = take_changed(c, "gate", n, values);
+    describe(c, "n %zu, values %d, alpha %.9g, limit %g", n, (int)values, (double)alpha,
+             (double)limit);
+    EACH_SIDE(c, k)
+        k->clamped_swiglu(out(c, gate), up, alpha, limit, n);
+}
+
 void check_weighted_sum(struct check *c)
 {
     const size_t dim = rng_length(&c->rng, MOST);
@@ -135,6 +160,46 @@ void check_route_row(struct check *c)
     EACH_SIDE(c, k)
         k->route_row(logits, (unsigned)n_experts, (unsigned)k_chosen, renormalise, out(c, ids),
                      out(c, weights));
+}
+
+/* Groups of two experts or more, of which enough are chosen to have k experts. */
+static void choose_groups(struct rng *rng, struct router *r)
+{
+    r->n_groups = (unsigned)rng_between(rng, 0, 9);
+    const size_t size = rng_between(rng, 2, r->n_groups > 4 ? 20 : 70);
+    r->n_experts = (unsigned)(r->n_groups > 1 ? r->n_groups * size : rng_length(rng, 300));
+    r->n_groups_chosen = (unsigned)rng_between(rng, 1, r->n_groups > 1 ? r->n_groups : 1);
+    const size_t most = r->n_groups > 1 ? r->n_groups_chosen * size : r->n_experts;
+    r->k = (unsigned)rng_between(rng, 1, most < 64 ? most : 64);
+    if (!rng_chance(rng, 4) && r->k > 12)
+        r->k = 12;
+}
+
+/* Corrections are of the scores' size; some are alike, so that experts and groups tie. */
+void check_route_scored(struct check *c)
+{
+    struct rng *rng = &c->rng;
+    struct router r = {.score = rng_chance(rng, 3) ? ROUTER_SOFTMAX : ROUTER_SIGMOID,
+                       .renormalises = rng_chance(rng, 2),
+                       .scale = rng_chance(rng, 3) ? 1.0f : 2.5f};
+    choose_groups(rng, &r);
+    float *logits = take_input(c, "logits", r.n_experts * sizeof *logits, 4);
+    make_logits(c, logits, r.n_experts);
+    if (!rng_chance(rng, 4)) {
+        const enum values values = rng_chance(rng, 8) ? SPECIAL : ORDINARY;
+        float *correction = take_floats(c, "correction", r.n_experts, values);
+        for (size_t e = 0; values == ORDINARY && rng_chance(rng, 3) && e < r.n_experts; e++)
+            correction[e] = (float)(int)rng_below(rng, 3) * 0.25f;
+        r.correction = correction;
+    }
+    const unsigned ids = take_output(c, "ids", INT32, r.k, 4);
+    const unsigned weights = take_output(c, "weights", FLOAT32, r.k, 4);
+    describe(c, "%s, %u of %u experts, %u of %u groups%s%s",
+             r.score == ROUTER_SIGMOID ? "sigmoid" : "softmax", r.k, r.n_experts,
+             r.n_groups_chosen, r.n_groups, r.correction != NULL ? ", corrected" : "",
+             r.renormalises ? ", renormalised" : "");
+    EACH_SIDE(c, k)
+        k->route_scored(&r, logits, out(c, ids), out(c, weights));
 }
 
 /* How much it did is the level's own affair; it must only come back. */

@@ -190,7 +190,8 @@ def values_of(field, base):
 def engine_fields():
     """Names in quotes in the files that read a configuration."""
     found = set()
-    for path in ("arch/blocks_open.c", "model/config.c", "model/model.c"):
+    for path in ("arch/blocks_open.c", "arch/mix_attention.c", "arch/mix_delta_net.c",
+                 "model/config.c", "model/model.c"):
         found |= set(re.findall(r'"([a-z][a-z_0-9]+)"', (SOURCE / path).read_text()))
     return found
 

@@ -291,10 +291,10 @@ static void guard_delta_net(struct backend *be, const struct backend_delta_net *
     RUN(be, delta_net, args);
 }
 
-static void guard_route(struct backend *be, const float *logits, size_t n, unsigned n_experts,
-                        unsigned k, bool renormalise, uint32_t *ids, float *weights)
+static void guard_route(struct backend *be, const struct router *router, const float *logits,
+                        size_t n, uint32_t *ids, float *weights)
 {
-    RUN(be, route, logits, n, n_experts, k, renormalise, ids, weights);
+    RUN(be, route, router, logits, n, ids, weights);
 }
 
 static void guard_prefer(struct backend *be, const struct backend_preference *args)

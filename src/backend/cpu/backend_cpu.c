@@ -5,6 +5,7 @@
 
 #include "backend/cpu/backend_cpu_internal.h"
 #include "backend/prefer.h"
+#include "backend/router.h"
 #include "base/fmath.h"
 #include "base/carve.h"
 #include "base/mem.h"
@@ -116,7 +117,8 @@ static void heads_part(void *ctx, unsigned part, unsigned n_parts)
         const size_t t = i / h->n_heads;
         const float *rope = h->rope + t * h->rotary_dim;
         float *x = h->x + t * h->row_stride + i % h->n_heads * h->head_stride;
-        kernels->rms_norm(x, h->norm, h->eps, h->head_dim, x);
+        if (h->norm != NULL)
+            kernels->rms_norm(x, h->norm, h->eps, h->head_dim, x);
         kernels->rotate(x, rope, rope + half, half);
     }
 }
@@ -129,13 +131,28 @@ static void cpu_norm_rope(struct backend *be, const struct backend_heads *heads,
 
 struct route_job {
     struct backend_cpu *cpu;
+    const struct router *router;
     const float *logits;
     size_t n;
-    unsigned n_experts, k;
-    bool renormalise;
     uint32_t *ids;
     float *weights;
 };
+
+static void route_row(const struct route_job *job, size_t t)
+{
+    const struct router *r = job->router;
+    const struct kernels *kernels = &job->cpu->kernels;
+    const float *logits = job->logits + t * r->n_experts;
+    uint32_t *ids = job->ids + t * r->k;
+    float *weights = job->weights + t * r->k;
+    if (!router_is_plain(r)) {
+        kernels->route_scored(r, logits, ids, weights);
+        return;
+    }
+    kernels->route_row(logits, r->n_experts, r->k, r->renormalises, ids, weights);
+    for (unsigned i = 0; i < r->k; i++)
+        weights[i] *= r->scale;
+}
 
 static void route_part(void *ctx, unsigned part, unsigned n_parts)
 {
@@ -143,16 +160,17 @@ static void route_part(void *ctx, unsigned part, unsigned n_parts)
     size_t begin, end;
     pool_range(job->n, part, n_parts, &begin, &end);
     for (size_t t = begin; t < end; t++)
-        job->cpu->kernels.route_row(job->logits + t * job->n_experts, job->n_experts, job->k,
-                                     job->renormalise, job->ids + t * job->k,
-                                     job->weights + t * job->k);
+        route_row(job, t);
 }
 
-static void cpu_route(struct backend *be, const float *logits, size_t n, unsigned n_experts,
-                      unsigned k, bool renormalise, uint32_t *ids, float *weights)
+static void cpu_route(struct backend *be, const struct router *router, const float *logits,
+                      size_t n, uint32_t *ids, float *weights)
 {
-    struct route_job job = {cpu_of(be), logits, n, n_experts, k, renormalise, ids, weights};
-    run_rows(job.cpu, route_part, &job, n, n_experts);
+    struct route_job job = {cpu_of(be), router, logits, n, ids, weights};
+    assert(router->n_groups <= 1 ||
+           (router->n_groups_chosen <= LIMIT_TOP_K && router->n_experts % router->n_groups == 0 &&
+            router->n_groups_chosen * router_group_size(router) >= router->k));
+    run_rows(job.cpu, route_part, &job, n, router->n_experts);
 }
 
 static void cpu_prefer(struct backend *be, const struct backend_preference *args)

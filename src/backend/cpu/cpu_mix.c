@@ -10,7 +10,7 @@ struct attention_job {
     struct backend_cpu *cpu;
     const struct backend_attention *args;
     const struct backend_segment *segment;
-    size_t n_blocks; /* of the last row */
+    size_t first_block, n_blocks; /* that the last row sees */
 };
 
 static bool is_rotated(const struct backend_attention *a)
@@ -51,14 +51,25 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* The first position that a row sees of the `visible` ones. */
+static size_t first_of(const struct backend_attention *a, size_t visible)
+{
+    return a->window > 0 && visible > a->window ? visible - a->window : 0;
+}
+
 /* One block of positions for the query heads of `row` that use kv_head. */
 static void attend_block(const struct attention_job *job, size_t row, size_t kv_head, size_t block,
                          float *most, float *total, float *out, float *scores)
 {
     const struct backend_attention *a = job->args;
     const struct backend_segment *segment = job->segment;
-    const size_t first = block * KERNEL_ATTENTION_BLOCK;
     const size_t group = a->n_heads / a->n_kv_heads, visible = segment->position + row + 1;
+    const size_t first = larger(block * KERNEL_ATTENTION_BLOCK, first_of(a, visible));
     const size_t at = row_at(a, kv_head, first);
     const size_t q_at = (segment->first_row + row) * a->q_row_stride +
                         kv_head * group * a->q_head_stride;
@@ -66,7 +77,8 @@ static void attend_block(const struct attention_job *job, size_t row, size_t kv_
         .kv_format = a->kv_format, .q = a->q + q_at, .q_stride = a->q_head_stride,
         .n_heads = (unsigned)group, .head_dim = a->head_dim,
         .keys = (const char *)segment->keys + at, .values = (const char *)segment->values + at,
-        .n_positions = smaller(visible - first, KERNEL_ATTENTION_BLOCK), .scale = a->scale,
+        .n_positions = smaller(visible, (block + 1) * KERNEL_ATTENTION_BLOCK) - first,
+        .scale = a->scale,
         .most = most, .total = total, .out = out, .scratch = scores});
 }
 
@@ -76,14 +88,18 @@ static float *out_of(const struct attention_job *job, size_t row, size_t head)
     return a->out + ((job->segment->first_row + row) * a->n_heads + head) * (size_t)a->head_dim;
 }
 
-static void close_head(const struct attention_job *job, size_t row, size_t head, float total)
+static void close_head(const struct attention_job *job, size_t row, size_t head, float most,
+                       float total)
 {
     const struct backend_attention *a = job->args;
+    const struct kernels *kernels = &job->cpu->kernels;
     const size_t at = (job->segment->first_row + row) * a->q_row_stride + head * a->q_head_stride;
+    float *out = out_of(job, row, head);
+    if (a->sinks != NULL)
+        kernels->attend_sink(most, &total, out, a->sinks[head], a->head_dim);
     if (is_rotated(a))
-        kv_rotate_back(out_of(job, row, head), a->head_dim);
-    job->cpu->kernels.attend_close(out_of(job, row, head), total,
-                                   a->gate != NULL ? a->gate + at : NULL, a->head_dim);
+        kv_rotate_back(out, a->head_dim);
+    kernels->attend_close(out, total, a->gate != NULL ? a->gate + at : NULL, a->head_dim);
 }
 
 /* A row's heads of one key and value head, block after block. */
@@ -97,15 +113,16 @@ static void attend_row(const struct attention_job *job, size_t row, size_t kv_he
     float *total = most + group, *block_most = total + group, *block_total = block_most + group;
     float *block_out = block_total + group;
     float *out = out_of(job, row, kv_head * group);
-    attend_block(job, row, kv_head, 0, most, total, out, scores);
-    for (size_t b = 1; b < n_blocks; b++) {
+    const size_t first = first_of(a, n_positions) / KERNEL_ATTENTION_BLOCK;
+    attend_block(job, row, kv_head, first, most, total, out, scores);
+    for (size_t b = first + 1; b < n_blocks; b++) {
         attend_block(job, row, kv_head, b, block_most, block_total, block_out, scores);
         for (size_t h = 0; h < group; h++)
             job->cpu->kernels.attend_merge(&most[h], &total[h], out + h * dim, block_most[h],
                                            block_total[h], block_out + h * dim, dim);
     }
     for (size_t h = 0; h < group; h++)
-        close_head(job, row, kv_head * group + h, total[h]);
+        close_head(job, row, kv_head * group + h, most[h], total[h]);
 }
 
 /* Work items are (row, key and value head): later rows see more positions. */
@@ -119,7 +136,7 @@ static void attend_part(void *ctx, unsigned part, unsigned n_parts)
 }
 
 /* One row and many positions: work items are (block, key and value head), merged afterwards. The
- * results of a block lie as most, total, out of all heads. */
+ * results of a block, counted from the first, lie as most, total, out of all heads. */
 static float *partial_of(const struct attention_job *job, size_t block)
 {
     return job->cpu->partial + block * job->args->n_heads * (job->args->head_dim + 2ul);
@@ -136,8 +153,8 @@ static void blocks_part(void *ctx, unsigned part, unsigned n_parts)
         float *most = partial_of(job, block), *total = most + a->n_heads;
         float *out = total + a->n_heads;
         const size_t head = kv_head * group;
-        attend_block(job, 0, kv_head, block, most + head, total + head, out + head * a->head_dim,
-                     cpu_scratch(job->cpu, part));
+        attend_block(job, 0, kv_head, job->first_block + block, most + head, total + head,
+                     out + head * a->head_dim, cpu_scratch(job->cpu, part));
     }
 }
 
@@ -156,7 +173,7 @@ static void merge_part(void *ctx, unsigned part, unsigned n_parts)
             job->cpu->kernels.attend_merge(&most, &total, out, p[h], p[a->n_heads + h],
                                            p + 2ul * a->n_heads + h * dim, dim);
         }
-        close_head(job, 0, h, total);
+        close_head(job, 0, h, most, total);
     }
 }
 
@@ -168,10 +185,12 @@ void cpu_attention(struct backend *be, const struct backend_attention *args)
         const size_t n_positions = segment->position + segment->n_rows;
         assert(n_positions <= args->block_positions ||
                args->block_positions % KERNEL_ATTENTION_BLOCK == 0);
-        struct attention_job job = {
-            .cpu = cpu, .args = args, .segment = segment,
-            .n_blocks = (n_positions + KERNEL_ATTENTION_BLOCK - 1) / KERNEL_ATTENTION_BLOCK};
-        const size_t work = n_positions * args->n_heads * args->head_dim;
+        const size_t first = first_of(args, n_positions);
+        const size_t end = (n_positions + KERNEL_ATTENTION_BLOCK - 1) / KERNEL_ATTENTION_BLOCK;
+        struct attention_job job = {.cpu = cpu, .args = args, .segment = segment,
+                                    .first_block = first / KERNEL_ATTENTION_BLOCK};
+        job.n_blocks = end - job.first_block;
+        const size_t work = (n_positions - first) * args->n_heads * args->head_dim;
         cpu_run(cpu, store_part, &job, (size_t)segment->n_rows * args->n_kv_heads * args->head_dim);
         if (segment->n_rows == 1 && job.n_blocks > 1) {
             cpu_run(cpu, blocks_part, &job, work);

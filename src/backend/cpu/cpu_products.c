@@ -87,6 +87,15 @@ static void multiply(const struct backend_cpu *cpu, struct inputs *last, struct 
     cpu->kernels.matmul(m);
 }
 
+/* Adds the bias to what a product left in `out`: columns [begin, end) of n rows. */
+static void add_bias(const struct backend_cpu *cpu, const float *bias, float *out, size_t stride,
+                     const uint32_t *places, size_t n, size_t begin, size_t end)
+{
+    for (size_t t = 0; bias != NULL && t < n; t++)
+        cpu->kernels.add(out + (places != NULL ? places[t] : t) * stride + begin, bias + begin,
+                         end - begin);
+}
+
 /* ---- the input ------------------------------------------------------------------------------- */
 
 void cpu_input(struct backend *be, const float *x, size_t n, size_t n_cols)
@@ -189,12 +198,16 @@ static void matmul_piece(const struct matmul_job *job, size_t piece, struct inpu
     struct share share = share_of(job->total, piece, job->n_pieces);
     struct run run = matmul_run(job, 0, &share), next;
     for (size_t i = 0; i < job->n_products; i++, run = next) {
+        const struct backend_product *product = &job->products[i];
         next = matmul_run(job, i + 1, &share);
-        if (run.begin < run.end)
-            multiply(cpu, last, &(struct kernel_matmul){
-                .w = run.w, .begin = run.begin, .end = run.end, .in = input_for(cpu, run.w),
-                .n = cpu->input.n, .y = job->products[i].y, .y_stride = run.w->n_rows,
-                .scratch = scratch, .next = next.w, .next_row = next.begin});
+        if (run.begin >= run.end)
+            continue;
+        multiply(cpu, last, &(struct kernel_matmul){
+            .w = run.w, .begin = run.begin, .end = run.end, .in = input_for(cpu, run.w),
+            .n = cpu->input.n, .y = product->y, .y_stride = run.w->n_rows,
+            .scratch = scratch, .next = next.w, .next_row = next.begin});
+        add_bias(cpu, product->bias, product->y, run.w->n_rows, NULL, cpu->input.n, run.begin,
+                 run.end);
     }
 }
 
@@ -270,6 +283,18 @@ static void round_hidden(const struct backend_cpu *cpu, const struct backend_ffn
     }
 }
 
+static void activate(const struct backend_cpu *cpu, const struct activation *a, float *gate,
+                     const float *up, size_t n)
+{
+    switch (a->kind) {
+    case ACTIVATION_SILU: cpu->kernels.silu_mul(gate, up, n); return;
+    case ACTIVATION_GELU: cpu->kernels.gelu_mul(gate, up, n); return;
+    case ACTIVATION_CLAMPED_SWIGLU:
+        cpu->kernels.clamped_swiglu(gate, up, a->alpha, a->limit, n);
+        return;
+    }
+}
+
 static void gate_rows(const struct ffn_job *job, const struct backend_ffn *f, size_t at,
                       size_t begin, size_t end, struct run next, struct inputs *last,
                       float *scratch)
@@ -287,8 +312,10 @@ static void gate_rows(const struct ffn_job *job, const struct backend_ffn *f, si
     m.next = next.w;
     m.next_row = next.begin;
     multiply(cpu, last, &m);
+    add_bias(cpu, f->gate_bias, cpu->gate + at, width, NULL, f->n, begin, end);
+    add_bias(cpu, f->up_bias, cpu->up + at, width, NULL, f->n, begin, end);
     for (size_t i = at + begin; i < at + f->n * width; i += width)
-        cpu->kernels.silu_mul(cpu->gate + i, cpu->up + i, end - begin);
+        activate(cpu, &f->activation, cpu->gate + i, cpu->up + i, end - begin);
     if (f->down.quant->codes != QUANT_NO_CODES)
         round_hidden(cpu, f, at, begin, end);
 }
@@ -354,11 +381,14 @@ static void down_piece(const struct ffn_job *job, size_t piece, struct inputs *l
                                         .scale = cpu->hidden.scale + scale_at(at),
                                         .offset = cpu->hidden.offset + scale_at(at),
                                         .sum = cpu->hidden.sum + scale_at(at)};
-        if (run.begin < run.end)
+        if (run.begin < run.end) {
             multiply(cpu, last, &(struct kernel_matmul){
                 .w = run.w, .begin = run.begin, .end = run.end, .in = in, .n = f->n, .y = f->out,
                 .y_stride = run.w->n_rows, .place = f->places, .scratch = scratch,
                 .next = next.w, .next_row = next.begin});
+            add_bias(cpu, f->down_bias, f->out, run.w->n_rows, f->places, f->n, run.begin,
+                     run.end);
+        }
         run = next;
     }
 }

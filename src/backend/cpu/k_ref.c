@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "backend/cpu/levels.h"
+#include "backend/router.h"
 #include "base/fmath.h"
 #include "base/limits.h"
 #include "quant/interleave.h"
@@ -236,6 +237,15 @@ static void attend_merge(float *most, float *total, float *out, float block_most
         out[d] = fmaf(out[d], keep, block_out[d] * add_share);
 }
 
+static void attend_sink(float most, float *total, float *out, float sink, size_t head_dim)
+{
+    const float larger = sink > most ? sink : most;
+    const float keep = fmath_exp(most - larger);
+    *total = fmaf(*total, keep, fmath_exp(sink - larger));
+    for (size_t d = 0; d < head_dim; d++)
+        out[d] *= keep;
+}
+
 static void attend_close(float *out, float total, const float *gate, size_t head_dim)
 {
     for (size_t d = 0; d < head_dim; d++)
@@ -325,39 +335,12 @@ static void delta_head(const struct backend_delta_net *args, const struct backen
     }
 }
 
-static void sort_ascending(uint32_t *ids, float *weights, unsigned k)
-{
-    for (unsigned i = 1; i < k; i++) {
-        uint32_t id = ids[i];
-        float weight = weights[i];
-        unsigned j = i;
-        for (; j > 0 && ids[j - 1] > id; j--) {
-            ids[j] = ids[j - 1];
-            weights[j] = weights[j - 1];
-        }
-        ids[j] = id;
-        weights[j] = weight;
-    }
-}
-
 static void route_row(const float *logits, unsigned n_experts, unsigned k, bool renormalise,
                       uint32_t *ids, float *weights)
 {
-    /* Insertion into a list sorted by logit, best first; a tie stays behind the earlier id. A
-     * NaN is never chosen over a number. */
     unsigned n = 0;
-    for (uint32_t e = 0; e < n_experts; e++) {
-        float logit = logits[e] == logits[e] ? logits[e] : -INFINITY;
-        if (n == k && !(logit > weights[k - 1]))
-            continue;
-        unsigned j = n < k ? n++ : k - 1;
-        for (; j > 0 && logit > weights[j - 1]; j--) {
-            ids[j] = ids[j - 1];
-            weights[j] = weights[j - 1];
-        }
-        ids[j] = e;
-        weights[j] = logit;
-    }
+    for (uint32_t e = 0; e < n_experts; e++)
+        router_insert(e, router_rank(logits[e]), k, &n, ids, weights);
     const float most = weights[0];
     float total = 0;
     if (renormalise) {
@@ -371,13 +354,42 @@ static void route_row(const float *logits, unsigned n_experts, unsigned k, bool 
     }
     for (unsigned i = 0; i < k; i++)
         weights[i] = fmath_exp(weights[i] - most) / total;
-    sort_ascending(ids, weights, k);
+    router_sort(ids, weights, k);
+}
+
+static void route_scored(const struct router *r, const float *logits, uint32_t *ids,
+                         float *weights)
+{
+    const struct router_row row = router_row_of(r, logits);
+    const uint32_t size = router_group_size(r);
+    uint32_t groups[LIMIT_TOP_K];
+    const unsigned n_groups = router_groups(r, &row, logits, router_pair_of, groups);
+    unsigned n = 0;
+    for (unsigned g = 0; g < n_groups; g++)
+        for (uint32_t e = groups[g] * size; e < (groups[g] + 1) * size; e++)
+            router_insert(e, router_choice(r, &row, logits, e), r->k, &n, ids, weights);
+    router_weigh(r, &row, logits, ids, weights);
 }
 
 static void silu_mul(float *gate, const float *up, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         gate[i] = fmath_silu(gate[i]) * up[i];
+}
+
+static void gelu_mul(float *gate, const float *up, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        gate[i] = fmath_gelu(gate[i]) * up[i];
+}
+
+static void clamped_swiglu(float *gate, const float *up, float alpha, float limit, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const float g = gate[i] > limit ? limit : gate[i];
+        const float u = up[i] > limit ? limit : up[i] < -limit ? -limit : up[i];
+        gate[i] = g / (1.0f + fmath_exp(-(g * alpha))) * (u + 1.0f);
+    }
 }
 
 static void weighted_sum(const float *parts, const float *weights, unsigned k, size_t dim,
@@ -432,11 +444,15 @@ void k_ref_init(struct kernels *table)
         .store_kv = store_kv,
         .attend = attend,
         .attend_merge = attend_merge,
+        .attend_sink = attend_sink,
         .attend_close = attend_close,
         .conv_silu = conv_silu,
         .delta_head = delta_head,
         .route_row = route_row,
+        .route_scored = route_scored,
         .silu_mul = silu_mul,
+        .gelu_mul = gelu_mul,
+        .clamped_swiglu = clamped_swiglu,
         .weighted_sum = weighted_sum,
         .add_scaled_sigmoid = add_scaled_sigmoid,
         .add = add,

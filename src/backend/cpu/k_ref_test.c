@@ -42,6 +42,11 @@ static double silu(double x)
     return x * sigmoid(x);
 }
 
+static double gelu(double x)
+{
+    return x / 2 * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
+}
+
 /* ---- matmul ---------------------------------------------------------------------------------- */
 
 enum { MAX_ROWS = 11, MAX_COLS = 768, MAX_TOKENS = 6, MAX_GROUPS = MAX_COLS / 16 };
@@ -593,6 +598,26 @@ static void test_rotation(void **state)
     }
 }
 
+static void test_activations(void **state)
+{
+    (void)state;
+    enum { N = 37 };
+    float gate[N], up[N], y[N];
+    fill(gate, N), fill(up, N);
+    for (unsigned i = 0; i < N; i++)
+        gate[i] *= 12, up[i] *= 12;
+    memcpy(y, gate, sizeof y);
+    ref.gelu_mul(y, up, N);
+    for (unsigned i = 0; i < N; i++)
+        assert_true(fabs(y[i] - gelu(gate[i]) * up[i]) < 5e-5); /* of at most 144 */
+    memcpy(y, gate, sizeof y);
+    ref.clamped_swiglu(y, up, 1.702f, 7, N);
+    for (unsigned i = 0; i < N; i++) {
+        const double g = fmin(gate[i], 7), u = fmax(-7, fmin(up[i], 7));
+        assert_true(fabs(y[i] - g * sigmoid(1.702 * g) * (u + 1)) < 5e-5); /* of at most 56 */
+    }
+}
+
 static void test_rows(void **state)
 {
     (void)state;
@@ -641,6 +666,7 @@ int main(void)
         cmocka_unit_test(test_delta_rule),
         cmocka_unit_test(test_route),
         cmocka_unit_test(test_rotation),
+        cmocka_unit_test(test_activations),
         cmocka_unit_test(test_rows),
     };
     return cmocka_run_group_tests(tests, open_reference, NULL);

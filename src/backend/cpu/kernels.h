@@ -11,7 +11,8 @@
  * acc = fmaf(b_w, offset_x, acc) with offset_x = s_x * sum of the group's codes.
  *
  * Attention: each block of positions by itself gives its largest score, the sum of exponentials
- * and the weighted values; the blocks are merged in ascending order. Where keys and values are
+ * and the weighted values; the blocks are merged in ascending order, and a sink behind them. Of
+ * the block that a window begins in, only the positions inside it count. Where keys and values are
  * rotated (quant/kv.h), a score is (<q, levels> * the key's scale) * scale, and the share of a
  * value is multiplied with its scale before its levels. */
 #ifndef FLASHMOE_BACKEND_CPU_KERNELS_H
@@ -103,6 +104,8 @@ struct kernels {
     /* Adds a later block's result to an earlier one's: most, total and out of one head. */
     void (*attend_merge)(float *most, float *total, float *out, float block_most,
                          float block_total, const float *block_out, size_t head_dim);
+    /* Adds a score whose value is zero to the total of one head. */
+    void (*attend_sink)(float most, float *total, float *out, float sink, size_t head_dim);
     /* out[i] /= total, times sigmoid(gate[i]) unless gate is NULL. */
     void (*attend_close)(float *out, float total, const float *gate, size_t head_dim);
     /* Channels [begin, end) of one segment: convolution over time, silu, new history. */
@@ -111,9 +114,14 @@ struct kernels {
     /* One value head of one segment, row after row. `scratch` holds KERNEL_DELTA_SCRATCH floats. */
     void (*delta_head)(const struct backend_delta_net *args,
                        const struct backend_segment *segment, unsigned head, float *scratch);
+    /* A plain router without its scale (router.h), and any router. */
     void (*route_row)(const float *logits, unsigned n_experts, unsigned k, bool renormalise,
                       uint32_t *ids, float *weights);
+    void (*route_scored)(const struct router *router, const float *logits, uint32_t *ids,
+                         float *weights);
     void (*silu_mul)(float *gate, const float *up, size_t n);
+    void (*gelu_mul)(float *gate, const float *up, size_t n);
+    void (*clamped_swiglu)(float *gate, const float *up, float alpha, float limit, size_t n);
     void (*weighted_sum)(const float *parts, const float *weights, unsigned k, size_t dim,
                          float *out);
     void (*add_scaled_sigmoid)(float *y, const float *x, float gate, size_t n);

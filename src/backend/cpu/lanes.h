@@ -21,6 +21,7 @@
 
 #include "backend/cpu/lanes_macros.h"
 #include "backend/cpu/levels.h"
+#include "backend/router.h"
 #include "base/fmath.h"
 #include "base/limits.h"
 #include "quant/codes.h"
@@ -58,11 +59,15 @@ static void lanes_init(struct kernels *table)
     table->store_kv = store_kv;
     table->attend = attend;
     table->attend_merge = attend_merge;
+    table->attend_sink = attend_sink;
     table->attend_close = attend_close;
     table->conv_silu = conv_silu;
     table->delta_head = delta_head;
     table->route_row = route_row;
+    table->route_scored = route_scored;
     table->silu_mul = silu_mul;
+    table->gelu_mul = gelu_mul;
+    table->clamped_swiglu = clamped_swiglu;
     table->weighted_sum = weighted_sum;
     table->add_scaled_sigmoid = add_scaled_sigmoid;
     table->add = add;

@@ -270,6 +270,15 @@ static void attend_merge(float *most, float *total, float *out, float block_most
                                                 vf_mul(LOAD(block_out + i), shares))););
 }
 
+static void attend_sink(float most, float *total, float *out, float sink, size_t head_dim)
+{
+    const float larger = sink > most ? sink : most;
+    const float keep = fmath_exp(most - larger);
+    *total = fmaf(*total, keep, fmath_exp(sink - larger));
+    const vf keeps = vf_set1(keep);
+    EACH_VECTOR(head_dim, STORE(out + i, vf_mul(LOAD(out + i), keeps)););
+}
+
 static void attend_close(float *out, float total, const float *gate, size_t head_dim)
 {
     const vf divisor = vf_set1(total);

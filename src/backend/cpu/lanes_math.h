@@ -38,6 +38,13 @@ static inline vf vf_silu(vf x)
     return vf_div(x, vf_one_plus_exp_neg(x));
 }
 
+static inline vf vf_gelu(vf x)
+{
+    const vf inner =
+        vf_mul(x, vf_fma(vf_mul(x, x), vf_set1(0x1.2444f2p-4f), vf_set1(0x1.988454p+0f)));
+    return vf_div(x, vf_one_plus_exp_neg(inner));
+}
+
 /* Runs a body over n elements: i is the first of at most 16, `count` how many there are; LOAD and
  * STORE take whole vectors where they can. */
 #define EACH_VECTOR(n, ...)                                                                        \
@@ -90,6 +97,23 @@ static void silu_mul(float *gate, const float *up, size_t n)
     EACH_VECTOR(n, STORE(gate + i, vf_mul(vf_silu(LOAD(gate + i)), LOAD(up + i))););
 }
 
+static void gelu_mul(float *gate, const float *up, size_t n)
+{
+    EACH_VECTOR(n, STORE(gate + i, vf_mul(vf_gelu(LOAD(gate + i)), LOAD(up + i))););
+}
+
+/* A NaN passes vf_min and vf_max as their second argument. */
+static void clamped_swiglu(float *gate, const float *up, float alpha, float limit, size_t n)
+{
+    const vf highest = vf_set1(limit), lowest = vf_set1(-limit), one = vf_set1(1.0f);
+    EACH_VECTOR(n, {
+        const vf g = vf_min(highest, LOAD(gate + i));
+        const vf u = vf_max(lowest, vf_min(highest, LOAD(up + i)));
+        const vf glu = vf_div(g, vf_one_plus_exp_neg(vf_mul(g, vf_set1(alpha))));
+        STORE(gate + i, vf_mul(glu, vf_add(u, one)));
+    });
+}
+
 static void weighted_sum(const float *parts, const float *weights, unsigned k, size_t dim,
                          float *out)
 {
@@ -134,21 +158,6 @@ static void quantize_row(const float *x, size_t n, size_t group, int8_t *q, floa
 
 /* ---- router ---------------------------------------------------------------------------------- */
 
-/* A list sorted by logit, best first; a tie stays behind the earlier id. */
-static inline void insert_best(uint32_t e, float logit, unsigned k, unsigned *n, uint32_t *ids,
-                               float *weights)
-{
-    if (*n == k && !(logit > weights[k - 1]))
-        return;
-    unsigned j = *n < k ? (*n)++ : k - 1;
-    for (; j > 0 && logit > weights[j - 1]; j--) {
-        ids[j] = ids[j - 1];
-        weights[j] = weights[j - 1];
-    }
-    ids[j] = e;
-    weights[j] = logit;
-}
-
 static void best_of(const float *logits, unsigned n_experts, unsigned k, uint32_t *ids,
                     float *weights)
 {
@@ -162,22 +171,7 @@ static void best_of(const float *logits, unsigned n_experts, unsigned k, uint32_
         }
         const uint32_t end = e + LANES < n_experts ? e + LANES : n_experts;
         for (; e < end; e++)
-            insert_best(e, logits[e] == logits[e] ? logits[e] : -INFINITY, k, &n, ids, weights);
-    }
-}
-
-static inline void sort_ascending(uint32_t *ids, float *weights, unsigned k)
-{
-    for (unsigned i = 1; i < k; i++) {
-        const uint32_t id = ids[i];
-        const float weight = weights[i];
-        unsigned j = i;
-        for (; j > 0 && ids[j - 1] > id; j--) {
-            ids[j] = ids[j - 1];
-            weights[j] = weights[j - 1];
-        }
-        ids[j] = id;
-        weights[j] = weight;
+            router_insert(e, router_rank(logits[e]), k, &n, ids, weights);
     }
 }
 
@@ -204,7 +198,55 @@ static void route_row(const float *logits, unsigned n_experts, unsigned k, bool 
     }
     for (unsigned i = 0; i < k; i++)
         weights[i] /= total;
-    sort_ascending(ids, weights, k);
+    router_sort(ids, weights, k);
+}
+
+/* What `count` experts from e on are chosen by, at most 16; NaN where they are none. */
+static inline void choices_of(const struct router *r, const struct router_row *row,
+                              const float *logits, uint32_t e, size_t count, float *choices)
+{
+    const vf x = LOAD(logits + e);
+    vf score = r->score == ROUTER_SIGMOID
+                   ? vf_sigmoid(x)
+                   : vf_div(vf_exp(vf_sub(x, vf_set1(row->max))), vf_set1(row->total));
+    if (r->correction != NULL)
+        score = vf_add(score, LOAD(r->correction + e));
+    vf_store(choices, score);
+}
+
+static struct router_pair pair_of(const struct router *r, const struct router_row *row,
+                                  const float *logits, uint32_t begin, uint32_t end)
+{
+    struct router_pair pair = {-INFINITY, -INFINITY};
+    float choices[LANES];
+    for (uint32_t e = begin; e < end; e += LANES) {
+        const size_t count = end - e < LANES ? end - e : LANES;
+        choices_of(r, row, logits, e, count, choices);
+        for (size_t i = 0; i < count; i++)
+            router_pair_add(&pair, router_rank(choices[i]));
+    }
+    return pair;
+}
+
+static void route_scored(const struct router *r, const float *logits, uint32_t *ids,
+                         float *weights)
+{
+    const struct router_row row = router_row_of(r, logits);
+    const uint32_t size = router_group_size(r);
+    uint32_t groups[LIMIT_TOP_K];
+    const unsigned n_groups = router_groups(r, &row, logits, pair_of, groups);
+    float choices[LANES];
+    unsigned n = 0;
+    for (unsigned g = 0; g < n_groups; g++) {
+        const uint32_t end = (groups[g] + 1) * size;
+        for (uint32_t e = groups[g] * size; e < end; e += LANES) {
+            const size_t count = end - e < LANES ? end - e : LANES;
+            choices_of(r, &row, logits, e, count, choices);
+            for (uint32_t i = 0; i < count; i++)
+                router_insert(e + i, router_rank(choices[i]), r->k, &n, ids, weights);
+        }
+    }
+    router_weigh(r, &row, logits, ids, weights);
 }
 
 #endif

@@ -1,0 +1,111 @@
+#include <stdio.h>
+
+#include "arch/ffn.h"
+
+static uint32_t routed_bind(void *ffn, struct binder *b, const struct transformer *t,
+                            const struct layer_names *names)
+{
+    struct ffn_routed *r = ffn;
+    char mlp[LAYER_PREFIX_BYTES + 8];
+    (void)snprintf(mlp, sizeof mlp, "%smlp.", names->prefix);
+    const uint32_t n_experts = t->router.n_experts;
+    r->rule = t->router;
+    binder_matrix(b, &r->router, TENSOR_GATE, n_experts, t->hidden, "%sgate.weight", mlp);
+    const uint32_t expert_layer = binder_experts(b, names->layer, n_experts, t->hidden,
+                                                 t->expert_intermediate, mlp);
+    if (t->shared_intermediate > 0) {
+        ffn_bind(b, &r->shared, t->hidden, t->shared_intermediate, mlp, "shared_expert");
+        binder_matrix(b, &r->shared_gate, TENSOR_GATE, 1, t->hidden,
+                      "%sshared_expert_gate.weight", mlp);
+    }
+    return expert_layer;
+}
+
+static uint32_t routed_intermediate(const struct transformer *t)
+{
+    return t->expert_intermediate > t->shared_intermediate ? t->expert_intermediate
+                                                           : t->shared_intermediate;
+}
+
+static void routed_route(const void *ffn, struct step *step)
+{
+    const struct ffn_routed *r = ffn;
+    const struct transformer *t = transformer_of(step);
+    struct backend *be = step->be;
+    const struct backend_product products[] = {{&r->router, step->router, r->router_bias},
+                                               {&r->shared_gate, step->shared_gate, NULL}};
+    be->ops->input(be, step->normed, step->n_rows, t->hidden);
+    be->ops->matmul(be, products, r->shared_gate.n_rows > 0 ? 2 : 1);
+    be->ops->route(be, &r->rule, step->router, step->n_rows, step->ids, step->weights);
+    if (step->resident != NULL)
+        be->ops->prefer(be, &(struct backend_preference){
+            .router = &r->rule, .logits = step->router, .n = step->n_rows,
+            .resident = step->resident, .bias = step->cache_bias, .scores = step->scores,
+            .ids = step->ids, .weights = step->weights});
+}
+
+static void routed_foresee(const void *ffn, struct step *step)
+{
+    const struct ffn_routed *r = ffn;
+    const struct transformer *t = transformer_of(step);
+    struct backend *be = step->be;
+    be->ops->input(be, step->ahead_normed, 1, t->hidden);
+    be->ops->matmul(be, &(struct backend_product){&r->router, step->router,
+                                                          r->router_bias}, 1);
+    be->ops->route(be, &r->rule, step->router, 1, step->ahead_ids, step->ahead_weights);
+    be->ops->input(be, step->normed, 1, t->hidden);
+}
+
+/* The part of expert e, [n_experts, n]. */
+static const float *bias_of(const float *biases, uint32_t e, uint32_t n)
+{
+    return biases != NULL ? biases + (size_t)e * n : NULL;
+}
+
+/* `normed` is the input since the router. */
+static void routed_experts(const void *ffn, struct step *step, const struct expert_layer *layer,
+                           const struct step_expert *experts, uint32_t n, bool with_shared)
+{
+    const struct ffn_routed *r = ffn;
+    const struct transformer *t = transformer_of(step);
+    struct backend_ffn blocks[ARCH_EXPERTS_TOGETHER + 1];
+    uint32_t n_blocks = 0;
+    if (with_shared && t->shared_intermediate > 0)
+        blocks[n_blocks++] = ffn_on_all_rows(step, &r->shared, step->shared);
+    for (uint32_t i = 0; i < n; i++)
+        blocks[n_blocks++] = (struct backend_ffn){
+            .gate = expert_layer_weight(layer, EXPERT_GATE, experts[i].slot),
+            .up = expert_layer_weight(layer, EXPERT_UP, experts[i].slot),
+            .down = expert_layer_weight(layer, EXPERT_DOWN, experts[i].slot),
+            .gate_bias = bias_of(r->gate_bias, experts[i].expert, t->expert_intermediate),
+            .up_bias = bias_of(r->up_bias, experts[i].expert, t->expert_intermediate),
+            .down_bias = bias_of(r->down_bias, experts[i].expert, t->hidden),
+            .activation = t->activation, .rows = experts[i].rows, .places = experts[i].places,
+            .n = experts[i].n, .out = step->expert_parts};
+    if (n_blocks > 0)
+        step->be->ops->ffn(step->be, blocks, n_blocks);
+}
+
+static void routed_close(const void *ffn, struct step *step)
+{
+    const struct ffn_routed *r = ffn;
+    const struct transformer *t = transformer_of(step);
+    struct backend *be = step->be;
+    be->ops->expert_sum(be, step->expert_parts, step->weights, step->n_rows, r->rule.k,
+                        t->hidden, step->ffn);
+    if (r->shared_gate.n_rows > 0)
+        be->ops->add_gated(be, step->ffn, step->shared, step->shared_gate, step->n_rows,
+                           t->hidden);
+    else if (t->shared_intermediate > 0)
+        be->ops->add(be, step->ffn, step->shared, (size_t)step->n_rows * t->hidden);
+}
+
+const struct ffn_block ffn_block_routed = {
+    .bytes = sizeof(struct ffn_routed),
+    .bind = routed_bind,
+    .max_intermediate = routed_intermediate,
+    .route = routed_route,
+    .foresee = routed_foresee,
+    .experts = routed_experts,
+    .close = routed_close,
+};

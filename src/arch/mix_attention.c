@@ -1,0 +1,189 @@
+#include "arch/mix_attention.h"
+
+#include <assert.h>
+#include <math.h>
+
+#include "base/limits.h"
+#include "base/mem.h"
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+/* transformers turns whole heads in a family without a share of its own, but its scaled
+ * frequencies are of that share. */
+static int refuse_scaled_share(const struct attention *a, const struct config *c,
+                               struct fm_error *err)
+{
+    double share;
+    int rc = config_number_or(c, "partial_rotary_factor", 0, 1, 1, &share, err);
+    if (rc == 0 && (uint32_t)(share * a->head_dim) != a->head_dim)
+        rc = err_set(err, FM_ERR_UNSUPPORTED,
+                     "%s: field 'partial_rotary_factor' is %g; with rope scaling this version "
+                     "computes 1 only for this architecture",
+                     c->file, share);
+    return rc;
+}
+
+/* The rotation is the same in all layers: it is made once for the model. */
+static int read_rope(const struct attention *a, struct transformer *t,
+                     const struct transformer_traits *traits, const struct config *c,
+                     struct fm_error *err)
+{
+    double rotated = 1;
+    int rc = config_rope(c, &t->rope, err);
+    if (rc == 0 && traits->partial_rotary_factor > 0)
+        rc = config_number_or(c, "partial_rotary_factor", 0, 1, traits->partial_rotary_factor,
+                              &rotated, err);
+    else if (rc == 0 && t->rope.kind != ROPE_DEFAULT)
+        rc = refuse_scaled_share(a, c, err);
+    if (rc != 0)
+        return rc;
+    t->rotary_dim = (uint32_t)(rotated * a->head_dim);
+    if (t->rotary_dim % 2 != 0)
+        return err_set(err, FM_ERR_FORMAT,
+                       "%s: head_dim %u with partial_rotary_factor %g gives %u rotary dimensions, "
+                       "expected an even number",
+                       c->file, a->head_dim, rotated, t->rotary_dim);
+    t->rope_frequencies = mem_new(t->rotary_dim / 2 + 1, sizeof(float), "the rope table", err);
+    if (t->rope_frequencies == NULL)
+        return FM_ERR_NOMEM;
+    rope_frequencies(&t->rope, t->rotary_dim, t->rope_frequencies);
+    t->max_context = rope_max_context(&t->rope, t->max_context);
+    return 0;
+}
+
+static int attention_read(void *mix, struct transformer *t, const struct transformer_traits *traits,
+                          const struct layer_kind *kind, const struct config *c,
+                          struct fm_error *err)
+{
+    struct attention *a = mix;
+    int rc = config_uint(c, "num_attention_heads", 1, LIMIT_HEADS, &a->n_heads, err);
+    if (rc == 0)
+        rc = config_uint_or(c, "num_key_value_heads", 1, LIMIT_HEADS, traits->default_kv_heads,
+                            &a->n_kv_heads, err);
+    if (rc == 0)
+        rc = config_uint_or(c, "head_dim", 1, LIMIT_HEAD_DIM,
+                            traits->default_head_dim > 0 ? traits->default_head_dim
+                                                         : t->hidden / a->n_heads,
+                            &a->head_dim, err);
+    if (rc == 0 && a->head_dim == 0)
+        rc = err_set(err, FM_ERR_FORMAT,
+                     "%s: hidden_size %u is less than num_attention_heads %u, and there is no "
+                     "head_dim", c->file, t->hidden, a->n_heads);
+    if (rc == 0 && a->n_heads % a->n_kv_heads != 0)
+        rc = err_set(err, FM_ERR_FORMAT,
+                     "%s: num_attention_heads %u is no multiple of num_key_value_heads %u",
+                     c->file, a->n_heads, a->n_kv_heads);
+    if (rc == 0 && kind->has_window)
+        rc = config_uint(c, "sliding_window", 1, LIMIT_CONTEXT, &a->window, err);
+    if (rc == 0 && t->rope_frequencies == NULL)
+        rc = read_rope(a, t, traits, c, err);
+    if (rc != 0)
+        return rc;
+    a->has_gate = traits->has_attention_gate;
+    a->norms = traits->head_norms;
+    assert(!a->has_gate || a->norms != NORM_ALL_HEADS); /* gates lie between the heads */
+    a->eps = t->eps;
+    a->scale = 1.0f / sqrtf((float)a->head_dim);
+    return 0;
+}
+
+static void attention_bind(void *mix, struct binder *b, const struct transformer *t,
+                           const struct layer_names *names)
+{
+    struct attention *a = mix;
+    const char *prefix = names->prefix;
+    const uint32_t q_width = a->n_heads * a->head_dim, kv_width = a->n_kv_heads * a->head_dim;
+    binder_matrix(b, &a->q, TENSOR_MATRIX, a->has_gate ? 2 * q_width : q_width, t->hidden,
+                  "%sself_attn.q_proj.weight", prefix);
+    binder_matrix(b, &a->k, TENSOR_MATRIX, kv_width, t->hidden, "%sself_attn.k_proj.weight",
+                  prefix);
+    binder_matrix(b, &a->v, TENSOR_MATRIX, kv_width, t->hidden, "%sself_attn.v_proj.weight",
+                  prefix);
+    binder_matrix(b, &a->o, TENSOR_MATRIX, t->hidden, q_width, "%sself_attn.o_proj.weight",
+                  prefix);
+    if (a->norms == NORM_NO_HEADS)
+        return;
+    const bool is_wide = a->norms == NORM_ALL_HEADS;
+    binder_vector(b, &a->q_norm, is_wide ? q_width : a->head_dim, names->norm,
+                  "%sself_attn.q_norm.weight", prefix);
+    binder_vector(b, &a->k_norm, is_wide ? kv_width : a->head_dim, names->norm,
+                  "%sself_attn.k_norm.weight", prefix);
+}
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+/* Floats per query head in q's output: query, and gate behind it. */
+static uint32_t query_stride(const struct attention *a)
+{
+    return a->head_dim * (a->has_gate ? 2 : 1);
+}
+
+static void attention_sizes(const void *mix, struct mixer_sizes *s)
+{
+    const struct attention *a = mix;
+    const uint64_t width = (uint64_t)a->n_heads * a->head_dim;
+    s->max_cols = s->max_cols > width ? s->max_cols : width;
+    const uint64_t floats = (uint64_t)a->n_heads * query_stride(a) +
+                            2ull * a->n_kv_heads * a->head_dim + width;
+    s->floats_per_row = s->floats_per_row > floats ? s->floats_per_row : floats;
+    s->n_heads = s->n_heads > a->n_heads ? s->n_heads : a->n_heads;
+    s->head_dim = s->head_dim > a->head_dim ? s->head_dim : a->head_dim;
+}
+
+static void attention_state(const void *mix, struct layer_state *state)
+{
+    const struct attention *a = mix;
+    state->n_kv_heads = a->n_kv_heads;
+    state->head_dim = a->head_dim;
+}
+
+/* Queries or keys of all rows: norms and rotation. */
+static void prepare_heads(const struct attention *a, struct step *step, const float *rope,
+                          float *x, size_t stride, unsigned n_heads, const float *norm)
+{
+    const struct transformer *t = transformer_of(step);
+    struct backend *be = step->be;
+    const size_t width = n_heads * stride;
+    if (a->norms == NORM_ALL_HEADS)
+        be->ops->rms_norm(be, x, norm, a->eps, step->n_rows, width, x);
+    be->ops->norm_rope(be, &(struct backend_heads){
+        .x = x, .row_stride = width, .head_stride = stride, .n_heads = n_heads,
+        .head_dim = a->head_dim, .rotary_dim = t->rotary_dim,
+        .norm = a->norms == NORM_EACH_HEAD ? norm : NULL, .eps = a->eps, .rope = rope,
+    }, step->n_rows);
+}
+
+static void attention_run(const void *mix, struct step *step, const struct mix_buffers *m)
+{
+    const struct attention *a = mix;
+    const struct transformer *t = transformer_of(step);
+    struct backend *be = step->be;
+    const size_t n = step->n_rows, dim = a->head_dim;
+    const size_t q_row = (size_t)a->n_heads * query_stride(a), kv_row = a->n_kv_heads * dim;
+    float *q = m->scratch, *k = q + n * q_row, *v = k + n * kv_row, *heads = v + n * kv_row;
+    const struct backend_product products[] = {
+        {&a->q, q, a->q_bias}, {&a->k, k, a->k_bias}, {&a->v, v, a->v_bias}};
+    be->ops->input(be, step->normed, n, t->hidden);
+    be->ops->matmul(be, products, 3);
+    prepare_heads(a, step, m->rope, q, query_stride(a), a->n_heads, a->q_norm);
+    prepare_heads(a, step, m->rope, k, dim, a->n_kv_heads, a->k_norm);
+    be->ops->attention(be, &(struct backend_attention){
+        .segments = step->segments, .n_segments = step->n_segments,
+        .kv_format = step->kv_format, .n_heads = a->n_heads, .n_kv_heads = a->n_kv_heads,
+        .head_dim = a->head_dim, .block_positions = step->kv_block_positions,
+        .block_bytes = step->kv_block_bytes, .q = q, .gate = a->has_gate ? q + dim : NULL,
+        .q_row_stride = q_row, .q_head_stride = query_stride(a), .k = k, .v = v,
+        .scale = a->scale, .window = a->window, .sinks = a->sinks, .out = heads,
+    });
+    be->ops->input(be, heads, n, a->o.n_cols);
+    be->ops->matmul(be, &(struct backend_product){&a->o, m->out, a->o_bias}, 1);
+}
+
+const struct mixer mixer_attention = {
+    .bytes = sizeof(struct attention),
+    .read = attention_read,
+    .bind = attention_bind,
+    .sizes = attention_sizes,
+    .state = attention_state,
+    .run = attention_run,
+};
