@@ -1,8 +1,8 @@
 /* Experts are handed out while their checksums are still computed. Here the checksums come when the
- * cache waits for nothing else (landings.h; packed_sum_of and packed_sum_of_hash, replaced when this
- * is linked): what is handed out meanwhile, what verify waits for, what it reports, and that no slot
- * is reused before. Over nano, whose experts are read at once, and a synthetic model, whose experts
- * are read in pieces.
+ * cache waits for nothing else (landings.h; packed_sum_of and packed_sum_of_hash are replaced when
+ * this is linked): what is handed out meanwhile, what verify waits for, what it reports, and that
+ * no slot is reused before. Over nano, whose experts are read at once, and a synthetic model, whose
+ * experts are read in pieces.
  *
  *   late_check_test NANO */
 #include <pthread.h>
