@@ -454,6 +454,7 @@ static void move_expert(struct expert_cache *cache, uint32_t from)
     const struct slot old = cache->slots[from];
     cache_drop_victim(cache, from);
     const uint32_t to = cache_fill_empty(cache, old.layer, old.expert, SLOT_READY);
+    assert(to < cache->n_wanted);
     memory_copy(cache->memory, slot_memory(cache, to), slot_memory(cache, from),
                 cache->model->expert_layers[old.layer].record.bytes);
     cache->slots[to].is_guess = old.is_guess;
@@ -466,20 +467,21 @@ static bool vacate(struct expert_cache *cache, uint32_t i, uint64_t *moves_left)
 {
     if (!cache->slots[i].is_ordered)
         return background_give_up(cache, i) || is_empty(cache, i);
-    while (cache->slots[i].is_ordered) {
+    for (;;) { /* a spare expert less each time */
         const uint32_t spare = victims_spare(&cache->victims);
         if (cache->first_empty != NO_SLOT && *moves_left > 0) {
             move_expert(cache, i);
             (*moves_left)--;
-        } else if (spare == i || spare == NO_VICTIM) {
-            cache_drop_victim(cache, i);
-        } else if (*moves_left > 0) {
-            cache_drop_victim(cache, spare);
-        } else {
-            return false;
+            return true;
         }
+        if (spare == i || spare == NO_VICTIM) {
+            cache_drop_victim(cache, i);
+            return true;
+        }
+        if (*moves_left == 0)
+            return false;
+        cache_drop_victim(cache, spare);
     }
-    return true;
 }
 
 /* Bytes of the pool that n slots lie in, up to the end of a page. */

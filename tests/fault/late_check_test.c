@@ -1,18 +1,17 @@
 /* Experts are handed out while their checksums are still computed. Here the checksums come when the
- * test says so (packed_sum_of and packed_sum_of_hash, replaced when this is linked): what is handed
- * out meanwhile, what verify waits for, what it reports, and that no slot is reused before. Over
- * nano, whose experts are read at once, and a synthetic model, whose experts are read in pieces.
+ * cache waits for nothing else (landings.h; packed_sum_of and packed_sum_of_hash are replaced when
+ * this is linked): what is handed out meanwhile, what verify waits for, what it reports, and that
+ * no slot is reused before. Over nano, whose experts are read at once, and a synthetic model, whose
+ * experts are read in pieces.
  *
  *   late_check_test NANO */
 #include <pthread.h>
-#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -20,6 +19,7 @@
 #include "arch/arch.h"
 #include "cache/expert_cache.h"
 #include "flashmoe_lab.h"
+#include "landings.h"
 
 #define N_PLANNED 12
 
@@ -29,12 +29,9 @@ static const char *model_path;
 
 static struct {
     pthread_mutex_t lock;
-    pthread_cond_t changed;
-    bool is_held;  /* no checksum is computed */
-    long n_summed; /* checksums that were */
+    long n_summed; /* checksums that were computed */
     long wrong_at; /* the one that comes out wrong, counted down; 0: none; -1: all */
-    long nap_ns;   /* each takes so much longer */
-} sums = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+} sums = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 void __real_packed_sum_of(const void *data, size_t bytes, struct packed_sum *sum);
 void __wrap_packed_sum_of(const void *data, size_t bytes, struct packed_sum *sum);
@@ -44,14 +41,10 @@ void __wrap_packed_sum_of_hash(const XXH3_state_t *hash, struct packed_sum *sum)
 /* True: the checksum is to come out wrong. */
 static bool begin_sum(void)
 {
+    landings_wait();
     pthread_mutex_lock(&sums.lock);
-    while (sums.is_held)
-        pthread_cond_wait(&sums.changed, &sums.lock);
     const bool is_wrong = sums.wrong_at < 0 || (sums.wrong_at > 0 && --sums.wrong_at == 0);
-    const struct timespec nap = {0, sums.nap_ns};
     pthread_mutex_unlock(&sums.lock);
-    if (nap.tv_nsec > 0)
-        (void)nanosleep(&nap, NULL);
     return is_wrong;
 }
 
@@ -77,15 +70,13 @@ void __wrap_packed_sum_of_hash(const XXH3_state_t *hash, struct packed_sum *sum)
     end_sum(sum, is_wrong);
 }
 
-static void set_sums(bool is_held, long wrong_at, long nap_ns)
+static void set_sums(bool are_late, long wrong_at)
 {
     pthread_mutex_lock(&sums.lock);
-    sums.is_held = is_held;
     sums.wrong_at = wrong_at;
-    sums.nap_ns = nap_ns;
     sums.n_summed = 0;
-    pthread_cond_broadcast(&sums.changed);
     pthread_mutex_unlock(&sums.lock);
+    landings_hold(are_late);
 }
 
 static long n_summed(void)
@@ -94,18 +85,6 @@ static long n_summed(void)
     const long n = sums.n_summed;
     pthread_mutex_unlock(&sums.lock);
     return n;
-}
-
-/* Lets the checksums go a little later, when somebody should be waiting for them. */
-static void *let_go(void *arg)
-{
-    const struct timespec soon = {0, 20000000};
-    (void)nanosleep(&soon, NULL);
-    pthread_mutex_lock(&sums.lock);
-    sums.is_held = false;
-    pthread_cond_broadcast(&sums.changed);
-    pthread_mutex_unlock(&sums.lock);
-    return arg;
 }
 
 /* ---- a cache over the model ------------------------------------------------------------------ */
@@ -123,12 +102,12 @@ static void open_cache(struct fixture *f, uint32_t n_slots)
     struct reader *reader;
     const struct model_options options = {.families = arch_families()};
     const struct reader_options depth = {.depth = 8};
-    set_sums(false, 0, 0);
+    set_sums(false, 0);
     if (model_open(model_path, &options, &f->model, &err) != 0)
         fail_msg("%s", err.text);
     assert_int_equal(reader_pread_open(&depth, &reader, &err), 0);
     assert_int_equal(expert_store_open(f->model, reader, STORE_PAGES, true, &f->store, &err), 0);
-    set_sums(false, 0, 0);
+    set_sums(false, 0);
     assert_int_equal(expert_cache_open(f->model, f->store, &memory_host, n_slots, HEAT_LCP,
                                        &f->cache, &err), 0);
     for (uint32_t i = 0; i < N_PLANNED; i++)
@@ -137,6 +116,7 @@ static void open_cache(struct fixture *f, uint32_t n_slots)
 
 static void close_cache(struct fixture *f)
 {
+    landings_hold(false); /* the store waits for its readers */
     expert_store_close(f->store);
     expert_cache_close(f->cache);
     model_close(f->model);
@@ -182,19 +162,16 @@ static void test_handed_out_before(void **state)
 {
     (void)state;
     struct fixture f;
-    pthread_t thread;
     uint32_t n_damaged, index;
     struct fm_error err;
     open_cache(&f, 64);
-    set_sums(true, 0, 0);
+    set_sums(true, 0);
     expert_cache_begin(f.cache, 0, 1, f.uses, 8);
     assert_int_equal(take_all(&f, &n_damaged), 8);
     expert_cache_end(f.cache);
     assert_int_equal(n_summed(), 0);
-    assert_int_equal(pthread_create(&thread, NULL, let_go, NULL), 0);
     assert_int_equal(expert_cache_verify(f.cache, &index, &err), 0);
     assert_int_equal(n_summed(), 8);
-    assert_int_equal(pthread_join(thread, NULL), 0);
     const uint64_t n_before = n_misses(&f);
     run_plan(&f, 8);
     assert_int_equal(n_misses(&f), n_before); /* they stayed */
@@ -207,22 +184,19 @@ static void test_damaged(void **state)
     (void)state;
     for (long wrong_at = 1; wrong_at <= 8; wrong_at++) {
         struct fixture f;
-        pthread_t thread;
         uint32_t n_damaged, index = UINT32_MAX;
         unsigned expert, layer;
         struct fm_error err;
         open_cache(&f, 64);
-        set_sums(true, wrong_at, 0);
+        set_sums(true, wrong_at);
         expert_cache_begin(f.cache, 0, 1, f.uses, 8);
         assert_int_equal(take_all(&f, &n_damaged), 8);
         expert_cache_end(f.cache);
-        assert_int_equal(pthread_create(&thread, NULL, let_go, NULL), 0);
         assert_int_equal(expert_cache_verify(f.cache, &index, &err), FM_ERR_FORMAT);
         const int n = sscanf(err.text, "expert %u of layer %u is damaged: ", &expert, &layer);
         assert_int_equal(n, 2);
         assert_true(index < 8 && expert == f.uses[index].expert && layer == 0);
         assert_int_equal(expert_cache_verify(f.cache, &index, &err), 0);
-        assert_int_equal(pthread_join(thread, NULL), 0);
         const uint64_t n_before = n_misses(&f);
         run_plan(&f, 8);
         assert_int_equal(n_misses(&f), n_before + 1);
@@ -241,7 +215,7 @@ static void test_few_slots(void **state)
         struct fm_error err;
         const bool is_damaged = round % 3 == 2;
         open_cache(&f, 1 + round % 4);
-        set_sums(false, is_damaged ? 1 + round % N_PLANNED : 0, round % 2 == 0 ? 300000 : 0);
+        set_sums(round % 2 == 0, is_damaged ? 1 + round % N_PLANNED : 0);
         expert_cache_begin(f.cache, 0, 1, f.uses, N_PLANNED);
         const uint32_t n_taken = take_all(&f, &n_damaged);
         expert_cache_end(f.cache);
@@ -262,20 +236,17 @@ static void test_ended_early(void **state)
     for (uint32_t n_taken = 0; n_taken < 4; n_taken++) {
         struct fixture f;
         struct expert_item item;
-        pthread_t thread;
         uint32_t n, index;
         struct fm_error err;
         open_cache(&f, 64);
-        set_sums(true, 3, 0);
+        set_sums(true, 3);
         expert_cache_begin(f.cache, 0, 1, f.uses, 8);
         for (uint32_t i = 0; i < n_taken; i++)
             assert_int_equal(expert_cache_next(f.cache, false, &item, 1, &n, &err), 1);
         expert_cache_end(f.cache);
-        assert_int_equal(pthread_create(&thread, NULL, let_go, NULL), 0);
         assert_int_equal(expert_cache_verify(f.cache, &index, &err), FM_ERR_FORMAT);
         assert_int_equal(expert_cache_verify(f.cache, &index, &err), 0);
         assert_int_equal(n_summed(), 8);
-        assert_int_equal(pthread_join(thread, NULL), 0);
         run_plan(&f, 8);
         close_cache(&f);
     }
@@ -287,20 +258,17 @@ static void test_shrunk_before(void **state)
     (void)state;
     for (uint32_t n_slots = 1; n_slots <= 9; n_slots += 4) {
         struct fixture f;
-        pthread_t thread;
         uint32_t n_damaged, index;
         struct fm_error err;
         open_cache(&f, 16);
-        set_sums(true, 3, 0);
+        set_sums(true, 3);
         expert_cache_begin(f.cache, 0, 1, f.uses, 8);
         assert_int_equal(take_all(&f, &n_damaged), 8);
         expert_cache_end(f.cache);
-        assert_int_equal(pthread_create(&thread, NULL, let_go, NULL), 0);
         expert_cache_resize(f.cache, n_slots);
         expert_cache_settle(f.cache);
         assert_int_equal(expert_cache_verify(f.cache, &index, &err), FM_ERR_FORMAT);
         assert_int_equal(expert_cache_verify(f.cache, &index, &err), 0);
-        assert_int_equal(pthread_join(thread, NULL), 0);
         run_plan(&f, 8);
         close_cache(&f);
     }
@@ -320,7 +288,7 @@ static void test_all_damaged(void **state)
     const uint32_t n_experts = f.model->expert_layers[0].n_experts;
     for (uint32_t i = 0; i < n_experts; i++)
         uses[i] = (struct expert_use){.expert = i, .n_uses = 1};
-    set_sums(false, -1, 0);
+    set_sums(false, -1);
     expert_cache_begin(f.cache, 0, 1, uses, n_experts);
     while ((rc = expert_cache_next(f.cache, false, &item, 1, &n, &err)) != 0)
         n_damaged += rc < 0;
@@ -328,13 +296,23 @@ static void test_all_damaged(void **state)
     while (expert_cache_verify(f.cache, &index, &err) < 0)
         n_damaged++;
     assert_int_equal(n_damaged, n_experts);
-    set_sums(false, 0, 0);
+    set_sums(false, 0);
     run_plan(&f, N_PLANNED);
     close_cache(&f);
 }
 
+static char folder[] = "late-check-XXXXXX";
+
+static void remove_folder(void)
+{
+    char command[64];
+    (void)snprintf(command, sizeof command, "rm -r %s", folder);
+    if (system(command) != 0)
+        (void)fprintf(stderr, "%s is left behind\n", folder);
+}
+
 /* Writes a model whose experts are read in pieces to a new folder. */
-static int make_wide(char *folder, char *path, size_t bytes)
+static int make_wide(char *path, size_t bytes)
 {
     struct fm_synth_options options;
     struct fm_error err = {0};
@@ -345,7 +323,7 @@ static int make_wide(char *folder, char *path, size_t bytes)
     options.numbers[FM_SYNTH_HIDDEN] = 512;
     options.numbers[FM_SYNTH_EXPERT_WIDTH] = 1024;
     options.numbers[FM_SYNTH_VOCAB] = 1024;
-    if (mkdtemp(folder) == NULL)
+    if (mkdtemp(folder) == NULL || atexit(remove_folder) != 0)
         return -1;
     (void)snprintf(path, bytes, "%s/wide.fmoe", folder);
     if (fm_synth("coder-next", path, &options, NULL, &err) != 0)
@@ -355,7 +333,7 @@ static int make_wide(char *folder, char *path, size_t bytes)
 
 int main(int argc, char **argv)
 {
-    char folder[] = "late-check-XXXXXX", wide[64], remove[64];
+    char wide[64];
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_handed_out_before),
         cmocka_unit_test(test_damaged),
@@ -364,13 +342,12 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_shrunk_before),
         cmocka_unit_test(test_all_damaged),
     };
-    if (argc != 2 || make_wide(folder, wide, sizeof wide) != 0)
+    if (argc != 2 || make_wide(wide, sizeof wide) != 0)
         return 2;
-    (void)alarm(600); /* ends what hangs */
+    (void)alarm(600); /* ends what turns round for ever; a wait without end is noticed at once */
     model_path = argv[1];
     int n_failed = cmocka_run_group_tests_name("nano", tests, NULL, NULL);
     model_path = wide;
     n_failed += cmocka_run_group_tests_name("in pieces", tests, NULL, NULL);
-    (void)snprintf(remove, sizeof remove, "rm -r %s", folder);
-    return system(remove) != 0 || n_failed != 0;
+    return n_failed != 0;
 }
