@@ -12,6 +12,7 @@ import sys
 
 import torch
 from transformers import AutoConfig
+from transformers.models.deepseek_v2 import modeling_deepseek_v2 as deepseek_v2
 from transformers.models.deepseek_v3 import modeling_deepseek_v3 as deepseek
 from transformers.models.gemma2 import modeling_gemma2 as gemma2
 from transformers.models.glm4_moe import modeling_glm4_moe as glm
@@ -94,6 +95,12 @@ def routers():
     config.norm_topk_prob = True
     yield router("olmoe renormalised", 2, olmoe.OlmoeTopKRouter(config),
                  {**shape, "renormalises": True})
+    config = AutoConfig.for_model("deepseek_v2", num_experts=16, num_experts_per_tok=4,
+                                  n_routed_experts=16, hidden_size=16, topk_method="greedy",
+                                  routed_scaling_factor=3.0, num_attention_heads=4)
+    yield router("deepseek_v2", 9, deepseek_v2.DeepseekV2TopkRouter(config),
+                 {"score": "softmax", "n_experts": 16, "k": 4, "renormalises": False,
+                  "scale": 3.0})
     config = AutoConfig.for_model("mixtral", num_local_experts=8, num_experts_per_tok=2,
                                   hidden_size=8)
     yield router("mixtral", 3, mixtral.MixtralTopKRouter(config),
@@ -201,8 +208,9 @@ def attention(name, seed, module, rotary, config, rows, n, window, has_bias, has
 
 def attentions():
     rope = {"rope_type": "default", "rope_theta": 10000.0}
-    # The window begins inside a block of 256 positions, at its edge and behind it.
-    rows = [0, 1, 98, 99, 100, 101, 254, 255, 256, 257, 300, 354, 355, 356, 379]
+    # The window begins inside a block of 256 positions, at its edge and behind it; in the end it
+    # has the second and the third block, without the first.
+    rows = [0, 1, 98, 99, 100, 101, 254, 255, 256, 257, 300, 354, 355, 356, 511, 512, 530, 559]
     for seed, window in ((30, 100), (31, 0)):
         config = AutoConfig.for_model(
             "gpt_oss", hidden_size=48, num_attention_heads=6, num_key_value_heads=2, head_dim=16,
@@ -211,7 +219,7 @@ def attentions():
         config._attn_implementation = "eager"
         yield attention(f"gpt_oss window {window}", seed,
                         oss.GptOssAttention(config, 0 if window else 1),
-                        oss.GptOssRotaryEmbedding(config), config, rows, 380, window, True, True,
+                        oss.GptOssRotaryEmbedding(config), config, rows, 560, window, True, True,
                         "none")
     config = AutoConfig.for_model("olmoe", hidden_size=64, num_attention_heads=4,
                                   num_key_value_heads=2, rope_parameters=rope)

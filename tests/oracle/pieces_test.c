@@ -339,7 +339,7 @@ static void check_case(const char *level, unsigned n_threads)
     const struct backend_options options = {
         .n_threads = n_threads, .cpu = level, .max_cols = 128, .max_rows = 512,
         .max_ffn_rows = 128, .max_intermediate = 64, .n_heads = 8, .head_dim = 16,
-        .n_context = 512};
+        .n_context = 1024};
     const char *kind = json_string_value(json_object_get(at_hand, "kind"));
     struct fm_error err;
     struct backend *be;
