@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/sized.h"
 #include "chat/marker.h"
 #include "chat/message.h"
 #include "chat/stop_match.h"
@@ -279,20 +280,12 @@ int fm_answer_finish(struct fm_answer *a, struct fm_error *err)
 
 /* ---- open and close --------------------------------------------------------------------- */
 
-/* Copies the options of a program that was compiled with an older or newer header. Fields that
- * this library does not know must be zero. */
-static int copy_options(struct fm_answer *a, const struct fm_answer_options *given,
+static int take_options(struct fm_answer *a, const struct fm_answer_options *given,
                         struct fm_error *err)
 {
-    const size_t known = sizeof a->o;
-    if (given->size < sizeof given->size)
-        return err_set(err, FM_ERR_ARG, "fm_answer_options.size is %zu: set it to "
-                       "sizeof(struct fm_answer_options)", given->size);
-    for (size_t i = known; i < given->size; i++)
-        if (((const char *)given)[i] != 0)
-            return err_set(err, FM_ERR_ARG, "fm_answer_options has %zu bytes and this library "
-                           "knows the first %zu: an option behind them is set", given->size, known);
-    memcpy(&a->o, given, given->size < known ? given->size : known);
+    const int rc = sized_take(&a->o, sizeof a->o, given, "fm_answer_options", err);
+    if (rc != 0)
+        return rc;
     if (a->o.n_top_logprobs > FM_TOP_LOGPROBS_MAX)
         return err_set(err, FM_ERR_ARG, "fm_answer_options.n_top_logprobs is %u: expected 0 to %d",
                        a->o.n_top_logprobs, FM_TOP_LOGPROBS_MAX);
@@ -364,7 +357,7 @@ int answer_open_tools(const struct fm_model *model, const struct fm_answer_optio
     a->found = -1;
     a->end = FM_END_CANCELLED;
     a->err = err;
-    int rc = copy_options(a, options, err);
+    int rc = take_options(a, options, err);
     if (rc == 0)
         rc = open_sampler(a, err);
     if (rc == 0)

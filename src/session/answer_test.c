@@ -487,7 +487,7 @@ static void test_sizes(void **state)
     refuse(&newer.known, "an option behind them is set");
 
     /* what lies behind an old program's options is none */
-    const size_t old_bytes = offsetof(struct fm_answer_options, n_top_logprobs);
+    const size_t old_bytes = offsetof(struct fm_answer_options, grammar);
     struct fm_answer_options old;
     memset(&old, 0xff, sizeof old);
     memset(&old, 0, old_bytes);
