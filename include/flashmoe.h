@@ -5,6 +5,15 @@
  * same bits whatever the memory budget, the cache, the thread count, the prefill chunk and the
  * other sessions in a batch.
  *
+ * Structs: those that a program makes itself begin with their size. Set it, and leave at 0 what is
+ * not needed: `struct fm_model_options options = {.size = sizeof options};`. Programs that were
+ * compiled with an older header keep working: fields are only added at the end, and a field that is
+ * 0 changes nothing. Where a newer one asks an older library for what it does not know, the call
+ * fails with FM_ERR_ARG; what it cannot fill in is 0. A size that cannot be one is FM_ERR_ARG too,
+ * or false where a function returns bool. Structs without a size are only seen through pointers
+ * and may grow, but for fm_error, fm_batch_item, fm_logit_bias, fm_logprob and fm_speed, which
+ * never do.
+ *
  * Errors: a function that can fail returns 0 or a negative FM_ERR_* code and fills
  * `struct fm_error`, which may be NULL. The library never exits, prints or reads the environment.
  *
@@ -50,12 +59,14 @@ typedef void fm_progress_fn(void *ctx, uint64_t done, uint64_t total);
 /* Some layers of a model that is cut into stages. Rows pass one stage after the other; however a
  * model is cut, the bits are the same. */
 struct fm_stage_options {
+    size_t size;
     unsigned n_layers;     /* all stages together have every layer of the model */
     uint64_t memory_bytes; /* the stage's own budget; the first holds the program as well */
     unsigned n_threads;    /* 0: one per physical core this process may use */
 };
 
 struct fm_model_options {
+    size_t size;
     uint64_t memory_bytes;  /* budget for everything; 0: what the machine has free */
     uint64_t caller_bytes;  /* of that budget, left to the caller's own memory */
     /* While tokens are computed the budget follows the machine's memory: under pressure the expert
@@ -112,13 +123,11 @@ struct fm_model_options {
     double cache_bias;
     fm_progress_fn *progress;
     void *progress_ctx;
-    /* Cuts the model into stages, in the order of its layers, each with memory and threads of its
-     * own in the place of memory_bytes and n_threads. 0 or 1: it is one stage. */
+    /* Cuts the model into stages, all of one size, in the order of its layers, each with memory and
+     * threads of its own in the place of memory_bytes and n_threads. 0 or 1: it is one stage. */
     const struct fm_stage_options *stages;
     unsigned n_stages;
 };
-
-FM_API void fm_model_options_init(struct fm_model_options *options);
 
 /* `path` is a packed model (NAME.fmoe), a GGUF file (of a split set any one), or a Hugging Face or
  * MLX directory: config.json and safetensors, tokenizer.json if there is one. `options` may be
@@ -128,6 +137,7 @@ FM_API int fm_model_open(const char *path, const struct fm_model_options *option
 FM_API void fm_model_close(struct fm_model *model); /* accepts NULL; close the sessions first */
 
 struct fm_model_info {
+    size_t size;
     const char *container;    /* "packed model", "GGUF", "Hugging Face directory" */
     const char *architecture; /* model_type of the checkpoint */
     uint64_t n_parameters;
@@ -158,10 +168,11 @@ struct fm_model_info {
     unsigned original_context; /* positions without scaling */
 };
 
-FM_API void fm_model_info(const struct fm_model *model, struct fm_model_info *info);
+FM_API int fm_model_info(const struct fm_model *model, struct fm_model_info *info);
 
 /* The i-th storage format in use, experts and dense weights apart; false when there is none. */
 struct fm_format_info {
+    size_t size;
     const char *name; /* "bf16", "affine4-g64", ... */
     bool is_expert;
     uint64_t n_tensors, n_bytes;
@@ -170,6 +181,7 @@ FM_API bool fm_model_format(const struct fm_model *model, unsigned i, struct fm_
 
 /* The i-th number format this version reads, in order of name; false when there is none. */
 struct fm_number_format {
+    size_t size;
     const char *name;
     double bits_per_weight;
     bool can_be_made; /* weights can be converted to it */
@@ -178,6 +190,7 @@ FM_API bool fm_number_format(unsigned i, struct fm_number_format *format);
 
 /* How the budget is spent, and what has happened so far. */
 struct fm_stats {
+    size_t size;
     uint64_t memory_budget_bytes; /* now */
     uint64_t memory_least_bytes, memory_most_bytes; /* what it may become */
     uint64_t memory_program_bytes; /* resident before the model's own memory was taken, and
@@ -210,7 +223,7 @@ struct fm_stats {
     const char *approximate;
 };
 
-FM_API void fm_model_stats(const struct fm_model *model, struct fm_stats *stats);
+FM_API int fm_model_stats(const struct fm_model *model, struct fm_stats *stats);
 
 /* Another budget for a model in use, which it does not exceed from here on: between evaluations, or
  * from a callback. The cache has become smaller when it returns; fm_stats tells the least and the
@@ -230,6 +243,7 @@ FM_API bool fm_model_experts(const struct fm_model *model, unsigned i, bool *res
 
 /* How a budget would be divided, as fm_stats has it, without taking any of it. */
 struct fm_plan {
+    size_t size;
     uint64_t memory_budget_bytes, memory_program_bytes, memory_dense_bytes, memory_cache_bytes,
         memory_kv_bytes, memory_kv_most_bytes, memory_scratch_bytes;
     uint64_t n_cache_slots;
@@ -243,14 +257,11 @@ FM_API int fm_model_plan(const struct fm_model *model, const struct fm_model_opt
 
 /* What a cache of another size would have hit on the tokens decoded so far, counted while they are
  * decoded. Exact with the policy lru but for the smallest caches; with lcp right within about
- * five points. */
-struct fm_cache_point {
-    unsigned n_slots; /* experts that it has room for: at least one token's, at most all */
-    double hit_rate;  /* 0 to 1; negative while no token was decoded */
-};
-/* In cache_bytes as in fm_stats.memory_cache_bytes. False for a model that has no cache. */
-FM_API bool fm_model_miss_curve(const struct fm_model *model, uint64_t cache_bytes,
-                                struct fm_cache_point *point);
+ * five points. The rate goes from 0 to 1; negative while no token was decoded. cache_bytes are as
+ * in fm_stats.memory_cache_bytes; *n_slots are the experts that it has room for, at least one
+ * token's, at most all, or 0 for a model that has no cache. */
+FM_API double fm_model_hit_rate(const struct fm_model *model, uint64_t cache_bytes,
+                                unsigned *n_slots);
 
 /* ---- text ------------------------------------------------------------------------------ */
 
@@ -273,6 +284,7 @@ FM_API int fm_tokenize(const struct fm_model *model, const char *text, size_t te
  * not even there. Any thread. FM_ERR_ARG when it is no conversation, or the template refuses it;
  * FM_ERR_UNSUPPORTED when the model has no chat form. */
 struct fm_chat_options {
+    size_t size;
     int64_t now_s;        /* seconds since 1970, for templates that write the date */
     int32_t now_offset_s; /* what local time is ahead of UTC */
     /* A conversation that surely has more tokens is refused before it is tokenized: FM_ERR_ARG, and
@@ -400,6 +412,7 @@ struct fm_layer_profile {
  * the last one's. `layer` 0 is the embedding, layer i the residual stream after layer i-1, and
  * the one after the last is the final norm's output, shown where logits are computed. */
 struct fm_observer {
+    size_t size;
     void *ctx;
     void (*hidden)(void *ctx, unsigned layer, unsigned position, const float *x, unsigned n);
     void (*logits)(void *ctx, unsigned position, const float *logits, unsigned n);
@@ -409,7 +422,7 @@ struct fm_observer {
     fm_progress_fn *progress; /* before every layer; tokens times layers */
     void (*profile)(void *ctx, const struct fm_layer_profile *layer); /* after every layer */
 };
-FM_API void fm_session_observe(struct fm_session *session, const struct fm_observer *observer);
+FM_API int fm_session_observe(struct fm_session *session, const struct fm_observer *observer);
 
 /* Makes the session's evaluation in progress, or its next one, fail with FM_ERR_CANCELLED: before
  * the next layer, or within a layer that reads experts before the next of them. Sessions beside it
@@ -444,10 +457,11 @@ FM_API unsigned fm_snapshots_restore(struct fm_snapshots *snapshots, struct fm_s
                                      const int32_t *ids, size_t n_ids);
 
 struct fm_snapshots_stats {
+    size_t size;
     uint64_t n_files, bytes;        /* snapshots of this model; of all in the directory */
     uint64_t n_written, n_restored; /* since it was opened */
 };
-FM_API void fm_snapshots_stats(const struct fm_snapshots *snapshots,
+FM_API int fm_snapshots_stats(const struct fm_snapshots *snapshots,
                                struct fm_snapshots_stats *stats);
 
 /* ---- slots ----------------------------------------------------------------------------- */
@@ -458,6 +472,7 @@ FM_API void fm_snapshots_stats(const struct fm_snapshots *snapshots,
 struct fm_slots;
 
 struct fm_slots_options {
+    size_t size;
     unsigned n_sessions;            /* opened at once; fm_model_options.n_sessions allows them */
     struct fm_snapshots *snapshots; /* where what does not fit is kept, borrowed; NULL: nowhere */
     unsigned keep_least;            /* tokens that are worth a file */
@@ -485,6 +500,7 @@ FM_API bool fm_slots_drop_idle(struct fm_slots *slots);
 FM_API int fm_slots_keep(struct fm_slots *slots, unsigned n_new, struct fm_error *err);
 
 struct fm_slot_info {
+    size_t size;
     bool is_taken;
     unsigned position; /* tokens it has computed */
     uint64_t key;
@@ -502,6 +518,7 @@ struct fm_logit_bias {
  * logits, also at temperature 0; then the temperature divides them; then each of top-k, top-p,
  * min-p and typical-p leaves out tokens among those that the one before has left. */
 struct fm_sampling {
+    size_t size;
     float temperature; /* 0: the most likely token */
     unsigned top_k;    /* 0: off */
     float top_p;       /* 1: off; the most likely token always stays */
@@ -521,7 +538,7 @@ struct fm_sampling {
 };
 
 /* What the checkpoint's generation_config.json recommends, or greedy. */
-FM_API void fm_sampling_default(const struct fm_model *model, struct fm_sampling *sampling);
+FM_API int fm_sampling_default(const struct fm_model *model, struct fm_sampling *sampling);
 
 /* Chooses tokens for one answer. The same seed, logits and tokens so far give the same token on
  * every machine. */
@@ -646,7 +663,7 @@ typedef int fm_answer_fn(void *ctx, const struct fm_answer_event *event, struct 
 /* Zero every field that is not needed. Only `grammar` and `tail` are borrowed until the answer is
  * closed; everything else is used while it opens. */
 struct fm_answer_options {
-    size_t size; /* sizeof(struct fm_answer_options) */
+    size_t size;
     fm_answer_fn *event;
     void *ctx;
     const struct fm_sampling *sampling; /* NULL: fm_sampling_default */

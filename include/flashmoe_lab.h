@@ -13,6 +13,7 @@ extern "C" {
 /* ---- machine --------------------------------------------------------------------------- */
 
 struct fm_machine_info {
+    size_t size;
     const char *architecture;       /* "x86-64", "aarch64" */
     char processor[128];            /* its name; empty when unknown */
     unsigned n_cpus;                /* processors this process may run on */
@@ -25,7 +26,7 @@ struct fm_machine_info {
     char huge_pages[16];            /* "always", "madvise", "never"; empty when unknown */
 };
 
-FM_API void fm_machine_info(struct fm_machine_info *info);
+FM_API int fm_machine_info(struct fm_machine_info *info);
 /* Whether a budget of so many bytes is within the limit of this process's memory cgroup.
  * FM_ERR_BUDGET with the arithmetic when it is not; fm_model_open then fails with the same. */
 FM_API int fm_machine_check_memory(uint64_t bytes, struct fm_error *err);
@@ -33,6 +34,7 @@ FM_API int fm_machine_check_memory(uint64_t bytes, struct fm_error *err);
 /* The i-th level of kernels for this architecture, lowest first; false when there is none. All of
  * them give the same bits. */
 struct fm_level_info {
+    size_t size;
     const char *name;  /* "reference", "avx2", ... */
     const char *needs; /* the instructions it uses */
     bool is_usable;    /* on this machine */
@@ -50,6 +52,7 @@ enum {
 };
 
 struct fm_machine_options {
+    size_t size;
     unsigned what;      /* 0: everything */
     unsigned n_threads; /* 0, pin_threads and cpu as in fm_model_options */
     bool pin_threads;
@@ -65,6 +68,7 @@ struct fm_speed {
 };
 
 struct fm_machine_speeds {
+    size_t size;
     unsigned n_threads;
     const char *cpu_level;
     uint64_t read_buffer_bytes;
@@ -79,6 +83,7 @@ FM_API int fm_machine_measure(const struct fm_machine_options *options,
 /* How fast the experts of a model come from its disk: random whole experts, with so many reads
  * under way as `options` say (io, io_path, reader, read_depth; the rest is not looked at). */
 struct fm_disk_speeds {
+    size_t size;
     struct fm_speed read;       /* bytes */
     uint64_t expert_bytes;      /* of the largest expert */
     unsigned read_depth;
@@ -90,6 +95,7 @@ FM_API int fm_disk_measure(const char *model_path, const struct fm_model_options
 /* Whether the experts of a model come faster past the page cache or through it, in bytes per second
  * from the disk: what "auto" goes by. Measures now, and keeps it in io_path when there is one. */
 struct fm_io_speeds {
+    size_t size;
     double direct, page; /* 0: not measured: the file system cannot, or is slow */
     const char *io;      /* the choice; page only where it is clearly faster */
 };
@@ -102,6 +108,7 @@ FM_API int fm_io_measure(const char *model_path, const struct fm_model_options *
  * there are is negative. */
 #define FM_ROUTES_POINTS 7
 struct fm_routes_stats {
+    size_t size;
     unsigned n_layers, n_experts, n_used; /* layers with experts, experts in each, per token */
     unsigned n_warm, n_tokens; /* tokens that only fill the caches, tokens measured */
     double overlap[FM_ROUTES_POINTS];  /* shared with the token 1, 2, 4, ... 64 before, 0 to 1 */
@@ -119,8 +126,9 @@ FM_API int fm_routes_measure(const char *routes, struct fm_routes_stats *stats,
 
 /* What a cache that has room for a share of all experts would have hit on a routing, 0 to 1; late:
  * in the second half of the tokens alone. Negative: not measured. */
-#define FM_REPLAY_POLICIES 7
+#define FM_REPLAY_POLICIES 16 /* there is room for; fm_replay_policy lists those that there are */
 struct fm_replay_point {
+    size_t size;
     double share;     /* wanted: above 0, at most 1 */
     unsigned n_slots; /* experts that it has room for, at least one a layer */
     double hits[FM_REPLAY_POLICIES], late_hits[FM_REPLAY_POLICIES];
@@ -145,6 +153,7 @@ FM_API bool fm_routes_reference(unsigned i, const char **name, struct fm_routes_
 typedef bool fm_work_fn(void *ctx, const char *what, uint64_t done_bytes, uint64_t total_bytes);
 
 struct fm_pack_options {
+    size_t size;
     /* Formats by name, or "keep". NULL: experts become affine4-g64 when they are floats;
      * everything else is kept bit for bit. */
     const char *experts, *dense, *embed, *head;
@@ -157,6 +166,7 @@ struct fm_pack_options {
 };
 
 struct fm_pack_result {
+    size_t size;
     uint64_t packed_bytes;          /* of the whole pack */
     uint64_t found_bytes;           /* of them, what an earlier run had finished */
     uint64_t need_bytes, free_bytes; /* on the disk at the worst moment; there now */
@@ -168,8 +178,6 @@ struct fm_pack_result {
     char changes[256];   /* formats: "experts: bf16 becomes affine4-g64; ..."; empty: none */
     bool was_whole;      /* an earlier run had made and verified all of it but its name */
 };
-
-FM_API void fm_pack_options_init(struct fm_pack_options *options);
 
 /* Writes the packed form of the model `src` to the directory `dst`, which must not exist. Work goes
  * on in `dst`.partial; when it is whole it is renamed. Interrupted in any way and called again it
@@ -187,6 +195,7 @@ struct fm_verify_item {
 typedef void fm_verify_fn(void *ctx, const struct fm_verify_item *item);
 
 struct fm_verify_options {
+    size_t size;
     unsigned n_threads; /* 0: one per processor */
     fm_work_fn *progress;
     void *progress_ctx;
@@ -195,6 +204,7 @@ struct fm_verify_options {
 };
 
 struct fm_verify_result {
+    size_t size;
     uint64_t n_bytes;
     uint64_t n_experts, n_tensors, n_files; /* checked */
     uint64_t n_bad;
@@ -218,8 +228,10 @@ enum {
 };
 
 struct fm_synth_options {
+    size_t size;
     int form;
-    uint32_t numbers[FM_SYNTH_NUMBERS]; /* 0: the shape's own */
+    const uint32_t *numbers; /* [n_numbers], each at its FM_SYNTH_ place; 0: the shape's own */
+    unsigned n_numbers;
     /* Formats by name. NULL: what a public four-bit quantisation of that form has, bf16 for
      * safetensors; embedding and head as the dense weights where only those are given. */
     const char *experts, *dense, *embed, *head;
@@ -232,6 +244,7 @@ struct fm_synth_options {
 };
 
 struct fm_synth_result {
+    size_t size;
     const char *architecture;
     uint64_t n_parameters, n_tensors, n_files;
     uint64_t file_bytes, free_bytes; /* to be written; on the disk now, 0 when unknown */
@@ -239,7 +252,6 @@ struct fm_synth_result {
     uint64_t expert_token_bytes, dense_token_bytes;
 };
 
-FM_API void fm_synth_options_init(struct fm_synth_options *options);
 /* The name of the i-th shape, NULL past the end. */
 FM_API const char *fm_synth_shape(unsigned i);
 

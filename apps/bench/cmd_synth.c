@@ -141,10 +141,13 @@ static bool print_json(const char *dst, int form, const struct fm_synth_result *
 
 /* ---- the command ----------------------------------------------------------------------- */
 
-static void fill_options(const struct args *args, struct fm_synth_options *options)
+static void fill_options(const struct args *args, uint32_t numbers[FM_SYNTH_NUMBERS],
+                         struct fm_synth_options *options)
 {
     for (unsigned i = 0; i < FM_SYNTH_NUMBERS; i++)
-        options->numbers[i] = (uint32_t)args_uint(args, number_options[i].name);
+        numbers[i] = (uint32_t)args_uint(args, number_options[i].name);
+    options->numbers = numbers;
+    options->n_numbers = FM_SYNTH_NUMBERS;
     options->experts = args_text(args, "experts-format");
     options->dense = args_text(args, "dense-format");
     options->embed = args_text(args, "embed-format");
@@ -160,13 +163,13 @@ static int run_synth(const struct args *args)
     const char *dst = args_operand(args, 1);
     const bool is_quiet = args_flag(args, "quiet"), is_json = args_flag(args, "json");
     struct fm_error err = {0};
-    struct fm_synth_options options;
-    struct fm_synth_result result;
+    struct fm_synth_options options = {.size = sizeof options};
+    struct fm_synth_result result = {.size = sizeof result};
+    uint32_t numbers[FM_SYNTH_NUMBERS];
     struct work work;
-    fm_synth_options_init(&options);
     if (choose_form(args, &options.form, &err) != 0)
         return say_failed(&err, STATUS_USAGE);
-    fill_options(args, &options);
+    fill_options(args, numbers, &options);
     options.progress = work_show;
     options.progress_ctx = &work;
     work_begin(&work, "writing", is_quiet);

@@ -51,7 +51,7 @@ static int add_row(struct planner *p, const char *what, uint64_t memory_bytes,
     struct plan_row *row = &p->rows[p->n_rows];
     struct fm_model_options options = p->options;
     options.memory_bytes = memory_bytes;
-    *row = (struct plan_row){.what = what};
+    *row = (struct plan_row){.what = what, .plan.size = sizeof row->plan};
     int rc = fm_model_plan(p->model, &options, &row->plan, err);
     p->least_bytes = rounded_up(row->plan.least_bytes);
     if (rc == FM_ERR_BUDGET)
@@ -126,11 +126,12 @@ static unsigned policy_index(const char *name)
 static int replay(struct planner *p, struct fm_error *err)
 {
     struct fm_replay_point points[ROWS_MAX] = {{0}};
-    struct fm_routes_stats stats = {.n_layers = p->info.n_moe_layers,
+    struct fm_routes_stats stats = {.size = sizeof stats, .n_layers = p->info.n_moe_layers,
                                     .n_experts = p->info.n_experts,
                                     .n_used = p->info.n_experts_per_token,
                                     .n_tokens = REPLAY_TOKENS};
     for (unsigned i = 0; i < p->n_rows; i++) {
+        points[i].size = sizeof points[i];
         points[i].share = p->rows[i].share;
         p->rows[i].hit_rate = 1;
     }
@@ -172,6 +173,7 @@ static int make_plan(struct planner *p, struct fm_error *err)
         rc = fm_model_open(app_model_path(p->args), &options, &p->model, err);
     if (rc != 0)
         return rc;
+    p->info.size = sizeof p->info;
     fm_model_info(p->model, &p->info);
     p->n_all = (uint64_t)p->info.n_experts * p->info.n_moe_layers;
     rc = add_chosen(p, err);

@@ -128,7 +128,7 @@ static int print_result(const struct args *args, const struct fm_model *model,
                         const struct rendered *r)
 {
     if (args_flag(args, "json")) {
-        struct fm_model_info info;
+        struct fm_model_info info = {.size = sizeof info};
         fm_model_info(model, &info);
         json_t *ids = json_array();
         for (size_t i = 0; i < r->n_ids; i++)

@@ -170,7 +170,7 @@ const struct option_group group_help = {"Output", help_options};
 
 static void say_plan(const struct fm_model *model)
 {
-    struct fm_stats stats;
+    struct fm_stats stats = {.size = sizeof stats};
     fm_model_stats(model, &stats);
     char budget[UNIT_BYTES], program[UNIT_BYTES], dense[UNIT_BYTES], cache[UNIT_BYTES];
     char kv[UNIT_BYTES], most[UNIT_BYTES], scratch[UNIT_BYTES];
@@ -267,7 +267,7 @@ void app_keep_io(const char *model, struct fm_model_options *options, char path[
 
 void app_engine_options(const struct args *args, struct fm_model_options *options)
 {
-    fm_model_options_init(options);
+    *options = (struct fm_model_options){.size = sizeof *options};
     options->memory_bytes = args_uint(args, "memory");
     options->elastic = args_text(args, "elastic");
     options->n_threads = (unsigned)args_uint(args, "threads");
@@ -293,7 +293,7 @@ int app_model_open(const struct args *args, const struct app_model_options *how,
     say_library_log(is_verbose);
     struct progress progress;
     progress_begin(&progress, "loading", !args_flag(args, "quiet"));
-    struct fm_model_options options;
+    struct fm_model_options options = {.size = sizeof options};
     app_engine_options(args, &options);
     if (how->is_exact) {
         options.experts_per_token = 0;
@@ -324,7 +324,7 @@ int app_model_open(const struct args *args, const struct app_model_options *how,
         say_plan(*out);
     if (rc != 0 || how->is_again)
         return rc;
-    struct fm_stats stats;
+    struct fm_stats stats = {.size = sizeof stats};
     fm_model_stats(*out, &stats);
     if (stats.routes != NULL)
         say_warning("routes: %s", stats.routes);
@@ -336,12 +336,13 @@ int app_model_open(const struct args *args, const struct app_model_options *how,
 int app_disk_measure(const struct args *args, const char *io, struct fm_disk_speeds *speeds,
                      struct fm_error *err)
 {
-    struct fm_model_options options;
+    struct fm_model_options options = {.size = sizeof options};
     char kept[LIMIT_PATH_BYTES];
     app_engine_options(args, &options);
     if (io != NULL)
         options.io = io;
     app_keep_io(app_model_path(args), &options, kept);
+    speeds->size = sizeof *speeds;
     return fm_disk_measure(app_model_path(args), &options, true, speeds, err);
 }
 
@@ -357,6 +358,7 @@ int app_speeds_measure(const struct args *args, bool with_disk, const char *io,
     *speeds = (struct app_speeds){0};
     progress_begin(&progress, "measuring the machine", !args_flag(args, "quiet"));
     const struct fm_machine_options options = {
+        .size = sizeof options,
         .what = FM_MEASURE_READ,
         .n_threads = (unsigned)args_uint(args, "threads"),
         .pin_threads = args_flag(args, "pin"),
@@ -365,6 +367,7 @@ int app_speeds_measure(const struct args *args, bool with_disk, const char *io,
         .progress = show_pass,
         .progress_ctx = &progress,
     };
+    speeds->machine.size = sizeof speeds->machine;
     int rc = fm_machine_measure(&options, &speeds->machine, err);
     if (rc == 0 && with_disk)
         rc = app_disk_measure(args, io, &speeds->disk, err);
@@ -376,7 +379,7 @@ int app_speeds_measure(const struct args *args, bool with_disk, const char *io,
 
 void app_note_template(const struct fm_model *model)
 {
-    struct fm_model_info info;
+    struct fm_model_info info = {.size = sizeof info};
     fm_model_info(model, &info);
     if (!info.has_tokenizer || info.has_chat_template)
         return;
@@ -448,15 +451,15 @@ struct fm_chat_options app_chat_now(void)
     const time_t now = time(NULL);
     struct tm local = {0};
     (void)localtime_r(&now, &local);
-    return (struct fm_chat_options){.now_s = now, .now_offset_s = (int32_t)local.tm_gmtoff};
+    return (struct fm_chat_options){.size = sizeof(struct fm_chat_options),
+                                    .now_s = now, .now_offset_s = (int32_t)local.tm_gmtoff};
 }
 
 int app_model_open_metadata(const struct args *args, const char *kv, struct fm_model **out,
                             struct fm_error *err)
 {
     say_library_log(false);
-    struct fm_model_options options;
-    fm_model_options_init(&options);
+    struct fm_model_options options = {.size = sizeof options};
     options.metadata_only = true;
     options.kv = kv;
     return fm_model_open(app_model_path(args), &options, out, err);

@@ -26,9 +26,6 @@ static int choose_kv_format(struct engine *e, const char *name, struct fm_error 
 
 static int choose_stages(const struct fm_model_options *options, struct fm_error *err)
 {
-    if (options->n_stages > SEQUENCE_PARTS)
-        return err_set(err, FM_ERR_ARG, "%u stages asked for, at most %d are possible",
-                       options->n_stages, SEQUENCE_PARTS);
     for (unsigned i = 0; options->n_stages > 1 && i < options->n_stages; i++)
         if (options->stages[i].memory_bytes == 0 && !options->metadata_only)
             return err_set(err, FM_ERR_ARG,

@@ -72,11 +72,9 @@ int streaming_open_reader(const struct streaming *s, struct reader **reader, str
 int streaming_open_model(const char *model_path, const struct fm_model_options *options,
                          struct streaming *s, struct model **model, struct fm_error *err)
 {
-    struct fm_model_options defaults;
     const struct model_options model_options = {.families = arch_families()};
-    fm_model_options_init(&defaults);
     *model = NULL;
-    int rc = streaming_choose(s, options != NULL ? options : &defaults, err);
+    int rc = streaming_choose(s, options, err);
     if (rc == 0)
         rc = model_open(model_path, &model_options, model, err);
     if (rc == 0 && (*model)->n_expert_layers == 0)

@@ -333,14 +333,15 @@ static int open_parts(struct fm_answer *a, const json_t *tools, struct fm_error 
 
 static int open_sampler(struct fm_answer *a, struct fm_error *err)
 {
+    const struct fm_sampling *given = a->o.sampling != NULL ? a->o.sampling
+                                                            : &a->model->default_sampling;
     struct fm_sampling sampling;
-    if (a->o.sampling != NULL)
-        sampling = *a->o.sampling;
-    else
-        fm_sampling_default(a->model, &sampling);
+    int rc = sized_take(&sampling, sizeof sampling, given, "fm_sampling", err);
+    if (rc != 0)
+        return rc;
     for (unsigned i = 0; i < sampling.n_logit_bias; i++)
         a->forbids = a->forbids || isinf(sampling.logit_bias[i].bias);
-    const int rc = fm_sampler_open(a->model, &sampling, &a->sampler, err);
+    rc = fm_sampler_open(a->model, &sampling, &a->sampler, err);
     if (rc == 0)
         fm_sampler_accept_prompt(a->sampler, a->o.prompt, a->o.n_prompt);
     return rc;

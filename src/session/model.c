@@ -7,6 +7,8 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/plat.h"
+#include "base/sized.h"
+#include "engine/options.h"
 #include "flashmoe_lab.h"
 #include "session/session_internal.h"
 
@@ -23,11 +25,6 @@ const char *fm_version(void)
 void fm_free(void *p)
 {
     mem_free(p);
-}
-
-void fm_model_options_init(struct fm_model_options *options)
-{
-    *options = (struct fm_model_options){.n_sessions = 1};
 }
 
 /* ---- what lies beside the weights ----------------------------------------------------------- */
@@ -75,7 +72,7 @@ static int open_tokenizer(struct fm_model *m, struct fm_error *err)
 static int read_default_sampling(struct fm_model *m, struct fm_error *err)
 {
     struct fm_sampling *s = &m->default_sampling;
-    *s = (struct fm_sampling){.temperature = 0, .top_p = 1};
+    *s = (struct fm_sampling){.size = sizeof *s, .top_p = 1};
     struct jdoc doc;
     bool does_sample = false;
     double temperature = 0, top_p = 1, min_p = 0, typical_p = 1, repetition = 1;
@@ -99,9 +96,9 @@ static int read_default_sampling(struct fm_model *m, struct fm_error *err)
         rc = jdoc_number_or(doc.root, path, "repetition_penalty", 0, 100, 1, &repetition, err);
     jdoc_clear(&doc);
     if (rc == 0 && does_sample)
-        *s = (struct fm_sampling){.temperature = (float)temperature, .top_k = (unsigned)top_k,
-                                  .top_p = (float)top_p, .min_p = (float)min_p,
-                                  .typical_p = (float)typical_p,
+        *s = (struct fm_sampling){.size = sizeof *s, .temperature = (float)temperature,
+                                  .top_k = (unsigned)top_k, .top_p = (float)top_p,
+                                  .min_p = (float)min_p, .typical_p = (float)typical_p,
                                   .repetition_penalty = (float)repetition};
     return rc;
 }
@@ -186,15 +183,17 @@ int fm_model_open(const char *path, const struct fm_model_options *options,
                   struct fm_model **out, struct fm_error *err)
 {
     *out = NULL;
-    struct fm_model_options defaults;
-    fm_model_options_init(&defaults);
+    struct own_options own;
+    int rc = own_options_take(&own, options, err);
+    if (rc != 0)
+        return rc;
     struct fm_model *m = mem_new(1, sizeof *m, "the model", err);
     if (m == NULL)
         return FM_ERR_NOMEM;
     fenv_t host;
     (void)feholdexcept(&host);  /* as in fm_eval_batch: tables and norms are made here */
     (void)fesetenv(FE_DFL_ENV);
-    int rc = open_into(m, path, options != NULL ? options : &defaults, err);
+    rc = open_into(m, path, &own.o, err);
     (void)fesetenv(&host);
     if (rc != 0) {
         fm_model_close(m);
@@ -239,14 +238,14 @@ static void count_mul_adds(const struct model *model, struct fm_model_info *info
             experts / model->shape.n_experts * model->shape.n_experts_per_token;
 }
 
-void fm_model_info(const struct fm_model *m, struct fm_model_info *info)
+int fm_model_info(const struct fm_model *m, struct fm_model_info *out)
 {
     const struct model *model = m->engine.model;
     struct sequence_sizes sizes;
     struct sequence_blocks blocks;
     sequence_sizes(model, m->engine.kv_format, &sizes);
     sequence_blocks(model, m->engine.kv_format, model->shape.max_context, &blocks);
-    *info = (struct fm_model_info){
+    struct fm_model_info info = {
         .container = source_kind_name(model->source),
         .architecture = model->model_type,
         .n_parameters = model->n_parameters,
@@ -277,39 +276,40 @@ void fm_model_info(const struct fm_model *m, struct fm_model_info *info)
         .original_context = model->shape.max_context,
     };
     if (model->shape.rope.kind != ROPE_DEFAULT) {
-        info->rope_scaling = rope_kind_name(model->shape.rope.kind);
-        info->original_context = model->shape.rope.original_context;
+        info.rope_scaling = rope_kind_name(model->shape.rope.kind);
+        info.original_context = model->shape.rope.original_context;
     }
-    count_mul_adds(model, info);
+    count_mul_adds(model, &info);
     for (uint32_t i = 0; i < model->n_expert_layers; i++) {
         const struct expert_layer *l = &model->expert_layers[i];
-        info->experts_bytes += l->n_experts * l->read_bytes;
-        info->expert_token_bytes += model->shape.n_experts_per_token * l->read_bytes;
-        info->expert_bytes = l->read_bytes > info->expert_bytes ? l->read_bytes
-                                                                : info->expert_bytes;
+        info.experts_bytes += l->n_experts * l->read_bytes;
+        info.expert_token_bytes += model->shape.n_experts_per_token * l->read_bytes;
+        info.expert_bytes = l->read_bytes > info.expert_bytes ? l->read_bytes : info.expert_bytes;
     }
+    return sized_give(out, &info, sizeof info);
 }
 
-bool fm_model_format(const struct fm_model *m, unsigned i, struct fm_format_info *info)
+bool fm_model_format(const struct fm_model *m, unsigned i, struct fm_format_info *out)
 {
     if (i >= m->engine.model->n_formats)
         return false;
     const struct model_format_use *use = &m->engine.model->formats[i];
-    *info = (struct fm_format_info){use->quant->name, use->is_expert, use->n_tensors,
-                                    use->n_bytes};
-    return true;
+    const struct fm_format_info info = {.name = use->quant->name, .is_expert = use->is_expert,
+                                        .n_tensors = use->n_tensors, .n_bytes = use->n_bytes};
+    return sized_give(out, &info, sizeof info) == 0;
 }
 
-bool fm_number_format(unsigned i, struct fm_number_format *format)
+bool fm_number_format(unsigned i, struct fm_number_format *out)
 {
     const struct quant *q = quant_at(i);
     if (q == NULL)
         return false;
     const unsigned cols = 128 * q->block, rows = 128; /* whole blocks of every part */
     const double bits = 8.0 * (double)quant_matrix_bytes(q, rows, cols);
-    *format = (struct fm_number_format){q->name, bits / ((double)rows * cols),
-                                        q->encode_row != NULL};
-    return true;
+    const struct fm_number_format format = {.name = q->name,
+                                            .bits_per_weight = bits / ((double)rows * cols),
+                                            .can_be_made = q->encode_row != NULL};
+    return sized_give(out, &format, sizeof format) == 0;
 }
 
 bool fm_model_recall(const struct fm_model *m, unsigned i, double *recall)
@@ -337,32 +337,53 @@ bool fm_model_experts(const struct fm_model *m, unsigned i, bool *resident, uint
     return true;
 }
 
-bool fm_model_miss_curve(const struct fm_model *m, uint64_t cache_bytes,
-                         struct fm_cache_point *point)
+double fm_model_hit_rate(const struct fm_model *m, uint64_t cache_bytes, unsigned *n_slots)
 {
     const struct engine *engine = &m->engine;
+    *n_slots = 0;
     if (engine->n_stages != 1 || engine->stages[0].cache == NULL)
-        return false;
+        return -1;
     const struct model_shape *s = &m->engine.model->shape;
     const uint64_t fewest = (uint64_t)s->n_experts_per_token * m->engine.model->n_expert_layers;
     const uint64_t most = (uint64_t)s->n_experts * m->engine.model->n_expert_layers;
     const uint64_t base = expert_cache_bytes(m->engine.model, 0);
     const uint64_t one = expert_cache_bytes(engine->model, 1) - base;
     const uint64_t slots = cache_bytes > base ? (cache_bytes - base) / one : 0;
-    point->n_slots = (unsigned)(slots < fewest ? fewest : slots > most ? most : slots);
-    point->hit_rate = expert_cache_hits_with(engine->stages[0].cache, point->n_slots);
-    return true;
+    *n_slots = (unsigned)(slots < fewest ? fewest : slots > most ? most : slots);
+    return expert_cache_hits_with(engine->stages[0].cache, *n_slots);
 }
 
-void fm_model_stats(const struct fm_model *m, struct fm_stats *stats)
+/* The part of the statistics that tells of experts. */
+static void add_cache_stats(const struct engine *e, struct fm_stats *stats)
+{
+    struct expert_cache_stats cache;
+    uint32_t within;
+    const struct stage *stage = engine_find_expert_layer(e, 0, &within);
+    if (stage == NULL || !engine_cache_stats(e, &cache))
+        return;
+    stats->n_cache_slots = cache.n_slots;
+    stats->n_expert_hits = cache.n_hits;
+    stats->n_expert_misses = cache.n_misses;
+    stats->n_expert_late = cache.n_late;
+    stats->n_guesses = cache.n_guesses;
+    stats->n_guesses_used = cache.n_guesses_used;
+    stats->n_warmed = cache.n_warmed;
+    stats->bytes_read = cache.bytes_read;
+    stats->read_wait_ns = cache.wait_ns;
+    stats->reader = stage->reader_name;
+    stats->io = expert_store_is_direct(stage->store) ? "direct" : "page";
+    stats->policy = heat_policy_name(e->streaming.policy);
+}
+
+int fm_model_stats(const struct fm_model *m, struct fm_stats *out)
 {
     const struct engine *e = &m->engine;
+    struct fm_stats stats = {0};
     struct budget b;
-    *stats = (struct fm_stats){0};
     if (e->n_stages == 0) /* headers only */
-        return;
+        return sized_give(out, &stats, sizeof stats);
     engine_budget(e, &b);
-    *stats = (struct fm_stats){
+    stats = (struct fm_stats){
         .memory_budget_bytes = b.total,
         .memory_least_bytes = b.least,
         .memory_most_bytes = b.most,
@@ -386,23 +407,8 @@ void fm_model_stats(const struct fm_model *m, struct fm_stats *stats)
         .routes = m->routes != NULL ? m->routes->label : NULL,
         .approximate = approximate_label(m),
     };
-    struct expert_cache_stats cache;
-    uint32_t within;
-    const struct stage *stage = engine_find_expert_layer(e, 0, &within);
-    if (stage == NULL || !engine_cache_stats(e, &cache))
-        return;
-    stats->n_cache_slots = cache.n_slots;
-    stats->n_expert_hits = cache.n_hits;
-    stats->n_expert_misses = cache.n_misses;
-    stats->n_expert_late = cache.n_late;
-    stats->n_guesses = cache.n_guesses;
-    stats->n_guesses_used = cache.n_guesses_used;
-    stats->n_warmed = cache.n_warmed;
-    stats->bytes_read = cache.bytes_read;
-    stats->read_wait_ns = cache.wait_ns;
-    stats->reader = stage->reader_name;
-    stats->io = expert_store_is_direct(stage->store) ? "direct" : "page";
-    stats->policy = heat_policy_name(e->streaming.policy);
+    add_cache_stats(e, &stats);
+    return sized_give(out, &stats, sizeof stats);
 }
 
 int fm_model_set_memory(struct fm_model *m, uint64_t bytes, struct fm_error *err)
@@ -412,15 +418,14 @@ int fm_model_set_memory(struct fm_model *m, uint64_t bytes, struct fm_error *err
     return elastic_set(&m->engine, bytes, err);
 }
 
-int fm_model_plan(const struct fm_model *m, const struct fm_model_options *options,
-                  struct fm_plan *plan, struct fm_error *err)
+static int make_plan(const struct fm_model *m, const struct fm_model_options *options,
+                     struct fm_plan *plan, struct fm_error *err)
 {
     struct fm_model_options least = *options;
     struct streaming streaming;
     struct elastic elastic;
     struct budget b, smallest;
     least.memory_bytes = 1;
-    *plan = (struct fm_plan){0};
     int rc = streaming_choose(&streaming, options, err);
     if (rc == 0)
         rc = elastic_choose(&elastic, options, err);
@@ -454,4 +459,18 @@ int fm_model_plan(const struct fm_model *m, const struct fm_model_options *optio
         .least_bytes = plan->least_bytes,
     };
     return 0;
+}
+
+int fm_model_plan(const struct fm_model *m, const struct fm_model_options *options,
+                  struct fm_plan *plan, struct fm_error *err)
+{
+    struct own_options own;
+    struct fm_plan made = {0};
+    int rc = sized_check(plan, "fm_plan", err);
+    if (rc == 0)
+        rc = own_options_take(&own, options, err);
+    if (rc == 0)
+        rc = make_plan(m, &own.o, &made, err);
+    (void)sized_give(plan, &made, sizeof made); /* also after a failure; a wrong size was refused */
+    return rc;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/sized.h"
 #include "base/plat.h"
 #include "session/session_internal.h"
 
@@ -153,9 +154,13 @@ void fm_session_logits_hash(const struct fm_session *s, char hex[33])
                    (unsigned long long)h.low64);
 }
 
-void fm_session_observe(struct fm_session *s, const struct fm_observer *observer)
+int fm_session_observe(struct fm_session *s, const struct fm_observer *observer)
 {
-    s->observer = observer != NULL ? *observer : (struct fm_observer){0};
+    struct fm_observer own;
+    const int rc = sized_take(&own, sizeof own, observer, "fm_observer", NULL);
+    if (rc == 0)
+        s->observer = own;
+    return rc;
 }
 
 void fm_session_cancel(struct fm_session *s)

@@ -242,10 +242,9 @@ static void test_read_ahead_is_logged(void **state)
 
 static struct fm_model *open_running(const char *io, const char *check, struct fm_session **session)
 {
-    struct fm_model_options options;
+    struct fm_model_options options = {.size = sizeof options};
     struct fm_model *model;
     struct fm_error err = {0};
-    fm_model_options_init(&options);
     options.io = io;
     options.check = check;
     options.n_context = 64;
@@ -291,7 +290,7 @@ static void test_after_the_cache_shrank(void **state)
     const int32_t ids[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
     struct fm_session *session;
     struct fm_error err = {0};
-    struct fm_stats before, after;
+    struct fm_stats before = {.size = sizeof before}, after = {.size = sizeof after};
     assert_int_equal(make_model(NULL), 0);
     struct fm_model *model = open_running("direct", NULL, &session);
     assert_int_equal(fm_session_eval(session, ids, 12, &err), 0);

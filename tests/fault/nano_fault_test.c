@@ -128,10 +128,9 @@ static struct fm_session *open_session(struct fm_model *model)
 static void open_smallest(struct fixture *f, const char *path, const struct combination *how)
 {
     static uint64_t budget = 16 << 20;
-    struct fm_model_options options;
+    struct fm_model_options options = {.size = sizeof options};
     struct fm_error err = {0};
     int rc = FM_ERR_BUDGET;
-    fm_model_options_init(&options);
     options.n_threads = 1;
     options.n_sessions = 2;
     options.n_context = CONTEXT;
@@ -248,7 +247,7 @@ static void run_combination(size_t c)
 {
     const struct combination *how = &combinations[c];
     struct fixture f;
-    struct fm_stats stats;
+    struct fm_stats stats = {.size = sizeof stats};
     long n_failed = 0, n_slow = 0, n_reads = 0;
     open_smallest(&f, nano, how);
     request_works(f.session);
@@ -291,7 +290,7 @@ static void test_a_second(void **state)
     (void)state;
     for (size_t c = 0; c < 2; c++) {
         struct fixture f;
-        struct fm_stats before, after;
+        struct fm_stats before = {.size = sizeof before}, after = {.size = sizeof after};
         open_smallest(&f, nano, &combinations[c]);
         fm_model_stats(f.model, &before);
         inject(FAULT_SLOW, 20, 1000000000);
@@ -379,7 +378,7 @@ static void test_detached(void **state)
     (void)state;
     for (size_t c = 0; c < 2; c++) { /* past the page cache: it would hide the loss */
         struct fixture f;
-        struct fm_stats stats;
+        struct fm_stats stats = {.size = sizeof stats};
         struct fm_error err = {0};
         open_smallest(&f, nano, &combinations[c]);
         fm_model_stats(f.model, &stats);

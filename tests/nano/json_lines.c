@@ -27,7 +27,8 @@ static json_t *sample_answer(struct fm_grammar *grammar, uint64_t seed, json_int
 {
     static char text[ANSWER_BYTES];
     struct fm_error err = {.text = "no token fits"};
-    struct fm_sampling sampling = {.temperature = 1.5f, .top_p = 1, .seed = seed};
+    struct fm_sampling sampling = {.size = sizeof sampling,
+                                   .temperature = 1.5f, .top_p = 1, .seed = seed};
     struct fm_sampler *sampler;
     size_t n = 0;
     fm_session_reset(session);
@@ -82,7 +83,7 @@ int main(int argc, char **argv)
         (void)fprintf(stderr, "usage: json_lines MODEL\n");
         return 2;
     }
-    struct fm_model_options options = {.n_context = 1024};
+    struct fm_model_options options = {.size = sizeof options, .n_context = 1024};
     require(fm_model_open(argv[1], &options, &model, &err), &err);
     require(fm_session_open(model, &session, &err), &err);
     require(fm_tokenize_chat(model, NULL, question, strlen(question), NULL, &prompt, &n_prompt,

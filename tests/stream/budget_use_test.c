@@ -31,8 +31,8 @@ static uint64_t sum_of(const struct fm_stats *s)
 /* The pool of slots grows and shrinks in pages of 2 MiB where they are large. */
 static void adds_up(const struct fm_model *model)
 {
-    struct fm_model_info info;
-    struct fm_stats s;
+    struct fm_model_info info = {.size = sizeof info};
+    struct fm_stats s = {.size = sizeof s};
     fm_model_info(model, &info);
     fm_model_stats(model, &s);
     const uint64_t n_all = (uint64_t)info.n_experts * info.n_moe_layers;
@@ -48,8 +48,7 @@ static void adds_up(const struct fm_model *model)
 
 static struct fm_model_options options_with(unsigned n_sessions, const char *elastic)
 {
-    struct fm_model_options options;
-    fm_model_options_init(&options);
+    struct fm_model_options options = {.size = sizeof options};
     options.n_threads = 2;
     options.n_sessions = n_sessions;
     options.n_context = CONTEXT;
@@ -62,7 +61,7 @@ static uint64_t least_of(const struct fm_model_options *options)
     struct fm_model_options headers = *options;
     struct fm_error err = {0};
     struct fm_model *model;
-    struct fm_plan plan;
+    struct fm_plan plan = {.size = sizeof plan};
     headers.metadata_only = true;
     must(fm_model_open(model_path, &headers, &model, &err), &err);
     must(fm_model_plan(model, options, &plan, &err), &err);
@@ -100,7 +99,7 @@ static void test_changed(void **state)
     struct fm_model_options options = options_with(1, "off");
     struct fm_model *model;
     struct fm_session *session;
-    struct fm_stats s;
+    struct fm_stats s = {.size = sizeof s};
     static int32_t ids[CONTEXT - 1];
     options.memory_bytes = least_of(&options) + 30 * MIB;
     must(fm_model_open(model_path, &options, &model, &err), &err);

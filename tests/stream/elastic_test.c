@@ -20,10 +20,9 @@ static const char *path;
 
 static struct fm_model *open_model(uint64_t memory, const char *elastic, struct fm_session **s)
 {
-    struct fm_model_options options;
+    struct fm_model_options options = {.size = sizeof options};
     struct fm_model *model;
     struct fm_error err = {0};
-    fm_model_options_init(&options);
     options.memory_bytes = memory;
     options.elastic = elastic;
     options.n_context = 512;
@@ -46,7 +45,7 @@ static void answer(struct fm_model *model, struct fm_session *session, const uin
                    unsigned n_budgets, char hash[33])
 {
     struct fm_error err = {0};
-    struct fm_model_info info;
+    struct fm_model_info info = {.size = sizeof info};
     int32_t ids[160];
     fm_model_info(model, &info);
     for (unsigned i = 0; i < 160; i++)
@@ -71,7 +70,7 @@ static void test_memory_is_given_back(void **state)
 {
     (void)state;
     struct fm_session *session;
-    struct fm_stats stats;
+    struct fm_stats stats = {.size = sizeof stats};
     struct fm_error err;
     char first[33], second[33];
     struct fm_model *model = open_model(0, "off", &session);
@@ -118,7 +117,7 @@ static void test_in_mid_answer(void **state)
 {
     (void)state;
     struct fm_session *session;
-    struct fm_stats stats;
+    struct fm_stats stats = {.size = sizeof stats};
     char first[33], second[33];
     struct fm_model *model = open_model(0, "on", &session);
     answer(model, session, NULL, 0, first);
@@ -139,9 +138,8 @@ static void test_least_is_enough(void **state)
     (void)state;
     struct fm_error err = {0};
     struct fm_model *model;
-    struct fm_model_options options;
-    struct fm_plan plan;
-    fm_model_options_init(&options);
+    struct fm_model_options options = {.size = sizeof options};
+    struct fm_plan plan = {.size = sizeof plan};
     options.metadata_only = true; /* no threads, whose stacks would grow */
     options.n_context = 512;
     assert_int_equal(fm_model_open(path, &options, &model, &err), 0);

@@ -180,7 +180,7 @@ static uint64_t tight_budget(const struct fm_model_options *options)
 {
     struct fm_model_options headers = *options;
     struct fm_model *model;
-    struct fm_plan plan;
+    struct fm_plan plan = {.size = sizeof plan};
     struct fm_error err = {0};
     headers.metadata_only = true;
     must(fm_model_open(model_path, &headers, &model, &err), &err);
@@ -200,12 +200,11 @@ static void note_layer(void *ctx, unsigned layer, unsigned position, unsigned n,
 
 static struct fixture *set_up(unsigned n_marks, const char *lookahead)
 {
-    struct fm_model_options options;
+    struct fm_model_options options = {.size = sizeof options};
     struct fm_error err = {0};
     struct fixture *f = calloc(1, sizeof *f);
     assert_non_null(f);
     repair();
-    fm_model_options_init(&options);
     options.n_threads = 2;
     options.n_sessions = N_SESSIONS;
     options.n_context = CONTEXT;
@@ -223,16 +222,18 @@ static struct fixture *set_up(unsigned n_marks, const char *lookahead)
         rc = fm_model_open(model_path, &options, &f->model, &err);
     }
     must(rc, &err);
+    f->info.size = sizeof f->info;
     fm_model_info(f->model, &f->info);
     assert_true(f->info.n_layers <= MAX_LAYERS && f->info.n_experts <= MAX_EXPERTS);
     for (unsigned i = 0; i < N_SESSIONS; i++)
         must(fm_session_open(f->model, &f->sessions[i], &err), &err);
-    struct fm_stats stats;
+    struct fm_stats stats = {.size = sizeof stats};
     fm_model_stats(f->model, &stats);
     if (strcmp(lookahead, "on") != 0) /* guesses need a slot to spare */
         must(fm_model_set_memory(f->model, stats.memory_least_bytes, &err), &err);
     struct fm_session *alone = f->sessions[N_SESSIONS - 1];
-    fm_session_observe(alone, &(struct fm_observer){.ctx = f, .route = note_layer});
+    fm_session_observe(alone, &(struct fm_observer){.size = sizeof(struct fm_observer),
+                                                    .ctx = f, .route = note_layer});
     must(fm_session_eval(alone, &(int32_t){1}, 1, &err), &err);
     fm_session_observe(alone, NULL);
     assert_int_equal(f->n_expert_layers, f->info.n_moe_layers);
@@ -270,7 +271,8 @@ static const float *compute_alone(struct fixture *f, struct text *t, unsigned fr
     memset(t->uses, 0, sizeof t->uses);
     t->from = from;
     fm_session_reset(alone);
-    fm_session_observe(alone, &(struct fm_observer){.ctx = t, .route = note_uses});
+    fm_session_observe(alone, &(struct fm_observer){.size = sizeof(struct fm_observer),
+                                                    .ctx = t, .route = note_uses});
     must(fm_session_eval(alone, t->ids, t->n, &err), &err);
     fm_session_observe(alone, NULL);
     return fm_session_logits(alone);
@@ -665,7 +667,8 @@ static void test_nothing_is_shown(void **state)
         for (unsigned i = 0; i < N_TOGETHER; i++) {
             seen[i] = (struct seen){-1, -1};
             fm_session_observe(f->sessions[i],
-                               &(struct fm_observer){.ctx = &seen[i], .route = see_route,
+                               &(struct fm_observer){.size = sizeof(struct fm_observer),
+                                                     .ctx = &seen[i], .route = see_route,
                                                      .hidden = round % 2 == 0 ? see_hidden : NULL,
                                                      .progress = begin_layer});
         }
@@ -691,13 +694,12 @@ static void test_nothing_is_shown(void **state)
 static int run_packed(const struct CMUnitTest *tests, size_t n)
 {
     char folder[] = "fault-test-XXXXXX", packed[64], command[96];
-    struct fm_pack_options options;
+    struct fm_pack_options options = {.size = sizeof options};
     struct fm_error err = {0};
     if (mkdtemp(folder) == NULL)
         return 2;
     (void)snprintf(packed, sizeof packed, "%s/model.fmoe", folder);
     (void)snprintf(command, sizeof command, "rm -r %s", folder);
-    fm_pack_options_init(&options);
     options.experts = "keep";
     int rc = fm_pack(model_path, packed, &options, NULL, &err);
     if (rc != 0)

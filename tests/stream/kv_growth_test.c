@@ -36,8 +36,7 @@ static void must(int rc, const struct fm_error *err)
 
 static struct fm_model_options options_for(unsigned n_sessions, unsigned n_context)
 {
-    struct fm_model_options options;
-    fm_model_options_init(&options);
+    struct fm_model_options options = {.size = sizeof options};
     options.n_sessions = n_sessions;
     options.n_context = n_context;
     options.n_marks = 2;
@@ -49,7 +48,7 @@ static struct fm_model_options options_for(unsigned n_sessions, unsigned n_conte
 
 static struct fm_stats stats_of(const struct fm_model *model)
 {
-    struct fm_stats stats;
+    struct fm_stats stats = {.size = sizeof stats};
     fm_model_stats(model, &stats);
     return stats;
 }
@@ -60,7 +59,7 @@ static struct fm_model *open_tight(unsigned n_sessions, unsigned n_context, uint
 {
     struct fm_model_options options = options_for(n_sessions, n_context), headers = options;
     struct fm_model *model;
-    struct fm_plan plan;
+    struct fm_plan plan = {.size = sizeof plan};
     struct fm_error err = {0};
     headers.metadata_only = true;
     must(fm_model_open(path, &headers, &model, &err), &err);

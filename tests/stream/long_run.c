@@ -121,8 +121,7 @@ struct opened {
 static int try_open(struct opened *o, const char *path, unsigned n_context, unsigned n_sessions,
                     uint64_t memory, struct fm_error *err)
 {
-    struct fm_model_options options;
-    fm_model_options_init(&options);
+    struct fm_model_options options = {.size = sizeof options};
     options.memory_bytes = memory;
     options.n_context = n_context;
     options.n_sessions = n_sessions;
@@ -136,10 +135,10 @@ static void open_share(struct opened *o, const char *path, unsigned n_context, u
                        double share)
 {
     struct fm_error err;
-    struct fm_model_options metadata;
-    fm_model_options_init(&metadata);
+    struct fm_model_options metadata = {.size = sizeof metadata};
     metadata.metadata_only = true;
     check(fm_model_open(path, &metadata, &o->model, &err), &err);
+    o->info.size = sizeof o->info;
     fm_model_info(o->model, &o->info);
     fm_model_close(o->model);
     const uint64_t more = (uint64_t)(share * (double)o->info.experts_bytes);
@@ -148,6 +147,7 @@ static void open_share(struct opened *o, const char *path, unsigned n_context, u
     for (; rc == FM_ERR_BUDGET; memory += MIB) {
         rc = try_open(o, path, n_context, n_sessions, memory, &err);
         if (rc == 0) { /* and for all positions, for which the cache gives up whole pages */
+            o->stats.size = sizeof o->stats;
             fm_model_stats(o->model, &o->stats);
             const uint64_t room =
                 o->stats.memory_kv_most_bytes - o->stats.memory_kv_bytes + 2 * MIB;
@@ -156,13 +156,15 @@ static void open_share(struct opened *o, const char *path, unsigned n_context, u
         }
     }
     check(rc, &err);
+    o->info.size = sizeof o->info;
     fm_model_info(o->model, &o->info);
+    o->stats.size = sizeof o->stats;
     fm_model_stats(o->model, &o->stats);
 }
 
 static double hit_rate(const struct opened *o, const struct fm_stats *before)
 {
-    struct fm_stats after;
+    struct fm_stats after = {.size = sizeof after};
     fm_model_stats(o->model, &after);
     const uint64_t hits = after.n_expert_hits - before->n_expert_hits;
     const uint64_t misses = after.n_expert_misses - before->n_expert_misses;
@@ -298,7 +300,7 @@ static void run_switches(const char *path, unsigned n_tokens, unsigned n_switche
             }
         }
     }
-    struct fm_stats stats;
+    struct fm_stats stats = {.size = sizeof stats};
     char what[160];
     fm_model_stats(o.model, &stats);
     snprintf(what, sizeof what, "%llu tokens over %u subjects, %llu bytes read: %.2f to %.2f MiB "
@@ -349,7 +351,7 @@ static double hits_after(const char *path, enum meanwhile meanwhile)
     struct fm_session *answer = open_session(o.model), *other = open_session(o.model);
     const size_t step = meanwhile == ONE_BY_ONE ? 1 : PROMPT_TOKENS;
     for (size_t s = 0; s < N_ANSWERS_WATCHED; s++) {
-        struct fm_stats before;
+        struct fm_stats before = {.size = sizeof before};
         fm_session_reset(answer);
         fm_session_reset(other);
         eval(answer, ids, tokenize(o.model, s, ids));

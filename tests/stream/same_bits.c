@@ -48,8 +48,7 @@ static void make_prompts(unsigned vocabulary)
 static int try_open(const char *path, unsigned threads, unsigned chunk, uint64_t memory,
                     struct fm_model **model, struct fm_error *err)
 {
-    struct fm_model_options options;
-    fm_model_options_init(&options);
+    struct fm_model_options options = {.size = sizeof options};
     options.n_threads = threads;
     options.prefill_chunk = chunk;
     options.memory_bytes = memory;
@@ -93,7 +92,7 @@ static void ignore_logits(void *ctx, unsigned position, const float *logits, uns
 
 static struct fm_stats stats_of(const struct fm_model *model)
 {
-    struct fm_stats stats;
+    struct fm_stats stats = {.size = sizeof stats};
     fm_model_stats(model, &stats);
     return stats;
 }
@@ -164,7 +163,8 @@ static void run_one(struct fm_model *model, struct fm_session *session,
     struct fm_error err;
     fm_session_reset(session);
     const bool swings = variant % 4 == 1, swings_in_mid_token = variant % 4 == 2;
-    const struct fm_observer observer = {.ctx = model, .logits = ignore_logits,
+    const struct fm_observer observer = {.size = sizeof observer,
+                                         .ctx = model, .logits = ignore_logits,
                                          .progress = swings_in_mid_token ? swing_in_mid_token
                                                                          : NULL};
     fm_session_observe(session, &observer);
@@ -227,7 +227,7 @@ static const char *level_of(unsigned i)
     static const char *usable[16];
     static unsigned n;
     static bool is_listed;
-    struct fm_level_info info;
+    struct fm_level_info info = {.size = sizeof info};
     for (unsigned k = 0; !is_listed && fm_machine_level(k, &info); k++)
         if (info.is_usable && (k > 0 || is_small))
             usable[n++] = info.name;
@@ -301,10 +301,10 @@ int main(int argc, char **argv)
     kv = argc > 5 ? argv[5] : NULL;
     snprintf(heat_path, sizeof heat_path, "same_bits-%ld.heat", (long)getpid());
     struct fm_model *model = open_model(argv[1], 1, 1, 0);
-    struct fm_model_info info;
+    struct fm_model_info info = {.size = sizeof info};
     fm_model_info(model, &info);
     fm_model_close(model);
-    struct fm_level_info second;
+    struct fm_level_info second = {.size = sizeof second};
     is_small = info.n_parameters < 20000000 || !fm_machine_level(1, &second) || !second.is_usable;
     make_prompts(info.vocabulary);
     const int step = argc > 3 ? atoi(argv[3]) : 1;
