@@ -56,6 +56,11 @@ struct fm_model;
 /* Called during long work: bytes while the dense weights are read. */
 typedef void fm_progress_fn(void *ctx, uint64_t done, uint64_t total);
 
+enum fm_choice { FM_AUTO, FM_ON, FM_OFF };
+enum fm_io { FM_IO_AUTO, FM_IO_DIRECT, FM_IO_PAGE };
+enum fm_reader { FM_READER_PREAD, FM_READER_URING };
+enum fm_policy { FM_POLICY_LCP, FM_POLICY_LRU };
+
 /* Some layers of a model that is cut into stages. Rows pass one stage after the other; however a
  * model is cut, the bits are the same. */
 struct fm_stage_options {
@@ -71,8 +76,8 @@ struct fm_model_options {
     uint64_t caller_bytes;  /* of that budget, left to the caller's own memory */
     /* While tokens are computed the budget follows the machine's memory: under pressure the expert
      * cache gives some back, and takes it again slowly, up to memory_bytes or, when that is 0, to
-     * what the machine has. "on" where the system tells (Linux), "off"; NULL: on. */
-    const char *elastic;
+     * what the machine has. FM_AUTO: FM_ON, which does nothing where the system cannot tell. */
+    enum fm_choice elastic;
     unsigned n_threads;     /* 0: one per physical core this process may use */
     bool pin_threads;       /* keep each on a core of its own, except the caller's */
     const char *cpu;        /* level of the kernels (fm_machine_level); NULL: the best one here */
@@ -85,11 +90,11 @@ struct fm_model_options {
      * each takes memory. 0: it can only begin again. Without such layers it needs none. */
     unsigned n_marks;
     unsigned prefill_chunk; /* tokens computed together; 0: chosen from the budget */
-    /* Verifies what is read. NULL or "auto": each dense tensor and expert of a packed model against
-     * its checksum; of other models, which have none, that their files do not change while they are
-     * open. "on": the same, also files beside the weights that are not used, and a model without
-     * checksums is refused. "off": nothing. */
-    const char *check;
+    /* Verifies what is read. FM_AUTO: each dense tensor and expert of a packed model against its
+     * checksum; of other models, which have none, that their files do not change while they are
+     * open. FM_ON: the same, also files beside the weights that are not used, and a model without
+     * checksums is refused. FM_OFF: nothing. */
+    enum fm_choice check;
     bool metadata_only;     /* headers and tokenizer only: inspect and tokenize, no sessions */
     /* Replaces the routers' choice of experts, to measure speed with realistic reuse: "gen",
      * "gen:KEY=VALUE,..." or the path of a routing trace. NULL: the model's own routers. */
@@ -97,19 +102,19 @@ struct fm_model_options {
     /* Format of keys and values: "f16" or "f32"; or, which is approximate, rotated and in fewer
      * bits: "rot8", "rot4", "rot3", "rot2". NULL: f16. */
     const char *kv;
-    /* How experts are read, which changes no bit: "direct" past the page cache where the file
-     * system can, "page" through it; NULL or "auto": what io_path says, or direct. By "pread"
-     * threads, or by "uring" where the system has it; NULL: pread. */
-    const char *io, *reader;
+    /* How experts are read, which changes no bit: past the page cache where the file system can, or
+     * through it; FM_IO_AUTO: what io_path says, or direct. By threads that pread, or by an
+     * io_uring where the system has it. */
+    enum fm_io io;
+    enum fm_reader reader;
     /* A file that keeps which of the two is faster for this model on its disk. Where it does not
      * say so, that is measured when the model is opened, in about a second. NULL: none. */
     const char *io_path;
     unsigned read_depth; /* reads under way at a time; 0: 8 */
-    /* Reads experts that the next layer's router would choose now: "on", "off", NULL or "auto":
-     * tried in turns, and kept while it is faster. */
-    const char *lookahead;
-    /* Which experts the cache drops: "lcp" (used seldom and long ago), "lru"; NULL: lcp. */
-    const char *policy;
+    /* Reads experts that the next layer's router would choose now. FM_AUTO: tried in turns, and
+     * kept while it is faster. */
+    enum fm_choice lookahead;
+    enum fm_policy policy; /* drop experts used seldom and long ago, or those used longest ago */
     /* A file that keeps the heat of the experts from one run to the next: read when the model is
      * opened, so that the hottest are fetched at once, and written when it is closed. NULL: none.
      * A file that is damaged or another model's is ignored with a line in the log. */

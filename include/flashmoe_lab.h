@@ -93,11 +93,11 @@ FM_API int fm_disk_measure(const char *model_path, const struct fm_model_options
                            bool quick, struct fm_disk_speeds *speeds, struct fm_error *err);
 
 /* Whether the experts of a model come faster past the page cache or through it, in bytes per second
- * from the disk: what "auto" goes by. Measures now, and keeps it in io_path when there is one. */
+ * from the disk, which FM_IO_AUTO goes by. Measures now, and keeps it in io_path if that is set. */
 struct fm_io_speeds {
     size_t size;
     double direct, page; /* 0: not measured: the file system cannot, or is slow */
-    const char *io;      /* the choice; page only where it is clearly faster */
+    enum fm_io io;       /* the choice; page only where it is clearly faster */
 };
 FM_API int fm_io_measure(const char *model_path, const struct fm_model_options *options,
                          struct fm_io_speeds *speeds, struct fm_error *err);
@@ -217,7 +217,7 @@ FM_API int fm_verify(const char *path, const struct fm_verify_options *options,
 
 /* ---- synthetic models ------------------------------------------------------------------ */
 
-enum { FM_SYNTH_PACKED, FM_SYNTH_SAFETENSORS, FM_SYNTH_GGUF };
+enum fm_synth_form { FM_SYNTH_PACKED, FM_SYNTH_SAFETENSORS, FM_SYNTH_GGUF };
 
 /* The numbers of a shape. */
 enum {
@@ -229,7 +229,7 @@ enum {
 
 struct fm_synth_options {
     size_t size;
-    int form;
+    enum fm_synth_form form;
     const uint32_t *numbers; /* [n_numbers], each at its FM_SYNTH_ place; 0: the shape's own */
     unsigned n_numbers;
     /* Formats by name. NULL: what a public four-bit quantisation of that form has, bf16 for

@@ -77,7 +77,7 @@ static bool has_suffix(const char *text, const char *suffix)
     return n >= m && strcmp(text + n - m, suffix) == 0;
 }
 
-static int choose_form(const struct args *args, int *form, struct fm_error *err)
+static int choose_form(const struct args *args, enum fm_synth_form *form, struct fm_error *err)
 {
     const char *dst = args_operand(args, 1), *name = args_text(args, "form");
     *form = has_suffix(dst, ".gguf")   ? FM_SYNTH_GGUF
@@ -87,7 +87,7 @@ static int choose_form(const struct args *args, int *form, struct fm_error *err)
         return 0;
     for (int i = 0; form_names[i] != NULL; i++)
         if (strcmp(form_names[i], name) == 0) {
-            *form = i;
+            *form = (enum fm_synth_form)i;
             return 0;
         }
     return err_set(err, FM_ERR_ARG, "--form: '%s' is none of packed, safetensors and gguf", name);

@@ -5,6 +5,7 @@
 #include "base/limits.h"
 #include "apps/cli/cmd.h"
 #include "apps/cli/common.h"
+#include "apps/cli/engine_words.h"
 #include "apps/cli/term.h"
 #include "flashmoe_lab.h"
 
@@ -234,7 +235,8 @@ static void print_disk(const struct doctor *d)
                  s->read_depth, s->io);
     char direct[UNIT_BYTES], page[UNIT_BYTES];
     (void)printf("io auto      %s: %s past the page cache, %s through it, from the disk\n",
-                 d->io.io, d->io.direct > 0 ? human_rate(d->io.direct, direct) : "impossible",
+                 word_text(&words_io, (int)d->io.io),
+                 d->io.direct > 0 ? human_rate(d->io.direct, direct) : "impossible",
                  d->io.page > 0 ? human_rate(d->io.page, page) : "not measured (slow)");
 }
 
@@ -295,7 +297,8 @@ static json_t *rate_or_null(double rate)
 
 static int put_io(json_t *object, const struct fm_io_speeds *io)
 {
-    return json_object_set_new(object, "io_auto", text_or_null(io->io)) |
+    const char *word = io->io != FM_IO_AUTO ? word_text(&words_io, (int)io->io) : NULL;
+    return json_object_set_new(object, "io_auto", text_or_null(word)) |
            json_object_set_new(object, "io_direct_gb_per_s", rate_or_null(io->direct)) |
            json_object_set_new(object, "io_page_gb_per_s", rate_or_null(io->page));
 }

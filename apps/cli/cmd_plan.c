@@ -3,6 +3,7 @@
 
 #include "apps/cli/cmd.h"
 #include "apps/cli/common.h"
+#include "apps/cli/engine_words.h"
 #include "apps/bench/limit.h"
 #include "apps/cli/term.h"
 #include "flashmoe_lab.h"
@@ -114,6 +115,11 @@ static int add_rows(struct planner *p, struct fm_error *err)
 
 /* ---- what to expect -------------------------------------------------------------------------- */
 
+static const char *policy_name(const struct planner *p)
+{
+    return word_text(&words_policy, (int)p->options.policy);
+}
+
 static unsigned policy_index(const char *name)
 {
     unsigned i = 0;
@@ -139,7 +145,7 @@ static int replay(struct planner *p, struct fm_error *err)
         return 0;
     int rc = fm_routes_replay(args_text(p->args, "routes"), &stats, points, p->n_rows, err);
     for (unsigned i = 0; rc == 0 && i < p->n_rows; i++)
-        p->rows[i].hit_rate = points[i].late_hits[policy_index(p->options.policy)];
+        p->rows[i].hit_rate = points[i].late_hits[policy_index(policy_name(p))];
     return rc;
 }
 
@@ -221,7 +227,7 @@ static void print_machine(const struct planner *p)
                      d->read_depth, d->io);
     if (p->n_all > 0)
         (void)printf("routing      %s: hit rates are those of %s on it, once warm\n",
-                     args_text(p->args, "routes"), p->options.policy);
+                     args_text(p->args, "routes"), policy_name(p));
 }
 
 static void print_split(const struct planner *p)
@@ -301,7 +307,7 @@ static int print_json(const struct planner *p)
                disk_per_s > 0 ? json_real(disk_per_s * 1e-9) : json_null(),
                "n_experts", (json_int_t)p->n_all, "routes", json_text(routes, strlen(routes)),
                "approximate", json_label(p->info.approximate),
-               "policy", p->options.policy, "chosen", (json_int_t)p->chosen, "budgets", rows))
+               "policy", policy_name(p), "chosen", (json_int_t)p->chosen, "budgets", rows))
                ? STATUS_OK
                : STATUS_FAILED;
 }
@@ -314,7 +320,8 @@ static int run_plan(const struct args *args)
     struct planner p = {.args = args};
     int status = STATUS_OK;
     say_library_log(false);
-    app_engine_options(args, &p.options);
+    if (app_engine_options(args, &p.options, &err) != 0)
+        return say_failed(&err, STATUS_FAILED);
     app_keep_io(app_model_path(args), &p.options, p.io_path);
     p.options.n_context = (unsigned)args_uint(args, "context");
     if (make_plan(&p, &err) != 0) {

@@ -10,6 +10,7 @@
 #include "base/limits.h"
 #include "base/mem.h"
 #include "base/plat_dir.h"
+#include "apps/cli/engine_words.h"
 #include "apps/cli/term.h"
 #include "flashmoe_lab.h"
 
@@ -261,29 +262,51 @@ bool app_kept_path(const char *model, const char *suffix, char path[LIMIT_PATH_B
 
 void app_keep_io(const char *model, struct fm_model_options *options, char path[LIMIT_PATH_BYTES])
 {
-    if (strcmp(options->io, "auto") == 0 && app_kept_path(model, "io", path))
+    if (options->io == FM_IO_AUTO && app_kept_path(model, "io", path))
         options->io_path = path;
 }
 
-void app_engine_options(const struct args *args, struct fm_model_options *options)
+static int read_words(const struct args *args, struct fm_model_options *options,
+                      struct fm_error *err)
+{
+    int elastic, check, io, reader, policy, lookahead;
+    int rc = word_value(&words_io, args_text(args, "io"), &io, err);
+    if (rc == 0)
+        rc = word_value(&words_reader, args_text(args, "reader"), &reader, err);
+    if (rc == 0)
+        rc = word_value(&words_lookahead, args_text(args, "lookahead"), &lookahead, err);
+    if (rc == 0)
+        rc = word_value(&words_policy, args_text(args, "policy"), &policy, err);
+    if (rc == 0)
+        rc = word_value(&words_elastic, args_text(args, "elastic"), &elastic, err);
+    if (rc == 0)
+        rc = word_value(&words_check, args_text(args, "check"), &check, err);
+    if (rc != 0)
+        return rc;
+    options->io = (enum fm_io)io;
+    options->reader = (enum fm_reader)reader;
+    options->lookahead = (enum fm_choice)lookahead;
+    options->policy = (enum fm_policy)policy;
+    options->elastic = (enum fm_choice)elastic;
+    options->check = (enum fm_choice)check;
+    return 0;
+}
+
+int app_engine_options(const struct args *args, struct fm_model_options *options,
+                       struct fm_error *err)
 {
     *options = (struct fm_model_options){.size = sizeof *options};
     options->memory_bytes = args_uint(args, "memory");
-    options->elastic = args_text(args, "elastic");
     options->n_threads = (unsigned)args_uint(args, "threads");
     options->pin_threads = args_flag(args, "pin");
     options->cpu = args_text(args, "cpu");
     options->prefill_chunk = (unsigned)args_uint(args, "prefill-chunk");
-    options->check = args_text(args, "check");
     options->kv = args_text(args, "kv");
-    options->io = args_text(args, "io");
-    options->reader = args_text(args, "reader");
     options->read_depth = (unsigned)args_uint(args, "read-depth");
-    options->policy = args_text(args, "policy");
-    options->lookahead = args_text(args, "lookahead");
     options->heat_path = args_text(args, "heat");
     options->experts_per_token = (unsigned)args_uint(args, "experts-per-token");
     options->cache_bias = args_float(args, "cache-bias");
+    return read_words(args, options, err);
 }
 
 int app_model_open(const struct args *args, const struct app_model_options *how,
@@ -292,9 +315,11 @@ int app_model_open(const struct args *args, const struct app_model_options *how,
     const bool is_verbose = args_flag(args, "verbose");
     say_library_log(is_verbose);
     struct progress progress;
+    struct fm_model_options options;
+    int rc = app_engine_options(args, &options, err);
+    if (rc != 0)
+        return rc;
     progress_begin(&progress, "loading", !args_flag(args, "quiet"));
-    struct fm_model_options options = {.size = sizeof options};
-    app_engine_options(args, &options);
     if (how->is_exact) {
         options.experts_per_token = 0;
         options.cache_bias = 0;
@@ -318,7 +343,7 @@ int app_model_open(const struct args *args, const struct app_model_options *how,
     app_keep_io(app_model_path(args), &options, io);
     options.progress = progress_bytes;
     options.progress_ctx = &progress;
-    int rc = fm_model_open(app_model_path(args), &options, out, err);
+    rc = fm_model_open(app_model_path(args), &options, out, err);
     progress_end(&progress);
     if (rc == 0 && is_verbose)
         say_plan(*out);
@@ -336,11 +361,14 @@ int app_model_open(const struct args *args, const struct app_model_options *how,
 int app_disk_measure(const struct args *args, const char *io, struct fm_disk_speeds *speeds,
                      struct fm_error *err)
 {
-    struct fm_model_options options = {.size = sizeof options};
+    struct fm_model_options options;
     char kept[LIMIT_PATH_BYTES];
-    app_engine_options(args, &options);
-    if (io != NULL)
-        options.io = io;
+    int used = FM_IO_AUTO, rc = app_engine_options(args, &options, err);
+    if (rc == 0 && io != NULL)
+        rc = word_value(&words_io, io, &used, err);
+    if (rc != 0)
+        return rc;
+    options.io = io != NULL ? (enum fm_io)used : options.io;
     app_keep_io(app_model_path(args), &options, kept);
     speeds->size = sizeof *speeds;
     return fm_disk_measure(app_model_path(args), &options, true, speeds, err);

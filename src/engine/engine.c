@@ -40,7 +40,7 @@ int engine_choose(struct engine *e, const struct fm_model_options *options, stru
     if (rc == 0)
         rc = streaming_choose(&e->streaming, options, err);
     if (rc == 0)
-        rc = elastic_choose(&e->elastic, options, err);
+        e->elastic.is_on = elastic_is_on(options);
     return rc != 0 ? rc : choose_stages(options, err);
 }
 

@@ -22,9 +22,9 @@
 #define PAGE_GAIN 1.2
 #define FILE_BYTES 512
 
-static const char *chosen_io(const struct fm_io_speeds *speeds)
+static enum fm_io chosen_io(const struct fm_io_speeds *speeds)
 {
-    return speeds->direct * PAGE_GAIN >= speeds->page ? "direct" : "page";
+    return speeds->direct * PAGE_GAIN >= speeds->page ? FM_IO_DIRECT : FM_IO_PAGE;
 }
 
 /* ---- the file -------------------------------------------------------------------------------- */
@@ -181,7 +181,7 @@ void io_choose(struct streaming *s, const struct model *model, bool may_measure)
     }
     log_info("io", "experts come with %.2f GB/s past the page cache, with %.2f GB/s through it "
              "(0: not measured)", speeds.direct * 1e-9, speeds.page * 1e-9);
-    s->io = strcmp(chosen_io(&speeds), "page") == 0 ? STORE_PAGES_DROPPED : STORE_DIRECT;
+    s->io = chosen_io(&speeds) == FM_IO_PAGE ? STORE_PAGES_DROPPED : STORE_DIRECT;
 }
 
 int fm_io_measure(const char *model_path, const struct fm_model_options *options,

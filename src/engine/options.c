@@ -27,10 +27,28 @@ static int take_stages(struct own_options *own, struct fm_error *err)
     return 0;
 }
 
+static int check_enums(const struct fm_model_options *o, struct fm_error *err)
+{
+    const struct {
+        const char *name;
+        int value, max;
+    } fields[] = {{"elastic", (int)o->elastic, FM_OFF},     {"check", (int)o->check, FM_OFF},
+                  {"lookahead", (int)o->lookahead, FM_OFF}, {"io", (int)o->io, FM_IO_PAGE},
+                  {"reader", (int)o->reader, FM_READER_URING},
+                  {"policy", (int)o->policy, FM_POLICY_LRU}};
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
+        if (fields[i].value < 0 || fields[i].value > fields[i].max)
+            return err_set(err, FM_ERR_ARG, "fm_model_options.%s is %d: expected 0 to %d",
+                           fields[i].name, fields[i].value, fields[i].max);
+    return 0;
+}
+
 int own_options_take(struct own_options *own, const struct fm_model_options *given,
                      struct fm_error *err)
 {
-    const int rc = sized_take(&own->o, sizeof own->o, given, "fm_model_options", err);
+    int rc = sized_take(&own->o, sizeof own->o, given, "fm_model_options", err);
+    if (rc == 0)
+        rc = check_enums(&own->o, err);
     if (rc != 0 || own->o.n_stages > 1)
         return rc != 0 ? rc : take_stages(own, err);
     own->o.stages = NULL;

@@ -15,7 +15,8 @@ struct own_options {
 };
 
 /* Copies the caller's options, NULL for none; texts and paths in them stay borrowed. FM_ERR_ARG: a
- * size or the number of stages is wrong, or an option is set that this library does not know. */
+ * size, the number of stages or an enum is wrong, or an option is set that this library does not
+ * know. */
 int own_options_take(struct own_options *own, const struct fm_model_options *given,
                      struct fm_error *err);
 

@@ -44,8 +44,9 @@ static void fill_result(const struct synth_plan *plan, const char *dst,
 static int make_plan(struct synth_plan *plan, const char *shape, const char *dst,
                      const struct fm_synth_options *options, struct fm_error *err)
 {
-    if (options->form < FM_SYNTH_PACKED || options->form > FM_SYNTH_GGUF)
-        return err_set(err, FM_ERR_ARG, "there is no form %d", options->form);
+    if ((unsigned)options->form > FM_SYNTH_GGUF)
+        return err_set(err, FM_ERR_ARG, "fm_synth_options.form is %d: expected 0 to %d",
+                       (int)options->form, FM_SYNTH_GGUF);
     int rc = synth_shape_init(&plan->shape, shape, options, err);
     if (rc != 0)
         return rc;

@@ -134,24 +134,13 @@ static int open_batch(struct fm_model *m, struct fm_error *err)
     return m->segments == NULL || m->segment_sessions == NULL ? FM_ERR_NOMEM : 0;
 }
 
-/* "on" asks for checksums; "auto" takes what the model has. */
-static int choose_checks(struct fm_model *m, const char *word, struct fm_error *err)
-{
-    const bool is_on = word != NULL && strcmp(word, "on") == 0;
-    m->engine.checks = word == NULL || strcmp(word, "off") != 0;
-    m->checks_all = is_on;
-    if (m->engine.checks && !is_on && word != NULL && strcmp(word, "auto") != 0)
-        return err_set(err, FM_ERR_ARG, "--check can be auto, on or off, not '%s'", word);
-    return 0;
-}
-
 static int open_into(struct fm_model *m, const char *path,
                      const struct fm_model_options *options, struct fm_error *err)
 {
     m->is_metadata_only = options->metadata_only;
+    m->engine.checks = options->check != FM_OFF;
+    m->checks_all = options->check == FM_ON;
     int rc = engine_choose(&m->engine, options, err);
-    if (rc == 0)
-        rc = choose_checks(m, options->check, err);
     if (rc == 0)
         rc = fm_machine_check_level(options->cpu, err); /* before anything is read */
     if (rc == 0 && !options->metadata_only)
@@ -423,24 +412,22 @@ static int make_plan(const struct fm_model *m, const struct fm_model_options *op
 {
     struct fm_model_options least = *options;
     struct streaming streaming;
-    struct elastic elastic;
     struct budget b, smallest;
     least.memory_bytes = 1;
+    const bool is_elastic = elastic_is_on(options);
     int rc = streaming_choose(&streaming, options, err);
-    if (rc == 0)
-        rc = elastic_choose(&elastic, options, err);
     if (rc != 0)
         return rc;
     plat_memory_trim();
     io_choose(&streaming, m->engine.model, false);
     streaming_fit(&streaming, m->engine.model);
     const uint64_t reader = streaming_bytes(&streaming, m->engine.model);
-    rc = budget_plan(&b, m->engine.model, m->engine.kv_format, reader, options, elastic.is_on, err);
+    rc = budget_plan(&b, m->engine.model, m->engine.kv_format, reader, options, is_elastic, err);
     if (rc != 0 && (rc != FM_ERR_BUDGET || b.need == 0))
         return rc; /* nothing that another budget would help with */
     /* One byte is never enough. Behind the other: what that has made resident counts here, too. */
     (void)budget_plan(&smallest, m->engine.model, m->engine.kv_format, reader, &least,
-                      elastic.is_on, NULL);
+                      is_elastic, NULL);
     plan->least_bytes = smallest.need;
     if (rc != 0)
         return rc;

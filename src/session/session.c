@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "base/sized.h"
 #include "base/plat.h"
+#include "base/sized.h"
 #include "session/session_internal.h"
 
 /* A reason that names no file. */
@@ -203,9 +203,10 @@ static int check_item(const struct fm_model *m, const struct fm_batch_item *item
 static int check_items(const struct evaluation *e, struct fm_error *err)
 {
     int rc = 0;
-    if (e->n_items == 0 || e->n_items > engine_limits(&e->m->engine)->n_sessions)
+    const unsigned most = e->m->is_metadata_only ? 0 : engine_limits(&e->m->engine)->n_sessions;
+    if (e->n_items == 0 || e->n_items > most)
         return err_set(err, FM_ERR_ARG, "%zu sessions in the batch, expected 1 to %u", e->n_items,
-                       engine_limits(&e->m->engine)->n_sessions);
+                       most);
     size_t n = 0;
     for (; n < e->n_items && rc == 0; n++) {
         struct fm_session *s = e->items[n].session;

@@ -240,7 +240,8 @@ static void test_read_ahead_is_logged(void **state)
 
 /* ---- while the model runs -------------------------------------------------------------------- */
 
-static struct fm_model *open_running(const char *io, const char *check, struct fm_session **session)
+static struct fm_model *open_running(enum fm_io io, enum fm_choice check,
+                                     struct fm_session **session)
 {
     struct fm_model_options options = {.size = sizeof options};
     struct fm_model *model;
@@ -248,20 +249,21 @@ static struct fm_model *open_running(const char *io, const char *check, struct f
     options.io = io;
     options.check = check;
     options.n_context = 64;
-    options.lookahead = "off";
-    options.elastic = "off"; /* the machine's memory must not decide what is read */
+    options.lookahead = FM_OFF;
+    options.elastic = FM_OFF; /* the machine's memory must not decide what is read */
     if (fm_model_open(dir, &options, &model, &err) != 0 ||
         fm_session_open(model, session, &err) != 0)
         fail_msg("%s", err.text);
     return model;
 }
 
-/* An expert that is read after the change fails the request; with "off" it does not. What has been
+/* An expert that is read after the change fails the request; with FM_OFF it does not. What has been
  * replaced is still open, and right. */
 static void test_while_it_runs(void **state)
 {
     (void)state;
-    const char *const ios[] = {"direct", "page"}, *const checks[] = {NULL, "off"};
+    const enum fm_io ios[] = {FM_IO_DIRECT, FM_IO_PAGE};
+    const enum fm_choice checks[] = {FM_AUTO, FM_OFF};
     for (unsigned i = 0; i < 2 * 2 * N_CHANGES; i++) {
         const enum change what = (enum change)(i / 4);
         const int32_t ids[] = {1, 2, 3, 4, 5, 6};
@@ -292,7 +294,7 @@ static void test_after_the_cache_shrank(void **state)
     struct fm_error err = {0};
     struct fm_stats before = {.size = sizeof before}, after = {.size = sizeof after};
     assert_int_equal(make_model(NULL), 0);
-    struct fm_model *model = open_running("direct", NULL, &session);
+    struct fm_model *model = open_running(FM_IO_DIRECT, FM_AUTO, &session);
     assert_int_equal(fm_session_eval(session, ids, 12, &err), 0);
     change(TOUCHED);
     fm_model_stats(model, &before);

@@ -100,13 +100,20 @@ static bool disarm(void)
 /* ---- a model with two sessions --------------------------------------------------------------- */
 
 struct combination {
-    const char *reader, *io, *lookahead;
+    enum fm_reader reader;
+    enum fm_io io;
+    enum fm_choice lookahead;
 };
 
 static const struct combination combinations[] = {
-    {"pread", "direct", "off"}, {"uring", "direct", "off"}, {"pread", "page", "off"},
-    {"uring", "page", "off"},   {"uring", "page", "on"},    {"pread", "direct", "on"},
-    {"uring", "direct", "on"},  {"pread", "page", "on"},
+    {FM_READER_PREAD, FM_IO_DIRECT, FM_OFF},
+    {FM_READER_URING, FM_IO_DIRECT, FM_OFF},
+    {FM_READER_PREAD, FM_IO_PAGE, FM_OFF},
+    {FM_READER_URING, FM_IO_PAGE, FM_OFF},
+    {FM_READER_URING, FM_IO_PAGE, FM_ON},
+    {FM_READER_PREAD, FM_IO_DIRECT, FM_ON},
+    {FM_READER_URING, FM_IO_DIRECT, FM_ON},
+    {FM_READER_PREAD, FM_IO_PAGE, FM_ON},
 };
 #define N_COMBINATIONS (sizeof combinations / sizeof combinations[0])
 
@@ -134,7 +141,7 @@ static void open_smallest(struct fixture *f, const char *path, const struct comb
     options.n_threads = 1;
     options.n_sessions = 2;
     options.n_context = CONTEXT;
-    options.check = "on";
+    options.check = FM_ON;
     options.reader = how->reader;
     options.io = how->io;
     options.lookahead = how->lookahead;
@@ -261,12 +268,15 @@ static void run_combination(size_t c)
             n_slow += goes_on && fault == FAULT_SLOW;
         }
     }
-    print_message("%s (%s), %s (%s), lookahead %s, %llu slots: %ld reads, %ld slow, %ld requests "
-                  "failed\n", how->reader, stats.reader, how->io, stats.io, how->lookahead,
+    print_message("%s (asked for %s), %s (asked for %s), lookahead %s, %llu slots: %ld reads, %ld "
+                  "slow, %ld requests failed\n", stats.reader,
+                  how->reader == FM_READER_PREAD ? "pread" : "uring", stats.io,
+                  how->io == FM_IO_DIRECT ? "direct" : "page",
+                  how->lookahead == FM_OFF ? "off" : "on",
                   (unsigned long long)stats.n_cache_slots, n_reads, n_slow, n_failed);
     assert_true(n_reads >= (runs_few ? 9 : 60));
     assert_true(n_failed >= n_reads / 4);
-    if (strcmp(how->lookahead, "off") == 0)
+    if (how->lookahead == FM_OFF)
         assert_int_equal(n_failed, n_reads - n_slow);
     close_all(&f);
 }

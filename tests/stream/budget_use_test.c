@@ -46,7 +46,7 @@ static void adds_up(const struct fm_model *model)
         assert_true(s.memory_budget_bytes - sum_of(&s) < info.expert_bytes + 2 * MIB);
 }
 
-static struct fm_model_options options_with(unsigned n_sessions, const char *elastic)
+static struct fm_model_options options_with(unsigned n_sessions, enum fm_choice elastic)
 {
     struct fm_model_options options = {.size = sizeof options};
     options.n_threads = 2;
@@ -76,7 +76,7 @@ static void test_opened(void **state)
     struct fm_error err = {0};
     for (unsigned i = 0; i < 4 * sizeof more_kib / sizeof more_kib[0]; i++) {
         struct fm_model_options options = options_with(i % 2 == 0 ? 1 : 5,
-                                                       i % 4 < 2 ? "off" : "on");
+                                                       i % 4 < 2 ? FM_OFF : FM_ON);
         struct fm_model *model;
         int rc = FM_ERR_BUDGET;
         /* A sanitizer keeps freed memory back, so the program may need more by now. */
@@ -96,7 +96,7 @@ static void test_changed(void **state)
 {
     (void)state;
     struct fm_error err = {0};
-    struct fm_model_options options = options_with(1, "off");
+    struct fm_model_options options = options_with(1, FM_OFF);
     struct fm_model *model;
     struct fm_session *session;
     struct fm_stats s = {.size = sizeof s};

@@ -80,7 +80,7 @@ static void set_up(struct fixture *f, unsigned n_marks)
     options.n_context = CONTEXT;
     options.n_marks = n_marks;
     options.prefill_chunk = CHUNK;
-    options.elastic = "off";
+    options.elastic = FM_OFF;
     options.memory_bytes = tight_budget(&options);
     *f = (struct fixture){.random_state = 1 + n_marks};
     must(fm_model_open(model_path, &options, &f->model, &err), &err);

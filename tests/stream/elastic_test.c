@@ -18,7 +18,7 @@
 
 static const char *path;
 
-static struct fm_model *open_model(uint64_t memory, const char *elastic, struct fm_session **s)
+static struct fm_model *open_model(uint64_t memory, enum fm_choice elastic, struct fm_session **s)
 {
     struct fm_model_options options = {.size = sizeof options};
     struct fm_model *model;
@@ -73,7 +73,7 @@ static void test_memory_is_given_back(void **state)
     struct fm_stats stats = {.size = sizeof stats};
     struct fm_error err;
     char first[33], second[33];
-    struct fm_model *model = open_model(0, "off", &session);
+    struct fm_model *model = open_model(0, FM_OFF, &session);
     answer(model, session, NULL, 0, first);
     fm_model_stats(model, &stats);
     const uint64_t slots = stats.n_cache_slots;
@@ -119,7 +119,7 @@ static void test_in_mid_answer(void **state)
     struct fm_session *session;
     struct fm_stats stats = {.size = sizeof stats};
     char first[33], second[33];
-    struct fm_model *model = open_model(0, "on", &session);
+    struct fm_model *model = open_model(0, FM_ON, &session);
     answer(model, session, NULL, 0, first);
     fm_model_stats(model, &stats);
     const uint64_t least = stats.memory_least_bytes;

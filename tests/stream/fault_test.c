@@ -198,7 +198,7 @@ static void note_layer(void *ctx, unsigned layer, unsigned position, unsigned n,
         f->expert_layers[f->n_expert_layers++] = layer;
 }
 
-static struct fixture *set_up(unsigned n_marks, const char *lookahead)
+static struct fixture *set_up(unsigned n_marks, enum fm_choice lookahead)
 {
     struct fm_model_options options = {.size = sizeof options};
     struct fm_error err = {0};
@@ -210,7 +210,7 @@ static struct fixture *set_up(unsigned n_marks, const char *lookahead)
     options.n_context = CONTEXT;
     options.n_marks = n_marks;
     options.prefill_chunk = CHUNK;
-    options.elastic = "off";
+    options.elastic = FM_OFF;
     options.lookahead = lookahead;
     options.read_depth = 32; /* a reader that waits for a checksum holds up no other expert */
     f->random_state = 1 + n_marks;
@@ -229,7 +229,7 @@ static struct fixture *set_up(unsigned n_marks, const char *lookahead)
         must(fm_session_open(f->model, &f->sessions[i], &err), &err);
     struct fm_stats stats = {.size = sizeof stats};
     fm_model_stats(f->model, &stats);
-    if (strcmp(lookahead, "on") != 0) /* guesses need a slot to spare */
+    if (lookahead != FM_ON) /* guesses need a slot to spare */
         must(fm_model_set_memory(f->model, stats.memory_least_bytes, &err), &err);
     struct fm_session *alone = f->sessions[N_SESSIONS - 1];
     fm_session_observe(alone, &(struct fm_observer){.size = sizeof(struct fm_observer),
@@ -420,7 +420,8 @@ static void test_random_experts(void **state)
     static const enum fault kinds[] = {FAULT_EIO, FAULT_SHORT, FAULT_DAMAGE, FAULT_NAN};
     unsigned n_seen[2] = {0, 0};
     for (unsigned n_marks = 0; n_marks <= 4; n_marks += 2) {
-        struct fixture *f = set_up(n_marks, "off"); /* what a guess reads would be no fault later */
+        /* what a guess reads would be no fault later */
+        struct fixture *f = set_up(n_marks, FM_OFF);
         for (int round = 0; round < 12; round++) {
             struct fm_batch_item items[N_TOGETHER];
             unsigned n_new[N_TOGETHER], layer, expert;
@@ -480,7 +481,7 @@ static void test_two_experts_of_a_layer(void **state)
     (void)state;
     static const unsigned ones[N_TOGETHER] = {1, 1, 1, 1, 1, 1};
     unsigned n_found = 0;
-    struct fixture *f = set_up(2, "off");
+    struct fixture *f = set_up(2, FM_OFF);
     for (int round = 0; round < 200 && n_found < 5; round++) {
         struct fm_batch_item items[N_TOGETHER];
         unsigned layer, experts[2];
@@ -511,7 +512,7 @@ static void test_two_experts_of_a_layer(void **state)
 static void test_all_share_the_read(void **state)
 {
     (void)state;
-    struct fixture *f = set_up(2, "off");
+    struct fixture *f = set_up(2, FM_OFF);
     struct fm_batch_item items[N_TOGETHER];
     struct fm_error err = {0};
     unsigned layer, expert;
@@ -545,7 +546,7 @@ static void test_all_share_the_read(void **state)
 static void test_failed_guesses(void **state)
 {
     (void)state;
-    struct fixture *f = set_up(2, "on");
+    struct fixture *f = set_up(2, FM_ON);
     struct fm_error err = {0};
     struct text *t = &f->texts[0];
     append(f, t, 120);
@@ -574,7 +575,7 @@ static void test_values_that_are_not_finite(void **state)
     static const unsigned n_new[N_TOGETHER] = {1, 2, 1, 1, 3, 1};
     unsigned n_seen[2] = {0, 0};
     for (uint32_t round = 0; round < 10; round++) {
-        struct fixture *f = set_up(2, "off");
+        struct fixture *f = set_up(2, FM_OFF);
         struct fm_batch_item items[N_TOGETHER];
         unsigned layer, expert, position;
         struct fm_error err = {0};
@@ -653,7 +654,7 @@ static void test_nothing_is_shown(void **state)
 {
     (void)state;
     static const unsigned ones[N_TOGETHER] = {1, 1, 1, 1, 1, 1};
-    struct fixture *f = set_up(2, "off");
+    struct fixture *f = set_up(2, FM_OFF);
     unsigned n_failed = 0;
     for (int round = 0; round < 20; round++) {
         struct fm_batch_item items[N_TOGETHER];

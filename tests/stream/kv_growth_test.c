@@ -42,7 +42,7 @@ static struct fm_model_options options_for(unsigned n_sessions, unsigned n_conte
     options.n_marks = 2;
     options.prefill_chunk = 64;
     options.n_threads = 2;
-    options.elastic = "off";
+    options.elastic = FM_OFF;
     return options;
 }
 

@@ -43,7 +43,7 @@ struct answer {
 static struct answer answers[MAX_ANSWERS];
 static unsigned n_answers;
 static bool has_failed;
-static const char *lookahead; /* NULL: as it comes */
+static enum fm_choice lookahead;
 
 static void die(const char *why)
 {
@@ -373,7 +373,7 @@ static double hits_after(const char *path, enum meanwhile meanwhile)
 
 static void run_sweep(const char *path)
 {
-    lookahead = "off"; /* it depends on the clock, and hits are counted here */
+    lookahead = FM_OFF; /* it depends on the clock, and hits are counted here */
     const double nothing = hits_after(path, NOTHING), prompt = hits_after(path, PROMPT);
     const double remembered = hits_after(path, ONE_BY_ONE);
     require(nothing - prompt < 0.12,

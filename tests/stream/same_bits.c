@@ -57,10 +57,10 @@ static int try_open(const char *path, unsigned threads, unsigned chunk, uint64_t
     options.routes = routes;
     options.kv = kv;
     options.cpu = level;
-    options.io = variant % 2 == 0 ? "direct" : "page";
-    options.reader = variant / 2 % 2 == 0 ? "pread" : "uring";
-    options.policy = variant % 3 == 0 ? "lru" : "lcp";
-    options.lookahead = variant % 5 < 2 ? "on" : variant % 5 == 2 ? "off" : "auto";
+    options.io = variant % 2 == 0 ? FM_IO_DIRECT : FM_IO_PAGE;
+    options.reader = variant / 2 % 2 == 0 ? FM_READER_PREAD : FM_READER_URING;
+    options.policy = variant % 3 == 0 ? FM_POLICY_LRU : FM_POLICY_LCP;
+    options.lookahead = variant % 5 < 2 ? FM_ON : variant % 5 == 2 ? FM_OFF : FM_AUTO;
     options.read_depth = 1 + variant % 5 * 4;
     options.heat_path = variant % 3 == 1 ? heat_path : NULL;
     return fm_model_open(path, &options, model, err);
