@@ -184,26 +184,17 @@ struct fm_format_info {
 };
 FM_API bool fm_model_format(const struct fm_model *model, unsigned i, struct fm_format_info *info);
 
-/* The i-th number format this version reads, in order of name; false when there is none. */
-struct fm_number_format {
-    size_t size;
-    const char *name;
-    double bits_per_weight;
-    bool can_be_made; /* weights can be converted to it */
-};
-FM_API bool fm_number_format(unsigned i, struct fm_number_format *format);
-
 /* How the budget is spent, and what has happened so far. */
 struct fm_stats {
     size_t size;
     uint64_t memory_budget_bytes; /* now */
-    uint64_t memory_least_bytes, memory_most_bytes; /* what it may become */
+    uint64_t memory_min_bytes, memory_max_bytes; /* what it may become */
     uint64_t memory_program_bytes; /* resident before the model's own memory was taken, and
                                     * fm_model_options.caller_bytes */
     uint64_t memory_dense_bytes;
     uint64_t memory_cache_bytes;
     uint64_t memory_kv_bytes;      /* KV and recurrent state of all sessions, now */
-    uint64_t memory_kv_most_bytes; /* when all are full, which the budget need not have room for */
+    uint64_t memory_kv_max_bytes; /* when all are full, which the budget need not have room for */
     uint64_t memory_scratch_bytes;
     uint64_t memory_resident_peak_bytes; /* measured */
     uint64_t n_cache_slots;       /* experts the cache has room for now */
@@ -235,22 +226,11 @@ FM_API int fm_model_stats(const struct fm_model *model, struct fm_stats *stats);
  * most it may be, and more than the most is the most. FM_ERR_BUDGET: too small, nothing changed. */
 FM_API int fm_model_set_memory(struct fm_model *model, uint64_t bytes, struct fm_error *err);
 
-/* The share of its experts that looking ahead has foreseen in the i-th layer with experts, 0 to 1;
- * negative while there is none. False past the end. */
-FM_API bool fm_model_recall(const struct fm_model *model, unsigned i, double *recall);
-
-/* A picture of the expert cache: which experts of the i-th layer with experts are in memory, and
- * how hot each is, from 0, not used lately, to 255, used by every token. Each array has room for
- * n_experts; either may be NULL. False past the end. Between evaluations, or from a callback of
- * fm_observer.progress. */
-FM_API bool fm_model_experts(const struct fm_model *model, unsigned i, bool *resident,
-                             uint8_t *heat);
-
 /* How a budget would be divided, as fm_stats has it, without taking any of it. */
 struct fm_plan {
     size_t size;
     uint64_t memory_budget_bytes, memory_program_bytes, memory_dense_bytes, memory_cache_bytes,
-        memory_kv_bytes, memory_kv_most_bytes, memory_scratch_bytes;
+        memory_kv_bytes, memory_kv_max_bytes, memory_scratch_bytes;
     uint64_t n_cache_slots;
     unsigned prefill_chunk, n_context, n_threads;
     uint64_t least_bytes; /* the smallest budget that works */
@@ -259,14 +239,6 @@ struct fm_plan {
  * with. FM_ERR_BUDGET with the arithmetic where it does not fit; then only least_bytes is set. */
 FM_API int fm_model_plan(const struct fm_model *model, const struct fm_model_options *options,
                          struct fm_plan *plan, struct fm_error *err);
-
-/* What a cache of another size would have hit on the tokens decoded so far, counted while they are
- * decoded. Exact with the policy lru but for the smallest caches; with lcp right within about
- * five points. The rate goes from 0 to 1; negative while no token was decoded. cache_bytes are as
- * in fm_stats.memory_cache_bytes; *n_slots are the experts that it has room for, at least one
- * token's, at most all, or 0 for a model that has no cache. */
-FM_API double fm_model_hit_rate(const struct fm_model *model, uint64_t cache_bytes,
-                                unsigned *n_slots);
 
 /* ---- text ------------------------------------------------------------------------------ */
 
@@ -301,11 +273,11 @@ FM_API int fm_chat_render(const struct fm_model *model, const char *conversation
                           const struct fm_chat_options *options, char **text, size_t *text_bytes,
                           struct fm_error *err);
 /* Its token ids, freed with fm_free. */
-FM_API int fm_tokenize_messages(const struct fm_model *model, const char *conversation,
+FM_API int fm_chat_tokenize(const struct fm_model *model, const char *conversation,
                                 size_t bytes, const struct fm_chat_options *options, int32_t **ids,
                                 size_t *n_ids, struct fm_error *err);
 /* The same of an optional system message and one of the user, ready to be answered. */
-FM_API int fm_tokenize_chat(const struct fm_model *model, const char *system, const char *user,
+FM_API int fm_chat_tokenize_turn(const struct fm_model *model, const char *system, const char *user,
                             size_t user_bytes, const struct fm_chat_options *options, int32_t **ids,
                             size_t *n_ids, struct fm_error *err);
 
@@ -315,16 +287,16 @@ FM_API bool fm_token_is_special(const struct fm_model *model, int32_t id);
  * when the id has no token. Not NUL-terminated. */
 FM_API const char *fm_token_text(const struct fm_model *model, int32_t id, size_t *text_bytes);
 
-FM_API void fm_free(void *p);
+FM_API void fm_free(void *p); /* accepts NULL */
 
 /* True for the tokens that end an answer. */
-FM_API bool fm_model_is_stop_token(const struct fm_model *model, int32_t id);
+FM_API bool fm_token_is_stop(const struct fm_model *model, int32_t id);
 
 /* Turns ids into text piece by piece and never splits a UTF-8 character. */
 struct fm_decoder;
 FM_API int fm_decoder_open(const struct fm_model *model, struct fm_decoder **out,
                            struct fm_error *err);
-FM_API void fm_decoder_close(struct fm_decoder *decoder);
+FM_API void fm_decoder_close(struct fm_decoder *decoder); /* accepts NULL */
 /* The text that is complete after `id`, valid until the next call; may be empty. Special tokens
  * give no text. */
 FM_API int fm_decoder_push(struct fm_decoder *decoder, int32_t id, const char **text,
@@ -399,35 +371,6 @@ FM_API const float *fm_session_logits(const struct fm_session *session);
 /* XXH3-128, in hexadecimal, of every logits row this session has produced since it was opened,
  * reset or rewound. */
 FM_API void fm_session_logits_hash(const struct fm_session *session, char hex[33]);
-
-/* Where the time of one evaluation went in one layer. The one after the last is the head, which
- * computes alone. All times together are nearly the evaluation's; reads pass beside them. */
-struct fm_layer_profile {
-    unsigned layer;
-    unsigned position, n_tokens; /* the session's first; computed together, of all sessions */
-    uint64_t mix_ns;     /* attention or its like */
-    uint64_t route_ns;   /* choosing experts, starting their reads, looking ahead */
-    uint64_t wait_ns;    /* for the next experts that are ready */
-    uint64_t compute_ns; /* experts, or the dense block */
-    uint64_t read_ns;    /* from starting the reads until the last missing expert is taken up */
-    uint64_t n_hits, n_misses, bytes_read; /* guesses that landed are among the bytes */
-};
-
-/* Looks into the computation. With `logits` set, every position's logits are computed, not only
- * the last one's. `layer` 0 is the embedding, layer i the residual stream after layer i-1, and
- * the one after the last is the final norm's output, shown where logits are computed. */
-struct fm_observer {
-    size_t size;
-    void *ctx;
-    void (*hidden)(void *ctx, unsigned layer, unsigned position, const float *x, unsigned n);
-    void (*logits)(void *ctx, unsigned position, const float *logits, unsigned n);
-    /* The experts that compute, ascending, and their weights; before they do. */
-    void (*route)(void *ctx, unsigned layer, unsigned position, unsigned n, const uint32_t *ids,
-                  const float *weights);
-    fm_progress_fn *progress; /* before every layer; tokens times layers */
-    void (*profile)(void *ctx, const struct fm_layer_profile *layer); /* after every layer */
-};
-FM_API int fm_session_observe(struct fm_session *session, const struct fm_observer *observer);
 
 /* Makes the session's evaluation in progress, or its next one, fail with FM_ERR_CANCELLED: before
  * the next layer, or within a layer that reads experts before the next of them. Sessions beside it
@@ -510,7 +453,7 @@ struct fm_slot_info {
     unsigned position; /* tokens it has computed */
     uint64_t key;
 };
-FM_API bool fm_slots_info(const struct fm_slots *slots, unsigned i, struct fm_slot_info *info);
+FM_API bool fm_slot_info(const struct fm_slots *slots, unsigned i, struct fm_slot_info *info);
 
 /* ---- sampling -------------------------------------------------------------------------- */
 
@@ -550,16 +493,12 @@ FM_API int fm_sampling_default(const struct fm_model *model, struct fm_sampling 
 struct fm_sampler;
 FM_API int fm_sampler_open(const struct fm_model *model, const struct fm_sampling *sampling,
                            struct fm_sampler **out, struct fm_error *err);
-FM_API void fm_sampler_close(struct fm_sampler *sampler);
+FM_API void fm_sampler_close(struct fm_sampler *sampler); /* accepts NULL */
 /* A token id, or FM_ERR_FORMAT when a logit is NaN or INFINITY, or none is above -INFINITY, or the
  * bias forbids every token. A session's own logits are always finite. -INFINITY, which
  * fm_grammar_mask writes too, is a token that must not come. Padding rows of the vocabulary, which
  * have no token, are never chosen. */
 FM_API int32_t fm_sampler_pick(struct fm_sampler *sampler, const float *logits);
-/* What fm_sampler_pick would draw from, best first, without drawing: `ids` and `probabilities` have
- * room for the vocabulary. Returns how many there are, or FM_ERR_FORMAT as above. */
-FM_API int fm_sampler_distribution(struct fm_sampler *sampler, const float *logits, int32_t *ids,
-                                   float *probabilities);
 /* What penalties and a grammar go by: the tokens of the prompt, then each token of the answer. Ids
  * that the model does not have are ignored. Without these two neither does anything. */
 FM_API void fm_sampler_accept_prompt(struct fm_sampler *sampler, const int32_t *ids, size_t n_ids);
@@ -713,8 +652,8 @@ FM_API int fm_answer_step(struct fm_answer *answer, const struct fm_session *ses
 FM_API int fm_answer_finish(struct fm_answer *answer, struct fm_error *err);
 
 /* Tokens chosen so far, the stop token included; and how many of them are reasoning. */
-FM_API uint64_t fm_answer_tokens(const struct fm_answer *answer);
-FM_API uint64_t fm_answer_reasoning_tokens(const struct fm_answer *answer);
+FM_API uint64_t fm_answer_n_tokens(const struct fm_answer *answer);
+FM_API uint64_t fm_answer_n_reasoning_tokens(const struct fm_answer *answer);
 
 /* True for a prompt that ends with the marker that opens reasoning, as some templates write it. */
 FM_API bool fm_prompt_opens_reasoning(const struct fm_model *model, const int32_t *ids,

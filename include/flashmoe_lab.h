@@ -1,6 +1,7 @@
-/* Flash-MoE's instruments: what a machine can do, routing and its reuse of experts, packing and
- * verifying model files, synthetic models. For tools that measure and prepare; a program that only
- * runs a model needs flashmoe.h alone. Errors and threads as there. */
+/* Flash-MoE's instruments: what happens inside a model, what a machine can do, routing and its
+ * reuse of experts, packing and verifying model files, synthetic models. For tools that measure and
+ * prepare; a program that only runs a model needs flashmoe.h alone. Structs, errors and threads as
+ * there. */
 #ifndef FLASHMOE_LAB_H
 #define FLASHMOE_LAB_H
 
@@ -9,6 +10,70 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* ---- looking into a model -------------------------------------------------------------- */
+
+/* The i-th number format this version reads, in order of name; false when there is none. */
+struct fm_number_format {
+    size_t size;
+    const char *name;
+    double bits_per_weight;
+    bool can_be_made; /* weights can be converted to it */
+};
+FM_API bool fm_number_format(unsigned i, struct fm_number_format *format);
+
+/* The share of its experts that looking ahead has foreseen in the i-th layer with experts, 0 to 1;
+ * negative while there is none. False past the end. */
+FM_API bool fm_model_recall(const struct fm_model *model, unsigned i, double *recall);
+
+/* A picture of the expert cache: which experts of the i-th layer with experts are in memory, and
+ * how hot each is, from 0, not used lately, to 255, used by every token. Each array has room for
+ * n_experts; either may be NULL. False past the end. Between evaluations, or from a callback of
+ * fm_observer.progress. */
+FM_API bool fm_model_experts(const struct fm_model *model, unsigned i, bool *resident,
+                             uint8_t *heat);
+
+/* What a cache of another size would have hit on the tokens decoded so far, counted while they are
+ * decoded. Exact with the policy lru but for the smallest caches; with lcp right within about
+ * five points. The rate goes from 0 to 1; negative while no token was decoded. cache_bytes are as
+ * in fm_stats.memory_cache_bytes; *n_slots are the experts that it has room for, at least one
+ * token's, at most all, or 0 for a model that has no cache. */
+FM_API double fm_model_hit_rate(const struct fm_model *model, uint64_t cache_bytes,
+                                unsigned *n_slots);
+
+/* Where the time of one evaluation went in one layer. The one after the last is the head, which
+ * computes alone. All times together are nearly the evaluation's; reads pass beside them. */
+struct fm_layer_profile {
+    unsigned layer;
+    unsigned position, n_tokens; /* the session's first; computed together, of all sessions */
+    uint64_t mix_ns;     /* attention or its like */
+    uint64_t route_ns;   /* choosing experts, starting their reads, looking ahead */
+    uint64_t wait_ns;    /* for the next experts that are ready */
+    uint64_t compute_ns; /* experts, or the dense block */
+    uint64_t read_ns;    /* from starting the reads until the last missing expert is taken up */
+    uint64_t n_hits, n_misses, bytes_read; /* guesses that landed are among the bytes */
+};
+
+/* Looks into the computation. With `logits` set, every position's logits are computed, not only
+ * the last one's. `layer` 0 is the embedding, layer i the residual stream after layer i-1, and
+ * the one after the last is the final norm's output, shown where logits are computed. */
+struct fm_observer {
+    size_t size;
+    void *ctx;
+    void (*hidden)(void *ctx, unsigned layer, unsigned position, const float *x, unsigned n);
+    void (*logits)(void *ctx, unsigned position, const float *logits, unsigned n);
+    /* The experts that compute, ascending, and their weights; before they do. */
+    void (*route)(void *ctx, unsigned layer, unsigned position, unsigned n, const uint32_t *ids,
+                  const float *weights);
+    fm_progress_fn *progress; /* before every layer; tokens times layers */
+    void (*profile)(void *ctx, const struct fm_layer_profile *layer); /* after every layer */
+};
+FM_API int fm_session_observe(struct fm_session *session, const struct fm_observer *observer);
+
+/* What fm_sampler_pick would draw from, best first, without drawing: `ids` and `probabilities` have
+ * room for the vocabulary. Returns how many there are, or FM_ERR_FORMAT as above. */
+FM_API int fm_sampler_distribution(struct fm_sampler *sampler, const float *logits, int32_t *ids,
+                                   float *probabilities);
 
 /* ---- machine --------------------------------------------------------------------------- */
 
@@ -126,7 +191,7 @@ FM_API int fm_routes_measure(const char *routes, struct fm_routes_stats *stats,
 
 /* What a cache that has room for a share of all experts would have hit on a routing, 0 to 1; late:
  * in the second half of the tokens alone. Negative: not measured. */
-#define FM_REPLAY_POLICIES 16 /* there is room for; fm_replay_policy lists those that there are */
+#define FM_REPLAY_POLICIES 16 /* room for them; fm_replay_policy_name lists those that there are */
 struct fm_replay_point {
     size_t size;
     double share;     /* wanted: above 0, at most 1 */
@@ -137,7 +202,7 @@ struct fm_replay_point {
 /* "lru", "lcp": the engine's own; "layer-lru", "layer-lfu": as many slots for each layer; "static":
  * what the first half used most stays, so that only the second half is measured; "layer-belady",
  * "belady": what none that does not know the future can beat. NULL when there is no i-th. */
-FM_API const char *fm_replay_policy(unsigned i);
+FM_API const char *fm_replay_policy_name(unsigned i);
 
 /* Fills `stats` as fm_routes_measure does, and the points for their shares. */
 FM_API int fm_routes_replay(const char *routes, struct fm_routes_stats *stats,
@@ -253,7 +318,7 @@ struct fm_synth_result {
 };
 
 /* The name of the i-th shape, NULL past the end. */
-FM_API const char *fm_synth_shape(unsigned i);
+FM_API const char *fm_synth_shape_name(unsigned i);
 
 /* Writes a model of random weights to `dst`, which must not exist: a directory, or a GGUF file.
  * The bytes depend on the shape, the form, the formats and the seed alone. Work goes on beside

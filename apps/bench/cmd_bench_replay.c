@@ -46,8 +46,8 @@ static int parse_residency(const char *text, struct replay *replay, struct fm_er
 static json_t *hits_json(const double *hits)
 {
     json_t *object = json_object();
-    for (unsigned i = 0; fm_replay_policy(i) != NULL; i++)
-        (void)json_object_set_new(object, fm_replay_policy(i),
+    for (unsigned i = 0; fm_replay_policy_name(i) != NULL; i++)
+        (void)json_object_set_new(object, fm_replay_policy_name(i),
                                   hits[i] < 0 ? json_null() : json_real(hits[i]));
     return object;
 }
@@ -78,12 +78,12 @@ static int print_json(const struct replay *replay)
 
 static void print_policies(const struct replay *replay, bool is_late)
 {
-    for (unsigned i = 0; fm_replay_policy(i) != NULL; i++) {
+    for (unsigned i = 0; fm_replay_policy_name(i) != NULL; i++) {
         const double *first =
             is_late ? replay->points[0].late_hits : replay->points[0].hits;
         if (first[i] < 0)
             continue;
-        (void)printf("%-*s", NAME_CHARACTERS, fm_replay_policy(i));
+        (void)printf("%-*s", NAME_CHARACTERS, fm_replay_policy_name(i));
         for (unsigned j = 0; j < replay->n_points; j++) {
             const struct fm_replay_point *p = &replay->points[j];
             (void)printf("%*.1f", COLUMN_CHARACTERS, 100 * (is_late ? p->late_hits : p->hits)[i]);

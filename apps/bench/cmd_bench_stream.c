@@ -103,7 +103,7 @@ static int find_ends(struct job *job, struct fm_error *err)
     job->io = stats.io;
     const uint64_t slot = stats.memory_cache_bytes / stats.n_cache_slots + 1;
     const uint64_t fixed = stats.memory_program_bytes + stats.memory_dense_bytes +
-                           stats.memory_kv_most_bytes + stats.memory_scratch_bytes + BUDGET_MARGIN;
+                           stats.memory_kv_max_bytes + stats.memory_scratch_bytes + BUDGET_MARGIN;
     const uint64_t most = stats.memory_budget_bytes;
     job->floor_bytes = fixed + slot * s->info.n_experts_per_token * s->info.n_moe_layers;
     job->all_bytes = fixed + slot * s->info.n_experts * s->info.n_moe_layers;

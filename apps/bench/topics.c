@@ -80,7 +80,7 @@ static int find_stops(struct topics *t, struct fm_error *err)
     for (int pass = 0; pass < 2; pass++) {
         t->n_stops = 0;
         for (unsigned id = 0; id < t->vocabulary; id++)
-            if (fm_model_is_stop_token(t->model, (int32_t)id)) {
+            if (fm_token_is_stop(t->model, (int32_t)id)) {
                 if (pass == 1)
                     t->stops[t->n_stops] = (int32_t)id;
                 t->n_stops++;
@@ -147,7 +147,7 @@ int topics_pick(struct topics *t, int32_t *id, struct fm_error *err)
 {
     const float *logits = fm_session_logits(t->session);
     *id = fm_sampler_pick(t->sampler, logits);
-    if (*id >= 0 && fm_model_is_stop_token(t->model, *id)) {
+    if (*id >= 0 && fm_token_is_stop(t->model, *id)) {
         memcpy(t->logits, logits, t->vocabulary * sizeof *logits);
         for (size_t i = 0; i < t->n_stops; i++)
             t->logits[t->stops[i]] = NEVER;

@@ -123,7 +123,7 @@ static const char *policy_name(const struct planner *p)
 static unsigned policy_index(const char *name)
 {
     unsigned i = 0;
-    while (fm_replay_policy(i) != NULL && strcmp(fm_replay_policy(i), name) != 0)
+    while (fm_replay_policy_name(i) != NULL && strcmp(fm_replay_policy_name(i), name) != 0)
         i++;
     return i;
 }
@@ -244,7 +244,7 @@ static void print_split(const struct planner *p)
                  human_bytes(plan->memory_cache_bytes, cache),
                  (unsigned long long)plan->n_cache_slots, (unsigned long long)p->n_all,
                  human_bytes(plan->memory_kv_bytes, kv),
-                 human_bytes(plan->memory_kv_most_bytes, most), plan->n_context,
+                 human_bytes(plan->memory_kv_max_bytes, most), plan->n_context,
                  human_bytes(plan->memory_scratch_bytes, scratch), plan->prefill_chunk);
     (void)printf("least        %s\n", human_bytes(p->least_bytes, least));
 }
@@ -281,7 +281,7 @@ static json_t *row_json(const struct plan_row *row)
         "memory_dense_bytes", (json_int_t)plan->memory_dense_bytes,
         "memory_cache_bytes", (json_int_t)plan->memory_cache_bytes,
         "memory_kv_bytes", (json_int_t)plan->memory_kv_bytes,
-        "memory_kv_most_bytes", (json_int_t)plan->memory_kv_most_bytes,
+        "memory_kv_most_bytes", (json_int_t)plan->memory_kv_max_bytes,
         "memory_scratch_bytes", (json_int_t)plan->memory_scratch_bytes,
         "n_cache_slots", (json_int_t)plan->n_cache_slots,
         "prefill_chunk", (json_int_t)plan->prefill_chunk, "n_context",

@@ -83,7 +83,7 @@ static int tokenize_turn(const struct run *run, const char *system, const char *
 {
     const struct fm_chat_options now = app_chat_now();
     if (!is_constrained(run))
-        return fm_tokenize_chat(run->model, system, text, text_bytes, &now, ids, n_ids, err);
+        return fm_chat_tokenize_turn(run->model, system, text, text_bytes, &now, ids, n_ids, err);
     json_t *messages = json_array();
     if (system != NULL)
         (void)json_array_append_new(messages, json_pack("{s:s, s:o}", "role", "system", "content",
@@ -95,7 +95,7 @@ static int tokenize_turn(const struct run *run, const char *system, const char *
     json_decref(all);
     const int rc = conversation == NULL
         ? err_set(err, FM_ERR_NOMEM, "no memory for the prompt")
-        : fm_tokenize_messages(run->model, conversation, strlen(conversation), &now, ids, n_ids,
+        : fm_chat_tokenize(run->model, conversation, strlen(conversation), &now, ids, n_ids,
                                err);
     free(conversation); /* jansson's */
     return rc;

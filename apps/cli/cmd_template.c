@@ -106,7 +106,7 @@ static int render(const struct args *args, const struct fm_model *model, struct 
         rc = fm_chat_render(model, text, strlen(text), &options, &out->text, &out->text_bytes,
                             err);
     if (rc == 0 && wants_ids)
-        rc = fm_tokenize_messages(model, text, strlen(text), &options, &out->ids, &out->n_ids,
+        rc = fm_chat_tokenize(model, text, strlen(text), &options, &out->ids, &out->n_ids,
                                   err);
     json_decref(conversation);
     free(text);

@@ -180,7 +180,7 @@ static void say_plan(const struct fm_model *model)
         human_bytes(stats.memory_program_bytes, program),
         human_bytes(stats.memory_dense_bytes, dense), human_bytes(stats.memory_cache_bytes, cache),
         (unsigned long long)stats.n_cache_slots, human_bytes(stats.memory_kv_bytes, kv),
-        human_bytes(stats.memory_kv_most_bytes, most),
+        human_bytes(stats.memory_kv_max_bytes, most),
         human_bytes(stats.memory_scratch_bytes, scratch));
     say("context %u, prefill chunk %u, threads %u, level %s", stats.n_context,
         stats.prefill_chunk, stats.n_threads, stats.cpu_level);
@@ -415,7 +415,7 @@ void app_note_template(const struct fm_model *model)
     struct fm_error ignored = {0};
     int32_t *ids = NULL;
     size_t n_ids;
-    if (fm_tokenize_chat(model, NULL, "a", 1, &now, &ids, &n_ids, &ignored) == 0)
+    if (fm_chat_tokenize_turn(model, NULL, "a", 1, &now, &ids, &n_ids, &ignored) == 0)
         say("note: this model has no chat template; ChatML stands in");
     fm_free(ids);
 }

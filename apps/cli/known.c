@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "apps/cli/term.h"
+#include "flashmoe_lab.h"
 
 #define ONE_MORE ((uint64_t)1 << 30)
 

@@ -44,7 +44,7 @@ int fm_routes_measure(const char *text, struct fm_routes_stats *stats, struct fm
 
 _Static_assert(N_REPLAY_POLICIES <= FM_REPLAY_POLICIES, "there is room for every policy");
 
-const char *fm_replay_policy(unsigned i)
+const char *fm_replay_policy_name(unsigned i)
 {
     return i < N_REPLAY_POLICIES ? replay_policy_name((enum replay_policy)i) : NULL;
 }

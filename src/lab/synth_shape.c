@@ -57,7 +57,7 @@ static const struct {
     [FM_SYNTH_CONTEXT] = {"context", 1, LIMIT_CONTEXT},
 };
 
-const char *fm_synth_shape(unsigned i)
+const char *fm_synth_shape_name(unsigned i)
 {
     return i < N_PRESETS ? presets[i].name : NULL;
 }

@@ -369,7 +369,7 @@ int conversation_ids(struct conversation *c, const struct fm_model *model, size_
     if (check(c, error) != 0 || check_size(c, model, max_tokens, error) != 0)
         return -1;
     int rc = write_conversation(c, &text)
-                 ? fm_tokenize_messages(model, text_buffer_text(&text), text.n, &now, ids, n_ids,
+                 ? fm_chat_tokenize(model, text_buffer_text(&text), text.n, &now, ids, n_ids,
                                         &err)
                  : err_set(&err, FM_ERR_NOMEM, "no memory for the conversation");
     text_buffer_clear(&text);

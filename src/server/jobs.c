@@ -377,7 +377,7 @@ void jobs_publish(struct jobs *js, bool now)
     for (s->n_slots = 0; s->n_slots < JOBS_SLOTS_SHOWN; s->n_slots++) {
         struct fm_slot_info *slot = &s->slots[s->n_slots];
         slot->size = sizeof *slot;
-        if (!fm_slots_info(e->slots, s->n_slots, slot))
+        if (!fm_slot_info(e->slots, s->n_slots, slot))
             break;
         s->slot_owners[s->n_slots] = slots_owner(e->slots, s->n_slots);
     }

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/plat.h"
+#include "flashmoe_lab.h"
 #include "server/jobs_internal.h"
 #include "server/text_json.h"
 

@@ -221,7 +221,7 @@ int answer_take(struct fm_answer *a, const float *logits, bool is_full, int32_t 
     fm_sampler_accept(a->sampler, id);
     a->n_tokens++;
     int rc = give_token(a, logits, id, err);
-    if (rc == 0 && fm_model_is_stop_token(a->model, id)) {
+    if (rc == 0 && fm_token_is_stop(a->model, id)) {
         end(a, FM_END_TOKEN);
         return 0;
     }
@@ -399,12 +399,12 @@ void fm_answer_close(struct fm_answer *a)
     mem_free(a);
 }
 
-uint64_t fm_answer_tokens(const struct fm_answer *a)
+uint64_t fm_answer_n_tokens(const struct fm_answer *a)
 {
     return a->n_tokens;
 }
 
-uint64_t fm_answer_reasoning_tokens(const struct fm_answer *a)
+uint64_t fm_answer_n_reasoning_tokens(const struct fm_answer *a)
 {
     return a->n_reasoning;
 }

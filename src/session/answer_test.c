@@ -248,10 +248,10 @@ static void test_reasoning(void **state)
 
     struct fm_answer *answer = open_answer(chat, &r);
     const size_t n = say(answer, "<think>ab", false);
-    assert_int_equal(fm_answer_reasoning_tokens(answer), n);
+    assert_int_equal(fm_answer_n_reasoning_tokens(answer), n);
     (void)say(answer, "</think>c", false);
-    assert_int_equal(fm_answer_reasoning_tokens(answer), n);
-    assert_int_equal(fm_answer_tokens(answer), n + 2);
+    assert_int_equal(fm_answer_n_reasoning_tokens(answer), n);
+    assert_int_equal(fm_answer_n_tokens(answer), n + 2);
     fm_answer_close(answer);
 }
 

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "flashmoe.h"
+#include "flashmoe_lab.h"
 
 enum { N = 320 }; /* the golden's vocabulary */
 

@@ -56,7 +56,7 @@ void fm_slots_close(struct fm_slots *pool)
     mem_free(pool);
 }
 
-bool fm_slots_info(const struct fm_slots *pool, unsigned i, struct fm_slot_info *out)
+bool fm_slot_info(const struct fm_slots *pool, unsigned i, struct fm_slot_info *out)
 {
     if (i >= pool->n)
         return false;

@@ -123,7 +123,7 @@ int fm_chat_render(const struct fm_model *m, const char *conversation, size_t by
     return 0;
 }
 
-int fm_tokenize_messages(const struct fm_model *m, const char *conversation, size_t bytes,
+int fm_chat_tokenize(const struct fm_model *m, const char *conversation, size_t bytes,
                          const struct fm_chat_options *options, int32_t **ids, size_t *n_ids,
                          struct fm_error *err)
 {
@@ -156,7 +156,7 @@ static int add_message(json_t *messages, const char *role, const char *text, siz
     return rc;
 }
 
-int fm_tokenize_chat(const struct fm_model *m, const char *system, const char *user,
+int fm_chat_tokenize_turn(const struct fm_model *m, const char *system, const char *user,
                      size_t user_bytes, const struct fm_chat_options *options, int32_t **ids,
                      size_t *n_ids, struct fm_error *err)
 {
@@ -192,7 +192,7 @@ const char *fm_token_text(const struct fm_model *m, int32_t id, size_t *text_byt
     return m->tokenizer != NULL ? tokenizer_piece(m->tokenizer, id, text_bytes) : NULL;
 }
 
-bool fm_model_is_stop_token(const struct fm_model *m, int32_t id)
+bool fm_token_is_stop(const struct fm_model *m, int32_t id)
 {
     return model_is_stop_token(m->engine.model, id);
 }

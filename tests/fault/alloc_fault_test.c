@@ -32,7 +32,7 @@ static int use_text(struct use *u, struct fm_error *err)
 {
     int rc = fm_decoder_open(u->model, &u->decoder, err);
     if (rc == 0)
-        rc = fm_tokenize_chat(u->model, "be brief", prompt, strlen(prompt), NULL, &u->ids,
+        rc = fm_chat_tokenize_turn(u->model, "be brief", prompt, strlen(prompt), NULL, &u->ids,
                               &u->n_ids, err);
     return rc;
 }

@@ -302,7 +302,7 @@ static void test_after_the_cache_shrank(void **state)
     assert_int_equal(fm_session_eval(session, ids, 12, &err), 0);
     fm_model_stats(model, &after);
     assert_int_equal(after.bytes_read, before.bytes_read);
-    assert_int_equal(fm_model_set_memory(model, before.memory_least_bytes, &err), 0);
+    assert_int_equal(fm_model_set_memory(model, before.memory_min_bytes, &err), 0);
     assert_int_equal(fm_model_set_memory(model, before.memory_budget_bytes, &err), 0);
     fm_session_reset(session);
     check_message(fm_session_eval(session, ids, 12, &err), &err);

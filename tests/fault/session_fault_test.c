@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "flashmoe.h"
+#include "flashmoe_lab.h"
 
 #define GOLDEN FLASHMOE_TEST_DIR "/golden/"
 #define CONTEXT 32

@@ -23,7 +23,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "flashmoe.h"
+#include "flashmoe_lab.h"
 
 static const struct kv {
     const char *name;

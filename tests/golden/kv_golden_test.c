@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "flashmoe.h"
+#include "flashmoe_lab.h"
 
 #define MOST_TOKENS 512
 #define N_TEXTS 128

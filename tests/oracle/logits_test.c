@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "flashmoe.h"
+#include "flashmoe_lab.h"
 
 struct prompt {
     size_t first_row;

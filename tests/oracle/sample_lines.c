@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "flashmoe.h"
+#include "flashmoe_lab.h"
 
 enum { MOST = 4096, TOP = 5 };
 

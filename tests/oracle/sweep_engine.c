@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "flashmoe.h"
+#include "flashmoe_lab.h"
 
 #define MAX_TOKENS 256
 #define STATUS_REFUSED 3

@@ -105,13 +105,13 @@ static void test_changed(void **state)
     must(fm_model_open(model_path, &options, &model, &err), &err);
     must(fm_session_open(model, &session, &err), &err);
     fm_model_stats(model, &s);
-    for (uint64_t bytes = s.memory_most_bytes; bytes > s.memory_least_bytes; bytes -= 3 * MIB) {
+    for (uint64_t bytes = s.memory_max_bytes; bytes > s.memory_min_bytes; bytes -= 3 * MIB) {
         must(fm_model_set_memory(model, bytes, &err), &err);
         adds_up(model);
-        if (bytes < s.memory_least_bytes + 3 * MIB)
+        if (bytes < s.memory_min_bytes + 3 * MIB)
             break;
     }
-    must(fm_model_set_memory(model, s.memory_least_bytes + 8 * MIB, &err), &err);
+    must(fm_model_set_memory(model, s.memory_min_bytes + 8 * MIB, &err), &err);
     for (unsigned n = 1; n < CONTEXT; n *= 4) {
         const unsigned at = fm_session_position(session);
         must(fm_session_eval(session, ids, n - at, &err), &err);

@@ -77,7 +77,7 @@ static void test_memory_is_given_back(void **state)
     answer(model, session, NULL, 0, first);
     fm_model_stats(model, &stats);
     const uint64_t slots = stats.n_cache_slots;
-    const uint64_t full = plat_resident_bytes(), least = stats.memory_least_bytes;
+    const uint64_t full = plat_resident_bytes(), least = stats.memory_min_bytes;
     const uint64_t used = stats.memory_program_bytes + stats.memory_dense_bytes +
                           stats.memory_cache_bytes + stats.memory_kv_bytes +
                           stats.memory_scratch_bytes;
@@ -103,7 +103,7 @@ static void test_memory_is_given_back(void **state)
     set_memory(model, UINT64_MAX);
     fm_model_stats(model, &stats);
     assert_int_equal(stats.n_cache_slots, slots);
-    assert_int_equal(stats.memory_budget_bytes, stats.memory_most_bytes);
+    assert_int_equal(stats.memory_budget_bytes, stats.memory_max_bytes);
     answer(model, session, NULL, 0, second);
     assert_string_equal(first, second);
     fm_session_close(session);
@@ -122,7 +122,7 @@ static void test_in_mid_answer(void **state)
     struct fm_model *model = open_model(0, FM_ON, &session);
     answer(model, session, NULL, 0, first);
     fm_model_stats(model, &stats);
-    const uint64_t least = stats.memory_least_bytes;
+    const uint64_t least = stats.memory_min_bytes;
     const uint64_t budgets[] = {least, UINT64_MAX, least + 9 * MIB, least + 4 * MIB, UINT64_MAX};
     answer(model, session, budgets, 5, second);
     assert_string_equal(first, second);

@@ -186,7 +186,7 @@ static uint64_t tight_budget(const struct fm_model_options *options)
     must(fm_model_open(model_path, &headers, &model, &err), &err);
     must(fm_model_plan(model, options, &plan, &err), &err);
     fm_model_close(model);
-    return plan.least_bytes + plan.memory_kv_most_bytes - plan.memory_kv_bytes + (1u << 20);
+    return plan.least_bytes + plan.memory_kv_max_bytes - plan.memory_kv_bytes + (1u << 20);
 }
 
 static void note_layer(void *ctx, unsigned layer, unsigned position, unsigned n,
@@ -230,7 +230,7 @@ static struct fixture *set_up(unsigned n_marks, enum fm_choice lookahead)
     struct fm_stats stats = {.size = sizeof stats};
     fm_model_stats(f->model, &stats);
     if (lookahead != FM_ON) /* guesses need a slot to spare */
-        must(fm_model_set_memory(f->model, stats.memory_least_bytes, &err), &err);
+        must(fm_model_set_memory(f->model, stats.memory_min_bytes, &err), &err);
     struct fm_session *alone = f->sessions[N_SESSIONS - 1];
     fm_session_observe(alone, &(struct fm_observer){.size = sizeof(struct fm_observer),
                                                     .ctx = f, .route = note_layer});

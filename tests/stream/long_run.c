@@ -93,7 +93,7 @@ static size_t tokenize(const struct fm_model *model, size_t subject, int32_t *id
     int32_t *found;
     size_t n;
     struct fm_error err;
-    check(fm_tokenize_chat(model, NULL, text, strlen(text), NULL, &found, &n, &err), &err);
+    check(fm_chat_tokenize_turn(model, NULL, text, strlen(text), NULL, &found, &n, &err), &err);
     if (n > MAX_IDS)
         die("a prompt is too long");
     memcpy(ids, found, n * sizeof *ids);
@@ -150,7 +150,7 @@ static void open_share(struct opened *o, const char *path, unsigned n_context, u
             o->stats.size = sizeof o->stats;
             fm_model_stats(o->model, &o->stats);
             const uint64_t room =
-                o->stats.memory_kv_most_bytes - o->stats.memory_kv_bytes + 2 * MIB;
+                o->stats.memory_kv_max_bytes - o->stats.memory_kv_bytes + 2 * MIB;
             fm_model_close(o->model);
             rc = try_open(o, path, n_context, n_sessions, memory + more + room, &err);
         }

@@ -108,14 +108,14 @@ static void set_memory(struct fm_model *model, uint64_t bytes)
 static uint64_t kv_room(const struct fm_model *model)
 {
     const struct fm_stats stats = stats_of(model);
-    return stats.memory_kv_most_bytes - stats.memory_kv_bytes;
+    return stats.memory_kv_max_bytes - stats.memory_kv_bytes;
 }
 
 /* With the fewest experts, which are whole pages. */
 static bool holds_all_positions(const struct fm_model *model)
 {
     const struct fm_stats stats = stats_of(model);
-    return stats.memory_least_bytes + kv_room(model) <= stats.memory_most_bytes;
+    return stats.memory_min_bytes + kv_room(model) <= stats.memory_max_bytes;
 }
 
 /* The cache changes its size: the least, some more, the most, and a size in between. */
@@ -123,8 +123,8 @@ static void swing(struct fm_model *model)
 {
     static unsigned n;
     const struct fm_stats stats = stats_of(model);
-    const uint64_t least = stats.memory_least_bytes + kv_room(model);
-    const uint64_t more = stats.memory_most_bytes - least;
+    const uint64_t least = stats.memory_min_bytes + kv_room(model);
+    const uint64_t more = stats.memory_max_bytes - least;
     const uint64_t budgets[] = {least, least + more / 3, least + more, least + more / 2};
     set_memory(model, budgets[n++ % 4]);
 }
@@ -216,7 +216,7 @@ static struct fm_model *open_smallest(const char *path, unsigned threads, unsign
         enough += 1 << 20;
     }
     if (more == 0)
-        set_memory(model, stats_of(model).memory_least_bytes + room);
+        set_memory(model, stats_of(model).memory_min_bytes + room);
     return model;
 }
 

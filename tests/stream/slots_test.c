@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "flashmoe.h"
+#include "flashmoe_lab.h"
 
 #define CONTEXT 600
 #define N_TALKS 5
@@ -171,7 +171,7 @@ static void test_keep(void **state)
     struct fm_session *s = fm_slots_take(f.slots, f.talks[2].ids, f.talks[2].n, 0, 0, &found);
     struct fm_slot_info info = {.size = sizeof info};
     unsigned n_taken = 0;
-    for (unsigned i = 0; fm_slots_info(f.slots, i, &info); i++)
+    for (unsigned i = 0; fm_slot_info(f.slots, i, &info); i++)
         n_taken += info.is_taken;
     assert_int_equal(n_taken, 1);
     fm_slots_give(f.slots, s);
@@ -309,7 +309,7 @@ static void test_cut_short(void **state)
     assert_int_equal(fm_session_position(s), f.talks[0].n);
     fm_slots_give(f.slots, s);
     assert_true(fm_slots_drop_idle(f.slots));
-    for (unsigned i = 0; fm_slots_info(f.slots, i, &info); i++)
+    for (unsigned i = 0; fm_slot_info(f.slots, i, &info); i++)
         assert_int_equal(info.position, 0);
     tear_down(&f);
 }
