@@ -5,6 +5,15 @@
  * same bits whatever the memory budget, the cache, the thread count, the prefill chunk and the
  * other sessions in a batch.
  *
+ * Structs: those that a program makes itself begin with their size. Set it, and leave at 0 what is
+ * not needed: `struct fm_model_options options = {.size = sizeof options};`. Programs that were
+ * compiled with an older header keep working: fields are only added at the end, and a field that is
+ * 0 changes nothing. Where a newer one asks an older library for what it does not know, the call
+ * fails with FM_ERR_ARG; what it cannot fill in is 0. A size that cannot be one is FM_ERR_ARG too,
+ * or false where a function returns bool. Structs without a size are only seen through pointers
+ * and may grow, but for fm_error, fm_batch_item, fm_logit_bias, fm_logprob and fm_speed, which
+ * never do.
+ *
  * Errors: a function that can fail returns 0 or a negative FM_ERR_* code and fills
  * `struct fm_error`, which may be NULL. The library never exits, prints or reads the environment.
  *
@@ -47,21 +56,28 @@ struct fm_model;
 /* Called during long work: bytes while the dense weights are read. */
 typedef void fm_progress_fn(void *ctx, uint64_t done, uint64_t total);
 
+enum fm_choice { FM_AUTO, FM_ON, FM_OFF };
+enum fm_io { FM_IO_AUTO, FM_IO_DIRECT, FM_IO_PAGE };
+enum fm_reader { FM_READER_PREAD, FM_READER_URING };
+enum fm_policy { FM_POLICY_LCP, FM_POLICY_LRU };
+
 /* Some layers of a model that is cut into stages. Rows pass one stage after the other; however a
  * model is cut, the bits are the same. */
 struct fm_stage_options {
+    size_t size;
     unsigned n_layers;     /* all stages together have every layer of the model */
     uint64_t memory_bytes; /* the stage's own budget; the first holds the program as well */
     unsigned n_threads;    /* 0: one per physical core this process may use */
 };
 
 struct fm_model_options {
+    size_t size;
     uint64_t memory_bytes;  /* budget for everything; 0: what the machine has free */
     uint64_t caller_bytes;  /* of that budget, left to the caller's own memory */
     /* While tokens are computed the budget follows the machine's memory: under pressure the expert
      * cache gives some back, and takes it again slowly, up to memory_bytes or, when that is 0, to
-     * what the machine has. "on" where the system tells (Linux), "off"; NULL: on. */
-    const char *elastic;
+     * what the machine has. FM_AUTO: FM_ON, which does nothing where the system cannot tell. */
+    enum fm_choice elastic;
     unsigned n_threads;     /* 0: one per physical core this process may use */
     bool pin_threads;       /* keep each on a core of its own, except the caller's */
     const char *cpu;        /* level of the kernels (fm_machine_level); NULL: the best one here */
@@ -74,11 +90,11 @@ struct fm_model_options {
      * each takes memory. 0: it can only begin again. Without such layers it needs none. */
     unsigned n_marks;
     unsigned prefill_chunk; /* tokens computed together; 0: chosen from the budget */
-    /* Verifies what is read. NULL or "auto": each dense tensor and expert of a packed model against
-     * its checksum; of other models, which have none, that their files do not change while they are
-     * open. "on": the same, also files beside the weights that are not used, and a model without
-     * checksums is refused. "off": nothing. */
-    const char *check;
+    /* Verifies what is read. FM_AUTO: each dense tensor and expert of a packed model against its
+     * checksum; of other models, which have none, that their files do not change while they are
+     * open. FM_ON: the same, also files beside the weights that are not used, and a model without
+     * checksums is refused. FM_OFF: nothing. */
+    enum fm_choice check;
     bool metadata_only;     /* headers and tokenizer only: inspect and tokenize, no sessions */
     /* Replaces the routers' choice of experts, to measure speed with realistic reuse: "gen",
      * "gen:KEY=VALUE,..." or the path of a routing trace. NULL: the model's own routers. */
@@ -86,19 +102,19 @@ struct fm_model_options {
     /* Format of keys and values: "f16" or "f32"; or, which is approximate, rotated and in fewer
      * bits: "rot8", "rot4", "rot3", "rot2". NULL: f16. */
     const char *kv;
-    /* How experts are read, which changes no bit: "direct" past the page cache where the file
-     * system can, "page" through it; NULL or "auto": what io_path says, or direct. By "pread"
-     * threads, or by "uring" where the system has it; NULL: pread. */
-    const char *io, *reader;
+    /* How experts are read, which changes no bit: past the page cache where the file system can, or
+     * through it; FM_IO_AUTO: what io_path says, or direct. By threads that pread, or by an
+     * io_uring where the system has it. */
+    enum fm_io io;
+    enum fm_reader reader;
     /* A file that keeps which of the two is faster for this model on its disk. Where it does not
      * say so, that is measured when the model is opened, in about a second. NULL: none. */
     const char *io_path;
     unsigned read_depth; /* reads under way at a time; 0: 8 */
-    /* Reads experts that the next layer's router would choose now: "on", "off", NULL or "auto":
-     * tried in turns, and kept while it is faster. */
-    const char *lookahead;
-    /* Which experts the cache drops: "lcp" (used seldom and long ago), "lru"; NULL: lcp. */
-    const char *policy;
+    /* Reads experts that the next layer's router would choose now. FM_AUTO: tried in turns, and
+     * kept while it is faster. */
+    enum fm_choice lookahead;
+    enum fm_policy policy; /* drop experts used seldom and long ago, or those used longest ago */
     /* A file that keeps the heat of the experts from one run to the next: read when the model is
      * opened, so that the hottest are fetched at once, and written when it is closed. NULL: none.
      * A file that is damaged or another model's is ignored with a line in the log. */
@@ -112,13 +128,11 @@ struct fm_model_options {
     double cache_bias;
     fm_progress_fn *progress;
     void *progress_ctx;
-    /* Cuts the model into stages, in the order of its layers, each with memory and threads of its
-     * own in the place of memory_bytes and n_threads. 0 or 1: it is one stage. */
+    /* Cuts the model into stages, all of one size, in the order of its layers, each with memory and
+     * threads of its own in the place of memory_bytes and n_threads. 0 or 1: it is one stage. */
     const struct fm_stage_options *stages;
     unsigned n_stages;
 };
-
-FM_API void fm_model_options_init(struct fm_model_options *options);
 
 /* `path` is a packed model (NAME.fmoe), a GGUF file (of a split set any one), or a Hugging Face or
  * MLX directory: config.json and safetensors, tokenizer.json if there is one. `options` may be
@@ -128,6 +142,7 @@ FM_API int fm_model_open(const char *path, const struct fm_model_options *option
 FM_API void fm_model_close(struct fm_model *model); /* accepts NULL; close the sessions first */
 
 struct fm_model_info {
+    size_t size;
     const char *container;    /* "packed model", "GGUF", "Hugging Face directory" */
     const char *architecture; /* model_type of the checkpoint */
     uint64_t n_parameters;
@@ -158,34 +173,28 @@ struct fm_model_info {
     unsigned original_context; /* positions without scaling */
 };
 
-FM_API void fm_model_info(const struct fm_model *model, struct fm_model_info *info);
+FM_API int fm_model_info(const struct fm_model *model, struct fm_model_info *info);
 
 /* The i-th storage format in use, experts and dense weights apart; false when there is none. */
 struct fm_format_info {
+    size_t size;
     const char *name; /* "bf16", "affine4-g64", ... */
     bool is_expert;
     uint64_t n_tensors, n_bytes;
 };
 FM_API bool fm_model_format(const struct fm_model *model, unsigned i, struct fm_format_info *info);
 
-/* The i-th number format this version reads, in order of name; false when there is none. */
-struct fm_number_format {
-    const char *name;
-    double bits_per_weight;
-    bool can_be_made; /* weights can be converted to it */
-};
-FM_API bool fm_number_format(unsigned i, struct fm_number_format *format);
-
 /* How the budget is spent, and what has happened so far. */
 struct fm_stats {
+    size_t size;
     uint64_t memory_budget_bytes; /* now */
-    uint64_t memory_least_bytes, memory_most_bytes; /* what it may become */
+    uint64_t memory_min_bytes, memory_max_bytes; /* what it may become */
     uint64_t memory_program_bytes; /* resident before the model's own memory was taken, and
                                     * fm_model_options.caller_bytes */
     uint64_t memory_dense_bytes;
     uint64_t memory_cache_bytes;
     uint64_t memory_kv_bytes;      /* KV and recurrent state of all sessions, now */
-    uint64_t memory_kv_most_bytes; /* when all are full, which the budget need not have room for */
+    uint64_t memory_kv_max_bytes; /* when all are full, which the budget need not have room for */
     uint64_t memory_scratch_bytes;
     uint64_t memory_resident_peak_bytes; /* measured */
     uint64_t n_cache_slots;       /* experts the cache has room for now */
@@ -210,28 +219,18 @@ struct fm_stats {
     const char *approximate;
 };
 
-FM_API void fm_model_stats(const struct fm_model *model, struct fm_stats *stats);
+FM_API int fm_model_stats(const struct fm_model *model, struct fm_stats *stats);
 
 /* Another budget for a model in use, which it does not exceed from here on: between evaluations, or
  * from a callback. The cache has become smaller when it returns; fm_stats tells the least and the
  * most it may be, and more than the most is the most. FM_ERR_BUDGET: too small, nothing changed. */
 FM_API int fm_model_set_memory(struct fm_model *model, uint64_t bytes, struct fm_error *err);
 
-/* The share of its experts that looking ahead has foreseen in the i-th layer with experts, 0 to 1;
- * negative while there is none. False past the end. */
-FM_API bool fm_model_recall(const struct fm_model *model, unsigned i, double *recall);
-
-/* A picture of the expert cache: which experts of the i-th layer with experts are in memory, and
- * how hot each is, from 0, not used lately, to 255, used by every token. Each array has room for
- * n_experts; either may be NULL. False past the end. Between evaluations, or from a callback of
- * fm_observer.progress. */
-FM_API bool fm_model_experts(const struct fm_model *model, unsigned i, bool *resident,
-                             uint8_t *heat);
-
 /* How a budget would be divided, as fm_stats has it, without taking any of it. */
 struct fm_plan {
+    size_t size;
     uint64_t memory_budget_bytes, memory_program_bytes, memory_dense_bytes, memory_cache_bytes,
-        memory_kv_bytes, memory_kv_most_bytes, memory_scratch_bytes;
+        memory_kv_bytes, memory_kv_max_bytes, memory_scratch_bytes;
     uint64_t n_cache_slots;
     unsigned prefill_chunk, n_context, n_threads;
     uint64_t least_bytes; /* the smallest budget that works */
@@ -240,17 +239,6 @@ struct fm_plan {
  * with. FM_ERR_BUDGET with the arithmetic where it does not fit; then only least_bytes is set. */
 FM_API int fm_model_plan(const struct fm_model *model, const struct fm_model_options *options,
                          struct fm_plan *plan, struct fm_error *err);
-
-/* What a cache of another size would have hit on the tokens decoded so far, counted while they are
- * decoded. Exact with the policy lru but for the smallest caches; with lcp right within about
- * five points. */
-struct fm_cache_point {
-    unsigned n_slots; /* experts that it has room for: at least one token's, at most all */
-    double hit_rate;  /* 0 to 1; negative while no token was decoded */
-};
-/* In cache_bytes as in fm_stats.memory_cache_bytes. False for a model that has no cache. */
-FM_API bool fm_model_miss_curve(const struct fm_model *model, uint64_t cache_bytes,
-                                struct fm_cache_point *point);
 
 /* ---- text ------------------------------------------------------------------------------ */
 
@@ -273,6 +261,7 @@ FM_API int fm_tokenize(const struct fm_model *model, const char *text, size_t te
  * not even there. Any thread. FM_ERR_ARG when it is no conversation, or the template refuses it;
  * FM_ERR_UNSUPPORTED when the model has no chat form. */
 struct fm_chat_options {
+    size_t size;
     int64_t now_s;        /* seconds since 1970, for templates that write the date */
     int32_t now_offset_s; /* what local time is ahead of UTC */
     /* A conversation that surely has more tokens is refused before it is tokenized: FM_ERR_ARG, and
@@ -284,11 +273,11 @@ FM_API int fm_chat_render(const struct fm_model *model, const char *conversation
                           const struct fm_chat_options *options, char **text, size_t *text_bytes,
                           struct fm_error *err);
 /* Its token ids, freed with fm_free. */
-FM_API int fm_tokenize_messages(const struct fm_model *model, const char *conversation,
+FM_API int fm_chat_tokenize(const struct fm_model *model, const char *conversation,
                                 size_t bytes, const struct fm_chat_options *options, int32_t **ids,
                                 size_t *n_ids, struct fm_error *err);
 /* The same of an optional system message and one of the user, ready to be answered. */
-FM_API int fm_tokenize_chat(const struct fm_model *model, const char *system, const char *user,
+FM_API int fm_chat_tokenize_turn(const struct fm_model *model, const char *system, const char *user,
                             size_t user_bytes, const struct fm_chat_options *options, int32_t **ids,
                             size_t *n_ids, struct fm_error *err);
 
@@ -298,16 +287,16 @@ FM_API bool fm_token_is_special(const struct fm_model *model, int32_t id);
  * when the id has no token. Not NUL-terminated. */
 FM_API const char *fm_token_text(const struct fm_model *model, int32_t id, size_t *text_bytes);
 
-FM_API void fm_free(void *p);
+FM_API void fm_free(void *p); /* accepts NULL */
 
 /* True for the tokens that end an answer. */
-FM_API bool fm_model_is_stop_token(const struct fm_model *model, int32_t id);
+FM_API bool fm_token_is_stop(const struct fm_model *model, int32_t id);
 
 /* Turns ids into text piece by piece and never splits a UTF-8 character. */
 struct fm_decoder;
 FM_API int fm_decoder_open(const struct fm_model *model, struct fm_decoder **out,
                            struct fm_error *err);
-FM_API void fm_decoder_close(struct fm_decoder *decoder);
+FM_API void fm_decoder_close(struct fm_decoder *decoder); /* accepts NULL */
 /* The text that is complete after `id`, valid until the next call; may be empty. Special tokens
  * give no text. */
 FM_API int fm_decoder_push(struct fm_decoder *decoder, int32_t id, const char **text,
@@ -383,34 +372,6 @@ FM_API const float *fm_session_logits(const struct fm_session *session);
  * reset or rewound. */
 FM_API void fm_session_logits_hash(const struct fm_session *session, char hex[33]);
 
-/* Where the time of one evaluation went in one layer. The one after the last is the head, which
- * computes alone. All times together are nearly the evaluation's; reads pass beside them. */
-struct fm_layer_profile {
-    unsigned layer;
-    unsigned position, n_tokens; /* the session's first; computed together, of all sessions */
-    uint64_t mix_ns;     /* attention or its like */
-    uint64_t route_ns;   /* choosing experts, starting their reads, looking ahead */
-    uint64_t wait_ns;    /* for the next experts that are ready */
-    uint64_t compute_ns; /* experts, or the dense block */
-    uint64_t read_ns;    /* from starting the reads until the last missing expert is taken up */
-    uint64_t n_hits, n_misses, bytes_read; /* guesses that landed are among the bytes */
-};
-
-/* Looks into the computation. With `logits` set, every position's logits are computed, not only
- * the last one's. `layer` 0 is the embedding, layer i the residual stream after layer i-1, and
- * the one after the last is the final norm's output, shown where logits are computed. */
-struct fm_observer {
-    void *ctx;
-    void (*hidden)(void *ctx, unsigned layer, unsigned position, const float *x, unsigned n);
-    void (*logits)(void *ctx, unsigned position, const float *logits, unsigned n);
-    /* The experts that compute, ascending, and their weights; before they do. */
-    void (*route)(void *ctx, unsigned layer, unsigned position, unsigned n, const uint32_t *ids,
-                  const float *weights);
-    fm_progress_fn *progress; /* before every layer; tokens times layers */
-    void (*profile)(void *ctx, const struct fm_layer_profile *layer); /* after every layer */
-};
-FM_API void fm_session_observe(struct fm_session *session, const struct fm_observer *observer);
-
 /* Makes the session's evaluation in progress, or its next one, fail with FM_ERR_CANCELLED: before
  * the next layer, or within a layer that reads experts before the next of them. Sessions beside it
  * in a batch go on. fm_session_reset forgets the wish, and so does fm_session_rewind where it drops
@@ -444,10 +405,11 @@ FM_API unsigned fm_snapshots_restore(struct fm_snapshots *snapshots, struct fm_s
                                      const int32_t *ids, size_t n_ids);
 
 struct fm_snapshots_stats {
+    size_t size;
     uint64_t n_files, bytes;        /* snapshots of this model; of all in the directory */
     uint64_t n_written, n_restored; /* since it was opened */
 };
-FM_API void fm_snapshots_stats(const struct fm_snapshots *snapshots,
+FM_API int fm_snapshots_stats(const struct fm_snapshots *snapshots,
                                struct fm_snapshots_stats *stats);
 
 /* ---- slots ----------------------------------------------------------------------------- */
@@ -458,6 +420,7 @@ FM_API void fm_snapshots_stats(const struct fm_snapshots *snapshots,
 struct fm_slots;
 
 struct fm_slots_options {
+    size_t size;
     unsigned n_sessions;            /* opened at once; fm_model_options.n_sessions allows them */
     struct fm_snapshots *snapshots; /* where what does not fit is kept, borrowed; NULL: nowhere */
     unsigned keep_least;            /* tokens that are worth a file */
@@ -485,11 +448,12 @@ FM_API bool fm_slots_drop_idle(struct fm_slots *slots);
 FM_API int fm_slots_keep(struct fm_slots *slots, unsigned n_new, struct fm_error *err);
 
 struct fm_slot_info {
+    size_t size;
     bool is_taken;
     unsigned position; /* tokens it has computed */
     uint64_t key;
 };
-FM_API bool fm_slots_info(const struct fm_slots *slots, unsigned i, struct fm_slot_info *info);
+FM_API bool fm_slot_info(const struct fm_slots *slots, unsigned i, struct fm_slot_info *info);
 
 /* ---- sampling -------------------------------------------------------------------------- */
 
@@ -502,6 +466,7 @@ struct fm_logit_bias {
  * logits, also at temperature 0; then the temperature divides them; then each of top-k, top-p,
  * min-p and typical-p leaves out tokens among those that the one before has left. */
 struct fm_sampling {
+    size_t size;
     float temperature; /* 0: the most likely token */
     unsigned top_k;    /* 0: off */
     float top_p;       /* 1: off; the most likely token always stays */
@@ -521,23 +486,19 @@ struct fm_sampling {
 };
 
 /* What the checkpoint's generation_config.json recommends, or greedy. */
-FM_API void fm_sampling_default(const struct fm_model *model, struct fm_sampling *sampling);
+FM_API int fm_sampling_default(const struct fm_model *model, struct fm_sampling *sampling);
 
 /* Chooses tokens for one answer. The same seed, logits and tokens so far give the same token on
  * every machine. */
 struct fm_sampler;
 FM_API int fm_sampler_open(const struct fm_model *model, const struct fm_sampling *sampling,
                            struct fm_sampler **out, struct fm_error *err);
-FM_API void fm_sampler_close(struct fm_sampler *sampler);
+FM_API void fm_sampler_close(struct fm_sampler *sampler); /* accepts NULL */
 /* A token id, or FM_ERR_FORMAT when a logit is NaN or INFINITY, or none is above -INFINITY, or the
  * bias forbids every token. A session's own logits are always finite. -INFINITY, which
  * fm_grammar_mask writes too, is a token that must not come. Padding rows of the vocabulary, which
  * have no token, are never chosen. */
 FM_API int32_t fm_sampler_pick(struct fm_sampler *sampler, const float *logits);
-/* What fm_sampler_pick would draw from, best first, without drawing: `ids` and `probabilities` have
- * room for the vocabulary. Returns how many there are, or FM_ERR_FORMAT as above. */
-FM_API int fm_sampler_distribution(struct fm_sampler *sampler, const float *logits, int32_t *ids,
-                                   float *probabilities);
 /* What penalties and a grammar go by: the tokens of the prompt, then each token of the answer. Ids
  * that the model does not have are ignored. Without these two neither does anything. */
 FM_API void fm_sampler_accept_prompt(struct fm_sampler *sampler, const int32_t *ids, size_t n_ids);
@@ -646,7 +607,7 @@ typedef int fm_answer_fn(void *ctx, const struct fm_answer_event *event, struct 
 /* Zero every field that is not needed. Only `grammar` and `tail` are borrowed until the answer is
  * closed; everything else is used while it opens. */
 struct fm_answer_options {
-    size_t size; /* sizeof(struct fm_answer_options) */
+    size_t size;
     fm_answer_fn *event;
     void *ctx;
     const struct fm_sampling *sampling; /* NULL: fm_sampling_default */
@@ -691,8 +652,8 @@ FM_API int fm_answer_step(struct fm_answer *answer, const struct fm_session *ses
 FM_API int fm_answer_finish(struct fm_answer *answer, struct fm_error *err);
 
 /* Tokens chosen so far, the stop token included; and how many of them are reasoning. */
-FM_API uint64_t fm_answer_tokens(const struct fm_answer *answer);
-FM_API uint64_t fm_answer_reasoning_tokens(const struct fm_answer *answer);
+FM_API uint64_t fm_answer_n_tokens(const struct fm_answer *answer);
+FM_API uint64_t fm_answer_n_reasoning_tokens(const struct fm_answer *answer);
 
 /* True for a prompt that ends with the marker that opens reasoning, as some templates write it. */
 FM_API bool fm_prompt_opens_reasoning(const struct fm_model *model, const int32_t *ids,

@@ -32,6 +32,7 @@ static int measure_machine(struct bench *bench, unsigned what, struct fm_error *
     struct progress progress;
     progress_begin(&progress, "measuring the machine", !args_flag(bench->args, "quiet"));
     const struct fm_machine_options options = {
+        .size = sizeof options,
         .what = what,
         .n_threads = (unsigned)args_uint(bench->args, "threads"),
         .pin_threads = args_flag(bench->args, "pin"),
@@ -40,7 +41,7 @@ static int measure_machine(struct bench *bench, unsigned what, struct fm_error *
         .progress = show_pass,
         .progress_ctx = &progress,
     };
-    struct fm_machine_speeds speeds;
+    struct fm_machine_speeds speeds = {.size = sizeof speeds};
     int rc = fm_machine_measure(&options, &speeds, err);
     progress_end(&progress);
     if (rc != 0)
@@ -100,6 +101,7 @@ static void record_times(void *ctx, const struct fm_layer_profile *layer)
 
 void bench_observe(struct bench *bench, struct fm_observer observer)
 {
+    observer.size = sizeof observer;
     observer.ctx = bench;
     observer.profile = profile_is_on(&bench->profile) ? record_times : NULL;
     fm_session_observe(bench->session, &observer);
@@ -122,7 +124,7 @@ static double hit_rate(const struct fm_stats *before, const struct fm_stats *aft
 static int run_piece(struct bench *bench, const struct bench_kind *kind, struct bench_piece *piece,
                      struct fm_error *err)
 {
-    struct fm_stats before, after;
+    struct fm_stats before = {.size = sizeof before}, after = {.size = sizeof after};
     fm_model_stats(bench->model, &before);
     const uint64_t begin_ns = plat_now_ns();
     int rc = interrupt_seen() ? FM_ERR_CANCELLED : kind->piece(bench, err);
@@ -143,10 +145,12 @@ static int run_pieces(struct bench *bench, const struct bench_kind *kind, struct
         rc = run_piece(bench, kind, &warm, err);
     if (rc == 0 && kind->start != NULL && bench->n_warm > 0)
         rc = kind->start(bench, err);
+    bench->begin.size = sizeof bench->begin;
     fm_model_stats(bench->model, &bench->begin);
     bench->is_counting = true;
     for (unsigned i = 0; rc == 0 && i < bench->n_repeat; i++)
         rc = run_piece(bench, kind, &bench->pieces[i], err);
+    bench->end.size = sizeof bench->end;
     fm_model_stats(bench->model, &bench->end);
     known_take(&bench->known, bench->model, &bench->begin, (double)bench->n_prompt);
     fm_session_logits_hash(bench->session, bench->logits_hash);
@@ -177,7 +181,8 @@ static int open_model(struct bench *bench, const struct bench_kind *kind, struct
         rc = fm_session_open(bench->model, &bench->session, err);
     if (rc != 0)
         return rc;
-    struct fm_stats stats;
+    struct fm_stats stats = {.size = sizeof stats};
+    bench->info.size = sizeof bench->info;
     fm_model_info(bench->model, &bench->info);
     fm_model_stats(bench->model, &stats);
     bench->is_resident = stats.n_cache_slots >=

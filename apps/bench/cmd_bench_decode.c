@@ -21,7 +21,8 @@ static int decode_open(struct bench *bench, struct fm_error *err)
     bench_observe(bench, (struct fm_observer){0});
     int rc = bench_make_prompt(bench, n_prompt_tokens(bench), err);
     if (rc == 0)
-        rc = fm_sampler_open(bench->model, &(struct fm_sampling){.top_p = 1}, &bench->sampler,
+        rc = fm_sampler_open(bench->model, &(struct fm_sampling){.size = sizeof(struct fm_sampling),
+                                                                 .top_p = 1}, &bench->sampler,
                              err);
     return rc;
 }

@@ -28,7 +28,8 @@ static int parse_residency(const char *text, struct replay *replay, struct fm_er
         const double percent = isdigit((unsigned char)*at) ? strtod(at, &end) : 0;
         if (!(percent > 0 && percent <= 100) || (*end != ',' && *end != '\0'))
             break;
-        replay->points[replay->n_points].share = percent / 100;
+        replay->points[replay->n_points] = (struct fm_replay_point){
+            .size = sizeof(struct fm_replay_point), .share = percent / 100};
         at = end + 1;
         if (*end == '\0') {
             replay->n_points++;
@@ -45,8 +46,8 @@ static int parse_residency(const char *text, struct replay *replay, struct fm_er
 static json_t *hits_json(const double *hits)
 {
     json_t *object = json_object();
-    for (unsigned i = 0; i < FM_REPLAY_POLICIES; i++)
-        (void)json_object_set_new(object, fm_replay_policy(i),
+    for (unsigned i = 0; fm_replay_policy_name(i) != NULL; i++)
+        (void)json_object_set_new(object, fm_replay_policy_name(i),
                                   hits[i] < 0 ? json_null() : json_real(hits[i]));
     return object;
 }
@@ -77,12 +78,12 @@ static int print_json(const struct replay *replay)
 
 static void print_policies(const struct replay *replay, bool is_late)
 {
-    for (unsigned i = 0; i < FM_REPLAY_POLICIES; i++) {
+    for (unsigned i = 0; fm_replay_policy_name(i) != NULL; i++) {
         const double *first =
             is_late ? replay->points[0].late_hits : replay->points[0].hits;
         if (first[i] < 0)
             continue;
-        (void)printf("%-*s", NAME_CHARACTERS, fm_replay_policy(i));
+        (void)printf("%-*s", NAME_CHARACTERS, fm_replay_policy_name(i));
         for (unsigned j = 0; j < replay->n_points; j++) {
             const struct fm_replay_point *p = &replay->points[j];
             (void)printf("%*.1f", COLUMN_CHARACTERS, 100 * (is_late ? p->late_hits : p->hits)[i]);
@@ -117,6 +118,7 @@ static int run_bench_replay(const struct args *args)
     struct fm_error err = {0};
     struct replay replay = {.name = args_operand(args, 0)};
     replay.stats = (struct fm_routes_stats){
+        .size = sizeof(struct fm_routes_stats),
         .n_layers = (unsigned)args_uint(args, "layers"),
         .n_experts = (unsigned)args_uint(args, "experts"),
         .n_used = (unsigned)args_uint(args, "used"),

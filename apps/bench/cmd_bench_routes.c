@@ -16,6 +16,8 @@ struct column {
 static size_t find_references(struct column *columns)
 {
     size_t n = 0;
+    for (size_t i = 0; i + 1 < COLUMNS_MAX; i++)
+        columns[i].stats.size = sizeof columns[i].stats;
     while (n + 1 < COLUMNS_MAX && fm_routes_reference((unsigned)n, &columns[n].name,
                                                       &columns[n].stats))
         n++;
@@ -123,6 +125,7 @@ static int run_bench_routes(const struct args *args)
     struct fm_error err = {0};
     struct column columns[COLUMNS_MAX] = {{.name = args_operand(args, 0)}};
     columns[0].stats = (struct fm_routes_stats){
+        .size = sizeof(struct fm_routes_stats),
         .n_layers = (unsigned)args_uint(args, "layers"),
         .n_experts = (unsigned)args_uint(args, "experts"),
         .n_used = (unsigned)args_uint(args, "used"),

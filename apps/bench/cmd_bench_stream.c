@@ -54,7 +54,8 @@ static int open_model(struct job *job, uint64_t memory_bytes, struct fm_model **
 /* What stays of a model that is closed. */
 static int keep_facts(struct stream *s, const struct fm_model *model, struct fm_error *err)
 {
-    struct fm_stats stats;
+    struct fm_stats stats = {.size = sizeof stats};
+    s->info.size = sizeof s->info;
     fm_model_info(model, &s->info);
     fm_model_stats(model, &stats);
     if (s->info.n_moe_layers == 0)
@@ -70,6 +71,7 @@ static int keep_facts(struct stream *s, const struct fm_model *model, struct fm_
     s->n_threads = stats.n_threads;
     s->is_text = s->info.has_tokenizer && stats.routes == NULL;
     s->info = (struct fm_model_info){
+        .size = sizeof(struct fm_model_info),
         .architecture = s->architecture,
         .n_moe_layers = s->info.n_moe_layers,
         .n_experts = s->info.n_experts,
@@ -93,7 +95,7 @@ static int find_ends(struct job *job, struct fm_error *err)
     if (rc != 0)
         return rc;
     rc = keep_facts(s, model, err);
-    struct fm_stats stats;
+    struct fm_stats stats = {.size = sizeof stats};
     fm_model_stats(model, &stats);
     fm_model_close(model);
     if (rc != 0)
@@ -101,7 +103,7 @@ static int find_ends(struct job *job, struct fm_error *err)
     job->io = stats.io;
     const uint64_t slot = stats.memory_cache_bytes / stats.n_cache_slots + 1;
     const uint64_t fixed = stats.memory_program_bytes + stats.memory_dense_bytes +
-                           stats.memory_kv_most_bytes + stats.memory_scratch_bytes + BUDGET_MARGIN;
+                           stats.memory_kv_max_bytes + stats.memory_scratch_bytes + BUDGET_MARGIN;
     const uint64_t most = stats.memory_budget_bytes;
     job->floor_bytes = fixed + slot * s->info.n_experts_per_token * s->info.n_moe_layers;
     job->all_bytes = fixed + slot * s->info.n_experts * s->info.n_moe_layers;
@@ -151,7 +153,7 @@ static int choose_budgets(struct job *job, struct fm_error *err)
 {
     struct stream *s = job->stream;
     const char *list = args_text(s->args, "budgets");
-    struct fm_machine_info machine;
+    struct fm_machine_info machine = {.size = sizeof machine};
     fm_machine_info(&machine);
     int rc = 0;
     const double range = (double)(job->all_bytes - job->floor_bytes);
@@ -214,6 +216,7 @@ static int decode(struct job *job, struct topics *topics, const int32_t *opening
 /* All tokens of a pass are evaluated alone; the first one of a conversation counts as a prompt. */
 static void count_all(const struct fm_model *model, struct fm_stats *stats)
 {
+    stats->size = sizeof *stats;
     fm_model_stats(model, stats);
     stats->n_decode_tokens += stats->n_prefill_tokens;
     stats->decode_ns += stats->prefill_ns;

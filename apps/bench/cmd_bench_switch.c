@@ -47,7 +47,7 @@ struct switching {
 static int evaluate(struct switching *s, const int32_t *ids, size_t n, struct cost *cost,
                     struct fm_error *err)
 {
-    struct fm_stats before, after;
+    struct fm_stats before = {.size = sizeof before}, after = {.size = sizeof after};
     fm_model_stats(s->model, &before);
     const uint64_t begin_ns = plat_now_ns();
     int rc = interrupt_seen() ? FM_ERR_CANCELLED : fm_session_eval(s->topics.session, ids, n, err);
@@ -311,14 +311,17 @@ static int run_all(struct switching *s, struct fm_error *err)
     int rc = s->costs != NULL ? open_model(s, err) : FM_ERR_NOMEM;
     if (rc != 0)
         return rc;
+    s->info.size = sizeof s->info;
     fm_model_info(s->model, &s->info);
     route_trace_head(&s->trace, app_model_path(s->args), &s->info);
-    const struct fm_observer observer = {.ctx = &s->trace, .route = route_trace_row};
+    const struct fm_observer observer = {.size = sizeof observer,
+                                         .ctx = &s->trace, .route = route_trace_row};
     if (s->trace.out.file != NULL)
         fm_session_observe(s->topics.session, &observer);
     progress_begin(&s->progress, s->args->command->name, !args_flag(s->args, "quiet"));
     rc = s->topics.is_text ? decode_texts(s, err) : decode_generated(s, err);
     progress_end(&s->progress);
+    s->stats.size = sizeof s->stats;
     fm_model_stats(s->model, &s->stats);
     return rc;
 }

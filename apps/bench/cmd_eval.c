@@ -45,7 +45,7 @@ static double nats_per_token(const struct nll_sum *sum)
 
 static int check_window(const struct nll *nll, struct fm_error *err)
 {
-    struct fm_model_info info;
+    struct fm_model_info info = {.size = sizeof info};
     fm_model_info(nll->model, &info);
     if (nll->window <= info.max_context)
         return 0;
@@ -57,8 +57,7 @@ static int check_window(const struct nll *nll, struct fm_error *err)
  * when the budget is divided, and a bad file is found before the weights are read. */
 static int tokenize_file(struct nll *nll, struct fm_error *err)
 {
-    struct fm_model_options options;
-    fm_model_options_init(&options);
+    struct fm_model_options options = {.size = sizeof options};
     options.metadata_only = true;
     fm_log_to(NULL, NULL); /* the second opening says it */
     int rc = fm_model_open(app_model_path(nll->args), &options, &nll->model, err);
@@ -139,10 +138,11 @@ static int eval_window(struct nll *nll, size_t at, struct fm_error *err)
 static int eval_windows(struct nll *nll, bool records, struct fm_error *err)
 {
     const size_t n_windows = count_windows(nll);
-    const struct fm_observer observer = {.ctx = nll, .logits = add_position,
+    const struct fm_observer observer = {.size = sizeof observer,
+                                         .ctx = nll, .logits = add_position,
                                          .route = records ? record_route : NULL};
     struct progress progress;
-    struct fm_model_info info;
+    struct fm_model_info info = {.size = sizeof info};
     fm_model_info(nll->model, &info);
     if (records)
         route_trace_head(&nll->trace, app_model_path(nll->args), &info);
@@ -249,8 +249,9 @@ static int eval_all(struct nll *nll, struct fm_error *err)
     rc = eval_windows(nll, nll->trace.out.file != NULL, err);
     if (rc != 0)
         return rc;
-    struct fm_model_info info;
+    struct fm_model_info info = {.size = sizeof info};
     fm_model_info(nll->model, &info);
+    nll->stats.size = sizeof nll->stats;
     fm_model_stats(nll->model, &nll->stats);
     (void)snprintf(nll->architecture, sizeof nll->architecture, "%s", info.architecture);
     if (info.approximate == NULL)

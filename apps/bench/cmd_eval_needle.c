@@ -71,14 +71,13 @@ static int make_needle(struct needle *needle, unsigned i, uint32_t *state, struc
 /* With the tokenizer alone, as in eval nll. */
 static int prepare(struct needle *needle, struct fm_error *err)
 {
-    struct fm_model_options options;
-    fm_model_options_init(&options);
+    struct fm_model_options options = {.size = sizeof options};
     options.metadata_only = true;
     fm_log_to(NULL, NULL);
     int rc = fm_model_open(app_model_path(needle->args), &options, &needle->model, err);
     if (rc != 0)
         return rc;
-    struct fm_model_info info;
+    struct fm_model_info info = {.size = sizeof info};
     fm_model_info(needle->model, &info);
     if (needle->n_context > info.max_context)
         rc = err_set(err, FM_ERR_ARG, "--context %u: the model was made for a context of %u "
@@ -176,7 +175,7 @@ static int find_needle(struct needle *needle, unsigned i, unsigned depth, unsign
 static int find_all(struct needle *needle, struct fm_error *err)
 {
     const unsigned n = needle->n_depths * needle->n_needles;
-    struct fm_model_info info;
+    struct fm_model_info info = {.size = sizeof info};
     fm_model_info(needle->model, &info);
     struct progress progress;
     int rc = fm_session_open(needle->model, &needle->session, err);
@@ -207,7 +206,7 @@ static int eval_all(struct needle *needle, struct fm_error *err)
         rc = find_all(needle, err);
     if (rc != 0)
         return rc;
-    struct fm_model_info info;
+    struct fm_model_info info = {.size = sizeof info};
     fm_model_info(needle->model, &info);
     if (info.approximate == NULL)
         return 0;

@@ -77,7 +77,7 @@ static bool has_suffix(const char *text, const char *suffix)
     return n >= m && strcmp(text + n - m, suffix) == 0;
 }
 
-static int choose_form(const struct args *args, int *form, struct fm_error *err)
+static int choose_form(const struct args *args, enum fm_synth_form *form, struct fm_error *err)
 {
     const char *dst = args_operand(args, 1), *name = args_text(args, "form");
     *form = has_suffix(dst, ".gguf")   ? FM_SYNTH_GGUF
@@ -87,7 +87,7 @@ static int choose_form(const struct args *args, int *form, struct fm_error *err)
         return 0;
     for (int i = 0; form_names[i] != NULL; i++)
         if (strcmp(form_names[i], name) == 0) {
-            *form = i;
+            *form = (enum fm_synth_form)i;
             return 0;
         }
     return err_set(err, FM_ERR_ARG, "--form: '%s' is none of packed, safetensors and gguf", name);
@@ -141,10 +141,13 @@ static bool print_json(const char *dst, int form, const struct fm_synth_result *
 
 /* ---- the command ----------------------------------------------------------------------- */
 
-static void fill_options(const struct args *args, struct fm_synth_options *options)
+static void fill_options(const struct args *args, uint32_t numbers[FM_SYNTH_NUMBERS],
+                         struct fm_synth_options *options)
 {
     for (unsigned i = 0; i < FM_SYNTH_NUMBERS; i++)
-        options->numbers[i] = (uint32_t)args_uint(args, number_options[i].name);
+        numbers[i] = (uint32_t)args_uint(args, number_options[i].name);
+    options->numbers = numbers;
+    options->n_numbers = FM_SYNTH_NUMBERS;
     options->experts = args_text(args, "experts-format");
     options->dense = args_text(args, "dense-format");
     options->embed = args_text(args, "embed-format");
@@ -160,13 +163,13 @@ static int run_synth(const struct args *args)
     const char *dst = args_operand(args, 1);
     const bool is_quiet = args_flag(args, "quiet"), is_json = args_flag(args, "json");
     struct fm_error err = {0};
-    struct fm_synth_options options;
-    struct fm_synth_result result;
+    struct fm_synth_options options = {.size = sizeof options};
+    struct fm_synth_result result = {.size = sizeof result};
+    uint32_t numbers[FM_SYNTH_NUMBERS];
     struct work work;
-    fm_synth_options_init(&options);
     if (choose_form(args, &options.form, &err) != 0)
         return say_failed(&err, STATUS_USAGE);
-    fill_options(args, &options);
+    fill_options(args, numbers, &options);
     options.progress = work_show;
     options.progress_ctx = &work;
     work_begin(&work, "writing", is_quiet);
@@ -203,7 +206,7 @@ const struct command cmd_synth = {
         "not exist; the files are written beside it and renamed when they are whole.",
     .operands = (const struct operand[]){
         {.name = "SHAPE", .help = "The model whose shape it has",
-         .choice = fm_synth_shape},
+         .choice = fm_synth_shape_name},
         {.name = "DST", .help = "What to write: NAME.fmoe, NAME.gguf, or a directory"},
         {.name = NULL}},
     .groups = (const struct option_group *const[]){&group_numbers, &group_files, &group_json,

@@ -5,7 +5,7 @@
 #ifndef FLASHMOE_APPS_BENCH_PROFILE_H
 #define FLASHMOE_APPS_BENCH_PROFILE_H
 
-#include "flashmoe.h"
+#include "flashmoe_lab.h"
 #include "apps/cli/options.h"
 #include "apps/cli/part_file.h"
 

@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-#include "flashmoe.h"
+#include "flashmoe_lab.h"
 #include "apps/cli/part_file.h"
 
 struct route_trace {

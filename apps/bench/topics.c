@@ -34,7 +34,7 @@ static int has_tokenizer(const struct args *args, bool *has, struct fm_error *er
     int rc = app_model_open_metadata(args, NULL, &model, err);
     if (rc != 0)
         return rc;
-    struct fm_model_info info;
+    struct fm_model_info info = {.size = sizeof info};
     fm_model_info(model, &info);
     *has = info.has_tokenizer;
     fm_model_close(model);
@@ -80,7 +80,7 @@ static int find_stops(struct topics *t, struct fm_error *err)
     for (int pass = 0; pass < 2; pass++) {
         t->n_stops = 0;
         for (unsigned id = 0; id < t->vocabulary; id++)
-            if (fm_model_is_stop_token(t->model, (int32_t)id)) {
+            if (fm_token_is_stop(t->model, (int32_t)id)) {
                 if (pass == 1)
                     t->stops[t->n_stops] = (int32_t)id;
                 t->n_stops++;
@@ -110,7 +110,7 @@ static int read_openings(struct topics *t, struct fm_error *err)
 int topics_open(struct topics *t, const struct args *args, struct fm_model *model,
                 struct fm_error *err)
 {
-    struct fm_model_info info;
+    struct fm_model_info info = {.size = sizeof info};
     fm_model_info(model, &info);
     *t = (struct topics){.args = args, .model = model, .vocabulary = info.vocabulary,
                          .is_text = info.has_tokenizer && info.routes == NULL};
@@ -120,7 +120,8 @@ int topics_open(struct topics *t, const struct args *args, struct fm_model *mode
     int rc = find_stops(t, err);
     if (rc == 0 && t->is_text)
         rc = read_openings(t, err);
-    const struct fm_sampling sampling = {.temperature = TEMPERATURE, .top_p = TOP_P, .seed = SEED};
+    const struct fm_sampling sampling = {.size = sizeof sampling,
+                                         .temperature = TEMPERATURE, .top_p = TOP_P, .seed = SEED};
     if (rc == 0)
         rc = fm_sampler_open(model, &sampling, &t->sampler, err);
     if (rc == 0)
@@ -146,7 +147,7 @@ int topics_pick(struct topics *t, int32_t *id, struct fm_error *err)
 {
     const float *logits = fm_session_logits(t->session);
     *id = fm_sampler_pick(t->sampler, logits);
-    if (*id >= 0 && fm_model_is_stop_token(t->model, *id)) {
+    if (*id >= 0 && fm_token_is_stop(t->model, *id)) {
         memcpy(t->logits, logits, t->vocabulary * sizeof *logits);
         for (size_t i = 0; i < t->n_stops; i++)
             t->logits[t->stops[i]] = NEVER;

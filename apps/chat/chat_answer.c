@@ -46,7 +46,8 @@ static int eval_prompt(struct answer *a, const int32_t *ids, size_t n_ids, bool 
                        struct fm_error *err)
 {
     struct chat *chat = a->chat;
-    const struct fm_observer observer = {.ctx = a, .progress = show_progress};
+    const struct fm_observer observer = {.size = sizeof observer,
+                                         .ctx = a, .progress = show_progress};
     int rc = 0;
     a->n_total = n_ids;
     progress_begin(&a->progress, "reading", !chat->is_quiet);
@@ -270,7 +271,7 @@ static int keep_answer(struct answer *a, struct fm_error *err)
 static int write_answer(struct answer *a, const int32_t *ids, size_t n_ids, struct fm_error *err)
 {
     struct chat *chat = a->chat;
-    struct fm_stats before, after;
+    struct fm_stats before = {.size = sizeof before}, after = {.size = sizeof after};
     int rc = check_context(chat, n_ids, err);
     if (rc == 0)
         rc = open_answer(a, ids, n_ids, err);
@@ -335,7 +336,7 @@ bool chat_answer(struct chat *chat)
 void chat_show_status(const struct chat *chat)
 {
     const struct chat_turn *turn = &chat->last;
-    struct fm_stats stats;
+    struct fm_stats stats = {.size = sizeof stats};
     char resident[UNIT_BYTES], budget[UNIT_BYTES];
     const uint64_t n_used = turn->n_hits + turn->n_misses;
     fm_model_stats(chat->model, &stats);

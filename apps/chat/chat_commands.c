@@ -160,7 +160,7 @@ static int do_read(struct chat *chat, const char *rest, struct fm_error *err)
 static int do_stats(struct chat *chat, const char *rest, struct fm_error *err)
 {
     const struct chat_turn *turn = &chat->last;
-    struct fm_stats stats;
+    struct fm_stats stats = {.size = sizeof stats};
     char a[UNIT_BYTES], b[UNIT_BYTES], c[UNIT_BYTES];
     const uint64_t n_used = turn->n_hits + turn->n_misses;
     (void)rest;
@@ -183,7 +183,7 @@ static int do_stats(struct chat *chat, const char *rest, struct fm_error *err)
                  human_bytes(stats.memory_budget_bytes, b),
                  human_bytes(stats.memory_resident_peak_bytes, c));
     if (chat->snapshots != NULL) {
-        struct fm_snapshots_stats kept;
+        struct fm_snapshots_stats kept = {.size = sizeof kept};
         fm_snapshots_stats(chat->snapshots, &kept);
         (void)printf("snapshots     %llu files, %s; %llu written, %llu used\n",
                      (unsigned long long)kept.n_files, human_bytes(kept.bytes, a),

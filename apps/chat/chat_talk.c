@@ -80,7 +80,7 @@ int chat_tokens(const struct chat *chat, const json_t *messages, int32_t **ids, 
     char *text = conversation_text(chat, messages, false);
     if (text == NULL)
         return no_memory(err);
-    int rc = fm_tokenize_messages(chat->model, text, strlen(text), &chat->now, ids, n_ids, err);
+    int rc = fm_chat_tokenize(chat->model, text, strlen(text), &chat->now, ids, n_ids, err);
     free(text);
     return rc;
 }

@@ -28,10 +28,11 @@ static int open_model(struct chat *chat, struct fm_error *err)
     const struct args *args = chat->args;
     const struct app_model_options how = {.n_context = (unsigned)args_uint(args, "context"),
                                           .n_marks = 4, .keeps_heat = true};
-    struct fm_stats stats;
+    struct fm_stats stats = {.size = sizeof stats};
     int rc = app_model_open(args, &how, &chat->model, err);
     if (rc != 0)
         return rc;
+    chat->info.size = sizeof chat->info;
     fm_model_info(chat->model, &chat->info);
     fm_model_stats(chat->model, &stats);
     chat->n_context = stats.n_context;

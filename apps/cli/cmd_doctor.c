@@ -5,6 +5,7 @@
 #include "base/limits.h"
 #include "apps/cli/cmd.h"
 #include "apps/cli/common.h"
+#include "apps/cli/engine_words.h"
 #include "apps/cli/term.h"
 #include "flashmoe_lab.h"
 
@@ -45,6 +46,8 @@ static void find(struct doctor *d, const char *fmt, ...)
 static void find_levels(struct doctor *d)
 {
     const char *asked = args_text(d->args, "cpu");
+    for (unsigned i = 0; i < LEVELS_MAX; i++)
+        d->levels[i].size = sizeof d->levels[i];
     while (d->n_levels < LEVELS_MAX && fm_machine_level(d->n_levels, &d->levels[d->n_levels]))
         d->n_levels++;
     for (unsigned i = 0; i < d->n_levels; i++) {
@@ -124,9 +127,8 @@ static void show_pass(void *ctx, uint64_t done, uint64_t total)
 /* Which way experts come faster, kept for the next start, and how fast they come that way. */
 static int measure_disk(struct doctor *d, bool quick, struct fm_error *err)
 {
-    struct fm_model_options options;
+    struct fm_model_options options = {.size = sizeof options};
     char path[LIMIT_PATH_BYTES];
-    fm_model_options_init(&options);
     if (app_kept_path(d->model, "io", path))
         options.io_path = path;
     int rc = fm_io_measure(d->model, &options, &d->io, err);
@@ -139,6 +141,7 @@ static int measure(struct doctor *d, struct fm_error *err)
     struct progress progress;
     progress_begin(&progress, "measuring", !args_flag(d->args, "quiet"));
     const struct fm_machine_options options = {
+        .size = sizeof options,
         .n_threads = (unsigned)args_uint(d->args, "threads"),
         .pin_threads = args_flag(d->args, "pin"),
         .cpu = args_text(d->args, "cpu"),
@@ -232,7 +235,8 @@ static void print_disk(const struct doctor *d)
                  s->read_depth, s->io);
     char direct[UNIT_BYTES], page[UNIT_BYTES];
     (void)printf("io auto      %s: %s past the page cache, %s through it, from the disk\n",
-                 d->io.io, d->io.direct > 0 ? human_rate(d->io.direct, direct) : "impossible",
+                 word_text(&words_io, (int)d->io.io),
+                 d->io.direct > 0 ? human_rate(d->io.direct, direct) : "impossible",
                  d->io.page > 0 ? human_rate(d->io.page, page) : "not measured (slow)");
 }
 
@@ -293,7 +297,8 @@ static json_t *rate_or_null(double rate)
 
 static int put_io(json_t *object, const struct fm_io_speeds *io)
 {
-    return json_object_set_new(object, "io_auto", text_or_null(io->io)) |
+    const char *word = io->io != FM_IO_AUTO ? word_text(&words_io, (int)io->io) : NULL;
+    return json_object_set_new(object, "io_auto", text_or_null(word)) |
            json_object_set_new(object, "io_direct_gb_per_s", rate_or_null(io->direct)) |
            json_object_set_new(object, "io_page_gb_per_s", rate_or_null(io->page));
 }
@@ -342,6 +347,10 @@ static int run_doctor(const struct args *args)
     struct fm_error err = {0};
     struct doctor d = {.args = args, .model = args_operand(args, 0)};
     const bool is_json = args_flag(args, "json");
+    d.info.size = sizeof d.info;
+    d.speeds.size = sizeof d.speeds;
+    d.disk.size = sizeof d.disk;
+    d.io.size = sizeof d.io;
     fm_machine_info(&d.info);
     find_levels(&d);
     if (measure(&d, &err) != 0)

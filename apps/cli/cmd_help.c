@@ -11,7 +11,7 @@
 /* Every number format, with what it takes and whether `pack` can make it. */
 static void print_formats(void)
 {
-    struct fm_number_format format;
+    struct fm_number_format format = {.size = sizeof format};
     (void)printf("Formats of weights this version reads, with the bits one weight takes. Those\n"
                  "with a * can be made: 'flashmoe pack --experts NAME'.\n\n");
     for (unsigned i = 0; fm_number_format(i, &format); i++)

@@ -58,7 +58,7 @@ static void print_shape(const char *path, const struct fm_model_info *info)
 
 static void print_formats(const struct fm_model *model)
 {
-    struct fm_format_info format;
+    struct fm_format_info format = {.size = sizeof format};
     (void)printf("\nFormats\n  %-18s %-8s %9s %11s  %19s\n", "name", "used by", "tensors", "size",
                  "bytes");
     for (unsigned i = 0; fm_model_format(model, i, &format); i++) {
@@ -95,7 +95,7 @@ static void print_sizes(const struct fm_model_info *info, const char *kv)
 static json_t *formats_json(const struct fm_model *model)
 {
     json_t *array = json_array();
-    struct fm_format_info format;
+    struct fm_format_info format = {.size = sizeof format};
     for (unsigned i = 0; fm_model_format(model, i, &format); i++)
         (void)json_array_append_new(
             array, json_pack("{s:s, s:b, s:I, s:I}", "name", format.name, "is_expert",
@@ -154,7 +154,7 @@ static int run_inspect(const struct args *args)
     struct fm_model *model = NULL;
     if (app_model_open_metadata(args, kv, &model, &err) != 0)
         return say_failed(&err, STATUS_FAILED);
-    struct fm_model_info info;
+    struct fm_model_info info = {.size = sizeof info};
     fm_model_info(model, &info);
     int status = STATUS_OK;
     if (args_flag(args, "json")) {

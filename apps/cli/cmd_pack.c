@@ -15,7 +15,7 @@
 
 static void read_options(const struct args *args, struct fm_pack_options *o)
 {
-    fm_pack_options_init(o);
+    *o = (struct fm_pack_options){.size = sizeof *o};
     o->experts = args_text(args, "experts");
     o->dense = args_text(args, "dense");
     o->embed = args_text(args, "embed");
@@ -46,7 +46,7 @@ static bool ask(const char *src, const struct fm_pack_result *plan)
 static int confirm(const struct args *args, const struct fm_pack_options *options)
 {
     struct fm_pack_options plan_options = *options;
-    struct fm_pack_result plan;
+    struct fm_pack_result plan = {.size = sizeof plan};
     struct fm_error err = {0};
     plan_options.plan_only = true;
     if (!options->consume || args_flag(args, "yes"))
@@ -113,8 +113,8 @@ static bool print_json(const struct args *args, const struct fm_pack_result *r, 
 static int run_pack(const struct args *args)
 {
     struct fm_error err = {0};
-    struct fm_pack_options options;
-    struct fm_pack_result result;
+    struct fm_pack_options options = {.size = sizeof options};
+    struct fm_pack_result result = {.size = sizeof result};
     struct work work;
     const bool is_quiet = args_flag(args, "quiet");
     say_library_log(args_flag(args, "verbose"));

@@ -3,6 +3,7 @@
 
 #include "apps/cli/cmd.h"
 #include "apps/cli/common.h"
+#include "apps/cli/engine_words.h"
 #include "apps/bench/limit.h"
 #include "apps/cli/term.h"
 #include "flashmoe_lab.h"
@@ -51,7 +52,7 @@ static int add_row(struct planner *p, const char *what, uint64_t memory_bytes,
     struct plan_row *row = &p->rows[p->n_rows];
     struct fm_model_options options = p->options;
     options.memory_bytes = memory_bytes;
-    *row = (struct plan_row){.what = what};
+    *row = (struct plan_row){.what = what, .plan.size = sizeof row->plan};
     int rc = fm_model_plan(p->model, &options, &row->plan, err);
     p->least_bytes = rounded_up(row->plan.least_bytes);
     if (rc == FM_ERR_BUDGET)
@@ -114,10 +115,15 @@ static int add_rows(struct planner *p, struct fm_error *err)
 
 /* ---- what to expect -------------------------------------------------------------------------- */
 
+static const char *policy_name(const struct planner *p)
+{
+    return word_text(&words_policy, (int)p->options.policy);
+}
+
 static unsigned policy_index(const char *name)
 {
     unsigned i = 0;
-    while (fm_replay_policy(i) != NULL && strcmp(fm_replay_policy(i), name) != 0)
+    while (fm_replay_policy_name(i) != NULL && strcmp(fm_replay_policy_name(i), name) != 0)
         i++;
     return i;
 }
@@ -126,11 +132,12 @@ static unsigned policy_index(const char *name)
 static int replay(struct planner *p, struct fm_error *err)
 {
     struct fm_replay_point points[ROWS_MAX] = {{0}};
-    struct fm_routes_stats stats = {.n_layers = p->info.n_moe_layers,
+    struct fm_routes_stats stats = {.size = sizeof stats, .n_layers = p->info.n_moe_layers,
                                     .n_experts = p->info.n_experts,
                                     .n_used = p->info.n_experts_per_token,
                                     .n_tokens = REPLAY_TOKENS};
     for (unsigned i = 0; i < p->n_rows; i++) {
+        points[i].size = sizeof points[i];
         points[i].share = p->rows[i].share;
         p->rows[i].hit_rate = 1;
     }
@@ -138,7 +145,7 @@ static int replay(struct planner *p, struct fm_error *err)
         return 0;
     int rc = fm_routes_replay(args_text(p->args, "routes"), &stats, points, p->n_rows, err);
     for (unsigned i = 0; rc == 0 && i < p->n_rows; i++)
-        p->rows[i].hit_rate = points[i].late_hits[policy_index(p->options.policy)];
+        p->rows[i].hit_rate = points[i].late_hits[policy_index(policy_name(p))];
     return rc;
 }
 
@@ -172,6 +179,7 @@ static int make_plan(struct planner *p, struct fm_error *err)
         rc = fm_model_open(app_model_path(p->args), &options, &p->model, err);
     if (rc != 0)
         return rc;
+    p->info.size = sizeof p->info;
     fm_model_info(p->model, &p->info);
     p->n_all = (uint64_t)p->info.n_experts * p->info.n_moe_layers;
     rc = add_chosen(p, err);
@@ -219,7 +227,7 @@ static void print_machine(const struct planner *p)
                      d->read_depth, d->io);
     if (p->n_all > 0)
         (void)printf("routing      %s: hit rates are those of %s on it, once warm\n",
-                     args_text(p->args, "routes"), p->options.policy);
+                     args_text(p->args, "routes"), policy_name(p));
 }
 
 static void print_split(const struct planner *p)
@@ -236,7 +244,7 @@ static void print_split(const struct planner *p)
                  human_bytes(plan->memory_cache_bytes, cache),
                  (unsigned long long)plan->n_cache_slots, (unsigned long long)p->n_all,
                  human_bytes(plan->memory_kv_bytes, kv),
-                 human_bytes(plan->memory_kv_most_bytes, most), plan->n_context,
+                 human_bytes(plan->memory_kv_max_bytes, most), plan->n_context,
                  human_bytes(plan->memory_scratch_bytes, scratch), plan->prefill_chunk);
     (void)printf("least        %s\n", human_bytes(p->least_bytes, least));
 }
@@ -273,7 +281,7 @@ static json_t *row_json(const struct plan_row *row)
         "memory_dense_bytes", (json_int_t)plan->memory_dense_bytes,
         "memory_cache_bytes", (json_int_t)plan->memory_cache_bytes,
         "memory_kv_bytes", (json_int_t)plan->memory_kv_bytes,
-        "memory_kv_most_bytes", (json_int_t)plan->memory_kv_most_bytes,
+        "memory_kv_most_bytes", (json_int_t)plan->memory_kv_max_bytes,
         "memory_scratch_bytes", (json_int_t)plan->memory_scratch_bytes,
         "n_cache_slots", (json_int_t)plan->n_cache_slots,
         "prefill_chunk", (json_int_t)plan->prefill_chunk, "n_context",
@@ -299,7 +307,7 @@ static int print_json(const struct planner *p)
                disk_per_s > 0 ? json_real(disk_per_s * 1e-9) : json_null(),
                "n_experts", (json_int_t)p->n_all, "routes", json_text(routes, strlen(routes)),
                "approximate", json_label(p->info.approximate),
-               "policy", p->options.policy, "chosen", (json_int_t)p->chosen, "budgets", rows))
+               "policy", policy_name(p), "chosen", (json_int_t)p->chosen, "budgets", rows))
                ? STATUS_OK
                : STATUS_FAILED;
 }
@@ -312,7 +320,8 @@ static int run_plan(const struct args *args)
     struct planner p = {.args = args};
     int status = STATUS_OK;
     say_library_log(false);
-    app_engine_options(args, &p.options);
+    if (app_engine_options(args, &p.options, &err) != 0)
+        return say_failed(&err, STATUS_FAILED);
     app_keep_io(app_model_path(args), &p.options, p.io_path);
     p.options.n_context = (unsigned)args_uint(args, "context");
     if (make_plan(&p, &err) != 0) {

@@ -83,7 +83,7 @@ static int tokenize_turn(const struct run *run, const char *system, const char *
 {
     const struct fm_chat_options now = app_chat_now();
     if (!is_constrained(run))
-        return fm_tokenize_chat(run->model, system, text, text_bytes, &now, ids, n_ids, err);
+        return fm_chat_tokenize_turn(run->model, system, text, text_bytes, &now, ids, n_ids, err);
     json_t *messages = json_array();
     if (system != NULL)
         (void)json_array_append_new(messages, json_pack("{s:s, s:o}", "role", "system", "content",
@@ -95,7 +95,7 @@ static int tokenize_turn(const struct run *run, const char *system, const char *
     json_decref(all);
     const int rc = conversation == NULL
         ? err_set(err, FM_ERR_NOMEM, "no memory for the prompt")
-        : fm_tokenize_messages(run->model, conversation, strlen(conversation), &now, ids, n_ids,
+        : fm_chat_tokenize(run->model, conversation, strlen(conversation), &now, ids, n_ids,
                                err);
     free(conversation); /* jansson's */
     return rc;
@@ -196,9 +196,10 @@ static int open_all(struct run *run, const char *text, size_t text_bytes, struct
         rc = app_model_open(run->args, &how, &run->model, err);
     if (rc != 0)
         return rc;
-    struct fm_stats stats;
+    struct fm_stats stats = {.size = sizeof stats};
     fm_model_stats(run->model, &stats);
     run->n_context = stats.n_context;
+    run->info.size = sizeof run->info;
     fm_model_info(run->model, &run->info);
     route_trace_head(&run->trace, app_model_path(run->args), &run->info);
     rc = sampling_choose(run->args, run->model, run->is_quiet, run->bias, &run->sampling, err);
@@ -322,7 +323,8 @@ static int eval_kept_prompt(struct run *run, struct fm_error *err)
 
 static int eval_prompt(struct run *run, struct fm_error *err)
 {
-    struct fm_observer observer = {.ctx = run, .progress = show_prompt_progress,
+    struct fm_observer observer = {.size = sizeof observer,
+                                   .ctx = run, .progress = show_prompt_progress,
                                    .route = run->trace.out.file != NULL ? record_route : NULL,
                                    .profile = profile_is_on(&run->profile) ? record_times : NULL};
     progress_begin(&run->progress, "reading the prompt", !run->is_quiet);
@@ -333,6 +335,7 @@ static int eval_prompt(struct run *run, struct fm_error *err)
     fm_session_observe(run->session, &observer);
     run->trace.is_decode = true;
     progress_end(&run->progress);
+    run->prompt_end.size = sizeof run->prompt_end;
     fm_model_stats(run->model, &run->prompt_end);
     return rc;
 }
@@ -525,7 +528,7 @@ static int finish(struct run *run)
         return STATUS_FAILED;
     if (run->stop_reason == NULL)
         run->stop_reason = "interrupted"; /* a write into a full pipe ended by Ctrl-C */
-    struct fm_stats stats;
+    struct fm_stats stats = {.size = sizeof stats};
     fm_model_stats(run->model, &stats);
     if (run->is_json)
         run->json = make_json(run, &stats);

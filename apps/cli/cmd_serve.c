@@ -99,7 +99,7 @@ static void name_model(const char *path, char name[128])
 
 static uint64_t request_memory(const struct args *args)
 {
-    struct fm_machine_info machine;
+    struct fm_machine_info machine = {.size = sizeof machine};
     uint64_t budget = args_uint(args, "memory");
     if (args_given(args, "request-memory"))
         return args_uint(args, "request-memory");
@@ -131,7 +131,7 @@ static int measure(struct serving *s, struct fm_error *err)
 static void say_ready(const struct serving *s, const char *host, unsigned port, const char *name,
                       unsigned n_parallel, unsigned n_sessions)
 {
-    struct fm_stats stats;
+    struct fm_stats stats = {.size = sizeof stats};
     char budget[UNIT_BYTES];
     const char *open = strchr(host, ':') != NULL ? "[" : "";
     fm_model_stats(s->model, &stats);
@@ -259,6 +259,7 @@ static int serve(struct serving *s, struct access_keys *keys, struct fm_error *e
         rc = prefix_open_snapshots(s->args, s->model, &s->snapshots, err);
     if (rc != 0)
         return rc;
+    s->info.size = sizeof s->info;
     fm_model_info(s->model, &s->info);
     if (!s->is_quiet)
         app_note_template(s->model);

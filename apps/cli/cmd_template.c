@@ -106,7 +106,7 @@ static int render(const struct args *args, const struct fm_model *model, struct 
         rc = fm_chat_render(model, text, strlen(text), &options, &out->text, &out->text_bytes,
                             err);
     if (rc == 0 && wants_ids)
-        rc = fm_tokenize_messages(model, text, strlen(text), &options, &out->ids, &out->n_ids,
+        rc = fm_chat_tokenize(model, text, strlen(text), &options, &out->ids, &out->n_ids,
                                   err);
     json_decref(conversation);
     free(text);
@@ -128,7 +128,7 @@ static int print_result(const struct args *args, const struct fm_model *model,
                         const struct rendered *r)
 {
     if (args_flag(args, "json")) {
-        struct fm_model_info info;
+        struct fm_model_info info = {.size = sizeof info};
         fm_model_info(model, &info);
         json_t *ids = json_array();
         for (size_t i = 0; i < r->n_ids; i++)

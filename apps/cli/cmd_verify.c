@@ -67,8 +67,9 @@ static int run_verify(const struct args *args)
     struct work work;
     struct findings findings = {.is_json = args_flag(args, "json"), .bad = json_array(),
                                 .extra = json_array()};
-    struct fm_verify_result result;
-    struct fm_verify_options options = {.n_threads = (unsigned)args_uint(args, "threads"),
+    struct fm_verify_result result = {.size = sizeof result};
+    struct fm_verify_options options = {.size = sizeof options,
+                                        .n_threads = (unsigned)args_uint(args, "threads"),
                                         .progress = work_show, .progress_ctx = &work,
                                         .found = show_finding, .found_ctx = &findings};
     say_library_log(false);

@@ -10,6 +10,7 @@
 #include "base/limits.h"
 #include "base/mem.h"
 #include "base/plat_dir.h"
+#include "apps/cli/engine_words.h"
 #include "apps/cli/term.h"
 #include "flashmoe_lab.h"
 
@@ -170,7 +171,7 @@ const struct option_group group_help = {"Output", help_options};
 
 static void say_plan(const struct fm_model *model)
 {
-    struct fm_stats stats;
+    struct fm_stats stats = {.size = sizeof stats};
     fm_model_stats(model, &stats);
     char budget[UNIT_BYTES], program[UNIT_BYTES], dense[UNIT_BYTES], cache[UNIT_BYTES];
     char kv[UNIT_BYTES], most[UNIT_BYTES], scratch[UNIT_BYTES];
@@ -179,7 +180,7 @@ static void say_plan(const struct fm_model *model)
         human_bytes(stats.memory_program_bytes, program),
         human_bytes(stats.memory_dense_bytes, dense), human_bytes(stats.memory_cache_bytes, cache),
         (unsigned long long)stats.n_cache_slots, human_bytes(stats.memory_kv_bytes, kv),
-        human_bytes(stats.memory_kv_most_bytes, most),
+        human_bytes(stats.memory_kv_max_bytes, most),
         human_bytes(stats.memory_scratch_bytes, scratch));
     say("context %u, prefill chunk %u, threads %u, level %s", stats.n_context,
         stats.prefill_chunk, stats.n_threads, stats.cpu_level);
@@ -261,29 +262,51 @@ bool app_kept_path(const char *model, const char *suffix, char path[LIMIT_PATH_B
 
 void app_keep_io(const char *model, struct fm_model_options *options, char path[LIMIT_PATH_BYTES])
 {
-    if (strcmp(options->io, "auto") == 0 && app_kept_path(model, "io", path))
+    if (options->io == FM_IO_AUTO && app_kept_path(model, "io", path))
         options->io_path = path;
 }
 
-void app_engine_options(const struct args *args, struct fm_model_options *options)
+static int read_words(const struct args *args, struct fm_model_options *options,
+                      struct fm_error *err)
 {
-    fm_model_options_init(options);
+    int elastic, check, io, reader, policy, lookahead;
+    int rc = word_value(&words_io, args_text(args, "io"), &io, err);
+    if (rc == 0)
+        rc = word_value(&words_reader, args_text(args, "reader"), &reader, err);
+    if (rc == 0)
+        rc = word_value(&words_lookahead, args_text(args, "lookahead"), &lookahead, err);
+    if (rc == 0)
+        rc = word_value(&words_policy, args_text(args, "policy"), &policy, err);
+    if (rc == 0)
+        rc = word_value(&words_elastic, args_text(args, "elastic"), &elastic, err);
+    if (rc == 0)
+        rc = word_value(&words_check, args_text(args, "check"), &check, err);
+    if (rc != 0)
+        return rc;
+    options->io = (enum fm_io)io;
+    options->reader = (enum fm_reader)reader;
+    options->lookahead = (enum fm_choice)lookahead;
+    options->policy = (enum fm_policy)policy;
+    options->elastic = (enum fm_choice)elastic;
+    options->check = (enum fm_choice)check;
+    return 0;
+}
+
+int app_engine_options(const struct args *args, struct fm_model_options *options,
+                       struct fm_error *err)
+{
+    *options = (struct fm_model_options){.size = sizeof *options};
     options->memory_bytes = args_uint(args, "memory");
-    options->elastic = args_text(args, "elastic");
     options->n_threads = (unsigned)args_uint(args, "threads");
     options->pin_threads = args_flag(args, "pin");
     options->cpu = args_text(args, "cpu");
     options->prefill_chunk = (unsigned)args_uint(args, "prefill-chunk");
-    options->check = args_text(args, "check");
     options->kv = args_text(args, "kv");
-    options->io = args_text(args, "io");
-    options->reader = args_text(args, "reader");
     options->read_depth = (unsigned)args_uint(args, "read-depth");
-    options->policy = args_text(args, "policy");
-    options->lookahead = args_text(args, "lookahead");
     options->heat_path = args_text(args, "heat");
     options->experts_per_token = (unsigned)args_uint(args, "experts-per-token");
     options->cache_bias = args_float(args, "cache-bias");
+    return read_words(args, options, err);
 }
 
 int app_model_open(const struct args *args, const struct app_model_options *how,
@@ -292,9 +315,11 @@ int app_model_open(const struct args *args, const struct app_model_options *how,
     const bool is_verbose = args_flag(args, "verbose");
     say_library_log(is_verbose);
     struct progress progress;
-    progress_begin(&progress, "loading", !args_flag(args, "quiet"));
     struct fm_model_options options;
-    app_engine_options(args, &options);
+    int rc = app_engine_options(args, &options, err);
+    if (rc != 0)
+        return rc;
+    progress_begin(&progress, "loading", !args_flag(args, "quiet"));
     if (how->is_exact) {
         options.experts_per_token = 0;
         options.cache_bias = 0;
@@ -318,13 +343,13 @@ int app_model_open(const struct args *args, const struct app_model_options *how,
     app_keep_io(app_model_path(args), &options, io);
     options.progress = progress_bytes;
     options.progress_ctx = &progress;
-    int rc = fm_model_open(app_model_path(args), &options, out, err);
+    rc = fm_model_open(app_model_path(args), &options, out, err);
     progress_end(&progress);
     if (rc == 0 && is_verbose)
         say_plan(*out);
     if (rc != 0 || how->is_again)
         return rc;
-    struct fm_stats stats;
+    struct fm_stats stats = {.size = sizeof stats};
     fm_model_stats(*out, &stats);
     if (stats.routes != NULL)
         say_warning("routes: %s", stats.routes);
@@ -338,10 +363,14 @@ int app_disk_measure(const struct args *args, const char *io, struct fm_disk_spe
 {
     struct fm_model_options options;
     char kept[LIMIT_PATH_BYTES];
-    app_engine_options(args, &options);
-    if (io != NULL)
-        options.io = io;
+    int used = FM_IO_AUTO, rc = app_engine_options(args, &options, err);
+    if (rc == 0 && io != NULL)
+        rc = word_value(&words_io, io, &used, err);
+    if (rc != 0)
+        return rc;
+    options.io = io != NULL ? (enum fm_io)used : options.io;
     app_keep_io(app_model_path(args), &options, kept);
+    speeds->size = sizeof *speeds;
     return fm_disk_measure(app_model_path(args), &options, true, speeds, err);
 }
 
@@ -357,6 +386,7 @@ int app_speeds_measure(const struct args *args, bool with_disk, const char *io,
     *speeds = (struct app_speeds){0};
     progress_begin(&progress, "measuring the machine", !args_flag(args, "quiet"));
     const struct fm_machine_options options = {
+        .size = sizeof options,
         .what = FM_MEASURE_READ,
         .n_threads = (unsigned)args_uint(args, "threads"),
         .pin_threads = args_flag(args, "pin"),
@@ -365,6 +395,7 @@ int app_speeds_measure(const struct args *args, bool with_disk, const char *io,
         .progress = show_pass,
         .progress_ctx = &progress,
     };
+    speeds->machine.size = sizeof speeds->machine;
     int rc = fm_machine_measure(&options, &speeds->machine, err);
     if (rc == 0 && with_disk)
         rc = app_disk_measure(args, io, &speeds->disk, err);
@@ -376,7 +407,7 @@ int app_speeds_measure(const struct args *args, bool with_disk, const char *io,
 
 void app_note_template(const struct fm_model *model)
 {
-    struct fm_model_info info;
+    struct fm_model_info info = {.size = sizeof info};
     fm_model_info(model, &info);
     if (!info.has_tokenizer || info.has_chat_template)
         return;
@@ -384,7 +415,7 @@ void app_note_template(const struct fm_model *model)
     struct fm_error ignored = {0};
     int32_t *ids = NULL;
     size_t n_ids;
-    if (fm_tokenize_chat(model, NULL, "a", 1, &now, &ids, &n_ids, &ignored) == 0)
+    if (fm_chat_tokenize_turn(model, NULL, "a", 1, &now, &ids, &n_ids, &ignored) == 0)
         say("note: this model has no chat template; ChatML stands in");
     fm_free(ids);
 }
@@ -448,15 +479,15 @@ struct fm_chat_options app_chat_now(void)
     const time_t now = time(NULL);
     struct tm local = {0};
     (void)localtime_r(&now, &local);
-    return (struct fm_chat_options){.now_s = now, .now_offset_s = (int32_t)local.tm_gmtoff};
+    return (struct fm_chat_options){.size = sizeof(struct fm_chat_options),
+                                    .now_s = now, .now_offset_s = (int32_t)local.tm_gmtoff};
 }
 
 int app_model_open_metadata(const struct args *args, const char *kv, struct fm_model **out,
                             struct fm_error *err)
 {
     say_library_log(false);
-    struct fm_model_options options;
-    fm_model_options_init(&options);
+    struct fm_model_options options = {.size = sizeof options};
     options.metadata_only = true;
     options.kv = kv;
     return fm_model_open(app_model_path(args), &options, out, err);

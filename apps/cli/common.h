@@ -44,8 +44,9 @@ struct app_model_options {
     bool is_again;          /* opened before by this command: the routes are not named again */
 };
 
-/* The options of group_engine, as the user gave them. */
-void app_engine_options(const struct args *args, struct fm_model_options *options);
+/* The options of group_engine, as the user gave them. FM_ERR_ARG: a word is none of an option's. */
+int app_engine_options(const struct args *args, struct fm_model_options *options,
+                       struct fm_error *err);
 /* Opens the model with the options of group_engine and a progress bar. Says on standard error when
  * routes or approximations are in use. */
 int app_model_open(const struct args *args, const struct app_model_options *how,

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "apps/cli/term.h"
+#include "flashmoe_lab.h"
 
 #define ONE_MORE ((uint64_t)1 << 30)
 
@@ -17,20 +18,22 @@ static uint64_t n_all_experts(const struct known *known)
 static void take_point(const struct known *known, const struct fm_model *model,
                        uint64_t cache_bytes, struct known_point *point)
 {
-    struct fm_cache_point found;
-    *point = (struct known_point){.cache_bytes = cache_bytes, .hit_rate = -1};
-    if (!fm_model_miss_curve(model, cache_bytes, &found))
+    unsigned n_slots;
+    const double hit_rate = fm_model_hit_rate(model, cache_bytes, &n_slots);
+    *point = (struct known_point){.cache_bytes = cache_bytes, .hit_rate = hit_rate};
+    if (n_slots == 0)
         return;
-    point->n_slots = found.n_slots;
-    point->share = (double)found.n_slots / (double)n_all_experts(known);
-    point->hit_rate = found.hit_rate;
+    point->n_slots = n_slots;
+    point->share = (double)n_slots / (double)n_all_experts(known);
 }
 
 void known_take(struct known *known, const struct fm_model *model, const struct fm_stats *before,
                 double first_position)
 {
     *known = (struct known){.before = *before, .first_position = first_position};
+    known->after.size = sizeof known->after;
     fm_model_stats(model, &known->after);
+    known->info.size = sizeof known->info;
     fm_model_info(model, &known->info);
     const uint64_t n_slots = known->after.n_cache_slots;
     const uint64_t cache_bytes = known->after.memory_cache_bytes;

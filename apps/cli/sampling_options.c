@@ -99,6 +99,7 @@ int sampling_choose(const struct args *args, const struct fm_model *model, bool 
                     struct fm_logit_bias *bias, struct fm_sampling *sampling, struct fm_error *err)
 {
     static const char *const shapers[] = {"top-k", "top-p", "min-p", "typical-p"};
+    sampling->size = sizeof *sampling;
     fm_sampling_default(model, sampling);
     take_float(args, "temp", &sampling->temperature);
     if (args_given(args, "top-k"))

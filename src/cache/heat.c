@@ -17,14 +17,6 @@ const char *heat_policy_name(enum heat_policy policy)
     return names[policy];
 }
 
-enum heat_policy heat_policy_find(const char *name)
-{
-    enum heat_policy policy = 0;
-    while (policy < N_HEAT_POLICIES && strcmp(name, names[policy]) != 0)
-        policy++;
-    return policy;
-}
-
 uint64_t heat_bytes(uint32_t n_layers, uint32_t n_experts)
 {
     return n_layers * sizeof(uint32_t) +

@@ -34,8 +34,6 @@ enum heat_policy {
 #define HEAT_AGAIN 0.36
 
 const char *heat_policy_name(enum heat_policy policy);
-/* N_HEAT_POLICIES when there is none of that name. */
-enum heat_policy heat_policy_find(const char *name);
 
 struct heat {
     enum heat_policy policy;

@@ -1,8 +1,6 @@
 /* The budget of an open engine: follows the machine's memory, or the host's wish, and gives keys
  * and values what they need of it. What it changes is how many experts the caches hold, and
  * therefore no bit of any result. */
-#include <string.h>
-
 #include "engine/engine.h"
 
 /* Between two looks, which cost some twenty small files. */
@@ -10,14 +8,10 @@
 /* Experts that are moved before a layer: about a millisecond. */
 #define MOVE_BYTES (8ull << 20)
 
-int elastic_choose(struct elastic *e, const struct fm_model_options *options, struct fm_error *err)
+bool elastic_is_on(const struct fm_model_options *options)
 {
-    const char *word = options->elastic != NULL ? options->elastic : "on";
     struct plat_pressure seen;
-    if (strcmp(word, "on") != 0 && strcmp(word, "off") != 0)
-        return err_set(err, FM_ERR_ARG, "the budget can be elastic on or off, not '%s'", word);
-    e->is_on = strcmp(word, "on") == 0 && plat_memory_pressure(&seen);
-    return 0;
+    return options->elastic != FM_OFF && plat_memory_pressure(&seen);
 }
 
 void elastic_start(struct engine *e)

@@ -26,9 +26,6 @@ static int choose_kv_format(struct engine *e, const char *name, struct fm_error 
 
 static int choose_stages(const struct fm_model_options *options, struct fm_error *err)
 {
-    if (options->n_stages > SEQUENCE_PARTS)
-        return err_set(err, FM_ERR_ARG, "%u stages asked for, at most %d are possible",
-                       options->n_stages, SEQUENCE_PARTS);
     for (unsigned i = 0; options->n_stages > 1 && i < options->n_stages; i++)
         if (options->stages[i].memory_bytes == 0 && !options->metadata_only)
             return err_set(err, FM_ERR_ARG,
@@ -43,7 +40,7 @@ int engine_choose(struct engine *e, const struct fm_model_options *options, stru
     if (rc == 0)
         rc = streaming_choose(&e->streaming, options, err);
     if (rc == 0)
-        rc = elastic_choose(&e->elastic, options, err);
+        e->elastic.is_on = elastic_is_on(options);
     return rc != 0 ? rc : choose_stages(options, err);
 }
 

@@ -74,8 +74,8 @@ bool engine_cache_stats(const struct engine *e, struct expert_cache_stats *sum);
 
 /* ---- the budget of an open engine (elastic.c) */
 
-int elastic_choose(struct elastic *e, const struct fm_model_options *options,
-                   struct fm_error *err);
+/* True if the options want an elastic budget and the system tells about its memory. */
+bool elastic_is_on(const struct fm_model_options *options);
 /* Once the stages are open. */
 void elastic_start(struct engine *e);
 /* Keys and values of a stage take so many bytes from now on: its cache becomes smaller before it

@@ -143,7 +143,8 @@ static void run_ready(struct forward *f, uint32_t layer, const struct expert_ite
             n_experts = 0;
             n_rows = 0;
         }
-        experts[n_experts++] = (struct step_expert){.slot = items[i].slot, .rows = g->rows + at,
+        experts[n_experts++] = (struct step_expert){.slot = items[i].slot, .expert = expert,
+                                                    .rows = g->rows + at,
                                                     .places = g->pairs + at, .n = rows};
         n_rows += rows;
     }

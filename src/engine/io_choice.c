@@ -6,6 +6,8 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/plat_dir.h"
+#include "base/sized.h"
+#include "engine/options.h"
 #include "engine/streaming.h"
 #include "flashmoe_lab.h"
 #include "store/reader_measure.h"
@@ -20,9 +22,9 @@
 #define PAGE_GAIN 1.2
 #define FILE_BYTES 512
 
-static const char *chosen_io(const struct fm_io_speeds *speeds)
+static enum fm_io chosen_io(const struct fm_io_speeds *speeds)
 {
-    return speeds->direct * PAGE_GAIN >= speeds->page ? "direct" : "page";
+    return speeds->direct * PAGE_GAIN >= speeds->page ? FM_IO_DIRECT : FM_IO_PAGE;
 }
 
 /* ---- the file -------------------------------------------------------------------------------- */
@@ -93,13 +95,12 @@ static uint64_t expert_bytes(const struct model *model, uint64_t *all)
 static int measure_pass(const struct model *model, enum store_io io, uint64_t bytes, uint64_t seed,
                         double *figure, struct fm_error *err)
 {
-    struct fm_model_options defaults;
+    const struct fm_model_options defaults = {.size = sizeof defaults};
     struct streaming s;
     struct expert_store *store;
     struct reader *reader;
     double figures[READER_PASSES_MAX] = {0};
     uint64_t all;
-    fm_model_options_init(&defaults);
     int rc = streaming_choose(&s, &defaults, err);
     s.io = io;
     streaming_fit(&s, model);
@@ -180,17 +181,24 @@ void io_choose(struct streaming *s, const struct model *model, bool may_measure)
     }
     log_info("io", "experts come with %.2f GB/s past the page cache, with %.2f GB/s through it "
              "(0: not measured)", speeds.direct * 1e-9, speeds.page * 1e-9);
-    s->io = strcmp(chosen_io(&speeds), "page") == 0 ? STORE_PAGES_DROPPED : STORE_DIRECT;
+    s->io = chosen_io(&speeds) == FM_IO_PAGE ? STORE_PAGES_DROPPED : STORE_DIRECT;
 }
 
 int fm_io_measure(const char *model_path, const struct fm_model_options *options,
                   struct fm_io_speeds *speeds, struct fm_error *err)
 {
+    struct own_options own;
+    struct fm_io_speeds found = {0};
     struct streaming s;
-    struct model *model;
-    int rc = streaming_open_model(model_path, options, &s, &model, err);
+    struct model *model = NULL;
+    int rc = sized_check(speeds, "fm_io_speeds", err);
     if (rc == 0)
-        rc = measure_and_keep(s.io_path, model, speeds, err);
+        rc = own_options_take(&own, options, err);
+    if (rc == 0)
+        rc = streaming_open_model(model_path, &own.o, &s, &model, err);
+    if (rc == 0)
+        rc = measure_and_keep(s.io_path, model, &found, err);
+    (void)sized_give(speeds, &found, sizeof found); /* a wrong size was refused */
     model_close(model);
     return rc;
 }

@@ -7,7 +7,7 @@
 #define FLASHMOE_ENGINE_PASS_H
 
 #include "engine/sequence.h"
-#include "flashmoe.h"
+#include "flashmoe_lab.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,45 +1,29 @@
 #include "engine/streaming.h"
 
-#include <string.h>
-
 #include "arch/arch.h"
 #include "base/log.h"
 
 #define DEFAULT_DEPTH 8
 
-static bool is_word(const char *text, const char *word)
-{
-    return text != NULL && strcmp(text, word) == 0;
-}
+_Static_assert((int)FM_POLICY_LCP == HEAT_LCP && (int)FM_POLICY_LRU == HEAT_LRU,
+               "policies have the numbers of the cache");
+
+static const enum lookahead_mode modes[] = {
+    [FM_AUTO] = LOOKAHEAD_AUTO, [FM_ON] = LOOKAHEAD_ON, [FM_OFF] = LOOKAHEAD_OFF};
 
 int streaming_choose(struct streaming *s, const struct fm_model_options *options,
                      struct fm_error *err)
 {
-    const char *io = options->io != NULL ? options->io : "auto";
-    const char *reader = options->reader != NULL ? options->reader : "pread";
     *s = (struct streaming){
-        .io = is_word(io, "page") ? STORE_PAGES : STORE_DIRECT,
-        .wants_uring = is_word(reader, "uring"),
+        .io = options->io == FM_IO_PAGE ? STORE_PAGES : STORE_DIRECT,
+        .wants_uring = options->reader == FM_READER_URING,
         .reader.depth = options->read_depth > 0 ? options->read_depth : DEFAULT_DEPTH,
-        .policy = options->policy != NULL ? heat_policy_find(options->policy) : HEAT_LCP,
+        .policy = (enum heat_policy)options->policy,
+        .lookahead = modes[options->lookahead],
         .heat_path = options->heat_path,
-        .is_auto = is_word(io, "auto"),
+        .is_auto = options->io == FM_IO_AUTO,
         .io_path = options->io_path,
     };
-    if (!is_word(io, "auto") && !is_word(io, "page") && !is_word(io, "direct"))
-        return err_set(err, FM_ERR_ARG, "experts cannot be read by '%s', only direct, page or auto",
-                       io);
-    if (!is_word(reader, "pread") && !is_word(reader, "uring"))
-        return err_set(err, FM_ERR_ARG, "there is no reader '%s', only pread and uring", reader);
-    const char *ahead = options->lookahead != NULL ? options->lookahead : "auto";
-    s->lookahead = is_word(ahead, "on")    ? LOOKAHEAD_ON
-                   : is_word(ahead, "off") ? LOOKAHEAD_OFF
-                                           : LOOKAHEAD_AUTO;
-    if (s->lookahead == LOOKAHEAD_AUTO && !is_word(ahead, "auto"))
-        return err_set(err, FM_ERR_ARG, "looking ahead can be on, off or auto, not '%s'", ahead);
-    if (s->policy == N_HEAT_POLICIES)
-        return err_set(err, FM_ERR_ARG, "there is no cache policy '%s', only lcp and lru",
-                       options->policy);
     if (s->reader.depth > READER_MAX_DEPTH)
         return err_set(err, FM_ERR_ARG, "%u reads at a time asked for, at most %d are possible",
                        s->reader.depth, READER_MAX_DEPTH);
@@ -72,11 +56,9 @@ int streaming_open_reader(const struct streaming *s, struct reader **reader, str
 int streaming_open_model(const char *model_path, const struct fm_model_options *options,
                          struct streaming *s, struct model **model, struct fm_error *err)
 {
-    struct fm_model_options defaults;
     const struct model_options model_options = {.families = arch_families()};
-    fm_model_options_init(&defaults);
     *model = NULL;
-    int rc = streaming_choose(s, options != NULL ? options : &defaults, err);
+    int rc = streaming_choose(s, options, err);
     if (rc == 0)
         rc = model_open(model_path, &model_options, model, err);
     if (rc == 0 && (*model)->n_expert_layers == 0)

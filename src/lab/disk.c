@@ -2,6 +2,8 @@
 #include <stdlib.h>
 
 #include "base/plat.h"
+#include "base/sized.h"
+#include "engine/options.h"
 #include "engine/streaming.h"
 #include "flashmoe_lab.h"
 #include "store/reader_measure.h"
@@ -61,20 +63,25 @@ static int measure(const struct model *model, const struct streaming *s, bool qu
 int fm_disk_measure(const char *model_path, const struct fm_model_options *options, bool quick,
                     struct fm_disk_speeds *speeds, struct fm_error *err)
 {
+    struct own_options own;
+    struct fm_disk_speeds found = {0};
     struct streaming s;
-    struct model *model;
-    *speeds = (struct fm_disk_speeds){0};
-    int rc = streaming_open_model(model_path, options, &s, &model, err);
+    struct model *model = NULL;
+    int rc = sized_check(speeds, "fm_disk_speeds", err);
+    if (rc == 0)
+        rc = own_options_take(&own, options, err);
+    if (rc == 0)
+        rc = streaming_open_model(model_path, &own.o, &s, &model, err);
     if (rc == 0) {
         io_choose(&s, model, false);
         streaming_fit(&s, model);
-        speeds->read_depth = s.reader.depth;
+        found.read_depth = s.reader.depth;
         for (uint32_t i = 0; i < model->n_expert_layers; i++)
-            if (model->expert_layers[i].read_bytes > speeds->expert_bytes)
-                speeds->expert_bytes = model->expert_layers[i].read_bytes;
-        rc = measure(model, &s, quick,
-                     measure_memory(options != NULL ? options->memory_bytes : 0), speeds, err);
+            if (model->expert_layers[i].read_bytes > found.expert_bytes)
+                found.expert_bytes = model->expert_layers[i].read_bytes;
+        rc = measure(model, &s, quick, measure_memory(own.o.memory_bytes), &found, err);
     }
+    (void)sized_give(speeds, &found, sizeof found); /* a wrong size was refused */
     model_close(model);
     return rc;
 }

@@ -2,14 +2,15 @@
 #include "backend/machine.h"
 #include "base/limits.h"
 #include "base/plat.h"
+#include "base/sized.h"
 #include "flashmoe_lab.h"
 
 #define PASSES 11
 #define PASSES_QUICK 5
 
-void fm_machine_info(struct fm_machine_info *info)
+int fm_machine_info(struct fm_machine_info *out)
 {
-    *info = (struct fm_machine_info){
+    struct fm_machine_info info = {
 #if defined(__x86_64__)
         .architecture = "x86-64",
 #elif defined(__aarch64__)
@@ -25,17 +26,20 @@ void fm_machine_info(struct fm_machine_info *info)
         .memory_bytes = plat_memory_total(),
         .memory_available_bytes = plat_memory_available(),
     };
-    plat_cpu_name(info->processor, sizeof info->processor);
-    plat_huge_pages(info->huge_pages, sizeof info->huge_pages);
+    plat_cpu_name(info.processor, sizeof info.processor);
+    plat_huge_pages(info.huge_pages, sizeof info.huge_pages);
+    return sized_give(out, &info, sizeof info);
 }
 
-bool fm_machine_level(unsigned i, struct fm_level_info *info)
+bool fm_machine_level(unsigned i, struct fm_level_info *out)
 {
     struct machine_level level;
     if (!machine_level(i, &level))
         return false;
-    *info = (struct fm_level_info){level.name, level.needs, level.is_usable, level.is_default};
-    return true;
+    const struct fm_level_info info = {.name = level.name, .needs = level.needs,
+                                       .is_usable = level.is_usable,
+                                       .is_default = level.is_default};
+    return sized_give(out, &info, sizeof info) == 0;
 }
 
 int fm_machine_check_level(const char *name, struct fm_error *err)
@@ -68,12 +72,9 @@ static int measure_one(struct measurement *m, unsigned n_threads, uint64_t bytes
                         : machine_measure_read(&m->run, bytes, out, err);
 }
 
-int fm_machine_measure(const struct fm_machine_options *options, struct fm_machine_speeds *speeds,
-                       struct fm_error *err)
+static int measure(const struct fm_machine_options *options, struct fm_machine_speeds *speeds,
+                   struct fm_error *err)
 {
-    const struct fm_machine_options defaults = {0};
-    options = options != NULL ? options : &defaults;
-    *speeds = (struct fm_machine_speeds){0};
     const unsigned what = options->what != 0 ? options->what
                                              : FM_MEASURE_READ | FM_MEASURE_INT8 |
                                                    FM_MEASURE_ONE_THREAD;
@@ -104,5 +105,19 @@ int fm_machine_measure(const struct fm_machine_options *options, struct fm_machi
         rc = measure_one(&m, 1, 0, level.int8_peak, &speeds->int8_one, err);
     if (rc == 0 && has_int8)
         rc = measure_one(&m, n, 0, level.int8_peak, &speeds->int8, err);
+    return rc;
+}
+
+int fm_machine_measure(const struct fm_machine_options *options, struct fm_machine_speeds *speeds,
+                       struct fm_error *err)
+{
+    struct fm_machine_options own;
+    struct fm_machine_speeds found = {0};
+    int rc = sized_check(speeds, "fm_machine_speeds", err);
+    if (rc == 0)
+        rc = sized_take(&own, sizeof own, options, "fm_machine_options", err);
+    if (rc == 0)
+        rc = measure(&own, &found, err);
+    (void)sized_give(speeds, &found, sizeof found); /* a wrong size was refused */
     return rc;
 }

@@ -1,4 +1,5 @@
 /* The public face of routing statistics and of replays. */
+#include "base/sized.h"
 #include "lab/routes.h"
 #include "lab/replay.h"
 #include "flashmoe_lab.h"
@@ -28,20 +29,47 @@ static int open_and_measure(const char *text, struct fm_routes_stats *stats,
 
 int fm_routes_measure(const char *text, struct fm_routes_stats *stats, struct fm_error *err)
 {
+    struct fm_routes_stats own;
     struct routes *routes;
-    int rc = open_and_measure(text, stats, &routes, err);
+    int rc = sized_take(&own, sizeof own, stats, "fm_routes_stats", err);
     if (rc == 0)
-        routes_close(routes);
-    return rc;
+        rc = open_and_measure(text, &own, &routes, err);
+    if (rc != 0)
+        return rc;
+    routes_close(routes);
+    return sized_give(stats, &own, sizeof own);
 }
 
 /* ---- cache policies ---------------------------------------------------------------------- */
 
-_Static_assert(FM_REPLAY_POLICIES == N_REPLAY_POLICIES, "every policy is public");
+_Static_assert(N_REPLAY_POLICIES <= FM_REPLAY_POLICIES, "there is room for every policy");
 
-const char *fm_replay_policy(unsigned i)
+const char *fm_replay_policy_name(unsigned i)
 {
     return i < N_REPLAY_POLICIES ? replay_policy_name((enum replay_policy)i) : NULL;
+}
+
+/* The caller's points follow each other at the distance of their own size. */
+static struct fm_replay_point *point_at(struct fm_replay_point *points, unsigned i)
+{
+    return (struct fm_replay_point *)((char *)points + i * points->size);
+}
+
+static int check_points(struct fm_replay_point *points, unsigned n_points, struct fm_error *err)
+{
+    for (unsigned i = 0; i < n_points; i++) {
+        struct fm_replay_point own;
+        const int rc = sized_take(&own, sizeof own, point_at(points, i), "fm_replay_point", err);
+        if (rc != 0)
+            return rc;
+        if (point_at(points, i)->size != points->size)
+            return err_set(err, FM_ERR_ARG, "fm_replay_point.size is %zu at %u and %zu at 0: all "
+                           "points have one size", point_at(points, i)->size, i, points->size);
+        if (!(own.share > 0 && own.share <= 1))
+            return err_set(err, FM_ERR_ARG, "a cache of %g of all experts is not possible",
+                           own.share);
+    }
+    return 0;
 }
 
 static int replay_point(const struct replay_routes *r, struct fm_replay_point *point,
@@ -65,23 +93,27 @@ static int replay_point(const struct replay_routes *r, struct fm_replay_point *p
 int fm_routes_replay(const char *text, struct fm_routes_stats *stats,
                      struct fm_replay_point *points, unsigned n_points, struct fm_error *err)
 {
-    for (unsigned i = 0; i < n_points; i++)
-        if (!(points[i].share > 0 && points[i].share <= 1))
-            return err_set(err, FM_ERR_ARG, "a cache of %g of all experts is not possible",
-                           points[i].share);
+    struct fm_routes_stats own;
     struct routes *routes;
-    int rc = open_and_measure(text, stats, &routes, err);
+    int rc = check_points(points, n_points, err);
+    if (rc == 0)
+        rc = sized_take(&own, sizeof own, stats, "fm_routes_stats", err);
+    if (rc == 0)
+        rc = open_and_measure(text, &own, &routes, err);
     if (rc != 0)
         return rc;
     const struct routes_shape *s = &routes->shape;
     const struct replay_routes r = {.n_layers = s->n_layers, .n_experts = s->n_experts,
                                     .n_used = s->n_used, .n_positions = s->n_positions,
                                     .ids = routes->ids, .n_warm = s->n_warm,
-                                    .n_tokens = stats->n_tokens};
-    for (unsigned i = 0; rc == 0 && i < n_points; i++)
-        rc = replay_point(&r, &points[i], err);
+                                    .n_tokens = own.n_tokens};
+    for (unsigned i = 0; rc == 0 && i < n_points; i++) {
+        struct fm_replay_point point = {.share = point_at(points, i)->share};
+        rc = replay_point(&r, &point, err);
+        (void)sized_give(point_at(points, i), &point, sizeof point); /* checked above */
+    }
     routes_close(routes);
-    return rc;
+    return rc != 0 ? rc : sized_give(stats, &own, sizeof own);
 }
 
 bool fm_routes_reference(unsigned i, const char **name, struct fm_routes_stats *stats)
@@ -90,6 +122,5 @@ bool fm_routes_reference(unsigned i, const char **name, struct fm_routes_stats *
     if (reference == NULL)
         return false;
     *name = reference->name;
-    *stats = reference->stats;
-    return true;
+    return sized_give(stats, &reference->stats, sizeof reference->stats) == 0;
 }

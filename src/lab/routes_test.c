@@ -123,7 +123,7 @@ static void test_like_the_trace(void **state)
     for (int seed = 1; seed <= 4; seed++) {
         char text[32];
         (void)snprintf(text, sizeof text, "gen:seed=%d", seed);
-        struct fm_routes_stats s = {0};
+        struct fm_routes_stats s = {.size = sizeof s};
         assert_int_equal(fm_routes_measure(text, &s, NULL), 0);
         assert_int_equal(s.n_tokens, want->n_tokens);
         for (unsigned i = 0; i < FM_ROUTES_POINTS; i++) {
@@ -139,7 +139,7 @@ static void test_like_the_trace(void **state)
 static void test_like_512_experts(void **state)
 {
     (void)state;
-    struct fm_routes_stats s = {.n_experts = 512, .n_used = 10, .n_tokens = 512};
+    struct fm_routes_stats s = {.size = sizeof s, .n_experts = 512, .n_used = 10, .n_tokens = 512};
     assert_int_equal(fm_routes_measure("gen", &s, NULL), 0);
     assert_true(distance(s.lru_hits[0], 0.565) < 0.06); /* 1/16 */
     assert_true(distance(s.lru_hits[2], 0.67) < 0.06);  /* 1/8 */
@@ -151,21 +151,21 @@ static void test_like_512_experts(void **state)
 static void test_keys(void **state)
 {
     (void)state;
-    struct fm_routes_stats plain = {0}, s;
+    struct fm_routes_stats plain = {.size = sizeof plain}, s;
     assert_int_equal(fm_routes_measure("gen", &plain, NULL), 0);
-    s = (struct fm_routes_stats){0};
+    s = (struct fm_routes_stats){.size = sizeof(struct fm_routes_stats)};
     assert_int_equal(fm_routes_measure("gen:beta=2", &s, NULL), 0);
     assert_true(s.overlap[0] > plain.overlap[0] + 0.1);
-    s = (struct fm_routes_stats){0};
+    s = (struct fm_routes_stats){.size = sizeof(struct fm_routes_stats)};
     assert_int_equal(fm_routes_measure("gen:topic=32", &s, NULL), 0);
     assert_true(s.overlap[6] < plain.overlap[6] - 0.1 && s.distinct[6] > plain.distinct[6] + 20);
-    s = (struct fm_routes_stats){0};
+    s = (struct fm_routes_stats){.size = sizeof(struct fm_routes_stats)};
     assert_int_equal(fm_routes_measure("gen:drift=5", &s, NULL), 0);
     assert_true(s.distinct[6] > plain.distinct[6] + 10);
-    s = (struct fm_routes_stats){0};
+    s = (struct fm_routes_stats){.size = sizeof(struct fm_routes_stats)};
     assert_int_equal(fm_routes_measure("gen:hot=16", &s, NULL), 0);
     assert_true(s.lru_hits[2] > plain.lru_hits[2] + 0.1);
-    s = (struct fm_routes_stats){0};
+    s = (struct fm_routes_stats){.size = sizeof(struct fm_routes_stats)};
     assert_int_equal(fm_routes_measure("gen:alpha=0,delta=0,beta=0", &s, NULL), 0);
     for (unsigned i = 0; i < FM_ROUTES_POINTS; i++) /* uniform */
         assert_true(distance(s.overlap[i], 6.0 / 128) < 0.005);
@@ -364,7 +364,7 @@ static void test_statistics(void **state)
         ids[t][1] = a < b ? b : a;
     }
     const struct routes r = {.shape = {1, 32, 2, 40, 0}, .ids = &ids[0][0]};
-    struct fm_routes_stats s;
+    struct fm_routes_stats s = {.size = sizeof s};
     assert_int_equal(routes_measure(&r, 40, &s, NULL), 0);
     assert_true(s.overlap[0] == 0.5 && s.overlap[1] == 0 && s.overlap[4] == 0);
     assert_true(s.overlap[5] == 1 && s.overlap[6] < 0); /* once around; too few tokens */

@@ -4,13 +4,9 @@
 #include "base/mem.h"
 #include "base/path.h"
 #include "base/plat.h"
+#include "base/sized.h"
 #include "flashmoe_lab.h"
 #include "lab/synth_internal.h"
-
-void fm_synth_options_init(struct fm_synth_options *options)
-{
-    *options = (struct fm_synth_options){.form = FM_SYNTH_PACKED, .seed = 1};
-}
 
 static void fill_result(const struct synth_plan *plan, const char *dst,
                         struct fm_synth_result *result)
@@ -48,8 +44,9 @@ static void fill_result(const struct synth_plan *plan, const char *dst,
 static int make_plan(struct synth_plan *plan, const char *shape, const char *dst,
                      const struct fm_synth_options *options, struct fm_error *err)
 {
-    if (options->form < FM_SYNTH_PACKED || options->form > FM_SYNTH_GGUF)
-        return err_set(err, FM_ERR_ARG, "there is no form %d", options->form);
+    if ((unsigned)options->form > FM_SYNTH_GGUF)
+        return err_set(err, FM_ERR_ARG, "fm_synth_options.form is %d: expected 0 to %d",
+                       (int)options->form, FM_SYNTH_GGUF);
     int rc = synth_shape_init(&plan->shape, shape, options, err);
     if (rc != 0)
         return rc;
@@ -71,16 +68,20 @@ static int make_plan(struct synth_plan *plan, const char *shape, const char *dst
 int fm_synth(const char *shape, const char *dst, const struct fm_synth_options *options,
              struct fm_synth_result *result, struct fm_error *err)
 {
-    struct fm_synth_options defaults;
-    struct fm_synth_result unwanted;
+    struct fm_synth_options own;
+    struct fm_synth_result made = {0};
     struct synth_plan plan = {.n_tensors = 0};
-    fm_synth_options_init(&defaults);
-    options = options != NULL ? options : &defaults;
-    int rc = make_plan(&plan, shape, dst, options, err);
+    int rc = result != NULL ? sized_check(result, "fm_synth_result", err) : 0;
     if (rc == 0)
-        fill_result(&plan, dst, result != NULL ? result : &unwanted);
-    if (rc == 0 && !options->plan_only)
-        rc = synth_write(&plan, dst, options, err);
+        rc = sized_take(&own, sizeof own, options, "fm_synth_options", err);
+    if (rc == 0)
+        rc = make_plan(&plan, shape, dst, &own, err);
+    if (rc == 0)
+        fill_result(&plan, dst, &made);
+    if (rc == 0 && result != NULL)
+        rc = sized_give(result, &made, sizeof made);
+    if (rc == 0 && !own.plan_only)
+        rc = synth_write(&plan, dst, &own, err);
     synth_plan_clear(&plan);
     return rc;
 }

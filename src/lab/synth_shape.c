@@ -88,7 +88,7 @@ static const struct {
     [FM_SYNTH_CONTEXT] = {"context", 1, LIMIT_CONTEXT},
 };
 
-const char *fm_synth_shape(unsigned i)
+const char *fm_synth_shape_name(unsigned i)
 {
     return i < N_PRESETS ? presets[i].name : NULL;
 }
@@ -120,7 +120,7 @@ int synth_shape_init(struct synth_shape *shape, const char *name,
 {
     int rc = find_preset(shape, name, err);
     for (unsigned i = 0; rc == 0 && i < FM_SYNTH_NUMBERS; i++) {
-        const uint32_t given = options->numbers[i];
+        const uint32_t given = i < options->n_numbers ? options->numbers[i] : 0;
         if (given == 0)
             continue;
         if (shape->n[i] == 0)

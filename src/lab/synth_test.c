@@ -176,8 +176,7 @@ static void no_memory_is_an_error(void **state)
 {
     (void)state;
     for (int form = FM_SYNTH_PACKED; form <= FM_SYNTH_GGUF; form++) {
-        struct fm_synth_options options;
-        fm_synth_options_init(&options);
+        struct fm_synth_options options = {.size = sizeof options};
         options.form = form;
         options.plan_only = true;
         options.split_bytes = 1 << 20;

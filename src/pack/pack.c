@@ -5,16 +5,12 @@
 #include "base/mem.h"
 #include "base/path.h"
 #include "base/plat.h"
+#include "base/sized.h"
 #include "flashmoe_lab.h"
 #include "format/directory.h"
 #include "pack/pack_internal.h"
 
 #define PARTIAL_SUFFIX ".partial"
-
-void fm_pack_options_init(struct fm_pack_options *options)
-{
-    *options = (struct fm_pack_options){0};
-}
 
 /* ---- before --------------------------------------------------------------------------------- */
 
@@ -232,19 +228,22 @@ static int work(struct pack *pack, struct fm_error *err)
 int fm_pack(const char *src, const char *dst, const struct fm_pack_options *options,
             struct fm_pack_result *result, struct fm_error *err)
 {
-    struct fm_pack_options defaults;
-    struct fm_pack_result ignored;
-    fm_pack_options_init(&defaults);
+    struct fm_pack_options own;
+    struct fm_pack_result made = {0};
+    int rc = result != NULL ? sized_check(result, "fm_pack_result", err) : 0;
+    if (rc == 0)
+        rc = sized_take(&own, sizeof own, options, "fm_pack_options", err);
+    if (rc != 0)
+        return rc;
     struct pack *pack = mem_new(1, sizeof *pack, "the packing", err);
     if (pack == NULL)
         return FM_ERR_NOMEM;
     pack->src = src;
     pack->dst = dst;
-    pack->options = options != NULL ? options : &defaults;
-    pack->result = result != NULL ? result : &ignored;
+    pack->options = &own;
+    pack->result = &made;
     pack->dir.fd = -1;
-    *pack->result = (struct fm_pack_result){0};
-    int rc = set_paths(pack, err);
+    rc = set_paths(pack, err);
     if (rc == 0)
         rc = take_partial(pack, err);
     if (rc == 0)
@@ -255,5 +254,7 @@ int fm_pack(const char *src, const char *dst, const struct fm_pack_options *opti
     model_close(pack->model);
     plat_dir_close(&pack->dir);
     mem_free(pack);
+    if (result != NULL)
+        (void)sized_give(result, &made, sizeof made); /* a wrong size was refused */
     return rc;
 }

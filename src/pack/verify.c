@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/path.h"
 #include "base/plat.h"
+#include "base/sized.h"
 #include "flashmoe_lab.h"
 #include "pack/device.h"
 
@@ -228,14 +229,10 @@ static int verify_weights(struct verify *v, struct finder *finder, struct fm_err
     return rc;
 }
 
-int fm_verify(const char *path, const struct fm_verify_options *options,
-              struct fm_verify_result *result, struct fm_error *err)
+static int verify_all(const char *path, const struct fm_verify_options *options,
+                      struct fm_verify_result *result, struct fm_error *err)
 {
-    const struct fm_verify_options defaults = {0};
-    struct fm_verify_result ignored;
-    struct finder finder = {.options = options != NULL ? options : &defaults,
-                            .result = result != NULL ? result : &ignored};
-    *finder.result = (struct fm_verify_result){0};
+    struct finder finder = {.options = options, .result = result};
     const struct model_options families = {.families = arch_families()};
     struct source *source;
     int rc = model_source_open(path, &families, &source, err);
@@ -262,5 +259,20 @@ int fm_verify(const char *path, const struct fm_verify_options *options,
         plat_dir_close(&dir);
     }
     source_close(source);
+    return rc;
+}
+
+int fm_verify(const char *path, const struct fm_verify_options *options,
+              struct fm_verify_result *result, struct fm_error *err)
+{
+    struct fm_verify_options own;
+    struct fm_verify_result found = {0};
+    int rc = result != NULL ? sized_check(result, "fm_verify_result", err) : 0;
+    if (rc == 0)
+        rc = sized_take(&own, sizeof own, options, "fm_verify_options", err);
+    if (rc == 0)
+        rc = verify_all(path, &own, &found, err);
+    if (result != NULL)
+        (void)sized_give(result, &found, sizeof found); /* a wrong size was refused */
     return rc;
 }

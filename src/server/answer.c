@@ -30,7 +30,7 @@ static int take_logprobs(struct answer *a, const struct fm_answer_event *event,
                          struct fm_error *err)
 {
     struct job_logprobs *l = &a->logprobs;
-    if (event->n_logprobs == 0 || fm_model_is_stop_token(a->o.model, event->id))
+    if (event->n_logprobs == 0 || fm_token_is_stop(a->o.model, event->id))
         return 0;
     l->n_each = event->n_logprobs;
     const int rc = mem_grow((void **)&l->at, &l->capacity, l->n + l->n_each, sizeof *l->at,
@@ -174,10 +174,10 @@ void answer_close(struct answer *a)
 
 uint64_t answer_n_tokens(const struct answer *a)
 {
-    return fm_answer_tokens(a->answer);
+    return fm_answer_n_tokens(a->answer);
 }
 
 uint64_t answer_n_reasoning(const struct answer *a)
 {
-    return fm_answer_reasoning_tokens(a->answer);
+    return fm_answer_n_reasoning_tokens(a->answer);
 }

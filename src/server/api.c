@@ -45,7 +45,7 @@ static void read_bias(struct api_call *call, const struct fields *f, struct job_
 {
     const json_t *bias = fields_object(f, "logit_bias");
     const size_t n = json_object_size(bias);
-    struct fm_model_info info;
+    struct fm_model_info info = {.size = sizeof info};
     const char *key;
     json_t *value;
     if (n == 0)
@@ -81,6 +81,7 @@ static void read_bias(struct api_call *call, const struct fields *f, struct job_
 void api_read_sampling(struct api_call *call, const struct fields *f, struct job_spec *spec)
 {
     struct fm_sampling *s = &spec->sampling;
+    s->size = sizeof *s;
     fm_sampling_default(call->context->model, s);
     s->temperature = (float)fields_number(f, "temperature", 0, 10, (double)s->temperature);
     s->top_p = (float)fields_number(f, "top_p", 0, 1, (double)s->top_p);

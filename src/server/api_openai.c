@@ -170,7 +170,7 @@ static int add_text_prompt(struct api_call *call, struct job_spec *spec, const j
     struct fm_error err = {0};
     int32_t *ids = NULL;
     size_t n_ids = 0;
-    struct fm_model_info info;
+    struct fm_model_info info = {.size = sizeof info};
     fm_model_info(call->context->model, &info);
     const size_t bytes = json_string_length(text);
     const size_t n_least = info.max_token_bytes > 0 ? bytes / info.max_token_bytes : 0;
@@ -188,7 +188,7 @@ static int add_text_prompt(struct api_call *call, struct job_spec *spec, const j
 
 static int add_token_prompt(struct api_call *call, struct job_spec *spec, const json_t *list)
 {
-    struct fm_model_info info;
+    struct fm_model_info info = {.size = sizeof info};
     const size_t n = json_array_size(list);
     int32_t *ids = mem_new(n, sizeof *ids, "a prompt", NULL);
     fm_model_info(call->context->model, &info);

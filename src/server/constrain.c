@@ -266,7 +266,7 @@ static int check_names(struct api_call *call, const struct tools *t)
 /* Some token can begin the answer. */
 static int check_bias(struct api_call *call, const struct job_spec *spec, const char *name)
 {
-    struct fm_model_info info;
+    struct fm_model_info info = {.size = sizeof info};
     unsigned n_forbidden = 0, n_left = 0;
     for (unsigned i = 0; i < spec->sampling.n_logit_bias; i++)
         n_forbidden += isinf(spec->bias[i].bias) != 0;

@@ -278,7 +278,8 @@ int content_text(const json_t *content, const char *path, struct text_buffer *ou
 
 static struct fm_chat_options clock_now(void)
 {
-    return (struct fm_chat_options){.now_s = plat_wall_ns() / 1000000000};
+    return (struct fm_chat_options){.size = sizeof(struct fm_chat_options),
+                                    .now_s = plat_wall_ns() / 1000000000};
 }
 
 /* What the template gets. */
@@ -335,7 +336,7 @@ static size_t content_bytes(const json_t *message)
 static int check_size(const struct conversation *c, const struct fm_model *model,
                       size_t max_tokens, struct api_error *error)
 {
-    struct fm_model_info info;
+    struct fm_model_info info = {.size = sizeof info};
     const size_t n_messages = json_array_size(c->messages);
     size_t bytes = 0;
     fm_model_info(model, &info);
@@ -368,7 +369,7 @@ int conversation_ids(struct conversation *c, const struct fm_model *model, size_
     if (check(c, error) != 0 || check_size(c, model, max_tokens, error) != 0)
         return -1;
     int rc = write_conversation(c, &text)
-                 ? fm_tokenize_messages(model, text_buffer_text(&text), text.n, &now, ids, n_ids,
+                 ? fm_chat_tokenize(model, text_buffer_text(&text), text.n, &now, ids, n_ids,
                                         &err)
                  : err_set(&err, FM_ERR_NOMEM, "no memory for the conversation");
     text_buffer_clear(&text);

@@ -363,6 +363,7 @@ void jobs_publish(struct jobs *js, bool now)
     e->published_ns = sample.ns;
     sample.n_prompt = e->n_prompt;
     sample.n_answer = e->n_answer;
+    sample.model.size = sizeof sample.model;
     fm_model_stats(e->model, &sample.model);
     lock(js);
     struct jobs_stats *s = &js->stats;
@@ -373,10 +374,14 @@ void jobs_publish(struct jobs *js, bool now)
     s->n_answer = e->n_answer;
     s->model = sample.model;
     s->position = e->position;
-    for (s->n_slots = 0; s->n_slots < JOBS_SLOTS_SHOWN &&
-                         fm_slots_info(e->slots, s->n_slots, &s->slots[s->n_slots]);
-         s->n_slots++)
+    for (s->n_slots = 0; s->n_slots < JOBS_SLOTS_SHOWN; s->n_slots++) {
+        struct fm_slot_info *slot = &s->slots[s->n_slots];
+        slot->size = sizeof *slot;
+        if (!fm_slot_info(e->slots, s->n_slots, slot))
+            break;
         s->slot_owners[s->n_slots] = slots_owner(e->slots, s->n_slots);
+    }
+    s->snapshots.size = sizeof s->snapshots;
     if (e->snapshots != NULL)
         fm_snapshots_stats(e->snapshots, &s->snapshots);
     const bool is_wanted = sample.ns - js->picture_wanted_ns < PICTURE_WANTED_NS &&
@@ -397,6 +402,7 @@ void job_leave(struct job *job, int code, const char *why)
     const uint64_t started_ns = job->started_ns > 0 ? job->started_ns : now_ns;
     const uint64_t answered_ns = job->answered_ns > 0 ? job->answered_ns : now_ns;
     struct fm_stats after = job->before;
+    after.size = sizeof after;
     if (job->started_ns > 0)
         fm_model_stats(js->engine.model, &after);
     lock(js);
@@ -568,9 +574,10 @@ static void *engine_main(void *ctx)
 
 static int open_engine(struct engine *e, const struct jobs_options *o, struct fm_error *err)
 {
-    const struct fm_slots_options how = {.n_sessions = o->n_sessions, .snapshots = o->snapshots,
+    const struct fm_slots_options how = {.size = sizeof how,
+                                         .n_sessions = o->n_sessions, .snapshots = o->snapshots,
                                          .keep_least = KEEP_LEAST};
-    struct fm_stats stats;
+    struct fm_stats stats = {.size = sizeof stats};
     fm_model_stats(o->model, &stats);
     e->model = o->model;
     e->snapshots = o->snapshots;

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/plat.h"
+#include "flashmoe_lab.h"
 #include "server/jobs_internal.h"
 #include "server/text_json.h"
 
@@ -82,7 +83,8 @@ static int begin_prompt(struct engine *e, struct job *job, struct fm_error *err)
                                  job->spec.owner, &n_found);
     if (job->session == NULL)
         return err_set(err, FM_ERR_BUDGET, "there is no session for the prompt");
-    const struct fm_observer observer = {.ctx = job, .progress = before_layer};
+    const struct fm_observer observer = {.size = sizeof observer,
+                                         .ctx = job, .progress = before_layer};
     fm_session_observe(job->session, &observer);
     job->n_at = n_found;
     job->n_prompt += prompt->n_ids;
@@ -104,6 +106,7 @@ static void give_session(struct engine *e, struct job *job)
 int engine_begin(struct engine *e, struct job *job, struct fm_error *err)
 {
     job->started_ns = job->progress_ns = plat_now_ns();
+    job->before.size = sizeof job->before;
     fm_model_stats(e->model, &job->before);
     e->running[e->n_running++] = job;
     return begin_prompt(e, job, err);
@@ -320,7 +323,7 @@ static size_t pack_bits(const bool *bits, unsigned n, uint8_t *bytes)
 
 bool engine_picture(const struct engine *e, struct text_buffer *out)
 {
-    struct fm_model_info info;
+    struct fm_model_info info = {.size = sizeof info};
     struct text_buffer heats = {0};
     fm_model_info(e->model, &info);
     bool *resident = mem_new(info.n_experts + 1u, sizeof *resident, "the picture", NULL);

@@ -417,7 +417,7 @@ static void divide_memory(struct server *s, size_t *recall_bytes)
 static int open_jobs(struct server *s, struct fm_error *err)
 {
     const struct server_options *o = &s->options;
-    struct fm_stats stats;
+    struct fm_stats stats = {.size = sizeof stats};
     size_t recall_bytes;
     divide_memory(s, &recall_bytes);
     int rc = recall_open(recall_bytes, RECALL_CALLS, &s->recall, err);

@@ -26,7 +26,7 @@ enum MHD_Result get_health(struct request *r)
 
 static json_t *model_json(const struct server *s)
 {
-    struct fm_model_info info;
+    struct fm_model_info info = {.size = sizeof info};
     fm_model_info(s->options.model, &info);
     return json_pack("{s:s, s:s, s:I, s:s, s:i, s:i, s:{s:i, s:i, s:i, s:I, s:s}}", "id",
                      s->context.model_name, "object", "model", "created", (json_int_t)s->began_s,
@@ -56,9 +56,9 @@ static json_t *number_or_null(double x)
 enum MHD_Result get_props(struct request *r)
 {
     const struct server *s = r->server;
-    struct fm_model_info info;
+    struct fm_model_info info = {.size = sizeof info};
     struct jobs_stats stats;
-    struct fm_sampling d;
+    struct fm_sampling d = {.size = sizeof d};
     fm_model_info(s->options.model, &info);
     fm_sampling_default(s->options.model, &d);
     jobs_stats(s->jobs, &stats);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/sized.h"
 #include "chat/dialect.h"
 #include "chat/message.h"
 #include "chat/reasoning.h"
@@ -225,7 +226,7 @@ int answer_take(struct fm_answer *a, const float *logits, bool is_full, int32_t 
     fm_sampler_accept(a->sampler, id);
     a->n_tokens++;
     int rc = give_token(a, logits, id, err);
-    if (rc == 0 && fm_model_is_stop_token(a->model, id)) {
+    if (rc == 0 && fm_token_is_stop(a->model, id)) {
         end(a, FM_END_TOKEN);
         return 0;
     }
@@ -284,20 +285,12 @@ int fm_answer_finish(struct fm_answer *a, struct fm_error *err)
 
 /* ---- open and close --------------------------------------------------------------------- */
 
-/* Copies the options of a program that was compiled with an older or newer header. Fields that
- * this library does not know must be zero. */
-static int copy_options(struct fm_answer *a, const struct fm_answer_options *given,
+static int take_options(struct fm_answer *a, const struct fm_answer_options *given,
                         struct fm_error *err)
 {
-    const size_t known = sizeof a->o;
-    if (given->size < sizeof given->size)
-        return err_set(err, FM_ERR_ARG, "fm_answer_options.size is %zu: set it to "
-                       "sizeof(struct fm_answer_options)", given->size);
-    for (size_t i = known; i < given->size; i++)
-        if (((const char *)given)[i] != 0)
-            return err_set(err, FM_ERR_ARG, "fm_answer_options has %zu bytes and this library "
-                           "knows the first %zu: an option behind them is set", given->size, known);
-    memcpy(&a->o, given, given->size < known ? given->size : known);
+    const int rc = sized_take(&a->o, sizeof a->o, given, "fm_answer_options", err);
+    if (rc != 0)
+        return rc;
     if (a->o.n_top_logprobs > FM_TOP_LOGPROBS_MAX)
         return err_set(err, FM_ERR_ARG, "fm_answer_options.n_top_logprobs is %u: expected 0 to %d",
                        a->o.n_top_logprobs, FM_TOP_LOGPROBS_MAX);
@@ -345,14 +338,15 @@ static int open_parts(struct fm_answer *a, const json_t *tools, struct fm_error 
 
 static int open_sampler(struct fm_answer *a, struct fm_error *err)
 {
+    const struct fm_sampling *given = a->o.sampling != NULL ? a->o.sampling
+                                                            : &a->model->default_sampling;
     struct fm_sampling sampling;
-    if (a->o.sampling != NULL)
-        sampling = *a->o.sampling;
-    else
-        fm_sampling_default(a->model, &sampling);
+    int rc = sized_take(&sampling, sizeof sampling, given, "fm_sampling", err);
+    if (rc != 0)
+        return rc;
     for (unsigned i = 0; i < sampling.n_logit_bias; i++)
         a->forbids = a->forbids || isinf(sampling.logit_bias[i].bias);
-    const int rc = fm_sampler_open(a->model, &sampling, &a->sampler, err);
+    rc = fm_sampler_open(a->model, &sampling, &a->sampler, err);
     if (rc == 0)
         fm_sampler_accept_prompt(a->sampler, a->o.prompt, a->o.n_prompt);
     return rc;
@@ -369,7 +363,7 @@ int answer_open_tools(const struct fm_model *model, const struct fm_answer_optio
     a->found = -1;
     a->end = FM_END_CANCELLED;
     a->err = err;
-    int rc = copy_options(a, options, err);
+    int rc = take_options(a, options, err);
     if (rc == 0)
         rc = open_sampler(a, err);
     if (rc == 0)
@@ -410,12 +404,12 @@ void fm_answer_close(struct fm_answer *a)
     mem_free(a);
 }
 
-uint64_t fm_answer_tokens(const struct fm_answer *a)
+uint64_t fm_answer_n_tokens(const struct fm_answer *a)
 {
     return a->n_tokens;
 }
 
-uint64_t fm_answer_reasoning_tokens(const struct fm_answer *a)
+uint64_t fm_answer_n_reasoning_tokens(const struct fm_answer *a)
 {
     return a->n_reasoning;
 }

@@ -7,6 +7,8 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/plat.h"
+#include "base/sized.h"
+#include "engine/options.h"
 #include "flashmoe_lab.h"
 #include "session/session_internal.h"
 
@@ -23,11 +25,6 @@ const char *fm_version(void)
 void fm_free(void *p)
 {
     mem_free(p);
-}
-
-void fm_model_options_init(struct fm_model_options *options)
-{
-    *options = (struct fm_model_options){.n_sessions = 1};
 }
 
 /* ---- what lies beside the weights ----------------------------------------------------------- */
@@ -75,7 +72,7 @@ static int open_tokenizer(struct fm_model *m, struct fm_error *err)
 static int read_default_sampling(struct fm_model *m, struct fm_error *err)
 {
     struct fm_sampling *s = &m->default_sampling;
-    *s = (struct fm_sampling){.temperature = 0, .top_p = 1};
+    *s = (struct fm_sampling){.size = sizeof *s, .top_p = 1};
     struct jdoc doc;
     bool does_sample = false;
     double temperature = 0, top_p = 1, min_p = 0, typical_p = 1, repetition = 1;
@@ -99,9 +96,9 @@ static int read_default_sampling(struct fm_model *m, struct fm_error *err)
         rc = jdoc_number_or(doc.root, path, "repetition_penalty", 0, 100, 1, &repetition, err);
     jdoc_clear(&doc);
     if (rc == 0 && does_sample)
-        *s = (struct fm_sampling){.temperature = (float)temperature, .top_k = (unsigned)top_k,
-                                  .top_p = (float)top_p, .min_p = (float)min_p,
-                                  .typical_p = (float)typical_p,
+        *s = (struct fm_sampling){.size = sizeof *s, .temperature = (float)temperature,
+                                  .top_k = (unsigned)top_k, .top_p = (float)top_p,
+                                  .min_p = (float)min_p, .typical_p = (float)typical_p,
                                   .repetition_penalty = (float)repetition};
     return rc;
 }
@@ -137,24 +134,13 @@ static int open_batch(struct fm_model *m, struct fm_error *err)
     return m->segments == NULL || m->segment_sessions == NULL ? FM_ERR_NOMEM : 0;
 }
 
-/* "on" asks for checksums; "auto" takes what the model has. */
-static int choose_checks(struct fm_model *m, const char *word, struct fm_error *err)
-{
-    const bool is_on = word != NULL && strcmp(word, "on") == 0;
-    m->engine.checks = word == NULL || strcmp(word, "off") != 0;
-    m->checks_all = is_on;
-    if (m->engine.checks && !is_on && word != NULL && strcmp(word, "auto") != 0)
-        return err_set(err, FM_ERR_ARG, "--check can be auto, on or off, not '%s'", word);
-    return 0;
-}
-
 static int open_into(struct fm_model *m, const char *path,
                      const struct fm_model_options *options, struct fm_error *err)
 {
     m->is_metadata_only = options->metadata_only;
+    m->engine.checks = options->check != FM_OFF;
+    m->checks_all = options->check == FM_ON;
     int rc = engine_choose(&m->engine, options, err);
-    if (rc == 0)
-        rc = choose_checks(m, options->check, err);
     if (rc == 0)
         rc = fm_machine_check_level(options->cpu, err); /* before anything is read */
     if (rc == 0 && !options->metadata_only)
@@ -186,15 +172,17 @@ int fm_model_open(const char *path, const struct fm_model_options *options,
                   struct fm_model **out, struct fm_error *err)
 {
     *out = NULL;
-    struct fm_model_options defaults;
-    fm_model_options_init(&defaults);
+    struct own_options own;
+    int rc = own_options_take(&own, options, err);
+    if (rc != 0)
+        return rc;
     struct fm_model *m = mem_new(1, sizeof *m, "the model", err);
     if (m == NULL)
         return FM_ERR_NOMEM;
     fenv_t host;
     (void)feholdexcept(&host);  /* as in fm_eval_batch: tables and norms are made here */
     (void)fesetenv(FE_DFL_ENV);
-    int rc = open_into(m, path, options != NULL ? options : &defaults, err);
+    rc = open_into(m, path, &own.o, err);
     (void)fesetenv(&host);
     if (rc != 0) {
         fm_model_close(m);
@@ -239,14 +227,14 @@ static void count_mul_adds(const struct model *model, struct fm_model_info *info
             experts / model->shape.n_experts * model->shape.n_experts_per_token;
 }
 
-void fm_model_info(const struct fm_model *m, struct fm_model_info *info)
+int fm_model_info(const struct fm_model *m, struct fm_model_info *out)
 {
     const struct model *model = m->engine.model;
     struct sequence_sizes sizes;
     struct sequence_blocks blocks;
     sequence_sizes(model, m->engine.kv_format, &sizes);
     sequence_blocks(model, m->engine.kv_format, model->shape.max_context, &blocks);
-    *info = (struct fm_model_info){
+    struct fm_model_info info = {
         .container = source_kind_name(model->source),
         .architecture = model->model_type,
         .n_parameters = model->n_parameters,
@@ -277,39 +265,40 @@ void fm_model_info(const struct fm_model *m, struct fm_model_info *info)
         .original_context = model->shape.max_context,
     };
     if (model->shape.rope.kind != ROPE_DEFAULT) {
-        info->rope_scaling = rope_kind_name(model->shape.rope.kind);
-        info->original_context = model->shape.rope.original_context;
+        info.rope_scaling = rope_kind_name(model->shape.rope.kind);
+        info.original_context = model->shape.rope.original_context;
     }
-    count_mul_adds(model, info);
+    count_mul_adds(model, &info);
     for (uint32_t i = 0; i < model->n_expert_layers; i++) {
         const struct expert_layer *l = &model->expert_layers[i];
-        info->experts_bytes += l->n_experts * l->read_bytes;
-        info->expert_token_bytes += model->shape.n_experts_per_token * l->read_bytes;
-        info->expert_bytes = l->read_bytes > info->expert_bytes ? l->read_bytes
-                                                                : info->expert_bytes;
+        info.experts_bytes += l->n_experts * l->read_bytes;
+        info.expert_token_bytes += model->shape.n_experts_per_token * l->read_bytes;
+        info.expert_bytes = l->read_bytes > info.expert_bytes ? l->read_bytes : info.expert_bytes;
     }
+    return sized_give(out, &info, sizeof info);
 }
 
-bool fm_model_format(const struct fm_model *m, unsigned i, struct fm_format_info *info)
+bool fm_model_format(const struct fm_model *m, unsigned i, struct fm_format_info *out)
 {
     if (i >= m->engine.model->n_formats)
         return false;
     const struct model_format_use *use = &m->engine.model->formats[i];
-    *info = (struct fm_format_info){use->quant->name, use->is_expert, use->n_tensors,
-                                    use->n_bytes};
-    return true;
+    const struct fm_format_info info = {.name = use->quant->name, .is_expert = use->is_expert,
+                                        .n_tensors = use->n_tensors, .n_bytes = use->n_bytes};
+    return sized_give(out, &info, sizeof info) == 0;
 }
 
-bool fm_number_format(unsigned i, struct fm_number_format *format)
+bool fm_number_format(unsigned i, struct fm_number_format *out)
 {
     const struct quant *q = quant_at(i);
     if (q == NULL)
         return false;
     const unsigned cols = 128 * q->block, rows = 128; /* whole blocks of every part */
     const double bits = 8.0 * (double)quant_matrix_bytes(q, rows, cols);
-    *format = (struct fm_number_format){q->name, bits / ((double)rows * cols),
-                                        q->encode_row != NULL};
-    return true;
+    const struct fm_number_format format = {.name = q->name,
+                                            .bits_per_weight = bits / ((double)rows * cols),
+                                            .can_be_made = q->encode_row != NULL};
+    return sized_give(out, &format, sizeof format) == 0;
 }
 
 bool fm_model_recall(const struct fm_model *m, unsigned i, double *recall)
@@ -337,55 +326,25 @@ bool fm_model_experts(const struct fm_model *m, unsigned i, bool *resident, uint
     return true;
 }
 
-bool fm_model_miss_curve(const struct fm_model *m, uint64_t cache_bytes,
-                         struct fm_cache_point *point)
+double fm_model_hit_rate(const struct fm_model *m, uint64_t cache_bytes, unsigned *n_slots)
 {
     const struct engine *engine = &m->engine;
+    *n_slots = 0;
     if (engine->n_stages != 1 || engine->stages[0].cache == NULL)
-        return false;
+        return -1;
     const struct model_shape *s = &m->engine.model->shape;
     const uint64_t fewest = (uint64_t)s->n_experts_per_token * m->engine.model->n_expert_layers;
     const uint64_t most = (uint64_t)s->n_experts * m->engine.model->n_expert_layers;
     const uint64_t base = expert_cache_bytes(m->engine.model, 0);
     const uint64_t one = expert_cache_bytes(engine->model, 1) - base;
     const uint64_t slots = cache_bytes > base ? (cache_bytes - base) / one : 0;
-    point->n_slots = (unsigned)(slots < fewest ? fewest : slots > most ? most : slots);
-    point->hit_rate = expert_cache_hits_with(engine->stages[0].cache, point->n_slots);
-    return true;
+    *n_slots = (unsigned)(slots < fewest ? fewest : slots > most ? most : slots);
+    return expert_cache_hits_with(engine->stages[0].cache, *n_slots);
 }
 
-void fm_model_stats(const struct fm_model *m, struct fm_stats *stats)
+/* The part of the statistics that tells of experts. */
+static void add_cache_stats(const struct engine *e, struct fm_stats *stats)
 {
-    const struct engine *e = &m->engine;
-    struct budget b;
-    *stats = (struct fm_stats){0};
-    if (e->n_stages == 0) /* headers only */
-        return;
-    engine_budget(e, &b);
-    *stats = (struct fm_stats){
-        .memory_budget_bytes = b.total,
-        .memory_least_bytes = b.least,
-        .memory_most_bytes = b.most,
-        .memory_program_bytes = b.program + b.caller,
-        .memory_dense_bytes = b.dense,
-        .memory_cache_bytes = b.cache,
-        .memory_kv_bytes = b.sessions + b.kv,
-        .memory_kv_most_bytes = b.sessions + budget_kv_most(&b),
-        .memory_scratch_bytes = b.scratch,
-        .memory_resident_peak_bytes = plat_resident_peak_bytes(),
-        .n_shrinks = e->elastic.n_shrinks,
-        .n_grows = e->elastic.n_grows,
-        .prefill_chunk = b.max_rows,
-        .n_context = b.n_context,
-        .n_threads = b.n_threads,
-        .cpu_level = e->stages[0].be->level,
-        .n_prefill_tokens = m->n_prefill_tokens,
-        .prefill_ns = m->prefill_ns,
-        .n_decode_tokens = m->n_decode_tokens,
-        .decode_ns = m->decode_ns,
-        .routes = m->routes != NULL ? m->routes->label : NULL,
-        .approximate = approximate_label(m),
-    };
     struct expert_cache_stats cache;
     uint32_t within;
     const struct stage *stage = engine_find_expert_layer(e, 0, &within);
@@ -405,6 +364,42 @@ void fm_model_stats(const struct fm_model *m, struct fm_stats *stats)
     stats->policy = heat_policy_name(e->streaming.policy);
 }
 
+int fm_model_stats(const struct fm_model *m, struct fm_stats *out)
+{
+    const struct engine *e = &m->engine;
+    struct fm_stats stats = {0};
+    struct budget b;
+    if (e->n_stages == 0) /* headers only */
+        return sized_give(out, &stats, sizeof stats);
+    engine_budget(e, &b);
+    stats = (struct fm_stats){
+        .memory_budget_bytes = b.total,
+        .memory_min_bytes = b.least,
+        .memory_max_bytes = b.most,
+        .memory_program_bytes = b.program + b.caller,
+        .memory_dense_bytes = b.dense,
+        .memory_cache_bytes = b.cache,
+        .memory_kv_bytes = b.sessions + b.kv,
+        .memory_kv_max_bytes = b.sessions + budget_kv_most(&b),
+        .memory_scratch_bytes = b.scratch,
+        .memory_resident_peak_bytes = plat_resident_peak_bytes(),
+        .n_shrinks = e->elastic.n_shrinks,
+        .n_grows = e->elastic.n_grows,
+        .prefill_chunk = b.max_rows,
+        .n_context = b.n_context,
+        .n_threads = b.n_threads,
+        .cpu_level = e->stages[0].be->level,
+        .n_prefill_tokens = m->n_prefill_tokens,
+        .prefill_ns = m->prefill_ns,
+        .n_decode_tokens = m->n_decode_tokens,
+        .decode_ns = m->decode_ns,
+        .routes = m->routes != NULL ? m->routes->label : NULL,
+        .approximate = approximate_label(m),
+    };
+    add_cache_stats(e, &stats);
+    return sized_give(out, &stats, sizeof stats);
+}
+
 int fm_model_set_memory(struct fm_model *m, uint64_t bytes, struct fm_error *err)
 {
     if (m->is_metadata_only)
@@ -412,30 +407,27 @@ int fm_model_set_memory(struct fm_model *m, uint64_t bytes, struct fm_error *err
     return elastic_set(&m->engine, bytes, err);
 }
 
-int fm_model_plan(const struct fm_model *m, const struct fm_model_options *options,
-                  struct fm_plan *plan, struct fm_error *err)
+static int make_plan(const struct fm_model *m, const struct fm_model_options *options,
+                     struct fm_plan *plan, struct fm_error *err)
 {
     struct fm_model_options least = *options;
     struct streaming streaming;
-    struct elastic elastic;
     struct budget b, smallest;
     least.memory_bytes = 1;
-    *plan = (struct fm_plan){0};
+    const bool is_elastic = elastic_is_on(options);
     int rc = streaming_choose(&streaming, options, err);
-    if (rc == 0)
-        rc = elastic_choose(&elastic, options, err);
     if (rc != 0)
         return rc;
     plat_memory_trim();
     io_choose(&streaming, m->engine.model, false);
     streaming_fit(&streaming, m->engine.model);
     const uint64_t reader = streaming_bytes(&streaming, m->engine.model);
-    rc = budget_plan(&b, m->engine.model, m->engine.kv_format, reader, options, elastic.is_on, err);
+    rc = budget_plan(&b, m->engine.model, m->engine.kv_format, reader, options, is_elastic, err);
     if (rc != 0 && (rc != FM_ERR_BUDGET || b.need == 0))
         return rc; /* nothing that another budget would help with */
     /* One byte is never enough. Behind the other: what that has made resident counts here, too. */
     (void)budget_plan(&smallest, m->engine.model, m->engine.kv_format, reader, &least,
-                      elastic.is_on, NULL);
+                      is_elastic, NULL);
     plan->least_bytes = smallest.need;
     if (rc != 0)
         return rc;
@@ -445,7 +437,7 @@ int fm_model_plan(const struct fm_model *m, const struct fm_model_options *optio
         .memory_dense_bytes = b.dense,
         .memory_cache_bytes = b.cache,
         .memory_kv_bytes = b.sessions + b.kv,
-        .memory_kv_most_bytes = b.sessions + budget_kv_most(&b),
+        .memory_kv_max_bytes = b.sessions + budget_kv_most(&b),
         .memory_scratch_bytes = b.scratch,
         .n_cache_slots = b.n_slots,
         .prefill_chunk = b.max_rows,
@@ -454,4 +446,18 @@ int fm_model_plan(const struct fm_model *m, const struct fm_model_options *optio
         .least_bytes = plan->least_bytes,
     };
     return 0;
+}
+
+int fm_model_plan(const struct fm_model *m, const struct fm_model_options *options,
+                  struct fm_plan *plan, struct fm_error *err)
+{
+    struct own_options own;
+    struct fm_plan made = {0};
+    int rc = sized_check(plan, "fm_plan", err);
+    if (rc == 0)
+        rc = own_options_take(&own, options, err);
+    if (rc == 0)
+        rc = make_plan(m, &own.o, &made, err);
+    (void)sized_give(plan, &made, sizeof made); /* also after a failure; a wrong size was refused */
+    return rc;
 }

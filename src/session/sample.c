@@ -3,6 +3,7 @@
 
 #include "base/fmath.h"
 #include "base/mem.h"
+#include "base/sized.h"
 #include "base/splitmix.h"
 #include "session/adjust.h"
 #include "session/session_internal.h"
@@ -22,16 +23,21 @@ struct fm_sampler {
     float *scaled; /* [vocabulary] scaled logits of those kept, best first; for typical-p only */
 };
 
-void fm_sampling_default(const struct fm_model *model, struct fm_sampling *sampling)
+int fm_sampling_default(const struct fm_model *model, struct fm_sampling *sampling)
 {
-    *sampling = model->default_sampling;
+    return sized_give(sampling, &model->default_sampling, sizeof model->default_sampling);
 }
 
 int fm_sampler_open(const struct fm_model *model, const struct fm_sampling *sampling,
                     struct fm_sampler **out, struct fm_error *err)
 {
     *out = NULL;
-    const struct fm_sampling *p = sampling;
+    struct fm_sampling own;
+    const struct fm_sampling *p = &own;
+    int rc = sized_take(&own, sizeof own, sampling != NULL ? sampling : &model->default_sampling,
+                        "fm_sampling", err);
+    if (rc != 0)
+        return rc;
     const uint32_t vocabulary = model->engine.model->shape.vocabulary;
     if (!(p->temperature >= 0) || !(p->top_p >= 0 && p->top_p <= 1) ||
         !(p->min_p >= 0 && p->min_p <= 1) || !(p->typical_p >= 0 && p->typical_p <= 1))
@@ -42,10 +48,10 @@ int fm_sampler_open(const struct fm_model *model, const struct fm_sampling *samp
     if (s == NULL)
         return FM_ERR_NOMEM;
     s->model = model;
-    s->sampling = *sampling;
+    s->sampling = own;
     s->sampling.logit_bias = NULL; /* the caller's; adjust_init takes what it says */
-    s->random_state = sampling->seed;
-    int rc = adjust_init(&s->adjust, sampling, vocabulary, err);
+    s->random_state = own.seed;
+    rc = adjust_init(&s->adjust, &own, vocabulary, err);
     if (rc == 0) {
         s->candidates = mem_new(vocabulary, sizeof *s->candidates, "the sampler", err);
         rc = s->candidates != NULL ? 0 : FM_ERR_NOMEM;

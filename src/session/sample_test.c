@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "flashmoe.h"
+#include "flashmoe_lab.h"
 
 enum { N = 320 }; /* the golden's vocabulary */
 
@@ -18,8 +18,7 @@ static float logits[N];
 static int open_model(void **state)
 {
     (void)state;
-    struct fm_model_options options;
-    fm_model_options_init(&options);
+    struct fm_model_options options = {.size = sizeof options};
     options.metadata_only = true;
     return fm_model_open(FLASHMOE_TEST_DIR "/golden/qwen3_next", &options, &model, NULL);
 }
@@ -34,6 +33,7 @@ static int close_model(void **state)
 static struct fm_sampler *open_sampler(struct fm_sampling sampling)
 {
     struct fm_sampler *sampler = NULL;
+    sampling.size = sizeof sampling;
     assert_int_equal(fm_sampler_open(model, &sampling, &sampler, NULL), 0);
     return sampler;
 }
@@ -429,7 +429,7 @@ static void test_logprobs(void **state)
 static void test_out_of_range_is_refused(void **state)
 {
     (void)state;
-    const struct fm_sampling wrong[] = {
+    struct fm_sampling wrong[] = {
         {.temperature = -1, .top_p = 1}, {.temperature = NAN, .top_p = 1}, {.top_p = -0.5f},
         {.top_p = 1.5f},                 {.top_p = 1, .min_p = 2},
         {.top_p = 1, .typical_p = 1.5f}, {.top_p = 1, .typical_p = NAN},
@@ -446,6 +446,10 @@ static void test_out_of_range_is_refused(void **state)
         struct fm_sampler *sampler;
         struct fm_error err;
         assert_int_equal(fm_sampler_open(model, &wrong[i], &sampler, &err), FM_ERR_ARG);
+        assert_non_null(strstr(err.text, "fm_sampling.size is 0"));
+        wrong[i].size = sizeof wrong[i];
+        assert_int_equal(fm_sampler_open(model, &wrong[i], &sampler, &err), FM_ERR_ARG);
+        assert_null(strstr(err.text, "fm_sampling.size"));
         assert_null(sampler);
     }
 }

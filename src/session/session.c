@@ -6,6 +6,7 @@
 
 #include "base/mem.h"
 #include "base/plat.h"
+#include "base/sized.h"
 #include "session/session_internal.h"
 
 /* A reason that names no file. */
@@ -153,9 +154,13 @@ void fm_session_logits_hash(const struct fm_session *s, char hex[33])
                    (unsigned long long)h.low64);
 }
 
-void fm_session_observe(struct fm_session *s, const struct fm_observer *observer)
+int fm_session_observe(struct fm_session *s, const struct fm_observer *observer)
 {
-    s->observer = observer != NULL ? *observer : (struct fm_observer){0};
+    struct fm_observer own;
+    const int rc = sized_take(&own, sizeof own, observer, "fm_observer", NULL);
+    if (rc == 0)
+        s->observer = own;
+    return rc;
 }
 
 void fm_session_cancel(struct fm_session *s)
@@ -198,9 +203,10 @@ static int check_item(const struct fm_model *m, const struct fm_batch_item *item
 static int check_items(const struct evaluation *e, struct fm_error *err)
 {
     int rc = 0;
-    if (e->n_items == 0 || e->n_items > engine_limits(&e->m->engine)->n_sessions)
+    const unsigned most = e->m->is_metadata_only ? 0 : engine_limits(&e->m->engine)->n_sessions;
+    if (e->n_items == 0 || e->n_items > most)
         return err_set(err, FM_ERR_ARG, "%zu sessions in the batch, expected 1 to %u", e->n_items,
-                       engine_limits(&e->m->engine)->n_sessions);
+                       most);
     size_t n = 0;
     for (; n < e->n_items && rc == 0; n++) {
         struct fm_session *s = e->items[n].session;

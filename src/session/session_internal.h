@@ -7,7 +7,7 @@
 
 #include "chat/chat.h"
 #include "engine/engine.h"
-#include "flashmoe.h"
+#include "flashmoe_lab.h"
 #include "lab/routes.h"
 #include "text/tokenizer.h"
 

@@ -1,6 +1,7 @@
 /* fm_slots: which session goes on with which conversation. */
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/sized.h"
 #include "session/slots.h"
 #include "session/snapshot.h"
 
@@ -25,14 +26,17 @@ int fm_slots_open(struct fm_model *model, const struct fm_slots_options *options
                   struct fm_slots **out, struct fm_error *err)
 {
     *out = NULL;
-    const unsigned n = options->n_sessions > 0 ? options->n_sessions : 1;
+    struct fm_slots_options own;
+    int rc = sized_take(&own, sizeof own, options, "fm_slots_options", err);
+    if (rc != 0)
+        return rc;
+    const unsigned n = own.n_sessions > 0 ? own.n_sessions : 1;
     struct fm_slots *pool =
         mem_new(1, sizeof *pool + (uint64_t)n * sizeof pool->slots[0], "the sessions", err);
     if (pool == NULL)
         return FM_ERR_NOMEM;
-    pool->snapshots = options->snapshots;
-    pool->keep_least = options->keep_least > 0 ? options->keep_least : 1;
-    int rc = 0;
+    pool->snapshots = own.snapshots;
+    pool->keep_least = own.keep_least > 0 ? own.keep_least : 1;
     for (; rc == 0 && pool->n < n; pool->n += rc == 0)
         rc = fm_session_open(model, &pool->slots[pool->n].session, err);
     if (rc != 0) {
@@ -52,14 +56,14 @@ void fm_slots_close(struct fm_slots *pool)
     mem_free(pool);
 }
 
-bool fm_slots_info(const struct fm_slots *pool, unsigned i, struct fm_slot_info *info)
+bool fm_slot_info(const struct fm_slots *pool, unsigned i, struct fm_slot_info *out)
 {
     if (i >= pool->n)
         return false;
     const struct slot *slot = &pool->slots[i];
-    *info = (struct fm_slot_info){.is_taken = slot->is_taken, .key = slot->key,
-                                  .position = fm_session_position(slot->session)};
-    return true;
+    const struct fm_slot_info info = {.is_taken = slot->is_taken, .key = slot->key,
+                                      .position = fm_session_position(slot->session)};
+    return sized_give(out, &info, sizeof info) == 0;
 }
 
 uint64_t slots_owner(const struct fm_slots *pool, unsigned i)

@@ -5,6 +5,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/sized.h"
 #include "format/directory.h"
 #include "session/snapshot.h"
 
@@ -244,12 +245,13 @@ void fm_snapshots_close(struct fm_snapshots *store)
     mem_free(store);
 }
 
-void fm_snapshots_stats(const struct fm_snapshots *store, struct fm_snapshots_stats *stats)
+int fm_snapshots_stats(const struct fm_snapshots *store, struct fm_snapshots_stats *out)
 {
-    *stats = store->stats;
+    struct fm_snapshots_stats stats = store->stats;
     for (size_t i = 0; i < store->n_entries; i++)
-        stats->n_files += store->entries[i].info.ids != NULL;
-    stats->bytes = store->bytes;
+        stats.n_files += store->entries[i].info.ids != NULL;
+    stats.bytes = store->bytes;
+    return sized_give(out, &stats, sizeof stats);
 }
 
 /* ---- keeping -------------------------------------------------------------------------------- */

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/sized.h"
 #include "session/session_internal.h"
 #include "chat/chat.h"
 #include "text/unicode.h"
@@ -58,15 +59,32 @@ int chat_form_open(struct fm_model *m, struct fm_error *err)
     return rc;
 }
 
+static int take_options(struct fm_chat_options *own, const struct fm_chat_options *given,
+                        struct fm_error *err)
+{
+    return sized_take(own, sizeof *own, given, "fm_chat_options", err);
+}
+
 static int render(const struct fm_model *m, const json_t *conversation,
                   const struct fm_chat_options *options, struct jinja_rendering *out,
                   struct fm_error *err)
 {
-    static const struct fm_chat_options defaults = {0};
-    options = options != NULL ? options : &defaults;
     const int rc = needs_tokenizer(m, err);
     return rc != 0 ? rc : chat_render(m->chat, conversation, options->now_s,
                                       options->now_offset_s, out, err);
+}
+
+/* Its ids, unless it surely has more than the options allow. */
+static int encode(const struct fm_model *m, const struct jinja_rendering *rendering,
+                  const struct fm_chat_options *options, int32_t **ids, size_t *n_ids,
+                  struct fm_error *err)
+{
+    const size_t n_min = rendering->bytes / tokenizer_max_token_bytes(m->tokenizer);
+    if (options->max_tokens == 0 || n_min <= options->max_tokens)
+        return chat_encode(m->chat, rendering, ids, n_ids, err);
+    *n_ids = n_min;
+    return err_set(err, FM_ERR_ARG, "the conversation has at least %zu tokens, at most %zu are "
+                   "possible", n_min, options->max_tokens);
 }
 
 /* Messages as JSON text. */
@@ -89,10 +107,13 @@ int fm_chat_render(const struct fm_model *m, const char *conversation, size_t by
                    const struct fm_chat_options *options, char **text, size_t *text_bytes,
                    struct fm_error *err)
 {
+    struct fm_chat_options own;
     struct jinja_rendering rendering;
     *text = NULL;
     *text_bytes = 0;
-    const int rc = render_text(m, conversation, bytes, options, &rendering, err);
+    int rc = take_options(&own, options, err);
+    if (rc == 0)
+        rc = render_text(m, conversation, bytes, &own, &rendering, err);
     if (rc != 0)
         return rc;
     *text = rendering.text;
@@ -102,23 +123,19 @@ int fm_chat_render(const struct fm_model *m, const char *conversation, size_t by
     return 0;
 }
 
-int fm_tokenize_messages(const struct fm_model *m, const char *conversation, size_t bytes,
+int fm_chat_tokenize(const struct fm_model *m, const char *conversation, size_t bytes,
                          const struct fm_chat_options *options, int32_t **ids, size_t *n_ids,
                          struct fm_error *err)
 {
-    struct jinja_rendering rendering;
+    struct fm_chat_options own;
+    struct jinja_rendering rendering = {0};
     *ids = NULL;
     *n_ids = 0;
-    int rc = render_text(m, conversation, bytes, options, &rendering, err);
-    const size_t most = options != NULL ? options->max_tokens : 0;
-    const size_t n_least = rc == 0 ? rendering.bytes / tokenizer_max_token_bytes(m->tokenizer) : 0;
-    if (rc == 0 && most > 0 && n_least > most) {
-        *n_ids = n_least;
-        rc = err_set(err, FM_ERR_ARG, "the conversation has at least %zu tokens, at most %zu are "
-                     "possible", n_least, most);
-    }
+    int rc = take_options(&own, options, err);
     if (rc == 0)
-        rc = chat_encode(m->chat, &rendering, ids, n_ids, err);
+        rc = render_text(m, conversation, bytes, &own, &rendering, err);
+    if (rc == 0)
+        rc = encode(m, &rendering, &own, ids, n_ids, err);
     jinja_rendering_clear(&rendering);
     return rc;
 }
@@ -139,23 +156,26 @@ static int add_message(json_t *messages, const char *role, const char *text, siz
     return rc;
 }
 
-int fm_tokenize_chat(const struct fm_model *m, const char *system, const char *user,
+int fm_chat_tokenize_turn(const struct fm_model *m, const char *system, const char *user,
                      size_t user_bytes, const struct fm_chat_options *options, int32_t **ids,
                      size_t *n_ids, struct fm_error *err)
 {
+    struct fm_chat_options own;
     struct jinja_rendering rendering = {0};
     *ids = NULL;
     *n_ids = 0;
+    int rc = take_options(&own, options, err);
     json_t *messages = json_array();
-    int rc = messages != NULL ? 0 : err_set(err, FM_ERR_NOMEM, "no memory for a message");
+    if (rc == 0 && messages == NULL)
+        rc = err_set(err, FM_ERR_NOMEM, "no memory for a message");
     if (rc == 0 && system != NULL)
         rc = add_message(messages, "system", system, strlen(system), err);
     if (rc == 0)
         rc = add_message(messages, "user", user, user_bytes, err);
     if (rc == 0)
-        rc = render(m, messages, options, &rendering, err);
+        rc = render(m, messages, &own, &rendering, err);
     if (rc == 0)
-        rc = chat_encode(m->chat, &rendering, ids, n_ids, err);
+        rc = encode(m, &rendering, &own, ids, n_ids, err);
     jinja_rendering_clear(&rendering);
     json_decref(messages);
     return rc;
@@ -172,7 +192,7 @@ const char *fm_token_text(const struct fm_model *m, int32_t id, size_t *text_byt
     return m->tokenizer != NULL ? tokenizer_piece(m->tokenizer, id, text_bytes) : NULL;
 }
 
-bool fm_model_is_stop_token(const struct fm_model *m, int32_t id)
+bool fm_token_is_stop(const struct fm_model *m, int32_t id)
 {
     return model_is_stop_token(m->engine.model, id);
 }

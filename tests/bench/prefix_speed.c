@@ -66,16 +66,15 @@ int main(int argc, char **argv)
         return 2;
     const size_t n = argc > 2 ? strtoul(argv[2], NULL, 10) : 4000;
     const unsigned n_rounds = argc > 4 ? (unsigned)strtoul(argv[4], NULL, 10) : 3;
-    struct fm_model_options options;
+    struct fm_model_options options = {.size = sizeof options};
     struct fm_model *model;
-    struct fm_model_info info;
+    struct fm_model_info info = {.size = sizeof info};
     struct fm_session *a, *b;
     struct fm_snapshots *store;
     struct fm_error err;
     unsigned from = 0, from_again = 0, from_disk = 0;
     if (n <= LINE || n > MOST_TOKENS || n_rounds < 1 || n_rounds > MOST_ROUNDS)
         return 2;
-    fm_model_options_init(&options);
     options.n_sessions = 2;
     options.n_context = (unsigned)n;
     options.n_marks = 4;

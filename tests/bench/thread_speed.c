@@ -39,8 +39,7 @@ static void runner_open(struct runner *r, const char *path, unsigned n_threads,
                         unsigned core)
 {
     struct fm_error err;
-    struct fm_model_options options;
-    fm_model_options_init(&options);
+    struct fm_model_options options = {.size = sizeof options};
     options.n_threads = n_threads;
     options.pin_threads = n_threads > 1;
     options.n_context = (uint32_t)r->n;

@@ -12,6 +12,7 @@
 
 /* A = 100, D = 50, KV = 2 a position, state 5: 20 experts of 5 bytes. */
 static const struct fm_model_info info = {
+    .size = sizeof info,
     .n_experts_per_token = 4, .n_moe_layers = 5, .expert_token_bytes = 100,
     .dense_token_bytes = 50, .kv_position_bytes = 2, .state_bytes = 5,
 };
@@ -65,9 +66,11 @@ static void test_unknown_speeds(void **state)
 static void test_between(void **state)
 {
     (void)state;
-    const struct fm_stats before = {.n_decode_tokens = 10, .decode_ns = 1000, .bytes_read = 500,
+    const struct fm_stats before = {.size = sizeof before,
+                                    .n_decode_tokens = 10, .decode_ns = 1000, .bytes_read = 500,
                                     .n_guesses = 7, .n_guesses_used = 6};
-    struct fm_stats after = {.n_decode_tokens = 15, .decode_ns = 2000001000, .bytes_read = 700,
+    struct fm_stats after = {.size = sizeof after,
+                             .n_decode_tokens = 15, .decode_ns = 2000001000, .bytes_read = 700,
                              .n_guesses = 19, .n_guesses_used = 8};
     struct limit limit;
     limit_between(&before, &after, &info, 8, 150, 1000, &limit);

@@ -32,7 +32,7 @@ static int use_text(struct use *u, struct fm_error *err)
 {
     int rc = fm_decoder_open(u->model, &u->decoder, err);
     if (rc == 0)
-        rc = fm_tokenize_chat(u->model, "be brief", prompt, strlen(prompt), NULL, &u->ids,
+        rc = fm_chat_tokenize_turn(u->model, "be brief", prompt, strlen(prompt), NULL, &u->ids,
                               &u->n_ids, err);
     return rc;
 }
@@ -40,7 +40,8 @@ static int use_text(struct use *u, struct fm_error *err)
 static int use_answer(struct use *u, struct fm_error *err)
 {
     static const char *const stops[] = {"never comes", "nor this"};
-    const struct fm_sampling sampling = {.temperature = 1, .top_p = 1, .seed = 7};
+    const struct fm_sampling sampling = {.size = sizeof sampling,
+                                         .temperature = 1, .top_p = 1, .seed = 7};
     const struct fm_answer_options how = {.size = sizeof how, .sampling = &sampling,
                                           .stops = stops, .n_stops = 2, .is_chat = true,
                                           .prompt = u->ids, .n_prompt = u->n_ids,
@@ -82,11 +83,11 @@ static int use_all(struct use *u, const char *path, bool has_text, struct fm_err
 {
     static const int32_t fixed_ids[] = {3, 1, 4, 1, 5, 9, 2, 6};
     const struct fm_logit_bias bias = {1, -1};
-    const struct fm_sampling sampling = {.temperature = 1, .top_p = 1, .seed = 7, .typical_p = 0.9f,
+    const struct fm_sampling sampling = {.size = sizeof sampling,
+                                         .temperature = 1, .top_p = 1, .seed = 7, .typical_p = 0.9f,
                                          .repetition_penalty = 1.1f, .penalty_window = 8,
                                          .logit_bias = &bias, .n_logit_bias = 1};
-    struct fm_model_options options;
-    fm_model_options_init(&options);
+    struct fm_model_options options = {.size = sizeof options};
     options.n_threads = 2;
     options.n_sessions = 2;
     options.n_context = 128;

@@ -240,29 +240,30 @@ static void test_read_ahead_is_logged(void **state)
 
 /* ---- while the model runs -------------------------------------------------------------------- */
 
-static struct fm_model *open_running(const char *io, const char *check, struct fm_session **session)
+static struct fm_model *open_running(enum fm_io io, enum fm_choice check,
+                                     struct fm_session **session)
 {
-    struct fm_model_options options;
+    struct fm_model_options options = {.size = sizeof options};
     struct fm_model *model;
     struct fm_error err = {0};
-    fm_model_options_init(&options);
     options.io = io;
     options.check = check;
     options.n_context = 64;
-    options.lookahead = "off";
-    options.elastic = "off"; /* the machine's memory must not decide what is read */
+    options.lookahead = FM_OFF;
+    options.elastic = FM_OFF; /* the machine's memory must not decide what is read */
     if (fm_model_open(dir, &options, &model, &err) != 0 ||
         fm_session_open(model, session, &err) != 0)
         fail_msg("%s", err.text);
     return model;
 }
 
-/* An expert that is read after the change fails the request; with "off" it does not. What has been
+/* An expert that is read after the change fails the request; with FM_OFF it does not. What has been
  * replaced is still open, and right. */
 static void test_while_it_runs(void **state)
 {
     (void)state;
-    const char *const ios[] = {"direct", "page"}, *const checks[] = {NULL, "off"};
+    const enum fm_io ios[] = {FM_IO_DIRECT, FM_IO_PAGE};
+    const enum fm_choice checks[] = {FM_AUTO, FM_OFF};
     for (unsigned i = 0; i < 2 * 2 * N_CHANGES; i++) {
         const enum change what = (enum change)(i / 4);
         const int32_t ids[] = {1, 2, 3, 4, 5, 6};
@@ -291,9 +292,9 @@ static void test_after_the_cache_shrank(void **state)
     const int32_t ids[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
     struct fm_session *session;
     struct fm_error err = {0};
-    struct fm_stats before, after;
+    struct fm_stats before = {.size = sizeof before}, after = {.size = sizeof after};
     assert_int_equal(make_model(NULL), 0);
-    struct fm_model *model = open_running("direct", NULL, &session);
+    struct fm_model *model = open_running(FM_IO_DIRECT, FM_AUTO, &session);
     assert_int_equal(fm_session_eval(session, ids, 12, &err), 0);
     change(TOUCHED);
     fm_model_stats(model, &before);
@@ -301,7 +302,7 @@ static void test_after_the_cache_shrank(void **state)
     assert_int_equal(fm_session_eval(session, ids, 12, &err), 0);
     fm_model_stats(model, &after);
     assert_int_equal(after.bytes_read, before.bytes_read);
-    assert_int_equal(fm_model_set_memory(model, before.memory_least_bytes, &err), 0);
+    assert_int_equal(fm_model_set_memory(model, before.memory_min_bytes, &err), 0);
     assert_int_equal(fm_model_set_memory(model, before.memory_budget_bytes, &err), 0);
     fm_session_reset(session);
     check_message(fm_session_eval(session, ids, 12, &err), &err);

@@ -314,15 +314,14 @@ static void remove_folder(void)
 /* Writes a model whose experts are read in pieces to a new folder. */
 static int make_wide(char *path, size_t bytes)
 {
-    struct fm_synth_options options;
+    const uint32_t numbers[FM_SYNTH_NUMBERS] = {
+        [FM_SYNTH_LAYERS] = 1,    [FM_SYNTH_EXPERTS] = 2 * N_PLANNED,
+        [FM_SYNTH_USED] = 2,      [FM_SYNTH_HIDDEN] = 512,
+        [FM_SYNTH_VOCAB] = 1024,  [FM_SYNTH_EXPERT_WIDTH] = 1024,
+    };
+    const struct fm_synth_options options = {.size = sizeof options, .numbers = numbers,
+                                             .n_numbers = FM_SYNTH_NUMBERS, .seed = 1};
     struct fm_error err = {0};
-    fm_synth_options_init(&options);
-    options.numbers[FM_SYNTH_LAYERS] = 1;
-    options.numbers[FM_SYNTH_EXPERTS] = 2 * N_PLANNED;
-    options.numbers[FM_SYNTH_USED] = 2;
-    options.numbers[FM_SYNTH_HIDDEN] = 512;
-    options.numbers[FM_SYNTH_EXPERT_WIDTH] = 1024;
-    options.numbers[FM_SYNTH_VOCAB] = 1024;
     if (mkdtemp(folder) == NULL || atexit(remove_folder) != 0)
         return -1;
     (void)snprintf(path, bytes, "%s/wide.fmoe", folder);

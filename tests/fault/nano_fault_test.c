@@ -100,13 +100,20 @@ static bool disarm(void)
 /* ---- a model with two sessions --------------------------------------------------------------- */
 
 struct combination {
-    const char *reader, *io, *lookahead;
+    enum fm_reader reader;
+    enum fm_io io;
+    enum fm_choice lookahead;
 };
 
 static const struct combination combinations[] = {
-    {"pread", "direct", "off"}, {"uring", "direct", "off"}, {"pread", "page", "off"},
-    {"uring", "page", "off"},   {"uring", "page", "on"},    {"pread", "direct", "on"},
-    {"uring", "direct", "on"},  {"pread", "page", "on"},
+    {FM_READER_PREAD, FM_IO_DIRECT, FM_OFF},
+    {FM_READER_URING, FM_IO_DIRECT, FM_OFF},
+    {FM_READER_PREAD, FM_IO_PAGE, FM_OFF},
+    {FM_READER_URING, FM_IO_PAGE, FM_OFF},
+    {FM_READER_URING, FM_IO_PAGE, FM_ON},
+    {FM_READER_PREAD, FM_IO_DIRECT, FM_ON},
+    {FM_READER_URING, FM_IO_DIRECT, FM_ON},
+    {FM_READER_PREAD, FM_IO_PAGE, FM_ON},
 };
 #define N_COMBINATIONS (sizeof combinations / sizeof combinations[0])
 
@@ -128,14 +135,13 @@ static struct fm_session *open_session(struct fm_model *model)
 static void open_smallest(struct fixture *f, const char *path, const struct combination *how)
 {
     static uint64_t budget = 16 << 20;
-    struct fm_model_options options;
+    struct fm_model_options options = {.size = sizeof options};
     struct fm_error err = {0};
     int rc = FM_ERR_BUDGET;
-    fm_model_options_init(&options);
     options.n_threads = 1;
     options.n_sessions = 2;
     options.n_context = CONTEXT;
-    options.check = "on";
+    options.check = FM_ON;
     options.reader = how->reader;
     options.io = how->io;
     options.lookahead = how->lookahead;
@@ -248,7 +254,7 @@ static void run_combination(size_t c)
 {
     const struct combination *how = &combinations[c];
     struct fixture f;
-    struct fm_stats stats;
+    struct fm_stats stats = {.size = sizeof stats};
     long n_failed = 0, n_slow = 0, n_reads = 0;
     open_smallest(&f, nano, how);
     request_works(f.session);
@@ -262,12 +268,15 @@ static void run_combination(size_t c)
             n_slow += goes_on && fault == FAULT_SLOW;
         }
     }
-    print_message("%s (%s), %s (%s), lookahead %s, %llu slots: %ld reads, %ld slow, %ld requests "
-                  "failed\n", how->reader, stats.reader, how->io, stats.io, how->lookahead,
+    print_message("%s (asked for %s), %s (asked for %s), lookahead %s, %llu slots: %ld reads, %ld "
+                  "slow, %ld requests failed\n", stats.reader,
+                  how->reader == FM_READER_PREAD ? "pread" : "uring", stats.io,
+                  how->io == FM_IO_DIRECT ? "direct" : "page",
+                  how->lookahead == FM_OFF ? "off" : "on",
                   (unsigned long long)stats.n_cache_slots, n_reads, n_slow, n_failed);
     assert_true(n_reads >= (runs_few ? 9 : 60));
     assert_true(n_failed >= n_reads / 4);
-    if (strcmp(how->lookahead, "off") == 0)
+    if (how->lookahead == FM_OFF)
         assert_int_equal(n_failed, n_reads - n_slow);
     close_all(&f);
 }
@@ -291,7 +300,7 @@ static void test_a_second(void **state)
     (void)state;
     for (size_t c = 0; c < 2; c++) {
         struct fixture f;
-        struct fm_stats before, after;
+        struct fm_stats before = {.size = sizeof before}, after = {.size = sizeof after};
         open_smallest(&f, nano, &combinations[c]);
         fm_model_stats(f.model, &before);
         inject(FAULT_SLOW, 20, 1000000000);
@@ -379,7 +388,7 @@ static void test_detached(void **state)
     (void)state;
     for (size_t c = 0; c < 2; c++) { /* past the page cache: it would hide the loss */
         struct fixture f;
-        struct fm_stats stats;
+        struct fm_stats stats = {.size = sizeof stats};
         struct fm_error err = {0};
         open_smallest(&f, nano, &combinations[c]);
         fm_model_stats(f.model, &stats);

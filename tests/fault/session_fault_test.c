@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "flashmoe.h"
+#include "flashmoe_lab.h"
 
 #define GOLDEN FLASHMOE_TEST_DIR "/golden/"
 #define CONTEXT 32
@@ -23,8 +23,7 @@ static const int32_t ids[N_IDS] = {3, 1, 4, 1, 5, 9};
 
 static struct fm_model *open_model(const char *path)
 {
-    struct fm_model_options options;
-    fm_model_options_init(&options);
+    struct fm_model_options options = {.size = sizeof options};
     options.n_threads = 2;
     options.n_sessions = 2;
     options.n_context = CONTEXT;
@@ -89,10 +88,9 @@ static void test_metadata_only(void **state)
 {
     (void)state;
     struct fm_error err;
-    struct fm_model_options options;
+    struct fm_model_options options = {.size = sizeof options};
     struct fm_model *model;
     struct fm_session *session;
-    fm_model_options_init(&options);
     options.metadata_only = true;
     assert_int_equal(fm_model_open(GOLDEN "qwen3_next", &options, &model, &err), 0);
     refused(fm_session_open(model, &session, &err), FM_ERR_ARG, &err, "metadata");
@@ -224,7 +222,8 @@ static void test_cancel_within(void **state)
     struct fm_session *s = open_session(model);
     for (unsigned layer = 0; layer < 4; layer++) {
         struct canceller c = {s, layer};
-        fm_session_observe(s, &(struct fm_observer){.ctx = &c, .hidden = cancel_at});
+        fm_session_observe(s, &(struct fm_observer){.size = sizeof(struct fm_observer),
+                                                    .ctx = &c, .hidden = cancel_at});
         int rc = fm_session_eval(s, ids, N_IDS, &err);
         fm_session_observe(s, NULL);
         refused(rc, FM_ERR_CANCELLED, &err, "cancel");

@@ -22,12 +22,11 @@ static void require(int holds, const char *what)
 static const struct api_context *context(void)
 {
     static struct api_context c;
-    struct fm_model_options options;
+    struct fm_model_options options = {.size = sizeof options};
     struct fm_model *model = NULL;
     struct fm_error err = {0};
     if (c.model != NULL)
         return &c;
-    fm_model_options_init(&options);
     options.metadata_only = true;
     require(fm_model_open(FLASHMOE_TEST_DIR "/golden/qwen3_moe", &options, &model, &err) == 0,
             err.text);

@@ -39,7 +39,7 @@ static void check_table(const struct routes *routes)
                 require(i == 0 || ids[i - 1] < ids[i], "the experts ascend");
             }
         }
-    struct fm_routes_stats stats;
+    struct fm_routes_stats stats = {.size = sizeof stats};
     require(routes_measure(routes, 8, &stats, NULL) == 0, "a routing can be measured");
     for (unsigned i = 0; i < FM_ROUTES_POINTS; i++)
         require(stats.lru_hits[i] >= 0 && stats.lru_hits[i] <= 1 && stats.overlap[i] <= 1,

@@ -23,7 +23,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "flashmoe.h"
+#include "flashmoe_lab.h"
 
 static const struct kv {
     const char *name;
@@ -126,7 +126,8 @@ static int check_greedy(struct fm_model *model, struct fm_session *session, cons
     size_t n_want = read_ids(doc, "greedy_continuation", &want);
     struct fm_sampler *sampler;
     /* No tokenizer masks rows here: the golden has the whole vocabulary. */
-    if (fm_sampler_open(model, &(struct fm_sampling){.top_p = 1}, &sampler, &err) != 0 ||
+    if (fm_sampler_open(model, &(struct fm_sampling){.size = sizeof(struct fm_sampling),
+                                                     .top_p = 1}, &sampler, &err) != 0 ||
         fm_session_eval(session, prompt, n_prompt, &err) != 0)
         die("greedy", err.text);
     size_t n_equal = 0;
@@ -168,7 +169,8 @@ static int check_states(struct golden *g, struct fm_session *session, const json
                             (size_t)g->n_hidden * g->n_tokens * g->hidden);
     const double spread = spread_of(g->exact, (size_t)g->n_tokens * g->vocabulary);
     g->allowed = kv->tolerance * spread;
-    const struct fm_observer observer = {.ctx = g, .hidden = check_hidden, .logits = check_logits};
+    const struct fm_observer observer = {.size = sizeof observer,
+                                         .ctx = g, .hidden = check_hidden, .logits = check_logits};
     fm_session_observe(session, &observer);
     if (fm_session_eval(session, ids, g->n_tokens, &err) != 0)
         die(g->dir, err.text);
@@ -198,13 +200,12 @@ static int check_folder(const char *dir, const json_t *doc, const struct kv *kv)
     struct fm_session *session;
     struct fm_error err;
     snprintf(g.dir, sizeof g.dir, "%s", dir);
-    struct fm_model_options options;
-    fm_model_options_init(&options);
+    struct fm_model_options options = {.size = sizeof options};
     options.kv = kv->name;
     if (fm_model_open(dir, &options, &model, &err) != 0 ||
         fm_session_open(model, &session, &err) != 0)
         die(dir, err.text);
-    struct fm_model_info info;
+    struct fm_model_info info = {.size = sizeof info};
     fm_model_info(model, &info);
     g.vocabulary = info.vocabulary;
     g.hidden = info.hidden;

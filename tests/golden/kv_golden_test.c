@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "flashmoe.h"
+#include "flashmoe_lab.h"
 
 #define MOST_TOKENS 512
 #define N_TEXTS 128
@@ -79,22 +79,21 @@ static void add_nats(void *ctx, unsigned position, const float *logits, unsigned
 static void eval_texts(const char *folder, unsigned f)
 {
     const char *format = formats[f];
-    struct fm_model_options options;
+    struct fm_model_options options = {.size = sizeof options};
     struct fm_model *model;
     struct fm_session *session;
     struct fm_error err;
-    fm_model_options_init(&options);
     options.n_context = MOST_TOKENS;
     options.kv = format;
     if (fm_model_open(folder, &options, &model, &err) != 0 ||
         fm_session_open(model, &session, &err) != 0)
         die(err.text);
-    struct fm_model_info info;
+    struct fm_model_info info = {.size = sizeof info};
     fm_model_info(model, &info);
     if ((info.approximate != NULL) != (strncmp(format, "rot", 3) == 0))
         die("the label is wrong");
     struct eval eval;
-    const struct fm_observer observer = {.ctx = &eval, .logits = add_nats};
+    const struct fm_observer observer = {.size = sizeof observer, .ctx = &eval, .logits = add_nats};
     fm_session_observe(session, &observer);
     for (unsigned t = 0; t < N_TEXTS; t++) {
         eval = (struct eval){.text = &texts[t]};

@@ -11,11 +11,13 @@ import unittest
 SOURCE = """\
 #include <flashmoe.h>
 #include <stdio.h>
+#include <string.h>
 
 int main(void)
 {
     struct fm_model_options options;
-    fm_model_options_init(&options);
+    memset(&options, 0, sizeof options);
+    options.size = sizeof options;
     return puts(fm_version()) < 0;
 }
 """

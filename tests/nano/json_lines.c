@@ -27,7 +27,8 @@ static json_t *sample_answer(struct fm_grammar *grammar, uint64_t seed, json_int
 {
     static char text[ANSWER_BYTES];
     struct fm_error err = {.text = "no token fits"};
-    struct fm_sampling sampling = {.temperature = 1.5f, .top_p = 1, .seed = seed};
+    struct fm_sampling sampling = {.size = sizeof sampling,
+                                   .temperature = 1.5f, .top_p = 1, .seed = seed};
     struct fm_sampler *sampler;
     size_t n = 0;
     fm_session_reset(session);
@@ -40,7 +41,7 @@ static json_t *sample_answer(struct fm_grammar *grammar, uint64_t seed, json_int
         const int32_t id = fm_sampler_pick(sampler, fm_session_logits(session));
         require(id, &err);
         fm_sampler_accept(sampler, id);
-        is_whole = fm_model_is_stop_token(model, id);
+        is_whole = fm_token_is_stop(model, id);
         size_t bytes;
         const char *piece = fm_token_text(model, id, &bytes);
         if (!is_whole && n + bytes < sizeof text) {
@@ -82,10 +83,10 @@ int main(int argc, char **argv)
         (void)fprintf(stderr, "usage: json_lines MODEL\n");
         return 2;
     }
-    struct fm_model_options options = {.n_context = 1024};
+    struct fm_model_options options = {.size = sizeof options, .n_context = 1024};
     require(fm_model_open(argv[1], &options, &model, &err), &err);
     require(fm_session_open(model, &session, &err), &err);
-    require(fm_tokenize_chat(model, NULL, question, strlen(question), NULL, &prompt, &n_prompt,
+    require(fm_chat_tokenize_turn(model, NULL, question, strlen(question), NULL, &prompt, &n_prompt,
                              &err), &err);
     char *line = NULL;
     size_t capacity = 0;

@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "flashmoe.h"
+#include "flashmoe_lab.h"
 
 struct prompt {
     size_t first_row;
@@ -148,10 +148,11 @@ static int check_prompt(struct fm_model *model, const json_t *entry)
                        .first_row = (size_t)json_integer_value(first_row)};
     if (fm_session_open(model, &session, &err) != 0)
         die("session", err.text);
-    fm_session_observe(session, &(struct fm_observer){.ctx = &p, .logits = compare_row});
+    fm_session_observe(session, &(struct fm_observer){.size = sizeof(struct fm_observer),
+                                                      .ctx = &p, .logits = compare_row});
     if (fm_session_eval(session, ids, n, &err) != 0)
         die("eval", err.text);
-    fm_session_observe(session, &(struct fm_observer){0});
+    fm_session_observe(session, &(struct fm_observer){.size = sizeof(struct fm_observer)});
     size_t same = compare_greedy(session, entry);
     const double rms = p.n > 0 ? sqrt(p.sum_squares / (double)p.n) : 0;
     const double size = p.n > 0 ? sqrt(p.sum_want_squares / (double)p.n) : 0;
@@ -196,8 +197,7 @@ int main(int argc, char **argv)
     else
         rms_tolerance = format_error(argv[1], n) / 2;
     struct fm_error err;
-    struct fm_model_options options;
-    fm_model_options_init(&options);
+    struct fm_model_options options = {.size = sizeof options};
     options.kv = "f32"; /* the reference rounds nothing */
     struct fm_model *model;
     if (fm_model_open(argv[2], &options, &model, &err) != 0)

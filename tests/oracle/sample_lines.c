@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "flashmoe.h"
+#include "flashmoe_lab.h"
 
 enum { MOST = 4096, TOP = 5 };
 
@@ -35,6 +35,7 @@ static struct fm_sampler *open_sampler(const json_t *line)
         bias[i].bias = (float)json_number_value(json_array_get(pair, 1));
     }
     const struct fm_sampling sampling = {
+        .size = sizeof sampling,
         .temperature = number(line, "temperature"),
         .top_k = (unsigned)number(line, "top_k"),
         .top_p = number(line, "top_p"),
@@ -90,9 +91,8 @@ static json_t *run_line(const json_t *line)
 
 int main(int argc, char **argv)
 {
-    struct fm_model_options options;
+    struct fm_model_options options = {.size = sizeof options};
     struct fm_error err;
-    fm_model_options_init(&options);
     options.metadata_only = true;
     if (argc != 2)
         fail("usage: sample_lines MODEL");

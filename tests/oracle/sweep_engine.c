@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "flashmoe.h"
+#include "flashmoe_lab.h"
 
 #define MAX_TOKENS 256
 #define STATUS_REFUSED 3
@@ -35,20 +35,20 @@ int main(int argc, char **argv)
     for (int i = 0; i < n_ids; i++)
         ids[i] = (int32_t)atoi(argv[i + 2]);
     struct fm_error err;
-    struct fm_model_options options;
+    struct fm_model_options options = {.size = sizeof options};
     struct fm_model *model;
     struct fm_session *session;
-    fm_model_options_init(&options);
     options.kv = "f32"; /* the reference rounds nothing */
     options.n_context = (unsigned)n_ids;
     if (fm_model_open(argv[1], &options, &model, &err) != 0)
         return fail("open", &err, STATUS_REFUSED);
     if (fm_session_open(model, &session, &err) != 0)
         return fail("session", &err, 1);
-    struct fm_model_info info;
+    struct fm_model_info info = {.size = sizeof info};
     fm_model_info(model, &info);
     size_t n_written = 0;
-    fm_session_observe(session, &(struct fm_observer){.ctx = &n_written, .logits = write_row});
+    fm_session_observe(session, &(struct fm_observer){.size = sizeof(struct fm_observer),
+                                                      .ctx = &n_written, .logits = write_row});
     if (fm_session_eval(session, ids, (size_t)n_ids, &err) != 0)
         return fail("eval", &err, 1);
     fm_session_close(session);

@@ -26,8 +26,7 @@ static void remove_packed(void)
 static void test_packing(void **state)
 {
     (void)state;
-    struct fm_pack_options options;
-    fm_pack_options_init(&options);
+    struct fm_pack_options options = {.size = sizeof options};
     options.n_threads = 2;
     options.dense = "affine8-g32";
     int rc = -1, n_failed = 0;
@@ -53,7 +52,7 @@ static void test_verifying(void **state)
     int rc = -1, n_failed = 0;
     for (long n = 1; rc != 0; n++) {
         struct fm_error err = {0};
-        struct fm_verify_result result;
+        struct fm_verify_result result = {.size = sizeof result};
         mem_fail_at(n);
         rc = fm_verify(packed, NULL, &result, &err);
         mem_fail_at(0);

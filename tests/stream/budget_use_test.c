@@ -31,8 +31,8 @@ static uint64_t sum_of(const struct fm_stats *s)
 /* The pool of slots grows and shrinks in pages of 2 MiB where they are large. */
 static void adds_up(const struct fm_model *model)
 {
-    struct fm_model_info info;
-    struct fm_stats s;
+    struct fm_model_info info = {.size = sizeof info};
+    struct fm_stats s = {.size = sizeof s};
     fm_model_info(model, &info);
     fm_model_stats(model, &s);
     const uint64_t n_all = (uint64_t)info.n_experts * info.n_moe_layers;
@@ -46,10 +46,9 @@ static void adds_up(const struct fm_model *model)
         assert_true(s.memory_budget_bytes - sum_of(&s) < info.expert_bytes + 2 * MIB);
 }
 
-static struct fm_model_options options_with(unsigned n_sessions, const char *elastic)
+static struct fm_model_options options_with(unsigned n_sessions, enum fm_choice elastic)
 {
-    struct fm_model_options options;
-    fm_model_options_init(&options);
+    struct fm_model_options options = {.size = sizeof options};
     options.n_threads = 2;
     options.n_sessions = n_sessions;
     options.n_context = CONTEXT;
@@ -62,7 +61,7 @@ static uint64_t least_of(const struct fm_model_options *options)
     struct fm_model_options headers = *options;
     struct fm_error err = {0};
     struct fm_model *model;
-    struct fm_plan plan;
+    struct fm_plan plan = {.size = sizeof plan};
     headers.metadata_only = true;
     must(fm_model_open(model_path, &headers, &model, &err), &err);
     must(fm_model_plan(model, options, &plan, &err), &err);
@@ -77,7 +76,7 @@ static void test_opened(void **state)
     struct fm_error err = {0};
     for (unsigned i = 0; i < 4 * sizeof more_kib / sizeof more_kib[0]; i++) {
         struct fm_model_options options = options_with(i % 2 == 0 ? 1 : 5,
-                                                       i % 4 < 2 ? "off" : "on");
+                                                       i % 4 < 2 ? FM_OFF : FM_ON);
         struct fm_model *model;
         int rc = FM_ERR_BUDGET;
         /* A sanitizer keeps freed memory back, so the program may need more by now. */
@@ -97,22 +96,22 @@ static void test_changed(void **state)
 {
     (void)state;
     struct fm_error err = {0};
-    struct fm_model_options options = options_with(1, "off");
+    struct fm_model_options options = options_with(1, FM_OFF);
     struct fm_model *model;
     struct fm_session *session;
-    struct fm_stats s;
+    struct fm_stats s = {.size = sizeof s};
     static int32_t ids[CONTEXT - 1];
     options.memory_bytes = least_of(&options) + 30 * MIB;
     must(fm_model_open(model_path, &options, &model, &err), &err);
     must(fm_session_open(model, &session, &err), &err);
     fm_model_stats(model, &s);
-    for (uint64_t bytes = s.memory_most_bytes; bytes > s.memory_least_bytes; bytes -= 3 * MIB) {
+    for (uint64_t bytes = s.memory_max_bytes; bytes > s.memory_min_bytes; bytes -= 3 * MIB) {
         must(fm_model_set_memory(model, bytes, &err), &err);
         adds_up(model);
-        if (bytes < s.memory_least_bytes + 3 * MIB)
+        if (bytes < s.memory_min_bytes + 3 * MIB)
             break;
     }
-    must(fm_model_set_memory(model, s.memory_least_bytes + 8 * MIB, &err), &err);
+    must(fm_model_set_memory(model, s.memory_min_bytes + 8 * MIB, &err), &err);
     for (unsigned n = 1; n < CONTEXT; n *= 4) {
         const unsigned at = fm_session_position(session);
         must(fm_session_eval(session, ids, n - at, &err), &err);

@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-#include "flashmoe.h"
+#include "flashmoe_lab.h"
 
 #define CONTEXT 400
 #define N_TOGETHER 8
@@ -62,29 +62,29 @@ static uint64_t tight_budget(const struct fm_model_options *options)
 {
     struct fm_model_options headers = *options;
     struct fm_model *model;
-    struct fm_plan plan;
+    struct fm_plan plan = {.size = sizeof plan};
     struct fm_error err = {0};
     headers.metadata_only = true;
     must(fm_model_open(model_path, &headers, &model, &err), &err);
     must(fm_model_plan(model, options, &plan, &err), &err);
     fm_model_close(model);
-    return plan.least_bytes + plan.memory_kv_most_bytes - plan.memory_kv_bytes + (1u << 20);
+    return plan.least_bytes + plan.memory_kv_max_bytes - plan.memory_kv_bytes + (1u << 20);
 }
 
 static void set_up(struct fixture *f, unsigned n_marks)
 {
-    struct fm_model_options options;
+    struct fm_model_options options = {.size = sizeof options};
     struct fm_error err = {0};
-    fm_model_options_init(&options);
     options.n_threads = 2;
     options.n_sessions = N_SESSIONS;
     options.n_context = CONTEXT;
     options.n_marks = n_marks;
     options.prefill_chunk = CHUNK;
-    options.elastic = "off";
+    options.elastic = FM_OFF;
     options.memory_bytes = tight_budget(&options);
     *f = (struct fixture){.random_state = 1 + n_marks};
     must(fm_model_open(model_path, &options, &f->model, &err), &err);
+    f->info.size = sizeof f->info;
     fm_model_info(f->model, &f->info);
     for (unsigned i = 0; i < N_SESSIONS; i++)
         must(fm_session_open(f->model, &f->sessions[i], &err), &err);
@@ -206,7 +206,8 @@ static void test_random_layers(void **state)
     unsigned n_seen[2] = {0, 0};
     for (unsigned n_marks = 0; n_marks <= 4; n_marks += 2) {
         struct fixture *f = new_fixture(n_marks);
-        const struct fm_observer observer = {.ctx = f, .progress = cancel_when_it_is_time};
+        const struct fm_observer observer = {.size = sizeof observer,
+                                             .ctx = f, .progress = cancel_when_it_is_time};
         for (unsigned i = 0; i < N_TOGETHER; i++)
             fm_session_observe(f->sessions[i], &observer);
         for (int round = 0; round < 12; round++) {
@@ -304,13 +305,14 @@ static void test_within_a_layer(void **state)
 {
     (void)state;
     struct fm_error err = {0};
-    struct fm_stats stats, after;
+    struct fm_stats stats = {.size = sizeof stats}, after = {.size = sizeof after};
     unsigned n_dense = 0;
     struct fixture *f = new_fixture(0);
     append(f, &f->texts[0], CHUNK);
     for (unsigned layer = 0; layer < f->info.n_layers; layer++) {
         struct watch w = {.session = f->sessions[0], .cancels_at = layer};
-        const struct fm_observer observer = {.ctx = &w, .hidden = note_hidden,
+        const struct fm_observer observer = {.size = sizeof observer,
+                                             .ctx = &w, .hidden = note_hidden,
                                              .route = cancel_at_route};
         fm_session_observe(f->sessions[0], &observer);
         fm_model_stats(f->model, &stats);
@@ -360,7 +362,8 @@ static void test_nothing_is_lost(void **state)
     must(fm_session_eval(twin, t->ids, t->n, &err), &err);
     for (unsigned layer = 0; layer < f->info.n_layers; layer++) {
         struct watch w = {.session = s, .cancels_at = layer};
-        fm_session_observe(s, &(struct fm_observer){.ctx = &w, .hidden = cancel_at_layer});
+        fm_session_observe(s, &(struct fm_observer){.size = sizeof(struct fm_observer),
+                                                    .ctx = &w, .hidden = cancel_at_layer});
         assert_int_equal(fm_session_eval(s, t->ids, 1 + layer, &err), FM_ERR_CANCELLED);
         assert_int_equal(fm_session_position(s), 80);
         assert_memory_equal(fm_session_logits(s), fm_session_logits(twin),

@@ -16,11 +16,10 @@ int __wrap_fm_model_open(const char *path, const struct fm_model_options *option
 
 static unsigned count_layers(const char *path)
 {
-    struct fm_model_options headers;
-    struct fm_model_info info = {0};
+    struct fm_model_options headers = {.size = sizeof headers};
+    struct fm_model_info info = {.size = sizeof info};
     struct fm_model *model;
     struct fm_error err;
-    fm_model_options_init(&headers);
     headers.metadata_only = true;
     if (__real_fm_model_open(path, &headers, &model, &err) != 0)
         return 0;
@@ -35,6 +34,7 @@ static void cut(struct fm_stage_options *stages, unsigned n, unsigned n_layers,
 {
     for (unsigned i = 0; i < n; i++)
         stages[i] = (struct fm_stage_options){
+            .size = sizeof(struct fm_stage_options),
             .n_layers = n_layers / n + (i >= n - n_layers % n),
             .memory_bytes = memory_bytes + i * MIB / 2, .n_threads = 1 + i % 3};
 }

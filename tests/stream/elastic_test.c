@@ -18,12 +18,11 @@
 
 static const char *path;
 
-static struct fm_model *open_model(uint64_t memory, const char *elastic, struct fm_session **s)
+static struct fm_model *open_model(uint64_t memory, enum fm_choice elastic, struct fm_session **s)
 {
-    struct fm_model_options options;
+    struct fm_model_options options = {.size = sizeof options};
     struct fm_model *model;
     struct fm_error err = {0};
-    fm_model_options_init(&options);
     options.memory_bytes = memory;
     options.elastic = elastic;
     options.n_context = 512;
@@ -46,7 +45,7 @@ static void answer(struct fm_model *model, struct fm_session *session, const uin
                    unsigned n_budgets, char hash[33])
 {
     struct fm_error err = {0};
-    struct fm_model_info info;
+    struct fm_model_info info = {.size = sizeof info};
     int32_t ids[160];
     fm_model_info(model, &info);
     for (unsigned i = 0; i < 160; i++)
@@ -71,14 +70,14 @@ static void test_memory_is_given_back(void **state)
 {
     (void)state;
     struct fm_session *session;
-    struct fm_stats stats;
+    struct fm_stats stats = {.size = sizeof stats};
     struct fm_error err;
     char first[33], second[33];
-    struct fm_model *model = open_model(0, "off", &session);
+    struct fm_model *model = open_model(0, FM_OFF, &session);
     answer(model, session, NULL, 0, first);
     fm_model_stats(model, &stats);
     const uint64_t slots = stats.n_cache_slots;
-    const uint64_t full = plat_resident_bytes(), least = stats.memory_least_bytes;
+    const uint64_t full = plat_resident_bytes(), least = stats.memory_min_bytes;
     const uint64_t used = stats.memory_program_bytes + stats.memory_dense_bytes +
                           stats.memory_cache_bytes + stats.memory_kv_bytes +
                           stats.memory_scratch_bytes;
@@ -104,7 +103,7 @@ static void test_memory_is_given_back(void **state)
     set_memory(model, UINT64_MAX);
     fm_model_stats(model, &stats);
     assert_int_equal(stats.n_cache_slots, slots);
-    assert_int_equal(stats.memory_budget_bytes, stats.memory_most_bytes);
+    assert_int_equal(stats.memory_budget_bytes, stats.memory_max_bytes);
     answer(model, session, NULL, 0, second);
     assert_string_equal(first, second);
     fm_session_close(session);
@@ -118,12 +117,12 @@ static void test_in_mid_answer(void **state)
 {
     (void)state;
     struct fm_session *session;
-    struct fm_stats stats;
+    struct fm_stats stats = {.size = sizeof stats};
     char first[33], second[33];
-    struct fm_model *model = open_model(0, "on", &session);
+    struct fm_model *model = open_model(0, FM_ON, &session);
     answer(model, session, NULL, 0, first);
     fm_model_stats(model, &stats);
-    const uint64_t least = stats.memory_least_bytes;
+    const uint64_t least = stats.memory_min_bytes;
     const uint64_t budgets[] = {least, UINT64_MAX, least + 9 * MIB, least + 4 * MIB, UINT64_MAX};
     answer(model, session, budgets, 5, second);
     assert_string_equal(first, second);
@@ -139,9 +138,8 @@ static void test_least_is_enough(void **state)
     (void)state;
     struct fm_error err = {0};
     struct fm_model *model;
-    struct fm_model_options options;
-    struct fm_plan plan;
-    fm_model_options_init(&options);
+    struct fm_model_options options = {.size = sizeof options};
+    struct fm_plan plan = {.size = sizeof plan};
     options.metadata_only = true; /* no threads, whose stacks would grow */
     options.n_context = 512;
     assert_int_equal(fm_model_open(path, &options, &model, &err), 0);

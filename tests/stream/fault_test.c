@@ -173,13 +173,13 @@ static uint64_t tight_budget(const struct fm_model_options *options)
 {
     struct fm_model_options headers = *options;
     struct fm_model *model;
-    struct fm_plan plan;
+    struct fm_plan plan = {.size = sizeof plan};
     struct fm_error err = {0};
     headers.metadata_only = true;
     must(fm_model_open(model_path, &headers, &model, &err), &err);
     must(fm_model_plan(model, options, &plan, &err), &err);
     fm_model_close(model);
-    return plan.least_bytes + plan.memory_kv_most_bytes - plan.memory_kv_bytes + (1u << 20);
+    return plan.least_bytes + plan.memory_kv_max_bytes - plan.memory_kv_bytes + (1u << 20);
 }
 
 static void note_layer(void *ctx, unsigned layer, unsigned position, unsigned n,
@@ -193,20 +193,19 @@ static void note_layer(void *ctx, unsigned layer, unsigned position, unsigned n,
 
 /* Roomy: no plan waits for a slot, and guesses find some to spare; otherwise with as few slots as
  * work. */
-static struct fixture *set_up(unsigned n_marks, const char *lookahead, bool is_roomy)
+static struct fixture *set_up(unsigned n_marks, enum fm_choice lookahead, bool is_roomy)
 {
-    struct fm_model_options options;
+    struct fm_model_options options = {.size = sizeof options};
     struct fm_error err = {0};
     struct fixture *f = calloc(1, sizeof *f);
     assert_non_null(f);
     repair();
-    fm_model_options_init(&options);
     options.n_threads = 2;
     options.n_sessions = N_SESSIONS;
     options.n_context = CONTEXT;
     options.n_marks = n_marks;
     options.prefill_chunk = CHUNK;
-    options.elastic = "off";
+    options.elastic = FM_OFF;
     options.lookahead = lookahead;
     options.read_depth = 32; /* a reader that waits for a checksum holds up no other expert */
     f->random_state = 1 + n_marks;
@@ -218,16 +217,18 @@ static struct fixture *set_up(unsigned n_marks, const char *lookahead, bool is_r
         rc = fm_model_open(model_path, &options, &f->model, &err);
     }
     must(rc, &err);
+    f->info.size = sizeof f->info;
     fm_model_info(f->model, &f->info);
     assert_true(f->info.n_layers <= MAX_LAYERS && f->info.n_experts <= MAX_EXPERTS);
     for (unsigned i = 0; i < N_SESSIONS; i++)
         must(fm_session_open(f->model, &f->sessions[i], &err), &err);
-    struct fm_stats stats;
+    struct fm_stats stats = {.size = sizeof stats};
     fm_model_stats(f->model, &stats);
     if (!is_roomy)
-        must(fm_model_set_memory(f->model, stats.memory_least_bytes, &err), &err);
+        must(fm_model_set_memory(f->model, stats.memory_min_bytes, &err), &err);
     struct fm_session *alone = f->sessions[N_SESSIONS - 1];
-    fm_session_observe(alone, &(struct fm_observer){.ctx = f, .route = note_layer});
+    fm_session_observe(alone, &(struct fm_observer){.size = sizeof(struct fm_observer),
+                                                    .ctx = f, .route = note_layer});
     must(fm_session_eval(alone, &(int32_t){1}, 1, &err), &err);
     fm_session_observe(alone, NULL);
     assert_int_equal(f->n_expert_layers, f->info.n_moe_layers);
@@ -265,7 +266,8 @@ static const float *compute_alone(struct fixture *f, struct text *t, unsigned fr
     memset(t->uses, 0, sizeof t->uses);
     t->from = from;
     fm_session_reset(alone);
-    fm_session_observe(alone, &(struct fm_observer){.ctx = t, .route = note_uses});
+    fm_session_observe(alone, &(struct fm_observer){.size = sizeof(struct fm_observer),
+                                                    .ctx = t, .route = note_uses});
     must(fm_session_eval(alone, t->ids, t->n, &err), &err);
     fm_session_observe(alone, NULL);
     return fm_session_logits(alone);
@@ -415,7 +417,7 @@ static void test_random_experts(void **state)
     const unsigned n_rounds = runs_few ? 4 : 12;
     for (unsigned n_marks = 0; n_marks <= 4; n_marks += 2) {
         /* what a guess reads would be no fault later */
-        struct fixture *f = set_up(n_marks, "off", false);
+        struct fixture *f = set_up(n_marks, FM_OFF, false);
         for (unsigned round = 0; round < n_rounds; round++) {
             struct fm_batch_item items[N_TOGETHER];
             unsigned n_new[N_TOGETHER], layer, expert;
@@ -476,7 +478,7 @@ static void test_two_experts_of_a_layer(void **state)
     (void)state;
     static const unsigned ones[N_TOGETHER] = {1, 1, 1, 1, 1, 1};
     unsigned n_found = 0;
-    struct fixture *f = set_up(2, "off", false);
+    struct fixture *f = set_up(2, FM_OFF, false);
     for (int round = 0; round < 200 && n_found < 5; round++) {
         struct fm_batch_item items[N_TOGETHER];
         unsigned layer, experts[2];
@@ -508,7 +510,7 @@ static void test_two_experts_of_a_layer(void **state)
 static void test_all_share_the_read(void **state)
 {
     (void)state;
-    struct fixture *f = set_up(2, "off", false);
+    struct fixture *f = set_up(2, FM_OFF, false);
     struct fm_batch_item items[N_TOGETHER];
     struct fm_error err = {0};
     unsigned layer, expert;
@@ -542,7 +544,7 @@ static void test_all_share_the_read(void **state)
 static void test_failed_guesses(void **state)
 {
     (void)state;
-    struct fixture *f = set_up(2, "on", true);
+    struct fixture *f = set_up(2, FM_ON, true);
     struct fm_error err = {0};
     struct text *t = &f->texts[0];
     append(f, t, 120);
@@ -571,7 +573,7 @@ static void test_values_that_are_not_finite(void **state)
     static const unsigned n_new[N_TOGETHER] = {1, 2, 1, 1, 3, 1};
     unsigned n_seen[2] = {0, 0};
     for (uint32_t round = 0; round < 10; round++) {
-        struct fixture *f = set_up(2, "off", false);
+        struct fixture *f = set_up(2, FM_OFF, false);
         struct fm_batch_item items[N_TOGETHER];
         unsigned layer, expert, position;
         struct fm_error err = {0};
@@ -650,7 +652,7 @@ static void test_nothing_is_shown(void **state)
 {
     (void)state;
     static const unsigned ones[N_TOGETHER] = {1, 1, 1, 1, 1, 1};
-    struct fixture *f = set_up(2, "off", true);
+    struct fixture *f = set_up(2, FM_OFF, true);
     unsigned n_outlived[2] = {0, 0};
     for (int round = 0; round < 40; round++) {
         struct fm_batch_item items[N_TOGETHER];
@@ -664,7 +666,8 @@ static void test_nothing_is_shown(void **state)
         for (unsigned i = 0; i < N_TOGETHER; i++) {
             seen[i] = (struct seen){-1, -1};
             fm_session_observe(f->sessions[i],
-                               &(struct fm_observer){.ctx = &seen[i], .route = see_route,
+                               &(struct fm_observer){.size = sizeof(struct fm_observer),
+                                                     .ctx = &seen[i], .route = see_route,
                                                      .hidden = round % 2 == 0 ? see_hidden : NULL,
                                                      .progress = begin_layer});
         }
@@ -692,13 +695,12 @@ static void test_nothing_is_shown(void **state)
 static int run_packed(const struct CMUnitTest *tests, size_t n)
 {
     char folder[] = "fault-test-XXXXXX", packed[64], command[96];
-    struct fm_pack_options options;
+    struct fm_pack_options options = {.size = sizeof options};
     struct fm_error err = {0};
     if (mkdtemp(folder) == NULL)
         return 2;
     (void)snprintf(packed, sizeof packed, "%s/model.fmoe", folder);
     (void)snprintf(command, sizeof command, "rm -r %s", folder);
-    fm_pack_options_init(&options);
     options.experts = "keep";
     int rc = fm_pack(model_path, packed, &options, NULL, &err);
     if (rc != 0)

@@ -38,20 +38,19 @@ static void must(int rc, const struct fm_error *err)
 
 static struct fm_model_options options_for(unsigned n_sessions, unsigned n_context)
 {
-    struct fm_model_options options;
-    fm_model_options_init(&options);
+    struct fm_model_options options = {.size = sizeof options};
     options.n_sessions = n_sessions;
     options.n_context = n_context;
     options.n_marks = 2;
     options.prefill_chunk = 64;
     options.n_threads = 2;
-    options.elastic = "off";
+    options.elastic = FM_OFF;
     return options;
 }
 
 static struct fm_stats stats_of(const struct fm_model *model)
 {
-    struct fm_stats stats;
+    struct fm_stats stats = {.size = sizeof stats};
     fm_model_stats(model, &stats);
     return stats;
 }
@@ -62,7 +61,7 @@ static struct fm_model *open_tight(unsigned n_sessions, unsigned n_context, uint
 {
     struct fm_model_options options = options_for(n_sessions, n_context), headers = options;
     struct fm_model *model;
-    struct fm_plan plan;
+    struct fm_plan plan = {.size = sizeof plan};
     struct fm_error err = {0};
     headers.metadata_only = true;
     must(fm_model_open(path, &headers, &model, &err), &err);
@@ -71,7 +70,7 @@ static struct fm_model *open_tight(unsigned n_sessions, unsigned n_context, uint
     options.memory_bytes = HAS_OWN_MEMORY ? 4096 * MIB : plan.least_bytes + more;
     must(fm_model_open(path, &options, &model, &err), &err);
     if (HAS_OWN_MEMORY)
-        must(fm_model_set_memory(model, stats_of(model).memory_least_bytes + more, &err), &err);
+        must(fm_model_set_memory(model, stats_of(model).memory_min_bytes + more, &err), &err);
     for (unsigned i = 0; i < CONTEXT; i++)
         text[i] = (int32_t)((i * 2654435761u >> 9) % 16000);
     return model;
@@ -190,11 +189,11 @@ static void test_set_memory(void **state)
     struct fm_error err = {0};
     struct fm_model *model = open_tight(1, CONTEXT, 8 * MIB);
     struct fm_session *s = open_session(model);
-    const uint64_t least = stats_of(model).memory_least_bytes;
+    const uint64_t least = stats_of(model).memory_min_bytes;
     must(fm_session_eval(s, text, 1000, &err), &err);
-    assert_int_equal(stats_of(model).memory_least_bytes, least + 3 * BLOCK * 1024);
+    assert_int_equal(stats_of(model).memory_min_bytes, least + 3 * BLOCK * 1024);
     assert_int_equal(fm_model_set_memory(model, least, &err), FM_ERR_BUDGET);
-    must(fm_model_set_memory(model, stats_of(model).memory_least_bytes, &err), &err);
+    must(fm_model_set_memory(model, stats_of(model).memory_min_bytes, &err), &err);
     within_budget(model);
     must(fm_session_eval(s, text + 1000, 24, &err), &err); /* to the end of its block */
     assert_int_equal(fm_session_eval(s, text + 1024, 1, &err), FM_ERR_BUDGET);

@@ -43,7 +43,7 @@ struct answer {
 static struct answer answers[MAX_ANSWERS];
 static unsigned n_answers;
 static bool has_failed;
-static const char *lookahead; /* NULL: as it comes */
+static enum fm_choice lookahead;
 
 static void die(const char *why)
 {
@@ -93,7 +93,7 @@ static size_t tokenize(const struct fm_model *model, size_t subject, int32_t *id
     int32_t *found;
     size_t n;
     struct fm_error err;
-    check(fm_tokenize_chat(model, NULL, text, strlen(text), NULL, &found, &n, &err), &err);
+    check(fm_chat_tokenize_turn(model, NULL, text, strlen(text), NULL, &found, &n, &err), &err);
     if (n > MAX_IDS)
         die("a prompt is too long");
     memcpy(ids, found, n * sizeof *ids);
@@ -120,8 +120,7 @@ struct opened {
 
 static struct fm_model_options options_for(unsigned n_context, unsigned n_sessions, uint64_t memory)
 {
-    struct fm_model_options options;
-    fm_model_options_init(&options);
+    struct fm_model_options options = {.size = sizeof options};
     options.memory_bytes = memory;
     options.n_context = n_context;
     options.n_sessions = n_sessions;
@@ -144,9 +143,10 @@ static void open_share(struct opened *o, const char *path, unsigned n_context, u
     struct fm_error err;
     const struct fm_model_options options = options_for(n_context, n_sessions, 0);
     struct fm_model_options metadata = options;
-    struct fm_plan plan;
+    struct fm_plan plan = {.size = sizeof plan};
     metadata.metadata_only = true;
     check(fm_model_open(path, &metadata, &o->model, &err), &err);
+    o->info.size = sizeof o->info;
     fm_model_info(o->model, &o->info);
     check(fm_model_plan(o->model, &options, &plan, &err), &err);
     fm_model_close(o->model);
@@ -156,21 +156,24 @@ static void open_share(struct opened *o, const char *path, unsigned n_context, u
     for (; rc == FM_ERR_BUDGET; memory += MIB) {
         rc = try_open(o, path, n_context, n_sessions, memory, &err);
         if (rc == 0) { /* and for all positions, for which the cache gives up whole pages */
+            o->stats.size = sizeof o->stats;
             fm_model_stats(o->model, &o->stats);
             const uint64_t room =
-                o->stats.memory_kv_most_bytes - o->stats.memory_kv_bytes + 2 * MIB;
+                o->stats.memory_kv_max_bytes - o->stats.memory_kv_bytes + 2 * MIB;
             fm_model_close(o->model);
             rc = try_open(o, path, n_context, n_sessions, memory + more + room, &err);
         }
     }
     check(rc, &err);
+    o->info.size = sizeof o->info;
     fm_model_info(o->model, &o->info);
+    o->stats.size = sizeof o->stats;
     fm_model_stats(o->model, &o->stats);
 }
 
 static double hit_rate(const struct opened *o, const struct fm_stats *before)
 {
-    struct fm_stats after;
+    struct fm_stats after = {.size = sizeof after};
     fm_model_stats(o->model, &after);
     const uint64_t hits = after.n_expert_hits - before->n_expert_hits;
     const uint64_t misses = after.n_expert_misses - before->n_expert_misses;
@@ -306,7 +309,7 @@ static void run_switches(const char *path, unsigned n_tokens, unsigned n_switche
             }
         }
     }
-    struct fm_stats stats;
+    struct fm_stats stats = {.size = sizeof stats};
     char what[160];
     fm_model_stats(o.model, &stats);
     snprintf(what, sizeof what, "%llu tokens over %u subjects, %llu bytes read: %.2f to %.2f MiB "
@@ -357,7 +360,7 @@ static double hits_after(const char *path, enum meanwhile meanwhile)
     struct fm_session *answer = open_session(o.model), *other = open_session(o.model);
     const size_t step = meanwhile == ONE_BY_ONE ? 1 : PROMPT_TOKENS;
     for (size_t s = 0; s < N_ANSWERS_WATCHED; s++) {
-        struct fm_stats before;
+        struct fm_stats before = {.size = sizeof before};
         fm_session_reset(answer);
         fm_session_reset(other);
         eval(answer, ids, tokenize(o.model, s, ids));
@@ -379,7 +382,7 @@ static double hits_after(const char *path, enum meanwhile meanwhile)
 
 static void run_sweep(const char *path)
 {
-    lookahead = "off"; /* it depends on the clock, and hits are counted here */
+    lookahead = FM_OFF; /* it depends on the clock, and hits are counted here */
     const double nothing = hits_after(path, NOTHING), prompt = hits_after(path, PROMPT);
     const double remembered = hits_after(path, ONE_BY_ONE);
     require(nothing - prompt < 0.12,

@@ -46,9 +46,8 @@ static inline void must(int rc, const struct fm_error *err)
 static inline void set_up_with(struct fixture *f, unsigned n_sessions, unsigned experts_per_token,
                                const char *routes)
 {
-    struct fm_model_options options;
+    struct fm_model_options options = {.size = sizeof options};
     struct fm_error err = {0};
-    fm_model_options_init(&options);
     options.experts_per_token = experts_per_token;
     options.routes = routes;
     options.n_threads = 2;
@@ -58,6 +57,7 @@ static inline void set_up_with(struct fixture *f, unsigned n_sessions, unsigned 
     options.prefill_chunk = 100;
     *f = (struct fixture){0};
     must(fm_model_open(model_path, &options, &f->model, &err), &err);
+    f->info.size = sizeof f->info;
     fm_model_info(f->model, &f->info);
     for (unsigned i = 0; i < n_sessions; i++)
         must(fm_session_open(f->model, &f->sessions[i], &err), &err);
@@ -123,7 +123,7 @@ static inline struct fm_snapshots_stats keep(struct fm_snapshots *store, struct 
                                       const struct text *t, size_t n)
 {
     struct fm_error err = {0};
-    struct fm_snapshots_stats stats;
+    struct fm_snapshots_stats stats = {.size = sizeof stats};
     fm_session_reset(s);
     must(fm_session_eval(s, t->ids, n, &err), &err);
     must(fm_snapshots_keep(store, s, &err), &err);

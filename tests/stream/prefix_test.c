@@ -166,7 +166,7 @@ static void test_snapshots(void **state)
             assert_true(start == 0 || round > 0 || from > 0);
             last = t - texts;
         }
-        struct fm_snapshots_stats stats;
+        struct fm_snapshots_stats stats = {.size = sizeof stats};
         fm_snapshots_stats(store, &stats);
         assert_true(stats.n_written > 0 && stats.n_restored > 0 && stats.bytes <= LIMIT);
         fm_snapshots_close(store);
@@ -184,7 +184,7 @@ static void test_limit(void **state)
     (void)state;
     struct fixture f;
     struct fm_error err = {0};
-    struct fm_snapshots_stats stats;
+    struct fm_snapshots_stats stats = {.size = sizeof stats};
     struct text a = {.n = 0}, b = {.n = 0}, c = {.n = 0};
     clear_dir();
     set_up(&f, 1);

@@ -48,8 +48,7 @@ static void make_prompts(unsigned vocabulary)
 static int try_open(const char *path, unsigned threads, unsigned chunk, uint64_t memory,
                     struct fm_model **model, struct fm_error *err)
 {
-    struct fm_model_options options;
-    fm_model_options_init(&options);
+    struct fm_model_options options = {.size = sizeof options};
     options.n_threads = threads;
     options.prefill_chunk = chunk;
     options.memory_bytes = memory;
@@ -58,10 +57,10 @@ static int try_open(const char *path, unsigned threads, unsigned chunk, uint64_t
     options.routes = routes;
     options.kv = kv;
     options.cpu = level;
-    options.io = variant % 2 == 0 ? "direct" : "page";
-    options.reader = variant / 2 % 2 == 0 ? "pread" : "uring";
-    options.policy = variant % 3 == 0 ? "lru" : "lcp";
-    options.lookahead = variant % 5 < 2 ? "on" : variant % 5 == 2 ? "off" : "auto";
+    options.io = variant % 2 == 0 ? FM_IO_DIRECT : FM_IO_PAGE;
+    options.reader = variant / 2 % 2 == 0 ? FM_READER_PREAD : FM_READER_URING;
+    options.policy = variant % 3 == 0 ? FM_POLICY_LRU : FM_POLICY_LCP;
+    options.lookahead = variant % 5 < 2 ? FM_ON : variant % 5 == 2 ? FM_OFF : FM_AUTO;
     options.read_depth = 1 + variant % 5 * 4;
     options.heat_path = variant % 3 == 1 ? heat_path : NULL;
     return fm_model_open(path, &options, model, err);
@@ -93,7 +92,7 @@ static void ignore_logits(void *ctx, unsigned position, const float *logits, uns
 
 static struct fm_stats stats_of(const struct fm_model *model)
 {
-    struct fm_stats stats;
+    struct fm_stats stats = {.size = sizeof stats};
     fm_model_stats(model, &stats);
     return stats;
 }
@@ -109,14 +108,14 @@ static void set_memory(struct fm_model *model, uint64_t bytes)
 static uint64_t kv_room(const struct fm_model *model)
 {
     const struct fm_stats stats = stats_of(model);
-    return stats.memory_kv_most_bytes - stats.memory_kv_bytes;
+    return stats.memory_kv_max_bytes - stats.memory_kv_bytes;
 }
 
 /* With the fewest experts, which are whole pages. */
 static bool holds_all_positions(const struct fm_model *model)
 {
     const struct fm_stats stats = stats_of(model);
-    return stats.memory_least_bytes + kv_room(model) <= stats.memory_most_bytes;
+    return stats.memory_min_bytes + kv_room(model) <= stats.memory_max_bytes;
 }
 
 /* The cache changes its size: the least, some more, the most, and a size in between. */
@@ -124,8 +123,8 @@ static void swing(struct fm_model *model)
 {
     static unsigned n;
     const struct fm_stats stats = stats_of(model);
-    const uint64_t least = stats.memory_least_bytes + kv_room(model);
-    const uint64_t more = stats.memory_most_bytes - least;
+    const uint64_t least = stats.memory_min_bytes + kv_room(model);
+    const uint64_t more = stats.memory_max_bytes - least;
     const uint64_t budgets[] = {least, least + more / 3, least + more, least + more / 2};
     set_memory(model, budgets[n++ % 4]);
 }
@@ -164,7 +163,8 @@ static void run_one(struct fm_model *model, struct fm_session *session,
     struct fm_error err;
     fm_session_reset(session);
     const bool swings = variant % 4 == 1, swings_in_mid_token = variant % 4 == 2;
-    const struct fm_observer observer = {.ctx = model, .logits = ignore_logits,
+    const struct fm_observer observer = {.size = sizeof observer,
+                                         .ctx = model, .logits = ignore_logits,
                                          .progress = swings_in_mid_token ? swing_in_mid_token
                                                                          : NULL};
     fm_session_observe(session, &observer);
@@ -216,7 +216,7 @@ static struct fm_model *open_smallest(const char *path, unsigned threads, unsign
         enough += 1 << 20;
     }
     if (more == 0)
-        set_memory(model, stats_of(model).memory_least_bytes + room);
+        set_memory(model, stats_of(model).memory_min_bytes + room);
     return model;
 }
 
@@ -227,7 +227,7 @@ static const char *level_of(unsigned i)
     static const char *usable[16];
     static unsigned n;
     static bool is_listed;
-    struct fm_level_info info;
+    struct fm_level_info info = {.size = sizeof info};
     for (unsigned k = 0; !is_listed && fm_machine_level(k, &info); k++)
         if (info.is_usable && (k > 0 || is_small))
             usable[n++] = info.name;
@@ -301,10 +301,10 @@ int main(int argc, char **argv)
     kv = argc > 5 ? argv[5] : NULL;
     snprintf(heat_path, sizeof heat_path, "same_bits-%ld.heat", (long)getpid());
     struct fm_model *model = open_model(argv[1], 1, 1, 0);
-    struct fm_model_info info;
+    struct fm_model_info info = {.size = sizeof info};
     fm_model_info(model, &info);
     fm_model_close(model);
-    struct fm_level_info second;
+    struct fm_level_info second = {.size = sizeof second};
     is_small = info.n_parameters < 20000000 || !fm_machine_level(1, &second) || !second.is_usable;
     make_prompts(info.vocabulary);
     const int step = argc > 3 ? atoi(argv[3]) : 1;

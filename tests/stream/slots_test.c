@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "flashmoe.h"
+#include "flashmoe_lab.h"
 
 #define CONTEXT 600
 #define N_TALKS 5
@@ -52,20 +52,21 @@ static void must(int rc, const struct fm_error *err)
 
 static void set_up(struct fixture *f, unsigned n_sessions, bool has_disk, unsigned keep_least)
 {
-    struct fm_model_options options;
+    struct fm_model_options options = {.size = sizeof options};
     struct fm_error err = {0};
     memset(f, 0, sizeof *f);
-    fm_model_options_init(&options);
     options.n_threads = 2;
     options.n_sessions = n_sessions + 1;
     options.n_context = CONTEXT;
     options.n_marks = 4;
     must(fm_model_open(model_path, &options, &f->model, &err), &err);
+    f->info.size = sizeof f->info;
     fm_model_info(f->model, &f->info);
     must(fm_session_open(f->model, &f->alone, &err), &err);
     if (has_disk)
         must(fm_snapshots_open(f->model, dir, LIMIT, &f->snapshots, &err), &err);
-    const struct fm_slots_options how = {.n_sessions = n_sessions, .snapshots = f->snapshots,
+    const struct fm_slots_options how = {.size = sizeof how,
+                                         .n_sessions = n_sessions, .snapshots = f->snapshots,
                                          .keep_least = keep_least};
     must(fm_slots_open(f->model, &how, &f->slots, &err), &err);
     for (unsigned t = 0; t < N_TALKS; t++)
@@ -137,7 +138,7 @@ static void test_disk(void **state)
 {
     (void)state;
     static struct fixture f;
-    struct fm_snapshots_stats stats;
+    struct fm_snapshots_stats stats = {.size = sizeof stats};
     set_up(&f, 2, true, 1);
     for (int round = 0; round < 30; round++)
         assert_int_equal(turn(&f, &f.talks[next_random(N_TALKS)], 1 + next_random(2)), 0);
@@ -168,9 +169,9 @@ static void test_keep(void **state)
     unsigned found = 0;
     append(&f, &f.talks[2], 60);
     struct fm_session *s = fm_slots_take(f.slots, f.talks[2].ids, f.talks[2].n, 0, 0, &found);
-    struct fm_slot_info info;
+    struct fm_slot_info info = {.size = sizeof info};
     unsigned n_taken = 0;
-    for (unsigned i = 0; fm_slots_info(f.slots, i, &info); i++)
+    for (unsigned i = 0; fm_slot_info(f.slots, i, &info); i++)
         n_taken += info.is_taken;
     assert_int_equal(n_taken, 1);
     fm_slots_give(f.slots, s);
@@ -191,7 +192,7 @@ static unsigned take_for(struct fixture *f, const struct talk *t, uint64_t owner
 
 static uint64_t n_files(const struct fixture *f)
 {
-    struct fm_snapshots_stats stats;
+    struct fm_snapshots_stats stats = {.size = sizeof stats};
     fm_snapshots_stats(f->snapshots, &stats);
     return stats.n_files;
 }
@@ -290,7 +291,7 @@ static void test_cut_short(void **state)
     (void)state;
     static struct fixture f;
     struct fm_error err = {0};
-    struct fm_slot_info info;
+    struct fm_slot_info info = {.size = sizeof info};
     unsigned from;
     set_up(&f, 2, false, 0);
     (void)turn(&f, &f.talks[1], 0);
@@ -308,7 +309,7 @@ static void test_cut_short(void **state)
     assert_int_equal(fm_session_position(s), f.talks[0].n);
     fm_slots_give(f.slots, s);
     assert_true(fm_slots_drop_idle(f.slots));
-    for (unsigned i = 0; fm_slots_info(f.slots, i, &info); i++)
+    for (unsigned i = 0; fm_slot_info(f.slots, i, &info); i++)
         assert_int_equal(info.position, 0);
     tear_down(&f);
 }

@@ -373,7 +373,7 @@ static void test_forged(void **state)
     (void)state;
     struct fixture f;
     struct fm_error err = {0};
-    struct fm_model_options options;
+    struct fm_model_options options = {.size = sizeof options};
     struct text t = {.n = 0};
     struct stat st;
     char path[128];
@@ -410,7 +410,6 @@ static void test_forged(void **state)
 
     /* A good one of a longer context. */
     f = (struct fixture){0};
-    fm_model_options_init(&options);
     options.n_context = 100;
     options.n_marks = 4;
     must(fm_model_open(model_path, &options, &f.model, &err), &err);

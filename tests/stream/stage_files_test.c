@@ -23,27 +23,22 @@ static void must(int rc, const struct fm_error *err)
         fail_msg("%s", err->text);
 }
 
-static void make_model(int form, const char *name, char path[PATH_BYTES])
+static void make_model(enum fm_synth_form form, const char *name, char path[PATH_BYTES])
 {
-    struct fm_synth_options options;
+    const uint32_t numbers[FM_SYNTH_NUMBERS] = {
+        [FM_SYNTH_LAYERS] = N_LAYERS, [FM_SYNTH_HIDDEN] = 64,
+        [FM_SYNTH_HEADS] = 2,         [FM_SYNTH_KV_HEADS] = 1,
+        [FM_SYNTH_HEAD_DIM] = 64,     [FM_SYNTH_EXPERTS] = 4,
+        [FM_SYNTH_USED] = 2,          [FM_SYNTH_EXPERT_WIDTH] = 64,
+        [FM_SYNTH_SHARED_WIDTH] = 64, [FM_SYNTH_KEY_HEADS] = 1,
+        [FM_SYNTH_VALUE_HEADS] = 2,   [FM_SYNTH_KEY_DIM] = 64,
+        [FM_SYNTH_VALUE_DIM] = 64,    [FM_SYNTH_VOCAB] = 512,
+    };
+    /* A layer is more than one file holds. */
+    const struct fm_synth_options options = {
+        .size = sizeof options, .form = form, .split_bytes = 64 << 10, .numbers = numbers,
+        .n_numbers = FM_SYNTH_NUMBERS, .seed = 1};
     struct fm_error err = {0};
-    fm_synth_options_init(&options);
-    options.form = form;
-    options.split_bytes = 64 << 10; /* a layer is more than that */
-    options.numbers[FM_SYNTH_LAYERS] = N_LAYERS;
-    options.numbers[FM_SYNTH_HIDDEN] = 64;
-    options.numbers[FM_SYNTH_HEADS] = 2;
-    options.numbers[FM_SYNTH_KV_HEADS] = 1;
-    options.numbers[FM_SYNTH_HEAD_DIM] = 64;
-    options.numbers[FM_SYNTH_EXPERTS] = 4;
-    options.numbers[FM_SYNTH_USED] = 2;
-    options.numbers[FM_SYNTH_EXPERT_WIDTH] = 64;
-    options.numbers[FM_SYNTH_SHARED_WIDTH] = 64;
-    options.numbers[FM_SYNTH_KEY_HEADS] = 1;
-    options.numbers[FM_SYNTH_VALUE_HEADS] = 2;
-    options.numbers[FM_SYNTH_KEY_DIM] = 64;
-    options.numbers[FM_SYNTH_VALUE_DIM] = 64;
-    options.numbers[FM_SYNTH_VOCAB] = 512;
     (void)snprintf(path, PATH_BYTES, "%s/%s", folder, name);
     must(fm_synth("coder-next", path, &options, NULL, &err), &err);
 }
@@ -152,22 +147,23 @@ static void test_wrong_layers(void **state)
 /* A stage without layers, too many of them, and one without memory are refused. */
 static void test_wrong_stages(void **state)
 {
-    static const struct fm_stage_options wrong[][2] = {
-        {{8, 64 << 20, 1}, {0, 64 << 20, 1}},
-        {{4, 64 << 20, 1}, {5, 64 << 20, 1}},
-        {{4, 64 << 20, 1}, {3, 64 << 20, 1}},
-        {{4, 64 << 20, 1}, {4, 0, 1}},
-    };
+    static const struct {
+        unsigned n_layers;
+        uint64_t memory_bytes; /* of the second stage */
+    } wrong[] = {{0, 64 << 20}, {5, 64 << 20}, {3, 64 << 20}, {4, 0}};
     char path[PATH_BYTES];
     struct fm_model *model;
-    struct fm_model_options options;
     (void)state;
     make_model(FM_SYNTH_PACKED, "cut.fmoe", path);
     for (unsigned i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         struct fm_error err = {0};
-        fm_model_options_init(&options);
-        options.stages = wrong[i];
-        options.n_stages = 2;
+        const struct fm_stage_options stages[] = {
+            {.size = sizeof stages[0], .n_layers = wrong[i].n_layers == 0 ? N_LAYERS : 4,
+             .memory_bytes = 64 << 20, .n_threads = 1},
+            {.size = sizeof stages[0], .n_layers = wrong[i].n_layers,
+             .memory_bytes = wrong[i].memory_bytes, .n_threads = 1}};
+        const struct fm_model_options options = {.size = sizeof options, .stages = stages,
+                                                 .n_stages = 2};
         assert_int_equal(fm_model_open(path, &options, &model, &err), FM_ERR_ARG);
         assert_non_null(strstr(err.text, "stage 1"));
     }

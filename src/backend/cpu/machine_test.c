@@ -143,23 +143,23 @@ static void test_only_use_asks_for_tiles(void **state)
 static void test_public(void **state)
 {
     (void)state;
-    struct fm_machine_info info;
-    struct fm_level_info level;
-    struct fm_machine_speeds speeds;
+    struct fm_machine_info info = {.size = sizeof info};
+    struct fm_level_info level = {.size = sizeof level};
+    struct fm_machine_speeds speeds = {.size = sizeof speeds};
     struct fm_error err;
     fm_machine_info(&info);
     assert_true(info.n_cores >= 1 && info.n_cores <= info.n_cpus);
     assert_true(info.memory_bytes > info.memory_available_bytes);
     assert_true(fm_machine_level(0, &level));
     assert_false(fm_machine_level(1000, &level));
-    assert_int_equal(fm_machine_measure(&(struct fm_machine_options){.cpu = "zzz"}, &speeds, &err),
-                     FM_ERR_ARG);
-    assert_int_equal(fm_machine_measure(&(struct fm_machine_options){.n_threads = 100000}, &speeds,
-                                        &err), FM_ERR_ARG);
+    struct fm_machine_options options = {.size = sizeof options, .cpu = "zzz"};
+    assert_int_equal(fm_machine_measure(&options, &speeds, &err), FM_ERR_ARG);
+    options = (struct fm_machine_options){.size = sizeof options, .n_threads = 100000};
+    assert_int_equal(fm_machine_measure(&options, &speeds, &err), FM_ERR_ARG);
     assert_non_null(strstr(err.text, "100000"));
     struct fm_model *model; /* the level is found bad before the model is looked for */
-    assert_int_equal(fm_model_open("no/such", &(struct fm_model_options){.cpu = "zzz"}, &model,
-                                   &err), FM_ERR_ARG);
+    const struct fm_model_options wrong = {.size = sizeof wrong, .cpu = "zzz"};
+    assert_int_equal(fm_model_open("no/such", &wrong, &model, &err), FM_ERR_ARG);
     assert_non_null(strstr(err.text, "'zzz'"));
 }
 
