@@ -652,8 +652,9 @@ static void test_nothing_is_shown(void **state)
 {
     (void)state;
     static const unsigned ones[N_TOGETHER] = {1, 1, 1, 1, 1, 1};
-    struct fixture *f = set_up(2, FM_OFF, true);
-    unsigned n_outlived[2] = {0, 0};
+    const bool is_cut = getenv("CUT_STAGES") != NULL; /* a stage with room has all its experts */
+    struct fixture *f = set_up(2, FM_OFF, !is_cut);
+    unsigned n_outlived[2] = {0, 0}, n_failed = 0;
     for (int round = 0; round < 40; round++) {
         struct fm_batch_item items[N_TOGETHER];
         struct seen seen[N_TOGETHER];
@@ -677,6 +678,7 @@ static void test_nothing_is_shown(void **state)
             fm_session_observe(f->sessions[i], NULL);
             if (items[i].rc == 0)
                 continue;
+            n_failed++;
             assert_true(seen[i].hidden <= (int)layer);
             assert_int_equal(seen[i].route, layer);
         }
@@ -687,7 +689,8 @@ static void test_nothing_is_shown(void **state)
         go_on(f);
     }
     print_message("%u and %u checksums came in the next layer\n", n_outlived[0], n_outlived[1]);
-    assert_true(n_outlived[0] > 0 && n_outlived[1] > 0);
+    assert_true(n_failed > 10);
+    assert_true(is_cut || (n_outlived[0] > 0 && n_outlived[1] > 0));
     tear_down(f);
 }
 
