@@ -236,6 +236,13 @@ class Fields(Scripted):
                                                                   "content": "A"}]})
         self.assertEqual(error["param"], "messages[0].role")
 
+    def test_conversation_that_the_template_cannot_write(self):
+        for path in ("/v1/chat/completions", "/apply-template"):
+            error = self.error(path, {"messages": [{"role": "user",
+                                                    "content": "sum of unlike types"}]})
+            self.assertEqual(error["param"], "messages")
+            self.assertIn("chat template cannot write this conversation", error["message"])
+
     def test_unknown_fields_and_models_are_taken(self):
         answer = self.server.ask("A", model="gpt-9", parallel_tool_calls=True, store=False,
                                  metadata={"a": "b"}, service_tier="auto", user="me", foo=[1],

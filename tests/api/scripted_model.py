@@ -48,6 +48,7 @@ TEMPLATE = (
     "{%- if m.reasoning_content %}{{- '<think>\\n' + m.reasoning_content + '\\n</think>\\n\\n' }}"
     "{%- endif %}"
     "{{- m.content }}"
+    "{%- if m.content == 'sum of unlike types' %}{{- m.content + 1 }}{%- endif %}"
     "{%- for c in m.tool_calls or [] %}"
     "{{- '\\n<tool_call>' + (c.function | tojson) + '</tool_call>' }}{%- endfor %}"
     "{{- '<|im_end|>\\n' }}"
