@@ -3,6 +3,7 @@
 program through pkg-config, the shared and the static library, the man page, the completions."""
 import argparse
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -76,6 +77,35 @@ class Install(unittest.TestCase):
 
     def test_c_program(self):
         self.build_and_run(OPTIONS.cc, ".c", "-std=c11")
+
+    def run_example(self, number, *arguments):
+        """Builds a program of docs/API.md as the page says, and returns what it prints."""
+        page = read(os.path.dirname(__file__), "..", "..", "docs", "API.md")
+        text = re.findall(r"^```c\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[number]
+        source = os.path.join(self.folder.name, f"example{number}.c")
+        program = os.path.join(self.folder.name, f"example{number}")
+        with open(source, "w", encoding="utf-8") as f:
+            f.write(text)
+        run(OPTIONS.cc, "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-std=c11", source, "-o",
+            program, *OPTIONS.flags.split(), *self.pkg_config("--cflags", "--libs"))
+        return run(program, *arguments, LD_LIBRARY_PATH=self.libdir,
+                   DYLD_LIBRARY_PATH=self.libdir)
+
+    def nano(self):
+        return os.path.join(self.prefix, "share", "flashmoe", "nano.fmoe")
+
+    def test_the_api_page_answers_as_the_program_does(self):
+        prompt = "Write a story about a robot who loves music."
+        program = os.path.join(self.prefix, "bin", "flashmoe")
+        expected = run(program, "run", self.nano(), "-q", "--greedy", "-n", "40", "-p", prompt)
+        answer = self.run_example(0, self.nano(), prompt)
+        self.assertGreater(len(answer), 40)
+        self.assertEqual(answer.strip(), expected.strip())
+
+    def test_the_api_page_shows_the_same_bits(self):
+        hashes = self.run_example(1, self.nano()).split()
+        self.assertEqual(len(hashes), 2)
+        self.assertEqual(hashes[0], hashes[1])
 
     def test_cxx_program(self):
         if not OPTIONS.cxx:
