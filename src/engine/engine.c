@@ -68,16 +68,16 @@ static int open_stage_models(struct engine *e, const char *path,
         return 0;
     }
     for (uint32_t i = 0; rc == 0 && i < e->n_stages; i++) {
-        const uint32_t end = first + options->stages[i].n_layers;
+        const uint32_t n = options->stages[i].n_layers, left = e->model->shape.n_layers - first;
+        const uint32_t end = first + n;
         const struct model_options model_options = {.families = arch_families(),
                                                     .experts_per_token =
                                                         options->experts_per_token,
                                                     .first_layer = first, .end_layer = end};
-        if (end == first || end > e->model->shape.n_layers ||
-            (i + 1 == e->n_stages && end < e->model->shape.n_layers))
+        if (n == 0 || n > left || (i + 1 == e->n_stages && n < left))
             return err_set(err, FM_ERR_ARG,
-                           "stage %u has the layers %u to %u: every stage needs one, and all "
-                           "together the %u layers of the model", i, first, end - 1,
+                           "stage %u has %u layers from layer %u on: every stage needs one, and "
+                           "all together the %u layers of the model", i, n, first,
                            e->model->shape.n_layers);
         e->stages[i].index = i;
         rc = model_open(path, &model_options, &e->stages[i].model, err);
@@ -157,10 +157,11 @@ static int open_stages(struct engine *e, const struct fm_model_options *options,
         .progress = options->progress != NULL ? show_load : NULL, .progress_ctx = &load};
     int rc = 0;
     for (uint32_t i = 0; i < e->n_stages; i++)
-        load.all += e->stages[i].model->dense_bytes;
+        load.all += model_dense_read_bytes(e->stages[i].model);
     for (uint32_t i = 0; rc == 0 && i < e->n_stages; i++) {
+        const uint64_t bytes = model_dense_read_bytes(e->stages[i].model);
         rc = stage_open(&e->stages[i], &stage_options, err);
-        load.before += e->stages[i].model->dense_bytes;
+        load.before += bytes;
     }
     e->streaming.heat_path = NULL; /* borrowed until here */
     return rc;

@@ -42,7 +42,7 @@ struct stage_options {
 /* Opens all but the model, whose headers are read, as the budget says: backend, dense weights,
  * store, cache, forward pass. After a failure stage_close is called as well. */
 int stage_open(struct stage *stage, const struct stage_options *options, struct fm_error *err);
-/* Saves the heat and closes everything but the model; accepts a zeroed one. */
+/* Saves the heat and closes everything, the model too; accepts a zeroed one. */
 void stage_close(struct stage *stage);
 
 /* Memory that a batch of so many rows takes, beside the weights and the sequences. */

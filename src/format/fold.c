@@ -159,14 +159,16 @@ static int fold_one(struct source *s, struct tensor_info *t, bool *is_gone, stru
     return 0;
 }
 
-int fold_quantised(struct source *source, struct fm_error *err)
+int fold_quantised(struct source *source, const struct source_options *options,
+                   struct fm_error *err)
 {
     bool *is_gone = mem_new(source->n_tensors, sizeof *is_gone, "the tensor list", err);
     if (is_gone == NULL)
         return FM_ERR_NOMEM;
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < source->n_tensors; i++)
-        rc = fold_one(source, &source->tensors[i], is_gone, err);
+        if (source_wants_tensor(options, source->tensors[i].name))
+            rc = fold_one(source, &source->tensors[i], is_gone, err);
     size_t n_kept = 0;
     for (size_t i = 0; i < source->n_tensors; i++)
         if (!is_gone[i])

@@ -11,8 +11,10 @@
 extern "C" {
 #endif
 
-/* Works on the sorted tensors of a source that is being opened. */
-int fold_quantised(struct source *source, struct fm_error *err);
+/* Works on the sorted tensors of a source that is being opened. Those of layers that are not asked
+ * for stay as they are: their other parts may lie in files that are not there. */
+int fold_quantised(struct source *source, const struct source_options *options,
+                   struct fm_error *err);
 
 #ifdef __cplusplus
 }

@@ -39,7 +39,7 @@ static void check_refused(const struct tensor_info *tensors, size_t n, int code,
 {
     struct fixture *f = fixture_of(tensors, n);
     struct fm_error err = {0};
-    assert_int_equal(fold_quantised(&f->source, &err), code);
+    assert_int_equal(fold_quantised(&f->source, &(struct source_options){0}, &err), code);
     if (strstr(err.text, words) == NULL)
         fail_msg("'%s' is not in '%s'", words, err.text);
 }
@@ -53,7 +53,7 @@ static void test_affine(void **state)
         tensor("a.weight", "U32", NULL, 4, 16), tensor("b.weight", "U32", NULL, 4, 16)};
     struct fixture *f = fixture_of(tensors, 4);
     struct fm_error err = {0};
-    assert_int_equal(fold_quantised(&f->source, &err), 0);
+    assert_int_equal(fold_quantised(&f->source, &(struct source_options){0}, &err), 0);
     assert_int_equal(f->source.n_tensors, 2);
     const struct tensor_info *t = source_find(&f->source, "a.weight");
     assert_int_equal(t->n_parts, 3);
@@ -100,7 +100,7 @@ static void test_fp8(void **state)
         tensor("x.weight_scale_inv", "F32", &quant_f32, 2, 2)};
     struct fixture *f = fixture_of(tensors, 3);
     struct fm_error err = {0};
-    assert_int_equal(fold_quantised(&f->source, &err), 0);
+    assert_int_equal(fold_quantised(&f->source, &(struct source_options){0}, &err), 0);
     assert_int_equal(f->source.n_tensors, 1);
     const struct tensor_info *t = source_find(&f->source, "x.weight");
     assert_string_equal(t->quant->name, "fp8-b128-f32");

@@ -109,12 +109,11 @@ static int index_load(struct shard_index *index, struct fm_error *err)
     return collect_shards(index, err);
 }
 
+/* The number of a shard, which is one of them. */
 static size_t find_shard(const struct shard_index *index, const char *name)
 {
-    size_t i = 0;
-    while (strcmp(index->shards[i], name) != 0) /* it is one of them */
-        i++;
-    return i;
+    const char **at = bsearch(&name, index->shards, index->n_shards, sizeof name, by_text);
+    return (size_t)(at - index->shards);
 }
 
 /* Shards with a tensor of the layers that are asked for; one with none of any layer, say the
@@ -294,7 +293,7 @@ int hugging_face_open(struct source *source, const char *dir, const struct sourc
     if (rc == 0)
         rc = open_weights(source, dir, options, err);
     if (rc == 0)
-        rc = fold_quantised(source, err);
+        rc = fold_quantised(source, options, err);
     source->conventions.has_final_norms = rc == 0 && is_from_mlx(source);
     return rc;
 }

@@ -353,6 +353,14 @@ static void close_load(struct dense_load *load, struct pool *pool)
     mem_free(load->buffers);
 }
 
+uint64_t model_dense_read_bytes(const struct model *model)
+{
+    uint64_t total = 0;
+    for (size_t i = 0; model->dense_plan != NULL && i < model->dense_plan->n_reads; i++)
+        total += model->dense_plan->reads[i].bytes;
+    return total;
+}
+
 static int load_into(struct model *model, char *dense, bool checks, fm_progress_fn *progress,
                      void *progress_ctx, struct fm_error *err)
 {
@@ -360,9 +368,8 @@ static int load_into(struct model *model, char *dense, bool checks, fm_progress_
     struct dense_load load = {.model = model, .dense = dense, .plan = plan};
     struct pool *pool = NULL;
     qsort(plan->reads, plan->n_reads, sizeof *plan->reads, by_place_on_disk);
-    uint64_t total = 0, done = 0;
-    for (size_t i = 0; i < plan->n_reads; i++)
-        total += plan->reads[i].bytes;
+    const uint64_t total = model_dense_read_bytes(model);
+    uint64_t done = 0;
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < plan->n_reads; i++) {
         if (plan->reads[i].vector_quant == NULL)

@@ -170,6 +170,8 @@ void expert_layer_prepare(const struct model *model, const struct expert_layer *
  * packed model, or the files of another one still are as they were when it was opened. */
 int model_load_dense(struct model *model, const struct memory *memory, bool checks,
                      fm_progress_fn *progress, void *progress_ctx, struct fm_error *err);
+/* Bytes that it reads; 0 once it has. */
+uint64_t model_dense_read_bytes(const struct model *model);
 void model_close(struct model *model); /* accepts NULL */
 
 /* The same for the same checkpoint in the same form: its architecture, shape and the place of every

@@ -134,6 +134,18 @@ static int open_batch(struct fm_model *m, struct fm_error *err)
     return m->segments == NULL || m->segment_sessions == NULL ? FM_ERR_NOMEM : 0;
 }
 
+/* By all stages together; 0: what is free. */
+static uint64_t memory_asked(const struct fm_model_options *options)
+{
+    uint64_t sum = 0;
+    if (options->n_stages <= 1)
+        return options->memory_bytes;
+    for (unsigned i = 0; i < options->n_stages; i++)
+        if (!mem_add(sum, options->stages[i].memory_bytes, &sum))
+            return UINT64_MAX;
+    return sum;
+}
+
 static int open_into(struct fm_model *m, const char *path,
                      const struct fm_model_options *options, struct fm_error *err)
 {
@@ -144,7 +156,7 @@ static int open_into(struct fm_model *m, const char *path,
     if (rc == 0)
         rc = fm_machine_check_level(options->cpu, err); /* before anything is read */
     if (rc == 0 && !options->metadata_only)
-        rc = fm_machine_check_memory(options->memory_bytes, err);
+        rc = fm_machine_check_memory(memory_asked(options), err);
     if (rc == 0)
         rc = engine_open_model(&m->engine, path, options, err);
     if (rc == 0 && m->checks_all && m->engine.model->source->packed == NULL)
@@ -367,7 +379,8 @@ static void add_cache_stats(const struct engine *e, struct fm_stats *stats)
 int fm_model_stats(const struct fm_model *m, struct fm_stats *out)
 {
     const struct engine *e = &m->engine;
-    struct fm_stats stats = {0};
+    struct fm_stats stats = {.memory_resident_peak_bytes = plat_resident_peak_bytes(),
+                             .approximate = approximate_label(m)};
     struct budget b;
     if (e->n_stages == 0) /* headers only */
         return sized_give(out, &stats, sizeof stats);
@@ -414,6 +427,9 @@ static int make_plan(const struct fm_model *m, const struct fm_model_options *op
     struct streaming streaming;
     struct budget b, smallest;
     least.memory_bytes = 1;
+    if (options->n_stages > 1)
+        return err_set(err, FM_ERR_ARG, "a plan is made for one stage, not for %u",
+                       options->n_stages);
     const bool is_elastic = elastic_is_on(options);
     int rc = streaming_choose(&streaming, options, err);
     if (rc != 0)

@@ -79,6 +79,8 @@ int snapshot_model(const struct fm_model *m, uint64_t *identity, struct fm_error
 {
     const struct engine *e = &m->engine;
     uint64_t hash = 0;
+    if (m->is_metadata_only)
+        return err_set(err, FM_ERR_ARG, "the model was opened for its metadata only");
     if (m->routes != NULL)
         return err_set(err, FM_ERR_ARG, "routes have taken the place of the model's routers: what "
                        "they compute is no prefix to keep");

@@ -23,7 +23,8 @@ static void must(int rc, const struct fm_error *err)
         fail_msg("%s", err->text);
 }
 
-static void make_model(enum fm_synth_form form, const char *name, char path[PATH_BYTES])
+static void make_model_as(enum fm_synth_form form, const char *format, uint64_t split_bytes,
+                          const char *name, char path[PATH_BYTES])
 {
     const uint32_t numbers[FM_SYNTH_NUMBERS] = {
         [FM_SYNTH_LAYERS] = N_LAYERS, [FM_SYNTH_HIDDEN] = 64,
@@ -34,13 +35,17 @@ static void make_model(enum fm_synth_form form, const char *name, char path[PATH
         [FM_SYNTH_VALUE_HEADS] = 2,   [FM_SYNTH_KEY_DIM] = 64,
         [FM_SYNTH_VALUE_DIM] = 64,    [FM_SYNTH_VOCAB] = 512,
     };
-    /* A layer is more than one file holds. */
     const struct fm_synth_options options = {
-        .size = sizeof options, .form = form, .split_bytes = 64 << 10, .numbers = numbers,
-        .n_numbers = FM_SYNTH_NUMBERS, .seed = 1};
+        .size = sizeof options, .form = form, .split_bytes = split_bytes, .numbers = numbers,
+        .n_numbers = FM_SYNTH_NUMBERS, .experts = format, .dense = format, .seed = 1};
     struct fm_error err = {0};
     (void)snprintf(path, PATH_BYTES, "%s/%s", folder, name);
     must(fm_synth("coder-next", path, &options, NULL, &err), &err);
+}
+
+static void make_model(enum fm_synth_form form, const char *name, char path[PATH_BYTES])
+{
+    make_model_as(form, NULL, 64 << 10, name, path); /* a layer is more than a file holds */
 }
 
 static int open_layers(const char *path, uint32_t first, uint32_t end, struct model **model,
@@ -129,6 +134,69 @@ static void test_shards(void **state)
     check_stage(path, 3, 6);
 }
 
+/* Codes, scales and biases of one matrix may lie in different shards, here and in other layers. */
+static void test_quantised_shards(void **state)
+{
+    (void)state;
+    for (unsigned kib = 2; kib <= 40; kib++) {
+        char name[32], path[PATH_BYTES];
+        (void)snprintf(name, sizeof name, "mlx-%u", kib);
+        make_model_as(FM_SYNTH_SAFETENSORS, "affine4-g64", kib << 10, name, path);
+        check_stage(path, 3, 6);
+    }
+}
+
+struct seen {
+    uint64_t done, total;
+};
+
+static void see(void *ctx, uint64_t done, uint64_t total)
+{
+    *(struct seen *)ctx = (struct seen){done, total};
+}
+
+/* Progress ends at its total, in one stage and in two. */
+static void test_progress(void **state)
+{
+    char path[PATH_BYTES];
+    (void)state;
+    make_model(FM_SYNTH_PACKED, "progress.fmoe", path);
+    const struct fm_stage_options stages[] = {
+        {.size = sizeof stages[0], .n_layers = 3, .memory_bytes = 64 << 20, .n_threads = 1},
+        {.size = sizeof stages[0], .n_layers = 5, .memory_bytes = 64 << 20, .n_threads = 1}};
+    for (unsigned n = 0; n <= 2; n += 2) {
+        struct seen seen = {0, 0};
+        const struct fm_model_options options = {
+            .size = sizeof options, .memory_bytes = 64 << 20, .n_context = 64, .progress = see,
+            .progress_ctx = &seen, .stages = stages, .n_stages = n};
+        struct fm_model *model;
+        struct fm_error err = {0};
+        must(fm_model_open(path, &options, &model, &err), &err);
+        assert_true(seen.total > 0 && seen.done == seen.total);
+        fm_model_close(model);
+    }
+}
+
+/* A model without its weights has no snapshots and no plan for stages. */
+static void test_headers_only(void **state)
+{
+    char path[PATH_BYTES];
+    (void)state;
+    make_model(FM_SYNTH_PACKED, "headers.fmoe", path);
+    const struct fm_model_options headers = {.size = sizeof headers, .metadata_only = true};
+    const struct fm_stage_options stages[] = {{.size = sizeof stages[0], .n_layers = 4},
+                                              {.size = sizeof stages[0], .n_layers = 4}};
+    const struct fm_model_options cut = {.size = sizeof cut, .stages = stages, .n_stages = 2};
+    struct fm_plan plan = {.size = sizeof plan};
+    struct fm_snapshots *snapshots;
+    struct fm_model *model;
+    struct fm_error err = {0};
+    must(fm_model_open(path, &headers, &model, &err), &err);
+    assert_int_equal(fm_snapshots_open(model, folder, 1 << 20, &snapshots, &err), FM_ERR_ARG);
+    assert_int_equal(fm_model_plan(model, &cut, &plan, &err), FM_ERR_ARG);
+    fm_model_close(model);
+}
+
 /* The ends of a stage belong to the model. */
 static void test_wrong_layers(void **state)
 {
@@ -150,7 +218,7 @@ static void test_wrong_stages(void **state)
     static const struct {
         unsigned n_layers;
         uint64_t memory_bytes; /* of the second stage */
-    } wrong[] = {{0, 64 << 20}, {5, 64 << 20}, {3, 64 << 20}, {4, 0}};
+    } wrong[] = {{0, 64 << 20}, {5, 64 << 20}, {3, 64 << 20}, {(unsigned)-4, 64 << 20}, {4, 0}};
     char path[PATH_BYTES];
     struct fm_model *model;
     (void)state;
@@ -190,6 +258,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_packed),
         cmocka_unit_test(test_shards),
+        cmocka_unit_test(test_quantised_shards),
+        cmocka_unit_test(test_progress),
+        cmocka_unit_test(test_headers_only),
         cmocka_unit_test(test_wrong_layers),
         cmocka_unit_test(test_wrong_stages),
     };
