@@ -233,10 +233,10 @@ struct fm_plan {
         memory_kv_bytes, memory_kv_max_bytes, memory_scratch_bytes;
     uint64_t n_cache_slots;
     unsigned prefill_chunk, n_context, n_threads;
-    uint64_t least_bytes; /* the smallest budget that works */
+    uint64_t min_bytes; /* the smallest budget that works */
 };
 /* The model may be open for its metadata only; keys and values are in the format it was opened
- * with. FM_ERR_BUDGET with the arithmetic where it does not fit; then only least_bytes is set. */
+ * with. FM_ERR_BUDGET with the arithmetic where it does not fit; then only min_bytes is set. */
 FM_API int fm_model_plan(const struct fm_model *model, const struct fm_model_options *options,
                          struct fm_plan *plan, struct fm_error *err);
 
@@ -388,12 +388,12 @@ FM_API int fm_session_save(const struct fm_session *session, const char *path,
                            struct fm_error *err);
 FM_API int fm_session_load(struct fm_session *session, const char *path, struct fm_error *err);
 
-/* A directory of snapshots, most_bytes at most, whichever model they are of: those that were used
+/* A directory of snapshots, max_bytes at most, whichever model they are of: those that were used
  * longest ago go first. One that is damaged or another model's is skipped with a line in the log.
  * One process at a time writes; others only read what was there when they opened it. Used by the
  * thread that drives the sessions. */
 struct fm_snapshots;
-FM_API int fm_snapshots_open(struct fm_model *model, const char *dir, uint64_t most_bytes,
+FM_API int fm_snapshots_open(struct fm_model *model, const char *dir, uint64_t max_bytes,
                              struct fm_snapshots **out, struct fm_error *err);
 FM_API void fm_snapshots_close(struct fm_snapshots *snapshots); /* accepts NULL */
 /* Keeps what the session has computed, unless it is kept already or does not fit. */
@@ -423,7 +423,7 @@ struct fm_slots_options {
     size_t size;
     unsigned n_sessions;            /* opened at once; fm_model_options.n_sessions allows them */
     struct fm_snapshots *snapshots; /* where what does not fit is kept, borrowed; NULL: nowhere */
-    unsigned keep_least;            /* tokens that are worth a file */
+    unsigned keep_min;            /* tokens that are worth a file */
 };
 
 FM_API int fm_slots_open(struct fm_model *model, const struct fm_slots_options *options,

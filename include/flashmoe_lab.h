@@ -129,7 +129,7 @@ struct fm_machine_options {
 
 /* Per second: the median of all passes, the slowest and the fastest. All 0: not measured. */
 struct fm_speed {
-    double median, least, most;
+    double median, min, max;
 };
 
 struct fm_machine_speeds {

@@ -23,8 +23,8 @@ static void join(struct fm_speed *a, const struct fm_speed *b)
         return;
     }
     a->median = (a->median + b->median) / 2;
-    a->least = a->least < b->least ? a->least : b->least;
-    a->most = a->most > b->most ? a->most : b->most;
+    a->min = a->min < b->min ? a->min : b->min;
+    a->max = a->max > b->max ? a->max : b->max;
 }
 
 static int measure_machine(struct bench *bench, unsigned what, struct fm_error *err)
@@ -281,7 +281,7 @@ struct fm_speed bench_tok_per_s(const struct bench *bench)
         sorted[i] = bench->pieces[i].tok_per_s;
     qsort(sorted, n, sizeof sorted[0], compare_doubles);
     return (struct fm_speed){.median = (sorted[(n - 1) / 2] + sorted[n / 2]) / 2,
-                             .least = sorted[0], .most = sorted[n - 1]};
+                             .min = sorted[0], .max = sorted[n - 1]};
 }
 
 double bench_hit_rate(const struct bench *bench)
@@ -314,7 +314,7 @@ json_t *bench_json(const struct bench *bench, const struct bench_kind *kind, jso
     json_t *all = json_pack(
         "{s:f, s:f, s:f, s:f, s:f, s:o, s:I, s:I, s:I, s:I, s:b, s:I, s:I, s:I, s:I, s:s, s:s,"
         " s:f, s:f, s:f, s:I, s:b, s:I, s:I, s:o, s:o, s:o, s:s}",
-        "tok_per_s", speed.median, "tok_per_s_min", speed.least, "tok_per_s_max", speed.most,
+        "tok_per_s", speed.median, "tok_per_s_min", speed.min, "tok_per_s_max", speed.max,
         "hit_rate", bench_hit_rate(bench), "bytes_per_token", bench_bytes_per_token(bench),
         kind->pieces_name, pieces_json(bench), "n_tokens", (json_int_t)bench->n_tokens,
         "repeat", (json_int_t)bench->n_repeat,
@@ -326,8 +326,8 @@ json_t *bench_json(const struct bench *bench, const struct bench_kind *kind, jso
         "memory_budget_bytes", (json_int_t)s->memory_budget_bytes,
         "n_threads", (json_int_t)s->n_threads, "cpu_level", s->cpu_level,
         "logits_hash", bench->logits_hash, "memory_read_gb_per_s", bench->read.median * 1e-9,
-        "memory_read_gb_per_s_min", bench->read.least * 1e-9,
-        "memory_read_gb_per_s_max", bench->read.most * 1e-9,
+        "memory_read_gb_per_s_min", bench->read.min * 1e-9,
+        "memory_read_gb_per_s_max", bench->read.max * 1e-9,
         "read_buffer_bytes", (json_int_t)bench->read_buffer_bytes,
         "is_read_beyond_cache", app_is_beyond_cache(bench->read_buffer_bytes),
         "n_shrinks", (json_int_t)s->n_shrinks, "n_grows", (json_int_t)s->n_grows,
@@ -344,10 +344,10 @@ json_t *bench_json(const struct bench *bench, const struct bench_kind *kind, jso
 
 void bench_print_read(const struct bench *bench)
 {
-    char median[UNIT_BYTES], least[UNIT_BYTES], most[UNIT_BYTES], cache[UNIT_BYTES];
+    char median[UNIT_BYTES], min[UNIT_BYTES], max[UNIT_BYTES], cache[UNIT_BYTES];
     (void)printf("memory read  %s, %s to %s, measured %s\n",
-                 human_rate(bench->read.median, median), human_rate(bench->read.least, least),
-                 human_rate(bench->read.most, most),
+                 human_rate(bench->read.median, median), human_rate(bench->read.min, min),
+                 human_rate(bench->read.max, max),
                  bench->n_measured > 1 ? "before and after" : "after");
     if (!app_is_beyond_cache(bench->read_buffer_bytes))
         (void)printf("             in part the speed of the cache of %s: too little memory is "
@@ -357,11 +357,11 @@ void bench_print_read(const struct bench *bench)
 void bench_print_disk(const struct bench *bench)
 {
     const struct fm_disk_speeds *s = &bench->disk;
-    char median[UNIT_BYTES], least[UNIT_BYTES], most[UNIT_BYTES], expert[UNIT_BYTES];
+    char median[UNIT_BYTES], min[UNIT_BYTES], max[UNIT_BYTES], expert[UNIT_BYTES];
     if (s->read.median > 0)
         (void)printf("disk read    %s, %s to %s, experts of %s, %u reads at a time, %s, measured "
                      "after\n", human_rate(s->read.median, median),
-                     human_rate(s->read.least, least), human_rate(s->read.most, most),
+                     human_rate(s->read.min, min), human_rate(s->read.max, max),
                      human_bytes(s->expert_bytes, expert), s->read_depth, s->io);
 }
 

@@ -49,21 +49,21 @@ static int decode_stretch(struct bench *bench, struct fm_error *err)
 
 static void print_recall(const struct bench *bench)
 {
-    double least = 2, most = -1, sum = 0;
+    double min = 2, max = -1, sum = 0;
     unsigned n = 0;
     for (size_t i = 0; i < json_array_size(bench->recall); i++) {
         const json_t *one = json_array_get(bench->recall, i);
         if (json_is_null(one))
             continue;
         const double recall = json_real_value(one);
-        least = recall < least ? recall : least;
-        most = recall > most ? recall : most;
+        min = recall < min ? recall : min;
+        max = recall > max ? recall : max;
         sum += recall;
         n++;
     }
     if (n > 0)
         (void)printf("foreseen     %.0f%% of a layer's experts, %.0f%% to %.0f%%; %llu read ahead, "
-                     "%llu of them used\n", 100 * sum / n, 100 * least, 100 * most,
+                     "%llu of them used\n", 100 * sum / n, 100 * min, 100 * max,
                      (unsigned long long)bench->end.n_guesses,
                      (unsigned long long)bench->end.n_guesses_used);
 }
@@ -83,7 +83,7 @@ static int decode_print(const struct bench *bench)
     }
     char limit[LIMIT_TEXT_BYTES], text[KNOWN_TEXT_BYTES], read[UNIT_BYTES];
     (void)printf("speed        %.2f tok/s median, %.2f to %.2f, of %u stretches of %u tokens\n",
-                 speed.median, speed.least, speed.most, bench->n_repeat, bench->n_tokens);
+                 speed.median, speed.min, speed.max, bench->n_repeat, bench->n_tokens);
     (void)printf("limit        %s\n", limit_text(&known.limit, limit));
     bench_print_read(bench);
     bench_print_disk(bench);

@@ -44,8 +44,8 @@ static int prefill_json(const struct bench *bench, double operations_per_s)
         (json_int_t)bench->end.prefill_chunk, "mul_adds_per_token",
         (json_int_t)bench->info.mul_adds_per_token, "gop_per_s", operations_per_s * 1e-9,
         "int8_gop_per_s", has_peak ? json_real(bench->int8.median * 1e-9) : json_null(),
-        "int8_gop_per_s_min", has_peak ? json_real(bench->int8.least * 1e-9) : json_null(),
-        "int8_gop_per_s_max", has_peak ? json_real(bench->int8.most * 1e-9) : json_null(),
+        "int8_gop_per_s_min", has_peak ? json_real(bench->int8.min * 1e-9) : json_null(),
+        "int8_gop_per_s_max", has_peak ? json_real(bench->int8.max * 1e-9) : json_null(),
         "int8_percent",
         has_peak && !limit_is_exceeded(percent) ? json_real(percent) : json_null(),
         "was_busy", limit_is_exceeded(percent));
@@ -63,7 +63,7 @@ static int prefill_print(const struct bench *bench)
         return prefill_json(bench, operations_per_s);
     char read[UNIT_BYTES];
     (void)printf("speed        %.2f tok/s median, %.2f to %.2f, of %u prompts of %u tokens\n",
-                 speed.median, speed.least, speed.most, bench->n_repeat, bench->n_tokens);
+                 speed.median, speed.min, speed.max, bench->n_repeat, bench->n_tokens);
     (void)printf("arithmetic   %.1f GOP/s in matrices", operations_per_s * 1e-9);
     const double percent =
         bench->int8.median > 0 ? 100 * operations_per_s / bench->int8.median : 0;

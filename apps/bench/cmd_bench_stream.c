@@ -104,10 +104,10 @@ static int find_ends(struct job *job, struct fm_error *err)
     const uint64_t slot = stats.memory_cache_bytes / stats.n_cache_slots + 1;
     const uint64_t fixed = stats.memory_program_bytes + stats.memory_dense_bytes +
                            stats.memory_kv_max_bytes + stats.memory_scratch_bytes + BUDGET_MARGIN;
-    const uint64_t most = stats.memory_budget_bytes;
+    const uint64_t max = stats.memory_budget_bytes;
     job->floor_bytes = fixed + slot * s->info.n_experts_per_token * s->info.n_moe_layers;
     job->all_bytes = fixed + slot * s->info.n_experts * s->info.n_moe_layers;
-    job->all_bytes = job->all_bytes < most ? job->all_bytes : most;
+    job->all_bytes = job->all_bytes < max ? job->all_bytes : max;
     job->floor_bytes = job->floor_bytes < job->all_bytes ? job->floor_bytes : job->all_bytes;
     return 0;
 }

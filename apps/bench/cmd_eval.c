@@ -85,13 +85,13 @@ static void add_position(void *ctx, unsigned position, const float *logits, unsi
         nll->has_bad_target = true;
         return;
     }
-    float most = logits[0];
+    float max = logits[0];
     for (unsigned i = 1; i < n; i++)
-        most = logits[i] > most ? logits[i] : most;
+        max = logits[i] > max ? logits[i] : max;
     double sum = 0;
     for (unsigned i = 0; i < n; i++)
-        sum += exp((double)logits[i] - (double)most);
-    nll->sum.nats += log(sum) + (double)most - (double)logits[target];
+        sum += exp((double)logits[i] - (double)max);
+    nll->sum.nats += log(sum) + (double)max - (double)logits[target];
     nll->sum.n_predicted++;
 }
 
@@ -107,8 +107,8 @@ static void record_route(void *ctx, unsigned layer, unsigned position, unsigned 
 static size_t window_tokens(const struct nll *nll, size_t at)
 {
     size_t left = at < nll->tokens.n_ids ? nll->tokens.n_ids - at : 0;
-    size_t most = nll->window + WINDOW_EXTRA;
-    return left < most ? left : most;
+    size_t max = nll->window + WINDOW_EXTRA;
+    return left < max ? left : max;
 }
 
 static size_t count_windows(const struct nll *nll)

@@ -11,13 +11,13 @@
 #include "apps/cli/interrupt.h"
 #include "apps/cli/term.h"
 
-#define MOST_DEPTHS 64
-#define MOST_NEEDLE_TOKENS 256 /* of the sentence, the question and the answer together */
+#define MAX_DEPTHS 64
+#define MAX_NEEDLE_TOKENS 256 /* of the sentence, the question and the answer together */
 
 /* What one pass over all needles found. */
 struct needle_sum {
     unsigned n, n_hits; /* needles; those whose answer is what the model says first */
-    unsigned hits[MOST_DEPTHS];
+    unsigned hits[MAX_DEPTHS];
     double nats; /* of the answers' tokens */
     uint64_t n_tokens, n_same; /* of answers; where the model says the same as exactly */
 };
@@ -62,7 +62,7 @@ static int make_needle(struct needle *needle, unsigned i, uint32_t *state, struc
         rc = eval_tokens_add(text, needle->model, parts[k], strlen(parts[k]), err);
         n_tokens += text->n_ids;
     }
-    if (rc == 0 && (n_tokens > MOST_NEEDLE_TOKENS / 2 || needle->texts[3 * i + 1].n_ids == 0))
+    if (rc == 0 && (n_tokens > MAX_NEEDLE_TOKENS / 2 || needle->texts[3 * i + 1].n_ids == 0))
         rc = err_set(err, FM_ERR_UNSUPPORTED, "the tokenizer makes %zu tokens of a short sentence",
                      n_tokens);
     return rc;
@@ -323,9 +323,9 @@ static int run_needle(const struct args *args)
 }
 
 static const struct option needle_options[] = {
-    {.name = "context", .kind = OPTION_UINT, .metavar = "N", .min = MOST_NEEDLE_TOKENS,
+    {.name = "context", .kind = OPTION_UINT, .metavar = "N", .min = MAX_NEEDLE_TOKENS,
      .max = LIMIT_CONTEXT, .value = "1024", .help = "Tokens of each prompt with its answer"},
-    {.name = "depths", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = MOST_DEPTHS,
+    {.name = "depths", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = MAX_DEPTHS,
      .value = "5", .help = "Places in the text, from its beginning to its end"},
     {.name = "needles", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = 1024, .value = "8",
      .help = "Sentences hidden at each of them, one at a time"},

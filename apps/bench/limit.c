@@ -32,9 +32,9 @@ void limit_of(const struct limit_load *load, double tok_per_s, struct limit *lim
     const double longer = limit->is_io_bound ? limit->io_s : limit->ram_s;
     if (longer <= 0)
         return;
-    limit->least_per_s = 1 / (limit->io_s + limit->ram_s);
-    limit->most_per_s = 1 / longer;
-    const double percent = 100 * tok_per_s / limit->most_per_s;
+    limit->min_per_s = 1 / (limit->io_s + limit->ram_s);
+    limit->max_per_s = 1 / longer;
+    const double percent = 100 * tok_per_s / limit->max_per_s;
     limit->is_exceeded = limit_is_exceeded(percent);
     limit->percent = limit->is_exceeded ? 0 : percent;
 }
@@ -72,14 +72,14 @@ static json_t *known(double x, bool is_known)
 
 json_t *limit_json(const struct limit *limit)
 {
-    const bool is_known = limit->most_per_s > 0;
+    const bool is_known = limit->max_per_s > 0;
     return json_pack(
         "{s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o}",
         "t_io_s", known(limit->io_s, limit->io_s >= 0),
         "t_ram_s", known(limit->ram_s, limit->ram_s >= 0),
         "bound_by", is_known ? json_string(limit->is_io_bound ? "disk" : "memory") : json_null(),
-        "overlapped_tok_per_s", known(limit->most_per_s, is_known),
-        "serial_tok_per_s", known(limit->least_per_s, is_known),
+        "overlapped_tok_per_s", known(limit->max_per_s, is_known),
+        "serial_tok_per_s", known(limit->min_per_s, is_known),
         "percent", known(limit->percent, is_known && limit->tok_per_s > 0 && !limit->is_exceeded),
         "was_busy", limit->is_exceeded,
         "tok_per_s", limit->tok_per_s,
@@ -95,7 +95,7 @@ const char *limit_text(const struct limit *limit, char text[LIMIT_TEXT_BYTES])
     char miss[UNIT_BYTES], memory[UNIT_BYTES], reached[LIMIT_TEXT_BYTES / 2] = "";
     (void)human_bytes((uint64_t)limit->load.miss_bytes, miss);
     (void)human_bytes((uint64_t)limit->memory_bytes, memory);
-    if (limit->most_per_s <= 0) {
+    if (limit->max_per_s <= 0) {
         (void)snprintf(text, LIMIT_TEXT_BYTES, "not known: a token reads %s from the disk and "
                        "touches %s of memory, whose speeds were not both measured", miss, memory);
         return text;
@@ -108,7 +108,7 @@ const char *limit_text(const struct limit *limit, char text[LIMIT_TEXT_BYTES])
         (void)snprintf(reached, sizeof reached, "%.1f%% of ", limit->percent);
     (void)snprintf(text, LIMIT_TEXT_BYTES, "%s%.2f tok/s, bound by %s: a token takes %.3g ms of "
                    "the disk (%s) and %.3g ms of memory (%s); without any overlap %.2f tok/s",
-                   reached, limit->most_per_s, limit->is_io_bound ? "the disk" : "memory",
-                   1e3 * limit->io_s, miss, 1e3 * limit->ram_s, memory, limit->least_per_s);
+                   reached, limit->max_per_s, limit->is_io_bound ? "the disk" : "memory",
+                   1e3 * limit->io_s, miss, 1e3 * limit->ram_s, memory, limit->min_per_s);
     return text;
 }

@@ -32,9 +32,9 @@ struct limit {
     double memory_bytes;      /* A + D + KV + 2mA */
     double io_s, ram_s;       /* of one token; negative: not known */
     bool is_io_bound;         /* t_io is the longer one */
-    double least_per_s, most_per_s; /* tokens: nothing overlaps, everything does; 0: not known */
+    double min_per_s, max_per_s; /* tokens: nothing overlaps, everything does; 0: not known */
     double tok_per_s;         /* reached; 0: nothing was decoded */
-    double percent;           /* of most_per_s; 0: not known */
+    double percent;           /* of max_per_s; 0: not known */
     /* tok_per_s is above what the limit allows (limit_is_exceeded), so one of the speeds was
      * measured too low: the percentage is not known. */
     bool is_exceeded;

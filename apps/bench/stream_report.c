@@ -22,8 +22,8 @@ static struct fm_speed together(const struct fm_speed *speeds, unsigned n)
     struct fm_speed all = {0};
     for (unsigned i = 0; i < n; i++) {
         all.median += speeds[i].median / n;
-        all.least = i == 0 || speeds[i].least < all.least ? speeds[i].least : all.least;
-        all.most = speeds[i].most > all.most ? speeds[i].most : all.most;
+        all.min = i == 0 || speeds[i].min < all.min ? speeds[i].min : all.min;
+        all.max = speeds[i].max > all.max ? speeds[i].max : all.max;
     }
     return all;
 }
@@ -36,11 +36,11 @@ static void print_pass(const struct stream_pass *pass, const char *name)
     (void)printf("%6s%10.2f%8.1f%11.3f", name, limit->tok_per_s, 100 * pass->hit_rate,
                  pass->bytes_per_token * 1e-6);
     if (limit->is_exceeded)
-        (void)printf("%10s%10.2f%9s\n", limit->is_io_bound ? "disk" : "memory", limit->most_per_s,
+        (void)printf("%10s%10.2f%9s\n", limit->is_io_bound ? "disk" : "memory", limit->max_per_s,
                      "busy");
-    else if (limit->most_per_s > 0)
+    else if (limit->max_per_s > 0)
         (void)printf("%10s%10.2f%9.1f\n", limit->is_io_bound ? "disk" : "memory",
-                     limit->most_per_s, limit->percent);
+                     limit->max_per_s, limit->percent);
     else
         (void)printf("%10s%10s%9s\n", "-", "-", "-");
 }
@@ -48,9 +48,9 @@ static void print_pass(const struct stream_pass *pass, const char *name)
 static void print_speed(const char *title, const struct fm_speed *speeds, unsigned n)
 {
     const struct fm_speed all = together(speeds, n);
-    char mean[UNIT_BYTES], least[UNIT_BYTES], most[UNIT_BYTES];
+    char mean[UNIT_BYTES], min[UNIT_BYTES], max[UNIT_BYTES];
     (void)printf("%-12s %s, %s to %s, measured %u times", title, human_rate(all.median, mean),
-                 human_rate(all.least, least), human_rate(all.most, most), n);
+                 human_rate(all.min, min), human_rate(all.max, max), n);
 }
 
 static void print_topics(const struct stream *s)
@@ -151,7 +151,7 @@ static json_t *points_json(const struct stream *s)
 static json_t *speed_json(const struct fm_speed *speeds, unsigned n)
 {
     const struct fm_speed all = together(speeds, n);
-    return json_pack("{s:f, s:f, s:f, s:I}", "mean", all.median, "min", all.least, "max", all.most,
+    return json_pack("{s:f, s:f, s:f, s:I}", "mean", all.median, "min", all.min, "max", all.max,
                      "n_measured", (json_int_t)n);
 }
 
@@ -190,9 +190,9 @@ static void fill_curves(const struct stream *s, struct curves *c)
     for (unsigned pass = 0; pass < STREAM_PASSES; pass++)
         for (unsigned i = 0; i < s->n_points; i++) {
             const struct stream_pass *p = &s->points[i].passes[pass];
-            const bool is_known = p->limit.most_per_s > 0 && !p->limit.is_exceeded;
+            const bool is_known = p->limit.max_per_s > 0 && !p->limit.is_exceeded;
             c->y[pass][CURVE_SPEED][i] = p->limit.tok_per_s;
-            c->y[pass][CURVE_LIMIT][i] = p->limit.most_per_s > 0 ? p->limit.most_per_s : NAN;
+            c->y[pass][CURVE_LIMIT][i] = p->limit.max_per_s > 0 ? p->limit.max_per_s : NAN;
             c->y[pass][CURVE_HITS][i] = 100 * p->hit_rate;
             c->y[pass][CURVE_BYTES][i] = p->bytes_per_token * 1e-6;
             c->y[pass][CURVE_PERCENT][i] = is_known ? p->limit.percent : NAN;

@@ -127,16 +127,16 @@ static double y_of(const struct frame *f, double y)
 /* 1, 2 or 5 times a power of ten, so that few steps reach the highest value. */
 static void choose_scale(struct frame *f)
 {
-    double most = f->panel->y_max;
+    double max = f->panel->y_max;
     for (unsigned s = 0; s < f->panel->n_series; s++)
         for (unsigned i = 0; i < f->plot->n_points; i++)
-            if (f->panel->series[s].y[i] > most)
-                most = f->panel->series[s].y[i];
-    most = most > 0 ? most : 1;
-    const double power = pow(10, floor(log10(most / Y_STEPS)));
-    const double need = most / Y_STEPS / power;
+            if (f->panel->series[s].y[i] > max)
+                max = f->panel->series[s].y[i];
+    max = max > 0 ? max : 1;
+    const double power = pow(10, floor(log10(max / Y_STEPS)));
+    const double need = max / Y_STEPS / power;
     f->y_step = power * (need <= 1 ? 1 : need <= 2 ? 2 : need <= 5 ? 5 : 10);
-    f->y_end = f->y_step * ceil(most / f->y_step - 1e-9);
+    f->y_end = f->y_step * ceil(max / f->y_step - 1e-9);
 }
 
 static void draw_y_axis(const struct frame *f)

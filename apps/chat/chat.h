@@ -40,7 +40,7 @@ struct chat {
 
     struct fm_sampling sampling;
     struct fm_logit_bias bias[SAMPLING_BIAS_MAX];
-    uint64_t n_most;  /* tokens of an answer; 0: as many as the context holds */
+    uint64_t n_max;  /* tokens of an answer; 0: as many as the context holds */
     bool is_seed_set; /* by /set since the last answer: /regen takes it as it is */
 
     json_t *messages;

@@ -225,7 +225,7 @@ static int open_answer(struct answer *a, const int32_t *ids, size_t n_ids, struc
         .sampling = &chat->sampling,
         .prompt = ids,
         .n_prompt = n_ids,
-        .max_tokens = chat->n_most,
+        .max_tokens = chat->n_max,
         .stops = stops,
         .n_stops = n_stops,
         .is_chat = true,

@@ -202,7 +202,7 @@ struct setting {
     float *real;      /* one of the three */
     unsigned *number;
     uint64_t *large;
-    double least, most;
+    double min, max;
 };
 
 #define N_SETTINGS 11
@@ -221,7 +221,7 @@ static void list_settings(struct chat *chat, struct setting out[N_SETTINGS])
         {"frequency_penalty", &s->frequency_penalty, NULL, NULL, -100, 100},
         {"penalty_window", NULL, &s->penalty_window, NULL, 0, LIMIT_CONTEXT},
         {"seed", NULL, NULL, &s->seed, 0, 0x1p63},
-        {"max_tokens", NULL, NULL, &chat->n_most, 0, 0x1p30},
+        {"max_tokens", NULL, NULL, &chat->n_max, 0, 0x1p30},
     };
     memcpy(out, all, sizeof all);
 }
@@ -242,10 +242,10 @@ static int set_value(const struct setting *setting, const char *text, struct fm_
     errno = 0;
     const double x = strtod(text, &end);
     const bool is_whole = setting->real == NULL;
-    if (end == text || *end != '\0' || !isfinite(x) || x < setting->least || x > setting->most ||
+    if (end == text || *end != '\0' || !isfinite(x) || x < setting->min || x > setting->max ||
         (is_whole && text[strspn(text, "0123456789")] != '\0'))
         return err_set(err, FM_ERR_ARG, "/set %s takes a %snumber from %g to %g, not '%s'",
-                       setting->name, is_whole ? "whole " : "", setting->least, setting->most,
+                       setting->name, is_whole ? "whole " : "", setting->min, setting->max,
                        text);
     if (setting->real != NULL)
         *setting->real = (float)x;

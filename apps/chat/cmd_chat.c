@@ -37,7 +37,7 @@ static int open_model(struct chat *chat, struct fm_error *err)
     fm_model_stats(chat->model, &stats);
     chat->n_context = stats.n_context;
     chat->prefill_chunk = stats.prefill_chunk;
-    chat->n_most = args_uint(args, "n-tokens");
+    chat->n_max = args_uint(args, "n-tokens");
     rc = sampling_choose(args, chat->model, chat->is_quiet, chat->bias, &chat->sampling, err);
     if (rc == 0)
         rc = check_chat_form(chat, err);

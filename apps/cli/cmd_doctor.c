@@ -109,9 +109,9 @@ static void judge_memory(struct doctor *d)
         find(d, "Transparent huge pages are off, which makes large memory slower. As root: echo "
              "madvise > /sys/kernel/mm/transparent_hugepage/enabled");
     const struct fm_speed *read = &d->speeds.read;
-    if (read->median > 0 && read->most - read->least > 0.25 * read->median)
+    if (read->median > 0 && read->max - read->min > 0.25 * read->median)
         find(d, "The speed of memory varied by %.0f%% while it was measured: something else uses "
-             "the machine.", 100 * (read->most - read->least) / read->median);
+             "the machine.", 100 * (read->max - read->min) / read->median);
     if (!app_is_beyond_cache(d->speeds.read_buffer_bytes))
         find(d, "Too little memory is free to measure it beyond the processor's cache of %s.",
              human_bytes(m->cache_bytes, total));
@@ -197,16 +197,16 @@ static void print_threads(unsigned n_threads)
 
 static void print_reads(const char *title, const struct fm_speed *speed, unsigned n_threads)
 {
-    char median[UNIT_BYTES], least[UNIT_BYTES], most[UNIT_BYTES];
+    char median[UNIT_BYTES], min[UNIT_BYTES], max[UNIT_BYTES];
     (void)printf("%-12s %s, %s to %s,", title, human_rate(speed->median, median),
-                 human_rate(speed->least, least), human_rate(speed->most, most));
+                 human_rate(speed->min, min), human_rate(speed->max, max));
     print_threads(n_threads);
 }
 
 static void print_operations(const char *title, const struct fm_speed *speed, unsigned n_threads)
 {
     (void)printf("%-12s %.1f GOP/s, %.1f to %.1f,", title, speed->median * 1e-9,
-                 speed->least * 1e-9, speed->most * 1e-9);
+                 speed->min * 1e-9, speed->max * 1e-9);
     print_threads(n_threads);
 }
 
@@ -226,12 +226,12 @@ static void print_speeds(const struct doctor *d)
 static void print_disk(const struct doctor *d)
 {
     const struct fm_disk_speeds *s = &d->disk;
-    char median[UNIT_BYTES], least[UNIT_BYTES], most[UNIT_BYTES], expert[UNIT_BYTES];
+    char median[UNIT_BYTES], min[UNIT_BYTES], max[UNIT_BYTES], expert[UNIT_BYTES];
     if (d->model == NULL)
         return;
     (void)printf("disk read    %s, %s to %s, experts of %s, %u reads at a time, %s\n",
-                 human_rate(s->read.median, median), human_rate(s->read.least, least),
-                 human_rate(s->read.most, most), human_bytes(s->expert_bytes, expert),
+                 human_rate(s->read.median, median), human_rate(s->read.min, min),
+                 human_rate(s->read.max, max), human_bytes(s->expert_bytes, expert),
                  s->read_depth, s->io);
     char direct[UNIT_BYTES], page[UNIT_BYTES];
     (void)printf("io auto      %s: %s past the page cache, %s through it, from the disk\n",
@@ -279,7 +279,7 @@ static json_t *text_or_null(const char *text)
 static int put_speed(json_t *object, const char *name, const struct fm_speed *speed)
 {
     static const char *const suffixes[] = {"", "_min", "_max"};
-    const double values[] = {speed->median, speed->least, speed->most};
+    const double values[] = {speed->median, speed->min, speed->max};
     int rc = 0;
     for (unsigned i = 0; i < 3; i++) {
         char key[64];

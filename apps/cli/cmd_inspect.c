@@ -12,7 +12,7 @@ static uint64_t first_kv_bytes(const struct fm_model_info *info)
 }
 
 /* Without scratch, which depends on the threads and the prefill chunk. */
-static uint64_t least_bytes(const struct fm_model_info *info)
+static uint64_t min_bytes(const struct fm_model_info *info)
 {
     return info->dense_bytes + info->expert_token_bytes + info->state_bytes + first_kv_bytes(info);
 }
@@ -87,7 +87,7 @@ static void print_sizes(const struct fm_model_info *info, const char *kv)
     print_size("recurrent state", info->state_bytes);
     (void)printf("\n--memory must be at least %s plus scratch and the program itself; what is\n"
                  "left over caches experts, and positions take of it as they are reached.\n",
-                 human_bytes(least_bytes(info), human));
+                 human_bytes(min_bytes(info), human));
 }
 
 /* ---- JSON ------------------------------------------------------------------------------ */
@@ -139,7 +139,7 @@ static json_t *model_json(const char *path, const struct fm_model *model,
         "dense_token_bytes", (json_int_t)info->dense_token_bytes,
         "kv", kv, "kv_position_bytes", (json_int_t)info->kv_position_bytes,
         "state_bytes", (json_int_t)info->state_bytes,
-        "memory_least_bytes", (json_int_t)least_bytes(info),
+        "memory_min_bytes", (json_int_t)min_bytes(info),
         "n_ignored_tensors", (int)info->n_ignored_tensors,
         "has_tokenizer", (int)info->has_tokenizer,
         "has_tied_head", (int)info->has_tied_head,

@@ -30,7 +30,7 @@ struct planner {
     char io_path[LIMIT_PATH_BYTES]; /* what is kept about the disk */
     struct fm_model_info info;
     uint64_t n_all;    /* routed experts of all layers */
-    uint64_t least_bytes;
+    uint64_t min_bytes;
     double position;   /* of the token that speeds are for */
     struct app_speeds speeds;
     struct plan_row rows[ROWS_MAX]; /* the smallest budget first */
@@ -54,7 +54,7 @@ static int add_row(struct planner *p, const char *what, uint64_t memory_bytes,
     options.memory_bytes = memory_bytes;
     *row = (struct plan_row){.what = what, .plan.size = sizeof row->plan};
     int rc = fm_model_plan(p->model, &options, &row->plan, err);
-    p->least_bytes = rounded_up(row->plan.least_bytes);
+    p->min_bytes = rounded_up(row->plan.min_bytes);
     if (rc == FM_ERR_BUDGET)
         return 0;
     if (rc != 0)
@@ -73,7 +73,7 @@ static int add_chosen(struct planner *p, struct fm_error *err)
         char text[FM_ERROR_BYTES];
         (void)snprintf(text, sizeof text, "%s", err->text);
         rc = err_set(err, FM_ERR_BUDGET, "%s; the smallest budget that works here is --memory "
-                     "%lluM", text, (unsigned long long)(p->least_bytes / MEBIBYTE));
+                     "%lluM", text, (unsigned long long)(p->min_bytes / MEBIBYTE));
     }
     return rc;
 }
@@ -97,9 +97,9 @@ static int add_rows(struct planner *p, struct fm_error *err)
                                         "three quarters of the model"};
     const uint64_t model_bytes = p->info.dense_bytes + p->info.experts_bytes;
     const char *chosen = p->rows[0].what;
-    int rc = add_row(p, "the smallest that works", p->least_bytes, err);
+    int rc = add_row(p, "the smallest that works", p->min_bytes, err);
     for (unsigned i = 0; rc == 0 && i < sizeof parts / sizeof parts[0]; i++)
-        if (model_bytes / 4 * (i + 1) > p->least_bytes)
+        if (model_bytes / 4 * (i + 1) > p->min_bytes)
             rc = add_row(p, parts[i], model_bytes / 4 * (i + 1), err);
     if (rc == 0) /* more than any model takes; then exactly that */
         rc = add_row(p, "every expert fits", UINT64_MAX / 2, err);
@@ -164,8 +164,8 @@ static void expect(struct planner *p, struct plan_row *row)
     load.disk_per_s = disk_per_s;
     load.memory_per_s = p->speeds.machine.read.median;
     limit_of(&load, 0, &cold);
-    row->first_token_s = disk_per_s > 0 && cold.most_per_s > 0
-                             ? (double)p->info.dense_bytes / disk_per_s + 1 / cold.most_per_s
+    row->first_token_s = disk_per_s > 0 && cold.max_per_s > 0
+                             ? (double)p->info.dense_bytes / disk_per_s + 1 / cold.max_per_s
                              : -1;
 }
 
@@ -234,7 +234,7 @@ static void print_split(const struct planner *p)
 {
     const struct fm_plan *plan = &p->rows[p->chosen].plan;
     char budget[UNIT_BYTES], program[UNIT_BYTES], dense[UNIT_BYTES], cache[UNIT_BYTES];
-    char kv[UNIT_BYTES], most[UNIT_BYTES], scratch[UNIT_BYTES], least[UNIT_BYTES];
+    char kv[UNIT_BYTES], max[UNIT_BYTES], scratch[UNIT_BYTES], min[UNIT_BYTES];
     (void)printf("budget       %s: program %s, dense weights %s, expert cache %s (%llu of %llu "
                  "experts), KV and state %s, up to %s at %u positions, scratch %s (%u tokens at a "
                  "time)\n",
@@ -244,9 +244,9 @@ static void print_split(const struct planner *p)
                  human_bytes(plan->memory_cache_bytes, cache),
                  (unsigned long long)plan->n_cache_slots, (unsigned long long)p->n_all,
                  human_bytes(plan->memory_kv_bytes, kv),
-                 human_bytes(plan->memory_kv_max_bytes, most), plan->n_context,
+                 human_bytes(plan->memory_kv_max_bytes, max), plan->n_context,
                  human_bytes(plan->memory_scratch_bytes, scratch), plan->prefill_chunk);
-    (void)printf("least        %s\n", human_bytes(p->least_bytes, least));
+    (void)printf("least        %s\n", human_bytes(p->min_bytes, min));
 }
 
 static void print_table(const struct planner *p)
@@ -255,8 +255,8 @@ static void print_table(const struct planner *p)
     for (unsigned i = 0; i < p->n_rows; i++) {
         const struct plan_row *row = &p->rows[i];
         char budget[UNIT_BYTES], speed[UNIT_BYTES], first[UNIT_BYTES] = "";
-        (void)snprintf(speed, sizeof speed, "%.2f - %.2f", row->limit.least_per_s,
-                       row->limit.most_per_s);
+        (void)snprintf(speed, sizeof speed, "%.2f - %.2f", row->limit.min_per_s,
+                       row->limit.max_per_s);
         if (row->first_token_s >= 0)
             (void)snprintf(first, sizeof first, "%.2f s", row->first_token_s);
         (void)printf("%10s  %6.1f%%  %5.1f%%  %15s  %-8s  %11s  %s%s\n",
@@ -281,7 +281,7 @@ static json_t *row_json(const struct plan_row *row)
         "memory_dense_bytes", (json_int_t)plan->memory_dense_bytes,
         "memory_cache_bytes", (json_int_t)plan->memory_cache_bytes,
         "memory_kv_bytes", (json_int_t)plan->memory_kv_bytes,
-        "memory_kv_most_bytes", (json_int_t)plan->memory_kv_max_bytes,
+        "memory_kv_max_bytes", (json_int_t)plan->memory_kv_max_bytes,
         "memory_scratch_bytes", (json_int_t)plan->memory_scratch_bytes,
         "n_cache_slots", (json_int_t)plan->n_cache_slots,
         "prefill_chunk", (json_int_t)plan->prefill_chunk, "n_context",
@@ -301,7 +301,7 @@ static int print_json(const struct planner *p)
     return out_json(json_pack(
                "{s:o, s:s, s:I, s:f, s:o, s:I, s:o, s:o, s:s, s:I, s:o}",
                "model", json_text(path, strlen(path)), "architecture", p->info.architecture,
-               "least_bytes", (json_int_t)p->least_bytes,
+               "min_bytes", (json_int_t)p->min_bytes,
                "memory_read_gb_per_s", p->speeds.machine.read.median * 1e-9,
                "disk_read_gb_per_s",
                disk_per_s > 0 ? json_real(disk_per_s * 1e-9) : json_null(),

@@ -16,11 +16,11 @@
 #include "server/server.h"
 #include "apps/cli/term.h"
 
-#define SESSIONS_LEAST 4
+#define SESSIONS_MIN 4
 /* Memory for requests where none was asked for: a share of the budget, within these. */
 #define REQUEST_MEMORY_SHARE 16
-#define REQUEST_MEMORY_LEAST (8ull << 20) /* that may be asked for */
-#define REQUEST_MEMORY_MIN (48ull << 20)
+#define REQUEST_MEMORY_MIN (8ull << 20) /* that may be asked for */
+#define REQUEST_MEMORY_DEFAULT_MIN (48ull << 20)
 #define REQUEST_MEMORY_MAX (256ull << 20)
 
 static struct server *volatile running; /* for the signal handlers; NULL: it takes no wishes */
@@ -105,7 +105,7 @@ static uint64_t request_memory(const struct args *args)
         return args_uint(args, "request-memory");
     fm_machine_info(&machine);
     budget = (budget > 0 ? budget : machine.memory_available_bytes) / REQUEST_MEMORY_SHARE;
-    budget = budget > REQUEST_MEMORY_MIN ? budget : REQUEST_MEMORY_MIN;
+    budget = budget > REQUEST_MEMORY_DEFAULT_MIN ? budget : REQUEST_MEMORY_DEFAULT_MIN;
     return budget < REQUEST_MEMORY_MAX ? budget : REQUEST_MEMORY_MAX;
 }
 
@@ -241,11 +241,11 @@ static int serve(struct serving *s, struct access_keys *keys, struct fm_error *e
     const uint64_t request_bytes = request_memory(args);
     char name[128];
     if (n_sessions == 0)
-        n_sessions = n_parallel + 2 > SESSIONS_LEAST ? n_parallel + 2 : SESSIONS_LEAST;
+        n_sessions = n_parallel + 2 > SESSIONS_MIN ? n_parallel + 2 : SESSIONS_MIN;
     if (n_sessions < n_parallel)
         return err_set(err, FM_ERR_ARG, "--sessions %u is less than --parallel %u: each answer "
                        "needs one", n_sessions, n_parallel);
-    if (request_bytes < REQUEST_MEMORY_LEAST)
+    if (request_bytes < REQUEST_MEMORY_MIN)
         return err_set(err, FM_ERR_ARG, "--request-memory is %llu bytes: give 8M or more, or leave "
                        "the option out", (unsigned long long)request_bytes);
     int rc = access_check_lists(args_text(args, "allowed-host"), args_text(args, "cors"), err);

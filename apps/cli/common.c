@@ -174,13 +174,13 @@ static void say_plan(const struct fm_model *model)
     struct fm_stats stats = {.size = sizeof stats};
     fm_model_stats(model, &stats);
     char budget[UNIT_BYTES], program[UNIT_BYTES], dense[UNIT_BYTES], cache[UNIT_BYTES];
-    char kv[UNIT_BYTES], most[UNIT_BYTES], scratch[UNIT_BYTES];
+    char kv[UNIT_BYTES], max[UNIT_BYTES], scratch[UNIT_BYTES];
     say("memory budget %s: program %s, dense weights %s, expert cache %s (%llu slots), KV and "
         "state %s, up to %s, scratch %s", human_bytes(stats.memory_budget_bytes, budget),
         human_bytes(stats.memory_program_bytes, program),
         human_bytes(stats.memory_dense_bytes, dense), human_bytes(stats.memory_cache_bytes, cache),
         (unsigned long long)stats.n_cache_slots, human_bytes(stats.memory_kv_bytes, kv),
-        human_bytes(stats.memory_kv_max_bytes, most),
+        human_bytes(stats.memory_kv_max_bytes, max),
         human_bytes(stats.memory_scratch_bytes, scratch));
     say("context %u, prefill chunk %u, threads %u, level %s", stats.n_context,
         stats.prefill_chunk, stats.n_threads, stats.cpu_level);

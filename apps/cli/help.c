@@ -41,11 +41,11 @@ static void print_wrapped(FILE *out, const char *text, int column, int indent)
 
 void docs_limits(const struct option *option, char *buffer, size_t buffer_bytes)
 {
-    const unsigned long long most_shown = 1000000; /* larger limits only guard the arithmetic */
+    const unsigned long long max_shown = 1000000; /* larger limits only guard the arithmetic */
     char range[64] = "";
     if (option->kind == OPTION_FLOAT)
         (void)snprintf(range, sizeof range, "%g to %g", option->float_min, option->float_max);
-    else if (option->kind == OPTION_UINT && option->max != 0 && option->max <= most_shown)
+    else if (option->kind == OPTION_UINT && option->max != 0 && option->max <= max_shown)
         (void)snprintf(range, sizeof range, "%llu to %llu", (unsigned long long)option->min,
                        (unsigned long long)option->max);
     const char *value = option->shown != NULL ? option->shown : option->value;

@@ -15,8 +15,8 @@
 #include "base/mem.h"
 #include "base/plat.h"
 
-#define MOST_BYTES ((size_t)1 << 20)
-#define MOST_NS (10 * UINT64_C(1000000000))
+#define MAX_BYTES ((size_t)1 << 20)
+#define MAX_NS (10 * UINT64_C(1000000000))
 
 /* ---- URLs ------------------------------------------------------------------------------- */
 
@@ -164,12 +164,12 @@ static int talk_send(const struct talk *t, const char *text, size_t bytes, struc
     return 0;
 }
 
-/* Everything until the other side closes; `text` has room for MOST_BYTES and a NUL. */
+/* Everything until the other side closes; `text` has room for MAX_BYTES and a NUL. */
 static int talk_receive(const struct talk *t, char *text, size_t *bytes, struct fm_error *err)
 {
     for (*bytes = 0;;) {
         int error = wait_for(t, POLLIN);
-        const ssize_t n = error == 0 ? recv(t->fd, text + *bytes, MOST_BYTES - *bytes, 0) : 0;
+        const ssize_t n = error == 0 ? recv(t->fd, text + *bytes, MAX_BYTES - *bytes, 0) : 0;
         if (n < 0)
             error = errno;
         if (error == EAGAIN || error == EINTR)
@@ -180,7 +180,7 @@ static int talk_receive(const struct talk *t, char *text, size_t *bytes, struct 
         text[*bytes] = '\0';
         if (n == 0)
             return 0;
-        if (*bytes == MOST_BYTES)
+        if (*bytes == MAX_BYTES)
             return err_set(err, FM_ERR_IO, "%s port %s: the answer is too long", t->url->host,
                            t->url->port);
     }
@@ -250,7 +250,7 @@ static bool read_answer(char *text, size_t bytes, struct http_answer *answer)
 int http_get(const struct http_url *url, const char *path, const char *api_key,
              struct http_answer *answer, struct fm_error *err)
 {
-    struct talk t = {.url = url, .until_ns = plat_now_ns() + MOST_NS, .fd = -1};
+    struct talk t = {.url = url, .until_ns = plat_now_ns() + MAX_NS, .fd = -1};
     char request[4096];
     const bool is_ipv6 = strchr(url->host, ':') != NULL;
     size_t bytes = 0;
@@ -263,7 +263,7 @@ int http_get(const struct http_url *url, const char *path, const char *api_key,
                            api_key != NULL ? api_key : "", api_key != NULL ? "\r\n" : "");
     if (n < 0 || (size_t)n >= sizeof request)
         return err_set(err, FM_ERR_ARG, "the API key is too long");
-    char *text = mem_new(MOST_BYTES + 1, 1, "an answer", err);
+    char *text = mem_new(MAX_BYTES + 1, 1, "an answer", err);
     int rc = text != NULL ? talk_connect(&t, err) : FM_ERR_NOMEM;
     if (rc == 0)
         rc = talk_send(&t, request, (size_t)n, err);

@@ -104,9 +104,9 @@ const char *known_more_text(const struct known *known, char text[KNOWN_TEXT_BYTE
     else if (!known->has_curve)
         (void)snprintf(text, KNOWN_TEXT_BYTES, "not known: no token was decoded with experts");
     else {
-        if (known->more.limit.most_per_s > 0)
+        if (known->more.limit.max_per_s > 0)
             (void)snprintf(limit, sizeof limit, ", and a limit of %.2f tok/s instead of %.2f",
-                           known->more.limit.most_per_s, known->limit.most_per_s);
+                           known->more.limit.max_per_s, known->limit.max_per_s);
         (void)snprintf(text, KNOWN_TEXT_BYTES, "would give %.1f%% of the experts instead of "
                        "%.1f%%, %.1f%% of those used there instead of %.1f%%%s",
                        100 * known->more.share, 100 * known->now.share,
@@ -117,13 +117,13 @@ const char *known_more_text(const struct known *known, char text[KNOWN_TEXT_BYTE
 
 static json_t *point_json(const struct known_point *point)
 {
-    const bool is_known = point->limit.most_per_s > 0;
+    const bool is_known = point->limit.max_per_s > 0;
     return json_pack("{s:I, s:I, s:f, s:f, s:o, s:o}", "cache_bytes",
                      (json_int_t)point->cache_bytes, "n_slots", (json_int_t)point->n_slots,
                      "share", point->share, "hit_rate", point->hit_rate, "overlapped_tok_per_s",
-                     is_known ? json_real(point->limit.most_per_s) : json_null(),
+                     is_known ? json_real(point->limit.max_per_s) : json_null(),
                      "serial_tok_per_s",
-                     is_known ? json_real(point->limit.least_per_s) : json_null());
+                     is_known ? json_real(point->limit.min_per_s) : json_null());
 }
 
 json_t *known_json(const struct known *known)

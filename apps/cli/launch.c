@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_ANSWER 32000u /* tokens of one answer at most, where an agent must name a number */
+#define MAX_ANSWER 32000u /* tokens of one answer at most, where an agent must name a number */
 #define CONTEXT_GUESS 32768u
 
 static bool set(struct launch *l, const char *name, const char *value)
@@ -45,7 +45,7 @@ static unsigned context_of(const struct launch *l)
 static unsigned answer_of(const struct launch *l)
 {
     const unsigned quarter = context_of(l) / 4;
-    return quarter < MOST_ANSWER ? quarter : MOST_ANSWER;
+    return quarter < MAX_ANSWER ? quarter : MAX_ANSWER;
 }
 
 /* ---- one agent each --------------------------------------------------------------------- */

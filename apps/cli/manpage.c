@@ -28,7 +28,7 @@ static void put_escaped(FILE *out, const char *text)
  * for its spacing; a newline begins a paragraph. */
 static void put_text(FILE *out, const char *text)
 {
-    const size_t most_columns = 66; /* escapes make a line a little longer */
+    const size_t max_columns = 66; /* escapes make a line a little longer */
     size_t column = 0;
     while (*text != '\0') {
         char word[128];
@@ -37,7 +37,7 @@ static void put_text(FILE *out, const char *text)
             n = sizeof word - 1;
         memcpy(word, text, n);
         word[n] = '\0';
-        if (column > 0 && column + 1 + n > most_columns) {
+        if (column > 0 && column + 1 + n > max_columns) {
             fputc('\n', out);
             column = 0;
         }

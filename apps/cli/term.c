@@ -15,7 +15,7 @@
 
 #define ERASE_LINE "\r\033[K"
 #define BAR_CELLS 24
-#define BAR_CELLS_LEAST 4
+#define BAR_CELLS_MIN 4
 #define LINE_BYTES 256
 
 /* A progress line is on the screen. */
@@ -118,7 +118,7 @@ static bool is_due(struct progress *progress)
 static void draw_bar(const char *label, double part, const char *text)
 {
     const int left = line_columns() - 1 - (int)strlen(label) - (int)strlen(text) - 4;
-    const int n_cells = left > BAR_CELLS ? BAR_CELLS : left < BAR_CELLS_LEAST ? BAR_CELLS_LEAST
+    const int n_cells = left > BAR_CELLS ? BAR_CELLS : left < BAR_CELLS_MIN ? BAR_CELLS_MIN
                                                                               : left;
     const int n_full = (int)(part * n_cells);
     char bar[BAR_CELLS + 1], line[2 * LINE_BYTES];

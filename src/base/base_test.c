@@ -118,10 +118,10 @@ static void test_jdoc_numbers_beyond_integers(void **state)
                        "\"ids\": [7, 0.5, {\"n\": -3}]}";
     struct jdoc doc;
     struct fm_error err = {0};
-    double most;
+    double max;
     assert_int_equal(jdoc_parse(&doc, "c.json", text, strlen(text), &err), 0);
-    assert_int_equal(jdoc_number_or(doc.root, doc.file, "most", 0, 1e31, 0, &most, &err), 0);
-    assert_true(most > 0.9e30);
+    assert_int_equal(jdoc_number_or(doc.root, doc.file, "most", 0, 1e31, 0, &max, &err), 0);
+    assert_true(max > 0.9e30);
     const json_t *ids = jdoc_find(doc.root, "ids");
     assert_true(json_is_integer(json_array_get(ids, 0)));
     assert_int_equal(json_integer_value(json_array_get(ids, 0)), 7);

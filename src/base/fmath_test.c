@@ -30,7 +30,7 @@ static double ulps(float got, double exact)
 /* Visits floats of both signs up to `limit`, about n of them, spread over all exponents. */
 static double worst(float (*f)(float), double (*exact)(double), float limit, uint32_t step)
 {
-    double most = 0;
+    double max = 0;
     for (uint32_t bits = 0; bits <= bits_of(limit); bits += step)
         for (int sign = 0; sign < 2; sign++) {
             float x = fmath_float_of_bits(bits | (uint32_t)sign << 31);
@@ -38,9 +38,9 @@ static double worst(float (*f)(float), double (*exact)(double), float limit, uin
             if (fabs(want) < 1.2e-38 || fabs(want) > 3.4e38)
                 continue;
             double e = ulps(f(x), want);
-            most = e > most ? e : most;
+            max = e > max ? e : max;
         }
-    return most;
+    return max;
 }
 
 static double exact_sigmoid(double x)
@@ -109,31 +109,31 @@ static void test_gelu(void **state)
 static void test_sincos(void **state)
 {
     (void)state;
-    double most = 0;
+    double max = 0;
     for (uint32_t bits = 0; bits < bits_of(1e8f); bits += 3001)
         for (int sign = 0; sign < 2; sign++) {
             float x = fmath_float_of_bits(bits | (uint32_t)sign << 31), s, c;
             fmath_sincos(x, &s, &c);
             double e = fmax(fabs(s - sin((double)x)), fabs(c - cos((double)x)));
-            most = e > most ? e : most;
+            max = e > max ? e : max;
         }
-    print_message("sincos: %.3g\n", most);
-    assert_true(most < 0x1p-24);
+    print_message("sincos: %.3g\n", max);
+    assert_true(max < 0x1p-24);
 }
 
 static void test_log_and_pow(void **state)
 {
     (void)state;
-    double most_log = 0, most_pow = 0;
+    double max_log = 0, max_pow = 0;
     for (double x = 1e-300; x < 1e300; x *= 1.0137)
-        most_log = fmax(most_log, fabs(fmath_log(x) - log(x)) / fmax(fabs(log(x)), 1e-3));
+        max_log = fmax(max_log, fabs(fmath_log(x) - log(x)) / fmax(fabs(log(x)), 1e-3));
     for (double base = 1000; base < 2e7; base *= 1.7)
         for (double e = -1; e <= 1; e += 1.0 / 256)
-            most_pow = fmax(most_pow, fabs(fmath_pow_of(base, e) / pow(base, e) - 1));
-    print_message("log: %.3g, pow: %.3g relative\n", most_log, most_pow);
-    assert_true(most_log < 1e-14);
+            max_pow = fmax(max_pow, fabs(fmath_pow_of(base, e) / pow(base, e) - 1));
+    print_message("log: %.3g, pow: %.3g relative\n", max_log, max_pow);
+    assert_true(max_log < 1e-14);
     assert_true(fmath_log_of(1.0) == 0 && fmath_log_of(7.5) == fmath_log(7.5));
-    assert_true(most_pow < 1e-14);
+    assert_true(max_pow < 1e-14);
 }
 
 /* One value anywhere decides; every other value of all bits there are is finite. */

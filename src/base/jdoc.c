@@ -10,9 +10,9 @@
 /* The integer a real stands for, or NULL when it is none that a double holds exactly. */
 static json_t *integer_of(const json_t *value)
 {
-    const double most = 9007199254740992.0; /* 2^53 */
-    const double x = json_is_real(value) ? json_real_value(value) : most;
-    if (!(x > -most && x < most) || x != (double)(json_int_t)x)
+    const double max = 9007199254740992.0; /* 2^53 */
+    const double x = json_is_real(value) ? json_real_value(value) : max;
+    if (!(x > -max && x < max) || x != (double)(json_int_t)x)
         return NULL;
     return json_integer((json_int_t)x);
 }

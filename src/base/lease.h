@@ -41,7 +41,7 @@ struct mem_lease {
 /* What the lease leaves free of its account when it has so many bytes. */
 uint64_t mem_lease_spare(const struct mem_lease *lease, uint64_t bytes);
 /* The most that the lease can ever have. */
-uint64_t mem_lease_most(const struct mem_lease *lease);
+uint64_t mem_lease_max(const struct mem_lease *lease);
 void mem_lease_enter(struct mem_lease *lease);
 void mem_lease_leave(void);
 void mem_lease_cancel(struct mem_lease *lease);

@@ -67,12 +67,12 @@ static void test_refuses(void **state)
     void *p[16] = {NULL}, *array = NULL;
     size_t capacity = 0;
     unsigned n = 0;
-    assert_int_equal(mem_lease_most(&large), 7 * MIB);
+    assert_int_equal(mem_lease_max(&large), 7 * MIB);
     mem_lease_enter(&large);
     while (n < 16 && (p[n] = mem_new(1, MIB / 2, "a test", NULL)) != NULL)
         n++;
     assert_in_range(n, 12, 14);
-    assert_true(large.wanted > 0 && large.wanted <= mem_lease_most(&large) + MIB);
+    assert_true(large.wanted > 0 && large.wanted <= mem_lease_max(&large) + MIB);
     assert_true(mem_lease_is_over());
     assert_false(mem_lease_reserve(1));
     void *counted = mem_new_counted(MIB); /* not refused, but counted */
@@ -148,8 +148,8 @@ static void test_reserve(void **state)
     for (unsigned i = 0; i <= n && i < 200; i++)
         mem_lease_close(&body[i]);
     large.wanted = 0;
-    assert_in_range(use_up(&large, 4000), 20 * MIB, mem_lease_most(&large));
-    assert_int_equal(mem_lease_most(&large), 28 * MIB);
+    assert_in_range(use_up(&large, 4000), 20 * MIB, mem_lease_max(&large));
+    assert_int_equal(mem_lease_max(&large), 28 * MIB);
     mem_lease_close(&large);
     mem_lease_close(&small);
     assert_int_equal(mem_account_used(&account), 0);

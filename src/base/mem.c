@@ -64,7 +64,7 @@ uint64_t mem_lease_spare(const struct mem_lease *l, uint64_t bytes)
     return l->is_answered ? 0 : limit / 16;
 }
 
-uint64_t mem_lease_most(const struct mem_lease *l)
+uint64_t mem_lease_max(const struct mem_lease *l)
 {
     return l->account->limit - mem_lease_spare(l, UINT64_MAX);
 }

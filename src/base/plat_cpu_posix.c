@@ -241,7 +241,7 @@ bool plat_has_controller(const char *list, const char *name)
 
 double plat_cgroup_cpus(const char *own_groups, const char *root)
 {
-    double least = 0;
+    double min = 0;
     FILE *f = fopen(own_groups, "re");
     if (f == NULL)
         return 0;
@@ -264,11 +264,11 @@ double plat_cgroup_cpus(const char *own_groups, const char *root)
              end != NULL && (size_t)(end - path) >= root_bytes; end = strrchr(path, '/')) {
             *end = '\0';
             const double here = group_cpus(path, is_v1);
-            least = here > 0 && (least == 0 || here < least) ? here : least;
+            min = here > 0 && (min == 0 || here < min) ? here : min;
         }
     }
     (void)fclose(f);
-    return least;
+    return min;
 }
 
 double plat_cpu_quota(void)

@@ -61,10 +61,10 @@ void plat_close(int fd)
 
 int64_t plat_read_some(int fd, void *dst, uint64_t bytes, uint64_t offset)
 {
-    const uint64_t most_per_call = 1u << 30;
+    const uint64_t max_per_call = 1u << 30;
     uint64_t done = 0;
     while (done < bytes) {
-        uint64_t want = bytes - done < most_per_call ? bytes - done : most_per_call;
+        uint64_t want = bytes - done < max_per_call ? bytes - done : max_per_call;
         ssize_t got = pread(fd, (char *)dst + done, (size_t)want, (off_t)(offset + done));
         if (got < 0 && errno == EINTR)
             continue;

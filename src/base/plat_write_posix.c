@@ -158,9 +158,9 @@ int64_t plat_read_device(int fd, void *dst, uint64_t bytes, uint64_t offset)
 int plat_write_at(int fd, const char *path, const void *src, uint64_t bytes, uint64_t offset,
                   struct fm_error *err)
 {
-    const uint64_t most_per_call = 1u << 30;
+    const uint64_t max_per_call = 1u << 30;
     for (uint64_t done = 0; done < bytes;) {
-        uint64_t want = bytes - done < most_per_call ? bytes - done : most_per_call;
+        uint64_t want = bytes - done < max_per_call ? bytes - done : max_per_call;
         ssize_t n = pwrite(fd, (const char *)src + done, (size_t)want, (off_t)(offset + done));
         if (n < 0 && (errno == EINTR || (errno == EINVAL && leave_direct(fd))))
             continue;

@@ -11,8 +11,8 @@
 
 /* The longest a thread spins before it sleeps. One decode step starts hundreds of rounds a few
  * microseconds apart, and to wake a sleeper costs about 5 us, in a virtual machine up to 50. */
-#define SPIN_MOST_NS 50000
-#define SPIN_LEAST_NS 1000
+#define SPIN_MAX_NS 50000
+#define SPIN_MIN_NS 1000
 /* Where spinning has proved useless a thread still tries the longest spin once in so many sleeps:
  * the other load may have gone. */
 #define SLEEPS_PER_TRY 64
@@ -85,12 +85,12 @@ static inline bool has_come(const atomic_uint *flag, unsigned value, bool is_equ
 
 static void learn(struct patience *patience, bool is_try, bool has_helped)
 {
-    const uint32_t longer = is_try ? SPIN_MOST_NS : 2 * patience->spin_ns;
+    const uint32_t longer = is_try ? SPIN_MAX_NS : 2 * patience->spin_ns;
     const uint32_t shorter = patience->spin_ns / 2;
     if (has_helped)
-        patience->spin_ns = longer < SPIN_MOST_NS ? longer : SPIN_MOST_NS;
+        patience->spin_ns = longer < SPIN_MAX_NS ? longer : SPIN_MAX_NS;
     else
-        patience->spin_ns = shorter > SPIN_LEAST_NS ? shorter : SPIN_LEAST_NS;
+        patience->spin_ns = shorter > SPIN_MIN_NS ? shorter : SPIN_MIN_NS;
     patience->n_sleeps = has_helped || is_try ? 0 : patience->n_sleeps + 1;
 }
 
@@ -101,7 +101,7 @@ static bool spin_until(const atomic_uint *flag, unsigned value, bool is_equal,
     if (has_come(flag, value, is_equal))
         return true;
     const bool is_try = patience->n_sleeps >= SLEEPS_PER_TRY;
-    const uint64_t most_ns = is_try ? SPIN_MOST_NS : patience->spin_ns;
+    const uint64_t max_ns = is_try ? SPIN_MAX_NS : patience->spin_ns;
     uint64_t stop_ns = 0, now_ns;
     do {
         for (int i = 0; i < LOOKS_PER_CLOCK; i++) {
@@ -112,7 +112,7 @@ static bool spin_until(const atomic_uint *flag, unsigned value, bool is_equal,
             }
         }
         now_ns = plat_now_ns();
-        stop_ns = stop_ns == 0 ? now_ns + most_ns : stop_ns;
+        stop_ns = stop_ns == 0 ? now_ns + max_ns : stop_ns;
     } while (now_ns < stop_ns);
     learn(patience, is_try, false);
     return false;
@@ -238,7 +238,7 @@ static int start_workers(struct pool *pool, struct fm_error *err)
         w->pool = pool;
         w->part = i + 1;
         atomic_init(&w->state, done_in(0));
-        w->patience.spin_ns = SPIN_MOST_NS;
+        w->patience.spin_ns = SPIN_MAX_NS;
         bed_init(&w->bed);
         int why = plat_thread_start(&w->thread, worker_main, w);
         if (why != 0) {
@@ -263,7 +263,7 @@ int pool_open(unsigned n_threads, bool is_pinned, struct pool **out, struct fm_e
     memset(pool, 0, sizeof *pool);
     pool->n_threads = n_threads;
     pool->is_pinned = is_pinned;
-    pool->patience.spin_ns = SPIN_MOST_NS;
+    pool->patience.spin_ns = SPIN_MAX_NS;
     bed_init(&pool->bed);
     pool->workers = mem_new_aligned(MEM_CACHE_LINE, n_threads * sizeof *pool->workers,
                                     "the thread pool", err);

@@ -134,7 +134,7 @@ bool expert_cache_guess(struct expert_cache *cache, uint32_t layer, uint32_t exp
                         double likelihood)
 {
     struct read_queue *q = &cache->background.guesses;
-    if (*where_of(cache, layer, expert) != NO_SLOT || q->n == cache->n_most ||
+    if (*where_of(cache, layer, expert) != NO_SLOT || q->n == cache->n_max ||
         !make_room_for_guess(cache, layer, likelihood))
         return false;
     cache->slots[queue(cache, q, layer, expert)].is_guess = true;

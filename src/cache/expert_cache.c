@@ -375,18 +375,18 @@ static int report_damaged(struct expert_cache *cache, uint32_t *index, struct fm
 }
 
 int expert_cache_next(struct expert_cache *cache, bool polls, struct expert_item *items,
-                      uint32_t most, uint32_t *n, struct fm_error *err)
+                      uint32_t max, uint32_t *n, struct fm_error *err)
 {
     struct plan *plan = &cache->plan;
-    assert(plan->is_open && most > 0);
+    assert(plan->is_open && max > 0);
     *n = 0;
     release_current(cache);
     if (plan->n_damaged > 0)
         return report_damaged(cache, &items[0].index, err);
     start_reads(cache);
-    while (*n < most && plan->next_hit < plan->n_hits)
+    while (*n < max && plan->next_hit < plan->n_hits)
         hand_out(cache, plan->hit_slots[plan->next_hit++], items, n);
-    while (*n < most && (plan->n_in_flight > 0 || plan->next_missing < plan->n_missing)) {
+    while (*n < max && (plan->n_in_flight > 0 || plan->next_missing < plan->n_missing)) {
         const bool waits = !polls && *n == 0;
         if (plan->n_in_flight == 0 && waits) {
             if (plan->n_damaged > 0)
@@ -488,8 +488,8 @@ static bool vacate(struct expert_cache *cache, uint32_t i, uint64_t *moves_left)
 static uint64_t pool_end(const struct expert_cache *cache, uint32_t n)
 {
     const uint64_t slot_bytes = cache->model->expert_slot_bytes;
-    const uint64_t all = cache->n_most * slot_bytes / MEM_PAGE * MEM_PAGE;
-    const uint64_t end = mem_round_up(n * slot_bytes, mem_bulk_page(cache->n_most * slot_bytes));
+    const uint64_t all = cache->n_max * slot_bytes / MEM_PAGE * MEM_PAGE;
+    const uint64_t end = mem_round_up(n * slot_bytes, mem_bulk_page(cache->n_max * slot_bytes));
     return end < all ? end : all;
 }
 
@@ -524,7 +524,7 @@ static uint32_t floor_of(const struct model *model, uint32_t n_slots)
 void expert_cache_resize(struct expert_cache *cache, uint32_t n_slots)
 {
     assert(!cache->plan.is_open && n_slots >= 1);
-    cache->n_wanted = n_slots < cache->n_most ? n_slots : cache->n_most;
+    cache->n_wanted = n_slots < cache->n_max ? n_slots : cache->n_max;
     if (cache->n_slots < cache->n_wanted)
         cache->n_slots = cache->n_wanted;
     cache->stats.n_slots = cache->n_wanted;
@@ -541,17 +541,17 @@ void expert_cache_resize(struct expert_cache *cache, uint32_t n_slots)
 
 /* ---- open and close ------------------------------------------------------------------------- */
 
-static uint32_t most_experts(const struct model *model)
+static uint32_t max_experts(const struct model *model)
 {
-    uint32_t most = 0;
+    uint32_t max = 0;
     for (uint32_t i = 0; i < model->n_expert_layers; i++)
-        most = model->expert_layers[i].n_experts > most ? model->expert_layers[i].n_experts : most;
-    return most;
+        max = model->expert_layers[i].n_experts > max ? model->expert_layers[i].n_experts : max;
+    return max;
 }
 
 uint64_t expert_cache_bytes(const struct model *model, uint64_t n_slots)
 {
-    const uint32_t n_layers = model->n_expert_layers, n_experts = most_experts(model);
+    const uint32_t n_layers = model->n_expert_layers, n_experts = max_experts(model);
     return n_slots * (model->expert_slot_bytes + sizeof(struct slot) + 2 * sizeof(uint32_t)) +
            (n_layers + 3) * (uint64_t)n_experts * sizeof(uint32_t) +
            N_READS * sizeof(struct expert_read) + heat_bytes(n_layers, n_experts) +
@@ -563,15 +563,15 @@ static int allocate(struct expert_cache *cache, struct fm_error *err)
     const struct model *model = cache->model;
     const uint64_t n_where = (uint64_t)model->n_expert_layers * cache->n_experts;
     uint64_t bytes;
-    if (!mem_mul(cache->n_most, model->expert_slot_bytes, &bytes))
+    if (!mem_mul(cache->n_max, model->expert_slot_bytes, &bytes))
         return err_set(err, FM_ERR_NOMEM, "size overflow: the expert cache");
     cache->pool = memory_make(cache->memory, bytes, "the expert cache", err);
-    cache->slots = mem_new(cache->n_most, sizeof *cache->slots, "the expert cache", err);
+    cache->slots = mem_new(cache->n_max, sizeof *cache->slots, "the expert cache", err);
     cache->where = mem_new(n_where, sizeof *cache->where, "the expert cache", err);
     cache->reads = mem_new(N_READS, sizeof *cache->reads, "the expert cache", err);
     struct background *b = &cache->background;
-    b->guesses.slots = mem_new(cache->n_most, sizeof(uint32_t), "the expert cache", err);
-    b->others.slots = mem_new(cache->n_most, sizeof(uint32_t), "the expert cache", err);
+    b->guesses.slots = mem_new(cache->n_max, sizeof(uint32_t), "the expert cache", err);
+    b->others.slots = mem_new(cache->n_max, sizeof(uint32_t), "the expert cache", err);
     cache->plan.hit_slots = mem_new(cache->n_experts, sizeof(uint32_t), "a plan", err);
     cache->plan.missing = mem_new(cache->n_experts, sizeof(uint32_t), "a plan", err);
     cache->plan.current = mem_new(cache->n_experts, sizeof(uint32_t), "a plan", err);
@@ -606,8 +606,8 @@ int expert_cache_open(const struct model *model, struct expert_store *store,
     cache->model = model;
     cache->store = store;
     cache->memory = memory;
-    cache->n_most = cache->n_slots = cache->n_wanted = n_slots;
-    cache->n_experts = most_experts(model);
+    cache->n_max = cache->n_slots = cache->n_wanted = n_slots;
+    cache->n_experts = max_experts(model);
     cache->stats.n_slots = n_slots;
     pthread_mutex_init(&cache->lock, NULL);
     pthread_cond_init(&cache->has_landed, NULL);

@@ -60,13 +60,13 @@ struct expert_item {
     const void *slot; /* in the cache's memory; valid until the next call of next or end */
 };
 
-/* Up to `most` items that are ready, waiting for the first unless `polls`, which may find none. 1
+/* Up to `max` items that are ready, waiting for the first unless `polls`, which may find none. 1
  * when there is more to come or was just handed out, 0 when all have been handed out before. A
  * negative code when an expert could not be read: items[*n].index is that expert, the *n items
  * before it are ready, and the plan goes on with the next call. Such an expert is reported once;
  * the next plan that names it reads it again. It may have been handed out before. */
 int expert_cache_next(struct expert_cache *cache, bool polls, struct expert_item *items,
-                      uint32_t most, uint32_t *n, struct fm_error *err);
+                      uint32_t max, uint32_t *n, struct fm_error *err);
 
 /* Always called after begin, also when experts are left; waits for its reads still under way. */
 void expert_cache_end(struct expert_cache *cache);

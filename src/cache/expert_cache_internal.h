@@ -69,7 +69,7 @@ struct plan {
 /* Experts to be read one behind another while nobody waits for them. The slots are taken at once
  * and hold no bytes until their turn comes. */
 struct read_queue {
-    uint32_t *slots; /* [n], room for n_most; NO_SLOT: not any more */
+    uint32_t *slots; /* [n], room for n_max; NO_SLOT: not any more */
     uint32_t n, next;
     uint32_t idle_reads[READS_BACKGROUND]; /* a stack */
     uint32_t n_idle_reads;
@@ -86,12 +86,12 @@ struct background {
 struct expert_cache {
     const struct model *model;
     struct expert_store *store;
-    uint32_t n_most, n_experts;
+    uint32_t n_max, n_experts;
     uint32_t n_slots;   /* those from here on are empty, and their memory is given back */
     uint32_t n_wanted;  /* those from here on are not filled any more: n_slots comes down to it */
     const struct memory *memory;
-    char *pool;         /* [n_most, slot_bytes] in that memory */
-    struct slot *slots; /* [n_most] */
+    char *pool;         /* [n_max, slot_bytes] in that memory */
+    struct slot *slots; /* [n_max] */
     uint32_t *where;    /* [n_expert_layers, n_experts]: slot or NO_SLOT */
     uint32_t first_empty;
     struct heat heat;

@@ -81,8 +81,8 @@ static void fill(char *bytes, const struct model *model, const struct heat *heat
     for (uint32_t l = 0; l < heat->n_layers; l++)
         for (uint32_t e = 0; e < heat->n_experts; e++) {
             const size_t at = (size_t)l * heat->n_experts + e;
-            const float most = heat->counts[at] < COUNT_KEPT ? heat->counts[at] : COUNT_KEPT;
-            const uint32_t count = (uint32_t)(most + 0.5f);
+            const float max = heat->counts[at] < COUNT_KEPT ? heat->counts[at] : COUNT_KEPT;
+            const uint32_t count = (uint32_t)(max + 0.5f);
             const struct heat_entry entry = {count, heat->clocks[l] - heat->lasts[at]};
             memcpy(bytes + sizeof h + at * sizeof entry, &entry, sizeof entry);
         }

@@ -11,11 +11,11 @@ _Static_assert(LIMIT_TOP_K <= 64, "a bit for each expert of a token");
 /* Tokens until the next trial: after a success, and after failures, doubling. */
 #define SETTLED_WITH 256
 #define SETTLED_WITHOUT 256
-#define SETTLED_WITHOUT_MOST 8192
+#define SETTLED_WITHOUT_MAX 8192
 #define NO_LAYER UINT32_MAX
 /* Experts queued for a layer, those that the router gives most weight first: about as many as can
  * arrive while the layer's other work is done. */
-#define MOST_GUESSES 8
+#define MAX_GUESSES 8
 
 uint64_t lookahead_bytes(uint32_t n_layers, uint32_t n_used)
 {
@@ -45,7 +45,7 @@ static void settle(struct lookahead *l, bool is_on)
     l->n_tokens_left = is_on ? SETTLED_WITH : l->n_settled;
     if (is_on)
         l->n_settled = SETTLED_WITHOUT;
-    else if (l->n_settled < SETTLED_WITHOUT_MOST)
+    else if (l->n_settled < SETTLED_WITHOUT_MAX)
         l->n_settled *= 2;
 }
 
@@ -93,7 +93,7 @@ void lookahead_guess(struct lookahead *l, uint32_t layer, const uint32_t *ids,
     uint64_t tried = 0; /* a bit for each */
     l->foreseen_layer = layer;
     memcpy(l->foreseen, ids, l->n_used * sizeof *ids);
-    for (uint32_t n_read = 0, n = 0; n < l->n_used && n_read < MOST_GUESSES; n++) {
+    for (uint32_t n_read = 0, n = 0; n < l->n_used && n_read < MAX_GUESSES; n++) {
         uint32_t best = UINT32_MAX;
         for (uint32_t i = 0; i < l->n_used; i++)
             if ((tried >> i & 1) == 0 && (best == UINT32_MAX || weights[i] > weights[best]))

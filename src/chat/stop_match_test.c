@@ -15,7 +15,7 @@ struct result {
     char shown[512];
     size_t n;
     int found;
-    size_t most_kept;
+    size_t max_kept;
 };
 
 static void show(struct result *r, const char *text, size_t n)
@@ -41,8 +41,8 @@ static void run(struct result *r, const char *const *strings, size_t n_strings, 
         assert_int_equal(stop_match_push(s, text + at, piece, &shown, &n, &r->found, NULL), 0);
         show(r, shown, n);
         at += piece;
-        if (r->found < 0 && at - r->n > r->most_kept)
-            r->most_kept = at - r->n;
+        if (r->found < 0 && at - r->n > r->max_kept)
+            r->max_kept = at - r->n;
     }
     stop_match_finish(s, &shown, &n);
     show(r, shown, n);

@@ -18,7 +18,7 @@
  * gains nothing by more than the fewer ones. */
 #define DEFAULT_ROWS 2048
 #define RESIDENT_ROWS 512
-#define FEWEST_ROWS 16
+#define MIN_ROWS 16
 /* Scratch may take this share of the budget before the chunk is made smaller. */
 #define SCRATCH_SHARE 16
 
@@ -37,7 +37,7 @@ static void choose_total(struct budget *b, const struct fm_model_options *option
     b->total = is_given ? options->memory_bytes : own + free_bytes - b->reserve;
     /* What others have now may be free later. */
     const uint64_t machine = plat_memory_total() / RESERVE_SHARE * (RESERVE_SHARE - 1);
-    b->most = !is_given && is_elastic && machine > b->total ? machine : b->total;
+    b->max = !is_given && is_elastic && machine > b->total ? machine : b->total;
 }
 
 int budget_check_limit(uint64_t asked, uint64_t limit, const char *file, uint64_t left,
@@ -46,13 +46,13 @@ int budget_check_limit(uint64_t asked, uint64_t limit, const char *file, uint64_
     char t[4][32];
     if (asked <= limit)
         return 0;
-    const uint64_t most = left < limit && own < limit - left ? left + own : limit;
+    const uint64_t max = left < limit && own < limit - left ? left + own : limit;
     return err_set(err, FM_ERR_BUDGET,
                    "a memory budget of %s was asked for, and the cgroup of this process allows %s "
                    "(%s): %s limit - %s held by others in it = %s; lower the memory budget "
                    "(--memory) to that or raise the limit", bytes_text(asked, t[0]),
-                   bytes_text(limit, t[1]), file, t[1], bytes_text(limit - most, t[2]),
-                   bytes_text(most, t[3]));
+                   bytes_text(limit, t[1]), file, t[1], bytes_text(limit - max, t[2]),
+                   bytes_text(max, t[3]));
 }
 
 int fm_machine_check_memory(uint64_t bytes, struct fm_error *err)
@@ -118,7 +118,7 @@ static uint32_t choose_rows(const struct budget *b, const struct model *model,
     uint32_t rows = may_hold_all(b, model) ? RESIDENT_ROWS : DEFAULT_ROWS;
     rows = asked > 0 ? asked : rows;
     rows = rows < b->n_context ? rows : b->n_context;
-    while (asked == 0 && rows > FEWEST_ROWS &&
+    while (asked == 0 && rows > MIN_ROWS &&
            stage_scratch_bytes(model, kv_format, b, rows) > b->total / SCRATCH_SHARE)
         rows /= 2;
     return rows > b->n_sessions ? rows : b->n_sessions;
@@ -158,24 +158,24 @@ static uint64_t size_with_rows(struct budget *b, const struct model *model,
 
 /* ---- the expert cache ------------------------------------------------------------------------ */
 
-/* A cache of n slots that has room for n_most. */
-static uint64_t cache_bytes(const struct model *model, uint64_t n, uint64_t n_most)
+/* A cache of n slots that has room for n_max. */
+static uint64_t cache_bytes(const struct model *model, uint64_t n, uint64_t n_max)
 {
-    return expert_cache_bytes(model, n_most) - (n_most - n) * model->expert_slot_bytes;
+    return expert_cache_bytes(model, n_max) - (n_max - n) * model->expert_slot_bytes;
 }
 
 /* Slots in so many bytes, whose last page ends inside them too: the memory behind them is the
  * system's. */
 static uint64_t slots_in(const struct budget *b, const struct model *model, uint64_t bytes)
 {
-    const uint64_t page = mem_bulk_page(b->n_most * model->expert_slot_bytes);
+    const uint64_t page = mem_bulk_page(b->n_max * model->expert_slot_bytes);
     return bytes / page * page / model->expert_slot_bytes;
 }
 
 /* Everything but the slots. */
 static uint64_t bytes_beside_slots(const struct budget *b, const struct model *model)
 {
-    const uint64_t cache = model->n_expert_layers > 0 ? cache_bytes(model, 0, b->n_most) : 0;
+    const uint64_t cache = model->n_expert_layers > 0 ? cache_bytes(model, 0, b->n_max) : 0;
     return b->program + b->caller + b->dense + b->sessions + b->kv + b->scratch + cache;
 }
 
@@ -183,34 +183,34 @@ void budget_change(struct budget *b, const struct model *model, uint64_t total)
 {
     const uint64_t bytes = total - bytes_beside_slots(b, model);
     uint64_t n = slots_in(b, model, bytes);
-    n = bytes / model->expert_slot_bytes >= b->n_most ? b->n_most : n;
-    b->n_slots = n > b->n_fewest ? (uint32_t)n : b->n_fewest;
-    b->cache = cache_bytes(model, b->n_slots, b->n_most);
+    n = bytes / model->expert_slot_bytes >= b->n_max ? b->n_max : n;
+    b->n_slots = n > b->n_min ? (uint32_t)n : b->n_min;
+    b->cache = cache_bytes(model, b->n_slots, b->n_max);
     b->total = total;
 }
 
 /* What the fewest slots take of the others' memory, whose last page may be shared with them. */
-static uint64_t least_total(const struct budget *b, const struct model *model)
+static uint64_t min_total(const struct budget *b, const struct model *model)
 {
-    const uint64_t all = b->n_most * model->expert_slot_bytes;
-    const uint64_t slots = mem_round_up(b->n_fewest * model->expert_slot_bytes, mem_bulk_page(all));
+    const uint64_t all = b->n_max * model->expert_slot_bytes;
+    const uint64_t slots = mem_round_up(b->n_min * model->expert_slot_bytes, mem_bulk_page(all));
     return bytes_beside_slots(b, model) + (slots < all ? slots : all);
 }
 
-bool budget_change_kv(struct budget *b, const struct model *model, uint64_t kv, uint64_t most)
+bool budget_change_kv(struct budget *b, const struct model *model, uint64_t kv, uint64_t max)
 {
     struct budget after = *b;
     after.kv = kv;
-    after.least = least_total(&after, model);
-    if (kv > b->kv && after.least > most)
+    after.min = min_total(&after, model);
+    if (kv > b->kv && after.min > max)
         return false;
     if (model->n_expert_layers > 0)
-        budget_change(&after, model, after.least > b->total ? after.least : b->total);
+        budget_change(&after, model, after.min > b->total ? after.min : b->total);
     *b = after;
     return true;
 }
 
-uint64_t budget_kv_most(const struct budget *b)
+uint64_t budget_kv_max(const struct budget *b)
 {
     uint64_t all;
     return mem_mul(sequence_kv_bytes(&b->blocks, b->n_context), b->n_sessions, &all) ? all
@@ -219,17 +219,17 @@ uint64_t budget_kv_most(const struct budget *b)
 
 void budget_stop_growth(struct budget *b, const struct model *model)
 {
-    b->n_most = b->n_slots;
-    b->most = b->total;
+    b->n_max = b->n_slots;
+    b->max = b->total;
     budget_change(b, model, b->total);
-    b->least = least_total(b, model);
+    b->min = min_total(b, model);
 }
 
 void budget_shrink(struct budget *b, const struct model *model)
 {
-    b->n_slots = b->n_fewest;
-    b->cache = model->n_expert_layers > 0 ? cache_bytes(model, b->n_fewest, b->n_most) : 0;
-    b->total = b->least;
+    b->n_slots = b->n_min;
+    b->cache = model->n_expert_layers > 0 ? cache_bytes(model, b->n_min, b->n_max) : 0;
+    b->total = b->min;
 }
 
 void budget_add(struct budget *sum, const struct budget *b)
@@ -239,8 +239,8 @@ void budget_add(struct budget *sum, const struct budget *b)
         return;
     }
     sum->total += b->total;
-    sum->least += b->least;
-    sum->most += b->most;
+    sum->min += b->min;
+    sum->max += b->max;
     sum->program += b->program;
     sum->caller += b->caller;
     sum->dense += b->dense;
@@ -251,8 +251,8 @@ void budget_add(struct budget *sum, const struct budget *b)
     sum->blocks.bytes += b->blocks.bytes;
     sum->need += b->need;
     sum->n_slots += b->n_slots;
-    sum->n_fewest += b->n_fewest;
-    sum->n_most += b->n_most;
+    sum->n_min += b->n_min;
+    sum->n_max += b->n_max;
 }
 
 /* What a slot takes beside its expert's bytes, also while it is not in use. */
@@ -262,31 +262,31 @@ static uint64_t slot_overhead(const struct model *model)
 }
 
 /* The most slots that the budget may become; what they take must leave room for the fewest now. */
-static uint64_t most_slots(const struct budget *b, const struct model *model)
+static uint64_t max_slots(const struct budget *b, const struct model *model)
 {
     const uint64_t overhead = slot_overhead(model);
     const uint64_t n_experts = (uint64_t)model->shape.n_experts * model->n_expert_layers;
-    const uint64_t later = (b->most - b->need) / (model->expert_slot_bytes + overhead);
+    const uint64_t later = (b->max - b->need) / (model->expert_slot_bytes + overhead);
     const uint64_t now = (b->total - b->need) / overhead;
-    const uint64_t n = b->n_fewest + (later < now ? later : now);
+    const uint64_t n = b->n_min + (later < now ? later : now);
     return n < n_experts ? n : n_experts;
 }
 
 /* Gives the cache what is left above the need. */
 static void divide_cache(struct budget *b, const struct model *model)
 {
-    b->n_most = (uint32_t)most_slots(b, model);
-    const uint64_t n_all = b->n_most, slot_bytes = model->expert_slot_bytes;
+    b->n_max = (uint32_t)max_slots(b, model);
+    const uint64_t n_all = b->n_max, slot_bytes = model->expert_slot_bytes;
     const uint64_t bytes = b->total - bytes_beside_slots(b, model);
     const uint64_t exact = bytes / slot_bytes, rounded = slots_in(b, model, bytes);
-    if (b->most > b->total && exact < n_all && rounded >= b->n_fewest) {
+    if (b->max > b->total && exact < n_all && rounded >= b->n_min) {
         b->n_slots = (uint32_t)rounded;
     } else {
-        b->n_slots = b->n_most = (uint32_t)(exact < n_all ? exact : n_all);
-        b->most = b->total;
+        b->n_slots = b->n_max = (uint32_t)(exact < n_all ? exact : n_all);
+        b->max = b->total;
     }
-    b->cache = cache_bytes(model, b->n_slots, b->n_most);
-    b->least = least_total(b, model);
+    b->cache = cache_bytes(model, b->n_slots, b->n_max);
+    b->min = min_total(b, model);
 }
 
 /* ---- the context ----------------------------------------------------------------------------- */
@@ -307,7 +307,7 @@ static bool holds_context(const struct budget *b, const struct model *model,
     if (model->n_expert_layers > 0)
         divide_cache(&with, model);
     with.kv += all - first;
-    return least_total(&with, model) <= b->total;
+    return min_total(&with, model) <= b->total;
 }
 
 /* The most positions, in whole blocks, that the budget could have; one block at least. */
@@ -315,17 +315,17 @@ static uint32_t longest_context(const struct budget *b, const struct model *mode
                                 const struct kv_format *kv_format)
 {
     const uint32_t longest = model->shape.max_context, block = b->blocks.n_positions;
-    uint32_t fewest = 1, most = (longest - 1) / block;
+    uint32_t min = 1, max = (longest - 1) / block;
     if (holds_context(b, model, kv_format, longest))
         return longest;
-    while (fewest < most) {
-        const uint32_t middle = most - (most - fewest) / 2;
+    while (min < max) {
+        const uint32_t middle = max - (max - min) / 2;
         if (holds_context(b, model, kv_format, middle * block))
-            fewest = middle;
+            min = middle;
         else
-            most = middle - 1;
+            max = middle - 1;
     }
-    return fewest * block;
+    return min * block;
 }
 
 /* Chooses the context where none was asked for, and sums up what is needed. */
@@ -357,21 +357,21 @@ int budget_plan(struct budget *b, const struct model *model, const struct kv_for
         rc = size_sessions(b, model, kv_format, err);
     if (rc != 0)
         return rc;
-    b->n_fewest = b->n_most = model->shape.n_experts_per_token * model->n_expert_layers;
-    b->cache = cache_bytes(model, b->n_fewest, b->n_most);
+    b->n_min = b->n_max = model->shape.n_experts_per_token * model->n_expert_layers;
+    b->cache = cache_bytes(model, b->n_min, b->n_max);
     b->max_rows = choose_rows(b, model, kv_format, options->prefill_chunk);
     rc = fit_context(b, model, kv_format, options, err);
-    if (rc == 0 && b->need > b->total && options->prefill_chunk == 0 && b->max_rows > FEWEST_ROWS) {
-        b->max_rows = b->n_sessions > FEWEST_ROWS ? b->n_sessions : FEWEST_ROWS;
+    if (rc == 0 && b->need > b->total && options->prefill_chunk == 0 && b->max_rows > MIN_ROWS) {
+        b->max_rows = b->n_sessions > MIN_ROWS ? b->n_sessions : MIN_ROWS;
         rc = fit_context(b, model, kv_format, options, err);
     }
     if (rc != 0)
         return rc;
     if (b->need > b->total)
         return budget_does_not_fit(b, model, b->need, err);
-    b->least = b->need;
+    b->min = b->need;
     if (model->n_expert_layers == 0)
-        b->most = b->total;
+        b->max = b->total;
     else
         divide_cache(b, model);
     return 0;

@@ -13,7 +13,7 @@ extern "C" {
 /* All fields in bytes unless named otherwise. */
 struct budget {
     uint64_t total;       /* now */
-    uint64_t least, most; /* what it may become */
+    uint64_t min, max; /* what it may become */
     uint64_t reserve;     /* what is left to everybody else */
     /* Resident before the model's own memory, counted in the first stage; buffers of reads, a
      * margin. */
@@ -24,7 +24,7 @@ struct budget {
     uint64_t kv;       /* keys and values now, of every session one block at least */
     struct sequence_blocks blocks;
     uint64_t need; /* with the fewest experts that work */
-    uint32_t n_slots, n_fewest, n_most; /* experts cached: now, and what that may become */
+    uint32_t n_slots, n_min, n_max; /* experts cached: now, and what that may become */
     uint32_t n_context, n_sessions, n_marks, max_rows, n_threads;
 };
 
@@ -37,7 +37,7 @@ int budget_check_limit(uint64_t asked, uint64_t limit, const char *file, uint64_
 int budget_plan(struct budget *b, const struct model *model, const struct kv_format *kv_format,
                 uint64_t reader_bytes, const struct fm_model_options *options, bool is_elastic,
                 struct fm_error *err);
-/* Another total between `least` and `most`: fills in what depends on it. The model has experts. */
+/* Another total between `min` and `max`: fills in what depends on it. The model has experts. */
 void budget_change(struct budget *b, const struct model *model, uint64_t total);
 /* It never becomes more than it is now. */
 void budget_stop_growth(struct budget *b, const struct model *model);
@@ -49,10 +49,10 @@ void budget_add(struct budget *sum, const struct budget *b);
 int budget_does_not_fit(const struct budget *b, const struct model *model, uint64_t need,
                         struct fm_error *err);
 /* Keys and values take so many bytes from now on, of this total or of as much as they need. False:
- * that is more than `most`, and nothing has changed. */
-bool budget_change_kv(struct budget *b, const struct model *model, uint64_t kv, uint64_t most);
+ * that is more than `max`, and nothing has changed. */
+bool budget_change_kv(struct budget *b, const struct model *model, uint64_t kv, uint64_t max);
 /* Keys and values when all sessions are full. */
-uint64_t budget_kv_most(const struct budget *b);
+uint64_t budget_kv_max(const struct budget *b);
 
 #ifdef __cplusplus
 }

@@ -18,7 +18,7 @@ void elastic_start(struct engine *e)
 {
     struct budget b;
     engine_budget(e, &b);
-    e->elastic.pressure = (struct pressure){.least = b.least, .most = b.most, .budget = b.total,
+    e->elastic.pressure = (struct pressure){.min = b.min, .max = b.max, .budget = b.total,
                                             .reserve = b.reserve};
     for (uint32_t i = 0; i < e->n_stages; i++)
         e->elastic.pressure.ignores_stalls |=
@@ -43,7 +43,7 @@ static bool has_cache(const struct engine *e)
 
 static uint64_t room_of(const struct budget *b)
 {
-    return b->most > b->least ? b->most - b->least : 0;
+    return b->max > b->min ? b->max - b->min : 0;
 }
 
 /* A stage's share of what these stages have above their least: as its room is of theirs. */
@@ -79,22 +79,22 @@ static void apply(struct engine *e, uint64_t total)
     engine_budget(e, &b);
     for (uint32_t i = 0; i < e->n_stages; i++)
         room += room_of(&e->stages[i].budget);
-    uint64_t spare = total > b.least ? total - b.least : 0;
+    uint64_t spare = total > b.min ? total - b.min : 0;
     for (uint32_t i = 0; i < e->n_stages; i++) {
         const struct budget *own = &e->stages[i].budget;
         const uint64_t share = share_of(own, spare, room);
         spare -= share; /* the last stage with room takes the rest */
         room -= room_of(own);
-        apply_to(e, &e->stages[i], own->least + share);
+        apply_to(e, &e->stages[i], own->min + share);
     }
 }
 
-uint64_t elastic_kv_most(const struct engine *e)
+uint64_t elastic_kv_max(const struct engine *e)
 {
     const struct elastic *el = &e->elastic;
     struct plat_pressure seen;
     return el->is_on && plat_memory_pressure(&seen) ? pressure_raised(&el->pressure, &seen)
-                                                    : el->pressure.most;
+                                                    : el->pressure.max;
 }
 
 bool elastic_change_kv(struct engine *e, struct stage *stage, uint64_t kv)
@@ -102,13 +102,13 @@ bool elastic_change_kv(struct engine *e, struct stage *stage, uint64_t kv)
     struct pressure *p = &e->elastic.pressure;
     struct budget *b = &stage->budget;
     const uint32_t n_before = b->n_slots;
-    const uint64_t most = kv > b->kv ? elastic_kv_most(e) : p->most;
+    const uint64_t max = kv > b->kv ? elastic_kv_max(e) : p->max;
     const uint64_t others = sum_of_totals(e) - b->total;
-    if (!budget_change_kv(b, stage->model, kv, most > others ? most - others : 0))
+    if (!budget_change_kv(b, stage->model, kv, max > others ? max - others : 0))
         return false;
     struct budget sum;
     engine_budget(e, &sum);
-    p->least = sum.least;
+    p->min = sum.min;
     p->budget = sum.total;
     if (stage->cache != NULL && b->n_slots != n_before) {
         expert_cache_resize(stage->cache, b->n_slots);
@@ -145,7 +145,7 @@ static int too_small(const struct engine *e, uint64_t bytes, struct fm_error *er
         budget_add(&sum, &b);
     }
     sum.total = bytes;
-    return budget_does_not_fit(&sum, e->model, sum.least, err);
+    return budget_does_not_fit(&sum, e->model, sum.min, err);
 }
 
 int elastic_set(struct engine *e, uint64_t bytes, struct fm_error *err)
@@ -153,11 +153,11 @@ int elastic_set(struct engine *e, uint64_t bytes, struct fm_error *err)
     struct pressure *p = &e->elastic.pressure;
     struct budget b;
     engine_budget(e, &b);
-    if (bytes < b.least)
+    if (bytes < b.min)
         return too_small(e, bytes, err);
-    p->most = bytes < b.most ? bytes : b.most;
-    p->budget = p->most;
-    apply(e, p->most);
+    p->max = bytes < b.max ? bytes : b.max;
+    p->budget = p->max;
+    apply(e, p->max);
     for (uint32_t i = 0; i < e->n_stages; i++)
         if (e->stages[i].cache != NULL)
             expert_cache_settle(e->stages[i].cache);

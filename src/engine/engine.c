@@ -240,7 +240,7 @@ static int does_not_fit(const struct engine *e, const struct sequence *s, uint32
                    "and than a budget of %s can give, with the fewest experts in memory; raise the "
                    "memory budget (--memory), free memory or use fewer positions (--context)",
                    n_positions, bytes_text(wants, t[0]), bytes_text(wants - has, t[1]),
-                   bytes_text(elastic_kv_most(e), t[2]));
+                   bytes_text(elastic_kv_max(e), t[2]));
 }
 
 /* Keys and values of the sequence take so many bytes in a stage, of which `has` were counted. */

@@ -83,7 +83,7 @@ void elastic_start(struct engine *e);
  * open. */
 bool elastic_change_kv(struct engine *e, struct stage *stage, uint64_t kv);
 /* What the budget may become for their sake; without a fixed one, as memory is free now. */
-uint64_t elastic_kv_most(const struct engine *e);
+uint64_t elastic_kv_max(const struct engine *e);
 /* Before every layer: looks at the machine's memory when it is time, and moves a few experts where
  * a cache is to become smaller. No plan is open. */
 void elastic_step(struct engine *e);

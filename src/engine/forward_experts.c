@@ -73,10 +73,10 @@ static uint32_t count_uses(struct forward *f)
 {
     struct pass *pass = f->pass;
     const struct expert_groups *g = &f->groups;
-    uint32_t most = 0;
+    uint32_t max = 0;
     for (uint32_t s = 0; s < pass->n_segments; s++) {
         const uint32_t n = n_remembered(pass_segment(pass, s));
-        most = n > most ? n : most;
+        max = n > max ? n : max;
     }
     for (uint32_t i = 0; i < g->n_chosen; i++) {
         struct expert_use *use = &g->chosen[i];
@@ -93,7 +93,7 @@ static uint32_t count_uses(struct forward *f)
             use->idle = after < use->idle ? after : use->idle;
         }
     }
-    return most;
+    return max;
 }
 
 /* Other experts than the router chose, with the weights of its own choice in their order: as many
@@ -130,14 +130,14 @@ static void run_ready(struct forward *f, uint32_t layer, const struct expert_ite
                       uint32_t n, bool with_shared)
 {
     const struct expert_groups *g = &f->groups;
-    const uint64_t most = forward_max_ffn_rows(f->model, f->options.max_rows);
+    const uint64_t max = forward_max_ffn_rows(f->model, f->options.max_rows);
     struct step_expert experts[ARCH_EXPERTS_TOGETHER];
     uint32_t n_experts = 0;
     uint64_t n_rows = with_shared ? f->step.n_rows : 0;
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t expert = g->chosen[items[i].index].expert, at = g->start[expert];
         const uint32_t rows = g->start[expert + 1] - at;
-        if (n_rows + rows > most) {
+        if (n_rows + rows > max) {
             f->arch->experts(&f->step, layer, experts, n_experts, with_shared);
             with_shared = false;
             n_experts = 0;
@@ -193,13 +193,13 @@ static void run_plan(struct forward *f, uint32_t layer)
 {
     struct expert_item items[ARCH_EXPERTS_TOGETHER];
     struct batch_fault fault = {.layer = (int)layer};
-    const uint32_t most = experts_together(f);
+    const uint32_t max = experts_together(f);
     const uint64_t asked_ns = f->lap_ns;
     bool is_first = true;
     int rc;
     do {
         uint32_t n;
-        rc = expert_cache_next(f->cache, is_first, items, most, &n, &fault.err);
+        rc = expert_cache_next(f->cache, is_first, items, max, &n, &fault.err);
         f->times.wait_ns += forward_lap(f);
         if (n > 0 || is_first) {
             f->times.read_ns = f->lap_ns - asked_ns; /* the last ones were missing, if any were */

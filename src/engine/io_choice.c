@@ -80,14 +80,14 @@ static int save(const char *path, const struct model *model, const struct fm_io_
 /* Of the largest expert, and of all of them. */
 static uint64_t expert_bytes(const struct model *model, uint64_t *all)
 {
-    uint64_t most = 1;
+    uint64_t max = 1;
     *all = 0;
     for (uint32_t i = 0; i < model->n_expert_layers; i++) {
         const struct expert_layer *l = &model->expert_layers[i];
-        most = l->read_bytes > most ? l->read_bytes : most;
+        max = l->read_bytes > max ? l->read_bytes : max;
         *all += l->n_experts * l->read_bytes;
     }
-    return most;
+    return max;
 }
 
 /* One pass with the default reader, whatever this start asks for: what is kept is for all of them.
@@ -128,10 +128,10 @@ static uint64_t measured_bytes(const struct model *model, double speed)
     uint64_t all;
     (void)expert_bytes(model, &all);
     const double bytes = speed * PASS_SECONDS;
-    const uint64_t most = all < PASS_BYTES_MAX ? all : PASS_BYTES_MAX;
+    const uint64_t max = all < PASS_BYTES_MAX ? all : PASS_BYTES_MAX;
     if (bytes < (double)PROBE_BYTES)
         return PROBE_BYTES;
-    return bytes < (double)most ? (uint64_t)bytes : most;
+    return bytes < (double)max ? (uint64_t)bytes : max;
 }
 
 /* The better of two passes each, in turns, no expert order twice: a device has caches too. A disk

@@ -4,7 +4,7 @@
 #define STALL_SHARE 10
 #define SECOND_NS 1000000000ull
 
-static uint64_t least_of(uint64_t a, uint64_t b)
+static uint64_t min_of(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
 }
@@ -17,7 +17,7 @@ static uint64_t above(uint64_t a, uint64_t b)
 /* A limit may have come down far below what the reserve was made for. */
 static uint64_t reserve_of(const struct pressure *p, const struct plat_pressure *seen)
 {
-    return least_of(p->reserve, (seen->own + seen->available) / 10);
+    return min_of(p->reserve, (seen->own + seen->available) / 10);
 }
 
 /* Hardly anything is left. */
@@ -29,8 +29,8 @@ static bool is_scarce(const struct pressure *p, const struct plat_pressure *seen
 /* A quarter of what can go for every second of trouble. */
 static uint64_t cut_of(const struct pressure *p, uint64_t elapsed_ns)
 {
-    const uint64_t ms = least_of(elapsed_ns, SECOND_NS) / 1000000;
-    return above(p->budget, p->least) / 4 / 1000 * ms;
+    const uint64_t ms = min_of(elapsed_ns, SECOND_NS) / 1000000;
+    return above(p->budget, p->min) / 4 / 1000 * ms;
 }
 
 static bool is_stalled(uint64_t stall_us, uint64_t last_us, uint64_t elapsed_ns)
@@ -70,22 +70,22 @@ static uint64_t shrunk(const struct pressure *p, uint64_t now_ns, const struct p
         target = above(fits, reserve);
     const uint64_t elapsed_ns = above(now_ns, p->last_ns);
     if (tasks_wait(p, elapsed_ns, seen) || seen->n_kills > p->last.n_kills)
-        target = least_of(target, above(p->budget, cut_of(p, elapsed_ns)));
+        target = min_of(target, above(p->budget, cut_of(p, elapsed_ns)));
     return target;
 }
 
 static uint64_t grown(struct pressure *p, uint64_t now_ns, const struct plat_pressure *seen)
 {
     const uint64_t fits = seen->own + seen->available;
-    const uint64_t step = least_of(p->most, fits) / PRESSURE_GROW_SHARE;
-    const uint64_t wanted = above(p->most, p->budget);
+    const uint64_t step = min_of(p->max, fits) / PRESSURE_GROW_SHARE;
+    const uint64_t wanted = above(p->max, p->budget);
     const uint64_t spare = above(fits, p->budget + reserve_of(p, seen));
-    if (wanted == 0 || spare < least_of(step, wanted) ||
+    if (wanted == 0 || spare < min_of(step, wanted) ||
         above(now_ns, p->pressed_ns) < PRESSURE_CALM_NS ||
         above(now_ns, p->grown_ns) < PRESSURE_GROW_NS)
         return p->budget;
     p->grown_ns = now_ns;
-    return p->budget + least_of(step, wanted);
+    return p->budget + min_of(step, wanted);
 }
 
 uint64_t pressure_follow(struct pressure *p, uint64_t now_ns, const struct plat_pressure *seen,
@@ -96,7 +96,7 @@ uint64_t pressure_follow(struct pressure *p, uint64_t now_ns, const struct plat_
         p->pressed_ns = now_ns;
     *is_urgent = target < p->budget && is_scarce(p, seen);
     if (target < p->budget)
-        p->budget = target > p->least ? target : least_of(p->least, p->budget);
+        p->budget = target > p->min ? target : min_of(p->min, p->budget);
     else
         p->budget = grown(p, now_ns, seen);
     p->has_last = true;
@@ -107,5 +107,5 @@ uint64_t pressure_follow(struct pressure *p, uint64_t now_ns, const struct plat_
 
 uint64_t pressure_raised(const struct pressure *p, const struct plat_pressure *seen)
 {
-    return p->budget + least_of(above(p->most, p->budget), seen->available / 2);
+    return p->budget + min_of(above(p->max, p->budget), seen->available / 2);
 }

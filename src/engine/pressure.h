@@ -15,7 +15,7 @@ extern "C" {
 #endif
 
 struct pressure {
-    uint64_t least, most; /* bytes the budget may be */
+    uint64_t min, max; /* bytes the budget may be */
     uint64_t reserve;
     /* Experts are read through the page cache: who waits for memory may wait for its pages, which
      * a smaller budget makes no faster. */

@@ -21,7 +21,7 @@ struct world {
 
 static void open_world(struct world *w)
 {
-    *w = (struct world){.p = {.least = 1000 * MIB, .most = 8000 * MIB, .reserve = 400 * MIB,
+    *w = (struct world){.p = {.min = 1000 * MIB, .max = 8000 * MIB, .reserve = 400 * MIB,
                               .budget = 8000 * MIB},
                         .now_ns = 77, .total = 10000 * MIB, .others = 1000 * MIB};
 }
@@ -121,7 +121,7 @@ static void test_floor(void **state)
     look_for(&w, 3); /* two reserves at a time */
     assert_int_equal(w.p.budget, 1000 * MIB);
     assert_int_equal(look(&w), 1000 * MIB);
-    w.p.budget = w.p.most = 900 * MIB; /* opened with less than it would shrink to */
+    w.p.budget = w.p.max = 900 * MIB; /* opened with less than it would shrink to */
     assert_int_equal(look(&w), 900 * MIB);
 }
 
@@ -131,7 +131,7 @@ static void test_fixed_budget_beyond_the_machine(void **state)
     (void)state;
     struct world w;
     open_world(&w);
-    w.p.budget = w.p.most = 20000 * MIB;
+    w.p.budget = w.p.max = 20000 * MIB;
     w.seen = (struct plat_pressure){.own = 500 * MIB, .available = 8500 * MIB};
     assert_int_equal(pressure_follow(&w.p, 1, &w.seen, &w.is_urgent), 8600 * MIB);
     assert_false(w.is_urgent); /* nothing is taken yet */
@@ -144,7 +144,7 @@ static void test_smaller_limit(void **state)
     struct world w;
     open_world(&w);
     (void)look(&w);
-    w.p.least = 100 * MIB;
+    w.p.min = 100 * MIB;
     w.seen = (struct plat_pressure){.own = 970 * MIB, .available = 30 * MIB};
     assert_int_equal(pressure_follow(&w.p, w.now_ns += STEP_NS, &w.seen, &w.is_urgent), 900 * MIB);
 }
@@ -188,7 +188,7 @@ static void open_automatic(struct world *w)
 {
     open_world(w);
     w->p.reserve = 1000 * MIB;
-    w->p.most = 9000 * MIB; /* may grow into what others have now */
+    w->p.max = 9000 * MIB; /* may grow into what others have now */
     w->p.budget = w->total - w->others - w->p.reserve;
     (void)look(w);
     assert_int_equal(w->p.budget, 8000 * MIB);
@@ -261,15 +261,15 @@ static void test_raised(void **state)
     (void)state;
     struct world w;
     open_world(&w);
-    w.p.budget = w.p.least;
+    w.p.budget = w.p.min;
     w.seen.available = 20000 * MIB; /* as much as it may ever be */
     assert_int_equal(pressure_raised(&w.p, &w.seen), 8000 * MIB);
     w.seen.available = 600 * MIB; /* half of what is free, and no more */
     assert_int_equal(pressure_raised(&w.p, &w.seen), 1300 * MIB);
     w.seen.available = 0;
     assert_int_equal(pressure_raised(&w.p, &w.seen), 1000 * MIB);
-    w.p.budget = w.p.most + 1; /* never less than it is */
-    assert_int_equal(pressure_raised(&w.p, &w.seen), w.p.most + 1);
+    w.p.budget = w.p.max + 1; /* never less than it is */
+    assert_int_equal(pressure_raised(&w.p, &w.seen), w.p.max + 1);
 }
 
 int main(void)

@@ -291,7 +291,7 @@ static void neighbours(const struct sequence *s, uint32_t position, uint32_t end
 static uint32_t take_mark(const struct sequence *s, uint32_t position)
 {
     uint32_t worst = 0;
-    double least = 0;
+    double min = 0;
     for (uint32_t i = 0; i < s->n_marks; i++)
         if (s->marks[i] == position)
             return i;
@@ -301,9 +301,9 @@ static uint32_t take_mark(const struct sequence *s, uint32_t position)
         uint32_t before, behind;
         neighbours(s, s->marks[i], position, &before, &behind);
         const double loss = (double)(behind - before) / (double)(position + 1 - before);
-        if (i == 0 || loss < least) {
+        if (i == 0 || loss < min) {
             worst = i;
-            least = loss;
+            min = loss;
         }
     }
     return worst;

@@ -28,15 +28,15 @@ uint64_t stage_scratch_bytes(const struct model *model, const struct kv_format *
 static int open_cache(struct stage *stage, enum heat_policy policy, struct fm_error *err)
 {
     struct budget *b = &stage->budget;
-    int rc = expert_cache_open(stage->model, stage->store, stage->be->memory, b->n_most, policy,
+    int rc = expert_cache_open(stage->model, stage->store, stage->be->memory, b->n_max, policy,
                                &stage->cache, err);
-    if (rc == FM_ERR_NOMEM && b->n_most > b->n_slots) {
+    if (rc == FM_ERR_NOMEM && b->n_max > b->n_slots) {
         log_info("cache", "%s; the cache cannot grow", err != NULL ? err->text : "out of memory");
         budget_stop_growth(b, stage->model);
-        rc = expert_cache_open(stage->model, stage->store, stage->be->memory, b->n_most, policy,
+        rc = expert_cache_open(stage->model, stage->store, stage->be->memory, b->n_max, policy,
                                &stage->cache, err);
     }
-    if (rc == 0 && b->n_slots < b->n_most) {
+    if (rc == 0 && b->n_slots < b->n_max) {
         expert_cache_resize(stage->cache, b->n_slots);
         expert_cache_settle(stage->cache);
     }

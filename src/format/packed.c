@@ -290,10 +290,10 @@ static void add_expert_tensor(struct parser *p, const struct packed_layer *layer
 static int read_layer(struct parser *p, const json_t *entry, uint32_t index)
 {
     struct packed_layer *layer = &p->packed->layers[index];
-    const uint64_t least = index == 0 ? 0 : (uint64_t)layer[-1].layer + 1;
+    const uint64_t min = index == 0 ? 0 : (uint64_t)layer[-1].layer + 1;
     uint64_t number = 0, n_experts = 0, record_bytes = 0;
     const char *prefix = NULL;
-    int rc = jdoc_uint(entry, p->label, "layer", least, LIMIT_LAYERS, &number, p->err);
+    int rc = jdoc_uint(entry, p->label, "layer", min, LIMIT_LAYERS, &number, p->err);
     if (rc == 0)
         rc = jdoc_uint(entry, p->label, "n_experts", 1, LIMIT_EXPERTS, &n_experts, p->err);
     if (rc == 0)
@@ -572,16 +572,16 @@ int packed_check_text(const struct packed *packed, const char *name, const char 
 int packed_sum_range(const struct source_file *file, uint64_t offset, uint64_t bytes,
                      struct packed_sum *sum, struct fm_error *err)
 {
-    const uint64_t most = 4u << 20;
+    const uint64_t max = 4u << 20;
     int rc = 0;
     XXH3_state_t *state = XXH3_createState();
-    char *buffer = mem_new(bytes < most ? bytes : most, 1, "a read buffer", err);
+    char *buffer = mem_new(bytes < max ? bytes : max, 1, "a read buffer", err);
     if (buffer == NULL || state == NULL)
         rc = err_set(err, FM_ERR_NOMEM, "out of memory: a checksum");
     else
         (void)XXH3_128bits_reset(state); /* fails for no state only */
     for (uint64_t done = 0; rc == 0 && done < bytes;) {
-        uint64_t n = bytes - done < most ? bytes - done : most;
+        uint64_t n = bytes - done < max ? bytes - done : max;
         rc = plat_read_at(file->fd, file->path, buffer, n, offset + done, err);
         if (rc == 0)
             packed_hash_add(state, buffer, n);

@@ -1,6 +1,6 @@
 #include "grammar/decimal.h"
 
-#define MOST_EXPONENT 1000000
+#define MAX_EXPONENT 1000000
 
 static bool is_digit(char c)
 {
@@ -35,7 +35,7 @@ struct decimal decimal_read(const char *text)
         is_down = *c == '-';
         c += *c == '-' || *c == '+';
         for (; is_digit(*c); c++)
-            exponent = exponent < MOST_EXPONENT ? exponent * 10 + (*c - '0') : MOST_EXPONENT;
+            exponent = exponent < MAX_EXPONENT ? exponent * 10 + (*c - '0') : MAX_EXPONENT;
     }
     if (d.n == 0)
         return (struct decimal){.text = text};
@@ -86,17 +86,17 @@ bool decimal_is_integer(const struct decimal *d)
     return d->n == 0 || (d->point > 0 && d->n <= (uint32_t)d->point);
 }
 
-bool decimal_get_uint(const struct decimal *d, uint64_t most, uint64_t *out)
+bool decimal_get_uint(const struct decimal *d, uint64_t max, uint64_t *out)
 {
     if (d->is_negative || !decimal_is_integer(d) || d->point > 20)
         return false;
     uint64_t value = 0;
     for (int32_t i = 0; i < d->point && d->n > 0; i++) {
         const unsigned digit = decimal_digit(d, (uint32_t)i);
-        if (digit > most || value > (most - digit) / 10)
+        if (digit > max || value > (max - digit) / 10)
             return false;
         value = value * 10 + digit;
     }
     *out = value;
-    return value <= most;
+    return value <= max;
 }

@@ -32,8 +32,8 @@ int decimal_compare(const struct decimal *a, const struct decimal *b);
 int decimal_compare_magnitude(const struct decimal *a, const struct decimal *b);
 
 bool decimal_is_integer(const struct decimal *d);
-/* True when it is an integer from 0 to `most`. */
-bool decimal_get_uint(const struct decimal *d, uint64_t most, uint64_t *out);
+/* True when it is an integer from 0 to `max`. */
+bool decimal_get_uint(const struct decimal *d, uint64_t max, uint64_t *out);
 
 #ifdef __cplusplus
 }

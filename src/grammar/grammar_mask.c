@@ -133,7 +133,7 @@ static bool is_keepable(const struct mask_maker *k, const struct thread *t)
     if (t->top.kind == FRAME_STRING && t->top.v[STRING_EXTRA] > 0 && t->top.rule != RULE_NONE &&
         m->program->rules[t->top.rule].extras[t->top.v[STRING_EXTRA] - 1].is_counted)
         return false;
-    return m->nodes[t->parent].depth + 2 + k->vocabulary->trie->most_opened + m->program->highest <=
+    return m->nodes[t->parent].depth + 2 + k->vocabulary->trie->max_opened + m->program->highest <=
            GRAMMAR_DEPTH;
 }
 

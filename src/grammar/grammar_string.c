@@ -24,9 +24,9 @@ static bool leads(const struct dfa *dfa, uint32_t state, uint32_t lo, uint32_t h
 static enum string_step step_utf8(const struct dfa *dfa, uint32_t state, uint32_t *part,
                                   uint32_t value, unsigned length, unsigned n_left, uint32_t *c)
 {
-    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    static const uint32_t min[] = {0, 0, 0x80, 0x800, 0x10000};
     uint32_t lo = value << 6 * n_left, hi = lo + (1u << 6 * n_left) - 1;
-    lo = lo > least[length] ? lo : least[length];
+    lo = lo > min[length] ? lo : min[length];
     hi = hi < CODE_POINT_MAX ? hi : CODE_POINT_MAX;
     if (!leads(dfa, state, lo, hi))
         return STRING_NO;

@@ -15,7 +15,7 @@ struct side {
 
 struct plan {
     struct side sides[2]; /* from zero up, and below zero */
-    uint32_t most_integer, most_digits, multiple;
+    uint32_t max_integer, max_digits, multiple;
     bool has_point, has_exponent;
 };
 
@@ -93,8 +93,8 @@ static bool push_digit(const struct plan *p, uint32_t *key, unsigned digit)
                                    : key[K_INTEGER];
     const uint32_t j = is_fraction ? bound_integer_digits(&side->high) + key[K_FRACTION] : i;
     if (!side->is_possible || phase == IN_ZERO ||
-        (is_fraction ? key[K_INTEGER] + key[K_FRACTION] >= p->most_digits
-                     : key[K_INTEGER] >= p->most_integer))
+        (is_fraction ? key[K_INTEGER] + key[K_FRACTION] >= p->max_digits
+                     : key[K_INTEGER] >= p->max_integer))
         return false;
     key[K_LOW] = compare_digit(&side->low, key[K_LOW], i, digit, is_fraction);
     key[K_HIGH] = compare_digit(&side->high, key[K_HIGH], j, digit, is_fraction);
@@ -209,8 +209,8 @@ int number_dfa(struct dfa_maker *maker, const struct number_range *r, const stru
     forced = larger(forced, named <= 40 ? named : 1);
     const bool is_exclusive = (r->min.is_set && r->min.is_exclusive) ||
                               (r->max.is_set && r->max.is_exclusive);
-    p.most_integer = larger(forced, is_integer ? NUMBER_INTEGER_DIGITS : NUMBER_EXCLUSIVE_DIGITS);
-    p.most_digits = larger(is_exclusive ? NUMBER_EXCLUSIVE_DIGITS : NUMBER_DIGITS,
+    p.max_integer = larger(forced, is_integer ? NUMBER_INTEGER_DIGITS : NUMBER_EXCLUSIVE_DIGITS);
+    p.max_digits = larger(is_exclusive ? NUMBER_EXCLUSIVE_DIGITS : NUMBER_DIGITS,
                            has_bounds ? forced + fraction : 0);
     p.has_point = !is_integer;
     p.has_exponent = !is_integer && !has_bounds;

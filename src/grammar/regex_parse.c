@@ -6,7 +6,7 @@
 #include "grammar/regex.h"
 #include "text/unicode.h"
 
-#define MOST_REPEATS 10000u
+#define MAX_REPEATS 10000u
 #define CLASS_RANGES 512u
 #define PATTERN_BYTES 16384u
 
@@ -346,9 +346,9 @@ static uint32_t take_count(struct parser *p)
     uint32_t n = 0;
     if (p->at >= p->end || p->text[p->at] < '0' || p->text[p->at] > '9')
         (void)fail(p, "a number of repetitions is missing");
-    while (p->at < p->end && p->text[p->at] >= '0' && p->text[p->at] <= '9' && n <= MOST_REPEATS)
+    while (p->at < p->end && p->text[p->at] >= '0' && p->text[p->at] <= '9' && n <= MAX_REPEATS)
         n = n * 10 + (p->text[p->at++] - '0');
-    if (n > MOST_REPEATS)
+    if (n > MAX_REPEATS)
         (void)fail(p, "too many repetitions");
     return n;
 }

@@ -268,10 +268,10 @@ static int allowed_by_all(struct schema *s, const struct element_set *set,
 static int add_literals(struct schema *s, const struct element_set *set, unsigned types,
                         const struct json_node *first, bool is_list, struct rule_list *list)
 {
-    const uint32_t most = is_list ? first->n : 1;
+    const uint32_t max = is_list ? first->n : 1;
     int rc = 0;
-    struct dfa_word *texts = schema_new(s, (most + 1) * sizeof *texts, &rc);
-    struct dfa_word *raws = schema_new(s, (most + 1) * sizeof *raws, &rc);
+    struct dfa_word *texts = schema_new(s, (max + 1) * sizeof *texts, &rc);
+    struct dfa_word *raws = schema_new(s, (max + 1) * sizeof *raws, &rc);
     size_t n_texts = 0, n_raws = 0;
     for (const struct json_node *v = is_list ? first->first : first; v != NULL && rc == 0;
          v = is_list ? v->next : NULL) {

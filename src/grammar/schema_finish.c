@@ -75,13 +75,13 @@ static int find_heights(struct schema *s)
             r->height = height < r->height ? height : r->height;
         }
         for (size_t v = 0; v < p->n_values; v++) {
-            uint32_t least = RULE_NONE;
+            uint32_t min = RULE_NONE;
             for (uint32_t i = 0; i < p->values[v].n; i++) {
                 const uint32_t own = p->rules[p->values[v].rules[i]].height;
-                least = own < least ? own : least;
+                min = own < min ? own : min;
             }
-            has_changed = has_changed || least < p->values[v].height;
-            p->values[v].height = least;
+            has_changed = has_changed || min < p->values[v].height;
+            p->values[v].height = min;
         }
     }
     return 0;

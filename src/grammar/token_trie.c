@@ -68,7 +68,7 @@ static void add_nodes(struct token_trie *t, const struct token *tokens, size_t n
         uint32_t n_opened = 0;
         for (uint32_t k = 0; k < tokens[i].n; k++)
             n_opened += tokens[i].bytes[k] == '{' || tokens[i].bytes[k] == '[';
-        t->most_opened = n_opened > t->most_opened ? n_opened : t->most_opened;
+        t->max_opened = n_opened > t->max_opened ? n_opened : t->max_opened;
         t->longest = tokens[i].n > t->longest ? tokens[i].n : t->longest;
     }
     while (depth > 0)

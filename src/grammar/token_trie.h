@@ -30,7 +30,7 @@ struct token_trie {
     uint32_t n_ids;
     int32_t *same;        /* [n_ids] the next token of the same bytes, or -1 */
     uint32_t longest;     /* bytes */
-    uint32_t most_opened; /* brackets that one token opens */
+    uint32_t max_opened; /* brackets that one token opens */
 };
 
 /* Ids from 0 to n_ids - 1. */

@@ -6,7 +6,7 @@
 #include "jinja/run.h"
 #include "text/unicode.h"
 
-#define MOST_WIDTH 10000
+#define MAX_WIDTH 10000
 
 /* How one value is to be laid out. */
 struct layout {
@@ -159,11 +159,11 @@ static int64_t take_number(struct percent *f)
         f->at++;
         x = arg_int(f->r, "'*' in a format", next_value(f), 0);
     }
-    while (look(f) >= '0' && look(f) <= '9' && x <= MOST_WIDTH)
+    while (look(f) >= '0' && look(f) <= '9' && x <= MAX_WIDTH)
         x = 10 * x + (f->format->text[f->at++] - '0');
-    if (x <= MOST_WIDTH && x >= -MOST_WIDTH)
+    if (x <= MAX_WIDTH && x >= -MAX_WIDTH)
         return x;
-    (void)run_fail(f->r, "a width of more than %d", MOST_WIDTH);
+    (void)run_fail(f->r, "a width of more than %d", MAX_WIDTH);
     return 0;
 }
 
@@ -412,7 +412,7 @@ static bool parse_layout(struct run *r, const struct str *spec, struct layout *l
         }
         at++;
     }
-    for (; at < n && text[at] >= '0' && text[at] <= '9' && l->width <= MOST_WIDTH; at++)
+    for (; at < n && text[at] >= '0' && text[at] <= '9' && l->width <= MAX_WIDTH; at++)
         l->width = 10 * l->width + (text[at] - '0');
     if (at < n && text[at] == ',') {
         l->has_comma = true;
@@ -420,11 +420,11 @@ static bool parse_layout(struct run *r, const struct str *spec, struct layout *l
     }
     if (at < n && text[at] == '.') {
         l->has_precision = true;
-        for (at++; at < n && text[at] >= '0' && text[at] <= '9' && l->precision <= MOST_WIDTH; at++)
+        for (at++; at < n && text[at] >= '0' && text[at] <= '9' && l->precision <= MAX_WIDTH; at++)
             l->precision = 10 * l->precision + (text[at] - '0');
     }
     l->type = at < n ? (char)text[at++] : '\0';
-    if (at < n || l->width > MOST_WIDTH || l->precision > MOST_WIDTH)
+    if (at < n || l->width > MAX_WIDTH || l->precision > MAX_WIDTH)
         (void)run_fail(r, "format: '%.*s' is not understood", (int)n, spec->text);
     return r->rc == 0;
 }

@@ -167,7 +167,7 @@ static struct value m_rstrip(struct run *r, struct value self, const struct args
     return strip(r, self, args, 2);
 }
 
-static void split_blanks(struct run *r, const struct str *s, int64_t most, struct list *out)
+static void split_blanks(struct run *r, const struct str *s, int64_t max, struct list *out)
 {
     size_t at = 0, used;
     for (int64_t n = 0; r->rc == 0; n++) {
@@ -176,7 +176,7 @@ static void split_blanks(struct run *r, const struct str *s, int64_t most, struc
         if (at == s->bytes)
             return;
         size_t end = at;
-        if (most >= 0 && n == most) {
+        if (max >= 0 && n == max) {
             const struct str *rest = str_part(r, s, at, s->bytes);
             list_push(r, out, v_str(str_strip(r, rest, v_none(), 2)));
             return;
@@ -188,7 +188,7 @@ static void split_blanks(struct run *r, const struct str *s, int64_t most, struc
     }
 }
 
-static void split_blanks_right(struct run *r, const struct str *s, int64_t most, struct list *out)
+static void split_blanks_right(struct run *r, const struct str *s, int64_t max, struct list *out)
 {
     size_t at = s->bytes, used;
     for (int64_t n = 0; r->rc == 0; n++) {
@@ -197,7 +197,7 @@ static void split_blanks_right(struct run *r, const struct str *s, int64_t most,
         if (at == 0)
             break;
         size_t begin = at;
-        if (most >= 0 && n == most) {
+        if (max >= 0 && n == max) {
             const struct str *rest = str_part(r, s, 0, at);
             list_push(r, out, v_str(str_strip(r, rest, v_none(), 1)));
             break;
@@ -233,17 +233,17 @@ static struct value split(struct run *r, struct value self, const struct args *a
     if (!args_bind(r, "split", args, "sep? maxsplit?", given))
         return v_undefined();
     const struct str *s = self.u.str;
-    const int64_t most = arg_int(r, "split", given[1], -1);
+    const int64_t max = arg_int(r, "split", given[1], -1);
     struct list *out = list_new(r, LIST_LIST);
     if (given[0].kind == V_MISSING || given[0].kind == V_NONE) {
-        (is_right ? split_blanks_right : split_blanks)(r, s, most, out);
+        (is_right ? split_blanks_right : split_blanks)(r, s, max, out);
         (void)run_work(r, s->bytes);
     } else {
         const struct str *by = text_arg(r, s, "split", given[0]);
         if (r->rc == 0 && by->bytes == 0)
             return run_fail(r, "split: the separator is empty");
         size_t begin = 0, end = s->bytes;
-        for (int64_t n = 0; r->rc == 0 && (most < 0 || n < most); n++) {
+        for (int64_t n = 0; r->rc == 0 && (max < 0 || n < max); n++) {
             const size_t at = is_right ? find_last(r, s, by, end) : str_find(r, s, by, begin);
             if (at == SIZE_MAX)
                 break;

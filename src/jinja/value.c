@@ -191,7 +191,7 @@ static bool sbuf_reserve(struct run *r, struct sbuf *b, size_t more)
         (void)run_new(r, more, 2);
         return false;
     }
-    const size_t least = b->n + more, capacity = least < 64 ? 64 : least + least / 2;
+    const size_t min = b->n + more, capacity = min < 64 ? 64 : min + min / 2;
     if (b->origins == NULL && arena_extend(&r->arena, b->text, b->capacity, capacity)) {
         b->capacity = capacity;
         return true;

@@ -55,8 +55,8 @@ static int measure(const struct model *model, const struct streaming *s, bool qu
     if (rc != 0)
         return rc;
     qsort(figures, how.n_passes, sizeof figures[0], compare);
-    speeds->read = (struct fm_speed){.median = figures[how.n_passes / 2], .least = figures[0],
-                                     .most = figures[how.n_passes - 1]};
+    speeds->read = (struct fm_speed){.median = figures[how.n_passes / 2], .min = figures[0],
+                                     .max = figures[how.n_passes - 1]};
     return 0;
 }
 

@@ -73,7 +73,7 @@ static void feed(struct heat *heat, struct ghosts *g, const uint16_t *ids)
 }
 
 /* Points by which the curve may lie off. */
-static void check(enum heat_policy policy, const uint16_t *ids, double most)
+static void check(enum heat_policy policy, const uint16_t *ids, double max)
 {
     const double shares[] = {0.0625, 0.125, 0.25, 0.375, 0.5, 0.75, 1};
     const struct replay_routes routes = {.n_layers = LAYERS, .n_experts = EXPERTS, .n_used = USED,
@@ -95,7 +95,7 @@ static void check(enum heat_policy policy, const uint16_t *ids, double most)
         print_message("%s %6.2f%%: %5.1f%% hits, the curve has %5.1f%%\n",
                       heat_policy_name(policy), 100 * shares[i], real, found);
         assert_true(found >= before);
-        assert_true(fabs(found - real) <= most);
+        assert_true(fabs(found - real) <= max);
         before = found;
     }
     ghosts_clear(&g);

@@ -350,15 +350,15 @@ static int run_belady(const struct replay_routes *r, uint32_t n_slots, struct re
 /* ---- pinned ---------------------------------------------------------------------------------- */
 
 /* The uses that the last of the n_slots most used has, and how many with just as many still fit. */
-static uint32_t find_threshold(const uint32_t *uses, uint64_t n_all, uint32_t most,
+static uint32_t find_threshold(const uint32_t *uses, uint64_t n_all, uint32_t max,
                                uint32_t n_slots, uint32_t *n_equal, struct fm_error *err)
 {
-    uint32_t *with = mem_new((uint64_t)most + 1, sizeof *with, "a replay", err); /* so many uses */
+    uint32_t *with = mem_new((uint64_t)max + 1, sizeof *with, "a replay", err); /* so many uses */
     if (with == NULL)
         return UINT32_MAX;
     for (uint64_t i = 0; i < n_all; i++)
         with[uses[i]]++;
-    uint32_t threshold = most, n_left = n_slots;
+    uint32_t threshold = max, n_left = n_slots;
     while (threshold > 0 && with[threshold] <= n_left)
         n_left -= with[threshold--];
     mem_free(with);

@@ -101,12 +101,12 @@ static double of_half(const struct quant *format, uint16_t bits)
 static void init_affine(struct synth_matrix *m, double std)
 {
     const struct quant *scale = m->quant->scale;
-    const double most = (double)((1u << m->quant->bits) - 1);
-    const double mean = std / (sqrt((most + 1) * (most + 1) - 1) / sqrt(12)) / 1.026;
+    const double max = (double)((1u << m->quant->bits) - 1);
+    const double mean = std / (sqrt((max + 1) * (max + 1) - 1) / sqrt(12)) / 1.026;
     for (unsigned i = 0; i < PAIRS; i++) {
         const double factor = 0.65 + 0.1 * (i % (PAIRS / 2));
         m->pairs[0][i] = to_half(scale, (i < PAIRS / 2 ? mean : -mean) * factor);
-        m->pairs[1][i] = to_half(scale, -of_half(scale, m->pairs[0][i]) * most / 2);
+        m->pairs[1][i] = to_half(scale, -of_half(scale, m->pairs[0][i]) * max / 2);
     }
 }
 

@@ -232,16 +232,16 @@ static json_t *width_json(const struct quant *quant)
 /* The experts' width, or the first there is, and every module that has another. */
 static json_t *quantization_json(const struct synth_plan *plan)
 {
-    const struct quant *most = NULL;
+    const struct quant *max = NULL;
     for (size_t i = 0; i < plan->n_tensors; i++) {
         const struct synth_tensor *t = &plan->tensors[i];
-        if (t->quant->kind == QUANT_AFFINE && (most == NULL || t->role == SYNTH_EXPERT))
-            most = t->quant;
+        if (t->quant->kind == QUANT_AFFINE && (max == NULL || t->role == SYNTH_EXPERT))
+            max = t->quant;
     }
-    json_t *out = width_json(most);
+    json_t *out = width_json(max);
     for (size_t i = 0; i < plan->n_tensors; i++) {
         const struct synth_tensor *t = &plan->tensors[i];
-        if (t->role == SYNTH_VECTOR || t->quant == most)
+        if (t->role == SYNTH_VECTOR || t->quant == max)
             continue;
         char name[2 * SYNTH_NAME_BYTES];
         mlx_name(plan, t, name);

@@ -67,7 +67,7 @@ static const struct synth_shape presets[] = {
 
 static const struct {
     const char *name;
-    uint32_t least, most;
+    uint32_t min, max;
 } numbers[FM_SYNTH_NUMBERS] = {
     [FM_SYNTH_LAYERS] = {"layers", 1, LIMIT_LAYERS},
     [FM_SYNTH_HIDDEN] = {"hidden", 1, LIMIT_HIDDEN},
@@ -126,9 +126,9 @@ int synth_shape_init(struct synth_shape *shape, const char *name,
         if (shape->n[i] == 0)
             rc = err_set(err, FM_ERR_ARG, "the architecture of %s has no %s", shape->name,
                          numbers[i].name);
-        else if (given < numbers[i].least || given > numbers[i].most)
+        else if (given < numbers[i].min || given > numbers[i].max)
             rc = err_set(err, FM_ERR_ARG, "%s %u is out of range: %u to %u", numbers[i].name,
-                         given, numbers[i].least, numbers[i].most);
+                         given, numbers[i].min, numbers[i].max);
         shape->n[i] = given;
     }
     if (rc != 0)

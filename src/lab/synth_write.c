@@ -13,8 +13,8 @@
 
 /* A thread waits for the disk most of the time; more of them than processors keep it busy. */
 #define THREADS_PER_CPU 2
-#define LEAST_THREADS 4
-#define MOST_THREADS 64
+#define MIN_THREADS 4
+#define MAX_THREADS 64
 /* Not the packer's suffix: what lies there may be all that is left of a source. */
 #define PARTIAL ".synth-partial"
 
@@ -322,17 +322,17 @@ static int rename_all(struct writer *w, struct fm_error *err)
 
 static int make_buffers(struct writer *w, unsigned n_threads, struct fm_error *err)
 {
-    uint64_t most = MEM_PAGE;
+    uint64_t max = MEM_PAGE;
     for (size_t f = 0; f < w->plan->n_files; f++)
-        most = w->plan->files[f].piece_bytes > most ? w->plan->files[f].piece_bytes : most;
+        max = w->plan->files[f].piece_bytes > max ? w->plan->files[f].piece_bytes : max;
     if (n_threads == 0) {
         n_threads = THREADS_PER_CPU * plat_n_cpus();
-        n_threads = n_threads < LEAST_THREADS ? LEAST_THREADS : n_threads;
-        n_threads = n_threads > MOST_THREADS ? MOST_THREADS : n_threads;
+        n_threads = n_threads < MIN_THREADS ? MIN_THREADS : n_threads;
+        n_threads = n_threads > MAX_THREADS ? MAX_THREADS : n_threads;
     }
     w->buffers = mem_new(n_threads, sizeof *w->buffers, "buffers", err);
     for (w->n_threads = 0; w->buffers != NULL && w->n_threads < n_threads; w->n_threads++) {
-        w->buffers[w->n_threads] = mem_new_aligned(MEM_PAGE, most, "buffers", err);
+        w->buffers[w->n_threads] = mem_new_aligned(MEM_PAGE, max, "buffers", err);
         if (w->buffers[w->n_threads] == NULL)
             return FM_ERR_NOMEM;
     }

@@ -351,10 +351,10 @@ int config_bool_or(const struct config *config, const char *field, bool fallback
     return jdoc_bool_or(found.holder, config->file, found.key, fallback, out, err);
 }
 
-int config_experts_per_token(const struct config *config, const char *field, uint64_t most,
+int config_experts_per_token(const struct config *config, const char *field, uint64_t max,
                              uint32_t *trained, uint32_t *used, struct fm_error *err)
 {
-    int rc = config_uint(config, field, 1, most, trained, err);
+    int rc = config_uint(config, field, 1, max, trained, err);
     const uint32_t asked = config->experts_per_token;
     *used = asked > 0 ? asked : *trained;
     if (rc == 0 && asked > *trained)

@@ -37,9 +37,9 @@ int config_number_or(const struct config *config, const char *field, double min,
 int config_bool_or(const struct config *config, const char *field, bool fallback, bool *out,
                    struct fm_error *err);
 
-/* Experts a token is given to: the configuration's `field`, 1 to `most`, as *trained, and in *used
+/* Experts a token is given to: the configuration's `field`, 1 to `max`, as *trained, and in *used
  * that or fewer of them where the caller of model_open asked for it. */
-int config_experts_per_token(const struct config *config, const char *field, uint64_t most,
+int config_experts_per_token(const struct config *config, const char *field, uint64_t max,
                              uint32_t *trained, uint32_t *used, struct fm_error *err);
 
 /* Refuses a field that is there with another value: the arithmetic would be wrong. */

@@ -16,10 +16,10 @@
 /* Rows that share a row of some part are decoded together. */
 static uint64_t rows_together(const struct quant *quant)
 {
-    uint64_t most = 1;
+    uint64_t max = 1;
     for (unsigned p = 0; p < quant->n_parts; p++)
-        most = quant->part_rows[p] > most ? quant->part_rows[p] : most;
-    return most;
+        max = quant->part_rows[p] > max ? quant->part_rows[p] : max;
+    return max;
 }
 
 /* Parts begin at multiples of a cache line. */
@@ -125,10 +125,10 @@ static int make_room(struct stream *s, uint64_t n, char **at, struct fm_error *e
     return rc;
 }
 
-static uint64_t most_at_once(const struct stream *s)
+static uint64_t max_at_once(const struct stream *s)
 {
-    const uint64_t most = s->encoder->out_bytes - MEM_PAGE;
-    return most < COPY_BYTES ? most : COPY_BYTES;
+    const uint64_t max = s->encoder->out_bytes - MEM_PAGE;
+    return max < COPY_BYTES ? max : COPY_BYTES;
 }
 
 int stream_pad(struct stream *s, uint64_t to, struct fm_error *err)
@@ -136,7 +136,7 @@ int stream_pad(struct stream *s, uint64_t to, struct fm_error *err)
     while (s->at + s->used < to) {
         uint64_t n = to - s->at - s->used;
         char *at;
-        n = n < most_at_once(s) ? n : most_at_once(s);
+        n = n < max_at_once(s) ? n : max_at_once(s);
         int rc = make_room(s, n, &at, err);
         if (rc != 0)
             return rc;
@@ -193,11 +193,11 @@ static int copy_part(struct stream *s, const struct matrix_source *from, unsigne
     const uint64_t bytes = quant_part_bytes(from->quant, part, from->n_rows, from->n_cols);
     const uint64_t row_bytes = quant_part_row_bytes(from->quant, part, from->n_cols);
     const uint64_t block = turns ? INTERLEAVE_ROWS * row_bytes : 1;
-    const uint64_t most = most_at_once(s) - most_at_once(s) % block;
-    if (most == 0)
+    const uint64_t max = max_at_once(s) - max_at_once(s) % block;
+    if (max == 0)
         return refuse_rows(from, err);
     for (uint64_t done = 0; done < bytes;) {
-        uint64_t n = bytes - done < most ? bytes - done : most;
+        uint64_t n = bytes - done < max ? bytes - done : max;
         char *at;
         int rc = make_room(s, n, &at, err);
         if (rc == 0)
@@ -296,7 +296,7 @@ static int encode_part(struct stream *s, const struct matrix_source *from,
 {
     const struct quant *to = target->quant;
     const uint64_t row_bytes = quant_part_row_bytes(to, part, from->n_cols);
-    const uint64_t group = rows_of_group(from, target), room = most_at_once(s) / row_bytes;
+    const uint64_t group = rows_of_group(from, target), room = max_at_once(s) / row_bytes;
     uint64_t n_rows = rows_per_piece(from->quant, group, from->n_cols);
     n_rows = room < n_rows ? room - room % group : n_rows;
     if (n_rows == 0)

@@ -13,8 +13,8 @@
 #define KEEP "keep"
 /* All workers together; the program itself and the tables of a large model are about 200 MB. */
 #define WORKERS_BYTES (512u << 20)
-#define MOST_WORKERS 64
-#define MOST_OUT_BYTES (48u << 20)
+#define MAX_WORKERS 64
+#define MAX_OUT_BYTES (48u << 20)
 /* Small experts are taken several at a time, so that reads and writes are of about this size. */
 #define RUN_BYTES (4u << 20)
 /* Reading and writing need more threads than there are processors. */
@@ -288,10 +288,10 @@ static void plan_memory(struct pack *pack)
                                                             : plat_n_cpus();
     struct encoder_needs *needs = &pack->needs;
     unsigned n = n_threads + IO_WORKERS;
-    n = n < MOST_WORKERS ? n : MOST_WORKERS;
+    n = n < MAX_WORKERS ? n : MAX_WORKERS;
     needs->max_cols = needs->max_cols > 0 ? needs->max_cols : 1;
     uint64_t out = WORKERS_BYTES / n;
-    out = out < MOST_OUT_BYTES ? out : MOST_OUT_BYTES;
+    out = out < MAX_OUT_BYTES ? out : MAX_OUT_BYTES;
     uint64_t rest = needs->raw_bytes + needs->max_cols * 2 * sizeof(float);
     out = out > rest + RUN_BYTES + 2 * MEM_PAGE ? out - rest : RUN_BYTES + 2 * MEM_PAGE;
     needs->out_bytes = out - out % MEM_PAGE;

@@ -140,11 +140,11 @@ static uint64_t header_bytes(const struct source *source, unsigned f)
 static int copy_header(const struct source_file *from, uint64_t bytes, int fd, const char *path,
                        struct fm_error *err)
 {
-    const uint64_t most = 1u << 20;
-    char *buffer = mem_new(most, 1, "a copy buffer", err);
+    const uint64_t max = 1u << 20;
+    char *buffer = mem_new(max, 1, "a copy buffer", err);
     int rc = buffer == NULL ? FM_ERR_NOMEM : 0;
     for (uint64_t at = 0; rc == 0 && at < bytes;) {
-        uint64_t n = bytes - at < most ? bytes - at : most;
+        uint64_t n = bytes - at < max ? bytes - at : max;
         rc = plat_read_at(from->fd, from->path, buffer, n, at, err);
         if (rc == 0)
             rc = plat_write_at(fd, path, buffer, n, at, err);

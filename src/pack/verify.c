@@ -11,7 +11,7 @@
 #include "pack/device.h"
 
 #define BUFFER_BYTES (4u << 20)
-#define MOST_WORKERS 64
+#define MAX_WORKERS 64
 #define IO_WORKERS 4 /* reading needs more threads than there are processors */
 
 enum verdict { VERDICT_GOOD, VERDICT_WRONG, VERDICT_UNREADABLE };
@@ -241,7 +241,7 @@ static int verify_all(const char *path, const struct fm_verify_options *options,
     finder.source = source;
     unsigned n = finder.options->n_threads > 0 ? finder.options->n_threads : plat_n_cpus();
     n += IO_WORKERS;
-    struct verify verify = {.source = source, .n_workers = n < MOST_WORKERS ? n : MOST_WORKERS};
+    struct verify verify = {.source = source, .n_workers = n < MAX_WORKERS ? n : MAX_WORKERS};
     if (source->packed == NULL)
         rc = err_set(err, FM_ERR_UNSUPPORTED, "'%s' is a %s, which has no checksums: only packed "
                      "models can be verified (flashmoe pack makes one)", path,

@@ -82,9 +82,9 @@ static void choose_scale(const float *x, unsigned n, unsigned max_code, float *s
         low = lows[j] < low ? lows[j] : low;
         high = highs[j] > high ? highs[j] : high;
     }
-    const float least_scale = 1e-7f;
+    const float min_scale = 1e-7f;
     float s = (high - low) / (float)max_code;
-    s = s > least_scale ? s : least_scale;
+    s = s > min_scale ? s : min_scale;
     float low_size = low < 0 ? -low : low;
     float high_size = high < 0 ? -high : high;
     float edge = low;
@@ -107,11 +107,11 @@ static void affine_encode(const struct quant *q, const float *src, void *const p
         choose_scale(x, q->block, max_code, &scale, &bias);
         uint8_t codes[MAX_GROUP];
         int32_t wide[MAX_GROUP];
-        const float most = (float)max_code;
+        const float max = (float)max_code;
         for (unsigned i = 0; i < q->block; i++) {
             float code = round_to_even((x[i] - bias) / scale);
             code = code > 0 ? code : 0;
-            wide[i] = (int32_t)(code < most ? code : most);
+            wide[i] = (int32_t)(code < max ? code : max);
         }
         for (unsigned i = 0; i < q->block; i++)
             codes[i] = (uint8_t)wide[i];

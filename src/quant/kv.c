@@ -141,16 +141,16 @@ static float scale_of_bits(uint16_t bits)
 static uint16_t store_bytes(const float *y, size_t dim, int8_t *levels)
 {
     const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to a whole number */
-    uint32_t most_bits = 0;
+    uint32_t max_bits = 0;
     for (size_t i = 0; i < dim; i++) {
         uint32_t bits;
         memcpy(&bits, y + i, sizeof bits);
         bits &= 0x7fffffffu;
-        most_bits = bits > most_bits ? bits : most_bits;
+        max_bits = bits > max_bits ? bits : max_bits;
     }
-    float most;
-    memcpy(&most, &most_bits, sizeof most);
-    const uint16_t scale = scale_bits(most / 127.0f);
+    float max;
+    memcpy(&max, &max_bits, sizeof max);
+    const uint16_t scale = scale_bits(max / 127.0f);
     const float kept = scale_of_bits(scale), inverse = kept > 0 ? 1.0f / kept : 0;
     for (size_t i = 0; i < dim; i++) {
         float z = y[i] * inverse;

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-enum { MOST = 256, ROW_BYTES = MOST + 2 };
+enum { MAX = 256, ROW_BYTES = MAX + 2 };
 
 static const unsigned dims[] = {16, 32, 48, 64, 80, 128, 192, 256};
 #define N_DIMS (sizeof dims / sizeof dims[0])
@@ -47,7 +47,7 @@ static void test_rotation_is_orthogonal(void **state)
     (void)state;
     for (unsigned k = 0; k < N_DIMS; k++) {
         const unsigned dim = dims[k];
-        float a[MOST], b[MOST], at[MOST], bt[MOST];
+        float a[MAX], b[MAX], at[MAX], bt[MAX];
         fill(a, dim), fill(b, dim);
         memcpy(at, a, sizeof a), memcpy(bt, b, sizeof b);
         kv_rotate(at, dim), kv_rotate(bt, dim);
@@ -120,7 +120,7 @@ static void test_codebooks_are_lloyd_max(void **state)
 /* The row's coordinates, still rotated. */
 static void load(const struct kv_format *format, const void *row, unsigned dim, float *y)
 {
-    int8_t levels[MOST];
+    int8_t levels[MAX];
     const float scale = kv_load_scale(format, row, dim);
     kv_load_levels(format, row, dim, levels);
     for (unsigned i = 0; i < dim; i++)
@@ -134,8 +134,8 @@ static void test_rows_keep_the_nearest_levels(void **state)
         for (unsigned k = 0; k < N_DIMS && kv_at(f)->plain == NULL; k++) {
             const struct kv_format *format = kv_at(f);
             const unsigned dim = dims[k];
-            float x[MOST], y[MOST];
-            int8_t levels[MOST];
+            float x[MAX], y[MAX];
+            int8_t levels[MAX];
             uint8_t row[ROW_BYTES + 1];
             fill(x, dim);
             const uint64_t bytes = kv_row_bytes(format, dim);
@@ -198,10 +198,10 @@ static void test_keys_are_unbiased(void **state)
         if (format->bits > 4)
             continue;
         /* A value's scale has the least error, and shrinks: a key kept so would be noticed. */
-        const double of_values = slope(format, KV_VALUE, &off), least = format->bits == 2   ? 0.117
+        const double of_values = slope(format, KV_VALUE, &off), min = format->bits == 2   ? 0.117
                                                                         : format->bits == 3 ? 0.034
                                                                                             : 0.009;
-        assert_true(fabs(1 - of_values - least) < 0.2 * least);
+        assert_true(fabs(1 - of_values - min) < 0.2 * min);
     }
 }
 

@@ -19,10 +19,10 @@ static inline float reciprocal(float d)
 }
 
 /* Towards zero and into 0..most; NaN gives 0. */
-static inline unsigned clamped(float x, float most)
+static inline unsigned clamped(float x, float max)
 {
     x = x > 0 ? x : 0;
-    return (unsigned)(x < most ? x : most);
+    return (unsigned)(x < max ? x : max);
 }
 
 /* The value farthest from zero with its sign, the first of equals. */
@@ -78,14 +78,14 @@ static void store_codes(uint8_t *dst, const uint8_t *codes, unsigned bits)
 static void encode_centred(const struct quant *q, const float *src, void *const parts[], size_t n)
 {
     const float zero = (float)(1u << (q->bits - 1));
-    const float most = (float)((1u << q->bits) - 1);
+    const float max = (float)((1u << q->bits) - 1);
     uint8_t *dst = parts[0];
     for (size_t b = 0; b < n / COLUMNS; b++, src += COLUMNS, dst += q->part_block_bytes[0]) {
         const float d = farthest(src) / -zero;
         const float inverse = reciprocal(d);
         uint8_t codes[COLUMNS];
         for (unsigned i = 0; i < COLUMNS; i++)
-            codes[i] = (uint8_t)clamped(src[i] * inverse + (zero + 0.5f), most);
+            codes[i] = (uint8_t)clamped(src[i] * inverse + (zero + 0.5f), max);
         store_f16(dst, d);
         store_codes(dst + 2, codes, q->bits);
     }
@@ -94,16 +94,16 @@ static void encode_centred(const struct quant *q, const float *src, void *const 
 /* q4_1 and q5_1: the lowest value is code 0, the highest the last one. */
 static void encode_ranged(const struct quant *q, const float *src, void *const parts[], size_t n)
 {
-    const float most = (float)((1u << q->bits) - 1);
+    const float max = (float)((1u << q->bits) - 1);
     uint8_t *dst = parts[0];
     for (size_t b = 0; b < n / COLUMNS; b++, src += COLUMNS, dst += q->part_block_bytes[0]) {
         float low, high;
         find_range(src, &low, &high);
-        const float d = (high - low) / most;
+        const float d = (high - low) / max;
         const float inverse = reciprocal(d);
         uint8_t codes[COLUMNS];
         for (unsigned i = 0; i < COLUMNS; i++)
-            codes[i] = (uint8_t)clamped((src[i] - low) * inverse + 0.5f, most);
+            codes[i] = (uint8_t)clamped((src[i] - low) * inverse + 0.5f, max);
         store_f16(dst, d);
         store_f16(dst + 2, low);
         store_codes(dst + 4, codes, q->bits);

@@ -16,14 +16,14 @@ static inline float value_of(unsigned code)
  * this is the exact exponent. Below 2^-125 the reference's exponent wraps; this one stays 0. */
 static unsigned choose_exponent(const float *x)
 {
-    uint32_t most = 0; /* bits without sign order like magnitudes */
+    uint32_t max = 0; /* bits without sign order like magnitudes */
     for (unsigned i = 0; i < COLUMNS; i++) {
         uint32_t bits;
         memcpy(&bits, &x[i], sizeof bits);
         bits &= 0x7fffffffu;
-        most = bits > most ? bits : most;
+        max = bits > max ? bits : max;
     }
-    const unsigned exponent = most >> 23;
+    const unsigned exponent = max >> 23;
     return exponent > 2 ? exponent - 2 : 0;
 }
 
@@ -31,11 +31,11 @@ static unsigned choose_exponent(const float *x)
 static unsigned nearest(float x, float d)
 {
     unsigned best = 0;
-    float least = magnitude(x);
+    float min = magnitude(x);
     for (unsigned code = 1; code < 16; code++) {
         const float error = magnitude(d * value_of(code) - x);
-        if (error < least) {
-            least = error;
+        if (error < min) {
+            min = error;
             best = code;
         }
     }

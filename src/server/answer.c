@@ -139,7 +139,7 @@ int answer_open(const struct answer_options *options, struct answer **out, struc
         .sampling = &sampling,
         .prompt = prompt->ids,
         .n_prompt = prompt->n_ids,
-        .max_tokens = spec->n_most,
+        .max_tokens = spec->n_max,
         .stops = (const char *const *)spec->stops,
         .n_stops = spec->n_stops,
         .grammar = spec->grammar,

@@ -143,14 +143,14 @@ void api_read_stops(struct api_call *call, const struct fields *f, const char *n
 
 int api_add_prompt(struct api_call *call, struct job_spec *spec, int32_t *ids, size_t n_ids)
 {
-    const unsigned most = call->context->n_context;
+    const unsigned max = call->context->n_context;
     int rc = 0;
     if (n_ids == 0)
         rc = api_fail(&call->error, API_BAD, "prompt", "the prompt has no tokens");
-    else if (n_ids >= most)
+    else if (n_ids >= max)
         rc = api_fail(&call->error, API_CONTEXT, "messages", "prompt is too long: %zu tokens > %u "
                       "maximum; the context holds %u, of which the answer needs one at least, and "
-                      "the server's --context sets it", n_ids, most - 1, most);
+                      "the server's --context sets it", n_ids, max - 1, max);
     else if (spec->n_prompts == JOB_PROMPTS_MAX)
         rc = api_fail(&call->error, API_BAD, "prompt", "'prompt' must have at most %d prompts",
                       JOB_PROMPTS_MAX);
@@ -187,8 +187,8 @@ int api_call_read(struct api_call *call, const struct api *api, const struct api
     text_buffer_clear(&call->schema);
     if (rc == 0 && call->error.fault != API_GOOD)
         rc = -1;
-    if (context->n_answer > 0 && (spec->n_most == 0 || spec->n_most > context->n_answer))
-        spec->n_most = context->n_answer;
+    if (context->n_answer > 0 && (spec->n_max == 0 || spec->n_max > context->n_answer))
+        spec->n_max = context->n_answer;
     if (rc == 0) {
         call->n_choices = spec->n_prompts * spec->n_choices;
         call->echo_bytes = json_bytes(call->request) + call->n_choices * json_bytes(call->echo);

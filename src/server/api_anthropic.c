@@ -204,7 +204,7 @@ static int read_messages(struct api_call *call, const json_t *body, struct job_s
     api_new_id("msg_", call->id);
     if (fields_find(&f, "max_tokens") == NULL)
         (void)fields_fail(&f, "max_tokens", "must be given");
-    spec->n_most = fields_uint(&f, "max_tokens", 1, UINT32_MAX, 0);
+    spec->n_max = fields_uint(&f, "max_tokens", 1, UINT32_MAX, 0);
     if (user != NULL)
         spec->key = api_key_of(user);
     api_read_sampling(call, &f, spec);

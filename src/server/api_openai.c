@@ -134,8 +134,8 @@ static void read_common(struct api_call *call, const struct fields *f, bool is_c
     const struct fields of = {options, &call->error, "stream_options."};
     call->wants_usage = fields_bool(&of, "include_usage", false);
     call->wants_progress = fields_bool(f, "return_progress", false);
-    const uint64_t most = fields_uint(f, "max_tokens", 1, UINT32_MAX, 0);
-    spec->n_most = fields_uint(f, "max_completion_tokens", 1, UINT32_MAX, most);
+    const uint64_t max = fields_uint(f, "max_tokens", 1, UINT32_MAX, 0);
+    spec->n_max = fields_uint(f, "max_completion_tokens", 1, UINT32_MAX, max);
     spec->n_choices = (unsigned)fields_uint(f, "n", 1, JOB_CHOICES_MAX, 1);
     const char *key = fields_string(f, "prompt_cache_key", NULL);
     if (key != NULL)
@@ -173,11 +173,11 @@ static int add_text_prompt(struct api_call *call, struct job_spec *spec, const j
     struct fm_model_info info = {.size = sizeof info};
     fm_model_info(call->context->model, &info);
     const size_t bytes = json_string_length(text);
-    const size_t n_least = info.max_token_bytes > 0 ? bytes / info.max_token_bytes : 0;
-    if (n_least >= call->context->n_context)
+    const size_t n_min = info.max_token_bytes > 0 ? bytes / info.max_token_bytes : 0;
+    if (n_min >= call->context->n_context)
         return api_fail(&call->error, API_CONTEXT, "prompt", "prompt is too long: at least %zu "
                         "tokens > %u maximum (%zu bytes, and no token has more than %u); send "
-                        "less, or raise the server's --context", n_least,
+                        "less, or raise the server's --context", n_min,
                         call->context->n_context - 1, bytes, info.max_token_bytes);
     const int rc = fm_tokenize(call->context->model, json_string_value(text),
                                json_string_length(text), FM_TEXT_WITH_SPECIAL, &ids, &n_ids, &err);
@@ -238,8 +238,8 @@ static int read_completions(struct api_call *call, const json_t *body, struct jo
     const json_t *prompt = fields_find(&f, "prompt");
     api_new_id("cmpl-", call->id);
     read_common(call, &f, true, spec);
-    if (spec->n_most == 0)
-        spec->n_most = 16; /* what this endpoint does without */
+    if (spec->n_max == 0)
+        spec->n_max = 16; /* what this endpoint does without */
     call->has_logprobs = spec->wants_logprobs = fields_find(&f, "logprobs") != NULL;
     spec->n_top_logprobs = (unsigned)fields_uint(&f, "logprobs", 0, FM_TOP_LOGPROBS_MAX, 0);
     if (fields_uint(&f, "best_of", 1, JOB_CHOICES_MAX, 1) > spec->n_choices)

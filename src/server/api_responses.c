@@ -177,7 +177,7 @@ static void keep_request(struct api_call *call, const struct fields *f,
         instructions != NULL ? json_incref((json_t *)instructions) : json_null(), "tools",
         tools != NULL ? json_incref((json_t *)tools) : json_array(), "metadata",
         metadata != NULL ? json_incref((json_t *)metadata) : json_object(), "max_output_tokens",
-        spec->n_most > 0 ? json_integer((json_int_t)spec->n_most) : json_null(),
+        spec->n_max > 0 ? json_integer((json_int_t)spec->n_max) : json_null(),
         "parallel_tool_calls", !spec->is_one_call, "temperature",
         json_float(spec->sampling.temperature), "top_p", json_float(spec->sampling.top_p));
 }
@@ -193,7 +193,7 @@ static int read_responses(struct api_call *call, const json_t *body, struct job_
                           "responses; send the whole conversation as 'input'");
     if (fields_bool(&f, "background", false))
         (void)fields_fail(&f, "background", "is not supported");
-    spec->n_most = fields_uint(&f, "max_output_tokens", 1, UINT32_MAX, 0);
+    spec->n_max = fields_uint(&f, "max_output_tokens", 1, UINT32_MAX, 0);
     const char *key = fields_string(&f, "prompt_cache_key", NULL);
     if (key != NULL)
         spec->key = api_key_of(key);

@@ -344,15 +344,15 @@ static int check_size(const struct conversation *c, const struct fm_model *model
         return 0;
     for (size_t i = 0; i < n_messages; i++)
         bytes += content_bytes(json_array_get(c->messages, i));
-    const size_t n_least = bytes / info.max_token_bytes;
+    const size_t n_min = bytes / info.max_token_bytes;
     if (n_messages > max_tokens)
         return api_fail(error, API_CONTEXT, "messages", "prompt is too long: %zu messages > %zu "
                         "tokens maximum, and each has one at least; send fewer, or raise the "
                         "server's --context", n_messages, max_tokens);
-    if (n_least > max_tokens)
+    if (n_min > max_tokens)
         return api_fail(error, API_CONTEXT, "messages", "prompt is too long: at least %zu tokens > "
                         "%zu maximum (%zu bytes, and no token has more than %u); send less, or "
-                        "raise the server's --context", n_least, max_tokens, bytes,
+                        "raise the server's --context", n_min, max_tokens, bytes,
                         info.max_token_bytes);
     return 0;
 }

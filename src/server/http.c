@@ -212,7 +212,7 @@ static void check_headers(struct request *r, const char *method, const char *ver
     const bool fits_method = r->route != NULL && (strcmp(r->route->method, "GET") == 0
                                                       ? is_get(r)
                                                       : strcmp(r->method, "POST") == 0);
-    const uint64_t most = r->server->options.request_bytes;
+    const uint64_t max = r->server->options.request_bytes;
     char *end = NULL;
     http_check_access(r, method, version);
     if (r->error.fault != API_GOOD || strcmp(r->method, "OPTIONS") == 0)
@@ -223,9 +223,9 @@ static void check_headers(struct request *r, const char *method, const char *ver
     else if (!fits_method)
         (void)api_fail(&r->error, API_METHOD, NULL, "%s takes %s, not %s", r->path,
                        r->route->method, r->method);
-    else if (length != NULL && strtoull(length, &end, 10) > most)
+    else if (length != NULL && strtoull(length, &end, 10) > max)
         (void)api_fail(&r->error, API_TOO_LARGE, NULL, "the request has %s bytes and at most %llu "
-                       "are taken", length, (unsigned long long)most);
+                       "are taken", length, (unsigned long long)max);
     r->length = length != NULL ? strtoull(length, NULL, 10) : 0;
 }
 

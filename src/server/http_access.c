@@ -13,7 +13,7 @@ struct notes {
 
 /* Looks for bytes that belong to no header: behind a NUL, or of a line without a name, at which the
  * library takes the headers for over. It splits a request where that lies in memory. */
-static void check_gap(struct notes *n, const char *next, ptrdiff_t most)
+static void check_gap(struct notes *n, const char *next, ptrdiff_t max)
 {
     if (n->at == NULL || n->at < n->begin || next <= n->at || next > n->end)
         return; /* a line that was continued is elsewhere */
@@ -23,7 +23,7 @@ static void check_gap(struct notes *n, const char *next, ptrdiff_t most)
         n_nul += *c == '\0';
         is_blank = is_blank && memchr(" \t\r\n", *c, 5) != NULL;
     }
-    if (!is_blank || n_nul > most)
+    if (!is_blank || n_nul > max)
         n->headers->cut_off = n->name;
 }
 

@@ -21,7 +21,7 @@ struct request_task {
 
 int http_refuse_memory(const struct mem_lease *lease, struct api_error *error)
 {
-    const uint64_t most = mem_lease_most(lease);
+    const uint64_t max = mem_lease_max(lease);
     const uint64_t used = mem_account_used(lease->account);
     *error = (struct api_error){0};
     /* To ask again does not help an answer that has most of the memory itself. */
@@ -31,10 +31,10 @@ int http_refuse_memory(const struct mem_lease *lease, struct api_error *error)
                         "fewer tokens, choices or logprobs, or raise the server's --request-memory",
                         (unsigned long long)used, (unsigned long long)lease->account->limit,
                         (unsigned long long)lease->taken);
-    if (lease->wanted > most)
+    if (lease->wanted > max)
         return api_fail(error, API_TOO_LARGE, NULL, "the request takes more than %llu bytes of "
                         "memory, the most that one request can have; send less, or raise the "
-                        "server's --request-memory", (unsigned long long)most);
+                        "server's --request-memory", (unsigned long long)max);
     return api_fail(error, API_BUSY, NULL, "%llu of %llu bytes of memory for requests are in use: "
                     "try again later",
                     (unsigned long long)used, (unsigned long long)lease->account->limit);
@@ -156,7 +156,7 @@ void http_check_length(struct request *r)
     asked.wanted = r->length;
     if (r->length == 0) /* none, or it is counted as it comes */
         return;
-    if (r->length > mem_lease_most(lease) ||
+    if (r->length > mem_lease_max(lease) ||
         mem_account_used(account) + r->length >
             account->limit - mem_lease_spare(lease, r->length))
         (void)http_refuse_memory(&asked, &r->error);

@@ -166,10 +166,10 @@ enum MHD_Result reply_preflight(struct request *r)
 }
 
 /* Sends some of r->out. Returns how many bytes. */
-static size_t send_some(struct request *r, char *to, size_t most)
+static size_t send_some(struct request *r, char *to, size_t max)
 {
     const size_t left = r->out.n - r->out_at;
-    const size_t n = left < most ? left : most;
+    const size_t n = left < max ? left : max;
     if (n > 0)
         memcpy(to, text_buffer_text(&r->out) + r->out_at, n);
     r->out_at += n;
@@ -180,13 +180,13 @@ static size_t send_some(struct request *r, char *to, size_t most)
 }
 
 /* What the stream has, or nothing and the connection waits. */
-static ssize_t read_stream(void *ctx, uint64_t position, char *to, size_t most)
+static ssize_t read_stream(void *ctx, uint64_t position, char *to, size_t max)
 {
     struct request *r = ctx;
     (void)position;
     if (r->is_gone)
         return MHD_CONTENT_READER_END_WITH_ERROR;
-    const size_t n = send_some(r, to, most);
+    const size_t n = send_some(r, to, max);
     if (n > 0)
         return (ssize_t)n;
     if (r->is_over)
@@ -208,16 +208,16 @@ enum MHD_Result reply_stream(struct request *r)
 }
 
 /* The next pieces of the answer. */
-static ssize_t read_pieces(void *ctx, uint64_t position, char *to, size_t most)
+static ssize_t read_pieces(void *ctx, uint64_t position, char *to, size_t max)
 {
     struct request *r = ctx;
     bool is_good = !r->is_gone;
     (void)position;
     mem_lease_enter(&r->lease);
-    while (is_good && r->out.n < most && !api_pieces_is_over(&r->pieces))
+    while (is_good && r->out.n < max && !api_pieces_is_over(&r->pieces))
         is_good = api_pieces_add(&r->pieces, &r->call, NULL, &r->out);
     mem_lease_leave();
-    const size_t n = is_good ? send_some(r, to, most) : 0;
+    const size_t n = is_good ? send_some(r, to, max) : 0;
     if (n > 0)
         return (ssize_t)n;
     return is_good ? MHD_CONTENT_READER_END_OF_STREAM : MHD_CONTENT_READER_END_WITH_ERROR;

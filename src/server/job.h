@@ -33,7 +33,7 @@ struct job_spec {
     struct fm_logit_bias *bias;    /* [sampling.n_logit_bias]; freed with mem_free */
     char *stops[JOB_STOPS_MAX];    /* freed with mem_free */
     unsigned n_stops;
-    uint64_t n_most;        /* tokens of an answer; 0: as many as the context holds */
+    uint64_t n_max;        /* tokens of an answer; 0: as many as the context holds */
     bool wants_logprobs;
     unsigned n_top_logprobs;
     bool is_chat;           /* reasoning and tool calls are told from content */

@@ -17,7 +17,7 @@
 #define PICTURE_WANTED_NS 3000000000u /* how long one that was asked for is renewed */
 #define IDLE_BEFORE_KEEP_NS 3000000000u
 #define COLLECT_BYTES (64u << 10)
-#define KEEP_LEAST 256 /* tokens that are worth a file */
+#define KEEP_MIN 256 /* tokens that are worth a file */
 
 struct jobs {
     struct engine engine;
@@ -555,7 +555,7 @@ static void *engine_main(void *ctx)
             const bool has_work = wait_for_work(js);
             unlock(js);
             if (!has_work)
-                while (keep_one(js, KEEP_LEAST) && jobs_is_idle(js))
+                while (keep_one(js, KEEP_MIN) && jobs_is_idle(js))
                     ;
         }
         lock(js);
@@ -563,7 +563,7 @@ static void *engine_main(void *ctx)
         unlock(js);
     }
     sweep_queue(js);
-    while (keep_one(js, KEEP_LEAST / 4))
+    while (keep_one(js, KEEP_MIN / 4))
         ;
     jobs_publish(js, true);
     js->notify(js->notify_ctx);
@@ -576,7 +576,7 @@ static int open_engine(struct engine *e, const struct jobs_options *o, struct fm
 {
     const struct fm_slots_options how = {.size = sizeof how,
                                          .n_sessions = o->n_sessions, .snapshots = o->snapshots,
-                                         .keep_least = KEEP_LEAST};
+                                         .keep_min = KEEP_MIN};
     struct fm_stats stats = {.size = sizeof stats};
     fm_model_stats(o->model, &stats);
     e->model = o->model;

@@ -12,7 +12,7 @@
 /* A pass that answers wait for should take no longer, where that is in our hand: with experts on
  * the disk a small piece of a prompt reads nearly as many of them as a large one. */
 #define MIXED_PASS_NS 700000000u
-#define MIXED_LEAST 128
+#define MIXED_MIN 128
 #define PROGRESS_NS 500000000u
 
 static const struct job_prompt *prompt_of(const struct job *job)
@@ -177,12 +177,12 @@ static int take_logits(struct engine *e, struct job *job, struct fm_error *err)
 
 /* The last token of a prompt is one of its own: recurrent layers can go back to the place before
  * it, so that another answer to the same prompt computes that token alone. */
-static size_t piece_of(const struct job *job, size_t most)
+static size_t piece_of(const struct job *job, size_t max)
 {
     const size_t left = prompt_of(job)->n_ids - job->n_at;
     if (left <= 1)
         return left;
-    return left - 1 < most ? left - 1 : most;
+    return left - 1 < max ? left - 1 : max;
 }
 
 static void fill(struct engine *e)
@@ -212,7 +212,7 @@ static void adapt(struct engine *e, uint64_t took_ns)
 {
     if (!e->is_mixed)
         return;
-    if (took_ns > MIXED_PASS_NS && e->mixed_chunk / 2 >= MIXED_LEAST)
+    if (took_ns > MIXED_PASS_NS && e->mixed_chunk / 2 >= MIXED_MIN)
         e->mixed_chunk /= 2;
     else if (took_ns < MIXED_PASS_NS / 3 && e->mixed_chunk * 2 <= e->prefill_chunk)
         e->mixed_chunk *= 2;

@@ -17,21 +17,21 @@ struct call {
 
 struct recall {
     pthread_mutex_t lock;
-    size_t most_bytes, bytes;
+    size_t max_bytes, bytes;
     uint64_t clock;
-    unsigned n, most;
+    unsigned n, max;
     struct call calls[];
 };
 
-int recall_open(size_t most_bytes, unsigned most_calls, struct recall **out, struct fm_error *err)
+int recall_open(size_t max_bytes, unsigned max_calls, struct recall **out, struct fm_error *err)
 {
-    struct recall *r = mem_new(1, sizeof *r + (uint64_t)most_calls * sizeof r->calls[0],
+    struct recall *r = mem_new(1, sizeof *r + (uint64_t)max_calls * sizeof r->calls[0],
                                "the tool calls", err);
     *out = r;
     if (r == NULL)
         return FM_ERR_NOMEM;
-    r->most_bytes = most_bytes;
-    r->most = most_calls;
+    r->max_bytes = max_bytes;
+    r->max = max_calls;
     (void)pthread_mutex_init(&r->lock, NULL); /* cannot fail with default attributes */
     return 0;
 }
@@ -62,7 +62,7 @@ void recall_add(struct recall *r, const char *id, const char *name,
 {
     struct call call = {.bytes = bytes, .argument_bytes = arguments->n};
     const size_t both = bytes + arguments->n;
-    if (both > r->most_bytes || strlen(id) >= sizeof call.id || strlen(name) >= sizeof call.name)
+    if (both > r->max_bytes || strlen(id) >= sizeof call.id || strlen(name) >= sizeof call.name)
         return;
     call.text = mem_new(both + 1, 1, "a tool call", NULL);
     if (call.text == NULL)
@@ -72,7 +72,7 @@ void recall_add(struct recall *r, const char *id, const char *name,
     (void)snprintf(call.id, sizeof call.id, "%s", id);
     (void)snprintf(call.name, sizeof call.name, "%s", name);
     (void)pthread_mutex_lock(&r->lock);
-    while (r->n > 0 && (r->n == r->most || r->bytes + both > r->most_bytes))
+    while (r->n > 0 && (r->n == r->max || r->bytes + both > r->max_bytes))
         forget_oldest(r);
     call.used = ++r->clock;
     r->calls[r->n++] = call;

@@ -19,7 +19,7 @@ extern "C" {
 
 struct recall;
 
-int recall_open(size_t most_bytes, unsigned most_calls, struct recall **out, struct fm_error *err);
+int recall_open(size_t max_bytes, unsigned max_calls, struct recall **out, struct fm_error *err);
 void recall_close(struct recall *recall); /* accepts NULL */
 
 /* The arguments are the JSON that clients get. Want of memory only means that it is not

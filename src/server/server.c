@@ -182,13 +182,13 @@ static void tick(struct server *s)
 
 static int wait_ms(struct server *s)
 {
-    MHD_UNSIGNED_LONG_LONG most = 0;
+    MHD_UNSIGNED_LONG_LONG max = 0;
     unsigned own = s->n_clients > 0 || s->n_stops > 0 ? TICK_MS : 1000;
     const uint64_t now_ns = s->look_ns > 0 ? plat_now_ns() : 0;
     if (s->look_ns > 0)
         own = s->look_ns > now_ns ? (unsigned)((s->look_ns - now_ns + 999999) / 1000000) : 0;
-    if (MHD_get_timeout(s->daemon, &most) == MHD_YES && most < own)
-        return (int)most;
+    if (MHD_get_timeout(s->daemon, &max) == MHD_YES && max < own)
+        return (int)max;
     return (int)own;
 }
 
@@ -203,16 +203,16 @@ static int wait_epoll(struct server *s)
 static int wait_select(struct server *s)
 {
     fd_set reads, writes, faults;
-    MHD_socket most = s->wake[0];
+    MHD_socket max = s->wake[0];
     const int ms = wait_ms(s);
     struct timeval time = {.tv_sec = ms / 1000, .tv_usec = (ms % 1000) * 1000};
     FD_ZERO(&reads);
     FD_ZERO(&writes);
     FD_ZERO(&faults);
     FD_SET(s->wake[0], &reads);
-    if (MHD_get_fdset(s->daemon, &reads, &writes, &faults, &most) != MHD_YES)
+    if (MHD_get_fdset(s->daemon, &reads, &writes, &faults, &max) != MHD_YES)
         return -1;
-    return select(most + 1, &reads, &writes, &faults, &time);
+    return select(max + 1, &reads, &writes, &faults, &time);
 }
 
 static void take_news(struct server *s)
@@ -400,14 +400,14 @@ static int open_daemon(struct server *s, struct fm_error *err)
 static void divide_memory(struct server *s, size_t *recall_bytes)
 {
     struct server_options *o = &s->options;
-    const uint64_t most = o->request_memory / 2 / CONNECTION_BYTES;
+    const uint64_t max = o->request_memory / 2 / CONNECTION_BYTES;
     if (o->n_connections == 0)
-        o->n_connections = most < N_CONNECTIONS ? (unsigned)most : N_CONNECTIONS;
-    if (o->n_connections > most) {
+        o->n_connections = max < N_CONNECTIONS ? (unsigned)max : N_CONNECTIONS;
+    if (o->n_connections > max) {
         log_warn("server", "at most %llu connections instead of %u: half of the %llu bytes of "
-                 "memory for requests hold no more (--request-memory)", (unsigned long long)most,
+                 "memory for requests hold no more (--request-memory)", (unsigned long long)max,
                  o->n_connections, (unsigned long long)o->request_memory);
-        o->n_connections = (unsigned)most;
+        o->n_connections = (unsigned)max;
     }
     *recall_bytes = o->request_memory / 8 < RECALL_BYTES ? o->request_memory / 8 : RECALL_BYTES;
     s->account.limit = o->request_memory - *recall_bytes -

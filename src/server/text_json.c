@@ -200,10 +200,10 @@ struct rest {
 };
 
 /* The text ends early where it takes more memory than the request may have. */
-static size_t read_rest(void *to, size_t most, void *ctx)
+static size_t read_rest(void *to, size_t max, void *ctx)
 {
     struct rest *rest = ctx;
-    const size_t n = rest->bytes < most ? rest->bytes : most;
+    const size_t n = rest->bytes < max ? rest->bytes : max;
     if (mem_lease_is_over())
         return (size_t)-1;
     if (n > 0)

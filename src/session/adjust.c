@@ -8,9 +8,9 @@
 /* OpenAI's penalties go from -2 to 2, its bias from -100 to 100; there is room beyond. */
 #define PENALTY_MAX 100.0f
 
-static bool is_within(float x, float least, float most)
+static bool is_within(float x, float min, float max)
 {
-    return x >= least && x <= most; /* false for NaN */
+    return x >= min && x <= max; /* false for NaN */
 }
 
 static int check(const struct fm_sampling *p, uint32_t vocabulary, struct fm_error *err)

@@ -345,12 +345,12 @@ double fm_model_hit_rate(const struct fm_model *m, uint64_t cache_bytes, unsigne
     if (engine->n_stages != 1 || engine->stages[0].cache == NULL)
         return -1;
     const struct model_shape *s = &m->engine.model->shape;
-    const uint64_t fewest = (uint64_t)s->n_experts_per_token * m->engine.model->n_expert_layers;
-    const uint64_t most = (uint64_t)s->n_experts * m->engine.model->n_expert_layers;
+    const uint64_t min = (uint64_t)s->n_experts_per_token * m->engine.model->n_expert_layers;
+    const uint64_t max = (uint64_t)s->n_experts * m->engine.model->n_expert_layers;
     const uint64_t base = expert_cache_bytes(m->engine.model, 0);
     const uint64_t one = expert_cache_bytes(engine->model, 1) - base;
     const uint64_t slots = cache_bytes > base ? (cache_bytes - base) / one : 0;
-    *n_slots = (unsigned)(slots < fewest ? fewest : slots > most ? most : slots);
+    *n_slots = (unsigned)(slots < min ? min : slots > max ? max : slots);
     return expert_cache_hits_with(engine->stages[0].cache, *n_slots);
 }
 
@@ -387,13 +387,13 @@ int fm_model_stats(const struct fm_model *m, struct fm_stats *out)
     engine_budget(e, &b);
     stats = (struct fm_stats){
         .memory_budget_bytes = b.total,
-        .memory_min_bytes = b.least,
-        .memory_max_bytes = b.most,
+        .memory_min_bytes = b.min,
+        .memory_max_bytes = b.max,
         .memory_program_bytes = b.program + b.caller,
         .memory_dense_bytes = b.dense,
         .memory_cache_bytes = b.cache,
         .memory_kv_bytes = b.sessions + b.kv,
-        .memory_kv_max_bytes = b.sessions + budget_kv_most(&b),
+        .memory_kv_max_bytes = b.sessions + budget_kv_max(&b),
         .memory_scratch_bytes = b.scratch,
         .memory_resident_peak_bytes = plat_resident_peak_bytes(),
         .n_shrinks = e->elastic.n_shrinks,
@@ -423,10 +423,10 @@ int fm_model_set_memory(struct fm_model *m, uint64_t bytes, struct fm_error *err
 static int make_plan(const struct fm_model *m, const struct fm_model_options *options,
                      struct fm_plan *plan, struct fm_error *err)
 {
-    struct fm_model_options least = *options;
+    struct fm_model_options min = *options;
     struct streaming streaming;
     struct budget b, smallest;
-    least.memory_bytes = 1;
+    min.memory_bytes = 1;
     if (options->n_stages > 1)
         return err_set(err, FM_ERR_ARG, "a plan is made for one stage, not for %u",
                        options->n_stages);
@@ -442,9 +442,9 @@ static int make_plan(const struct fm_model *m, const struct fm_model_options *op
     if (rc != 0 && (rc != FM_ERR_BUDGET || b.need == 0))
         return rc; /* nothing that another budget would help with */
     /* One byte is never enough. Behind the other: what that has made resident counts here, too. */
-    (void)budget_plan(&smallest, m->engine.model, m->engine.kv_format, reader, &least,
+    (void)budget_plan(&smallest, m->engine.model, m->engine.kv_format, reader, &min,
                       is_elastic, NULL);
-    plan->least_bytes = smallest.need;
+    plan->min_bytes = smallest.need;
     if (rc != 0)
         return rc;
     *plan = (struct fm_plan){
@@ -453,13 +453,13 @@ static int make_plan(const struct fm_model *m, const struct fm_model_options *op
         .memory_dense_bytes = b.dense,
         .memory_cache_bytes = b.cache,
         .memory_kv_bytes = b.sessions + b.kv,
-        .memory_kv_max_bytes = b.sessions + budget_kv_most(&b),
+        .memory_kv_max_bytes = b.sessions + budget_kv_max(&b),
         .memory_scratch_bytes = b.scratch,
         .n_cache_slots = b.n_slots,
         .prefill_chunk = b.max_rows,
         .n_context = b.n_context,
         .n_threads = b.n_threads,
-        .least_bytes = plan->least_bytes,
+        .min_bytes = plan->min_bytes,
     };
     return 0;
 }

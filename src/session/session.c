@@ -203,10 +203,10 @@ static int check_item(const struct fm_model *m, const struct fm_batch_item *item
 static int check_items(const struct evaluation *e, struct fm_error *err)
 {
     int rc = 0;
-    const unsigned most = e->m->is_metadata_only ? 0 : engine_limits(&e->m->engine)->n_sessions;
-    if (e->n_items == 0 || e->n_items > most)
+    const unsigned max = e->m->is_metadata_only ? 0 : engine_limits(&e->m->engine)->n_sessions;
+    if (e->n_items == 0 || e->n_items > max)
         return err_set(err, FM_ERR_ARG, "%zu sessions in the batch, expected 1 to %u", e->n_items,
-                       most);
+                       max);
     size_t n = 0;
     for (; n < e->n_items && rc == 0; n++) {
         struct fm_session *s = e->items[n].session;

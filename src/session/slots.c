@@ -16,7 +16,7 @@ struct slot {
 
 struct fm_slots {
     struct fm_snapshots *snapshots;
-    unsigned keep_least;
+    unsigned keep_min;
     uint64_t clock;
     unsigned n;
     struct slot slots[];
@@ -36,7 +36,7 @@ int fm_slots_open(struct fm_model *model, const struct fm_slots_options *options
     if (pool == NULL)
         return FM_ERR_NOMEM;
     pool->snapshots = own.snapshots;
-    pool->keep_least = own.keep_least > 0 ? own.keep_least : 1;
+    pool->keep_min = own.keep_min > 0 ? own.keep_min : 1;
     for (; rc == 0 && pool->n < n; pool->n += rc == 0)
         rc = fm_session_open(model, &pool->slots[pool->n].session, err);
     if (rc != 0) {
@@ -147,8 +147,8 @@ static void keep_or_log(struct fm_slots *pool, struct slot *slot)
 static void make_way(struct fm_slots *pool, struct slot *slot, unsigned n_found)
 {
     const unsigned position = fm_session_position(slot->session);
-    if (pool->snapshots != NULL && position - n_found >= pool->keep_least &&
-        n_unkept(slot) >= pool->keep_least)
+    if (pool->snapshots != NULL && position - n_found >= pool->keep_min &&
+        n_unkept(slot) >= pool->keep_min)
         keep_or_log(pool, slot);
 }
 
@@ -232,11 +232,11 @@ bool fm_slots_drop_idle(struct fm_slots *pool)
 
 int fm_slots_keep(struct fm_slots *pool, unsigned n_new, struct fm_error *err)
 {
-    const unsigned least = n_new > 0 ? n_new : 1;
+    const unsigned min = n_new > 0 ? n_new : 1;
     for (unsigned i = 0; pool->snapshots != NULL && i < pool->n; i++) {
         struct slot *slot = &pool->slots[i];
-        if (slot->is_taken || fm_session_position(slot->session) < pool->keep_least ||
-            n_unkept(slot) < least)
+        if (slot->is_taken || fm_session_position(slot->session) < pool->keep_min ||
+            n_unkept(slot) < min)
             continue;
         const int rc = keep(pool, slot, err);
         return rc == 0 ? 1 : rc;

@@ -203,10 +203,10 @@ static void pass_marks(struct stream *f, const struct sequence *seq, uint32_t n)
 static void pass_head(struct stream *f, const struct sequence_part *part, char *first,
                       uint64_t row_bytes, uint32_t n_positions)
 {
-    const uint32_t most = part->blocks.n_positions;
-    for (uint32_t at = 0; at < n_positions; at += most) {
-        const uint32_t n = n_positions - at < most ? n_positions - at : most;
-        pass_memory(f, part->memory, first + at / most * part->blocks.bytes, n * row_bytes);
+    const uint32_t max = part->blocks.n_positions;
+    for (uint32_t at = 0; at < n_positions; at += max) {
+        const uint32_t n = n_positions - at < max ? n_positions - at : max;
+        pass_memory(f, part->memory, first + at / max * part->blocks.bytes, n * row_bytes);
     }
 }
 

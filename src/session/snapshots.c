@@ -30,7 +30,7 @@ struct fm_snapshots {
     char *path;
     struct plat_dir dir; /* this user's; no link in it is followed */
     uint64_t owner;      /* its user id there, as of all files made in it */
-    uint64_t most_bytes, bytes;
+    uint64_t max_bytes, bytes;
     bool is_writer; /* false: another process has the lock, and this one only reads */
     bool is_shared; /* the folder holds files of another kind too */
     struct entry *entries;
@@ -169,7 +169,7 @@ static void drop_oldest(struct fm_snapshots *store)
 /* Makes room for so many bytes, at most the limit: what was used longest ago goes first. */
 static void make_room(struct fm_snapshots *store, uint64_t bytes)
 {
-    while (store->bytes > store->most_bytes - bytes)
+    while (store->bytes > store->max_bytes - bytes)
         drop_oldest(store);
 }
 
@@ -206,7 +206,7 @@ static void make_private(const struct fm_snapshots *store)
                  store->path);
 }
 
-int fm_snapshots_open(struct fm_model *model, const char *dir, uint64_t most_bytes,
+int fm_snapshots_open(struct fm_model *model, const char *dir, uint64_t max_bytes,
                       struct fm_snapshots **out, struct fm_error *err)
 {
     *out = NULL;
@@ -214,7 +214,7 @@ int fm_snapshots_open(struct fm_model *model, const char *dir, uint64_t most_byt
     if (store == NULL)
         return FM_ERR_NOMEM;
     store->model = model;
-    store->most_bytes = most_bytes;
+    store->max_bytes = max_bytes;
     store->dir.fd = -1;
     store->path = mem_strdup(dir, err);
     int rc = store->path == NULL ? FM_ERR_NOMEM : snapshot_model(model, &store->identity, err);
@@ -319,10 +319,10 @@ int fm_snapshots_keep(struct fm_snapshots *store, const struct fm_session *s, st
     if (is_kept(store, name))
         return 0;
     const uint64_t bytes = snapshot_bytes(s);
-    if (bytes > store->most_bytes) {
+    if (bytes > store->max_bytes) {
         log_info("snapshots", "%u tokens take %llu bytes and the limit is %llu: not kept",
                  s->sequence->position, (unsigned long long)bytes,
-                 (unsigned long long)store->most_bytes);
+                 (unsigned long long)store->max_bytes);
         return 0;
     }
     /* Old ones go when the new one is whole: after a kill nothing is lost. */
@@ -353,16 +353,16 @@ static uint32_t usable(const struct entry *e, const int32_t *ids, size_t n_ids)
     return best;
 }
 
-/* The owner's best one that is more than `least`; NULL: none. */
+/* The owner's best one that is more than `min`; NULL: none. */
 static struct entry *find_best(const struct fm_snapshots *store, uint64_t owner,
-                               const int32_t *ids, size_t n_ids, uint32_t least)
+                               const int32_t *ids, size_t n_ids, uint32_t min)
 {
     struct entry *best = NULL;
     for (size_t i = 0; i < store->n_entries; i++) {
         const uint32_t n = usable(&store->entries[i], ids, n_ids);
-        if (n > least && store->entries[i].owner == owner) {
+        if (n > min && store->entries[i].owner == owner) {
             best = &store->entries[i];
-            least = n;
+            min = n;
         }
     }
     return best;

@@ -48,44 +48,44 @@ _Static_assert(EXPERT_MAX_OPS < 31, "a bit for each piece");
 /* The most bytes of an operation: whole pages. Large experts are read in longer ones. */
 static uint64_t op_bytes(uint64_t expert_bytes)
 {
-    const uint64_t most = EXPERT_MAX_OPS - EXPERT_MAX_EXTENTS;
-    const uint64_t longer = mem_round_up((expert_bytes + most - 1) / most, MEM_PAGE);
+    const uint64_t max = EXPERT_MAX_OPS - EXPERT_MAX_EXTENTS;
+    const uint64_t longer = mem_round_up((expert_bytes + max - 1) / max, MEM_PAGE);
     return longer > OP_BYTES ? longer : OP_BYTES;
 }
 
 /* The longest extent that is no whole pages; 0: all are. */
 static uint64_t longest_unaligned(const struct expert_layer *layer)
 {
-    uint64_t most = 0;
+    uint64_t max = 0;
     for (size_t i = 0; i < (size_t)layer->n_experts * layer->n_extents; i++) {
         const struct extent *e = &layer->extents[i];
-        if ((e->offset | e->bytes | e->slot_offset) % MEM_PAGE != 0 && e->bytes > most)
-            most = e->bytes;
+        if ((e->offset | e->bytes | e->slot_offset) % MEM_PAGE != 0 && e->bytes > max)
+            max = e->bytes;
     }
-    return most;
+    return max;
 }
 
 uint64_t expert_store_bounce_bytes(const struct model *model, enum store_io io)
 {
-    uint64_t most = 0;
+    uint64_t max = 0;
     for (uint32_t i = 0; io == STORE_DIRECT && i < model->n_expert_layers; i++) {
         const struct expert_layer *layer = &model->expert_layers[i];
         const uint64_t longest = longest_unaligned(layer), op = op_bytes(layer->read_bytes);
         const uint64_t need = longest < op ? longest : op;
-        most = need > most ? need : most;
+        max = need > max ? need : max;
     }
-    return most;
+    return max;
 }
 
 uint64_t expert_store_page_bytes(const struct model *model, enum store_io io)
 {
-    uint64_t most = 0;
+    uint64_t max = 0;
     for (uint32_t i = 0; io == STORE_PAGES_DROPPED && i < model->n_expert_layers; i++) {
         const uint64_t expert = model->expert_layers[i].read_bytes, op = op_bytes(expert);
         const uint64_t need = expert < op ? expert : op;
-        most = need > most ? need : most;
+        max = need > max ? need : max;
     }
-    return most > 0 ? most + 2 * MEM_PAGE : 0;
+    return max > 0 ? max + 2 * MEM_PAGE : 0;
 }
 
 static int open_direct(struct expert_store *store, uint32_t i, struct fm_error *err)
@@ -337,14 +337,14 @@ static void piece_done(struct read_op *op, int64_t result)
 
 /* All but the last operation of an extent are equally long. */
 static unsigned make_ops(struct expert_read *read, const struct extent *extents, unsigned n,
-                         uint64_t most)
+                         uint64_t max)
 {
     const struct expert_store *store = read->store;
     unsigned n_ops = 0;
     for (unsigned i = 0; i < n; i++) {
         const struct extent *e = &extents[i];
         const struct store_file *file = &store->files[e->file];
-        const uint64_t n_pieces = e->bytes > 0 ? (e->bytes + most - 1) / most : 1;
+        const uint64_t n_pieces = e->bytes > 0 ? (e->bytes + max - 1) / max : 1;
         const uint64_t piece = mem_round_up((e->bytes + n_pieces - 1) / n_pieces, MEM_PAGE);
         for (uint64_t at = 0; at < e->bytes || at == 0; at += piece)
             read->ops[n_ops++] = (struct read_op){

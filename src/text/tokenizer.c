@@ -190,8 +190,8 @@ static const struct added_token *match_marked(const struct tokenizer *tok, const
         if (n == added->bytes)
             break;
         /* A shorter one may end before the byte that refuses. */
-        const size_t most = marks[n] == TOKENIZER_NONE ? n : added->bytes - 1u;
-        added = most > 0 ? match_added(tok, text, most) : NULL;
+        const size_t max = marks[n] == TOKENIZER_NONE ? n : added->bytes - 1u;
+        added = max > 0 ? match_added(tok, text, max) : NULL;
     }
     return added;
 }

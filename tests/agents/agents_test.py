@@ -34,7 +34,7 @@ AGENTS = {
     "claude": ("@anthropic-ai/claude-code@2.1.197", ["--", "-p"], ["--", "--continue", "-p"]),
 }
 PROMPTS = ("Say hello.", "And now tell me a story.")
-LEAST_AGENTS = 3
+MIN_AGENTS = 3
 KEY = "a-key-of-the-test"
 LINE = re.compile(r"POST (\S+) (\d+)(.*?)\| queue .*?\| prompt (\d+) tokens, (\d+) cached.*?"
                   r"\| answer (\d+) tokens")
@@ -194,8 +194,8 @@ def main():
     programs = {name: install(options.cache.resolve(), name, AGENTS[name][0])
                 for name in options.agent}
     there = [name for name in options.agent if programs[name]]
-    if len(there) < min(LEAST_AGENTS, len(options.agent)):
-        print(f"skipped: npm gives {len(there)} agents, {LEAST_AGENTS} are needed")
+    if len(there) < min(MIN_AGENTS, len(options.agent)):
+        print(f"skipped: npm gives {len(there)} agents, {MIN_AGENTS} are needed")
         return SKIPPED
     program = options.program.resolve()
     with tempfile.TemporaryDirectory() as folder:

@@ -115,11 +115,11 @@ def measure(args, limit):
     """One round at one limit."""
     row = {"fio_bytes_per_s": disk_speed(args.fmoe, args.expert_bytes)}
     decode, most = ours(args, limit, "decode", TOKENS, args.stretches)
-    prefill, most_prefill = ours(args, limit, "prefill", PROMPT, 3)
+    prefill, max_prefill = ours(args, limit, "prefill", PROMPT, 3)
     row |= {"decode": decode["tok_per_s"], "prefill": prefill["tok_per_s"],
             "read_bytes_per_s": decode["bytes_per_token"] * decode["tok_per_s"],
             "limit_percent": decode["limit"]["percent"], "bound_by": decode["limit"]["bound_by"],
-            "hit_rate": decode["hit_rate"], "held_bytes": max(most, most_prefill)}
+            "hit_rate": decode["hit_rate"], "held_bytes": max(most, max_prefill)}
     if args.skip != "llama.cpp":
         row |= {"llama_" + test: speed for test, speed in theirs(args, limit).items()}
     return row

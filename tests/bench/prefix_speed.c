@@ -11,8 +11,8 @@
 
 #define FOLDER "prefix-speed.snapshots"
 #define LINE 20
-#define MOST_TOKENS 65536
-#define MOST_ROUNDS 100
+#define MAX_TOKENS 65536
+#define MAX_ROUNDS 100
 
 static void check(int rc, const struct fm_error *err)
 {
@@ -60,8 +60,8 @@ static void remove_folder(struct fm_model *model)
 
 int main(int argc, char **argv)
 {
-    static int32_t ids[MOST_TOKENS];
-    static double first[MOST_ROUNDS], again[MOST_ROUNDS], restored[MOST_ROUNDS];
+    static int32_t ids[MAX_TOKENS];
+    static double first[MAX_ROUNDS], again[MAX_ROUNDS], restored[MAX_ROUNDS];
     if (argc < 2)
         return 2;
     const size_t n = argc > 2 ? strtoul(argv[2], NULL, 10) : 4000;
@@ -73,7 +73,7 @@ int main(int argc, char **argv)
     struct fm_snapshots *store;
     struct fm_error err;
     unsigned from = 0, from_again = 0, from_disk = 0;
-    if (n <= LINE || n > MOST_TOKENS || n_rounds < 1 || n_rounds > MOST_ROUNDS)
+    if (n <= LINE || n > MAX_TOKENS || n_rounds < 1 || n_rounds > MAX_ROUNDS)
         return 2;
     options.n_sessions = 2;
     options.n_context = (unsigned)n;

@@ -10,7 +10,7 @@
 #include "base/plat.h"
 #include "flashmoe.h"
 
-#define MOST_ROUNDS 1000
+#define MAX_ROUNDS 1000
 
 struct runner {
     struct fm_model *model;
@@ -88,7 +88,7 @@ int main(int argc, char **argv)
 {
     const unsigned n_rounds = argc > 2 ? (unsigned)atoi(argv[2]) : 5;
     const int n_tokens = argc > 3 ? atoi(argv[3]) : 512;
-    if (argc < 2 || n_rounds < 1 || n_rounds > MOST_ROUNDS || n_tokens < 1) {
+    if (argc < 2 || n_rounds < 1 || n_rounds > MAX_ROUNDS || n_tokens < 1) {
         fprintf(stderr, "usage: thread_speed MODEL [ROUNDS [TOKENS]]\n");
         return 2;
     }
@@ -103,8 +103,8 @@ int main(int argc, char **argv)
     runner_open(&two, argv[1], 2, 0);
     runner_open(&side[0], argv[1], 1, 0);
     runner_open(&side[1], argv[1], 1, 1);
-    static double alone[MOST_ROUNDS], both[MOST_ROUNDS], apart[MOST_ROUNDS], gain[MOST_ROUNDS],
-        machine[MOST_ROUNDS], kept[MOST_ROUNDS];
+    static double alone[MAX_ROUNDS], both[MAX_ROUNDS], apart[MAX_ROUNDS], gain[MAX_ROUNDS],
+        machine[MAX_ROUNDS], kept[MAX_ROUNDS];
     for (unsigned i = 0; i <= n_rounds; i++) { /* the first fills the caches */
         const unsigned at = i > 0 ? i - 1 : 0;
         alone[at] = speed_of(&one, 1);

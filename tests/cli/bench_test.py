@@ -27,7 +27,7 @@ LABEL = "the text is meaningless, speed only"
 STEADY = ("--lookahead", "off", "--quiet")
 
 
-def least_bytes(*args):
+def min_bytes(*args):
     """The floor of a command, from its own message."""
     said = flashmoe(*args, "--memory", "1M").stderr
     return int(float(re.search(r"needs at least ([\d.]+) MiB", said)[1]) * (1 << 20))
@@ -43,7 +43,7 @@ class Switch(Case):
 
     @classmethod
     def setUpClass(cls):
-        cls.floor = least_bytes("bench", "switch", "nano", "--tokens", "64")
+        cls.floor = min_bytes("bench", "switch", "nano", "--tokens", "64")
         cls.small = ("--memory", str(cls.floor + (16 << 20)))
 
     def check_tokens(self, found, n):

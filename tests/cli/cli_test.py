@@ -526,7 +526,7 @@ class Inspect(Case):
         self.assertEqual(info["vocabulary"], config["vocab_size"])
         for key in ("n_parameters", "dense_bytes", "experts_bytes", "expert_bytes",
                     "expert_token_bytes", "dense_token_bytes", "kv_position_bytes", "state_bytes",
-                    "memory_least_bytes"):
+                    "memory_min_bytes"):
             self.assertIs(type(info[key]), int)
         self.assertIs(info["has_tokenizer"], True)
         experts = sum(f["n_bytes"] for f in info["formats"] if f["is_expert"])

@@ -220,7 +220,7 @@ class Plan(Case):
                          info["expert_token_bytes"] / 4)
         exact = self.plan(*SMALL)
         self.assertIs(exact["approximate"], None)
-        self.assertLess(few["least_bytes"], exact["least_bytes"])
+        self.assertLess(few["min_bytes"], exact["min_bytes"])
         self.assertIn(f"\n{label}\n", self.assert_works(
             flashmoe("plan", *SMALL, "--experts-per-token", "2")).stdout)
         self.assert_fails(flashmoe("plan", *SMALL, "--elastic", "maybe"), 1, "'maybe'")

@@ -35,13 +35,13 @@ static void test_bounds(void **state)
     same(limit.io_s, 0.5);
     same(limit.ram_s, 0.25);
     assert_true(limit.is_io_bound);
-    same(limit.most_per_s, 2);
-    same(limit.least_per_s, 1 / 0.75);
+    same(limit.max_per_s, 2);
+    same(limit.min_per_s, 1 / 0.75);
     same(limit.percent, 50);
     load.memory_per_s = 240;
     limit_of(&load, 0, &limit);
     assert_false(limit.is_io_bound);
-    same(limit.most_per_s, 1);
+    same(limit.max_per_s, 1);
     assert_true(limit.percent == 0);
 }
 
@@ -52,14 +52,14 @@ static void test_unknown_speeds(void **state)
     struct limit limit;
     load.memory_per_s = 100;
     limit_of(&load, 1, &limit);
-    assert_true(limit.io_s < 0 && limit.most_per_s == 0 && limit.percent == 0);
+    assert_true(limit.io_s < 0 && limit.max_per_s == 0 && limit.percent == 0);
     load.miss_bytes = 0; /* then the disk does not matter */
     limit_of(&load, 1, &limit);
     assert_true(limit.io_s == 0 && !limit.is_io_bound);
-    same(limit.most_per_s, 100.0 / 160);
+    same(limit.max_per_s, 100.0 / 160);
     load.memory_per_s = 0;
     limit_of(&load, 1, &limit);
-    assert_true(limit.most_per_s == 0);
+    assert_true(limit.max_per_s == 0);
 }
 
 /* Reads ahead that nobody used are not in the limit; positions count from the first token's. */
@@ -126,7 +126,7 @@ static void test_exceeded(void **state)
         limit_of(&load, speeds[i], &limit);
         assert_int_equal(limit.is_exceeded, i > 0);
         assert_true(i == 0 ? limit.percent > 104.9 : limit.percent == 0);
-        same(limit.most_per_s, 2);
+        same(limit.max_per_s, 2);
         (void)limit_text(&limit, text);
         assert_int_equal(strstr(text, "busy") != NULL, i > 0);
         assert_int_equal(strstr(text, "105.0% of") != NULL, i == 0);

@@ -286,9 +286,9 @@ static void check_message(const struct fixture *f, const struct plan *plan,
         fail_msg("layer %u: '%s'", l->layer, err->text);
 }
 
-/* Runs a plan; at most `most` experts are taken before it is ended. Every expert comes once, its
+/* Runs a plan; at most `max` experts are taken before it is ended. Every expert comes once, its
  * slot holds its bytes and keeps them until the next call. Returns what the last next returned. */
-static int run_plan_beside(struct fixture *f, const struct plan *plan, uint32_t most)
+static int run_plan_beside(struct fixture *f, const struct plan *plan, uint32_t max)
 {
     struct fm_error err = {0};
     struct expert_item item;
@@ -299,7 +299,7 @@ static int run_plan_beside(struct fixture *f, const struct plan *plan, uint32_t 
     for (uint32_t i = 0; i < plan->n; i++)
         uses[i] = (struct expert_use){.expert = plan->ids[i], .n_uses = plan->ids[i] % 3};
     expert_cache_begin(f->cache, plan->layer, 1, uses, plan->n);
-    while (n < most && (rc = expert_cache_next(f->cache, false, &item, 1, &got, &err)) == 1) {
+    while (n < max && (rc = expert_cache_next(f->cache, false, &item, 1, &got, &err)) == 1) {
         assert_true(item.index < plan->n && !seen[item.index]);
         seen[item.index] = true;
         for (int look = 0; look < 2; look++) {
@@ -319,9 +319,9 @@ static int run_plan_beside(struct fixture *f, const struct plan *plan, uint32_t 
 }
 
 /* The same where nothing is read but for the plan. */
-static int run_plan(struct fixture *f, const struct plan *plan, uint32_t most)
+static int run_plan(struct fixture *f, const struct plan *plan, uint32_t max)
 {
-    int rc = run_plan_beside(f, plan, most);
+    int rc = run_plan_beside(f, plan, max);
     assert_int_equal(f->reader->n_submitted, f->reader->n_done);
     return rc;
 }
@@ -400,9 +400,9 @@ static void test_random_plans(void **state)
             if (next_random(&random, 8) == 0)
                 set_fault(f.reader, 1 + next_random(&random, 9), 1 + next_random(&random, 3),
                           (enum fault)next_random(&random, N_FAULTS));
-            uint32_t most = next_random(&random, 6) == 0 ? next_random(&random, plan.n + 1)
+            uint32_t max = next_random(&random, 6) == 0 ? next_random(&random, plan.n + 1)
                                                          : UINT32_MAX;
-            n_faults += run_plan(&f, &plan, most) < 0;
+            n_faults += run_plan(&f, &plan, max) < 0;
             set_fault(f.reader, 0, 0, FAULT_EIO);
             n_asked += plan.n;
         }
@@ -485,9 +485,9 @@ static void test_size_changes(void **state)
     uint32_t random = 5;
     open_model(&f, *state);
     for (unsigned i = 0; i < 2 * sizeof slots / sizeof slots[0]; i++) {
-        const uint32_t most = slots[i / 2];
-        uint32_t wanted = most;
-        open_cache(&f, most, i % 2);
+        const uint32_t max = slots[i / 2];
+        uint32_t wanted = max;
+        open_cache(&f, max, i % 2);
         struct heat *heat = expert_cache_heat(f.cache);
         for (uint32_t e = 0; e < MAX_EXPERTS; e++)
             heat_restore(heat, e % f.model->n_expert_layers, e, 1 + e, e);
@@ -497,7 +497,7 @@ static void test_size_changes(void **state)
             struct expert_cache_stats stats;
             random_plan(&f, &random, &plan);
             if (next_random(&random, 3) == 0) {
-                wanted = 1 + next_random(&random, most);
+                wanted = 1 + next_random(&random, max);
                 expert_cache_resize(f.cache, wanted);
             }
             if (next_random(&random, 2) == 0)

@@ -199,7 +199,7 @@ class Fuzz:
         for thread in threads:
             thread.start()
         begin = time.monotonic()
-        warm_kib = most_kib = 0
+        warm_kib = max_kib = 0
         while any(thread.is_alive() for thread in threads):
             time.sleep(min(1, self.options.seconds / 10))
             self.look()
@@ -207,14 +207,14 @@ class Fuzz:
                 now = self.server.resident_kib()
                 if warm_kib == 0 or time.monotonic() - begin < self.options.seconds * 0.3:
                     warm_kib = now
-                most_kib = max(most_kib, now)
+                max_kib = max(max_kib, now)
         for thread in threads:
             thread.join()
-        if not self.options.no_memory and most_kib > warm_kib + KIB_SLACK:
-            self.faults.append(f"memory grew from {warm_kib} KiB to {most_kib} KiB")
+        if not self.options.no_memory and max_kib > warm_kib + KIB_SLACK:
+            self.faults.append(f"memory grew from {warm_kib} KiB to {max_kib} KiB")
         print(f"{sum(self.statuses.values())} requests, answers by status "
               f"{dict(sorted(self.statuses.items(), key=str))}; resident {warm_kib >> 10} MiB, "
-              f"{most_kib >> 10} MiB at most", flush=True)
+              f"{max_kib >> 10} MiB at most", flush=True)
 
 
 def main():

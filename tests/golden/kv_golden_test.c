@@ -11,7 +11,7 @@
 
 #include "flashmoe_lab.h"
 
-#define MOST_TOKENS 512
+#define MAX_TOKENS 512
 #define N_TEXTS 128
 #define TOLERANCE 0.002
 
@@ -19,7 +19,7 @@ static const char *const formats[] = {"f16", "f32", "rot8", "rot4", "rot3", "rot
 #define N_FORMATS (sizeof formats / sizeof formats[0])
 
 struct text {
-    int32_t ids[MOST_TOKENS];
+    int32_t ids[MAX_TOKENS];
     size_t n;
     double nats[N_FORMATS]; /* per token */
 };
@@ -46,7 +46,7 @@ static void make_texts(const char *folder)
     json_t *root = json_load_file(path, 0, NULL);
     const json_t *ids = json_object_get(root, "input_ids");
     text->n = json_array_size(ids);
-    if (text->n < 2 || text->n > MOST_TOKENS)
+    if (text->n < 2 || text->n > MAX_TOKENS)
         die(path);
     for (size_t i = 0; i < text->n; i++)
         text->ids[i] = (int32_t)json_integer_value(json_array_get(ids, i));
@@ -68,12 +68,12 @@ static void add_nats(void *ctx, unsigned position, const float *logits, unsigned
     const struct text *text = eval->text;
     if (position + 1 >= text->n)
         return;
-    double most = logits[0], sum = 0;
+    double max = logits[0], sum = 0;
     for (unsigned i = 1; i < n; i++)
-        most = logits[i] > most ? logits[i] : most;
+        max = logits[i] > max ? logits[i] : max;
     for (unsigned i = 0; i < n; i++)
-        sum += exp(logits[i] - most);
-    eval->nats += log(sum) + most - logits[text->ids[position + 1]];
+        sum += exp(logits[i] - max);
+    eval->nats += log(sum) + max - logits[text->ids[position + 1]];
 }
 
 static void eval_texts(const char *folder, unsigned f)
@@ -83,7 +83,7 @@ static void eval_texts(const char *folder, unsigned f)
     struct fm_model *model;
     struct fm_session *session;
     struct fm_error err;
-    options.n_context = MOST_TOKENS;
+    options.n_context = MAX_TOKENS;
     options.kv = format;
     if (fm_model_open(folder, &options, &model, &err) != 0 ||
         fm_session_open(model, &session, &err) != 0)

@@ -222,7 +222,7 @@ static void bench_attention(const struct kernels *k, const struct kv_format *for
     job.attention = (struct kernel_attention){
         .kv_format = format, .q = q, .q_stride = DIM, .n_heads = HEADS, .head_dim = DIM,
         .keys = kv, .values = kv, .n_positions = KERNEL_ATTENTION_BLOCK, .scale = 0.088f,
-        .most = results, .total = results + HEADS, .out = results + 2 * HEADS,
+        .max = results, .total = results + HEADS, .out = results + 2 * HEADS,
         .scratch = results + 2 * HEADS + HEADS * DIM};
     const double ops = 16 * 4.0 * HEADS * (double)n;
     printf("%-10s attend %-4s, %d heads of %d, 256 positions    ", k->name, format->name, HEADS,

@@ -38,7 +38,7 @@ enum values rng_values(struct rng *rng);
 float rng_float(struct rng *rng, enum values values);
 void rng_floats(struct rng *rng, enum values values, float *to, size_t n);
 /* 1 to most, often at or beside a multiple of 16. */
-size_t rng_length(struct rng *rng, size_t most);
+size_t rng_length(struct rng *rng, size_t max);
 
 /* Blocks of random bytes of one format, sorted by what they decode to. */
 enum blocks { BLOCKS_ORDINARY, BLOCKS_FINITE, BLOCKS_ANY, N_BLOCKS };

@@ -45,13 +45,13 @@ static void shrink_groups(struct check *c, float *x, size_t n_groups, size_t gro
  * zero, shows here. */
 static void make_halves(struct check *c, float *x, size_t n, size_t group)
 {
-    float most = 0;
+    float max = 0;
     for (size_t i = 0; i < n; i++) {
         if (i % group == 0) {
-            x[i] = most = rng_chance(&c->rng, 4) ? 127.0f : rng_float(&c->rng, ORDINARY) + 2.0f;
+            x[i] = max = rng_chance(&c->rng, 4) ? 127.0f : rng_float(&c->rng, ORDINARY) + 2.0f;
             continue;
         }
-        x[i] = ((float)(int)rng_below(&c->rng, 253) - 126.5f) * (most / 127.0f);
+        x[i] = ((float)(int)rng_below(&c->rng, 253) - 126.5f) * (max / 127.0f);
         for (size_t steps = rng_below(&c->rng, 3); steps > 0; steps--)
             x[i] = nextafterf(x[i], rng_chance(&c->rng, 2) ? 127.0f : -127.0f);
     }
@@ -110,9 +110,9 @@ static struct shape choose_shape(struct check *c)
 {
     struct rng *rng = &c->rng;
     const size_t block = c->format->block;
-    const size_t most = rng_chance(rng, 16) ? 6000 : block < 128 ? 900 : 1300;
+    const size_t max = rng_chance(rng, 16) ? 6000 : block < 128 ? 900 : 1300;
     struct shape s = {.n = choose_tokens(rng)};
-    s.n_cols = block == 1 ? rng_length(rng, most) : block * rng_between(rng, 1, most / block);
+    s.n_cols = block == 1 ? rng_length(rng, max) : block * rng_between(rng, 1, max / block);
     size_t n = rng_chance(rng, 40) ? 0 : rng_length(rng, 72);
     while (n * s.n_cols * s.n > 200000 && n > 20)
         n -= 16;

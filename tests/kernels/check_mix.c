@@ -25,9 +25,9 @@ static void *take_kv(struct check *c, const char *name, enum kv_side side, size_
 }
 
 /* Rotated vectors are whole groups. */
-static size_t choose_dim(struct check *c, size_t most)
+static size_t choose_dim(struct check *c, size_t max)
 {
-    const size_t dim = rng_length(&c->rng, most);
+    const size_t dim = rng_length(&c->rng, max);
     return c->kv->plain != NULL ? dim : (dim + KV_GROUP - 1) / KV_GROUP * KV_GROUP;
 }
 
@@ -73,14 +73,14 @@ void check_attend(struct check *c)
     a.q = take_floats(c, "q", (n_heads - 1) * stride + dim, rng_values(&c->rng));
     a.keys = take_kv(c, "keys", KV_KEY, n, dim, values);
     a.values = take_kv(c, "values", KV_VALUE, n, dim, rng_values(&c->rng));
-    const unsigned most = take_output(c, "most", FLOAT32, n_heads, 4);
+    const unsigned max = take_output(c, "most", FLOAT32, n_heads, 4);
     const unsigned total = take_output(c, "total", FLOAT32, n_heads, 4);
     const unsigned result = take_output(c, "out", FLOAT32, n_heads * dim, 4);
     const unsigned scratch = take_scratch(c, KERNEL_ATTENTION_SCRATCH(n_heads, dim), 4);
     describe(c, "%zu positions, %zu heads of %zu by %zu, keys %d", n, n_heads, dim, stride,
              (int)values);
     EACH_SIDE(c, k) {
-        a.most = out(c, most);
+        a.max = out(c, max);
         a.total = out(c, total);
         a.out = out(c, result);
         a.scratch = out(c, scratch);
@@ -92,19 +92,19 @@ void check_attend_merge(struct check *c)
 {
     const size_t dim = rng_length(&c->rng, 260);
     const enum values values = rng_values(&c->rng);
-    const unsigned most = take_output(c, "most", FLOAT32, 1, 4);
+    const unsigned max = take_output(c, "most", FLOAT32, 1, 4);
     const unsigned total = take_output(c, "total", FLOAT32, 1, 4);
     const unsigned result = take_output(c, "out", FLOAT32, dim, 4);
     const float *block = take_floats(c, "block_out", dim, values);
     rng_floats(&c->rng, values, out(c, result), dim);
-    *(float *)out(c, most) = rng_float(&c->rng, values) * 20.0f;
+    *(float *)out(c, max) = rng_float(&c->rng, values) * 20.0f;
     *(float *)out(c, total) = rng_float(&c->rng, values) + 1.0f;
-    const float block_most = rng_float(&c->rng, values) * 20.0f;
+    const float max_block = rng_float(&c->rng, values) * 20.0f;
     const float block_total = rng_float(&c->rng, values) + 1.0f;
-    describe(c, "dim %zu, most %.9g and %.9g", dim, (double)*(float *)out(c, most),
-             (double)block_most);
+    describe(c, "dim %zu, most %.9g and %.9g", dim, (double)*(float *)out(c, max),
+             (double)max_block);
     EACH_SIDE(c, k)
-        k->attend_merge(out(c, most), out(c, total), out(c, result), block_most, block_total,
+        k->attend_merge(out(c, max), out(c, total), out(c, result), max_block, block_total,
                         block, dim);
 }
 
@@ -116,11 +116,11 @@ void check_attend_sink(struct check *c)
     const unsigned result = take_output(c, "out", FLOAT32, dim, 4);
     rng_floats(&c->rng, values, out(c, result), dim);
     *(float *)out(c, total) = rng_float(&c->rng, values) + 1.0f;
-    const float most = rng_float(&c->rng, values) * 20.0f;
+    const float max = rng_float(&c->rng, values) * 20.0f;
     const float sink = rng_float(&c->rng, rng_values(&c->rng)) * 20.0f;
-    describe(c, "dim %zu, most %.9g, sink %.9g", dim, (double)most, (double)sink);
+    describe(c, "dim %zu, most %.9g, sink %.9g", dim, (double)max, (double)sink);
     EACH_SIDE(c, k)
-        k->attend_sink(most, out(c, total), out(c, result), sink, dim);
+        k->attend_sink(max, out(c, total), out(c, result), sink, dim);
 }
 
 void check_attend_close(struct check *c)

@@ -4,7 +4,7 @@
 
 #include "check.h"
 
-#define MOST 400
+#define MAX 400
 
 static unsigned take_changed(struct check *c, const char *name, size_t n, enum values values)
 {
@@ -15,7 +15,7 @@ static unsigned take_changed(struct check *c, const char *name, size_t n, enum v
 
 void check_rms_norm(struct check *c)
 {
-    const size_t n = rng_length(&c->rng, MOST);
+    const size_t n = rng_length(&c->rng, MAX);
     const enum values values = rng_values(&c->rng);
     const bool is_in_place = rng_chance(&c->rng, 3);
     const float *weight = take_floats(c, "weight", n, rng_values(&c->rng));
@@ -57,7 +57,7 @@ void check_rotate(struct check *c)
 
 void check_silu_mul(struct check *c)
 {
-    const size_t n = rng_length(&c->rng, MOST);
+    const size_t n = rng_length(&c->rng, MAX);
     const enum values values = rng_values(&c->rng);
     const float *up = take_floats(c, "up", n, rng_values(&c->rng));
     const unsigned gate = take_changed(c, "gate", n, values);
@@ -68,7 +68,7 @@ void check_silu_mul(struct check *c)
 
 void check_gelu_mul(struct check *c)
 {
-    const size_t n = rng_length(&c->rng, MOST);
+    const size_t n = rng_length(&c->rng, MAX);
     const enum values values = rng_values(&c->rng);
     const float *up = take_floats(c, "up", n, rng_values(&c->rng));
     const unsigned gate = take_changed(c, "gate", n, values);
@@ -79,7 +79,7 @@ void check_gelu_mul(struct check *c)
 
 void check_clamped_swiglu(struct check *c)
 {
-    const size_t n = rng_length(&c->rng, MOST);
+    const size_t n = rng_length(&c->rng, MAX);
     const enum values values = rng_values(&c->rng);
     const float limit = rng_chance(&c->rng, 2) ? 7.0f : 0.5f; /* of ordinary values some are more */
     const float alpha = rng_chance(&c->rng, 2) ? 1.702f : rng_float(&c->rng, ORDINARY);
@@ -93,7 +93,7 @@ void check_clamped_swiglu(struct check *c)
 
 void check_weighted_sum(struct check *c)
 {
-    const size_t dim = rng_length(&c->rng, MOST);
+    const size_t dim = rng_length(&c->rng, MAX);
     const size_t n = rng_between(&c->rng, 1, rng_chance(&c->rng, 4) ? 64 : 10);
     const float *parts = take_floats(c, "parts", n * dim, rng_values(&c->rng));
     const float *weights = take_floats(c, "weights", n, rng_values(&c->rng));
@@ -105,7 +105,7 @@ void check_weighted_sum(struct check *c)
 
 void check_add_scaled_sigmoid(struct check *c)
 {
-    const size_t n = rng_length(&c->rng, MOST);
+    const size_t n = rng_length(&c->rng, MAX);
     const float *x = take_floats(c, "x", n, rng_values(&c->rng));
     const unsigned y = take_changed(c, "y", n, rng_values(&c->rng));
     const float gate = rng_float(&c->rng, rng_values(&c->rng));
@@ -116,7 +116,7 @@ void check_add_scaled_sigmoid(struct check *c)
 
 void check_add(struct check *c)
 {
-    const size_t n = rng_length(&c->rng, MOST);
+    const size_t n = rng_length(&c->rng, MAX);
     const float *x = take_floats(c, "x", n, rng_values(&c->rng));
     const unsigned y = take_changed(c, "y", n, rng_values(&c->rng));
     describe(c, "n %zu", n);
@@ -148,9 +148,9 @@ static void make_logits(struct check *c, float *logits, size_t n)
 void check_route_row(struct check *c)
 {
     const size_t n_experts = rng_length(&c->rng, rng_chance(&c->rng, 4) ? 520 : 130);
-    const size_t most = n_experts < 64 ? n_experts : 64;
-    const size_t k_chosen = rng_chance(&c->rng, 4) ? most
-                                                   : rng_between(&c->rng, 1, most < 12 ? most : 12);
+    const size_t max = n_experts < 64 ? n_experts : 64;
+    const size_t k_chosen = rng_chance(&c->rng, 4) ? max
+                                                   : rng_between(&c->rng, 1, max < 12 ? max : 12);
     const bool renormalise = rng_chance(&c->rng, 2);
     float *logits = take_input(c, "logits", n_experts * sizeof *logits, 4);
     make_logits(c, logits, n_experts);
@@ -169,8 +169,8 @@ static void choose_groups(struct rng *rng, struct router *r)
     const size_t size = rng_between(rng, 2, r->n_groups > 4 ? 20 : 70);
     r->n_experts = (unsigned)(r->n_groups > 1 ? r->n_groups * size : rng_length(rng, 300));
     r->n_groups_chosen = (unsigned)rng_between(rng, 1, r->n_groups > 1 ? r->n_groups : 1);
-    const size_t most = r->n_groups > 1 ? r->n_groups_chosen * size : r->n_experts;
-    r->k = (unsigned)rng_between(rng, 1, most < 64 ? most : 64);
+    const size_t max = r->n_groups > 1 ? r->n_groups_chosen * size : r->n_experts;
+    r->k = (unsigned)rng_between(rng, 1, max < 64 ? max : 64);
     if (!rng_chance(rng, 4) && r->k > 12)
         r->k = 12;
 }

@@ -97,12 +97,12 @@ void rng_floats(struct rng *rng, enum values values, float *to, size_t n)
             to[i] = rng_float(rng, values) * (values == ORDINARY ? scale : 1.0f);
 }
 
-size_t rng_length(struct rng *rng, size_t most)
+size_t rng_length(struct rng *rng, size_t max)
 {
-    size_t n = rng_between(rng, 1, most);
+    size_t n = rng_between(rng, 1, max);
     if (rng_chance(rng, 2) && n > 16)
         n = n / 16 * 16 + rng_below(rng, 3) - 1;
-    return n < most ? n : most;
+    return n < max ? n : max;
 }
 
 /* ---- blocks of a format ---------------------------------------------------------------------- */
@@ -112,14 +112,14 @@ static bool is_wanted(const struct quant *format, enum blocks blocks, uint8_t *c
     float decoded[256];
     const void *from[QUANT_MAX_PARTS] = {parts[0], parts[1], parts[2]};
     format->decode_row(format, from, decoded, format->block);
-    float most = 0;
+    float max = 0;
     for (unsigned i = 0; i < format->block; i++) {
         if (!(decoded[i] - decoded[i] == 0)) /* infinite, or not a number */
             return blocks == BLOCKS_ANY;
         const float size = decoded[i] < 0 ? -decoded[i] : decoded[i];
-        most = size > most ? size : most;
+        max = size > max ? size : max;
     }
-    return blocks != BLOCKS_ORDINARY || (most >= 0x1p-7f && most <= 0x1p7f);
+    return blocks != BLOCKS_ORDINARY || (max >= 0x1p-7f && max <= 0x1p7f);
 }
 
 /* A float that is neither large nor small, in the format of a part of scales or biases. */

@@ -10,7 +10,7 @@ import sys
 import unittest
 
 FLASHMOE, NANO = sys.argv[1], pathlib.Path(sys.argv[2])
-MOST_BYTES = 62_000_000
+MAX_BYTES = 62_000_000
 PROMPT = "Write a story about a robot who loves music."
 # Greedy; the same on every machine.
 STORY = (
@@ -28,7 +28,7 @@ def run(*words):
 
 class Bundled(unittest.TestCase):
     def test_is_small_enough(self):
-        self.assertLessEqual(sum(f.stat().st_size for f in NANO.iterdir()), MOST_BYTES)
+        self.assertLessEqual(sum(f.stat().st_size for f in NANO.iterdir()), MAX_BYTES)
 
     def test_every_checksum_holds(self):
         run("verify", "--quiet", str(NANO))

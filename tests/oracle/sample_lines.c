@@ -8,12 +8,12 @@
 
 #include "flashmoe_lab.h"
 
-enum { MOST = 4096, TOP = 5 };
+enum { MAX = 4096, TOP = 5 };
 
 static struct fm_model *model;
-static float logits[MOST], probabilities[MOST];
-static int32_t ids[MOST];
-static struct fm_logit_bias bias[MOST];
+static float logits[MAX], probabilities[MAX];
+static int32_t ids[MAX];
+static struct fm_logit_bias bias[MAX];
 
 static void fail(const char *text)
 {
@@ -29,7 +29,7 @@ static float number(const json_t *line, const char *name)
 static struct fm_sampler *open_sampler(const json_t *line)
 {
     const json_t *list = json_object_get(line, "logit_bias");
-    for (size_t i = 0; i < json_array_size(list) && i < MOST; i++) {
+    for (size_t i = 0; i < json_array_size(list) && i < MAX; i++) {
         const json_t *pair = json_array_get(list, i);
         bias[i].id = (int32_t)json_integer_value(json_array_get(pair, 0));
         bias[i].bias = (float)json_number_value(json_array_get(pair, 1));
@@ -69,7 +69,7 @@ static struct fm_sampler *open_sampler(const json_t *line)
 static json_t *run_line(const json_t *line)
 {
     const json_t *list = json_object_get(line, "logits");
-    for (size_t i = 0; i < json_array_size(list) && i < MOST; i++)
+    for (size_t i = 0; i < json_array_size(list) && i < MAX; i++)
         logits[i] = (float)json_integer_value(json_array_get(list, i)) / 4096;
     struct fm_sampler *sampler = open_sampler(line);
     const int n = fm_sampler_distribution(sampler, logits, ids, probabilities);

@@ -56,7 +56,7 @@ static struct fm_model_options options_with(unsigned n_sessions, enum fm_choice 
     return options;
 }
 
-static uint64_t least_of(const struct fm_model_options *options)
+static uint64_t min_of(const struct fm_model_options *options)
 {
     struct fm_model_options headers = *options;
     struct fm_error err = {0};
@@ -66,7 +66,7 @@ static uint64_t least_of(const struct fm_model_options *options)
     must(fm_model_open(model_path, &headers, &model, &err), &err);
     must(fm_model_plan(model, options, &plan, &err), &err);
     fm_model_close(model);
-    return plan.least_bytes;
+    return plan.min_bytes;
 }
 
 static void test_opened(void **state)
@@ -82,7 +82,7 @@ static void test_opened(void **state)
         /* A sanitizer keeps freed memory back, so the program may need more by now. */
         for (uint64_t more = 0; rc == FM_ERR_BUDGET; more += 1024) {
             options.memory_bytes = 0;
-            options.memory_bytes = least_of(&options) + 1024 * (more_kib[i / 4] + more);
+            options.memory_bytes = min_of(&options) + 1024 * (more_kib[i / 4] + more);
             rc = fm_model_open(model_path, &options, &model, &err);
         }
         must(rc, &err);
@@ -101,7 +101,7 @@ static void test_changed(void **state)
     struct fm_session *session;
     struct fm_stats s = {.size = sizeof s};
     static int32_t ids[CONTEXT - 1];
-    options.memory_bytes = least_of(&options) + 30 * MIB;
+    options.memory_bytes = min_of(&options) + 30 * MIB;
     must(fm_model_open(model_path, &options, &model, &err), &err);
     must(fm_session_open(model, &session, &err), &err);
     fm_model_stats(model, &s);

@@ -77,12 +77,12 @@ static void test_memory_is_given_back(void **state)
     answer(model, session, NULL, 0, first);
     fm_model_stats(model, &stats);
     const uint64_t slots = stats.n_cache_slots;
-    const uint64_t full = plat_resident_bytes(), least = stats.memory_min_bytes;
+    const uint64_t full = plat_resident_bytes(), min = stats.memory_min_bytes;
     const uint64_t used = stats.memory_program_bytes + stats.memory_dense_bytes +
                           stats.memory_cache_bytes + stats.memory_kv_bytes +
                           stats.memory_scratch_bytes;
     for (unsigned i = 0; i < 8; i++) {
-        const uint64_t budget = least + (used - least) * (7 - i) / 8;
+        const uint64_t budget = min + (used - min) * (7 - i) / 8;
         set_memory(model, budget);
         fm_model_stats(model, &stats);
         assert_int_equal(stats.memory_budget_bytes, budget);
@@ -96,9 +96,9 @@ static void test_memory_is_given_back(void **state)
 #endif
     }
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-    assert_true(plat_resident_bytes() + (used - least) / 2 < full);
+    assert_true(plat_resident_bytes() + (used - min) / 2 < full);
 #endif
-    assert_int_equal(fm_model_set_memory(model, least - 1, &err), FM_ERR_BUDGET);
+    assert_int_equal(fm_model_set_memory(model, min - 1, &err), FM_ERR_BUDGET);
     assert_non_null(strstr(err.text, "needs at least"));
     set_memory(model, UINT64_MAX);
     fm_model_stats(model, &stats);
@@ -109,7 +109,7 @@ static void test_memory_is_given_back(void **state)
     fm_session_close(session);
     fm_model_close(model);
     printf("resident %.1f MiB with %llu experts, %.1f MiB is the least\n", (double)full / MIB,
-           (unsigned long long)slots, (double)least / MIB);
+           (unsigned long long)slots, (double)min / MIB);
 }
 
 /* The same answer with another budget before every token. */
@@ -122,8 +122,8 @@ static void test_in_mid_answer(void **state)
     struct fm_model *model = open_model(0, FM_ON, &session);
     answer(model, session, NULL, 0, first);
     fm_model_stats(model, &stats);
-    const uint64_t least = stats.memory_min_bytes;
-    const uint64_t budgets[] = {least, UINT64_MAX, least + 9 * MIB, least + 4 * MIB, UINT64_MAX};
+    const uint64_t min = stats.memory_min_bytes;
+    const uint64_t budgets[] = {min, UINT64_MAX, min + 9 * MIB, min + 4 * MIB, UINT64_MAX};
     answer(model, session, budgets, 5, second);
     assert_string_equal(first, second);
     fm_model_stats(model, &stats);
@@ -133,7 +133,7 @@ static void test_in_mid_answer(void **state)
 }
 
 /* What is said to be enough is enough. What is not the model's may grow by pages meanwhile. */
-static void test_least_is_enough(void **state)
+static void test_min_is_enough(void **state)
 {
     (void)state;
     struct fm_error err = {0};
@@ -147,7 +147,7 @@ static void test_least_is_enough(void **state)
     for (unsigned i = 0; i < 10 && rc == FM_ERR_BUDGET; i++) {
         options.memory_bytes = MIB;
         assert_int_equal(fm_model_plan(model, &options, &plan, &err), FM_ERR_BUDGET);
-        options.memory_bytes = plan.least_bytes;
+        options.memory_bytes = plan.min_bytes;
         rc = fm_model_plan(model, &options, &plan, &err);
     }
     if (rc != 0)
@@ -164,7 +164,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_memory_is_given_back),
         cmocka_unit_test(test_in_mid_answer),
-        cmocka_unit_test(test_least_is_enough),
+        cmocka_unit_test(test_min_is_enough),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -179,7 +179,7 @@ static uint64_t tight_budget(const struct fm_model_options *options)
     must(fm_model_open(model_path, &headers, &model, &err), &err);
     must(fm_model_plan(model, options, &plan, &err), &err);
     fm_model_close(model);
-    return plan.least_bytes + plan.memory_kv_max_bytes - plan.memory_kv_bytes + (1u << 20);
+    return plan.min_bytes + plan.memory_kv_max_bytes - plan.memory_kv_bytes + (1u << 20);
 }
 
 static void note_layer(void *ctx, unsigned layer, unsigned position, unsigned n,

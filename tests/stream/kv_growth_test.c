@@ -67,7 +67,7 @@ static struct fm_model *open_tight(unsigned n_sessions, unsigned n_context, uint
     must(fm_model_open(path, &headers, &model, &err), &err);
     must(fm_model_plan(model, &options, &plan, &err), &err);
     fm_model_close(model);
-    options.memory_bytes = HAS_OWN_MEMORY ? 4096 * MIB : plan.least_bytes + more;
+    options.memory_bytes = HAS_OWN_MEMORY ? 4096 * MIB : plan.min_bytes + more;
     must(fm_model_open(path, &options, &model, &err), &err);
     if (HAS_OWN_MEMORY)
         must(fm_model_set_memory(model, stats_of(model).memory_min_bytes + more, &err), &err);
@@ -189,10 +189,10 @@ static void test_set_memory(void **state)
     struct fm_error err = {0};
     struct fm_model *model = open_tight(1, CONTEXT, 8 * MIB);
     struct fm_session *s = open_session(model);
-    const uint64_t least = stats_of(model).memory_min_bytes;
+    const uint64_t min = stats_of(model).memory_min_bytes;
     must(fm_session_eval(s, text, 1000, &err), &err);
-    assert_int_equal(stats_of(model).memory_min_bytes, least + 3 * BLOCK * 1024);
-    assert_int_equal(fm_model_set_memory(model, least, &err), FM_ERR_BUDGET);
+    assert_int_equal(stats_of(model).memory_min_bytes, min + 3 * BLOCK * 1024);
+    assert_int_equal(fm_model_set_memory(model, min, &err), FM_ERR_BUDGET);
     must(fm_model_set_memory(model, stats_of(model).memory_min_bytes, &err), &err);
     within_budget(model);
     must(fm_session_eval(s, text + 1000, 24, &err), &err); /* to the end of its block */
@@ -263,7 +263,7 @@ static void test_many_rounds(void **state)
     char file[64];
     /* Resident in the first quarter of the rounds, and later. The system may make a large page of
      * small ones at any time; a block that is lost in every round is more than that. */
-    uint64_t most[2] = {0, 0};
+    uint64_t max[2] = {0, 0};
     struct fm_model *model = open_tight(3, CONTEXT, 4 * MIB);
     const struct fm_stats before = stats_of(model);
     (void)snprintf(file, sizeof file, "kv-test-%d.fmsnap", (int)getpid());
@@ -273,12 +273,12 @@ static void test_many_rounds(void **state)
         assert_int_equal(after.memory_kv_bytes, before.memory_kv_bytes);
         assert_true(after.n_cache_slots + 1 >= before.n_cache_slots);
         const uint64_t resident = plat_resident_bytes();
-        uint64_t *part = &most[round >= N_ROUNDS / 4];
+        uint64_t *part = &max[round >= N_ROUNDS / 4];
         *part = resident > *part ? resident : *part;
     }
-    print_message("%llu KiB resident at first, %llu later\n", (unsigned long long)most[0] / 1024,
-                  (unsigned long long)most[1] / 1024);
-    assert_true(HAS_OWN_MEMORY || most[1] <= most[0] + LARGE_PAGE + MIB / 2);
+    print_message("%llu KiB resident at first, %llu later\n", (unsigned long long)max[0] / 1024,
+                  (unsigned long long)max[1] / 1024);
+    assert_true(HAS_OWN_MEMORY || max[1] <= max[0] + LARGE_PAGE + MIB / 2);
     (void)unlink(file);
     fm_model_close(model);
 }

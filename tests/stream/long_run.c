@@ -151,7 +151,7 @@ static void open_share(struct opened *o, const char *path, unsigned n_context, u
     check(fm_model_plan(o->model, &options, &plan, &err), &err);
     fm_model_close(o->model);
     const uint64_t more = (uint64_t)(share * (double)o->info.experts_bytes);
-    uint64_t memory = plan.least_bytes;
+    uint64_t memory = plan.min_bytes;
     int rc = FM_ERR_BUDGET;
     for (; rc == FM_ERR_BUDGET; memory += MIB) {
         rc = try_open(o, path, n_context, n_sessions, memory, &err);
@@ -292,7 +292,7 @@ static void run_switches(const char *path, unsigned n_tokens, unsigned n_switche
     const unsigned per_subject = n_tokens / n_switches;
     struct opened o;
     int32_t ids[MAX_IDS];
-    uint64_t least = UINT64_MAX, most = 0;
+    uint64_t min = UINT64_MAX, max = 0;
     open_share(&o, path, per_subject + MAX_IDS / 8, 1, 0.25);
     struct fm_session *session = open_session(o.model);
     for (unsigned s = 0; s < n_switches; s++) {
@@ -304,8 +304,8 @@ static void run_switches(const char *path, unsigned n_tokens, unsigned n_switche
             const uint64_t now = plat_resident_bytes();
             /* All subjects have been met once: nothing is touched for the first time. */
             if (s >= N_SUBJECTS) {
-                least = now < least ? now : least;
-                most = now > most ? now : most;
+                min = now < min ? now : min;
+                max = now > max ? now : max;
             }
         }
     }
@@ -314,10 +314,10 @@ static void run_switches(const char *path, unsigned n_tokens, unsigned n_switche
     fm_model_stats(o.model, &stats);
     snprintf(what, sizeof what, "%llu tokens over %u subjects, %llu bytes read: %.2f to %.2f MiB "
              "resident", (unsigned long long)stats.n_decode_tokens, n_switches,
-             (unsigned long long)stats.bytes_read, (double)least / (double)MIB,
-             (double)most / (double)MIB);
-    require(n_switches > N_SUBJECTS && most - least <= least / 100, what);
-    require(most <= stats.memory_budget_bytes, "inside the budget");
+             (unsigned long long)stats.bytes_read, (double)min / (double)MIB,
+             (double)max / (double)MIB);
+    require(n_switches > N_SUBJECTS && max - min <= min / 100, what);
+    require(max <= stats.memory_budget_bytes, "inside the budget");
     fm_session_close(session);
     fm_model_close(o.model);
 }

@@ -28,7 +28,7 @@ static bool is_small;
 static unsigned n_runs, n_different;
 static unsigned variant; /* of reading and caching */
 static char heat_path[64]; /* one run leaves it for the next */
-static uint64_t fewest_slots = UINT64_MAX, most_slots, n_swings;
+static uint64_t min_slots = UINT64_MAX, max_slots, n_swings;
 
 static void die(const struct fm_error *err)
 {
@@ -123,9 +123,9 @@ static void swing(struct fm_model *model)
 {
     static unsigned n;
     const struct fm_stats stats = stats_of(model);
-    const uint64_t least = stats.memory_min_bytes + kv_room(model);
-    const uint64_t more = stats.memory_max_bytes - least;
-    const uint64_t budgets[] = {least, least + more / 3, least + more, least + more / 2};
+    const uint64_t min = stats.memory_min_bytes + kv_room(model);
+    const uint64_t more = stats.memory_max_bytes - min;
+    const uint64_t budgets[] = {min, min + more / 3, min + more, min + more / 2};
     set_memory(model, budgets[n++ % 4]);
 }
 
@@ -256,8 +256,8 @@ static void run_all(const char *path, unsigned vocabulary, unsigned step)
                                             b == SOME_MORE ? 32 << 20 : 0);
         struct fm_session *session = open_session(model), *beside = open_session(model);
         struct fm_stats stats = stats_of(model);
-        fewest_slots = stats.n_cache_slots < fewest_slots ? stats.n_cache_slots : fewest_slots;
-        most_slots = stats.n_cache_slots > most_slots ? stats.n_cache_slots : most_slots;
+        min_slots = stats.n_cache_slots < min_slots ? stats.n_cache_slots : min_slots;
+        max_slots = stats.n_cache_slots > max_slots ? stats.n_cache_slots : max_slots;
         char what[128];
         snprintf(what, sizeof what, "level %s, threads %u, chunk %u, %llu expert slots", level,
                  threads[t], chunks[c], (unsigned long long)stats.n_cache_slots);
@@ -311,10 +311,10 @@ int main(int argc, char **argv)
     run_all(argv[1], info.vocabulary, step > 0 ? (unsigned)step : 1);
     run_rounding_upwards(argv[1], info.vocabulary);
     printf("%u runs, %u different, caches of %llu to %llu experts that changed size %llu times, "
-           "logits hash %s\n", n_runs, n_different, (unsigned long long)fewest_slots,
-           (unsigned long long)most_slots, (unsigned long long)n_swings, expected);
+           "logits hash %s\n", n_runs, n_different, (unsigned long long)min_slots,
+           (unsigned long long)max_slots, (unsigned long long)n_swings, expected);
     (void)remove(heat_path);
-    if (fewest_slots >= most_slots || n_swings < N_MORE)
+    if (min_slots >= max_slots || n_swings < N_MORE)
         return 4; /* the budgets made no difference: nothing was shown */
     return n_different > 0 ? 3 : 0;
 }

@@ -50,7 +50,7 @@ static void must(int rc, const struct fm_error *err)
         fail_msg("%s", err->text);
 }
 
-static void set_up(struct fixture *f, unsigned n_sessions, bool has_disk, unsigned keep_least)
+static void set_up(struct fixture *f, unsigned n_sessions, bool has_disk, unsigned keep_min)
 {
     struct fm_model_options options = {.size = sizeof options};
     struct fm_error err = {0};
@@ -67,7 +67,7 @@ static void set_up(struct fixture *f, unsigned n_sessions, bool has_disk, unsign
         must(fm_snapshots_open(f->model, dir, LIMIT, &f->snapshots, &err), &err);
     const struct fm_slots_options how = {.size = sizeof how,
                                          .n_sessions = n_sessions, .snapshots = f->snapshots,
-                                         .keep_least = keep_least};
+                                         .keep_min = keep_min};
     must(fm_slots_open(f->model, &how, &f->slots, &err), &err);
     for (unsigned t = 0; t < N_TALKS; t++)
         for (unsigned i = 0; i < N_SHARED; i++)

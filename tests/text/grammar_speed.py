@@ -53,7 +53,7 @@ def main():
         print(f"{name}: compiled in {1e3 * reply['compile_s']:.2f} ms")
         for kind, t in reply["times"].items():
             print(f"  {kind}: {t['tokens']} masks, median {t['median_ms']:.3f} ms, mean "
-                  f"{t['mean_ms']:.3f}, 95 % {t['p95_ms']:.3f}, most {t['most_ms']:.3f}; "
+                  f"{t['mean_ms']:.3f}, 95 % {t['p95_ms']:.3f}, most {t['max_ms']:.3f}; "
                   f"{t['made']} made")
 
 

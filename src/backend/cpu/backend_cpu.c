@@ -13,11 +13,11 @@
 
 /* Less work than this is done by the calling thread: waking another costs more. The unit is one
  * multiply-add. */
-#define LEAST_PARALLEL_WORK 16384
+#define MIN_PARALLEL_WORK 16384
 
 void cpu_run(const struct backend_cpu *cpu, pool_fn *fn, void *ctx, size_t work)
 {
-    if (work < LEAST_PARALLEL_WORK)
+    if (work < MIN_PARALLEL_WORK)
         pool_run_alone(cpu->pool, fn, ctx);
     else
         pool_run(cpu->pool, fn, ctx);
@@ -260,9 +260,9 @@ static size_t thread_floats_for(const struct backend_options *o)
     const size_t attention = KERNEL_ATTENTION_SCRATCH(o->n_heads, o->head_dim) +
                              (size_t)o->n_heads * (4ul + o->head_dim);
     const size_t delta = KERNEL_DELTA_SCRATCH(o->key_dim);
-    size_t most = product > attention ? product : attention;
-    most = most > delta ? most : delta;
-    return mem_round_up(most, MEM_CACHE_LINE / sizeof(float));
+    size_t max = product > attention ? product : attention;
+    max = max > delta ? max : delta;
+    return mem_round_up(max, MEM_CACHE_LINE / sizeof(float));
 }
 
 /* Hands out pieces of one block; while measuring, `at` is NULL. */

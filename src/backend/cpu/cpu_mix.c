@@ -64,7 +64,7 @@ static size_t first_of(const struct backend_attention *a, size_t visible)
 
 /* One block of positions for the query heads of `row` that use kv_head. */
 static void attend_block(const struct attention_job *job, size_t row, size_t kv_head, size_t block,
-                         float *most, float *total, float *out, float *scores)
+                         float *max, float *total, float *out, float *scores)
 {
     const struct backend_attention *a = job->args;
     const struct backend_segment *segment = job->segment;
@@ -79,7 +79,7 @@ static void attend_block(const struct attention_job *job, size_t row, size_t kv_
         .keys = (const char *)segment->keys + at, .values = (const char *)segment->values + at,
         .n_positions = smaller(visible, (block + 1) * KERNEL_ATTENTION_BLOCK) - first,
         .scale = a->scale,
-        .most = most, .total = total, .out = out, .scratch = scores});
+        .max = max, .total = total, .out = out, .scratch = scores});
 }
 
 static float *out_of(const struct attention_job *job, size_t row, size_t head)
@@ -88,7 +88,7 @@ static float *out_of(const struct attention_job *job, size_t row, size_t head)
     return a->out + ((job->segment->first_row + row) * a->n_heads + head) * (size_t)a->head_dim;
 }
 
-static void close_head(const struct attention_job *job, size_t row, size_t head, float most,
+static void close_head(const struct attention_job *job, size_t row, size_t head, float max,
                        float total)
 {
     const struct backend_attention *a = job->args;
@@ -96,7 +96,7 @@ static void close_head(const struct attention_job *job, size_t row, size_t head,
     const size_t at = (job->segment->first_row + row) * a->q_row_stride + head * a->q_head_stride;
     float *out = out_of(job, row, head);
     if (a->sinks != NULL)
-        kernels->attend_sink(most, &total, out, a->sinks[head], a->head_dim);
+        kernels->attend_sink(max, &total, out, a->sinks[head], a->head_dim);
     if (is_rotated(a))
         kv_rotate_back(out, a->head_dim);
     kernels->attend_close(out, total, a->gate != NULL ? a->gate + at : NULL, a->head_dim);
@@ -109,20 +109,20 @@ static void attend_row(const struct attention_job *job, size_t row, size_t kv_he
     const size_t group = a->n_heads / a->n_kv_heads, dim = a->head_dim;
     const size_t n_positions = job->segment->position + row + 1;
     const size_t n_blocks = (n_positions + KERNEL_ATTENTION_BLOCK - 1) / KERNEL_ATTENTION_BLOCK;
-    float *scores = scratch, *most = scores + KERNEL_ATTENTION_SCRATCH(group, dim);
-    float *total = most + group, *block_most = total + group, *block_total = block_most + group;
+    float *scores = scratch, *max = scores + KERNEL_ATTENTION_SCRATCH(group, dim);
+    float *total = max + group, *max_block = total + group, *block_total = max_block + group;
     float *block_out = block_total + group;
     float *out = out_of(job, row, kv_head * group);
     const size_t first = first_of(a, n_positions) / KERNEL_ATTENTION_BLOCK;
-    attend_block(job, row, kv_head, first, most, total, out, scores);
+    attend_block(job, row, kv_head, first, max, total, out, scores);
     for (size_t b = first + 1; b < n_blocks; b++) {
-        attend_block(job, row, kv_head, b, block_most, block_total, block_out, scores);
+        attend_block(job, row, kv_head, b, max_block, block_total, block_out, scores);
         for (size_t h = 0; h < group; h++)
-            job->cpu->kernels.attend_merge(&most[h], &total[h], out + h * dim, block_most[h],
+            job->cpu->kernels.attend_merge(&max[h], &total[h], out + h * dim, max_block[h],
                                            block_total[h], block_out + h * dim, dim);
     }
     for (size_t h = 0; h < group; h++)
-        close_head(job, row, kv_head * group + h, most[h], total[h]);
+        close_head(job, row, kv_head * group + h, max[h], total[h]);
 }
 
 /* Work items are (row, key and value head): later rows see more positions. */
@@ -150,10 +150,10 @@ static void blocks_part(void *ctx, unsigned part, unsigned n_parts)
     (void)n_parts;
     for (size_t i; (i = pool_take(job->cpu->pool)) < job->n_blocks * a->n_kv_heads;) {
         const size_t block = i / a->n_kv_heads, kv_head = i % a->n_kv_heads;
-        float *most = partial_of(job, block), *total = most + a->n_heads;
+        float *max = partial_of(job, block), *total = max + a->n_heads;
         float *out = total + a->n_heads;
         const size_t head = kv_head * group;
-        attend_block(job, 0, kv_head, job->first_block + block, most + head, total + head,
+        attend_block(job, 0, kv_head, job->first_block + block, max + head, total + head,
                      out + head * a->head_dim, cpu_scratch(job->cpu, part));
     }
 }
@@ -165,15 +165,15 @@ static void merge_part(void *ctx, unsigned part, unsigned n_parts)
     const size_t dim = a->head_dim;
     for (size_t h = part; h < a->n_heads; h += n_parts) {
         const float *first = partial_of(job, 0);
-        float most = first[h], total = first[a->n_heads + h];
+        float max = first[h], total = first[a->n_heads + h];
         float *out = out_of(job, 0, h);
         memcpy(out, first + 2ul * a->n_heads + h * dim, dim * sizeof *out);
         for (size_t b = 1; b < job->n_blocks; b++) {
             const float *p = partial_of(job, b);
-            job->cpu->kernels.attend_merge(&most, &total, out, p[h], p[a->n_heads + h],
+            job->cpu->kernels.attend_merge(&max, &total, out, p[h], p[a->n_heads + h],
                                            p + 2ul * a->n_heads + h * dim, dim);
         }
-        close_head(job, 0, h, most, total);
+        close_head(job, 0, h, max, total);
     }
 }
 

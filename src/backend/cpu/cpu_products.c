@@ -10,8 +10,8 @@
 #define UNIT_ROWS (4 * KERNEL_ROWS)
 /* Multiply-adds of a piece, some 100 us, and pieces per thread: what a thread may have to wait for
  * another at the end, beside what it costs to begin one. */
-#define LEAST_PIECE_WORK (8u << 20)
-#define MOST_PIECES 32
+#define MIN_PIECE_WORK (8u << 20)
+#define MAX_PIECES 32
 
 /* ---- shares ---------------------------------------------------------------------------------- */
 
@@ -67,7 +67,7 @@ static size_t n_pieces_for(const struct backend_cpu *cpu, size_t n, size_t work)
     const size_t n_threads = cpu->limits.n_threads;
     if (n <= 2 || n_threads == 1)
         return n_threads;
-    const size_t n_pieces = smaller(work / LEAST_PIECE_WORK, MOST_PIECES * n_threads);
+    const size_t n_pieces = smaller(work / MIN_PIECE_WORK, MAX_PIECES * n_threads);
     return n_pieces > n_threads ? n_pieces : n_threads;
 }
 

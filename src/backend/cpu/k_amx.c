@@ -240,10 +240,10 @@ static void tile_panels(const struct kernel_matmul *m, struct panel *p, const st
  * tile. */
 #define UNPACKED_AHEAD 3
 #define UNPACKED_GROUPS 4 /* at least as many as are ahead */
-#define MOST_GROUP 128
+#define MAX_GROUP 128
 
 struct unpacked {
-    _Alignas(64) uint8_t codes[UNPACKED_GROUPS][MOST_GROUP * LANES];
+    _Alignas(64) uint8_t codes[UNPACKED_GROUPS][MAX_GROUP * LANES];
     _Alignas(64) tile_sums sums[2];
 };
 
@@ -355,9 +355,9 @@ INLINE void tile_row_block(const struct tile_product *p, unsigned bits, unsigned
             is_wide ? tile_row_block(p, 8, 64, n, out) : tile_row_block(p, 4, 64, n, out);         \
             break;                                                                                 \
         default:                                                                                   \
-            assert(p->in->group == MOST_GROUP);                                                    \
-            is_wide ? tile_row_block(p, 8, MOST_GROUP, n, out)                                     \
-                    : tile_row_block(p, 4, MOST_GROUP, n, out);                                    \
+            assert(p->in->group == MAX_GROUP);                                                    \
+            is_wide ? tile_row_block(p, 8, MAX_GROUP, n, out)                                     \
+                    : tile_row_block(p, 4, MAX_GROUP, n, out);                                    \
         }                                                                                          \
     }
 TILE_ROW_BLOCK(4)

@@ -59,14 +59,14 @@ static void quantize_group(const float *x, size_t n, int8_t *q, float *scale, fl
                            int32_t *sum_out)
 {
     const float magic = 12582912.0f; /* 1.5 * 2^23: the low bits of the sum are the integer */
-    uint32_t most_bits = 0;
+    uint32_t max_bits = 0;
     for (size_t i = 0; i < n; i++) {
         uint32_t bits = magnitude_bits(x[i]);
-        most_bits = bits > most_bits ? bits : most_bits;
+        max_bits = bits > max_bits ? bits : max_bits;
     }
-    const float most = fmath_float_of_bits(most_bits);
-    const bool is_zero = most < KERNEL_LEAST_SCALED;
-    const float inverse = is_zero ? 0 : 127.0f / most;
+    const float max = fmath_float_of_bits(max_bits);
+    const bool is_zero = max < KERNEL_MIN_SCALED;
+    const float inverse = is_zero ? 0 : 127.0f / max;
     int32_t total = 0;
     for (size_t i = 0; i < n; i++) {
         float shifted = fmaf(x[i], inverse, magic);
@@ -75,7 +75,7 @@ static void quantize_group(const float *x, size_t n, int8_t *q, float *scale, fl
         q[i] = (int8_t)(uint8_t)bits;
         total += q[i];
     }
-    *scale = is_zero ? 0 : most / 127.0f;
+    *scale = is_zero ? 0 : max / 127.0f;
     *offset = *scale * (float)total;
     *sum_out = total;
 }
@@ -200,19 +200,19 @@ static void attend(const struct kernel_attention *a)
     const size_t dim = a->head_dim, n = a->n_positions;
     float row[LIMIT_HEAD_DIM];
     for (unsigned h = 0; h < a->n_heads; h++)
-        a->most[h] = -INFINITY;
+        a->max[h] = -INFINITY;
     for (size_t i = 0; i < n; i++) {
         const float kept = load_kv(a, a->keys, i, row);
         for (unsigned h = 0; h < a->n_heads; h++) {
             const float score = dot(a->q + h * a->q_stride, row, dim) * kept * a->scale;
             a->scratch[h * KERNEL_ATTENTION_BLOCK + i] = score;
-            a->most[h] = score > a->most[h] ? score : a->most[h];
+            a->max[h] = score > a->max[h] ? score : a->max[h];
         }
     }
     for (unsigned h = 0; h < a->n_heads; h++) {
         float *score = a->scratch + h * KERNEL_ATTENTION_BLOCK;
         for (size_t i = 0; i < n; i++)
-            score[i] = fmath_exp(score[i] - a->most[h]);
+            score[i] = fmath_exp(score[i] - a->max[h]);
         a->total[h] = sum(score, n);
     }
     memset(a->out, 0, a->n_heads * dim * sizeof *a->out);
@@ -226,21 +226,21 @@ static void attend(const struct kernel_attention *a)
     }
 }
 
-static void attend_merge(float *most, float *total, float *out, float block_most,
+static void attend_merge(float *max, float *total, float *out, float max_block,
                          float block_total, const float *block_out, size_t head_dim)
 {
-    const float larger = block_most > *most ? block_most : *most;
-    const float keep = fmath_exp(*most - larger), add_share = fmath_exp(block_most - larger);
-    *most = larger;
+    const float larger = max_block > *max ? max_block : *max;
+    const float keep = fmath_exp(*max - larger), add_share = fmath_exp(max_block - larger);
+    *max = larger;
     *total = fmaf(*total, keep, block_total * add_share);
     for (size_t d = 0; d < head_dim; d++)
         out[d] = fmaf(out[d], keep, block_out[d] * add_share);
 }
 
-static void attend_sink(float most, float *total, float *out, float sink, size_t head_dim)
+static void attend_sink(float max, float *total, float *out, float sink, size_t head_dim)
 {
-    const float larger = sink > most ? sink : most;
-    const float keep = fmath_exp(most - larger);
+    const float larger = sink > max ? sink : max;
+    const float keep = fmath_exp(max - larger);
     *total = fmaf(*total, keep, fmath_exp(sink - larger));
     for (size_t d = 0; d < head_dim; d++)
         out[d] *= keep;
@@ -341,19 +341,19 @@ static void route_row(const float *logits, unsigned n_experts, unsigned k, bool 
     unsigned n = 0;
     for (uint32_t e = 0; e < n_experts; e++)
         router_insert(e, router_rank(logits[e]), k, &n, ids, weights);
-    const float most = weights[0];
+    const float max = weights[0];
     float total = 0;
     if (renormalise) {
         for (unsigned i = 0; i < k; i++)
-            total += fmath_exp(weights[i] - most);
+            total += fmath_exp(weights[i] - max);
     } else {
         float lane[LANES] = {0};
         for (uint32_t e = 0; e < n_experts; e++)
-            lane[e % LANES] += fmath_exp(logits[e] - most);
+            lane[e % LANES] += fmath_exp(logits[e] - max);
         total = sum_lanes(lane);
     }
     for (unsigned i = 0; i < k; i++)
-        weights[i] = fmath_exp(weights[i] - most) / total;
+        weights[i] = fmath_exp(weights[i] - max) / total;
     router_sort(ids, weights, k);
 }
 

@@ -242,13 +242,13 @@ static void test_quantize_rounds(void **state)
         fill(row.x, 64);
         quantize();
         for (unsigned g = 0; g < 2; g++) {
-            int most = 0;
+            int max = 0;
             for (unsigned i = 32 * g; i < 32 * g + 32; i++) {
                 const double error = (double)row.q[i] * row.scale[g] - row.x[i];
                 assert_true(fabs(error) <= 0.50001 * row.scale[g]);
-                most = abs(row.q[i]) > most ? abs(row.q[i]) : most;
+                max = abs(row.q[i]) > max ? abs(row.q[i]) : max;
             }
-            assert_int_equal(most, 127);
+            assert_int_equal(max, 127);
         }
     }
 }
@@ -269,12 +269,12 @@ static void test_quantize_extremes(void **state)
     row.x[0] = -0x1.fffffep-101f;
     row.x[1] = 0x1p-149f;
     row.x[2] = -0.0f;
-    row.x[32] = KERNEL_LEAST_SCALED;
+    row.x[32] = KERNEL_MIN_SCALED;
     row.x[33] = 0x1p-149f;
     quantize();
     assert_true(is_zero_group(0));
     assert_true(row.q[32] == 127 && row.q[33] == 0 && row.sum[1] == 127);
-    assert_true(row.scale[1] == KERNEL_LEAST_SCALED / 127);
+    assert_true(row.scale[1] == KERNEL_MIN_SCALED / 127);
     /* The largest numbers. */
     row.x[0] = -0x1.fffffep127f;
     row.x[1] = 0x1p127f;
@@ -294,7 +294,7 @@ static void test_quantize_extremes(void **state)
 enum { HEADS = 3, DIM = 24, POSITIONS = 2 * KERNEL_ATTENTION_BLOCK + 90, Q_STRIDE = DIM + 5 };
 
 struct heads {
-    float most[HEADS], total[HEADS], out[HEADS * DIM];
+    float max[HEADS], total[HEADS], out[HEADS * DIM];
 };
 
 struct attention {
@@ -316,7 +316,7 @@ static void attend_heads(const struct attention *f, const struct kv_format *form
                         : (const char *)(f->keys_f32 + first * DIM),
         .values = is_half ? (const char *)(f->values_f16 + first * DIM)
                           : (const char *)(f->values_f32 + first * DIM),
-        .n_positions = n, .scale = 5.0f, .most = to->most + head, .total = to->total + head,
+        .n_positions = n, .scale = 5.0f, .max = to->max + head, .total = to->total + head,
         .out = to->out + head * DIM, .scratch = scratch});
 }
 
@@ -333,7 +333,7 @@ static void attend_all(const struct attention *f, const struct kv_format *format
             attend_heads(f, format, at, count, h, 1, &alone);
         assert_memory_equal(&alone, &block, sizeof block);
         for (unsigned h = 0; h < HEADS && at > 0; h++)
-            ref.attend_merge(&to->most[h], &to->total[h], to->out + h * DIM, block.most[h],
+            ref.attend_merge(&to->max[h], &to->total[h], to->out + h * DIM, block.max[h],
                              block.total[h], block.out + h * DIM, DIM);
         if (at == 0)
             *to = block;
@@ -348,16 +348,16 @@ static void check_attention(const struct attention *f, const struct kv_format *f
     struct heads got;
     attend_all(f, format, n, gate, &got);
     for (unsigned h = 0; h < HEADS; h++) {
-        double weight[POSITIONS], most = -1e30, total = 0;
+        double weight[POSITIONS], max = -1e30, total = 0;
         for (size_t p = 0; p < n; p++) {
             weight[p] = 0;
             for (size_t d = 0; d < DIM; d++)
                 weight[p] += 5.0 * f->q[h * Q_STRIDE + d] * f->keys[p * DIM + d];
-            most = weight[p] > most ? weight[p] : most;
+            max = weight[p] > max ? weight[p] : max;
         }
         for (size_t p = 0; p < n; p++)
-            total += weight[p] = exp(weight[p] - most);
-        assert_true(fabs(got.most[h] - most) < 1e-5);
+            total += weight[p] = exp(weight[p] - max);
+        assert_true(fabs(got.max[h] - max) < 1e-5);
         assert_true(fabs(got.total[h] - total) < 1e-5 * total);
         for (size_t d = 0; d < DIM; d++) {
             double want = 0;
@@ -405,12 +405,12 @@ static void test_attention(void **state)
 static void test_merge_of_far_blocks(void **state)
 {
     (void)state;
-    float most = 500, total = 2, x[3] = {1, -2, 3}, far[3] = {7, 8, 9};
-    ref.attend_merge(&most, &total, x, -500, 4, far, 3);
-    assert_true(most == 500 && total == 2 && x[0] == 1 && x[1] == -2 && x[2] == 3);
-    most = -500, total = 4;
-    ref.attend_merge(&most, &total, far, 500, 2, x, 3);
-    assert_true(most == 500 && total == 2 && far[0] == 1 && far[1] == -2 && far[2] == 3);
+    float max = 500, total = 2, x[3] = {1, -2, 3}, far[3] = {7, 8, 9};
+    ref.attend_merge(&max, &total, x, -500, 4, far, 3);
+    assert_true(max == 500 && total == 2 && x[0] == 1 && x[1] == -2 && x[2] == 3);
+    max = -500, total = 4;
+    ref.attend_merge(&max, &total, far, 500, 2, x, 3);
+    assert_true(max == 500 && total == 2 && far[0] == 1 && far[1] == -2 && far[2] == 3);
 }
 
 /* ---- the delta rule -------------------------------------------------------------------------- */

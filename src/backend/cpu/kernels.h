@@ -35,7 +35,7 @@ extern "C" {
 /* The smallest group of a format that is codes. */
 #define KERNEL_SMALLEST_GROUP 16
 /* A magnitude below this counts as zero when a group of activations is rounded. */
-#define KERNEL_LEAST_SCALED 0x1p-100f
+#define KERNEL_MIN_SCALED 0x1p-100f
 /* Floats of scratch for a matmul with n_cols columns and n inputs: panels of the weight's rows, and
  * the inputs in an order of the kernel's own, rounded up to 16 of them. */
 #define KERNEL_MATMUL_SCRATCH(n_cols, n)                                                           \
@@ -81,7 +81,7 @@ struct kernel_attention {
     const char *keys, *values; /* [n_positions] rows */
     size_t n_positions;        /* at most KERNEL_ATTENTION_BLOCK */
     float scale;
-    float *most, *total; /* [n_heads]: the largest score; the sum of exponentials */
+    float *max, *total; /* [n_heads]: the largest score; the sum of exponentials */
     float *out;          /* [n_heads, head_dim], rotated where the format is */
     float *scratch;      /* [KERNEL_ATTENTION_SCRATCH] */
 };
@@ -102,10 +102,10 @@ struct kernels {
                      void *to);
     void (*attend)(const struct kernel_attention *args);
     /* Adds a later block's result to an earlier one's: most, total and out of one head. */
-    void (*attend_merge)(float *most, float *total, float *out, float block_most,
+    void (*attend_merge)(float *max, float *total, float *out, float max_block,
                          float block_total, const float *block_out, size_t head_dim);
     /* Adds a score whose value is zero to the total of one head. */
-    void (*attend_sink)(float most, float *total, float *out, float sink, size_t head_dim);
+    void (*attend_sink)(float max, float *total, float *out, float sink, size_t head_dim);
     /* out[i] /= total, times sigmoid(gate[i]) unless gate is NULL. */
     void (*attend_close)(float *out, float total, const float *gate, size_t head_dim);
     /* Channels [begin, end) of one segment: convolution over time, silu, new history. */

@@ -36,12 +36,12 @@ static void score_tile(const struct kernel_attention *a, enum float_kind kind, s
 }
 
 /* Scores become shares; the largest score and the sum of the shares are kept. */
-static void shares_of(float *score, size_t n, float *most_out, float *total)
+static void shares_of(float *score, size_t n, float *max_out, float *total)
 {
-    float most = -INFINITY;
+    float max = -INFINITY;
     for (size_t i = 0; i < n; i++)
-        most = score[i] > most ? score[i] : most;
-    const vf shift = vf_set1(most);
+        max = score[i] > max ? score[i] : max;
+    const vf shift = vf_set1(max);
     vf acc = vf_zero();
     size_t i = 0;
     for (; i + LANES <= n; i += LANES) {
@@ -52,10 +52,10 @@ static void shares_of(float *score, size_t n, float *most_out, float *total)
     if (i < n) {
         float lane[LANES] = {0};
         for (size_t j = i; j < n; j++)
-            lane[j - i] = score[j] = fmath_exp(score[j] - most);
+            lane[j - i] = score[j] = fmath_exp(score[j] - max);
         acc = vf_add(acc, vf_load(lane));
     }
-    *most_out = most;
+    *max_out = max;
     *total = vf_sum(acc);
 }
 
@@ -206,7 +206,7 @@ INLINE void rotated_attend(const struct kernel_attention *a, unsigned bits)
         kept[i] = kv_load_scale(a->kv_format, a->values + i * row_bytes, dim);
     for (unsigned h = 0; h < a->n_heads; h++) {
         float *share = a->scratch + h * KERNEL_ATTENTION_BLOCK;
-        shares_of(share, a->n_positions, &a->most[h], &a->total[h]);
+        shares_of(share, a->n_positions, &a->max[h], &a->total[h]);
         for (size_t i = 0; i < a->n_positions; i++)
             share[i] *= kept[i];
     }
@@ -250,7 +250,7 @@ static void attend(const struct kernel_attention *a)
                        a->n_heads - h < FLOAT_TOKENS ? a->n_heads - h : FLOAT_TOKENS);
     }
     for (unsigned h = 0; h < a->n_heads; h++)
-        shares_of(a->scratch + h * KERNEL_ATTENTION_BLOCK, a->n_positions, &a->most[h],
+        shares_of(a->scratch + h * KERNEL_ATTENTION_BLOCK, a->n_positions, &a->max[h],
                   &a->total[h]);
     if (kind == FLOAT_F16)
         values_of(a, FLOAT_F16, row_bytes);
@@ -258,22 +258,22 @@ static void attend(const struct kernel_attention *a)
         values_of(a, FLOAT_F32, row_bytes);
 }
 
-static void attend_merge(float *most, float *total, float *out, float block_most,
+static void attend_merge(float *max, float *total, float *out, float max_block,
                          float block_total, const float *block_out, size_t head_dim)
 {
-    const float larger = block_most > *most ? block_most : *most;
-    const float keep = fmath_exp(*most - larger), share = fmath_exp(block_most - larger);
-    *most = larger;
+    const float larger = max_block > *max ? max_block : *max;
+    const float keep = fmath_exp(*max - larger), share = fmath_exp(max_block - larger);
+    *max = larger;
     *total = fmaf(*total, keep, block_total * share);
     const vf keeps = vf_set1(keep), shares = vf_set1(share);
     EACH_VECTOR(head_dim, STORE(out + i, vf_fma(LOAD(out + i), keeps,
                                                 vf_mul(LOAD(block_out + i), shares))););
 }
 
-static void attend_sink(float most, float *total, float *out, float sink, size_t head_dim)
+static void attend_sink(float max, float *total, float *out, float sink, size_t head_dim)
 {
-    const float larger = sink > most ? sink : most;
-    const float keep = fmath_exp(most - larger);
+    const float larger = sink > max ? sink : max;
+    const float keep = fmath_exp(max - larger);
     *total = fmaf(*total, keep, fmath_exp(sink - larger));
     const vf keeps = vf_set1(keep);
     EACH_VECTOR(head_dim, STORE(out + i, vf_mul(LOAD(out + i), keeps)););

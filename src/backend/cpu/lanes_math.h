@@ -141,16 +141,16 @@ static void quantize_row(const float *x, size_t n, size_t group, int8_t *q, floa
 {
     const vf magic = vf_set1(12582912.0f);
     for (size_t g = 0; g < n / group; g++, x += group, q += group) { /* groups are whole vectors */
-        vi most_bits = vi_set1(0), total = vi_set1(0);
+        vi max_bits = vi_set1(0), total = vi_set1(0);
         for (size_t i = 0; i < group; i += LANES)
-            most_bits = vi_max(most_bits, vi_magnitude_bits(vf_load(x + i)));
-        const float most = fmath_float_of_bits((uint32_t)vi_reduce_max(most_bits));
-        const bool is_zero = most < KERNEL_LEAST_SCALED;
-        const vf inverse = vf_set1(is_zero ? 0 : 127.0f / most);
+            max_bits = vi_max(max_bits, vi_magnitude_bits(vf_load(x + i)));
+        const float max = fmath_float_of_bits((uint32_t)vi_reduce_max(max_bits));
+        const bool is_zero = max < KERNEL_MIN_SCALED;
+        const vf inverse = vf_set1(is_zero ? 0 : 127.0f / max);
         for (size_t i = 0; i < group; i += LANES)
             total = vi_add(total, vi_store_low_bytes(
                                       q + i, vi_bits_of(vf_fma(vf_load(x + i), inverse, magic))));
-        scale[g] = is_zero ? 0 : most / 127.0f;
+        scale[g] = is_zero ? 0 : max / 127.0f;
         sums[g] = vi_reduce_add(total);
         offset[g] = scale[g] * (float)sums[g];
     }
@@ -179,8 +179,8 @@ static void route_row(const float *logits, unsigned n_experts, unsigned k, bool 
                       uint32_t *ids, float *weights)
 {
     best_of(logits, n_experts, k, ids, weights);
-    const float most = weights[0];
-    EACH_VECTOR(k, STORE(weights + i, vf_exp(vf_sub(LOAD(weights + i), vf_set1(most)))););
+    const float max = weights[0];
+    EACH_VECTOR(k, STORE(weights + i, vf_exp(vf_sub(LOAD(weights + i), vf_set1(max)))););
     float total = 0;
     if (renormalise) {
         for (unsigned i = 0; i < k; i++)
@@ -190,10 +190,10 @@ static void route_row(const float *logits, unsigned n_experts, unsigned k, bool 
         vf acc = vf_zero();
         size_t e = 0;
         for (; e + LANES <= n_experts; e += LANES)
-            acc = vf_add(acc, vf_exp(vf_sub(vf_load(logits + e), vf_set1(most))));
+            acc = vf_add(acc, vf_exp(vf_sub(vf_load(logits + e), vf_set1(max))));
         vf_store(lane, acc);
         for (; e < n_experts; e++)
-            lane[e % LANES] += fmath_exp(logits[e] - most);
+            lane[e % LANES] += fmath_exp(logits[e] - max);
         total = vf_sum(vf_load(lane));
     }
     for (unsigned i = 0; i < k; i++)

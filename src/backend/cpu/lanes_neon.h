@@ -335,9 +335,9 @@ INLINE void vi_dots_nibbles(const uint8_t *const rows[16], const int8_t *split, 
                             unsigned group, vi *dots)
 {
     const uint8x16_t low = vdupq_n_u8(15);
-    const unsigned most_groups = 128 / group;
+    const unsigned max_groups = 128 / group;
     for (unsigned r = 0; r < 16; r += 4)
-        UNROLL for (unsigned g = 0; g < most_groups; g++) {
+        UNROLL for (unsigned g = 0; g < max_groups; g++) {
             if (g * group >= cols)
                 break;
             const int8_t *even = split + g * group / 2, *odd = even + 64;
@@ -360,9 +360,9 @@ INLINE void vi_dots_nibbles(const uint8_t *const rows[16], const int8_t *split, 
 INLINE void vi_dots_bytes(const uint8_t *const rows[16], const int8_t *q, unsigned cols,
                           unsigned group, bool is_wide, vi *dots)
 {
-    const unsigned most_groups = 128 / group;
+    const unsigned max_groups = 128 / group;
     for (unsigned r = 0; r < 16; r += 4)
-        UNROLL for (unsigned g = 0; g < most_groups; g++) {
+        UNROLL for (unsigned g = 0; g < max_groups; g++) {
             if (g * group >= cols)
                 break;
             int32x4_t x[4];

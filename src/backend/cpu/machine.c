@@ -50,7 +50,7 @@ static void run_passes(const struct machine_run *run, struct pool *pool, pool_fn
     }
     qsort(figures, n, sizeof figures[0], compare);
     *speed = (struct fm_speed){.median = (figures[(n - 1) / 2] + figures[n / 2]) / 2,
-                                    .least = figures[0], .most = figures[n - 1]};
+                                    .min = figures[0], .max = figures[n - 1]};
 }
 
 /* ---- memory --------------------------------------------------------------------------------- */
@@ -104,10 +104,10 @@ static uint64_t read_amount(const void *ctx)
 uint64_t machine_buffer_bytes(uint64_t cache_bytes, uint64_t available_bytes, bool is_quick)
 {
     const uint64_t beyond = cache_bytes * CACHES_PER_BUFFER;
-    const uint64_t least = READ_BYTES / (is_quick ? 2 : 1);
-    const uint64_t most = available_bytes / MEMORY_SHARE / STEP_BYTES * STEP_BYTES;
-    const uint64_t want = mem_round_up(beyond > least ? beyond : least, STEP_BYTES);
-    return most > 0 && most < want ? most : want;
+    const uint64_t min = READ_BYTES / (is_quick ? 2 : 1);
+    const uint64_t max = available_bytes / MEMORY_SHARE / STEP_BYTES * STEP_BYTES;
+    const uint64_t want = mem_round_up(beyond > min ? beyond : min, STEP_BYTES);
+    return max > 0 && max < want ? max : want;
 }
 
 uint64_t machine_read_bytes(bool is_quick)

@@ -22,8 +22,8 @@ static void count_pass(void *ctx)
 
 static void assert_speed(const struct fm_speed *speed)
 {
-    assert_true(speed->least > 0);
-    assert_true(speed->least <= speed->median && speed->median <= speed->most);
+    assert_true(speed->min > 0);
+    assert_true(speed->min <= speed->median && speed->median <= speed->max);
 }
 
 static void test_read(void **state)
