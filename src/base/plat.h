@@ -199,6 +199,9 @@ bool plat_parse_stall(const char *text, uint64_t *stall_us);
 /* Resident memory of this process now, and the most it ever was. 0 when unknown. */
 uint64_t plat_resident_bytes(void);
 uint64_t plat_resident_peak_bytes(void);
+/* Returns what a memory budget counts for the program itself: the resident memory now, or a fixed
+ * size in builds with a sanitizer. */
+uint64_t plat_program_bytes(void);
 /* Lets the most it ever was begin anew; false where the system cannot. */
 bool plat_resident_peak_reset(void);
 /* Gives memory that was freed back to the system where the allocator can. */

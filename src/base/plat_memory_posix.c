@@ -255,7 +255,7 @@ void plat_group_pressure(const char *own_groups, const char *root, const char *m
     each_group(own_groups, root, find_pressure, p);
 }
 
-/* What is resident; of it, what is read again from files when it is wanted. */
+/* Returns the resident size. *file_bytes: the part that can be read again from files. */
 static uint64_t resident_bytes(uint64_t *file_bytes)
 {
     char text[TEXT_BYTES];
@@ -477,6 +477,17 @@ size_t plat_block_bytes(void *block)
 }
 
 #endif
+
+/* A sanitizer's shadow memory and the freed blocks that it keeps are no part of the program, and their
+ * size differs from moment to moment. */
+uint64_t plat_program_bytes(void)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    return 16ull << 20;
+#else
+    return plat_resident_bytes();
+#endif
+}
 
 /* ---- reserved addresses --------------------------------------------------------------------- */
 
