@@ -4,9 +4,14 @@
  *
  * Rows, weights and the state of sequences lie in the backend's memory (base/memory.h), which only
  * operations look into. What is said to be the host's, and the structs that name the rest, are
- * ordinary memory. Operations cannot fail and do not allocate. They are done in order, and what
- * they wrote can be looked at with memory_open, which waits for them. All pointers are borrowed for
- * the call. A backend is used by one thread at a time.
+ * ordinary memory.
+ *
+ * Operations are queued: they may be done after the call returns, in the order of the calls, with
+ * memory_copy and memory_clear among them. Three things wait for them: opening memory to look at
+ * it, taking memory away, and memory_wait with a fence (base/memory.h). An operation copies what it
+ * needs of the host's memory before it returns: structs, and the arrays in them that are the
+ * host's. The caller may change or free these at once. Operations cannot fail, and what calls them
+ * does not allocate. A backend is used by one thread at a time.
  *
  * Shapes: [n, m] is n rows of m contiguous floats unless a stride is given. */
 #ifndef FLASHMOE_BACKEND_BACKEND_H
@@ -53,7 +58,7 @@ struct backend_heads {
 };
 
 struct backend_attention {
-    const struct backend_segment *segments;
+    const struct backend_segment *segments; /* [n_segments], the host's */
     size_t n_segments;
     const struct kv_format *kv_format;
     unsigned n_heads, n_kv_heads, head_dim;
@@ -74,7 +79,7 @@ struct backend_attention {
 };
 
 struct backend_delta_net {
-    const struct backend_segment *segments;
+    const struct backend_segment *segments; /* [n_segments], the host's */
     size_t n_segments;
     unsigned n_key_heads, n_value_heads, key_dim, value_dim, kernel;
     bool has_tiled_value_heads; /* head h uses key head h % n_key_heads, not h / ratio */
@@ -91,7 +96,7 @@ struct backend_delta_net {
 
 /* One weight to multiply the input with: y is [n, w.n_rows]. */
 struct backend_product {
-    const struct weight *w;
+    const struct weight *w; /* the host's; its parts lie in the backend's memory */
     float *y;
     const float *bias; /* [w.n_rows], added to every row of y; NULL: none */
 };
@@ -135,7 +140,7 @@ enum router_score {
 struct router {
     enum router_score score;
     unsigned n_experts, k;
-    const float *correction; /* [n_experts] or NULL */
+    const float *correction; /* [n_experts] in the backend's memory, or NULL */
     /* 1 or 0: no groups. Otherwise they divide n_experts, have two experts at least, and those
      * chosen (at most LIMIT_TOP_K) have k. */
     unsigned n_groups, n_groups_chosen;
@@ -149,7 +154,7 @@ struct router {
  * are those the router gives the chosen experts without any bias. A row whose choice stays has its
  * weights unchanged. */
 struct backend_preference {
-    const struct router *router;
+    const struct router *router; /* the host's */
     const float *logits; /* [n, n_experts] */
     size_t n;
     const bool *resident; /* [n_experts], the host's */
@@ -161,7 +166,7 @@ struct backend_preference {
 
 struct backend_ops {
     const char *name;
-    void (*close)(struct backend *be);
+    void (*close)(struct backend *be); /* its memory is free by then, so nothing is queued */
 
     /* x[t] = row tokens[t] of w; the tokens are the host's */
     void (*embed)(struct backend *be, const struct weight *w, const int32_t *tokens, size_t n,
@@ -187,7 +192,8 @@ struct backend_ops {
     void (*route)(struct backend *be, const struct router *router, const float *logits, size_t n,
                   uint32_t *ids, float *weights);
     void (*prefer)(struct backend *be, const struct backend_preference *args);
-    /* The first of n rows of x with a value that is not finite, or n; waits for it. */
+    /* Returns the first of n rows of x with a value that is not finite, or n. Waits for the
+     * operations queued before. */
     size_t (*find_not_finite)(struct backend *be, const float *x, size_t n, size_t dim);
     /* out[t] = sum over j of weights[t][j] * parts[t][j], ascending j; parts is [n, k, dim] */
     void (*expert_sum)(struct backend *be, const float *parts, const float *weights, size_t n,

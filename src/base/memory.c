@@ -43,9 +43,9 @@ static void host_range_close(const struct memory *m, struct mem_range *range)
     mem_range_close(range);
 }
 
-static void *host_open(const struct memory *m, void *at, uint64_t bytes)
+static void *host_open(const struct memory *m, void *at, uint64_t bytes, enum memory_use use)
 {
-    (void)m, (void)bytes;
+    (void)m, (void)bytes, (void)use;
     return at;
 }
 
@@ -68,6 +68,18 @@ static void host_clear(const struct memory *m, void *at, uint64_t bytes)
         memset(at, 0, (size_t)bytes);
 }
 
+/* The processor's operations are done when they return. */
+static uint64_t host_fence(const struct memory *m)
+{
+    (void)m;
+    return 0;
+}
+
+static void host_wait(const struct memory *m, uint64_t fence)
+{
+    (void)m, (void)fence;
+}
+
 static const struct memory_ops host_ops = {
     .make = host_make,
     .free = host_free,
@@ -79,6 +91,8 @@ static const struct memory_ops host_ops = {
     .close = host_close,
     .copy = host_copy,
     .clear = host_clear,
+    .fence = host_fence,
+    .wait = host_wait,
 };
 
 const struct memory memory_host = {.ops = &host_ops, .is_host = true};
@@ -86,6 +100,6 @@ const struct memory memory_host = {.ops = &host_ops, .is_host = true};
 void memory_fetch(const struct memory *m, void *to, const void *from, uint64_t bytes)
 {
     void *piece = (void *)(uintptr_t)from;
-    memcpy(to, memory_open(m, piece, bytes), (size_t)bytes);
+    memcpy(to, memory_open(m, piece, bytes, MEMORY_LOOK), (size_t)bytes);
     memory_close(m, piece, bytes);
 }

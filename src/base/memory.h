@@ -1,10 +1,16 @@
 /* Memory that a backend computes in. It may be the host's own, as the processor's is, or a
  * device's, so nobody above a backend looks into it: addresses are passed on and added to, never
- * dereferenced. The host looks at a piece between memory_open and memory_close, or copies it.
+ * dereferenced. The host opens a piece, uses it where memory_open says, and closes it.
+ *
+ * The backend queues its operations and does them in order, maybe later (backend/backend.h).
+ * memory_copy and memory_clear are operations of that queue. Opening a piece to look at it waits
+ * for the queue; so does everything that takes memory away: free, give_back, range_close and a
+ * range_resize to fewer bytes. Opening a piece to fill it does not wait: the caller knows from
+ * memory_finish, or from a fence that it has waited for, that no queued operation uses the piece.
  *
  * `struct memory` is handed down by whoever opened the backend and outlives all that was made in
- * it. Any thread may open, close and copy pieces that nobody else uses at that time; making and
- * freeing belong to the thread that drives the model. memory_host is the host's own. */
+ * it. Any thread may open a piece to fill it, and close it, while nobody else uses that piece.
+ * Everything else belongs to the thread that drives the model. memory_host is the host's own. */
 #ifndef FLASHMOE_BASE_MEMORY_H
 #define FLASHMOE_BASE_MEMORY_H
 
@@ -18,6 +24,12 @@ extern "C" {
 #endif
 
 struct memory;
+
+/* What a piece is opened for. */
+enum memory_use {
+    MEMORY_LOOK, /* to read it: has what the operations queued before have written */
+    MEMORY_FILL, /* to write all of it: begins with any bytes, and closing it keeps those written */
+};
 
 struct memory_ops {
     /* As mem_new_bulk and mem_free; free accepts NULL. */
@@ -33,13 +45,17 @@ struct memory_ops {
                         const char *what, struct fm_error *err);
     void (*range_close)(const struct memory *m, struct mem_range *range);
 
-    /* Where the host may read and write the piece until it is closed; what it wrote is there for
-     * operations afterwards. Pieces of one block may be open at the same time. */
-    void *(*open)(const struct memory *m, void *at, uint64_t bytes);
+    /* Returns where the host may use the piece until it is closed. Operations that are queued after
+     * that see what was filled in. Pieces of one block may be open at the same time. */
+    void *(*open)(const struct memory *m, void *at, uint64_t bytes, enum memory_use use);
     void (*close)(const struct memory *m, void *at, uint64_t bytes);
     /* Within the memory; the pieces may overlap. */
     void (*copy)(const struct memory *m, void *to, const void *from, uint64_t bytes);
     void (*clear)(const struct memory *m, void *at, uint64_t bytes);
+    /* Returns a number for the operations queued so far; 0: all are done. */
+    uint64_t (*fence)(const struct memory *m);
+    /* Waits until the operations before that fence are done. */
+    void (*wait)(const struct memory *m, uint64_t fence);
 };
 
 struct memory {
@@ -61,9 +77,10 @@ static inline void memory_free(const struct memory *m, void *at)
     m->ops->free(m, at);
 }
 
-static inline void *memory_open(const struct memory *m, void *at, uint64_t bytes)
+static inline void *memory_open(const struct memory *m, void *at, uint64_t bytes,
+                                enum memory_use use)
 {
-    return m->ops->open(m, at, bytes);
+    return m->ops->open(m, at, bytes, use);
 }
 
 static inline void memory_close(const struct memory *m, void *at, uint64_t bytes)
@@ -81,7 +98,24 @@ static inline void memory_clear(const struct memory *m, void *at, uint64_t bytes
     m->ops->clear(m, at, bytes);
 }
 
-/* Copies a piece to the host's own memory. */
+static inline uint64_t memory_fence(const struct memory *m)
+{
+    return m->ops->fence(m);
+}
+
+static inline void memory_wait(const struct memory *m, uint64_t fence)
+{
+    if (fence > 0)
+        m->ops->wait(m, fence);
+}
+
+/* Waits until all queued operations are done. */
+static inline void memory_finish(const struct memory *m)
+{
+    memory_wait(m, memory_fence(m));
+}
+
+/* Copies a piece to the host's own memory: waits as opening it does. */
 void memory_fetch(const struct memory *m, void *to, const void *from, uint64_t bytes);
 
 #ifdef __cplusplus

@@ -58,7 +58,8 @@ void cache_submit(struct expert_cache *cache, uint32_t read, uint32_t i,
     cache->read_slots[read] = i;
     r->expert_layer = cache->slots[i].layer;
     r->expert = cache->slots[i].expert;
-    r->dst = memory_open(cache->memory, slot_memory(cache, i), cache->model->expert_slot_bytes);
+    r->dst = memory_open(cache->memory, slot_memory(cache, i), cache->model->expert_slot_bytes,
+                         MEMORY_FILL);
     r->urgency = urgency;
     r->landed = urgency == READ_NEEDED && cache->memory->is_host ? slot_landed : NULL;
     r->done = slot_done;
@@ -73,7 +74,8 @@ void cache_make_empty(struct expert_cache *cache, uint32_t i)
     struct slot *slot = &cache->slots[i];
     *where_of(cache, slot->layer, slot->expert) = NO_SLOT;
     victims_give_up(&cache->victims, i);
-    *slot = (struct slot){.state = SLOT_EMPTY, .next = cache->first_empty};
+    *slot = (struct slot){.state = SLOT_EMPTY, .next = cache->first_empty,
+                          .last_use = slot->last_use};
     if (i < cache->n_wanted)
         cache->first_empty = i;
 }
@@ -89,6 +91,7 @@ uint32_t cache_fill_empty(struct expert_cache *cache, uint32_t layer, uint32_t e
 {
     const uint32_t i = cache->first_empty;
     cache->first_empty = cache->slots[i].next;
+    memory_wait(cache->memory, cache->slots[i].last_use); /* its bytes may change from here on */
     cache->slots[i] = (struct slot){.state = state, .layer = layer, .expert = expert};
     *where_of(cache, layer, expert) = i;
     victims_hold(&cache->victims, i, layer, expert);
@@ -324,9 +327,11 @@ void expert_cache_begin(struct expert_cache *cache, uint32_t layer, uint32_t n_t
 static void release_current(struct expert_cache *cache)
 {
     struct plan *plan = &cache->plan;
+    const uint64_t fence = plan->n_current > 0 ? memory_fence(cache->memory) : 0;
     for (uint32_t i = 0; i < plan->n_current; i++) {
         struct slot *slot = &cache->slots[plan->current[i]];
         slot->is_current = false;
+        slot->last_use = fence;
         if (!slot->is_unverified)
             let_go(cache, plan->current[i]);
     }
@@ -457,6 +462,7 @@ static void move_expert(struct expert_cache *cache, uint32_t from)
     assert(to < cache->n_wanted);
     memory_copy(cache->memory, slot_memory(cache, to), slot_memory(cache, from),
                 cache->model->expert_layers[old.layer].record.bytes);
+    cache->slots[from].last_use = cache->slots[to].last_use = memory_fence(cache->memory);
     cache->slots[to].is_guess = old.is_guess;
     release(cache, to);
 }

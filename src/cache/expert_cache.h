@@ -8,7 +8,8 @@
  * comes of it counts only when verify has found nothing wrong with it.
  *
  * A plan may name more experts than there are slots: handing out the next experts releases those
- * before them, and their slots are reused.
+ * before them, and their slots are reused. Operations that read a slot may still be queued then:
+ * the cache waits for them before it has another expert read into the slot.
  *
  * Guesses are reads that nobody waits for: experts that may be wanted soon (expert_cache_guess,
  * expert_cache_sweep) and those that an earlier run of the program found hot (expert_cache_warm).
@@ -57,7 +58,9 @@ void expert_cache_resident(struct expert_cache *cache, uint32_t layer, bool *res
 
 struct expert_item {
     uint32_t index;   /* into the uses given to begin */
-    const void *slot; /* in the cache's memory; valid until the next call of next or end */
+    /* In the cache's memory. Operations that read it are queued before the next call of next or
+     * end. */
+    const void *slot;
 };
 
 /* Up to `max` items that are ready, waiting for the first unless `polls`, which may find none. 1

@@ -41,6 +41,7 @@ struct slot {
     uint32_t plan_index; /* while wanted or pinned; while queued its place there */
     uint32_t next;       /* in the list of landed slots, or of empty ones */
     uint32_t read;       /* while it is being read */
+    uint64_t last_use;   /* the fence behind the operations that use its bytes; 0: none do */
 };
 
 /* An expert that was handed out and turned out to be damaged, and the read that tells how. */

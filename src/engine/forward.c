@@ -189,7 +189,7 @@ static void fail_row(const struct forward *f, uint32_t segment, uint32_t row, in
     struct batch_fault fault = {.layer = layer < 0 ? -1 : layer, .expert = -1};
     char where[32];
     bool has_nan = false;
-    const float *values = memory_open(f->be->memory, x, n * sizeof *x);
+    const float *values = memory_open(f->be->memory, x, n * sizeof *x, MEMORY_LOOK);
     for (size_t i = 0; i < n; i++)
         has_nan |= values[i] != values[i];
     memory_close(f->be->memory, x, n * sizeof *x);
@@ -290,7 +290,7 @@ static void show_hidden(const struct forward *f, uint32_t layer)
         const uint64_t bytes = segment->n_rows * hidden * sizeof *x;
         if (!pass_segment(pass, s)->wants_hidden)
             continue;
-        const float *rows = memory_open(f->be->memory, x, bytes);
+        const float *rows = memory_open(f->be->memory, x, bytes, MEMORY_LOOK);
         for (uint32_t i = 0; i < segment->n_rows; i++)
             pass->batch->hooks.hidden(pass->batch->hooks.ctx, pass->in_batch[s], i, layer,
                                       rows + i * hidden);
@@ -314,13 +314,15 @@ static void flush_head(struct forward *f, const struct head_row *rows, uint32_t 
     for (uint32_t i = 0; i < n; i++) {
         const struct batch_segment *s = &pass->batch->segments[rows[i].segment];
         if (s->wants_hidden) {
-            const float *x = memory_open(memory, normed + i * hidden, hidden * sizeof(float));
+            const float *x =
+                memory_open(memory, normed + i * hidden, hidden * sizeof(float), MEMORY_LOOK);
             pass->batch->hooks.hidden(pass->batch->hooks.ctx, rows[i].segment, rows[i].row,
                                       f->model->shape.n_layers, x);
             memory_close(memory, normed + i * hidden, hidden * sizeof(float));
         }
         float *at = f->logits + i * vocabulary;
-        const float *logits = memory_open(memory, at, vocabulary * sizeof(float));
+        const float *logits =
+            memory_open(memory, at, vocabulary * sizeof(float), MEMORY_LOOK);
         const bool is_finite = fmath_all_finite(logits, vocabulary);
         if (is_finite)
             pass->batch->hooks.logits(pass->batch->hooks.ctx, rows[i].segment, rows[i].row,
@@ -429,7 +431,8 @@ static void take_rows(struct forward *f)
         check_rows(f, FROM_EMBEDDING);
         return;
     }
-    memcpy(memory_open(f->be->memory, f->step.x, bytes), pass->rows, bytes);
+    memory_finish(f->be->memory); /* the rows of the batch before may still be computed */
+    memcpy(memory_open(f->be->memory, f->step.x, bytes, MEMORY_FILL), pass->rows, bytes);
     memory_close(f->be->memory, f->step.x, bytes);
     f->arch->place(&f->step);
 }

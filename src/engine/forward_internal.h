@@ -54,11 +54,13 @@ void forward_verify_experts(struct forward *f);
 /* The experts of one row; of many rows, what one expert may get and the shared expert beside. */
 uint64_t forward_max_ffn_rows(const struct model *model, uint64_t max_rows);
 
-/* Since the last lap; 0 when nobody wants to know. */
+/* Since the last lap; 0 when nobody wants to know. Waits for what is queued, so that a piece of
+ * work is counted where it was asked for. */
 static inline uint64_t forward_lap(struct forward *f)
 {
     if (!f->is_timed)
         return 0;
+    memory_finish(f->be->memory);
     const uint64_t now_ns = plat_now_ns(), ns = now_ns - f->lap_ns;
     f->lap_ns = now_ns;
     return ns;

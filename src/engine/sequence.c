@@ -181,6 +181,12 @@ bool sequence_holds(const struct sequence *s, uint32_t n_positions)
     return i == s->n_parts;
 }
 
+void sequence_finish(const struct sequence *s)
+{
+    for (uint32_t i = 0; i < s->n_parts; i++)
+        memory_finish(s->parts[i].memory);
+}
+
 void sequence_reset(struct sequence *sequence)
 {
     sequence->position = 0;

@@ -92,6 +92,9 @@ void sequence_free(struct sequence *sequence); /* accepts NULL */
 int sequence_reach(struct sequence *sequence, uint32_t n_positions, struct fm_error *err);
 bool sequence_holds(const struct sequence *sequence, uint32_t n_positions);
 
+/* Waits until no queued operation uses the sequence: its state may be filled. */
+void sequence_finish(const struct sequence *sequence);
+
 /* Back to position 0, without marks. */
 void sequence_reset(struct sequence *sequence);
 

@@ -400,7 +400,7 @@ int model_load_dense(struct model *model, const struct memory *memory, bool chec
     model->dense = memory_make(memory, model->dense_bytes, "the dense weights", err);
     if (model->dense == NULL)
         return FM_ERR_NOMEM;
-    char *dense = memory_open(memory, model->dense, model->dense_bytes);
+    char *dense = memory_open(memory, model->dense, model->dense_bytes, MEMORY_FILL);
     int rc = load_into(model, dense, checks, progress, progress_ctx, err);
     memory_close(memory, model->dense, model->dense_bytes);
     if (rc != 0)

@@ -60,7 +60,8 @@ static int hash_config(const struct model *model, uint64_t *hash, struct fm_erro
  * snapshots are others'. */
 static void hash_dense(const struct model *model, uint64_t *hash)
 {
-    const void *dense = memory_open(model->memory, model->dense, model->dense_bytes);
+    const void *dense =
+        memory_open(model->memory, model->dense, model->dense_bytes, MEMORY_LOOK);
     *hash = XXH3_64bits_withSeed(dense, model->dense_bytes, *hash ^ model_identity(model));
     memory_close(model->memory, model->dense, model->dense_bytes);
 }
@@ -174,7 +175,7 @@ static void pass_memory(struct stream *f, const struct memory *memory, void *at,
 {
     if (f->rc != 0 || n == 0)
         return;
-    pass(f, memory_open(memory, at, n), n);
+    pass(f, memory_open(memory, at, n, f->writes ? MEMORY_LOOK : MEMORY_FILL), n);
     memory_close(memory, at, n);
 }
 
@@ -413,6 +414,7 @@ static int read_all(struct fm_session *s, uint64_t model, struct stream *f, uint
     f->rc = session_reach(s, h.n_tokens, f->err);
     if (f->rc != 0)
         return f->rc;
+    sequence_finish(s->sequence); /* it was reset: what clears it may still be queued */
     pass_marks(f, s->sequence, h.n_marks);
     pass_state(f, s, h.n_tokens);
     const XXH128_hash_t is = XXH3_128bits_digest(f->hash);
