@@ -283,6 +283,7 @@ static bool is_verified_late(const struct expert_read *read)
 
 static void finish(struct expert_read *read)
 {
+    assert(__atomic_load_n(&read->n_left, __ATOMIC_RELAXED) == 0);
     if (!has_failed(read))
         check(read);
     if (read->hash != NULL)
@@ -303,6 +304,7 @@ static void take_landed(struct expert_read *read)
             hash_piece(read, read->n_taken);
             read->n_taken++;
         }
+        assert(read->n_taken <= read->n_ops);
         if (read->n_taken == read->n_ops) {
             finish(read);
             return;
@@ -317,6 +319,7 @@ static void piece_done(struct read_op *op, int64_t result)
 {
     struct expert_read *read = op->ctx;
     const int mine = (int)(op - read->ops);
+    assert(mine >= 0 && (unsigned)mine < read->n_ops);
     if (read->store->drops && !op->is_direct)
         plat_drop_pages(op->fd, op->offset, op->bytes);
     if (result < 0 || (uint64_t)result != op->bytes) {
@@ -331,6 +334,7 @@ static void piece_done(struct read_op *op, int64_t result)
         read->landed(read);
     const uint32_t before =
         __atomic_fetch_or(&read->pieces, 1u << mine | IS_TAKING, __ATOMIC_ACQ_REL);
+    assert((before >> mine & 1) == 0); /* a piece lands once */
     if ((before & IS_TAKING) == 0)
         take_landed(read);
 }
@@ -344,6 +348,7 @@ static unsigned make_ops(struct expert_read *read, const struct extent *extents,
     for (unsigned i = 0; i < n; i++) {
         const struct extent *e = &extents[i];
         const struct store_file *file = &store->files[e->file];
+        assert(e->slot_offset + e->bytes <= store->model->expert_slot_bytes);
         const uint64_t n_pieces = e->bytes > 0 ? (e->bytes + max - 1) / max : 1;
         const uint64_t piece = mem_round_up((e->bytes + n_pieces - 1) / n_pieces, MEM_PAGE);
         for (uint64_t at = 0; at < e->bytes || at == 0; at += piece)
@@ -358,12 +363,14 @@ static unsigned make_ops(struct expert_read *read, const struct extent *extents,
                 .ctx = read,
             };
     }
+    assert(n_ops <= EXPERT_MAX_OPS);
     return n_ops;
 }
 
 void expert_store_submit(struct expert_store *store, struct expert_read *read)
 {
     const struct expert_layer *layer = &store->model->expert_layers[read->expert_layer];
+    assert(read->expert_layer < store->model->n_expert_layers && read->expert < layer->n_experts);
     const struct extent *extents = layer->extents + (size_t)read->expert * layer->n_extents;
     /* Experts whose pieces join better than others' leave the last extents empty. */
     unsigned n_extents = layer->n_extents;
@@ -399,6 +406,7 @@ int expert_store_explain(const struct expert_store *store, const struct expert_r
                          struct fm_error *err)
 {
     const struct expert_layer *layer = &store->model->expert_layers[read->expert_layer];
+    assert(read->failed_op >= 0 && (unsigned)read->failed_op < read->n_ops);
     const struct read_op *op = &read->ops[read->failed_op];
     const char *path = path_of(store, read, op);
     if (read->failed_result == BAD_CHECKSUM)

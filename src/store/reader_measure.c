@@ -1,5 +1,6 @@
 #include "store/reader_measure.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -68,6 +69,7 @@ static void drop_pages(struct measure *m, uint64_t bytes)
 
 static uint64_t start(struct measure *m, struct measure_slot *slot)
 {
+    assert(!slot->is_busy);
     slot->is_busy = true;
     slot->is_landed = false;
     const struct expert_layer *l =

@@ -43,12 +43,9 @@ struct slot {
 
 struct reader_uring {
     struct reader base;
-    pthread_mutex_t lock; /* of this block; never held across a read or a callback */
-    struct op_queue needed, guessed;
-    bool is_closing;
+    struct op_queue queue; /* its lock covers this block; has_work is used when is_broken */
     bool wakes[2]; /* by urgency: the thread may sleep and would take such an operation */
     bool is_broken; /* the ring cannot be used any more: the thread reads with pread */
-    pthread_cond_t has_work; /* what it then waits for */
 
     /* The thread's own. At most `depth` reads and the one of wake_fd are in the ring, for which it
      * was made large enough: it is never full. */
@@ -150,6 +147,7 @@ static int ring_open(struct ring *ring, unsigned n_entries, struct fm_error *err
 static void ring_push(struct ring *ring, const struct io_uring_sqe *sqe)
 {
     const unsigned tail = *ring->sq_tail;
+    assert(tail - __atomic_load_n(ring->sq_head, __ATOMIC_ACQUIRE) <= ring->sq_mask);
     ring->sqes[tail & ring->sq_mask] = *sqe;
     __atomic_store_n(ring->sq_tail, tail + 1, __ATOMIC_RELEASE);
 }
@@ -187,6 +185,7 @@ static unsigned guesses_below(const struct reader_uring *r)
 static void slot_push(struct reader_uring *r, unsigned i)
 {
     const struct slot *slot = &r->slots[i];
+    assert(slot->span.bytes <= UINT32_MAX);
     const struct io_uring_sqe sqe = {
         .opcode = IORING_OP_READ,
         .flags = slot->is_again ? IOSQE_ASYNC : 0, /* on a thread of the kernel, which may wait */
@@ -201,6 +200,7 @@ static void slot_push(struct reader_uring *r, unsigned i)
 
 static void arm_wake(struct reader_uring *r)
 {
+    assert(!r->is_wake_armed);
     const struct io_uring_sqe sqe = {
         .opcode = IORING_OP_READ,
         .fd = r->wake_fd,
@@ -216,11 +216,9 @@ static void arm_wake(struct reader_uring *r)
  * and no read of wake_fd, so that the kernel writes nowhere any more. */
 static bool take_queued(struct reader_uring *r)
 {
-    pthread_mutex_lock(&r->lock);
+    pthread_mutex_lock(&r->queue.lock);
     while (r->n_free > 0) {
-        struct read_op *op = op_queue_pop(&r->needed);
-        if (op == NULL && r->depth - r->n_free < guesses_below(r))
-            op = op_queue_pop(&r->guessed);
+        struct read_op *op = op_queue_pop(&r->queue, r->depth - r->n_free < guesses_below(r));
         if (op == NULL)
             break;
         const unsigned i = r->free_slots[--r->n_free];
@@ -230,14 +228,14 @@ static bool take_queued(struct reader_uring *r)
         slot->is_again = false;
         slot_push(r, i);
     }
-    if (!r->is_wake_armed && !r->is_closing)
+    if (!r->is_wake_armed && !r->queue.is_closing)
         arm_wake(r);
     const unsigned n_in_flight = r->depth - r->n_free;
     const bool may_sleep = !ring_has_result(&r->ring);
     r->wakes[READ_NEEDED] = may_sleep && n_in_flight < r->depth;
     r->wakes[READ_GUESSED] = may_sleep && n_in_flight < guesses_below(r);
-    const bool is_over = r->is_closing && n_in_flight == 0 && !r->is_wake_armed;
-    pthread_mutex_unlock(&r->lock);
+    const bool is_over = r->queue.is_closing && n_in_flight == 0 && !r->is_wake_armed;
+    pthread_mutex_unlock(&r->queue.lock);
     return !is_over;
 }
 
@@ -249,9 +247,9 @@ static bool take_queued(struct reader_uring *r)
 static bool wait_for_result(struct reader_uring *r)
 {
     const int why = ring_enter(&r->ring);
-    pthread_mutex_lock(&r->lock);
+    pthread_mutex_lock(&r->queue.lock);
     r->wakes[READ_NEEDED] = r->wakes[READ_GUESSED] = false;
-    pthread_mutex_unlock(&r->lock);
+    pthread_mutex_unlock(&r->queue.lock);
     const uint64_t now_ns = why != 0 ? plat_now_ns() : 0;
     if (why == 0)
         r->stuck_since_ns = 0;
@@ -296,6 +294,7 @@ static void handle_result(struct reader_uring *r)
     }
     const unsigned i = (unsigned)data;
     struct slot *slot = &r->slots[i];
+    assert(i < r->depth && r->n_free < r->depth);
     if (result == -EINTR || (result == -EAGAIN && !slot->is_again)) {
         slot->is_again |= result == -EAGAIN;
         slot_push(r, i);
@@ -325,6 +324,7 @@ static void finish_by_pread(struct reader_uring *r, unsigned i)
 {
     struct slot *slot = &r->slots[i];
     struct read_op *op = slot->op;
+    assert(r->is_broken && r->n_free < r->depth);
     const int64_t result = op_span_finish(op, &slot->span, op_span_read(op, &slot->span, 0));
     r->free_slots[r->n_free++] = i;
     op->done(op, result);
@@ -377,6 +377,7 @@ static void drain_ring(struct reader_uring *r, bool is_ours[READER_MAX_DEPTH])
         if (data == WAKE_DATA) {
             r->is_wake_armed = false;
         } else {
+            assert(data < r->depth && !is_ours[data]);
             is_ours[data] = true; /* whatever the result is: it is read again */
             n_ours++;
         }
@@ -390,39 +391,26 @@ static void leave_ring(struct reader_uring *r)
     for (unsigned i = 0; i < r->n_free; i++)
         is_free[r->free_slots[i]] = true;
     take_back(r, is_ours);
-    pthread_mutex_lock(&r->lock);
+    pthread_mutex_lock(&r->queue.lock);
     r->is_broken = true;
     if (r->is_wake_armed)
         wake(r); /* ends the read of wake_fd */
-    pthread_mutex_unlock(&r->lock);
+    pthread_mutex_unlock(&r->queue.lock);
     drain_ring(r, is_ours);
     ring_close(&r->ring);
     for (unsigned i = 0; i < r->depth; i++)
         if (!is_free[i])
             finish_by_pread(r, i);
+    assert(r->n_free == r->depth);
 }
 
-static void serve_by_pread(struct reader_uring *r)
+static void serve_by_pread(void *ctx, struct read_op *op)
 {
-    pthread_mutex_lock(&r->lock);
-    for (;;) {
-        struct read_op *op = op_queue_pop(&r->needed);
-        if (op == NULL)
-            op = op_queue_pop(&r->guessed);
-        if (op == NULL && r->is_closing)
-            break;
-        if (op == NULL) {
-            pthread_cond_wait(&r->has_work, &r->lock);
-            continue;
-        }
-        pthread_mutex_unlock(&r->lock);
-        const unsigned i = r->free_slots[--r->n_free];
-        r->slots[i].op = op;
-        r->slots[i].span = op_span_of(op, r->slots[i].bounce);
-        finish_by_pread(r, i);
-        pthread_mutex_lock(&r->lock);
-    }
-    pthread_mutex_unlock(&r->lock);
+    struct reader_uring *r = ctx;
+    const unsigned i = r->free_slots[--r->n_free];
+    r->slots[i].op = op;
+    r->slots[i].span = op_span_of(op, r->slots[i].bounce);
+    finish_by_pread(r, i);
 }
 
 static void *uring_main(void *arg)
@@ -431,7 +419,7 @@ static void *uring_main(void *arg)
     while (take_queued(r)) {
         if (!wait_for_result(r)) {
             leave_ring(r);
-            serve_by_pread(r);
+            op_queue_serve(&r->queue, serve_by_pread, r);
             break;
         }
         handle_result(r);
@@ -444,30 +432,30 @@ static void *uring_main(void *arg)
 static void uring_submit(struct reader *reader, struct read_op *op)
 {
     struct reader_uring *r = (struct reader_uring *)reader;
-    pthread_mutex_lock(&r->lock);
-    op_queue_push(op->urgency == READ_NEEDED ? &r->needed : &r->guessed, op);
+    pthread_mutex_lock(&r->queue.lock);
+    op_queue_push(&r->queue, op);
     if (r->is_broken)
-        pthread_cond_signal(&r->has_work);
+        pthread_cond_signal(&r->queue.has_work);
     else if (r->wakes[op->urgency])
         wake(r);
-    pthread_mutex_unlock(&r->lock);
+    pthread_mutex_unlock(&r->queue.lock);
 }
 
 static void uring_close(struct reader *reader)
 {
     struct reader_uring *r = (struct reader_uring *)reader;
     if (r->is_started) {
-        pthread_mutex_lock(&r->lock);
-        r->is_closing = true;
-        pthread_cond_signal(&r->has_work);
+        pthread_mutex_lock(&r->queue.lock);
+        r->queue.is_closing = true;
+        pthread_cond_signal(&r->queue.has_work);
         wake(r); /* also ends the read of wake_fd */
-        pthread_mutex_unlock(&r->lock);
+        pthread_mutex_unlock(&r->queue.lock);
         pthread_join(r->thread, NULL);
+        assert(r->n_free == r->depth);
     }
     ring_close(&r->ring);
     plat_close(r->wake_fd);
-    pthread_cond_destroy(&r->has_work);
-    pthread_mutex_destroy(&r->lock);
+    op_queue_clear(&r->queue);
     mem_free(r->bounces);
     mem_free(r);
 }
@@ -516,10 +504,7 @@ int reader_uring_open(const struct reader_options *options, struct reader **out,
     r->base.ops = &uring_ops;
     r->depth = options->depth;
     r->ring.fd = r->wake_fd = -1;
-    op_queue_init(&r->needed);
-    op_queue_init(&r->guessed);
-    pthread_mutex_init(&r->lock, NULL);
-    pthread_cond_init(&r->has_work, NULL);
+    op_queue_init(&r->queue);
     rc = uring_start(r, options, err);
     if (rc != 0)
         uring_close(&r->base);
