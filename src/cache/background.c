@@ -23,6 +23,7 @@ static uint32_t take_queued(struct expert_cache *cache, struct read_queue *q)
     while (q->next < q->n) {
         const uint32_t i = q->slots[q->next++];
         if (i != NO_SLOT) {
+            assert(cache->slots[i].state == SLOT_QUEUED);
             cache->slots[i].state = SLOT_READING;
             return i;
         }
@@ -35,6 +36,7 @@ uint32_t background_next(struct expert_cache *cache, uint32_t read)
     struct background *b = &cache->background;
     struct read_queue *q = read < READS_NEEDED + READS_GUESSED ? &b->guesses : &b->others;
     const uint32_t i = take_queued(cache, q);
+    assert(q->next <= q->n && q->n_idle_reads < READS_BACKGROUND);
     if (i == NO_SLOT)
         q->idle_reads[q->n_idle_reads++] = read;
     return i;
@@ -61,6 +63,7 @@ static uint32_t queue(struct expert_cache *cache, struct read_queue *q, uint32_t
     cache->slots[i].plan_index = q->n; /* which only this thread changes */
     cache->slots[i].is_ahead = q == &cache->background.guesses;
     pthread_mutex_lock(&cache->lock);
+    assert(q->n < cache->n_max);
     q->slots[q->n++] = i;
     pthread_mutex_unlock(&cache->lock);
     return i;
@@ -70,10 +73,12 @@ bool background_give_up(struct expert_cache *cache, uint32_t i)
 {
     struct background *b = &cache->background;
     const struct slot *slot = &cache->slots[i];
+    struct read_queue *q = slot->is_ahead ? &b->guesses : &b->others;
     pthread_mutex_lock(&cache->lock);
     const bool is_queued = slot->state == SLOT_QUEUED;
+    assert(!is_queued || q->slots[slot->plan_index] == i);
     if (is_queued)
-        (slot->is_ahead ? &b->guesses : &b->others)->slots[slot->plan_index] = NO_SLOT;
+        q->slots[slot->plan_index] = NO_SLOT;
     pthread_mutex_unlock(&cache->lock);
     if (is_queued)
         cache_make_empty(cache, i);
@@ -134,6 +139,7 @@ bool expert_cache_guess(struct expert_cache *cache, uint32_t layer, uint32_t exp
                         double likelihood)
 {
     struct read_queue *q = &cache->background.guesses;
+    assert(likelihood > 0);
     if (*where_of(cache, layer, expert) != NO_SLOT || q->n == cache->n_max ||
         !make_room_for_guess(cache, layer, likelihood))
         return false;

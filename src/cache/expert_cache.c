@@ -12,6 +12,7 @@
 static void list_landed(struct expert_cache *cache, uint32_t i, enum slot_state state)
 {
     struct slot *slot = &cache->slots[i];
+    assert(slot->state == SLOT_READING || (slot->state == SLOT_LANDED && state != SLOT_LANDED));
     slot->state = state;
     pthread_cond_signal(&cache->has_landed);
     if (slot->is_listed)
@@ -54,6 +55,7 @@ void cache_submit(struct expert_cache *cache, uint32_t read, uint32_t i,
                   enum read_urgency urgency)
 {
     struct expert_read *r = &cache->reads[read];
+    assert(read < N_READS && i < cache->n_max && cache->slots[i].state == SLOT_READING);
     cache->slots[i].read = read;
     cache->read_slots[read] = i;
     r->expert_layer = cache->slots[i].layer;
@@ -71,6 +73,8 @@ void cache_submit(struct expert_cache *cache, uint32_t read, uint32_t i,
 void cache_make_empty(struct expert_cache *cache, uint32_t i)
 {
     struct slot *slot = &cache->slots[i];
+    assert(!slot->is_wanted && !slot->is_current && !slot->is_unverified && !slot->is_listed);
+    assert(*where_of(cache, slot->layer, slot->expert) == i);
     *where_of(cache, slot->layer, slot->expert) = NO_SLOT;
     victims_give_up(&cache->victims, i);
     *slot = (struct slot){.state = SLOT_EMPTY, .next = cache->first_empty};
@@ -88,6 +92,8 @@ uint32_t cache_fill_empty(struct expert_cache *cache, uint32_t layer, uint32_t e
                           enum slot_state state)
 {
     const uint32_t i = cache->first_empty;
+    assert(i < cache->n_wanted && cache->slots[i].state == SLOT_EMPTY);
+    assert(*where_of(cache, layer, expert) == NO_SLOT);
     cache->first_empty = cache->slots[i].next;
     cache->slots[i] = (struct slot){.state = state, .layer = layer, .expert = expert};
     *where_of(cache, layer, expert) = i;
@@ -97,6 +103,8 @@ uint32_t cache_fill_empty(struct expert_cache *cache, uint32_t layer, uint32_t e
 
 static void release(struct expert_cache *cache, uint32_t i)
 {
+    assert(cache->slots[i].state == SLOT_READY && !cache->slots[i].is_ordered);
+    assert(!cache->slots[i].is_wanted && !cache->slots[i].is_current);
     cache->slots[i].is_ordered = true;
     victims_add(&cache->victims, i);
 }
@@ -123,6 +131,7 @@ static void keep_guess(struct expert_cache *cache, uint32_t i)
 /* A slot whose expert nobody uses any more; a damaged one is not kept. */
 static void let_go(struct expert_cache *cache, uint32_t i)
 {
+    assert(cache->slots[i].state == SLOT_READY || cache->slots[i].state == SLOT_FAILED);
     if (cache->slots[i].state == SLOT_READY)
         release(cache, i);
     else
@@ -134,6 +143,8 @@ static void end_check(struct expert_cache *cache, uint32_t i)
 {
     struct plan *plan = &cache->plan;
     struct slot *slot = &cache->slots[i];
+    assert(plan->n_unverified > 0 && plan->n_damaged < READS_NEEDED);
+    assert(slot->state == SLOT_READY || slot->state == SLOT_FAILED);
     slot->is_unverified = false;
     plan->n_unverified--;
     if (slot->state == SLOT_READY)
@@ -150,6 +161,7 @@ static uint32_t pop_landed(struct expert_cache *cache, bool *is_unverified)
     const uint32_t i = cache->first_landed;
     if (i == NO_SLOT)
         return i;
+    assert(cache->slots[i].is_listed && cache->slots[i].state >= SLOT_LANDED);
     cache->slots[i].is_listed = false;
     *is_unverified = cache->slots[i].state == SLOT_LANDED;
     cache->first_landed = cache->slots[i].next;
@@ -202,6 +214,7 @@ static uint32_t take_landed(struct expert_cache *cache, bool polls)
         if (i == NO_SLOT)
             return i;
     } while (put_away(cache, i, is_unverified));
+    assert(cache->plan.is_open && cache->plan.n_in_flight > 0);
     cache->plan.n_in_flight--;
     cache->slots[i].is_wanted = false;
     cache->slots[i].is_unverified = is_unverified;
@@ -226,6 +239,58 @@ static void wait_for_other(struct expert_cache *cache)
     (void)is_put_away;
     collect_guesses(cache);
 }
+
+#ifndef NDEBUG
+
+/* Checks one slot against the tables that refer to it. The caller holds the lock. */
+static void check_slot(struct expert_cache *cache, uint32_t i)
+{
+    const struct slot *slot = &cache->slots[i];
+    const bool is_busy = slot->is_wanted || slot->is_current || slot->is_unverified;
+    assert(slot->is_ordered == (cache->victims.slots[i].place != NO_VICTIM));
+    assert(!slot->is_ordered || (slot->state == SLOT_READY && !is_busy && !slot->is_listed));
+    assert(slot->state != SLOT_EMPTY || (!is_busy && !slot->is_listed));
+    assert(slot->state == SLOT_EMPTY ||
+           (i < cache->n_slots && *where_of(cache, slot->layer, slot->expert) == i));
+}
+
+/* Checks that slots, lists, eviction order and plan agree: each counts every slot exactly once. */
+static void check_slots(struct expert_cache *cache)
+{
+    const struct plan *plan = &cache->plan;
+    uint32_t n_full = 0, n_ordered = 0, n_wanted = 0, n_unverified = 0, n_listed = 0, n_empty = 0;
+    pthread_mutex_lock(&cache->lock);
+    for (uint32_t i = 0; i < cache->n_max; i++) {
+        const struct slot *slot = &cache->slots[i];
+        check_slot(cache, i);
+        n_full += slot->state != SLOT_EMPTY;
+        n_empty += slot->state == SLOT_EMPTY && i < cache->n_wanted;
+        n_ordered += slot->is_ordered;
+        n_wanted += slot->is_wanted;
+        n_unverified += slot->is_unverified;
+        n_listed += slot->is_listed;
+    }
+    for (uint32_t i = cache->first_landed; i != NO_SLOT; i = cache->slots[i].next, n_listed--)
+        assert(n_listed > 0 && (cache->slots[i].next != NO_SLOT || i == cache->last_landed));
+    pthread_mutex_unlock(&cache->lock);
+    for (uint32_t i = cache->first_empty; i != NO_SLOT; i = cache->slots[i].next, n_empty--)
+        assert(n_empty > 0 && i < cache->n_wanted);
+    for (uint32_t i = 0; i < cache->victims.n_layers; i++) {
+        n_full -= cache->victims.n_held[i];
+        n_ordered -= cache->victims.n_in_heap[i];
+    }
+    assert(n_listed == 0 && n_empty == 0 && n_full == 0 && n_ordered == 0);
+    assert(n_wanted == plan->n_in_flight && n_unverified == plan->n_unverified);
+}
+
+#else
+
+static void check_slots(struct expert_cache *cache)
+{
+    (void)cache;
+}
+
+#endif
 
 /* ---- plans ----------------------------------------------------------------------------------- */
 
@@ -266,6 +331,7 @@ static void want_slot(struct expert_cache *cache, uint32_t i, uint32_t index)
         cache->plan.missing[cache->plan.n_missing++] = index;
         return;
     }
+    assert(!slot->is_wanted && !slot->is_unverified && !slot->is_current);
     slot->is_wanted = true;
     slot->plan_index = index;
     cache->stats.n_guesses += slot->is_guess;
@@ -278,6 +344,7 @@ static void want_slot(struct expert_cache *cache, uint32_t i, uint32_t index)
 static void pin(struct expert_cache *cache, uint32_t i, uint32_t index)
 {
     struct slot *slot = &cache->slots[i];
+    assert(slot->state == SLOT_READY && slot->is_ordered);
     victims_remove(&cache->victims, i);
     slot->is_ordered = false;
     slot->plan_index = index;
@@ -292,7 +359,9 @@ void expert_cache_begin(struct expert_cache *cache, uint32_t layer, uint32_t n_t
     struct plan *plan = &cache->plan;
     assert(!plan->is_open && n <= cache->n_experts);
     assert(plan->n_unverified == 0 && plan->n_damaged == 0);
+    assert(cache->n_idle_reads == READS_NEEDED);
     collect_guesses(cache);
+    check_slots(cache);
     uint32_t *hit_slots = plan->hit_slots, *missing = plan->missing;
     *plan = (struct plan){.is_open = true, .layer = layer, .uses = uses, .hit_slots = hit_slots,
                           .missing = missing, .current = plan->current};
@@ -314,6 +383,7 @@ void expert_cache_begin(struct expert_cache *cache, uint32_t layer, uint32_t n_t
             ghosts_move(&cache->ghosts, layer, uses[i].expert);
         }
     }
+    assert(plan->n_hits + plan->n_missing + plan->n_in_flight == n);
     victims_aged(&cache->victims, layer);
     cache->stats.n_hits += plan->n_hits;
     cache->stats.n_misses += n - plan->n_hits;
@@ -336,6 +406,7 @@ static void release_current(struct expert_cache *cache)
 static void hand_out(struct expert_cache *cache, uint32_t slot, struct expert_item *items,
                      uint32_t *n)
 {
+    assert(cache->plan.n_current < cache->n_experts && !cache->slots[slot].is_current);
     cache->plan.current[cache->plan.n_current++] = slot;
     cache->slots[slot].is_current = true;
     items[(*n)++] = (struct expert_item){cache->slots[slot].plan_index, slot_memory(cache, slot)};
@@ -369,6 +440,7 @@ static int take_outcome(struct expert_cache *cache, uint32_t i, struct expert_it
 static int report_damaged(struct expert_cache *cache, uint32_t *index, struct fm_error *err)
 {
     const struct damage *damage = &cache->plan.damage[--cache->plan.n_damaged];
+    assert(damage->read < READS_NEEDED && cache->n_idle_reads < READS_NEEDED);
     *index = damage->plan_index;
     cache->idle_reads[cache->n_idle_reads++] = damage->read;
     return expert_store_explain(cache->store, &cache->reads[damage->read], err);
@@ -418,6 +490,8 @@ void expert_cache_end(struct expert_cache *cache)
             let_go(cache, i);
     }
     plan->is_open = false;
+    assert(cache->n_idle_reads + plan->n_unverified + plan->n_damaged == READS_NEEDED);
+    check_slots(cache);
 }
 
 int expert_cache_verify(struct expert_cache *cache, uint32_t *index, struct fm_error *err)
@@ -496,6 +570,7 @@ static uint64_t pool_end(const struct expert_cache *cache, uint32_t n)
 bool expert_cache_shrink(struct expert_cache *cache, uint64_t move_bytes)
 {
     assert(!cache->plan.is_open);
+    assert(cache->n_wanted <= cache->n_slots && cache->n_slots <= cache->n_max);
     if (cache->n_slots == cache->n_wanted)
         return true;
     uint64_t moves_left = 1 + move_bytes / cache->model->expert_slot_bytes;

@@ -1,5 +1,6 @@
 #include "cache/ghosts.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdbool.h>
 
@@ -49,6 +50,7 @@ static int64_t lowest(const struct ghosts *g)
 
 static int64_t in_window(const struct ghosts *g, int64_t bucket)
 {
+    assert(bucket <= g->top);
     return bucket > lowest(g) ? bucket : lowest(g);
 }
 
@@ -110,6 +112,7 @@ void ghosts_move(struct ghosts *g, uint32_t layer, uint32_t expert)
     if (*bucket > g->top)
         advance(g, *bucket);
     add(g, place_of(in_window(g, *bucket)), 1);
+    assert(g->tree[GHOSTS_BUCKETS] <= g->n_all); /* an expert counts in one bucket */
 }
 
 void ghosts_restore(struct ghosts *g)
@@ -129,6 +132,7 @@ void ghosts_count(struct ghosts *g, uint32_t layer, uint32_t expert)
     const int64_t at = in_window(g, bucket);
     /* Which of its own bucket are hotter is not known: half of them. */
     const uint64_t rank = count_above(g, at) + (g->counts[place_of(at)] - 1) / 2;
+    assert(rank < g->n_all);
     g->n_again += g->heat->lasts[index] == g->heat->clocks[layer];
     g->ranks[rank * GHOSTS_STEPS / g->n_all]++;
 }

@@ -1,5 +1,6 @@
 #include "cache/heat.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -76,6 +77,7 @@ void heat_use(struct heat *heat, uint32_t layer, uint32_t expert, uint32_t n, ui
 {
     const size_t at = (size_t)layer * heat->n_experts + expert;
     const uint32_t last = heat->clocks[layer] - idle;
+    assert(n > 0 && last >= heat->lasts[at] && last <= heat->clocks[layer]);
     const double before = (double)heat->counts[at] * faded(heat, last - heat->lasts[at]);
     heat->counts[at] = (float)(before + n);
     heat->lasts[at] = last;

@@ -1,5 +1,6 @@
 #include "cache/lookahead.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "base/limits.h"
@@ -64,6 +65,7 @@ void lookahead_end_token(struct lookahead *l, uint64_t ns, uint64_t n_misses)
         *(l->phase == LOOKAHEAD_WITH ? &l->with_ns : &l->without_ns) += ns;
     if (l->phase == LOOKAHEAD_WITHOUT)
         l->n_misses += n_misses;
+    assert(l->n_tokens_left > 0);
     if (--l->n_tokens_left > 0)
         return;
     if (l->phase == LOOKAHEAD_SETTLED) {
@@ -90,6 +92,7 @@ void lookahead_guess(struct lookahead *l, uint32_t layer, const uint32_t *ids,
                      const float *weights)
 {
     const double likelihood = likelihood_of(&l->layers[layer]);
+    assert(layer < l->n_layers && l->n_used <= LIMIT_TOP_K);
     uint64_t tried = 0; /* a bit for each */
     l->foreseen_layer = layer;
     memcpy(l->foreseen, ids, l->n_used * sizeof *ids);
@@ -118,4 +121,5 @@ void lookahead_check(struct lookahead *l, uint32_t layer, const struct expert_us
         else
             j++;
     }
+    assert(at->n_foreseen <= at->n_needed);
 }

@@ -58,6 +58,7 @@ static uint32_t top_of(const struct victims *v, uint32_t layer)
 /* How cold the coldest slot of a layer is. */
 static double top_key(const struct victims *v, uint32_t layer)
 {
+    assert(v->n_in_heap[layer] > 0);
     return key_of(v, top_of(v, layer)) - heat_age(v->heat, layer);
 }
 
@@ -81,6 +82,7 @@ void victims_aged(struct victims *v, uint32_t layer)
 {
     const bool can_spare = v->n_held[layer] > v->floor && v->n_in_heap[layer] > 0;
     uint32_t at = v->n_leaves + layer;
+    assert(layer < v->n_layers && v->n_in_heap[layer] <= v->n_held[layer]);
     v->winners[at] = can_spare ? layer : NO_VICTIM;
     for (at /= 2; at > 0; at /= 2)
         v->winners[at] = colder(v, v->winners[2 * at], v->winners[2 * at + 1]);
@@ -151,7 +153,7 @@ void victims_remove(struct victims *v, uint32_t slot)
 {
     const uint32_t layer = v->slots[slot].layer, place = v->slots[slot].place;
     uint32_t *heap = v->heaps + (size_t)layer * v->n_experts;
-    assert(place != NO_VICTIM);
+    assert(place < v->n_in_heap[layer] && heap[place] == slot);
     const uint32_t n = --v->n_in_heap[layer], last = heap[n];
     v->slots[slot].place = NO_VICTIM;
     if (last != slot) {

@@ -1,5 +1,6 @@
 #include "session/adjust.h"
 
+#include <assert.h>
 #include <math.h>
 
 #include "base/limits.h"
@@ -87,6 +88,8 @@ void adjust_accept(struct adjust *a, int32_t id, bool is_generated)
         return;
     uint32_t *place = &a->window[a->n_tokens % a->n_window];
     if (a->n_tokens >= a->n_window) { /* the oldest leaves */
+        assert(*place >> 1 < a->vocabulary && a->n_seen[*place >> 1] > 0);
+        assert(a->n_generated[*place >> 1] >= (*place & 1));
         a->n_seen[*place >> 1]--;
         a->n_generated[*place >> 1] -= *place & 1;
     }

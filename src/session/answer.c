@@ -2,6 +2,7 @@
  * (chat/message.h), reported as events. */
 #include "session/answer.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -68,6 +69,7 @@ static void take_call(struct fm_answer *a, const struct message_event *part)
     } else {
         event.kind = FM_EVENT_CALL_ENDED;
         event.is_broken = part->kind == MESSAGE_CALL_BROKEN;
+        assert(a->n_calls > 0);
         if (event.is_broken)
             a->n_calls--; /* it is not to be called */
         give(a, &event);
@@ -140,6 +142,7 @@ static int push_text(struct fm_answer *a, const char *text, size_t bytes, struct
                  ? stop_match_push(a->stop, text, bytes, &shown, &shown_bytes, &a->found, err) : 0;
     if (rc == 0)
         rc = push_parts(a, shown, shown_bytes, err);
+    assert(a->found < (int)a->o.n_stops);
     if (a->found >= 0)
         end(a, FM_END_STRING);
     return rc != 0 ? rc : a->rc;
@@ -233,6 +236,7 @@ int answer_take(struct fm_answer *a, const float *logits, bool is_full, int32_t 
     if (rc == 0)
         rc = push_token(a, id, err);
     a->n_reasoning += a->is_reasoning;
+    assert(a->n_reasoning <= a->n_tokens);
     begin_grammar(a);
     if (rc == 0)
         rc = a->rc;

@@ -1,4 +1,5 @@
 /* fm_model: everything one open model needs, put together and taken apart. */
+#include <assert.h>
 #include <fenv.h>
 #include <stdio.h>
 #include <string.h>
@@ -447,6 +448,7 @@ static int make_plan(const struct fm_model *m, const struct fm_model_options *op
     plan->min_bytes = smallest.need;
     if (rc != 0)
         return rc;
+    assert(b.program + b.caller + b.dense + b.sessions + b.kv + b.scratch + b.cache <= b.total);
     *plan = (struct fm_plan){
         .memory_budget_bytes = b.total,
         .memory_program_bytes = b.program + b.caller,

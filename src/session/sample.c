@@ -1,4 +1,5 @@
 /* Choosing the next token. The same seed and logits give the same token on every machine. */
+#include <assert.h>
 #include <stdint.h>
 
 #include "base/fmath.h"
@@ -135,6 +136,7 @@ static void heap_init(struct candidate *heap, size_t n)
 static struct candidate heap_pop(struct candidate *heap, size_t n)
 {
     struct candidate best = heap[0];
+    assert(n > 0 && (n == 1 || !is_better(heap[n - 1], best)));
     heap[0] = heap[n - 1];
     sift_down(heap, n - 1, 0);
     heap[n - 1] = best;
@@ -245,6 +247,7 @@ static size_t keep_likely(struct fm_sampler *s, size_t n, double *kept_weight)
         kept += weight;
         n_kept++;
     }
+    assert(n_kept > 0 && n_kept <= k && kept > 0);
     *kept_weight = kept;
     return n_kept;
 }
@@ -278,6 +281,7 @@ static void keep_typical(const struct fm_sampler *s, size_t n, size_t n_kept, si
         last = nearest;
         kept += nearest == above && a > 0 ? (best - --a)->logit : (best - b++)->logit;
     }
+    assert(a < b && b <= n_kept);
     *first = a;
     *end = b;
 }
@@ -385,6 +389,7 @@ int fm_logprobs(const struct fm_model *m, const float *logits, struct fm_logprob
             top[i] = top[i - 1];
         top[i] = (struct fm_logprob){(int32_t)id, logit};
     }
+    assert(n <= n_top);
     for (unsigned i = 0; i < n; i++)
         top[i].logprob = (float)((double)top[i].logprob - best - total);
     return (int)n;

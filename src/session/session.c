@@ -55,6 +55,7 @@ void fm_session_close(struct fm_session *s)
         return;
     if (s->sequence != NULL)
         fm_session_reset(s);
+    assert(s->owner->n_open_sessions > 0);
     s->owner->n_open_sessions--;
     sequence_free(s->sequence);
     (void)XXH3_freeState(s->hash); /* always succeeds */
@@ -71,7 +72,9 @@ int session_reach(struct fm_session *s, uint32_t n_positions, struct fm_error *e
 /* Memory of positions that it no longer has. */
 static void give_back(struct fm_session *s)
 {
-    (void)session_reach(s, s->sequence->position, NULL); /* fewer always fit */
+    const int rc = session_reach(s, s->sequence->position, NULL);
+    assert(rc == 0); /* fewer positions always fit */
+    (void)rc;
 }
 
 static void drop_logits(struct fm_session *s)
@@ -133,6 +136,7 @@ void session_forget_cancel(struct fm_session *s)
 int session_copy(struct fm_session *to, const struct fm_session *from, uint32_t position,
                  struct fm_error *err)
 {
+    assert(to != from && to->owner == from->owner && position <= from->sequence->position);
     fm_session_reset(to);
     const int rc = session_reach(to, position, err);
     if (rc != 0)
@@ -227,6 +231,7 @@ static int check_items(const struct evaluation *e, struct fm_error *err)
 
 static struct fm_session *session_of(const struct evaluation *e, uint32_t segment)
 {
+    assert(e->m->segment_sessions[segment] < e->n_items);
     return e->items[e->m->segment_sessions[segment]].session;
 }
 
@@ -315,6 +320,7 @@ static void take_logits(void *ctx, uint32_t segment, uint32_t row, const float *
     const uint32_t n = e->m->engine.model->shape.vocabulary;
     if (e->items[e->m->segment_sessions[segment]].rc != 0)
         return; /* a row before it has failed */
+    assert(row < e->m->segments[segment].n_tokens);
     (void)XXH3_128bits_update(s->hash, logits, n * sizeof *logits); /* fails for NULL only */
     s->has_new_logits = true;
     const long n_before = mem_count();
@@ -363,6 +369,7 @@ static uint32_t fill_batch(struct evaluation *e)
         if (left == 0 || is_item_given_up(&e->items[i]))
             continue;
         uint32_t n = left < rows_left ? (uint32_t)left : rows_left;
+        assert(n_segments < engine_limits(&m->engine)->n_sessions);
         m->segments[n_segments] = (struct batch_segment){
             .sequence = s->sequence,
             .tokens = e->items[i].ids + s->n_done,
@@ -388,6 +395,8 @@ static void remember(const struct evaluation *e, uint32_t segment)
     const struct batch_segment *done = &e->m->segments[segment];
     if (e->items[e->m->segment_sessions[segment]].rc != 0)
         return;
+    assert(s->sequence->position >= s->begin_position + done->n_tokens);
+    assert(s->sequence->position <= engine_limits(&e->m->engine)->n_context);
     memcpy(s->ids + s->sequence->position - done->n_tokens, done->tokens,
            done->n_tokens * sizeof *s->ids);
     if (done->n_tokens > 1 && done->wants_last_logits)
@@ -408,6 +417,7 @@ static void run_batches(struct evaluation *e)
         for (uint32_t i = 0; i < n_segments; i++)
             remember(e, i);
         e->n_done += e->n_rows;
+        assert(e->n_done <= e->n_tokens);
     }
 }
 
@@ -433,6 +443,7 @@ static void finish_items(const struct evaluation *e)
         if (e->items[i].rc == 0)
             continue;
         sequence_rewind(s->sequence, s->begin_position);
+        assert(s->sequence->position <= s->begin_position && !s->sequence->is_torn);
         give_back(s);
         if (s->sequence->position < s->begin_position || s->has_new_logits)
             drop_logits(s);

@@ -1,4 +1,6 @@
 /* fm_slots: which session goes on with which conversation. */
+#include <assert.h>
+
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/sized.h"
@@ -104,6 +106,7 @@ static void look(struct fm_slots *pool, const int32_t *ids, size_t n_ids, uint64
     *c = (struct choice){0};
     for (unsigned i = 0; i < pool->n; i++) {
         struct slot *slot = &pool->slots[i];
+        assert(slot->used <= pool->clock);
         if (fm_session_position(slot->session) == 0)
             slot->used = 0;
         if (!slot->is_taken && (c->oldest == NULL || slot->used < c->oldest->used))
@@ -171,6 +174,7 @@ static void copy_beginning(struct slot *slot, const struct choice *c, const int3
     if (c->alike == NULL || c->alike == slot ||
         c->n_alike <= fm_session_nearest(slot->session, ids, n_ids))
         return;
+    assert(!slot->is_taken && slot->session->prefix_owner == c->alike->session->prefix_owner);
     if (session_copy(slot->session, c->alike->session, c->n_alike, &err) != 0)
         log_info("slots", "a beginning is computed again: %s", err.text);
     slot->n_kept = 0;
@@ -192,6 +196,7 @@ struct fm_session *fm_slots_take(struct fm_slots *pool, const int32_t *ids, size
                    ? fm_snapshots_restore(pool->snapshots, slot->session, ids, n_ids)
                    : fm_session_rewind(slot->session, ids, n_ids);
     session_forget_cancel(slot->session); /* its last owner's */
+    assert(!slot->is_taken && *n_found == fm_session_position(slot->session));
     if (slot->n_kept > *n_found)
         slot->n_kept = *n_found;
     slot->is_taken = true;

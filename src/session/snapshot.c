@@ -1,5 +1,6 @@
 #include "session/snapshot.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -257,6 +258,7 @@ static int write_all(const struct fm_session *s, uint64_t model, int fd, const c
     for (unsigned i = 0; i < s->sequence->n_marks; i++)
         if (s->sequence->marks[i] > 0)
             marks[n++] = s->sequence->marks[i];
+    assert(n == h.n_marks && n <= SEQUENCE_MARKS);
     h.checksum = head_checksum(&h, s->ids, marks);
     /* A disk without the room says so before anything is written. */
     int rc = plat_reserve(fd, path, h.bytes, err);
@@ -276,6 +278,7 @@ static int write_all(const struct fm_session *s, uint64_t model, int fd, const c
     *is_full = f.is_full;
     if (f.rc != 0)
         return f.rc;
+    assert(f.at == h.bytes); /* the header's sum of all parts */
     rc = plat_sync(fd, path, err);
     *is_full = rc != 0 && plat_was_full();
     return rc;
@@ -422,6 +425,7 @@ static int read_all(struct fm_session *s, uint64_t model, struct stream *f, uint
                         "another", f->path);
     for (uint32_t i = 0; f->rc == 0 && i < h.n_marks && i < s->sequence->n_marks; i++)
         s->sequence->marks[i] = marks[i];
+    assert(f->rc != 0 || (f->at == h.bytes && sequence_holds(s->sequence, h.n_tokens)));
     if (f->rc == 0)
         s->sequence->position = h.n_tokens;
     return f->rc;

@@ -1,4 +1,5 @@
 /* A directory of snapshots of one model: the longest known prefix of a prompt is found there. */
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -79,9 +80,11 @@ static uint64_t owner_of(const char *name)
 
 static void forget(struct fm_snapshots *store, size_t i)
 {
+    assert(i < store->n_entries && store->bytes >= store->entries[i].info.bytes);
     store->bytes -= store->entries[i].info.bytes;
     mem_free(store->entries[i].info.ids);
     store->entries[i] = store->entries[--store->n_entries];
+    assert(store->n_entries > 0 || store->bytes == 0); /* the sum of all entries */
 }
 
 static void drop(struct fm_snapshots *store, size_t i)
@@ -160,6 +163,7 @@ static int see_name(void *ctx, const char *name, struct fm_error *err)
 static void drop_oldest(struct fm_snapshots *store)
 {
     size_t oldest = 0;
+    assert(store->n_entries > 0);
     for (size_t i = 1; i < store->n_entries; i++)
         if (store->entries[i].used_ns < store->entries[oldest].used_ns)
             oldest = i;
@@ -169,6 +173,7 @@ static void drop_oldest(struct fm_snapshots *store)
 /* Makes room for so many bytes, at most the limit: what was used longest ago goes first. */
 static void make_room(struct fm_snapshots *store, uint64_t bytes)
 {
+    assert(bytes <= store->max_bytes);
     while (store->bytes > store->max_bytes - bytes)
         drop_oldest(store);
 }
