@@ -321,7 +321,7 @@ bool fm_model_recall(const struct fm_model *m, unsigned i, double *recall)
     const struct stage *stage = engine_find_expert_layer(&m->engine, i, &within);
     if (stage == NULL || !forward_recall(stage->forward, within, &layer))
         return false;
-    *recall = layer.n_needed > 0 ? (double)layer.n_foreseen / (double)layer.n_needed : -1;
+    *recall = layer.n_needed > 0 ? (double)layer.n_predicted / (double)layer.n_needed : -1;
     return true;
 }
 
