@@ -202,12 +202,11 @@ void expert_cache_warm(struct expert_cache *cache)
 
 void expert_cache_stop_warming(struct expert_cache *cache)
 {
-    struct background *b = &cache->background;
     pthread_mutex_lock(&cache->lock);
-    b->guesses.next = b->guesses.n;
-    b->bulk.next = b->bulk.n;
-    b->is_stopped = true;
+    cache->background.is_stopped = true;
     pthread_mutex_unlock(&cache->lock);
+    while (background_cancel_last(cache))
+        ;
 }
 
 /* ---- the next layer of a prompt -------------------------------------------------------------- */
