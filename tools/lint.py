@@ -43,7 +43,7 @@ STREAMS = "stdout stderr"
 # are exact by IEEE 754 and free.
 LIBM_CALLS = ("exp exp2 exp10 expm1 log log2 log10 log1p pow sin cos sincos tan asin acos atan "
               "atan2 sinh cosh tanh asinh acosh atanh cbrt hypot erf erfc tgamma lgamma")
-THREAD_FILES = ("src/base/pool.c", "src/base/mem.c", "src/store/reader_*.c",
+THREAD_FILES = ("src/base/pool.c", "src/base/mem.c", "src/store/reader_*.[ch]",
                 "src/cache/expert_cache*.[ch]", "src/cache/background.c", "src/pack/crew.c",
                 "src/session/session*.c", "src/server/jobs*.c", "src/server/recall.c")
 THREADS = re.compile(r"#\s*include\s*<(?:stdatomic|pthread|threads)\.h>"

@@ -1,5 +1,5 @@
-/* Reads that nobody waits for, one behind another: experts that the next layer will probably use,
- * those that an earlier run found hot, and those of the layer that a prompt comes to next. */
+/* Background reads, which no plan waits for: experts that the next layer will probably use, experts
+ * that were hot in an earlier process, and experts of the layer that a prompt reaches next. */
 #include <assert.h>
 #include <stdlib.h>
 
@@ -14,15 +14,16 @@ void background_init(struct expert_cache *cache)
     for (uint32_t i = 0; i < READS_GUESSED; i++)
         b->guesses.idle_reads[b->guesses.n_idle_reads++] = READS_NEEDED + i;
     for (uint32_t i = 0; i < READS_BACKGROUND; i++)
-        b->others.idle_reads[b->others.n_idle_reads++] = READS_NEEDED + READS_GUESSED + i;
+        b->bulk.idle_reads[b->bulk.n_idle_reads++] = READS_NEEDED + READS_GUESSED + i;
 }
 
-/* With the lock held: the next slot, whose read begins. */
+/* Removes the next slot from a queue and marks it as being read. The caller holds the lock. */
 static uint32_t take_queued(struct expert_cache *cache, struct read_queue *q)
 {
     while (q->next < q->n) {
         const uint32_t i = q->slots[q->next++];
         if (i != NO_SLOT) {
+            assert(cache->slots[i].state == SLOT_QUEUED);
             cache->slots[i].state = SLOT_READING;
             return i;
         }
@@ -33,8 +34,9 @@ static uint32_t take_queued(struct expert_cache *cache, struct read_queue *q)
 uint32_t background_next(struct expert_cache *cache, uint32_t read)
 {
     struct background *b = &cache->background;
-    struct read_queue *q = read < READS_NEEDED + READS_GUESSED ? &b->guesses : &b->others;
+    struct read_queue *q = read < READS_NEEDED + READS_GUESSED ? &b->guesses : &b->bulk;
     const uint32_t i = take_queued(cache, q);
+    assert(q->next <= q->n && q->n_idle_reads < READS_BACKGROUND);
     if (i == NO_SLOT)
         q->idle_reads[q->n_idle_reads++] = read;
     return i;
@@ -53,34 +55,37 @@ static void start(struct expert_cache *cache, struct read_queue *q)
     }
 }
 
-/* An expert at the end of a queue, into an empty slot. */
+/* Appends an expert to a queue and gives it an empty slot. */
 static uint32_t queue(struct expert_cache *cache, struct read_queue *q, uint32_t layer,
                       uint32_t expert)
 {
     const uint32_t i = cache_fill_empty(cache, layer, expert, SLOT_QUEUED);
-    cache->slots[i].plan_index = q->n; /* which only this thread changes */
-    cache->slots[i].is_ahead = q == &cache->background.guesses;
+    cache->slots[i].plan_index = q->n; /* only this thread changes q->n */
+    cache->slots[i].is_in_guesses = q == &cache->background.guesses;
     pthread_mutex_lock(&cache->lock);
+    assert(q->n < cache->n_max);
     q->slots[q->n++] = i;
     pthread_mutex_unlock(&cache->lock);
     return i;
 }
 
-bool background_give_up(struct expert_cache *cache, uint32_t i)
+bool background_cancel(struct expert_cache *cache, uint32_t i)
 {
     struct background *b = &cache->background;
     const struct slot *slot = &cache->slots[i];
+    struct read_queue *q = slot->is_in_guesses ? &b->guesses : &b->bulk;
     pthread_mutex_lock(&cache->lock);
     const bool is_queued = slot->state == SLOT_QUEUED;
+    assert(!is_queued || q->slots[slot->plan_index] == i);
     if (is_queued)
-        (slot->is_ahead ? &b->guesses : &b->others)->slots[slot->plan_index] = NO_SLOT;
+        q->slots[slot->plan_index] = NO_SLOT;
     pthread_mutex_unlock(&cache->lock);
     if (is_queued)
         cache_make_empty(cache, i);
     return is_queued;
 }
 
-static bool give_up_last(struct expert_cache *cache, struct read_queue *q)
+static bool cancel_last(struct expert_cache *cache, struct read_queue *q)
 {
     uint32_t i = NO_SLOT;
     pthread_mutex_lock(&cache->lock);
@@ -92,29 +97,30 @@ static bool give_up_last(struct expert_cache *cache, struct read_queue *q)
     return i != NO_SLOT;
 }
 
-bool background_give_up_last(struct expert_cache *cache)
+bool background_cancel_last(struct expert_cache *cache)
 {
-    return give_up_last(cache, &cache->background.others) ||
-           give_up_last(cache, &cache->background.guesses);
+    return cancel_last(cache, &cache->background.bulk) ||
+           cancel_last(cache, &cache->background.guesses);
 }
 
-void background_end_ahead(struct expert_cache *cache)
+void background_end_guesses(struct expert_cache *cache)
 {
     struct background *b = &cache->background;
-    while (give_up_last(cache, &b->guesses))
+    while (cancel_last(cache, &b->guesses))
         ;
     pthread_mutex_lock(&cache->lock);
     b->guesses.n = b->guesses.next = 0;
     pthread_mutex_unlock(&cache->lock);
-    while (b->is_sweep && give_up_last(cache, &b->others))
+    while (b->is_sweep && cancel_last(cache, &b->bulk))
         ;
     b->is_sweep = false;
 }
 
 /* ---- the next layer of a token --------------------------------------------------------------- */
 
-/* An empty slot, if need be that of an expert colder than one used so likely. */
-static bool make_room_for_guess(struct expert_cache *cache, uint32_t layer, double likelihood)
+/* Makes sure that there is an empty slot. Evicts only an expert that is colder than one used with
+ * this probability. */
+static bool make_room_for_guess(struct expert_cache *cache, uint32_t layer, double probability)
 {
     if (cache->first_empty != NO_SLOT)
         return true;
@@ -124,25 +130,27 @@ static bool make_room_for_guess(struct expert_cache *cache, uint32_t layer, doub
     const struct slot *slot = &cache->slots[coldest];
     const double heat = heat_key(&cache->heat, slot->layer, slot->expert) -
                         heat_age(&cache->heat, slot->layer);
-    if (heat >= heat_of_likely(&cache->heat, likelihood))
+    if (heat >= heat_at_probability(&cache->heat, probability))
         return false;
     cache_drop_victim(cache, coldest);
-    return cache->first_empty != NO_SLOT; /* it may be one of those that go */
+    /* the evicted slot may be one that the cache gives back */
+    return cache->first_empty != NO_SLOT;
 }
 
 bool expert_cache_guess(struct expert_cache *cache, uint32_t layer, uint32_t expert,
-                        double likelihood)
+                        double probability)
 {
     struct read_queue *q = &cache->background.guesses;
+    assert(probability > 0);
     if (*where_of(cache, layer, expert) != NO_SLOT || q->n == cache->n_max ||
-        !make_room_for_guess(cache, layer, likelihood))
+        !make_room_for_guess(cache, layer, probability))
         return false;
     cache->slots[queue(cache, q, layer, expert)].is_guess = true;
     start(cache, q);
     return true;
 }
 
-/* ---- what an earlier run found hot ----------------------------------------------------------- */
+/* ---- experts that were hot before ------------------------------------------------------------ */
 
 struct hot_expert {
     double heat;
@@ -163,7 +171,7 @@ static int by_place(const void *a, const void *b)
     return (i > j) - (i < j);
 }
 
-/* The hottest experts, as many as there are empty slots, in the order of the disk. */
+/* Lists the hottest experts, as many as there are empty slots, in disk order. */
 static uint32_t find_hottest(struct expert_cache *cache, struct hot_expert *hot)
 {
     uint32_t n = 0, n_empty = 0;
@@ -181,47 +189,46 @@ static uint32_t find_hottest(struct expert_cache *cache, struct hot_expert *hot)
 
 void expert_cache_warm(struct expert_cache *cache)
 {
-    assert(!cache->plan.is_open && cache->background.others.n == 0);
+    assert(!cache->plan.is_open && cache->background.bulk.n == 0);
     ghosts_restore(&cache->ghosts);
     const uint64_t n_all = (uint64_t)cache->heat.n_layers * cache->n_experts;
     struct hot_expert *hot = mem_new(n_all, sizeof *hot, "the list of hot experts", NULL);
     const uint32_t n = hot != NULL ? find_hottest(cache, hot) : 0;
     for (uint32_t i = 0; i < n; i++)
-        (void)queue(cache, &cache->background.others, hot[i].layer, hot[i].expert);
+        (void)queue(cache, &cache->background.bulk, hot[i].layer, hot[i].expert);
     mem_free(hot);
-    start(cache, &cache->background.others);
+    start(cache, &cache->background.bulk);
 }
 
 void expert_cache_stop_warming(struct expert_cache *cache)
 {
-    struct background *b = &cache->background;
     pthread_mutex_lock(&cache->lock);
-    b->guesses.next = b->guesses.n;
-    b->others.next = b->others.n;
-    b->is_stopped = true;
+    cache->background.is_stopped = true;
     pthread_mutex_unlock(&cache->lock);
+    while (background_cancel_last(cache))
+        ;
 }
 
 /* ---- the next layer of a prompt -------------------------------------------------------------- */
 
-/* The part of the slots that a sweep may take: what can be read while a layer is mixed, and little
- * of what the next tokens will want. */
+/* A sweep may take 1 / SWEEP_SHARE of the slots. That is about as much as can be read while a layer
+ * is mixed, and it evicts little of what the next tokens use. */
 #define SWEEP_SHARE 8
 
-/* Begins another queue, unless one is in progress. */
+/* Empties the bulk queue for a new sweep. Returns false when its last reads have not all begun. */
 static bool begin_sweep(struct expert_cache *cache)
 {
     struct background *b = &cache->background;
     pthread_mutex_lock(&cache->lock);
-    const bool is_idle = b->others.next == b->others.n && !b->is_stopped;
+    const bool is_idle = b->bulk.next == b->bulk.n && !b->is_stopped;
     if (is_idle)
-        b->others.n = b->others.next = 0;
+        b->bulk.n = b->bulk.next = 0;
     pthread_mutex_unlock(&cache->lock);
     b->is_sweep |= is_idle;
     return is_idle;
 }
 
-/* An empty slot, if need be the coldest expert's, which must not be of the layer itself. */
+/* Makes sure that there is an empty slot. Evicts only experts of other layers. */
 static bool make_room(struct expert_cache *cache, uint32_t layer)
 {
     if (cache->first_empty != NO_SLOT)
@@ -236,7 +243,7 @@ static bool make_room(struct expert_cache *cache, uint32_t layer)
 void expert_cache_sweep(struct expert_cache *cache, uint32_t layer)
 {
     const uint32_t n_experts = cache->model->expert_layers[layer].n_experts;
-    uint32_t n_left = cache->n_wanted / SWEEP_SHARE;
+    uint32_t n_left = cache->n_target / SWEEP_SHARE;
     assert(!cache->plan.is_open);
     if (!begin_sweep(cache))
         return;
@@ -245,8 +252,8 @@ void expert_cache_sweep(struct expert_cache *cache, uint32_t layer)
             continue;
         if (!make_room(cache, layer))
             break;
-        cache->slots[queue(cache, &cache->background.others, layer, e)].is_guess = true;
+        cache->slots[queue(cache, &cache->background.bulk, layer, e)].is_guess = true;
         n_left--;
     }
-    start(cache, &cache->background.others);
+    start(cache, &cache->background.bulk);
 }

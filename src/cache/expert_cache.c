@@ -8,14 +8,16 @@
 
 /* ---- reads ----------------------------------------------------------------------------------- */
 
-/* With the lock held: a slot's read has come so far. */
+/* Records how far the read of a slot has come and appends the slot to the landed list. The caller
+ * holds the lock. */
 static void list_landed(struct expert_cache *cache, uint32_t i, enum slot_state state)
 {
     struct slot *slot = &cache->slots[i];
+    assert(slot->state == SLOT_READING || (slot->state == SLOT_LANDED && state != SLOT_LANDED));
     slot->state = state;
     pthread_cond_signal(&cache->has_landed);
     if (slot->is_listed)
-        return; /* it landed a moment ago, and nobody has looked yet */
+        return; /* already listed as landed, and not popped since */
     slot->is_listed = true;
     slot->next = NO_SLOT;
     if (cache->last_landed != NO_SLOT)
@@ -25,7 +27,7 @@ static void list_landed(struct expert_cache *cache, uint32_t i, enum slot_state 
     cache->last_landed = i;
 }
 
-/* Runs on a reader thread. */
+/* Reports that all bytes of a slot are there but not verified. Runs on a reader thread. */
 static void slot_landed(struct expert_read *read)
 {
     struct expert_cache *cache = read->ctx;
@@ -34,7 +36,8 @@ static void slot_landed(struct expert_read *read)
     pthread_mutex_unlock(&cache->lock);
 }
 
-/* Runs on a reader thread. */
+/* Reports the outcome of a read and starts the next one in the background. Runs on a reader
+ * thread. */
 static void slot_done(struct expert_read *read, bool ok)
 {
     struct expert_cache *cache = read->ctx;
@@ -54,6 +57,7 @@ void cache_submit(struct expert_cache *cache, uint32_t read, uint32_t i,
                   enum read_urgency urgency)
 {
     struct expert_read *r = &cache->reads[read];
+    assert(read < N_READS && i < cache->n_max && cache->slots[i].state == SLOT_READING);
     cache->slots[i].read = read;
     cache->read_slots[read] = i;
     r->expert_layer = cache->slots[i].layer;
@@ -72,11 +76,13 @@ void cache_submit(struct expert_cache *cache, uint32_t read, uint32_t i,
 void cache_make_empty(struct expert_cache *cache, uint32_t i)
 {
     struct slot *slot = &cache->slots[i];
+    assert(!slot->is_wanted && !slot->is_current && !slot->is_unverified && !slot->is_listed);
+    assert(*where_of(cache, slot->layer, slot->expert) == i);
     *where_of(cache, slot->layer, slot->expert) = NO_SLOT;
-    victims_give_up(&cache->victims, i);
+    victims_unassign(&cache->victims, i);
     *slot = (struct slot){.state = SLOT_EMPTY, .next = cache->first_empty,
                           .last_use = slot->last_use};
-    if (i < cache->n_wanted)
+    if (i < cache->n_target)
         cache->first_empty = i;
 }
 
@@ -90,27 +96,31 @@ uint32_t cache_fill_empty(struct expert_cache *cache, uint32_t layer, uint32_t e
                           enum slot_state state)
 {
     const uint32_t i = cache->first_empty;
+    assert(i < cache->n_target && cache->slots[i].state == SLOT_EMPTY);
+    assert(*where_of(cache, layer, expert) == NO_SLOT);
     cache->first_empty = cache->slots[i].next;
     memory_wait(cache->memory, cache->slots[i].last_use); /* its bytes may change from here on */
     cache->slots[i] = (struct slot){.state = state, .layer = layer, .expert = expert};
     *where_of(cache, layer, expert) = i;
-    victims_hold(&cache->victims, i, layer, expert);
+    victims_assign(&cache->victims, i, layer, expert);
     return i;
 }
 
 static void release(struct expert_cache *cache, uint32_t i)
 {
-    cache->slots[i].is_ordered = true;
+    assert(cache->slots[i].state == SLOT_READY && !cache->slots[i].is_evictable);
+    assert(!cache->slots[i].is_wanted && !cache->slots[i].is_current);
+    cache->slots[i].is_evictable = true;
     victims_add(&cache->victims, i);
 }
 
-/* A slot that has landed and that the plan does not wait for. */
+/* Keeps an expert that has landed and that the plan does not wait for. */
 static void keep_guess(struct expert_cache *cache, uint32_t i)
 {
     struct slot *slot = &cache->slots[i];
     const struct expert_layer *layer = &cache->model->expert_layers[slot->layer];
     if (slot->state == SLOT_FAILED) {
-        log_info("cache", "expert %u of layer %u could not be read ahead", slot->expert,
+        log_info("cache", "cannot prefetch expert %u of layer %u", slot->expert,
                  layer->layer);
         cache_make_empty(cache, i);
         return;
@@ -123,20 +133,23 @@ static void keep_guess(struct expert_cache *cache, uint32_t i)
     release(cache, i);
 }
 
-/* A slot whose expert nobody uses any more; a damaged one is not kept. */
-static void let_go(struct expert_cache *cache, uint32_t i)
+/* Makes a slot evictable once nobody uses its expert. Empties it when the expert is damaged. */
+static void release_or_empty(struct expert_cache *cache, uint32_t i)
 {
+    assert(cache->slots[i].state == SLOT_READY || cache->slots[i].state == SLOT_FAILED);
     if (cache->slots[i].state == SLOT_READY)
         release(cache, i);
     else
         cache_make_empty(cache, i);
 }
 
-/* A slot that was handed out before its checksum was known. */
+/* Takes the checksum's outcome for a slot that was handed out before it was known. */
 static void end_check(struct expert_cache *cache, uint32_t i)
 {
     struct plan *plan = &cache->plan;
     struct slot *slot = &cache->slots[i];
+    assert(plan->n_unverified > 0 && plan->n_damaged < READS_NEEDED);
+    assert(slot->state == SLOT_READY || slot->state == SLOT_FAILED);
     slot->is_unverified = false;
     plan->n_unverified--;
     if (slot->state == SLOT_READY)
@@ -144,15 +157,17 @@ static void end_check(struct expert_cache *cache, uint32_t i)
     else
         plan->damage[plan->n_damaged++] = (struct damage){slot->plan_index, slot->read};
     if (!slot->is_current)
-        let_go(cache, i);
+        release_or_empty(cache, i);
 }
 
-/* With the lock held; whether it is still to be verified. */
+/* Removes the first slot of the landed list; NO_SLOT when it is empty. *is_unverified: its checksum
+ * is not known yet. The caller holds the lock. */
 static uint32_t pop_landed(struct expert_cache *cache, bool *is_unverified)
 {
     const uint32_t i = cache->first_landed;
     if (i == NO_SLOT)
         return i;
+    assert(cache->slots[i].is_listed && cache->slots[i].state >= SLOT_LANDED);
     cache->slots[i].is_listed = false;
     *is_unverified = cache->slots[i].state == SLOT_LANDED;
     cache->first_landed = cache->slots[i].next;
@@ -161,7 +176,7 @@ static uint32_t pop_landed(struct expert_cache *cache, bool *is_unverified)
     return i;
 }
 
-/* A slot that has landed; waits for one unless `polls`, which may find none. */
+/* Removes a slot from the landed list. Waits for one unless `polls`; then it may return NO_SLOT. */
 static uint32_t wait_for_landed(struct expert_cache *cache, bool polls, bool *is_unverified)
 {
     pthread_mutex_lock(&cache->lock);
@@ -177,8 +192,8 @@ static uint32_t wait_for_landed(struct expert_cache *cache, bool polls, bool *is
     return i;
 }
 
-/* Takes up what has landed but is not to be handed out: guesses are put into the order, and those
- * handed out before are verified by now. False for a slot that the plan waits for. */
+/* Handles a landed slot that is not to be handed out: a guess becomes evictable, and a slot that
+ * was handed out earlier is verified now. Returns false when the plan waits for the slot. */
 static bool put_away(struct expert_cache *cache, uint32_t i, bool is_unverified)
 {
     struct slot *slot = &cache->slots[i];
@@ -194,8 +209,8 @@ static bool put_away(struct expert_cache *cache, uint32_t i, bool is_unverified)
     return true;
 }
 
-/* A slot of the plan that has landed, the first to land first; NO_SLOT when there is none and
- * `polls`. */
+/* Returns a slot of the plan that has landed, in the order of landing. Waits for one unless
+ * `polls`; then it may return NO_SLOT. */
 static uint32_t take_landed(struct expert_cache *cache, bool polls)
 {
     bool is_unverified = false;
@@ -205,6 +220,7 @@ static uint32_t take_landed(struct expert_cache *cache, bool polls)
         if (i == NO_SLOT)
             return i;
     } while (put_away(cache, i, is_unverified));
+    assert(cache->plan.is_open && cache->plan.n_in_flight > 0);
     cache->plan.n_in_flight--;
     cache->slots[i].is_wanted = false;
     cache->slots[i].is_unverified = is_unverified;
@@ -219,7 +235,7 @@ static void collect_guesses(struct expert_cache *cache)
     (void)none;
 }
 
-/* Waits until a slot that the plan does not wait for can be put away. */
+/* Waits until a slot that the plan does not wait for has landed, and handles it. */
 static void wait_for_other(struct expert_cache *cache)
 {
     bool is_unverified = false;
@@ -230,23 +246,75 @@ static void wait_for_other(struct expert_cache *cache)
     collect_guesses(cache);
 }
 
+#ifndef NDEBUG
+
+/* Checks one slot against the tables that refer to it. The caller holds the lock. */
+static void check_slot(struct expert_cache *cache, uint32_t i)
+{
+    const struct slot *slot = &cache->slots[i];
+    const bool is_busy = slot->is_wanted || slot->is_current || slot->is_unverified;
+    assert(slot->is_evictable == (cache->victims.slots[i].place != NO_VICTIM));
+    assert(!slot->is_evictable || (slot->state == SLOT_READY && !is_busy && !slot->is_listed));
+    assert(slot->state != SLOT_EMPTY || (!is_busy && !slot->is_listed));
+    assert(slot->state == SLOT_EMPTY ||
+           (i < cache->n_slots && *where_of(cache, slot->layer, slot->expert) == i));
+}
+
+/* Checks that slots, lists, eviction order and plan agree: each counts every slot exactly once. */
+static void check_slots(struct expert_cache *cache)
+{
+    const struct plan *plan = &cache->plan;
+    uint32_t n_full = 0, n_ordered = 0, n_wanted = 0, n_unverified = 0, n_listed = 0, n_empty = 0;
+    pthread_mutex_lock(&cache->lock);
+    for (uint32_t i = 0; i < cache->n_max; i++) {
+        const struct slot *slot = &cache->slots[i];
+        check_slot(cache, i);
+        n_full += slot->state != SLOT_EMPTY;
+        n_empty += slot->state == SLOT_EMPTY && i < cache->n_target;
+        n_ordered += slot->is_evictable;
+        n_wanted += slot->is_wanted;
+        n_unverified += slot->is_unverified;
+        n_listed += slot->is_listed;
+    }
+    for (uint32_t i = cache->first_landed; i != NO_SLOT; i = cache->slots[i].next, n_listed--)
+        assert(n_listed > 0 && (cache->slots[i].next != NO_SLOT || i == cache->last_landed));
+    pthread_mutex_unlock(&cache->lock);
+    for (uint32_t i = cache->first_empty; i != NO_SLOT; i = cache->slots[i].next, n_empty--)
+        assert(n_empty > 0 && i < cache->n_target);
+    for (uint32_t i = 0; i < cache->victims.n_layers; i++) {
+        n_full -= cache->victims.n_held[i];
+        n_ordered -= cache->victims.n_in_heap[i];
+    }
+    assert(n_listed == 0 && n_empty == 0 && n_full == 0 && n_ordered == 0);
+    assert(n_wanted == plan->n_in_flight && n_unverified == plan->n_unverified);
+}
+
+#else
+
+static void check_slots(struct expert_cache *cache)
+{
+    (void)cache;
+}
+
+#endif
+
 /* ---- plans ----------------------------------------------------------------------------------- */
 
-/* Makes sure of an empty slot for the plan; false when every slot is pinned or on its way. While
- * the cache shrinks, one that was emptied may be none to fill. */
+/* Makes sure that there is an empty slot for the plan. Returns false when every slot is pinned or
+ * being read. While the cache shrinks, an evicted slot may be one that is not filled again. */
 static bool make_room(struct expert_cache *cache)
 {
     while (cache->first_empty == NO_SLOT) {
         const uint32_t coldest = victims_coldest(&cache->victims, cache->plan.layer);
         if (coldest != NO_VICTIM)
             cache_drop_victim(cache, coldest);
-        else if (!background_give_up_last(cache))
+        else if (!background_cancel_last(cache))
             return false;
     }
     return true;
 }
 
-/* Starts reads while there are slots to read into. */
+/* Starts reads of missing experts while there are slots to read into. */
 static void start_reads(struct expert_cache *cache)
 {
     struct plan *plan = &cache->plan;
@@ -261,14 +329,16 @@ static void start_reads(struct expert_cache *cache)
     }
 }
 
-/* An expert that has a slot and is not ready: it waits in the background, or is on its way. */
+/* Makes the plan wait for an expert that has a slot and is not ready. If its read has not begun,
+ * the plan reads it as a missing one. */
 static void want_slot(struct expert_cache *cache, uint32_t i, uint32_t index)
 {
     struct slot *slot = &cache->slots[i];
-    if (background_give_up(cache, i)) {
+    if (background_cancel(cache, i)) {
         cache->plan.missing[cache->plan.n_missing++] = index;
         return;
     }
+    assert(!slot->is_wanted && !slot->is_unverified && !slot->is_current);
     slot->is_wanted = true;
     slot->plan_index = index;
     cache->stats.n_guesses += slot->is_guess;
@@ -281,8 +351,9 @@ static void want_slot(struct expert_cache *cache, uint32_t i, uint32_t index)
 static void pin(struct expert_cache *cache, uint32_t i, uint32_t index)
 {
     struct slot *slot = &cache->slots[i];
+    assert(slot->state == SLOT_READY && slot->is_evictable);
     victims_remove(&cache->victims, i);
-    slot->is_ordered = false;
+    slot->is_evictable = false;
     slot->plan_index = index;
     cache->stats.n_guesses_used += slot->is_guess;
     slot->is_guess = false;
@@ -295,32 +366,35 @@ void expert_cache_begin(struct expert_cache *cache, uint32_t layer, uint32_t n_t
     struct plan *plan = &cache->plan;
     assert(!plan->is_open && n <= cache->n_experts);
     assert(plan->n_unverified == 0 && plan->n_damaged == 0);
+    assert(cache->n_idle_reads == READS_NEEDED);
     collect_guesses(cache);
+    check_slots(cache);
     uint32_t *hit_slots = plan->hit_slots, *missing = plan->missing;
     *plan = (struct plan){.is_open = true, .layer = layer, .uses = uses, .hit_slots = hit_slots,
                           .missing = missing, .current = plan->current};
     for (uint32_t i = 0; n_tokens == 1 && i < n; i++)
         if (uses[i].n_uses > 0)
-            ghosts_count(&cache->ghosts, layer, uses[i].expert);
-    heat_pass(&cache->heat, layer, n_tokens);
+            ghosts_record_use(&cache->ghosts, layer, uses[i].expert);
+    heat_advance(&cache->heat, layer, n_tokens);
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t at = *where_of(cache, layer, uses[i].expert);
         if (at == NO_SLOT)
             missing[plan->n_missing++] = i;
-        else if (cache->slots[at].is_ordered)
+        else if (cache->slots[at].is_evictable)
             pin(cache, at, i);
         else
             want_slot(cache, at, i);
-        /* Out of the order by now: keys change only there. */
+        /* The slot is not in the eviction order now, so its key may change. */
         if (uses[i].n_uses > 0) {
             heat_use(&cache->heat, layer, uses[i].expert, uses[i].n_uses, uses[i].idle);
-            ghosts_move(&cache->ghosts, layer, uses[i].expert);
+            ghosts_update(&cache->ghosts, layer, uses[i].expert);
         }
     }
-    victims_aged(&cache->victims, layer);
+    assert(plan->n_hits + plan->n_missing + plan->n_in_flight == n);
+    victims_refresh(&cache->victims, layer);
     cache->stats.n_hits += plan->n_hits;
     cache->stats.n_misses += n - plan->n_hits;
-    background_end_ahead(cache);
+    background_end_guesses(cache);
     start_reads(cache);
 }
 
@@ -333,7 +407,7 @@ static void release_current(struct expert_cache *cache)
         slot->is_current = false;
         slot->last_use = fence;
         if (!slot->is_unverified)
-            let_go(cache, plan->current[i]);
+            release_or_empty(cache, plan->current[i]);
     }
     plan->n_current = 0;
 }
@@ -341,13 +415,14 @@ static void release_current(struct expert_cache *cache)
 static void hand_out(struct expert_cache *cache, uint32_t slot, struct expert_item *items,
                      uint32_t *n)
 {
+    assert(cache->plan.n_current < cache->n_experts && !cache->slots[slot].is_current);
     cache->plan.current[cache->plan.n_current++] = slot;
     cache->slots[slot].is_current = true;
     items[(*n)++] = (struct expert_item){cache->slots[slot].plan_index, slot_memory(cache, slot)};
 }
 
-/* Hands out a slot that has landed. Where its read failed, says why and leaves the expert in
- * items[*n]. A guess that failed is read again: then it is known whether it can be read. */
+/* Hands out a slot that has landed. If its read failed, explains why and stores the expert in
+ * items[*n]. A guess that failed is read again, so that the error is that of a needed read. */
 static int take_outcome(struct expert_cache *cache, uint32_t i, struct expert_item *items,
                         uint32_t *n, struct fm_error *err)
 {
@@ -370,10 +445,11 @@ static int take_outcome(struct expert_cache *cache, uint32_t i, struct expert_it
     return 0;
 }
 
-/* One of the experts that were handed out and turned out to be damaged. */
+/* Reports one expert that was handed out and then found damaged. */
 static int report_damaged(struct expert_cache *cache, uint32_t *index, struct fm_error *err)
 {
     const struct damage *damage = &cache->plan.damage[--cache->plan.n_damaged];
+    assert(damage->read < READS_NEEDED && cache->n_idle_reads < READS_NEEDED);
     *index = damage->plan_index;
     cache->idle_reads[cache->n_idle_reads++] = damage->read;
     return expert_store_explain(cache->store, &cache->reads[damage->read], err);
@@ -396,7 +472,7 @@ int expert_cache_next(struct expert_cache *cache, bool polls, struct expert_item
         if (plan->n_in_flight == 0 && waits) {
             if (plan->n_damaged > 0)
                 return report_damaged(cache, &items[0].index, err);
-            wait_for_other(cache); /* others have all the slots: one of them becomes a victim */
+            wait_for_other(cache); /* guesses hold all other slots; one of them becomes evictable */
             start_reads(cache);
             continue;
         }
@@ -420,9 +496,11 @@ void expert_cache_end(struct expert_cache *cache)
     while (plan->n_in_flight > 0) {
         const uint32_t i = take_landed(cache, false);
         if (!cache->slots[i].is_unverified)
-            let_go(cache, i);
+            release_or_empty(cache, i);
     }
     plan->is_open = false;
+    assert(cache->n_idle_reads + plan->n_unverified + plan->n_damaged == READS_NEEDED);
+    check_slots(cache);
 }
 
 int expert_cache_verify(struct expert_cache *cache, uint32_t *index, struct fm_error *err)
@@ -439,7 +517,7 @@ void expert_cache_resident(struct expert_cache *cache, uint32_t layer, bool *res
     collect_guesses(cache);
     for (uint32_t e = 0; e < cache->model->expert_layers[layer].n_experts; e++) {
         const uint32_t at = *where_of(cache, layer, e);
-        resident[e] = at != NO_SLOT && cache->slots[at].is_ordered;
+        resident[e] = at != NO_SLOT && cache->slots[at].is_evictable;
     }
 }
 
@@ -453,13 +531,13 @@ static bool is_empty(struct expert_cache *cache, uint32_t i)
     return is;
 }
 
-/* The expert of a slot that is to go gets an empty one. */
+/* Moves the expert of a slot that is given back into an empty slot. */
 static void move_expert(struct expert_cache *cache, uint32_t from)
 {
     const struct slot old = cache->slots[from];
     cache_drop_victim(cache, from);
     const uint32_t to = cache_fill_empty(cache, old.layer, old.expert, SLOT_READY);
-    assert(to < cache->n_wanted);
+    assert(to < cache->n_target);
     memory_copy(cache->memory, slot_memory(cache, to), slot_memory(cache, from),
                 cache->model->expert_layers[old.layer].record.bytes);
     cache->slots[from].last_use = cache->slots[to].last_use = memory_fence(cache->memory);
@@ -467,13 +545,14 @@ static void move_expert(struct expert_cache *cache, uint32_t from)
     release(cache, to);
 }
 
-/* Empties a slot that is to go: the coldest experts are dropped, wherever they are, until this one
- * is among them or can move. False when it cannot go now: it is being read, or no more may move. */
+/* Empties a slot that is given back. Evicts the coldest experts of the whole cache until this one
+ * is among them or can move. Returns false when the slot cannot be emptied now: it is being read,
+ * or no move is left. */
 static bool vacate(struct expert_cache *cache, uint32_t i, uint64_t *moves_left)
 {
-    if (!cache->slots[i].is_ordered)
-        return background_give_up(cache, i) || is_empty(cache, i);
-    for (;;) { /* a spare expert less each time */
+    if (!cache->slots[i].is_evictable)
+        return background_cancel(cache, i) || is_empty(cache, i);
+    for (;;) { /* each turn evicts one spare expert */
         const uint32_t spare = victims_spare(&cache->victims);
         if (cache->first_empty != NO_SLOT && *moves_left > 0) {
             move_expert(cache, i);
@@ -490,7 +569,7 @@ static bool vacate(struct expert_cache *cache, uint32_t i, uint64_t *moves_left)
     }
 }
 
-/* Bytes of the pool that n slots lie in, up to the end of a page. */
+/* Returns the bytes of the pool that n slots occupy, rounded up to whole pages. */
 static uint64_t pool_end(const struct expert_cache *cache, uint32_t n)
 {
     const uint64_t slot_bytes = cache->model->expert_slot_bytes;
@@ -502,16 +581,17 @@ static uint64_t pool_end(const struct expert_cache *cache, uint32_t n)
 bool expert_cache_shrink(struct expert_cache *cache, uint64_t move_bytes)
 {
     assert(!cache->plan.is_open);
-    if (cache->n_slots == cache->n_wanted)
+    assert(cache->n_target <= cache->n_slots && cache->n_slots <= cache->n_max);
+    if (cache->n_slots == cache->n_target)
         return true;
     uint64_t moves_left = 1 + move_bytes / cache->model->expert_slot_bytes;
     const uint64_t end = pool_end(cache, cache->n_slots);
     collect_guesses(cache);
-    while (cache->n_slots > cache->n_wanted && vacate(cache, cache->n_slots - 1, &moves_left))
+    while (cache->n_slots > cache->n_target && vacate(cache, cache->n_slots - 1, &moves_left))
         cache->n_slots--;
     const uint64_t now = pool_end(cache, cache->n_slots);
     cache->memory->ops->give_back(cache->memory, cache->pool + now, end - now);
-    return cache->n_slots == cache->n_wanted;
+    return cache->n_slots == cache->n_target;
 }
 
 void expert_cache_settle(struct expert_cache *cache)
@@ -530,14 +610,14 @@ static uint32_t floor_of(const struct model *model, uint32_t n_slots)
 void expert_cache_resize(struct expert_cache *cache, uint32_t n_slots)
 {
     assert(!cache->plan.is_open && n_slots >= 1);
-    cache->n_wanted = n_slots < cache->n_max ? n_slots : cache->n_max;
-    if (cache->n_slots < cache->n_wanted)
-        cache->n_slots = cache->n_wanted;
-    cache->stats.n_slots = cache->n_wanted;
-    victims_set_floor(&cache->victims, floor_of(cache->model, cache->n_wanted));
+    cache->n_target = n_slots < cache->n_max ? n_slots : cache->n_max;
+    if (cache->n_slots < cache->n_target)
+        cache->n_slots = cache->n_target;
+    cache->stats.n_slots = cache->n_target;
+    victims_set_floor(&cache->victims, floor_of(cache->model, cache->n_target));
     cache->first_empty = NO_SLOT;
     pthread_mutex_lock(&cache->lock);
-    for (uint32_t i = cache->n_wanted; i-- > 0;)
+    for (uint32_t i = cache->n_target; i-- > 0;)
         if (cache->slots[i].state == SLOT_EMPTY) {
             cache->slots[i].next = cache->first_empty;
             cache->first_empty = i;
@@ -577,12 +657,12 @@ static int allocate(struct expert_cache *cache, struct fm_error *err)
     cache->reads = mem_new(N_READS, sizeof *cache->reads, "the expert cache", err);
     struct background *b = &cache->background;
     b->guesses.slots = mem_new(cache->n_max, sizeof(uint32_t), "the expert cache", err);
-    b->others.slots = mem_new(cache->n_max, sizeof(uint32_t), "the expert cache", err);
+    b->bulk.slots = mem_new(cache->n_max, sizeof(uint32_t), "the expert cache", err);
     cache->plan.hit_slots = mem_new(cache->n_experts, sizeof(uint32_t), "a plan", err);
     cache->plan.missing = mem_new(cache->n_experts, sizeof(uint32_t), "a plan", err);
     cache->plan.current = mem_new(cache->n_experts, sizeof(uint32_t), "a plan", err);
     if (cache->pool == NULL || cache->slots == NULL || cache->where == NULL ||
-        cache->reads == NULL || b->guesses.slots == NULL || b->others.slots == NULL ||
+        cache->reads == NULL || b->guesses.slots == NULL || b->bulk.slots == NULL ||
         cache->plan.hit_slots == NULL || cache->plan.missing == NULL ||
         cache->plan.current == NULL)
         return FM_ERR_NOMEM;
@@ -612,7 +692,7 @@ int expert_cache_open(const struct model *model, struct expert_store *store,
     cache->model = model;
     cache->store = store;
     cache->memory = memory;
-    cache->n_max = cache->n_slots = cache->n_wanted = n_slots;
+    cache->n_max = cache->n_slots = cache->n_target = n_slots;
     cache->n_experts = max_experts(model);
     cache->stats.n_slots = n_slots;
     pthread_mutex_init(&cache->lock, NULL);
@@ -647,7 +727,7 @@ void expert_cache_close(struct expert_cache *cache)
     mem_free(cache->plan.missing);
     mem_free(cache->plan.current);
     mem_free(cache->background.guesses.slots);
-    mem_free(cache->background.others.slots);
+    mem_free(cache->background.bulk.slots);
     mem_free(cache->reads);
     mem_free(cache->where);
     mem_free(cache->slots);

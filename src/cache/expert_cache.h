@@ -1,23 +1,24 @@
-/* The expert cache: a pool of slots, reserved at open and reused until close. The unit of work is
- * one layer's plan: begin names the experts the layer needs and starts reading those that are
- * missing; next hands out those that are ready, resident ones first and the others as they land;
- * end closes the plan. An expert that was asked for is always the expert that is handed out; one
- * that cannot be read is reported by next, and the plan goes on with the others.
+/* The expert cache owns a pool of slots, each with room for one expert. The pool is reserved at
+ * open and reused until close.
  *
- * An expert is handed out when its bytes have landed, while its checksum is still computed: what
- * comes of it counts only when verify has found nothing wrong with it.
+ * A plan names the experts that one layer needs. begin starts to read the missing ones. next hands
+ * out experts that are ready: resident ones first, then the others as they land. end closes the
+ * plan. next always hands out exactly the expert that was asked for. It reports an expert that
+ * cannot be read, and the plan goes on with the others. A plan may name more experts than there are
+ * slots: each call of next releases the experts that the call before handed out, and their slots
+ * are reused. Operations that read a slot may still be queued then, so the cache waits for them
+ * before it has another expert read into the slot.
  *
- * A plan may name more experts than there are slots: handing out the next experts releases those
- * before them, and their slots are reused. Operations that read a slot may still be queued then:
- * the cache waits for them before it has another expert read into the slot.
+ * An expert is handed out when its bytes have landed, possibly before its checksum is known.
+ * Results computed from it count only after verify has returned 0.
  *
- * Guesses are reads that nobody waits for: experts that may be wanted soon (expert_cache_guess,
- * expert_cache_sweep) and those that an earlier run of the program found hot (expert_cache_warm).
- * They are served after everything needed, never take the slot of an expert that is hotter, but for
- * a sweep's share, and one that fails is forgotten.
+ * Guesses are reads that no plan waits for: experts that may be used soon (expert_cache_guess,
+ * expert_cache_sweep), and experts that were hot in an earlier process (expert_cache_warm). They
+ * are served after all needed reads. A guess evicts only a colder expert; a sweep has a small share
+ * of the slots. A guess that cannot be read is dropped without an error.
  *
- * One thread drives plans; completions arrive from reader threads. The cache's lock is never held
- * across a read or a callback. */
+ * One thread drives the plans and calls all functions. Reads complete on reader threads. The
+ * cache's lock is never held across a read or a callback. */
 #ifndef FLASHMOE_CACHE_EXPERT_CACHE_H
 #define FLASHMOE_CACHE_EXPERT_CACHE_H
 
@@ -30,30 +31,31 @@ extern "C" {
 
 struct expert_cache;
 
-/* Model, store and memory, where the slots are made, must outlive the cache. n_slots >= 1; each
- * takes model->expert_slot_bytes. */
+/* Opens a cache of n_slots >= 1 slots in `memory`; each takes model->expert_slot_bytes. Model
+ * and memory must outlive the cache. The store is closed before the cache, whose slots its reads
+ * write to. Fails with FM_ERR_NOMEM. */
 int expert_cache_open(const struct model *model, struct expert_store *store,
                       const struct memory *memory, uint32_t n_slots, enum heat_policy policy,
                       struct expert_cache **out, struct fm_error *err);
-/* Accepts NULL; no plan is open and the store is closed already, so that nothing is on its way. */
+/* Accepts NULL. No plan is open, and the store is closed already, so no read is under way. */
 void expert_cache_close(struct expert_cache *cache);
 
-/* Memory a cache of n_slots takes, bookkeeping included. */
+/* Returns the memory that a cache of n_slots takes, bookkeeping included. */
 uint64_t expert_cache_bytes(const struct model *model, uint64_t n_slots);
 
-/* An expert of a plan. The cache remembers uses; one that is needed and not worth remembering, by a
- * token long before the last one of a prompt, has none. */
+/* One expert of a plan. n_uses is 0 for an expert that is needed but does not count as a use, for
+ * example one used only early in a long prompt. */
 struct expert_use {
     uint32_t expert;
     uint32_t n_uses, idle; /* tokens that use it; tokens since the last of them */
 };
 
-/* `uses` are distinct experts of model->expert_layers[layer], borrowed until end. n_tokens is what
- * the experts' idle time is counted in: how many pass with this plan. */
+/* Opens a plan for model->expert_layers[layer]. `uses` are distinct experts of that layer, borrowed
+ * until end. n_tokens advances the clock that measures how long experts are idle. */
 void expert_cache_begin(struct expert_cache *cache, uint32_t layer, uint32_t n_tokens,
                         const struct expert_use *uses, uint32_t n);
 
-/* Which experts of a layer are in memory, without waiting: resident[expert]. No plan is open. */
+/* Sets resident[expert] for every expert of a layer. Does not wait. No plan is open. */
 void expert_cache_resident(struct expert_cache *cache, uint32_t layer, bool *resident);
 
 struct expert_item {
@@ -63,69 +65,73 @@ struct expert_item {
     const void *slot;
 };
 
-/* Up to `max` items that are ready, waiting for the first unless `polls`, which may find none. 1
- * when there is more to come or was just handed out, 0 when all have been handed out before. A
- * negative code when an expert could not be read: items[*n].index is that expert, the *n items
- * before it are ready, and the plan goes on with the next call. Such an expert is reported once;
- * the next plan that names it reads it again. It may have been handed out before. */
+/* Hands out up to `max` experts that are ready. Waits for the first one unless `polls`; then *n may
+ * be 0. Returns 1 when experts were handed out or are still to come, and 0 when all have been
+ * handed out before. Returns a negative code when an expert could not be read: items[*n].index
+ * names it, the *n items before it are ready, and the plan goes on with the next call. Each such
+ * expert is reported once, perhaps after it was handed out; the next plan that names it reads it
+ * again. */
 int expert_cache_next(struct expert_cache *cache, bool polls, struct expert_item *items,
                       uint32_t max, uint32_t *n, struct fm_error *err);
 
-/* Always called after begin, also when experts are left; waits for its reads still under way. */
+/* Closes the plan. Must be called after every begin, even when experts are left. Waits for the
+ * plan's reads that are still under way. */
 void expert_cache_end(struct expert_cache *cache);
 
-/* Waits until the checksums of all experts that were handed out are known. Always called after end
- * and before the next begin; meanwhile the caller may compute with the results. 0 when all are
- * right; a negative code for one that is not, whose index into the uses given to begin is *index:
- * then there may be more, and it is called again. */
+/* Waits until the checksums of all experts that were handed out are known. Must be called after end
+ * and before the next begin; the caller may compute in between. Returns 0 when all are right.
+ * Returns a negative code for one damaged expert and sets *index into the uses given to begin; call
+ * it again then, because there may be more. */
 int expert_cache_verify(struct expert_cache *cache, uint32_t *index, struct fm_error *err);
 
 /* ---- guesses --------------------------------------------------------------------------------- */
 
-/* The next plan will want the expert with this likelihood, above 0: reads it behind the guesses
- * before it when it is not there and an empty slot is to be had, or that of an expert that is
- * colder than one used so likely (heat_of_likely). Given up if that plan begins before its read
- * does. May be called while a plan is open. True when it waits to be read. */
+/* Reads an expert that the next plan will use with this probability, above 0. Queues it after
+ * earlier guesses when it is not resident and there is an empty slot, or a slot whose expert is
+ * colder than heat_at_probability. The guess is cancelled if that plan begins before its read does.
+ * May be called while a plan is open. Returns true when the expert was queued. */
 bool expert_cache_guess(struct expert_cache *cache, uint32_t layer, uint32_t expert,
-                        double likelihood);
+                        double probability);
 
-/* What the cache remembers of all experts. Before the first plan it may be restored; then
- * expert_cache_warm starts to read the hottest experts into the empty slots, in the order in which
- * they lie on the disk, while plans already run. */
+/* Returns the heat of all experts, which the cache owns. It may be restored before the first
+ * plan. */
 struct heat *expert_cache_heat(struct expert_cache *cache);
+/* Starts to read the hottest experts into the empty slots, in disk order, while plans already run.
+ * Called once, after the heat was restored and before the first plan. */
 void expert_cache_warm(struct expert_cache *cache);
-/* A prompt comes to this layer next and will use nearly all of its experts: reads those that are
- * not there, in the order of the disk, into a share of the slots, those of the coldest experts of
- * other layers, until the layer's plan begins. No plan is open. */
+/* Reads the experts of the layer that a prompt reaches next, because a prompt uses nearly all of
+ * them. Reads in disk order into a share of the slots, evicting the coldest experts of other
+ * layers, until the layer's plan begins. No plan is open. */
 void expert_cache_sweep(struct expert_cache *cache, uint32_t layer);
-/* Begins no more of these reads: before the store is closed, which waits for what has begun. */
+/* Starts no further guess, sweep or warm-up read. Called before the store is closed, which waits
+ * for the reads that have begun. */
 void expert_cache_stop_warming(struct expert_cache *cache);
 
 /* ---- size ------------------------------------------------------------------------------------ */
 
-/* Uses so many slots from now on, at least one and at most those it was opened with; no plan is
- * open. Further ones are there at once. To use fewer, expert_cache_shrink is called between plans
- * until it returns true: the coldest experts are dropped, the others are moved to the slots that
- * stay, and the memory behind these is given back in whole pages. A call copies about move_bytes
- * and waits for nothing: a slot that is being read goes at a later call. */
+/* Changes the number of slots in use, from 1 to the number given to open. No plan is open. More
+ * slots are available at once. For fewer slots, call expert_cache_shrink between plans until it
+ * returns true: it evicts the coldest experts, moves the others into the slots that stay, and gives
+ * the freed memory back in whole pages. One call copies about move_bytes and waits for nothing; a
+ * slot that is being read is freed by a later call. */
 void expert_cache_resize(struct expert_cache *cache, uint32_t n_slots);
 bool expert_cache_shrink(struct expert_cache *cache, uint64_t move_bytes);
-/* All of it now; waits for reads under way. */
+/* Shrinks to the requested size now. Waits for reads that are under way. */
 void expert_cache_settle(struct expert_cache *cache);
 
 struct expert_cache_stats {
     uint64_t n_slots; /* in use, empty or not */
-    uint64_t n_hits, n_misses; /* experts that plans named: there, or not */
-    uint64_t n_late;           /* of the misses, those whose guess was on its way */
-    uint64_t n_guesses, n_guesses_used, n_warmed; /* guesses that landed; warmed ones apart */
+    uint64_t n_hits, n_misses; /* experts named by plans: resident, or not */
+    uint64_t n_late;           /* misses whose guess was being read */
+    uint64_t n_guesses, n_guesses_used, n_warmed; /* guesses that landed, without warm-up */
     uint64_t bytes_read;       /* of experts that landed */
-    uint64_t wait_ns;          /* next had nothing to hand out */
+    uint64_t wait_ns;          /* time that next waited for a read */
 };
 
 void expert_cache_stats(const struct expert_cache *cache, struct expert_cache_stats *stats);
 
-/* The share of its experts that a cache of n_slots would have had for every token decoded so far
- * (ghosts.h); negative before the first. */
+/* Returns the hit rate that a cache of n_slots would have had on all tokens decoded so far
+ * (ghosts.h); negative before the first token. */
 double expert_cache_hits_with(const struct expert_cache *cache, uint64_t n_slots);
 
 #ifdef __cplusplus

@@ -1,12 +1,13 @@
 #include "cache/heat.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
 #include "base/fmath.h"
 #include "base/mem.h"
 
-/* The clocks begin here, so that what was restored can lie before. */
+/* The clocks start here, so that restored uses can lie before it. */
 #define FIRST_CLOCK (1u << 20)
 #define LN_2 0.6931471805599453
 
@@ -51,7 +52,7 @@ void heat_clear(struct heat *heat)
     mem_free(heat->keys);
 }
 
-void heat_pass(struct heat *heat, uint32_t layer, uint32_t n_tokens)
+void heat_advance(struct heat *heat, uint32_t layer, uint32_t n_tokens)
 {
     heat->clocks[layer] += n_tokens;
 }
@@ -64,7 +65,7 @@ static void set_key(struct heat *heat, size_t at)
                                (double)heat->lasts[at] / HEAT_HALF_LIFE;
 }
 
-/* What is left of one use after so many tokens. */
+/* Returns the weight of one use that was n_tokens ago. */
 static double faded(const struct heat *heat, uint32_t n_tokens)
 {
     const uint32_t n_halves = n_tokens / HEAT_FADE;
@@ -76,6 +77,7 @@ void heat_use(struct heat *heat, uint32_t layer, uint32_t expert, uint32_t n, ui
 {
     const size_t at = (size_t)layer * heat->n_experts + expert;
     const uint32_t last = heat->clocks[layer] - idle;
+    assert(n > 0 && last >= heat->lasts[at] && last <= heat->clocks[layer]);
     const double before = (double)heat->counts[at] * faded(heat, last - heat->lasts[at]);
     heat->counts[at] = (float)(before + n);
     heat->lasts[at] = last;
@@ -83,10 +85,10 @@ void heat_use(struct heat *heat, uint32_t layer, uint32_t expert, uint32_t n, ui
     set_key(heat, at);
 }
 
-double heat_of_likely(const struct heat *heat, double likelihood)
+double heat_at_probability(const struct heat *heat, double probability)
 {
     return heat->policy == HEAT_LRU ? (double)heat->n_uses + 1
-                                    : fmath_log(likelihood / HEAT_AGAIN) / LN_2;
+                                    : fmath_log(probability / HEAT_REUSE_PROBABILITY) / LN_2;
 }
 
 double heat_level(const struct heat *heat, uint32_t layer, uint32_t expert)

@@ -7,11 +7,11 @@
 #include "base/mem.h"
 #include "base/plat_dir.h"
 
-/* Little-endian, as it lies in memory on every processor this runs on. */
+/* Little-endian, which is the byte order of every supported processor. */
 struct heat_header {
     char magic[8];
     uint32_t n_layers, n_experts;
-    uint64_t model;    /* which one: model_identity */
+    uint64_t model;    /* model_identity */
     uint64_t checksum; /* XXH3 of the entries */
 };
 
@@ -21,7 +21,7 @@ struct heat_entry {
 
 static const char magic[8] = {'F', 'M', 'H', 'E', 'A', 'T', '1', '\n'};
 
-/* Uses that are remembered at most: years of use must not outweigh an afternoon. */
+/* Maximum count that is saved, so that years of use do not outweigh an afternoon. */
 #define COUNT_KEPT 256
 
 static size_t file_bytes(const struct heat *heat)
@@ -35,13 +35,13 @@ static const char *find_fault(const char *bytes, size_t n, const struct model *m
 {
     struct heat_header h;
     if (n != file_bytes(heat))
-        return "it has another size";
+        return "it has the wrong size";
     memcpy(&h, bytes, sizeof h);
     if (memcmp(h.magic, magic, sizeof magic) != 0)
-        return "it is none";
+        return "it is not a heat file";
     if (h.n_layers != heat->n_layers || h.n_experts != heat->n_experts ||
         h.model != model_identity(model))
-        return "it is another model's";
+        return "it belongs to another model";
     if (h.checksum != XXH3_64bits(bytes + sizeof h, n - sizeof h))
         return "it is damaged";
     return NULL;
@@ -54,14 +54,14 @@ bool heat_file_load(const char *path, const struct model *model, struct heat *he
     size_t n;
     if (!plat_file_exists(path))
         return false;
-    plat_make_path_private(path); /* earlier versions could leave it to others */
+    plat_make_path_private(path); /* earlier versions made it readable for other users */
     if (plat_read_file(path, file_bytes(heat), &bytes, &n, &err) != 0) {
-        log_info("cache", "the heat file is ignored: %s", err.text);
+        log_info("cache", "ignoring the heat file: %s", err.text);
         return false;
     }
     const char *fault = find_fault(bytes, n, model, heat);
     if (fault != NULL)
-        log_info("cache", "the heat file '%s' is ignored: %s", path, fault);
+        log_info("cache", "ignoring the heat file '%s': %s", path, fault);
     for (uint32_t l = 0; fault == NULL && l < heat->n_layers; l++)
         for (uint32_t e = 0; e < model->expert_layers[l].n_experts; e++) {
             struct heat_entry entry;

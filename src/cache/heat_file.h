@@ -1,5 +1,5 @@
-/* The heat file: what a cache has learnt about the experts of a model, kept from one run to the
- * next. Losing it costs a slower start and nothing else. Any thread may call anything. */
+/* The heat file keeps what a cache has learnt about a model's experts from one process to the next.
+ * Without it the cache starts cold; nothing else is lost. Any thread may call these functions. */
 #ifndef FLASHMOE_CACHE_HEAT_FILE_H
 #define FLASHMOE_CACHE_HEAT_FILE_H
 
@@ -12,11 +12,12 @@
 extern "C" {
 #endif
 
-/* True when there was one for this model. A file that is damaged or another model's is left alone
- * and said to be so in the log. */
+/* Restores the heat from a file. Returns false when there is no file for this model. Ignores and
+ * logs a file that is damaged or belongs to another model. */
 bool heat_file_load(const char *path, const struct model *model, struct heat *heat);
 
-/* Replaces the file in one step; a reader sees the old one or the new one, whole. */
+/* Replaces the file atomically: a reader sees either the whole old file or the whole new one. Fails
+ * with FM_ERR_NOMEM or FM_ERR_IO. */
 int heat_file_save(const char *path, const struct model *model, const struct heat *heat,
                    struct fm_error *err);
 

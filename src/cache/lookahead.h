@@ -1,12 +1,13 @@
-/* Lookahead: reading experts before their layer has chosen them. The next layer's router, applied
- * to this layer's hidden state, names them; those that are not there are guessed
+/* Lookahead prefetches experts before their layer has chosen them. It applies the next layer's
+ * router to this layer's hidden state and guesses the predicted experts that are missing
  * (expert_cache_guess).
  *
- * Foreseeing costs a router's product per layer, and a wrong guess costs disk time, so it is tried:
- * in turns some tokens with it and some without, and whichever was faster stays for a while. Tokens
- * are only compared when experts are being read at all.
+ * A prediction costs one router product per layer, and a wrong guess costs disk time. So lookahead
+ * is tried: some tokens run with it and some without, and the faster choice stays for a while.
+ * Tokens are compared only when experts are being read at all.
  *
- * Belongs to the thread that drives the plans. It changes when bytes travel and no result. */
+ * Lookahead changes when bytes are read and never a result. The struct uses memory of the caller.
+ * It belongs to the thread that drives the plans. */
 #ifndef FLASHMOE_CACHE_LOOKAHEAD_H
 #define FLASHMOE_CACHE_LOOKAHEAD_H
 
@@ -18,9 +19,9 @@ extern "C" {
 
 enum lookahead_mode { LOOKAHEAD_AUTO, LOOKAHEAD_ON, LOOKAHEAD_OFF };
 
-/* What one layer's guesses were worth. */
+/* How good the predictions for one layer were. */
 struct lookahead_layer {
-    uint64_t n_needed, n_foreseen; /* experts that tokens used; of them, those foreseen */
+    uint64_t n_needed, n_predicted; /* experts used; of them, predicted */
 };
 
 struct lookahead {
@@ -28,30 +29,31 @@ struct lookahead {
     struct expert_cache *cache;
     struct lookahead_layer *layers; /* [n_layers] */
     uint32_t n_layers, n_used;
-    uint32_t *foreseen; /* [n_used] */
-    uint32_t foreseen_layer;
-    bool is_on; /* for the token at hand */
+    uint32_t *predicted; /* [n_used], for predicted_layer */
+    uint32_t predicted_layer;
+    bool is_on; /* for the current token */
 
     enum { LOOKAHEAD_WITHOUT, LOOKAHEAD_WITH, LOOKAHEAD_SETTLED } phase;
-    uint32_t n_tokens_left; /* of the phase */
-    uint32_t n_settled;     /* tokens the next settled phase lasts when it is without */
+    uint32_t n_tokens_left; /* in the phase */
+    uint32_t n_settled;     /* tokens of the next settled phase without lookahead */
     uint64_t without_ns, with_ns, n_misses;
 };
 
-/* `layers` and `foreseen` are the caller's memory: lookahead_bytes, zeroed. */
+/* Returns the size of the memory to pass to lookahead_init, which must be zeroed. */
 uint64_t lookahead_bytes(uint32_t n_layers, uint32_t n_used);
 void lookahead_init(struct lookahead *l, enum lookahead_mode mode, struct expert_cache *cache,
                     uint32_t n_layers, uint32_t n_used, void *memory);
 
-/* Around every token that is decoded alone. lookahead->is_on says whether to foresee. */
+/* Called before and after every token that is decoded alone. After begin, is_on says whether to
+ * predict. */
 void lookahead_begin_token(struct lookahead *l);
 void lookahead_end_token(struct lookahead *l, uint64_t ns, uint64_t n_misses);
 
-/* The experts that `layer` will probably use, ascending, and the weights it would give them:
- * guesses the likeliest of those that are missing. */
+/* Takes the experts that `layer` will probably use, ascending, and their router weights. Guesses
+ * the missing ones with the largest weights. */
 void lookahead_guess(struct lookahead *l, uint32_t layer, const uint32_t *ids,
                      const float *weights);
-/* The experts that it does use. */
+/* Compares the prediction with the experts that the layer really uses, ascending. */
 void lookahead_check(struct lookahead *l, uint32_t layer, const struct expert_use *uses,
                      uint32_t n);
 

@@ -1,4 +1,4 @@
-/* When looking ahead is tried and when it stays, and what counts as foreseen. */
+/* Tests when lookahead is tried and when it stays, and how predictions are counted. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,7 +19,7 @@ static struct lookahead open_mode(enum lookahead_mode mode)
     return l;
 }
 
-/* Tokens of so many nanoseconds with it and without; returns how many of n looked ahead. */
+/* Runs n tokens that take with_ns or without_ns. Returns how many of them used lookahead. */
 static unsigned run(struct lookahead *l, unsigned n, uint64_t with_ns, uint64_t without_ns,
                     uint64_t n_misses)
 {
@@ -46,7 +46,7 @@ static void test_what_is_faster_stays(void **state)
     struct lookahead good = open_mode(LOOKAHEAD_AUTO), bad = open_mode(LOOKAHEAD_AUTO);
     assert_true(run(&good, 4000, 90, 100, 5) > 3500);
     const unsigned n_bad = run(&bad, 4000, 110, 100, 5);
-    assert_true(n_bad > 0 && n_bad < 100); /* it is tried again, ever more rarely */
+    assert_true(n_bad > 0 && n_bad < 100); /* it is tried again, less and less often */
 }
 
 static void test_a_gain_that_ends_is_noticed(void **state)
@@ -72,15 +72,15 @@ static void test_recall(void **state)
     const struct expert_use uses[N_USED] = {{.expert = 2}, {.expert = 5}, {.expert = 9}};
     l.layers[1] = (struct lookahead_layer){0};
     lookahead_begin_token(&l);
-    lookahead_check(&l, 1, uses, N_USED); /* nothing was foreseen yet */
+    lookahead_check(&l, 1, uses, N_USED); /* nothing was predicted yet */
     assert_int_equal(l.layers[1].n_needed, 0);
-    l.foreseen_layer = 1;
-    l.foreseen[0] = 1, l.foreseen[1] = 5, l.foreseen[2] = 9;
-    lookahead_check(&l, 0, uses, N_USED); /* another layer's */
+    l.predicted_layer = 1;
+    l.predicted[0] = 1, l.predicted[1] = 5, l.predicted[2] = 9;
+    lookahead_check(&l, 0, uses, N_USED); /* the prediction was for another layer */
     lookahead_check(&l, 1, uses, N_USED);
     assert_int_equal(l.layers[0].n_needed, 0);
     assert_int_equal(l.layers[1].n_needed, 3);
-    assert_int_equal(l.layers[1].n_foreseen, 2);
+    assert_int_equal(l.layers[1].n_predicted, 2);
 }
 
 int main(void)

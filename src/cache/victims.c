@@ -55,14 +55,15 @@ static uint32_t top_of(const struct victims *v, uint32_t layer)
     return v->n_in_heap[layer] > 0 ? v->heaps[(size_t)layer * v->n_experts] : NO_VICTIM;
 }
 
-/* How cold the coldest slot of a layer is. */
+/* Returns the heat of the coldest slot of a layer, comparable between layers. */
 static double top_key(const struct victims *v, uint32_t layer)
 {
+    assert(v->n_in_heap[layer] > 0);
     return key_of(v, top_of(v, layer)) - heat_age(v->heat, layer);
 }
 
-/* In the order of their heat; which slot came first says nothing, so that the order of the reads
- * changes no choice. */
+/* Compares by heat, then by expert. The slot's index does not count, so the order in which reads
+ * complete changes no eviction. */
 static bool is_colder(const struct victims *v, uint32_t a, uint32_t b)
 {
     const double x = key_of(v, a), y = key_of(v, b);
@@ -76,11 +77,12 @@ static uint32_t colder(const struct victims *v, uint32_t a, uint32_t b)
     return top_key(v, b) < top_key(v, a) ? b : a;
 }
 
-/* The layer's leaf and what it decides: it takes part when it can spare a slot. */
-void victims_aged(struct victims *v, uint32_t layer)
+/* A layer takes part in the tournament when it can spare a slot. */
+void victims_refresh(struct victims *v, uint32_t layer)
 {
     const bool can_spare = v->n_held[layer] > v->floor && v->n_in_heap[layer] > 0;
     uint32_t at = v->n_leaves + layer;
+    assert(layer < v->n_layers && v->n_in_heap[layer] <= v->n_held[layer]);
     v->winners[at] = can_spare ? layer : NO_VICTIM;
     for (at /= 2; at > 0; at /= 2)
         v->winners[at] = colder(v, v->winners[2 * at], v->winners[2 * at + 1]);
@@ -119,21 +121,21 @@ static void sift_down(struct victims *v, uint32_t *heap, uint32_t n, uint32_t pl
     put(v, heap, place, slot);
 }
 
-void victims_hold(struct victims *v, uint32_t slot, uint32_t layer, uint32_t expert)
+void victims_assign(struct victims *v, uint32_t slot, uint32_t layer, uint32_t expert)
 {
     assert(v->slots[slot].place == NO_VICTIM);
     v->slots[slot].layer = layer;
     v->slots[slot].expert = expert;
     v->n_held[layer]++;
-    victims_aged(v, layer);
+    victims_refresh(v, layer);
 }
 
-void victims_give_up(struct victims *v, uint32_t slot)
+void victims_unassign(struct victims *v, uint32_t slot)
 {
     const uint32_t layer = v->slots[slot].layer;
     assert(v->slots[slot].place == NO_VICTIM && v->n_held[layer] > 0);
     v->n_held[layer]--;
-    victims_aged(v, layer);
+    victims_refresh(v, layer);
 }
 
 void victims_add(struct victims *v, uint32_t slot)
@@ -144,14 +146,14 @@ void victims_add(struct victims *v, uint32_t slot)
     const uint32_t place = v->n_in_heap[layer]++;
     put(v, heap, place, slot);
     sift_up(v, heap, place);
-    victims_aged(v, layer);
+    victims_refresh(v, layer);
 }
 
 void victims_remove(struct victims *v, uint32_t slot)
 {
     const uint32_t layer = v->slots[slot].layer, place = v->slots[slot].place;
     uint32_t *heap = v->heaps + (size_t)layer * v->n_experts;
-    assert(place != NO_VICTIM);
+    assert(place < v->n_in_heap[layer] && heap[place] == slot);
     const uint32_t n = --v->n_in_heap[layer], last = heap[n];
     v->slots[slot].place = NO_VICTIM;
     if (last != slot) {
@@ -159,14 +161,14 @@ void victims_remove(struct victims *v, uint32_t slot)
         sift_down(v, heap, n, place);
         sift_up(v, heap, v->slots[last].place);
     }
-    victims_aged(v, layer);
+    victims_refresh(v, layer);
 }
 
 void victims_set_floor(struct victims *v, uint32_t floor)
 {
     v->floor = floor;
     for (uint32_t i = 0; i < v->n_layers; i++)
-        victims_aged(v, i);
+        victims_refresh(v, i);
 }
 
 uint32_t victims_spare(const struct victims *v)

@@ -1,4 +1,4 @@
-/* Heat and victims against a model that computes every key anew and looks at every slot. */
+/* Compares heat and victims with a model that recomputes every key and scans every slot. */
 #include "cache/victims.h"
 
 #include <math.h>
@@ -13,7 +13,7 @@
 #define EXPERTS_MAX 24
 #define SLOTS_MAX 120
 #define STEPS 4000
-#define SAME 1e-9 /* keys that the two compute differently */
+#define SAME 1e-9 /* tolerance: the model computes keys differently */
 
 enum place { PLACE_EMPTY, PLACE_HELD, PLACE_ORDERED };
 
@@ -27,7 +27,7 @@ struct model {
     } slots[SLOTS_MAX];
     struct use {
         float count;
-        int64_t last, number; /* token of the layer, use of all */
+        int64_t last, number; /* token of the layer; number of the use, over all layers */
     } uses[LAYERS_MAX][EXPERTS_MAX];
     int64_t tokens[LAYERS_MAX], n_uses;
 };
@@ -94,7 +94,7 @@ static void check_coldest(const struct model *m, uint32_t layer)
         return;
     if (found == NO_VICTIM || want == NO_VICTIM || m->slots[found].place != PLACE_ORDERED)
         fail_msg("layer %u: slot %u instead of %u", layer, found, want);
-    /* Keys of different uses that are equal but for rounding may stand either way. */
+    /* Keys of different uses that differ only by rounding may be in either order. */
     const struct slot *a = &m->slots[found], *b = &m->slots[want];
     const double x = key_of(m, a->layer, a->expert), y = key_of(m, b->layer, b->expert);
     const double between = fabs(x - y), margin = m->heat.policy == HEAT_LCP ? 1 : 0;
@@ -118,7 +118,7 @@ static void empty_slot(struct model *m, uint32_t i)
 {
     if (m->slots[i].place == PLACE_ORDERED)
         victims_remove(&m->victims, i);
-    victims_give_up(&m->victims, i);
+    victims_unassign(&m->victims, i);
     m->slots[i].place = PLACE_EMPTY;
 }
 
@@ -133,7 +133,7 @@ static void use_expert(struct model *m, uint32_t layer, uint32_t expert, uint32_
     heat_use(&m->heat, layer, expert, n, idle);
 }
 
-/* An expert's slot: its own, an empty one or the coldest's. */
+/* Returns a slot for an expert: its own, an empty one, or the coldest one. */
 static uint32_t take_slot(struct model *m, uint32_t layer, uint32_t expert)
 {
     uint32_t i = find_slot(m, layer, expert);
@@ -153,17 +153,17 @@ static uint32_t take_slot(struct model *m, uint32_t layer, uint32_t expert)
         empty_slot(m, i);
     }
     m->slots[i] = (struct slot){PLACE_HELD, layer, expert};
-    victims_hold(&m->victims, i, layer, expert);
+    victims_assign(&m->victims, i, layer, expert);
     return i;
 }
 
-/* Tokens pass a layer and use some experts; a few of those stay pinned for a while. */
+/* Lets tokens pass a layer and use some experts. A few of these stay pinned for a while. */
 static void pass_layer(struct model *m, uint32_t layer)
 {
     const uint32_t n_tokens = 1 + next_random(m, next_random(m, 20) == 0 ? 70 : 3);
-    heat_pass(&m->heat, layer, n_tokens);
+    heat_advance(&m->heat, layer, n_tokens);
     m->tokens[layer] += n_tokens;
-    victims_aged(&m->victims, layer);
+    victims_refresh(&m->victims, layer);
     const uint32_t first = next_random(m, m->n_experts), n = 1 + next_random(m, 6);
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t expert = (first + i) % m->n_experts, at = find_slot(m, layer, expert);
@@ -242,14 +242,14 @@ static void test_random_operations(void **state)
 
 static void fill(struct model *m, uint32_t layer, uint32_t first, uint32_t n)
 {
-    heat_pass(&m->heat, layer, 1);
+    heat_advance(&m->heat, layer, 1);
     for (uint32_t i = first; i < first + n; i++) {
         heat_use(&m->heat, layer, i, 1, 0);
         const uint32_t slot = layer * 4 + i;
-        victims_hold(&m->victims, slot, layer, i);
+        victims_assign(&m->victims, slot, layer, i);
         victims_add(&m->victims, slot);
     }
-    victims_aged(&m->victims, layer);
+    victims_refresh(&m->victims, layer);
 }
 
 static void test_floor(void **state)
@@ -260,11 +260,12 @@ static void test_floor(void **state)
     assert_int_equal(victims_init(&m.victims, &m.heat, 12, 2, NULL), 0);
     fill(&m, 0, 0, 2);
     fill(&m, 1, 0, 4);
-    assert_int_equal(victims_coldest(&m.victims, 2), 4); /* layer 0 is colder and has its floor */
-    assert_int_equal(victims_coldest(&m.victims, 0), 0); /* which its own layer may take */
+    /* layer 0 is colder but has only its floor */
+    assert_int_equal(victims_coldest(&m.victims, 2), 4);
+    assert_int_equal(victims_coldest(&m.victims, 0), 0); /* its own layer may take it */
     for (uint32_t i = 0; i < 2; i++) {
         victims_remove(&m.victims, 4 + i);
-        victims_give_up(&m.victims, 4 + i);
+        victims_unassign(&m.victims, 4 + i);
     }
     assert_int_equal(victims_coldest(&m.victims, 2), NO_VICTIM);
     victims_clear(&m.victims);
@@ -280,22 +281,22 @@ static void test_margin_and_fading(void **state)
     fill(&m, 0, 0, 2);
     fill(&m, 1, 0, 2);
     assert_int_equal(victims_coldest(&m.victims, 1), 4);
-    heat_pass(&m.heat, 0, HEAT_HALF_LIFE);
-    victims_aged(&m.victims, 0);
-    assert_int_equal(victims_coldest(&m.victims, 1), 4); /* half as hot is not colder enough */
-    heat_pass(&m.heat, 0, 1);
-    victims_aged(&m.victims, 0);
+    heat_advance(&m.heat, 0, HEAT_HALF_LIFE);
+    victims_refresh(&m.victims, 0);
+    assert_int_equal(victims_coldest(&m.victims, 1), 4); /* half as hot is within the margin */
+    heat_advance(&m.heat, 0, 1);
+    victims_refresh(&m.victims, 0);
     assert_int_equal(victims_coldest(&m.victims, 1), 0);
-    heat_pass(&m.heat, 0, HEAT_FADE - HEAT_HALF_LIFE - 1);
+    heat_advance(&m.heat, 0, HEAT_FADE - HEAT_HALF_LIFE - 1);
     heat_use(&m.heat, 0, 2, 3, 0);
-    heat_pass(&m.heat, 0, 2 * HEAT_FADE);
+    heat_advance(&m.heat, 0, 2 * HEAT_FADE);
     heat_use(&m.heat, 0, 2, 1, 0);
     assert_true(m.heat.counts[2] == 1.75f); /* 3/4 and 1 */
     victims_clear(&m.victims);
     heat_clear(&m.heat);
 }
 
-/* Equally hot experts leave in their own order, whatever the order in which they came. */
+/* Equally hot experts are evicted in their own order, in whatever order they arrived. */
 static void test_ties(void **state)
 {
     (void)state;
@@ -303,18 +304,18 @@ static void test_ties(void **state)
         struct model m = {0};
         assert_int_equal(heat_init(&m.heat, HEAT_LCP, 1, 16, NULL), 0);
         assert_int_equal(victims_init(&m.victims, &m.heat, 16, 0, NULL), 0);
-        heat_pass(&m.heat, 0, 1);
+        heat_advance(&m.heat, 0, 1);
         for (uint32_t i = 0; i < 16; i++) {
             const uint32_t expert = (i * step + 5) % 16;
             heat_use(&m.heat, 0, expert, 1, 0);
-            victims_hold(&m.victims, i, 0, expert);
+            victims_assign(&m.victims, i, 0, expert);
             victims_add(&m.victims, i);
         }
         for (uint32_t expert = 0; expert < 16; expert++) {
             const uint32_t slot = victims_coldest(&m.victims, 0);
             assert_int_equal(m.victims.slots[slot].expert, expert);
             victims_remove(&m.victims, slot);
-            victims_give_up(&m.victims, slot);
+            victims_unassign(&m.victims, slot);
         }
         assert_int_equal(victims_coldest(&m.victims, 0), NO_VICTIM);
         victims_clear(&m.victims);
@@ -322,7 +323,7 @@ static void test_ties(void **state)
     }
 }
 
-/* What was restored and not used since is in the order too. */
+/* Restored experts that were not used since are in the order too. */
 static void test_restored(void **state)
 {
     (void)state;
@@ -333,13 +334,13 @@ static void test_restored(void **state)
         assert_int_equal(victims_init(&m.victims, &m.heat, 4, 0, NULL), 0);
         for (uint32_t i = 0; i < 4; i++) {
             heat_restore(&m.heat, 0, i, 3, idles[i]);
-            victims_hold(&m.victims, i, 0, i);
+            victims_assign(&m.victims, i, 0, i);
             victims_add(&m.victims, i);
         }
         assert_int_equal(victims_coldest(&m.victims, 0), 2);
         victims_remove(&m.victims, 2);
         assert_int_equal(victims_coldest(&m.victims, 0), 0);
-        heat_pass(&m.heat, 0, 1);
+        heat_advance(&m.heat, 0, 1);
         heat_use(&m.heat, 0, 2, 1, 0);
         victims_add(&m.victims, 2);
         victims_remove(&m.victims, 0);

@@ -1,5 +1,6 @@
 #include "engine/budget.h"
 
+#include <assert.h>
 #include <stdio.h>
 
 #include "base/limits.h"
@@ -181,11 +182,14 @@ static uint64_t bytes_beside_slots(const struct budget *b, const struct model *m
 
 void budget_change(struct budget *b, const struct model *model, uint64_t total)
 {
+    assert(total >= bytes_beside_slots(b, model) + b->n_min * model->expert_slot_bytes);
     const uint64_t bytes = total - bytes_beside_slots(b, model);
     uint64_t n = slots_in(b, model, bytes);
     n = bytes / model->expert_slot_bytes >= b->n_max ? b->n_max : n;
     b->n_slots = n > b->n_min ? (uint32_t)n : b->n_min;
     b->cache = cache_bytes(model, b->n_slots, b->n_max);
+    assert(b->n_min <= b->n_slots && b->n_slots <= b->n_max);
+    assert(bytes_beside_slots(b, model) + b->n_slots * model->expert_slot_bytes <= total);
     b->total = total;
 }
 
@@ -266,6 +270,7 @@ static uint64_t max_slots(const struct budget *b, const struct model *model)
 {
     const uint64_t overhead = slot_overhead(model);
     const uint64_t n_experts = (uint64_t)model->shape.n_experts * model->n_expert_layers;
+    assert(b->need <= b->total && b->total <= b->max);
     const uint64_t later = (b->max - b->need) / (model->expert_slot_bytes + overhead);
     const uint64_t now = (b->total - b->need) / overhead;
     const uint64_t n = b->n_min + (later < now ? later : now);
@@ -287,6 +292,8 @@ static void divide_cache(struct budget *b, const struct model *model)
     }
     b->cache = cache_bytes(model, b->n_slots, b->n_max);
     b->min = min_total(b, model);
+    assert(b->n_min <= b->n_slots && b->n_slots <= b->n_max);
+    assert(b->min <= b->total && b->total <= b->max);
 }
 
 /* ---- the context ----------------------------------------------------------------------------- */

@@ -1,6 +1,8 @@
 /* The budget of an open engine: follows the machine's memory, or the host's wish, and gives keys
  * and values what they need of it. What it changes is how many experts the caches hold, and
  * therefore no bit of any result. */
+#include <assert.h>
+
 #include "engine/engine.h"
 
 /* Between two looks, which cost some twenty small files. */
@@ -83,6 +85,7 @@ static void apply(struct engine *e, uint64_t total)
     for (uint32_t i = 0; i < e->n_stages; i++) {
         const struct budget *own = &e->stages[i].budget;
         const uint64_t share = share_of(own, spare, room);
+        assert(share <= spare && room_of(own) <= room);
         spare -= share; /* the last stage with room takes the rest */
         room -= room_of(own);
         apply_to(e, &e->stages[i], own->min + share);

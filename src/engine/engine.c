@@ -1,5 +1,6 @@
 #include "engine/engine.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -247,6 +248,7 @@ static int does_not_fit(const struct engine *e, const struct sequence *s, uint32
 static bool count_kv(struct engine *e, uint32_t stage, uint64_t has, uint64_t wants)
 {
     struct stage *s = &e->stages[stage];
+    assert(s->budget.kv >= has);
     return elastic_change_kv(e, s, s->budget.kv - has + wants);
 }
 

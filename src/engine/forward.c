@@ -1,5 +1,6 @@
 #include "engine/forward.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -230,6 +231,7 @@ static void check_rows(struct forward *f, int layer)
 /* What families see of the rows that are still computed. */
 static void follow_pass(struct forward *f)
 {
+    assert(f->pass->n_segments <= f->pass->n_rows && f->pass->n_rows <= f->options.max_rows);
     f->step.n_rows = f->pass->n_rows;
     f->step.n_segments = f->pass->n_segments;
 }
@@ -252,6 +254,7 @@ static void point_at_mark(struct backend_segment *segment, const struct sequence
     if (sequence->next_position == 0)
         return;
     segment->mark_rows = sequence->next_position - sequence->position;
+    assert(segment->mark_rows < segment->n_rows && sequence->next_mark < sequence->n_marks);
     segment->mark_conv = sequence_next_state(sequence, part, segment->conv);
     segment->mark_delta = sequence_next_state(sequence, part, segment->delta);
 }
@@ -262,6 +265,7 @@ static void point_at_layer(struct forward *f, uint32_t layer)
     for (uint32_t s = 0; s < pass->n_segments; s++) {
         const struct sequence *sequence = pass_segment(pass, s)->sequence;
         const struct sequence_part *part = &sequence->parts[f->options.stage];
+        assert(f->options.stage < sequence->n_parts && layer >= part->first_layer);
         const struct sequence_layer *l = &part->layers[layer - part->first_layer];
         pass->segments[s].keys = l->keys;
         pass->segments[s].values = l->values;
@@ -309,6 +313,7 @@ static void flush_head(struct forward *f, const struct head_row *rows, uint32_t 
     const struct memory *memory = f->be->memory;
     const size_t hidden = f->model->shape.hidden, vocabulary = f->model->shape.vocabulary;
     float *normed = f->head_in + HEAD_ROWS * hidden;
+    assert(n > 0 && n <= HEAD_ROWS);
     f->arch->final_norm(&f->step, f->head_in, n, normed);
     f->arch->head(&f->step, normed, n, f->logits);
     for (uint32_t i = 0; i < n; i++) {

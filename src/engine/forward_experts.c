@@ -1,4 +1,5 @@
 /* The routed experts of a layer. */
+#include <assert.h>
 #include <string.h>
 
 #include "engine/forward_internal.h"
@@ -19,6 +20,7 @@ static void fail_expert(const struct forward *f, uint32_t expert,
         while (p < g->start[expert + 1] && g->rows[p] < end)
             p++;
     }
+    assert(p == g->start[expert + 1]); /* every row of the expert is in a segment */
 }
 
 void forward_verify_experts(struct forward *f)
@@ -26,6 +28,7 @@ void forward_verify_experts(struct forward *f)
     struct batch_fault fault = {.layer = (int)f->planned_layer};
     uint32_t index;
     while (f->cache != NULL && expert_cache_verify(f->cache, &index, &fault.err) < 0) {
+        assert(index < f->groups.n_chosen);
         fault.expert = (int)f->groups.chosen[index].expert;
         fail_expert(f, (uint32_t)fault.expert, &fault);
     }
@@ -52,6 +55,7 @@ static void group_rows(struct forward *f)
         g->pairs[g->start[f->ids[p]]++] = p;
     for (uint32_t p = 0; p < n_pairs; p++)
         g->rows[p] = g->pairs[p] / f->model->shape.n_experts_per_token;
+    assert(n_experts == 0 || g->start[n_experts - 1] == n_pairs);
     memmove(g->start + 1, g->start, n_experts * sizeof *g->start);
     g->start[0] = 0;
 }
@@ -86,6 +90,7 @@ static uint32_t count_uses(struct forward *f)
             const uint32_t row = g->rows[p];
             while (row >= pass->segments[s].first_row + pass->segments[s].n_rows)
                 s++;
+            assert(s < pass->n_segments);
             const uint32_t after = pass->segments[s].first_row + pass->segments[s].n_rows - 1 - row;
             if (after >= n_remembered(pass_segment(pass, s)))
                 continue;
@@ -143,6 +148,7 @@ static void run_ready(struct forward *f, uint32_t layer, const struct expert_ite
             n_experts = 0;
             n_rows = 0;
         }
+        assert(n_experts < ARCH_EXPERTS_TOGETHER && items[i].index < g->n_chosen);
         experts[n_experts++] = (struct step_expert){.slot = items[i].slot, .expert = expert,
                                                     .rows = g->rows + at,
                                                     .places = g->pairs + at, .n = rows};

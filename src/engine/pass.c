@@ -68,6 +68,7 @@ void pass_begin(struct pass *p, const struct batch *batch)
 
 void pass_end(struct pass *p)
 {
+    assert(p->n_segments <= p->batch->n_segments);
     for (uint32_t s = 0; s < p->n_segments; s++)
         sequence_advance(pass_segment(p, s)->sequence, p->segments[s].n_rows);
 }
@@ -98,6 +99,7 @@ bool pass_drop_given_up(struct pass *p, const struct memory *memory, void *x, ui
     uint32_t n = 0, n_rows = 0;
     for (uint32_t s = 0; s < p->n_segments; s++) {
         struct backend_segment segment = p->segments[s];
+        assert(segment.first_row >= n_rows && p->in_batch[s] >= s);
         if (pass_is_given_up(p, s))
             continue;
         if (n < s) {
@@ -111,6 +113,7 @@ bool pass_drop_given_up(struct pass *p, const struct memory *memory, void *x, ui
         p->in_batch[n++] = p->in_batch[s];
         n_rows += segment.n_rows;
     }
+    assert(n_rows <= p->n_rows);
     const bool has_left = n < p->n_segments;
     p->n_segments = n;
     p->n_rows = n_rows;

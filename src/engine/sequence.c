@@ -88,6 +88,8 @@ static void lay_out(struct sequence_part *part, const struct model *model,
         l->values = kv + half;
         kv += 2 * half;
     }
+    assert((uint64_t)(recurrent - (char *)part->block) == part->recurrent_bytes);
+    assert((uint64_t)(kv - (char *)part->kv.at) == part->blocks.bytes);
 }
 
 static int part_init(struct sequence_part *part, const struct sequence_place *place,
@@ -114,6 +116,7 @@ int sequence_new(const struct sequence_place *places, uint32_t n_places,
                  struct sequence **out, struct fm_error *err)
 {
     *out = NULL;
+    assert(n_places <= SEQUENCE_PARTS && n_marks <= SEQUENCE_MARKS);
     struct sequence *seq =
         mem_new(1, sizeof *seq + n_places * sizeof seq->parts[0], "a sequence", err);
     if (seq == NULL)
@@ -169,6 +172,7 @@ int sequence_reach(struct sequence *s, uint32_t n_positions, struct fm_error *er
             (void)resize_part(&s->parts[i], had[i], NULL); /* fewer bytes always fit */
         return rc;
     }
+    assert(sequence_holds(s, n));
     return 0;
 }
 
@@ -228,6 +232,7 @@ uint32_t sequence_nearest(const struct sequence *s, uint32_t position)
 void sequence_rewind(struct sequence *s, uint32_t position)
 {
     const uint32_t to = sequence_nearest(s, position);
+    assert(to <= position && to <= s->position);
     if (to == s->position && !s->is_torn)
         return;
     if (to == 0) {
@@ -332,6 +337,7 @@ void sequence_expect(struct sequence *s, uint32_t n_tokens)
 {
     const uint32_t last = s->position + n_tokens - 1;
     const uint32_t at = last / MARK_TOKENS * MARK_TOKENS;
+    assert(n_tokens > 0 && !s->is_torn);
     s->is_torn = s->is_recurrent;
     s->next_position = 0;
     if (s->n_marks == 0 || n_tokens == 1 || at <= s->position)
@@ -344,6 +350,7 @@ void sequence_expect(struct sequence *s, uint32_t n_tokens)
 void sequence_advance(struct sequence *s, uint32_t n_tokens)
 {
     s->position += n_tokens;
+    assert(s->next_position <= s->position && sequence_holds(s, s->position));
     s->is_torn = false;
     if (s->next_position > 0)
         s->marks[s->next_mark] = s->next_position;

@@ -63,11 +63,11 @@ static void feed(struct heat *heat, struct ghosts *g, const uint16_t *ids)
     for (uint32_t token = 0; token < TOKENS; token++)
         for (uint32_t layer = 0; layer < LAYERS; layer++, ids += USED) {
             for (uint32_t i = 0; i < USED; i++)
-                ghosts_count(g, layer, ids[i]);
-            heat_pass(heat, layer, 1);
+                ghosts_record_use(g, layer, ids[i]);
+            heat_advance(heat, layer, 1);
             for (uint32_t i = 0; i < USED; i++) {
                 heat_use(heat, layer, ids[i], 1, 0);
-                ghosts_move(g, layer, ids[i]);
+                ghosts_update(g, layer, ids[i]);
             }
         }
 }
@@ -128,14 +128,14 @@ static void test_window(void **state)
     ghosts_restore(&g);
     for (uint32_t i = 0; i < 3; i++) {
         heat_use(&heat, 0, i, 1, 0);
-        ghosts_move(&g, 0, i);
-        heat_pass(&heat, 0, i == 0 ? 1000000 : 10);
+        ghosts_update(&g, 0, i);
+        heat_advance(&heat, 0, i == 0 ? 1000000 : 10);
     }
-    ghosts_count(&g, 0, 2); /* the hottest */
-    ghosts_count(&g, 0, 1);
-    ghosts_count(&g, 0, 0); /* the last two share a bucket */
-    ghosts_count(&g, 0, 9);
-    ghosts_count(&g, 0, 200); /* never used */
+    ghosts_record_use(&g, 0, 2); /* the hottest */
+    ghosts_record_use(&g, 0, 1);
+    ghosts_record_use(&g, 0, 0); /* the last two share a bucket */
+    ghosts_record_use(&g, 0, 9);
+    ghosts_record_use(&g, 0, 200); /* never used */
     assert_true(fabs(ghosts_hit_rate(&g, 1) - 0.2) < 1e-9);
     assert_true(fabs(ghosts_hit_rate(&g, 2) - 0.4) < 1e-9);
     assert_true(fabs(ghosts_hit_rate(&g, 256) - 0.8) < 1e-9);

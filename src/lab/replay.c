@@ -72,7 +72,7 @@ static uint32_t take_slot(struct pool *p, uint32_t layer)
     const struct victim *victim = &p->victims.slots[slot];
     victims_remove(&p->victims, slot);
     *where_of(p, victim->layer, victim->expert) = NO_SLOT;
-    victims_give_up(&p->victims, slot);
+    victims_unassign(&p->victims, slot);
     return slot;
 }
 
@@ -84,7 +84,7 @@ static void start_reads(struct pool *p, uint32_t layer)
             return;
         const uint16_t expert = p->missing[p->next_missing++];
         *where_of(p, layer, expert) = slot;
-        victims_hold(&p->victims, slot, layer, expert);
+        victims_assign(&p->victims, slot, layer, expert);
         p->pinned[p->n_pinned++] = slot;
     }
 }
@@ -102,7 +102,7 @@ static void release(struct pool *p, uint32_t n)
 static uint32_t run_plan(struct pool *p, uint32_t layer, const uint16_t *ids, uint32_t n)
 {
     p->n_pinned = p->n_missing = p->next_missing = 0;
-    heat_pass(&p->heat, layer, 1);
+    heat_advance(&p->heat, layer, 1);
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t slot = *where_of(p, layer, ids[i]);
         if (slot == NO_SLOT) {
@@ -113,7 +113,7 @@ static uint32_t run_plan(struct pool *p, uint32_t layer, const uint16_t *ids, ui
         }
         heat_use(&p->heat, layer, ids[i], 1, 0);
     }
-    victims_aged(&p->victims, layer);
+    victims_refresh(&p->victims, layer);
     const uint32_t n_hits = p->n_pinned;
     start_reads(p, layer);
     release(p, n_hits);

@@ -1,11 +1,12 @@
 #include "session/adjust.h"
 
+#include <assert.h>
 #include <math.h>
 
 #include "base/limits.h"
 #include "base/mem.h"
 
-/* OpenAI's penalties go from -2 to 2, its bias from -100 to 100; there is room beyond. */
+/* OpenAI allows penalties from -2 to 2 and a bias from -100 to 100. This allows more. */
 #define PENALTY_MAX 100.0f
 
 static bool is_within(float x, float min, float max)
@@ -23,7 +24,7 @@ static int check(const struct fm_sampling *p, uint32_t vocabulary, struct fm_err
                        (double)p->repetition_penalty, (double)p->presence_penalty,
                        (double)p->frequency_penalty);
     if (p->penalty_window > LIMIT_CONTEXT)
-        return err_set(err, FM_ERR_ARG, "a penalty window of %u tokens: at most %u",
+        return err_set(err, FM_ERR_ARG, "a penalty window of %u tokens: expected 0 to %u",
                        p->penalty_window, LIMIT_CONTEXT);
     for (unsigned i = 0; i < p->n_logit_bias; i++) {
         const struct fm_logit_bias *b = &p->logit_bias[i];
@@ -31,7 +32,7 @@ static int check(const struct fm_sampling *p, uint32_t vocabulary, struct fm_err
             return err_set(err, FM_ERR_ARG, "logit bias for token %d: ids go from 0 to %u", b->id,
                            vocabulary - 1);
         if (!is_within(b->bias, -1e30f, 1e30f) && b->bias != -INFINITY)
-            return err_set(err, FM_ERR_ARG, "logit bias %g for token %d is no finite number",
+            return err_set(err, FM_ERR_ARG, "logit bias %g for token %d is not a finite number",
                            (double)b->bias, b->id);
     }
     return 0;
@@ -86,7 +87,9 @@ void adjust_accept(struct adjust *a, int32_t id, bool is_generated)
     if (a->window == NULL)
         return;
     uint32_t *place = &a->window[a->n_tokens % a->n_window];
-    if (a->n_tokens >= a->n_window) { /* the oldest leaves */
+    if (a->n_tokens >= a->n_window) { /* the oldest token leaves the window */
+        assert(*place >> 1 < a->vocabulary && a->n_seen[*place >> 1] > 0);
+        assert(a->n_generated[*place >> 1] >= (*place & 1));
         a->n_seen[*place >> 1]--;
         a->n_generated[*place >> 1] -= *place & 1;
     }

@@ -1,6 +1,6 @@
-/* What changes logits before a token is chosen from them: bias, and the penalties on tokens that
- * were there already. Owns its tables, which are all allocated at the start, and only those that
- * are needed. One thread. */
+/* Adjusts logits before a token is picked: logit bias, and penalties on tokens that have occurred.
+ * Owns its tables. adjust_init allocates only the ones that are needed; nothing allocates later.
+ * One thread at a time. */
 #ifndef FLASHMOE_SESSION_ADJUST_H
 #define FLASHMOE_SESSION_ADJUST_H
 
@@ -16,27 +16,27 @@ extern "C" {
 #endif
 
 struct adjust {
-    bool is_on; /* otherwise every logit stays as it is */
+    bool is_on; /* false: every logit stays as it is */
     float repetition, presence, frequency; /* 1, 0, 0: off */
     uint32_t vocabulary;
     float *bias;           /* [vocabulary], or NULL */
-    uint32_t *n_seen;      /* [vocabulary], prompt and answer, or NULL without penalties */
-    uint32_t *n_generated; /* [vocabulary], the answer alone, likewise */
-    uint32_t *window;      /* [n_window] the last tokens as 2 * id + is_generated; NULL: all */
+    uint32_t *n_seen;      /* [vocabulary] counts in prompt and answer; NULL without penalties */
+    uint32_t *n_generated; /* [vocabulary] counts in the answer; NULL without penalties */
+    uint32_t *window;      /* [n_window] last tokens as 2 * id + is_generated; NULL: no window */
     uint32_t n_window;
     uint64_t n_tokens;
 };
 
-/* FM_ERR_ARG for what is out of range. */
+/* Allocates the tables. Fails with FM_ERR_ARG for a parameter out of range, or FM_ERR_NOMEM. */
 int adjust_init(struct adjust *a, const struct fm_sampling *sampling, uint32_t vocabulary,
                 struct fm_error *err);
-void adjust_clear(struct adjust *a); /* accepts a zeroed one */
+void adjust_clear(struct adjust *a); /* accepts a zeroed struct */
 
-/* One more token; ids outside the vocabulary are ignored. */
+/* Counts one more token. Ignores ids outside the vocabulary. */
 void adjust_accept(struct adjust *a, int32_t id, bool is_generated);
 
-/* The logit after bias, repetition, frequency and presence, in this order. Here because it is
- * asked for every token of the vocabulary. */
+/* Returns the logit after bias, repetition, frequency and presence, in this order. Inline because
+ * it is called for every token of the vocabulary. */
 static inline float adjust_logit(const struct adjust *a, uint32_t id, float logit)
 {
     if (a->bias != NULL)

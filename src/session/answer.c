@@ -1,7 +1,8 @@
-/* The answer loop: from logits to tokens, text, stop strings and the parts of a message
- * (chat/message.h), reported as events. */
+/* The answer loop: turns logits into tokens, text, stop strings and the parts of a message
+ * (chat/message.h), and reports them as events. */
 #include "session/answer.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,22 +17,23 @@
 
 struct fm_answer {
     const struct fm_model *model;
-    struct fm_answer_options o; /* of its pointers only grammar, tail and ctx are used later */
+    /* of its pointers, only grammar, tail and ctx are used after open */
+    struct fm_answer_options o;
     struct fm_sampler *sampler;
     struct fm_decoder *decoder;
     struct stop_match *stop;
     struct message *parts; /* NULL: everything is text */
-    json_t *tools;         /* parsed here; NULL: the caller's, or none */
+    json_t *tools;         /* parsed here; NULL: the caller's tools, or none */
     uint64_t n_tokens, n_reasoning;
     unsigned n_calls;
     bool is_reasoning;
-    bool forbids; /* the bias rules out some token */
-    bool is_held; /* to the grammar */
+    bool bias_forbids; /* the logit bias forbids some token */
+    bool is_constrained; /* the grammar constrains the sampler */
     bool is_over, is_finished;
-    bool is_called;  /* the only call there may be is whole: what follows is left out */
+    bool has_only_call;  /* the single allowed call is complete: the rest is dropped */
     enum fm_end end; /* FM_END_CANCELLED until it is over */
-    int found;       /* the stop string; -1: none */
-    int rc;          /* of the event function */
+    int found;       /* index of the stop string; -1: none */
+    int rc;          /* result of the event function */
     struct fm_error *err; /* the current caller's */
 };
 
@@ -68,11 +70,12 @@ static void take_call(struct fm_answer *a, const struct message_event *part)
     } else {
         event.kind = FM_EVENT_CALL_ENDED;
         event.is_broken = part->kind == MESSAGE_CALL_BROKEN;
+        assert(a->n_calls > 0);
         if (event.is_broken)
-            a->n_calls--; /* it is not to be called */
+            a->n_calls--; /* a broken call is not counted */
         give(a, &event);
-        a->is_called = a->o.is_one_call && !event.is_broken;
-        if (a->is_called)
+        a->has_only_call = a->o.is_one_call && !event.is_broken;
+        if (a->has_only_call)
             end(a, FM_END_CALL);
     }
 }
@@ -82,7 +85,7 @@ static bool begins_with(const char *text, size_t bytes, const char *what)
     return bytes >= strlen(what) && memcmp(text, what, strlen(what)) == 0;
 }
 
-/* The last marker of reasoning tells whether more of it comes. */
+/* The last reasoning marker decides whether reasoning goes on. */
 static void take_markup(struct fm_answer *a, const char *text, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i++)
@@ -96,7 +99,7 @@ static void take_markup(struct fm_answer *a, const char *text, size_t bytes)
 static void take_part(void *ctx, const struct message_event *part)
 {
     struct fm_answer *a = ctx;
-    if (a->is_called)
+    if (a->has_only_call)
         return;
     switch (part->kind) {
     case MESSAGE_REASONING:
@@ -140,6 +143,7 @@ static int push_text(struct fm_answer *a, const char *text, size_t bytes, struct
                  ? stop_match_push(a->stop, text, bytes, &shown, &shown_bytes, &a->found, err) : 0;
     if (rc == 0)
         rc = push_parts(a, shown, shown_bytes, err);
+    assert(a->found < (int)a->o.n_stops);
     if (a->found >= 0)
         end(a, FM_END_STRING);
     return rc != 0 ? rc : a->rc;
@@ -147,7 +151,8 @@ static int push_text(struct fm_answer *a, const char *text, size_t bytes, struct
 
 /* ---- tokens ----------------------------------------------------------------------------- */
 
-/* Special tokens that part an answer have a text for the parser. */
+/* Pushes a token's text. A special token that separates the parts of an answer is pushed as text
+ * for the parser. */
 static int push_token(struct fm_answer *a, int32_t id, struct fm_error *err)
 {
     const char *text = NULL;
@@ -170,42 +175,43 @@ static int give_token(struct fm_answer *a, const float *logits, int32_t id, stru
         if (n < 0)
             return err_set(err, n, "the logits give no distribution: the weights are damaged");
         event.logprobs = probs;
-        event.n_logprobs = 1 + (unsigned)n; /* at every token the same: what the vocabulary has */
+        event.n_logprobs = 1 + (unsigned)n; /* the same at every token, at most the vocabulary */
     }
     give(a, &event);
     return a->rc;
 }
 
-/* Reasoning is free; what follows it is held to the grammar. */
+/* Constrains the answer to the grammar once reasoning has ended. */
 static void begin_grammar(struct fm_answer *a)
 {
-    if (a->is_held || a->o.grammar == NULL || a->is_reasoning)
+    if (a->is_constrained || a->o.grammar == NULL || a->is_reasoning)
         return;
-    a->is_held = true;
+    a->is_constrained = true;
     fm_grammar_reset(a->o.grammar);
     fm_sampler_constrain(a->sampler, a->o.grammar);
 }
 
-/* The options are to blame where the logits are numbers and some token is forbidden. */
+/* Explains why no token can be picked. Blames the options if the logits are finite and the bias
+ * forbids some token. */
 static int no_token(const struct fm_answer *a, const float *logits, struct fm_error *err)
 {
-    bool is_forbidden = a->forbids;
+    bool is_forbidden = a->bias_forbids;
     for (uint32_t i = 0; i < a->model->engine.model->shape.vocabulary; i++)
         is_forbidden = is_forbidden && isfinite(logits[i]);
     if (is_forbidden)
         return err_set(err, FM_ERR_ARG, "'logit_bias' forbids every token that %s after %llu "
-                       "tokens of the answer", a->is_held ? "the format or the tool allows"
+                       "tokens of the answer", a->is_constrained ? "the format or the tool allows"
                                                           : "there is",
                        (unsigned long long)a->n_tokens);
-    return err_set(err, FM_ERR_FORMAT, "no token can be chosen: the logits are not numbers");
+    return err_set(err, FM_ERR_FORMAT, "no token can be picked: the logits are not finite");
 }
 
-/* Ends the answer where neither its text nor a call has done so. */
+/* Ends the answer if neither its text nor a call has ended it. */
 static void check_end(struct fm_answer *a, bool is_full)
 {
     if (a->is_over)
         return;
-    if (a->o.ends_with_grammar && a->is_held && fm_grammar_must_end(a->o.grammar))
+    if (a->o.ends_with_grammar && a->is_constrained && fm_grammar_must_end(a->o.grammar))
         end(a, FM_END_GRAMMAR);
     else if (a->o.max_tokens > 0 && a->n_tokens >= a->o.max_tokens)
         end(a, FM_END_LENGTH);
@@ -233,6 +239,7 @@ int answer_take(struct fm_answer *a, const float *logits, bool is_full, int32_t 
     if (rc == 0)
         rc = push_token(a, id, err);
     a->n_reasoning += a->is_reasoning;
+    assert(a->n_reasoning <= a->n_tokens);
     begin_grammar(a);
     if (rc == 0)
         rc = a->rc;
@@ -299,8 +306,8 @@ static int take_options(struct fm_answer *a, const struct fm_answer_options *giv
                              : a->o.lead != NULL  ? "lead"
                              : a->o.tail != NULL  ? "tail" : NULL;
     if (needs_chat != NULL && !a->o.is_chat)
-        return err_set(err, FM_ERR_ARG, "fm_answer_options.%s is set: set is_chat too, or nothing "
-                       "is told from text", needs_chat);
+        return err_set(err, FM_ERR_ARG, "fm_answer_options.%s is set without is_chat: set it too",
+                       needs_chat);
     return 0;
 }
 
@@ -314,7 +321,7 @@ static int parse_tools(struct fm_answer *a, const json_t **tools, struct fm_erro
         return err_set(err, FM_ERR_ARG, "fm_answer_options.tools is not JSON: line %d: %s",
                        why.line, why.text);
     if (!json_is_array(a->tools))
-        return err_set(err, FM_ERR_ARG, "fm_answer_options.tools is JSON but no array");
+        return err_set(err, FM_ERR_ARG, "fm_answer_options.tools is not a JSON array");
     *tools = a->tools;
     return 0;
 }
@@ -345,7 +352,7 @@ static int open_sampler(struct fm_answer *a, struct fm_error *err)
     if (rc != 0)
         return rc;
     for (unsigned i = 0; i < sampling.n_logit_bias; i++)
-        a->forbids = a->forbids || isinf(sampling.logit_bias[i].bias);
+        a->bias_forbids = a->bias_forbids || isinf(sampling.logit_bias[i].bias);
     rc = fm_sampler_open(a->model, &sampling, &a->sampler, err);
     if (rc == 0)
         fm_sampler_accept_prompt(a->sampler, a->o.prompt, a->o.n_prompt);
@@ -368,7 +375,7 @@ int answer_open_tools(const struct fm_model *model, const struct fm_answer_optio
         rc = open_sampler(a, err);
     if (rc == 0)
         rc = fm_decoder_open(model, &a->decoder, err);
-    const unsigned n_stops = a->o.lead != NULL ? 0 : a->o.n_stops; /* a forced call is no text */
+    const unsigned n_stops = a->o.lead != NULL ? 0 : a->o.n_stops; /* a forced call is not text */
     if (rc == 0)
         rc = stop_match_open(a->o.stops, n_stops, &a->stop, err);
     if (rc == 0 && a->o.is_chat)
@@ -414,7 +421,7 @@ uint64_t fm_answer_n_reasoning_tokens(const struct fm_answer *a)
     return a->n_reasoning;
 }
 
-/* The reasoning that a prompt begins; NULL: none. */
+/* Returns the kind of reasoning that the prompt's end opens, or NULL. */
 static const struct reasoning *prompt_reasoning(const struct fm_model *model,
                                                 const int32_t *ids, size_t n_ids)
 {
@@ -454,8 +461,7 @@ int answer_forced_call(const struct fm_model *model, const int32_t *ids, size_t 
     const struct grammar_call *call = dialect_forced_call(model_dialects(model));
     const struct reasoning *begun = prompt_reasoning(model, ids, n_ids);
     if (call == NULL)
-        return err_set(err, FM_ERR_UNSUPPORTED, "this model writes calls in a form that cannot be "
-                       "forced");
+        return err_set(err, FM_ERR_UNSUPPORTED, "the call format of this model cannot be forced");
     (void)snprintf(out->lead, sizeof out->lead, "%s%s%s", begun != NULL ? begun->closing : "",
                    call->open, call->open_end);
     (void)snprintf(out->tail, sizeof out->tail, "%s%s", call->close_begin, call->close);

@@ -1,5 +1,5 @@
-/* The answer loop, on logits made here: what becomes of the tokens, and why the answer ends. The
- * model is a golden one whose last four tokens are the markers of reasoning and calls. */
+/* Tests the answer loop on logits made here: what happens to the tokens, and why the answer ends.
+ * The model is a golden one whose last four tokens are the markers of reasoning and calls. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -37,7 +37,7 @@ static const char *in_folder(const char *name)
     return path;
 }
 
-/* The golden's tokenizer, with markers in place of its last tokens and their merges. */
+/* Writes the golden's tokenizer with markers in place of its last tokens and their merges. */
 static int write_tokenizer(void)
 {
     json_t *all = json_load_file(GOLDEN "/tokenizer.json", 0, NULL);
@@ -92,14 +92,14 @@ static int close_model(void **state)
 
 /* ---- events, written down --------------------------------------------------------------- */
 
-/* T[text] R[reasoning] call 0 get A[arguments] end[raw] broken[raw] FIN why; joined where they may
- * be. */
+/* Events as text: T[text] R[reasoning] call 0 get A[arguments] end[raw] broken[raw] FIN why. Pieces
+ * of one text are joined. */
 struct record {
     char text[RECORD_BYTES];
     size_t n;
-    int last; /* kind whose text may go on, or -1 */
+    int last; /* kind whose text may be continued, or -1 */
     unsigned n_tokens, n_logprobs, n_calls;
-    int fail_at; /* the kind at which the function fails, or -1 */
+    int fail_at; /* kind at which the function fails, or -1 */
 };
 
 static void put(struct record *r, const char *text, size_t bytes)
@@ -116,7 +116,7 @@ static void put_piece(struct record *r, const char *name, const struct fm_answer
         put(r, name, strlen(name));
         put(r, "[", 1);
     } else {
-        r->n--; /* the bracket */
+        r->n--; /* the closing bracket */
     }
     put(r, e->text, e->text_bytes);
     put(r, "]", 1);
@@ -192,8 +192,8 @@ static struct fm_answer *open_answer(struct fm_answer_options how, struct record
     return answer;
 }
 
-/* Lets the model say the text, token by token; "\1" is its stop token. Returns the tokens that were
- * used. */
+/* Makes the model say the text, token by token; "\1" is its stop token. Returns the number of
+ * tokens that were used. */
 static size_t say(struct fm_answer *answer, const char *text, bool is_full)
 {
     int32_t *ids = NULL, id = 0;
@@ -210,7 +210,7 @@ static size_t say(struct fm_answer *answer, const char *text, bool is_full)
     return i;
 }
 
-/* The whole answer, written down. */
+/* Returns all events of an answer as text. */
 static const char *answer_of(struct fm_answer_options how, const char *text, struct record *r)
 {
     struct fm_answer *answer = open_answer(how, r);
@@ -229,7 +229,8 @@ static void test_text(void **state)
     assert_true(r.n_tokens > 3);
     assert_string_equal(answer_of((struct fm_answer_options){0}, "Hello", &r),
                         "T[Hello] FIN cancelled");
-    /* markers are not text where nobody looks for them, nor is what is cut off whole */
+    /* Markers are not text when nobody parses them, and an answer that is cut off is not
+     * complete. */
     assert_string_equal(answer_of((struct fm_answer_options){0}, "<think>a\xc3", &r),
                         "T[a\xef\xbf\xbd] FIN cancelled");
 }
@@ -282,7 +283,7 @@ static void test_calls(void **state)
     assert_int_equal(r.n_calls, 0);
 }
 
-/* The prompt has opened the call; its end is added where the model has ended in order. */
+/* The prompt has opened the call. Its end is added if the model ended normally. */
 static void test_forced_call(void **state)
 {
     (void)state;
@@ -298,7 +299,8 @@ static void test_forced_call(void **state)
     assert_string_equal(answer_of(how, "{\"name\": \"get\", \"arguments\": {\"n\": 1", &r),
                         "call 0 get A[{\"n\": 1]broken[<tool_call>\n{\"name\": \"get\", "
                         "\"arguments\": {\"n\": 1] FIN cancelled");
-    static const char *const stops[] = {"name", "}"}; /* there is no text for them to end */
+    /* a forced call is not text, so they never match */
+    static const char *const stops[] = {"name", "}"};
     how.stops = stops;
     how.n_stops = 2;
     (void)answer_of(how, "{\"name\": \"get\", \"arguments\": {}}\1", &r);
@@ -319,7 +321,7 @@ static void test_stop_strings(void **state)
     assert_string_equal(answer_of(how, "one EN\1", &r), "T[one EN] FIN token");
     how.max_tokens = 2;
     assert_string_equal(answer_of(how, "xEN", &r), "T[xE] FIN length");
-    /* half a character becomes a stop string at the very end, and that counts more */
+    /* Half a character becomes a stop string at the very end, and the stop string wins. */
     how.max_tokens = 1;
     struct fm_answer *answer = open_answer(how, &r);
     int32_t *ids = NULL, id;
@@ -364,14 +366,14 @@ static void test_grammar(void **state)
     assert_int_equal(fm_grammar_open_json(model, NULL, 0, &grammar, NULL), 0);
     struct fm_answer_options how = {.grammar = grammar, .ends_with_grammar = true};
     assert_string_equal(answer_of(how, "{\"a\": 1}zz", &r), "T[{\"a\": 1}] FIN grammar");
-    how.ends_with_grammar = false; /* then only the stop token can come */
+    how.ends_with_grammar = false; /* then only the stop token is allowed */
     assert_string_equal(answer_of(how, "{\"a\": 1}zz", &r), "T[{\"a\": 1}] FIN token");
-    how.is_chat = how.is_reasoning = true; /* reasoning is free */
+    how.is_chat = how.is_reasoning = true; /* reasoning is not constrained */
     assert_string_equal(answer_of(how, "well</think>{}z", &r), "R[well]T[{}] FIN token");
     fm_grammar_close(grammar);
 }
 
-/* Buffers grow with the first tokens, then every token is taken without an allocation. */
+/* Buffers grow during the first tokens; after that no token allocates. */
 static void test_allocates_nothing(void **state)
 {
     (void)state;
@@ -436,7 +438,7 @@ static void test_no_token(void **state)
     fm_answer_close(answer);
 }
 
-/* The function's failure ends the answer, and its words reach the caller. */
+/* A failure of the event function ends the answer, and its message reaches the caller. */
 static void test_function_fails(void **state)
 {
     (void)state;
@@ -487,7 +489,7 @@ static void test_sizes(void **state)
     newer.later = 1;
     refuse(&newer.known, "an option behind them is set");
 
-    /* what lies behind an old program's options is none */
+    /* Fields after an old program's options are zero. */
     const size_t old_bytes = offsetof(struct fm_answer_options, grammar);
     struct fm_answer_options old;
     memset(&old, 0xff, sizeof old);
@@ -508,7 +510,7 @@ static void test_bad_options(void **state)
     refuse(&(struct fm_answer_options){.size = size, .is_chat = true, .tools = "[",
                                        .tools_bytes = 1}, "tools is not JSON");
     refuse(&(struct fm_answer_options){.size = size, .is_chat = true, .tools = "{}",
-                                       .tools_bytes = 2}, "no array");
+                                       .tools_bytes = 2}, "not a JSON array");
     refuse(&(struct fm_answer_options){.size = size, .is_reasoning = true}, "is_reasoning is set");
     refuse(&(struct fm_answer_options){.size = size, .tools = "[]", .tools_bytes = 2},
            "tools is set");
@@ -533,7 +535,8 @@ static void test_prompt(void **state)
     }
 }
 
-/* With a session: no logits before its prompt, and its context is full after eight tokens. */
+/* With a session: there are no logits before its prompt, and its context is full after eight
+ * tokens. */
 static void test_session(void **state)
 {
     (void)state;

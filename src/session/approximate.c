@@ -1,5 +1,5 @@
-/* What makes results differ from those of the model as it was made. All of it is off by default and
- * named in every output. */
+/* Approximations: options that change results compared with the original model. All are off by
+ * default, and every output names them. */
 #include <stdio.h>
 #include <string.h>
 

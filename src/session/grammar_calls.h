@@ -1,5 +1,6 @@
-/* Grammars of answers that may be calls: fm_grammar_open_json with more to choose from. As there,
- * any thread may open one. Fails as that does, and with FM_ERR_ARG where no answer is left. */
+/* Grammars for answers that may be calls: fm_grammar_open_json with more forms. Any thread may open
+ * one; the caller owns it. Fails like fm_grammar_open_json, and with FM_ERR_ARG when the form
+ * allows no answer at all. */
 #ifndef FLASHMOE_SESSION_GRAMMAR_CALLS_H
 #define FLASHMOE_SESSION_GRAMMAR_CALLS_H
 
@@ -10,7 +11,7 @@
 extern "C" {
 #endif
 
-/* Calls are written in the model's dialect where the form does not say. */
+/* Opens a grammar for a form. Calls use the model's dialect unless the form names one. */
 int fm_grammar_open_form(const struct fm_model *model, const struct grammar_form *form,
                          struct fm_grammar **out, struct fm_error *err);
 

@@ -1,4 +1,6 @@
-/* fm_model: everything one open model needs, put together and taken apart. */
+/* fm_model: opens and closes a model with everything that belongs to it, and reports what is known
+ * of it. */
+#include <assert.h>
 #include <fenv.h>
 #include <stdio.h>
 #include <string.h>
@@ -29,7 +31,7 @@ void fm_free(void *p)
 
 /* ---- what lies beside the weights ----------------------------------------------------------- */
 
-/* eos_token is a string or an object with its `content`. */
+/* Reads eos_token, which is a string or an object with `content`. */
 static int read_eos_token(struct fm_model *m, struct fm_error *err)
 {
     struct jdoc doc;
@@ -42,7 +44,8 @@ static int read_eos_token(struct fm_model *m, struct fm_error *err)
         if (text != NULL && tokenizer_find(m->tokenizer, text, &id) &&
             !model_add_stop_token(m->engine.model, id))
             rc = err_set(err, FM_ERR_UNSUPPORTED,
-                         "%s: field 'eos_token' is one stop token too many", doc.file);
+                         "%s: field 'eos_token' adds more stop tokens than are supported",
+                         doc.file);
     }
     jdoc_clear(&doc);
     return rc;
@@ -105,7 +108,8 @@ static int read_default_sampling(struct fm_model *m, struct fm_error *err)
 
 /* ---- open and close ------------------------------------------------------------------------- */
 
-/* Opened before the budget is divided, so that they count as resident already. */
+/* Opens the routes. Called before the budget is divided, so that their memory already counts as
+ * resident. */
 static int open_routes(struct fm_model *m, const struct fm_model_options *options,
                        struct fm_error *err)
 {
@@ -134,7 +138,7 @@ static int open_batch(struct fm_model *m, struct fm_error *err)
     return m->segments == NULL || m->segment_sessions == NULL ? FM_ERR_NOMEM : 0;
 }
 
-/* By all stages together; 0: what is free. */
+/* Returns the memory requested for all stages together; 0: use what is free. */
 static uint64_t memory_asked(const struct fm_model_options *options)
 {
     uint64_t sum = 0;
@@ -192,7 +196,7 @@ int fm_model_open(const char *path, const struct fm_model_options *options,
     if (m == NULL)
         return FM_ERR_NOMEM;
     fenv_t host;
-    (void)feholdexcept(&host);  /* as in fm_eval_batch: tables and norms are made here */
+    (void)feholdexcept(&host);  /* as in fm_eval_batch: this computes tables and norms */
     (void)fesetenv(FE_DFL_ENV);
     rc = open_into(m, path, &own.o, err);
     (void)fesetenv(&host);
@@ -220,7 +224,8 @@ void fm_model_close(struct fm_model *m)
 
 /* ---- knowing -------------------------------------------------------------------------------- */
 
-/* One per weight that a token meets: every matrix, the chosen experts' share of all experts. */
+/* Counts one multiply-add per weight that a token uses: every dense matrix, and the chosen experts'
+ * share of the experts. */
 static void count_mul_adds(const struct model *model, struct fm_model_info *info)
 {
     uint64_t experts = 0;
@@ -231,7 +236,7 @@ static void count_mul_adds(const struct model *model, struct fm_model_info *info
             info->mul_adds_per_token += n;
         else if (use->role == TENSOR_EXPERT)
             experts += n;
-        else if (use->role == TENSOR_HEAD) /* a tied embedding too */
+        else if (use->role == TENSOR_HEAD) /* also a tied embedding */
             info->mul_adds_per_head += n;
     }
     if (model->shape.n_experts > 0)
@@ -305,7 +310,7 @@ bool fm_number_format(unsigned i, struct fm_number_format *out)
     const struct quant *q = quant_at(i);
     if (q == NULL)
         return false;
-    const unsigned cols = 128 * q->block, rows = 128; /* whole blocks of every part */
+    const unsigned cols = 128 * q->block, rows = 128; /* whole blocks in every format */
     const double bits = 8.0 * (double)quant_matrix_bytes(q, rows, cols);
     const struct fm_number_format format = {.name = q->name,
                                             .bits_per_weight = bits / ((double)rows * cols),
@@ -320,7 +325,7 @@ bool fm_model_recall(const struct fm_model *m, unsigned i, double *recall)
     const struct stage *stage = engine_find_expert_layer(&m->engine, i, &within);
     if (stage == NULL || !forward_recall(stage->forward, within, &layer))
         return false;
-    *recall = layer.n_needed > 0 ? (double)layer.n_foreseen / (double)layer.n_needed : -1;
+    *recall = layer.n_needed > 0 ? (double)layer.n_predicted / (double)layer.n_needed : -1;
     return true;
 }
 
@@ -354,7 +359,7 @@ double fm_model_hit_rate(const struct fm_model *m, uint64_t cache_bytes, unsigne
     return expert_cache_hits_with(engine->stages[0].cache, *n_slots);
 }
 
-/* The part of the statistics that tells of experts. */
+/* Adds the statistics of the expert caches. */
 static void add_cache_stats(const struct engine *e, struct fm_stats *stats)
 {
     struct expert_cache_stats cache;
@@ -382,7 +387,7 @@ int fm_model_stats(const struct fm_model *m, struct fm_stats *out)
     struct fm_stats stats = {.memory_resident_peak_bytes = plat_resident_peak_bytes(),
                              .approximate = approximate_label(m)};
     struct budget b;
-    if (e->n_stages == 0) /* headers only */
+    if (e->n_stages == 0) /* only headers were read */
         return sized_give(out, &stats, sizeof stats);
     engine_budget(e, &b);
     stats = (struct fm_stats){
@@ -440,13 +445,15 @@ static int make_plan(const struct fm_model *m, const struct fm_model_options *op
     const uint64_t reader = streaming_bytes(&streaming, m->engine.model);
     rc = budget_plan(&b, m->engine.model, m->engine.kv_format, reader, options, is_elastic, err);
     if (rc != 0 && (rc != FM_ERR_BUDGET || b.need == 0))
-        return rc; /* nothing that another budget would help with */
-    /* One byte is never enough. Behind the other: what that has made resident counts here, too. */
+        return rc; /* a larger budget would not help */
+    /* One byte is never enough, so this computes the minimum. It comes second so that memory made
+     * resident by the first call is counted. */
     (void)budget_plan(&smallest, m->engine.model, m->engine.kv_format, reader, &min,
                       is_elastic, NULL);
     plan->min_bytes = smallest.need;
     if (rc != 0)
         return rc;
+    assert(b.program + b.caller + b.dense + b.sessions + b.kv + b.scratch + b.cache <= b.total);
     *plan = (struct fm_plan){
         .memory_budget_bytes = b.total,
         .memory_program_bytes = b.program + b.caller,
@@ -474,6 +481,7 @@ int fm_model_plan(const struct fm_model *m, const struct fm_model_options *optio
         rc = own_options_take(&own, options, err);
     if (rc == 0)
         rc = make_plan(m, &own.o, &made, err);
-    (void)sized_give(plan, &made, sizeof made); /* also after a failure; a wrong size was refused */
+    /* also after a failure; a wrong size was refused above */
+    (void)sized_give(plan, &made, sizeof made);
     return rc;
 }

@@ -1,4 +1,5 @@
-/* Choosing the next token. The same seed and logits give the same token on every machine. */
+/* Picks the next token. The same seed and logits give the same token on every machine. */
+#include <assert.h>
 #include <stdint.h>
 
 #include "base/fmath.h"
@@ -9,7 +10,7 @@
 #include "session/session_internal.h"
 
 struct candidate {
-    float logit; /* becomes the probability's numerator */
+    float logit; /* later its weight: probability times a constant */
     int32_t id;
 };
 
@@ -20,7 +21,8 @@ struct fm_sampler {
     struct adjust adjust;
     struct fm_grammar *grammar; /* borrowed; NULL: none */
     struct candidate *candidates; /* [vocabulary] */
-    float *scaled; /* [vocabulary] scaled logits of those kept, best first; for typical-p only */
+    /* [vocabulary] scaled logits of kept candidates, best first; only for typical-p */
+    float *scaled;
 };
 
 int fm_sampling_default(const struct fm_model *model, struct fm_sampling *sampling)
@@ -49,7 +51,7 @@ int fm_sampler_open(const struct fm_model *model, const struct fm_sampling *samp
         return FM_ERR_NOMEM;
     s->model = model;
     s->sampling = own;
-    s->sampling.logit_bias = NULL; /* the caller's; adjust_init takes what it says */
+    s->sampling.logit_bias = NULL; /* the caller's memory; adjust_init has copied it */
     s->random_state = own.seed;
     rc = adjust_init(&s->adjust, &own, vocabulary, err);
     if (rc == 0) {
@@ -88,7 +90,7 @@ void fm_sampler_accept(struct fm_sampler *s, int32_t id)
 {
     adjust_accept(&s->adjust, id, true);
     if (s->grammar != NULL)
-        (void)fm_grammar_accept(s->grammar, id, NULL); /* one that was picked is allowed */
+        (void)fm_grammar_accept(s->grammar, id, NULL); /* a picked token is allowed */
 }
 
 void fm_sampler_constrain(struct fm_sampler *s, struct fm_grammar *grammar)
@@ -131,10 +133,11 @@ static void heap_init(struct candidate *heap, size_t n)
         sift_down(heap, n, i);
 }
 
-/* Moves the best of the first n to place n - 1. */
+/* Moves the best of the first n candidates to index n - 1. */
 static struct candidate heap_pop(struct candidate *heap, size_t n)
 {
     struct candidate best = heap[0];
+    assert(n > 0 && (n == 1 || !is_better(heap[n - 1], best)));
     heap[0] = heap[n - 1];
     sift_down(heap, n - 1, 0);
     heap[n - 1] = best;
@@ -143,16 +146,16 @@ static struct candidate heap_pop(struct candidate *heap, size_t n)
 
 /* ---- picking -------------------------------------------------------------------------------- */
 
-/* The token exists, and the grammar, where there is one, allows it. */
-static bool may_come(const struct fm_sampler *s, const uint32_t *allowed, uint32_t id)
+/* Returns whether the token exists and the grammar, if any, allows it. */
+static bool is_allowed(const struct fm_sampler *s, const uint32_t *allowed, uint32_t id)
 {
     const struct tokenizer *tok = s->model->tokenizer;
     return (tok == NULL || tokenizer_has_id(tok, (int32_t)id)) &&
            (allowed == NULL || (allowed[id / 32] >> id % 32 & 1) != 0);
 }
 
-/* A logit that is NaN or INFINITY makes every choice wrong, also among the other tokens. -INFINITY
- * is a token that must not come. */
+/* Returns whether the logits can be sampled. One NaN or INFINITY makes them useless. -INFINITY
+ * forbids a token. */
 static bool are_usable(const float *logits, uint32_t n)
 {
     if (fmath_all_finite(logits, n))
@@ -163,14 +166,14 @@ static bool are_usable(const float *logits, uint32_t n)
     return true;
 }
 
-/* Tokens that may come. */
+/* Lists the allowed tokens and returns their count. */
 static size_t list_candidates(struct fm_sampler *s, const float *logits)
 {
     const uint32_t *allowed = s->grammar != NULL ? constraint_mask(s->grammar) : NULL;
     size_t n = 0;
     for (uint32_t id = 0; id < s->model->engine.model->shape.vocabulary; id++) {
         const float logit = s->adjust.is_on ? adjust_logit(&s->adjust, id, logits[id]) : logits[id];
-        if (logit > -INFINITY && may_come(s, allowed, id))
+        if (logit > -INFINITY && is_allowed(s, allowed, id))
             s->candidates[n++] = (struct candidate){logit, (int32_t)id};
     }
     return n;
@@ -185,7 +188,7 @@ static int32_t pick_best(const struct candidate *c, size_t n)
     return best.id;
 }
 
-/* The best of what list_candidates would list, without the list; -1: there is none. */
+/* Returns the best token that list_candidates would list, without listing; -1: none. */
 static int32_t pick_greedy(const struct fm_sampler *s, const float *logits)
 {
     const uint32_t *allowed = s->grammar != NULL ? constraint_mask(s->grammar) : NULL;
@@ -193,7 +196,7 @@ static int32_t pick_greedy(const struct fm_sampler *s, const float *logits)
     float best_logit = -INFINITY;
     for (uint32_t id = 0; id < s->model->engine.model->shape.vocabulary; id++) {
         const float logit = s->adjust.is_on ? adjust_logit(&s->adjust, id, logits[id]) : logits[id];
-        if (!(logit > best_logit) || !may_come(s, allowed, id))
+        if (!(logit > best_logit) || !is_allowed(s, allowed, id))
             continue; /* a tie goes to the lower id */
         best = (int32_t)id;
         best_logit = logit;
@@ -201,21 +204,22 @@ static int32_t pick_greedy(const struct fm_sampler *s, const float *logits)
     return best;
 }
 
-/* 0 for the best. */
+/* Returns 0 for the best logit. */
 static float scaled_logit(const struct fm_sampler *s, float logit, float best)
 {
     return (logit - best) / s->sampling.temperature;
 }
 
-/* 1 for the best. */
+/* Returns 1 for the best logit. */
 static float relative_weight(const struct fm_sampler *s, float logit, float best)
 {
     return fmath_exp_of(scaled_logit(s, logit, best));
 }
 
-/* Keeps the top-k best, of these the fewest that hold top-p of the probability, of these the ones
- * with at least min-p of the best one's; leaves them best first from the end of the array, their
- * weights in `logit`. Returns how many, and the sum of the weights. */
+/* Keeps the top-k best candidates; of these the smallest set that holds top-p of the probability;
+ * of these the ones with at least min-p of the best one's weight. Leaves them best first from the
+ * end of the array, with their weights in `logit`. Returns their count and the sum of the
+ * weights. */
 static size_t keep_likely(struct fm_sampler *s, size_t n, double *kept_weight)
 {
     const struct fm_sampling *p = &s->sampling;
@@ -234,7 +238,7 @@ static size_t keep_likely(struct fm_sampler *s, size_t n, double *kept_weight)
     size_t n_kept = 0;
     while (n_kept < k && (n_kept == 0 || kept < (double)p->top_p * total)) {
         if (n_kept == n_sorted)
-            (void)heap_pop(c, n - n_sorted++); /* it is at n - 1 - n_kept now */
+            (void)heap_pop(c, n - n_sorted++); /* now at index n - 1 - n_kept */
         struct candidate *next = &c[n - 1 - n_kept];
         float weight = relative_weight(s, next->logit, best);
         if (weight < p->min_p)
@@ -245,14 +249,15 @@ static size_t keep_likely(struct fm_sampler *s, size_t n, double *kept_weight)
         kept += weight;
         n_kept++;
     }
+    assert(n_kept > 0 && n_kept <= k && kept > 0);
     *kept_weight = kept;
     return n_kept;
 }
 
-/* Of the n_kept best, the i-th at c[n - 1 - i], the fewest with typical-p of their weight whose
- * surprise -ln p is nearest to the mean surprise, and all that are as near as the last of them.
- * That is how far the scaled logit is from the mean one, and these descend: the kept are
- * neighbours, [*first, *end). */
+/* Chooses from the n_kept best candidates, the i-th at c[n - 1 - i], the smallest set with
+ * typical-p of their weight whose surprise -ln p is nearest to the mean surprise, plus all that are
+ * as near as the last of them. The distance in surprise is the distance of the scaled logit from
+ * its mean. The scaled logits descend, so the chosen ones are contiguous: [*first, *end). */
 static void keep_typical(const struct fm_sampler *s, size_t n, size_t n_kept, size_t *first,
                          size_t *end)
 {
@@ -261,7 +266,7 @@ static void keep_typical(const struct fm_sampler *s, size_t n, size_t n_kept, si
     for (size_t i = 0; i < n_kept; i++) {
         const double weight = (best - i)->logit;
         total += weight;
-        mean += weight > 0 ? weight * s->scaled[i] : 0; /* not 0 times infinity */
+        mean += weight > 0 ? weight * s->scaled[i] : 0; /* avoids 0 * infinity */
     }
     mean /= total;
     size_t a = 0;
@@ -278,16 +283,17 @@ static void keep_typical(const struct fm_sampler *s, size_t n, size_t n_kept, si
         last = nearest;
         kept += nearest == above && a > 0 ? (best - --a)->logit : (best - b++)->logit;
     }
+    assert(a < b && b <= n_kept);
     *first = a;
     *end = b;
 }
 
-/* What may be drawn of n candidates: the i-th best, first <= i < end, stands i places before the
- * last one with its weight in `logit`. */
+/* The candidates to draw from: the i-th best is best - i, for first <= i < end, with its weight in
+ * `logit`. */
 struct choice {
     const struct candidate *best;
     size_t first, end;
-    double weight; /* of all */
+    double weight; /* sum over [first, end) */
 };
 
 static struct choice list_choice(struct fm_sampler *s, size_t n)
@@ -318,7 +324,7 @@ int32_t fm_sampler_pick(struct fm_sampler *s, const float *logits)
     }
     const size_t n = list_candidates(s, logits);
     if (n == 0)
-        return FM_ERR_FORMAT; /* bias, grammar and -INFINITY leave none */
+        return FM_ERR_FORMAT; /* bias, grammar and -INFINITY allow none */
     const struct choice c = list_choice(s, n);
     double dice = next_random(s) * c.weight;
     for (size_t i = c.first; i + 1 < c.end; i++) {
@@ -346,7 +352,7 @@ int fm_sampler_distribution(struct fm_sampler *s, const float *logits, int32_t *
 
 /* ---- log probabilities ---------------------------------------------------------------------- */
 
-/* ln of the sum of e^(logit - best); the terms are added in the order of their ids. False: the
+/* Computes ln of the sum of e^(logit - best), adding in the order of ids. Returns false when the
  * logits give no distribution. */
 static bool log_total(const float *logits, uint32_t n, float *best, double *out)
 {
@@ -356,7 +362,7 @@ static bool log_total(const float *logits, uint32_t n, float *best, double *out)
         *best = logits[id] > *best ? logits[id] : *best;
     if (*best == -INFINITY || !are_usable(logits, n))
         return false;
-    double total = 0; /* becomes 1 at least */
+    double total = 0; /* at least 1 in the end */
     for (uint32_t id = 0; id < n; id++)
         total += fmath_exp_of(logits[id] - *best);
     *out = fmath_log_of(total);
@@ -385,6 +391,7 @@ int fm_logprobs(const struct fm_model *m, const float *logits, struct fm_logprob
             top[i] = top[i - 1];
         top[i] = (struct fm_logprob){(int32_t)id, logit};
     }
+    assert(n <= n_top);
     for (unsigned i = 0; i < n; i++)
         top[i].logprob = (float)((double)top[i].logprob - best - total);
     return (int)n;

@@ -1,4 +1,4 @@
-/* Sampling through the public API, on logits made here. */
+/* Tests sampling through the public API, on logits made here. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -44,7 +44,7 @@ static void all_unlikely(void)
         logits[i] = -50.0f;
 }
 
-/* How often each token comes in n draws. */
+/* Counts how often each token is drawn in n draws. */
 static void draw(struct fm_sampling sampling, unsigned n, unsigned counts[N])
 {
     memset(counts, 0, N * sizeof counts[0]);
@@ -72,8 +72,8 @@ static void test_greedy(void **state)
     fm_sampler_close(sampler);
 }
 
-/* One NaN or INFINITY anywhere is enough, greedy and sampled, however unlikely its token is. All
- * -INFINITY leaves no token either. */
+/* One NaN or INFINITY anywhere is enough to refuse, greedy and sampled, however improbable its
+ * token is. If all are -INFINITY, no token is left either. */
 static void test_one_bad_logit_is_refused(void **state)
 {
     (void)state;
@@ -108,8 +108,8 @@ static void test_one_bad_logit_is_refused(void **state)
     }
 }
 
-/* Logits of few values, so that many are equal, with tokens that must not come among them, and in
- * some rounds NaN or INFINITY. */
+/* Makes logits of few values, so that many are equal, with some forbidden tokens and, in some
+ * rounds, NaN or INFINITY. */
 static void any_logits(uint32_t *state)
 {
     static const float values[] = {-INFINITY, -1, -INFINITY, 0, 1, 2, NAN, INFINITY};
@@ -120,7 +120,7 @@ static void any_logits(uint32_t *state)
     }
 }
 
-/* The distribution is made from a list of all candidates. */
+/* The greedy pick equals the distribution, which is made from the list of all candidates. */
 static void test_greedy_is_the_distribution(void **state)
 {
     (void)state;
@@ -172,7 +172,7 @@ static void test_filters(void **state)
     logits[8] = 0.0f;
     const struct {
         struct fm_sampling sampling;
-        int last; /* tokens 5 to last may come */
+        int last; /* tokens 5 to last are allowed */
     } cases[] = {
         {{.temperature = 1, .top_k = 1, .top_p = 1}, 5},
         {{.temperature = 1, .top_k = 3, .top_p = 1}, 7},
@@ -206,7 +206,7 @@ static void test_a_seed_repeats(void **state)
     fm_sampler_close(b);
 }
 
-/* Logits that differ from token to token, made of whole numbers. */
+/* Makes logits that differ from token to token, from whole numbers. */
 static void patterned(int step)
 {
     for (int i = 0; i < N; i++)
@@ -238,13 +238,13 @@ static void test_seeds_keep_their_tokens(void **state)
         for (int step = 0; step < 24; step++) {
             patterned(step);
             assert_int_equal(fm_sampler_pick(sampler, logits), cases[c].ids[step]);
-            fm_sampler_accept(sampler, cases[c].ids[step]); /* nothing without penalties */
+            fm_sampler_accept(sampler, cases[c].ids[step]); /* has no effect without penalties */
         }
         fm_sampler_close(sampler);
     }
 }
 
-/* What is left of the probabilities, by an exact softmax over the tokens that may come. */
+/* Compares draws with an exact softmax over the allowed tokens. */
 static void test_draws_follow_the_distribution(void **state)
 {
     (void)state;
@@ -284,7 +284,7 @@ static void test_bias(void **state)
     struct fm_logit_bias bias[] = {{6, 0.75f}, {6, 0.75f}, {9, 53.25f}, {9, -INFINITY}};
     struct fm_sampling sampling = {.top_p = 1, .logit_bias = bias, .n_logit_bias = 4};
     struct fm_sampler *sampler = open_sampler(sampling);
-    bias[0].bias = -100; /* it was used while the sampler opened */
+    bias[0].bias = -100; /* the sampler has copied it at open */
     assert_int_equal(fm_sampler_pick(sampler, logits), 6);
     fm_sampler_close(sampler);
     struct fm_logit_bias none[N];
@@ -303,8 +303,8 @@ static void test_bias(void **state)
     }
 }
 
-/* Two tokens with the logits a and b: which is chosen after `ids`, the first n_prompt of them the
- * prompt's. */
+/* Returns which of two tokens with the logits a and b is picked after `ids`, of which the first
+ * n_prompt are the prompt. */
 static int32_t pick_after(struct fm_sampling sampling, float a, float b, const int32_t *ids,
                           size_t n_ids, size_t n_prompt)
 {
@@ -328,13 +328,13 @@ static void test_penalties(void **state)
     const struct fm_sampling presence = {.presence_penalty = 1};
     const struct fm_sampling frequency = {.frequency_penalty = 0.5f};
     const int32_t ids[] = {1, 1, 1, 9, 9, -1, N};
-    /* 3 becomes 1.5; -3 becomes -6; how often it was does not matter, nor whose it was. */
+    /* 3 becomes 1.5; -3 becomes -6. It does not matter how often or where the token occurred. */
     assert_int_equal(pick_after(repetition, 3, 1.4f, ids, 3, 0), 1);
     assert_int_equal(pick_after(repetition, 3, 1.6f, ids, 3, 0), 2);
     assert_int_equal(pick_after(repetition, 3, 1.6f, ids, 1, 1), 2);
     assert_int_equal(pick_after(repetition, -3, -5.9f, ids, 3, 0), 2);
     assert_int_equal(pick_after(repetition, -3, -6.1f, ids, 3, 0), 1);
-    /* Only the answer counts: once, and every time. */
+    /* Only the answer counts: presence once, frequency every time. */
     assert_int_equal(pick_after(presence, 3, 2.1f, ids, 3, 0), 2);
     assert_int_equal(pick_after(presence, 3, 1.9f, ids, 3, 0), 1);
     assert_int_equal(pick_after(presence, 3, 2.1f, ids, 3, 3), 1);
@@ -342,7 +342,7 @@ static void test_penalties(void **state)
     assert_int_equal(pick_after(frequency, 3, 1.4f, ids, 3, 0), 1);
     assert_int_equal(pick_after(frequency, 3, 1.9f, ids, 3, 1), 1);
     assert_int_equal(pick_after(frequency, 3, 2.1f, ids, 3, 1), 2);
-    /* Ids that do not exist are ignored; negative penalties favour. */
+    /* Unknown ids are ignored; negative penalties favour a token. */
     assert_int_equal(pick_after(frequency, 3, 2.9f, ids + 3, 4, 0), 1);
     assert_int_equal(pick_after((struct fm_sampling){.presence_penalty = -1}, 3, 3.5f, ids, 1, 0),
                      1);
@@ -387,7 +387,7 @@ static void test_typical(void **state)
     draw((struct fm_sampling){.temperature = 1, .top_p = 1, .typical_p = 0.7f}, 4000, counts);
     for (int i = 0; i < N; i++)
         assert_int_equal(counts[i] > 0, i >= 5 && i < 10);
-    /* Top-k first: of two, both. */
+    /* Top-k comes first: both of the two are kept. */
     draw((struct fm_sampling){.temperature = 1, .top_k = 2, .top_p = 1, .typical_p = 0.99f}, 2000,
          counts);
     assert_true(counts[5] + counts[6] == 2000 && counts[6] > 0);
@@ -407,7 +407,8 @@ static void test_logprobs(void **state)
         assert_true(fabs(top[i].logprob - (logits[top[i].id] - log(total))) < 1e-5);
         assert_true(i == 0 || top[i].logprob < top[i - 1].logprob ||
                     (top[i].logprob == top[i - 1].logprob && top[i].id > top[i - 1].id));
-        for (int id = 0; id < N; id++) /* what is left out is no likelier than the last */
+        /* tokens that were left out are not more probable than the last one */
+        for (int id = 0; id < N; id++)
             assert_true(logits[id] <= logits[top[7].id] || id == top[0].id || id == top[1].id ||
                         id == top[2].id || id == top[3].id || id == top[4].id ||
                         id == top[5].id || id == top[6].id);

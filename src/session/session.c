@@ -1,4 +1,4 @@
-/* fm_session: one sequence, and evaluation of one or many of them. */
+/* fm_session: one sequence, and the evaluation of one or several sequences. */
 #include <assert.h>
 #include <fenv.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 #include "base/sized.h"
 #include "session/session_internal.h"
 
-/* A reason that names no file. */
+/* Makes a failure that names no file. */
 static struct fm_failure failure_of(int code, const char *text)
 {
     struct fm_failure why = {.code = code, .layer = -1, .expert = -1};
@@ -25,8 +25,8 @@ int fm_session_open(struct fm_model *m, struct fm_session **out, struct fm_error
         return err_set(err, FM_ERR_ARG, "the model was opened for its metadata only");
     if (m->n_open_sessions == engine_limits(&m->engine)->n_sessions)
         return err_set(err, FM_ERR_BUDGET,
-                       "%u session(s) are open and the budget was made for no more "
-                       "(n_sessions)", m->n_open_sessions);
+                       "%u session(s) are open, which is the maximum; open the model with a "
+                       "larger n_sessions", m->n_open_sessions);
     struct fm_session *s = mem_new(1, sizeof *s, "the session", err);
     if (s == NULL)
         return FM_ERR_NOMEM;
@@ -55,6 +55,7 @@ void fm_session_close(struct fm_session *s)
         return;
     if (s->sequence != NULL)
         fm_session_reset(s);
+    assert(s->owner->n_open_sessions > 0);
     s->owner->n_open_sessions--;
     sequence_free(s->sequence);
     (void)XXH3_freeState(s->hash); /* always succeeds */
@@ -68,10 +69,12 @@ int session_reach(struct fm_session *s, uint32_t n_positions, struct fm_error *e
     return engine_reach(&s->owner->engine, s->sequence, n_positions, err);
 }
 
-/* Memory of positions that it no longer has. */
+/* Frees the memory of positions after the current one. */
 static void give_back(struct fm_session *s)
 {
-    (void)session_reach(s, s->sequence->position, NULL); /* fewer always fit */
+    const int rc = session_reach(s, s->sequence->position, NULL);
+    assert(rc == 0); /* fewer positions always fit */
+    (void)rc;
 }
 
 static void drop_logits(struct fm_session *s)
@@ -107,7 +110,7 @@ unsigned fm_session_nearest(const struct fm_session *s, const int32_t *ids, size
     while (n_common < position && n_common < n_ids && s->ids[n_common] == ids[n_common])
         n_common++;
     if (n_common == n_ids)
-        n_common--; /* the last one is computed, for its logits */
+        n_common--; /* the last token is computed again for its logits */
     return sequence_nearest(s->sequence, n_common);
 }
 
@@ -133,6 +136,7 @@ void session_forget_cancel(struct fm_session *s)
 int session_copy(struct fm_session *to, const struct fm_session *from, uint32_t position,
                  struct fm_error *err)
 {
+    assert(to != from && to->owner == from->owner && position <= from->sequence->position);
     fm_session_reset(to);
     const int rc = session_reach(to, position, err);
     if (rc != 0)
@@ -172,12 +176,12 @@ void fm_session_cancel(struct fm_session *s)
 
 struct evaluation {
     struct fm_model *m;
-    struct fm_batch_item *items; /* one whose rc is set is not computed any further */
+    struct fm_batch_item *items; /* an item whose rc is set is not computed any further */
     size_t n_items;
-    uint64_t n_tokens, n_done; /* of all items; before the batch at hand */
-    uint32_t n_rows;           /* in the batch at hand */
-    bool is_decode;            /* one token each, behind others */
-    long n_foreign;            /* allocations that observers made */
+    uint64_t n_tokens, n_done; /* of all items; before the current batch */
+    uint32_t n_rows;           /* in the current batch */
+    bool is_decode;            /* one token per item, after earlier tokens */
+    long n_foreign;            /* allocations made by observers */
 };
 
 static int check_item(const struct fm_model *m, const struct fm_batch_item *item,
@@ -227,10 +231,11 @@ static int check_items(const struct evaluation *e, struct fm_error *err)
 
 static struct fm_session *session_of(const struct evaluation *e, uint32_t segment)
 {
+    assert(e->m->segment_sessions[segment] < e->n_items);
     return e->items[e->m->segment_sessions[segment]].session;
 }
 
-/* Ends the evaluation of one item; the first reason counts. */
+/* Ends the evaluation of one item. The first reason is kept. */
 static void fail_item(struct fm_batch_item *item, const struct fm_failure *why)
 {
     if (item->rc != 0)
@@ -239,7 +244,7 @@ static void fail_item(struct fm_batch_item *item, const struct fm_failure *why)
     item->session->failure = *why;
 }
 
-/* Takes the wish to cancel, once. */
+/* Returns whether an item has failed or was cancelled. Consumes the cancel request. */
 static bool is_item_given_up(struct fm_batch_item *item)
 {
     if (item->rc == 0 && __atomic_exchange_n(&item->session->is_cancelled, 0, __ATOMIC_RELAXED)) {
@@ -256,7 +261,7 @@ static void take_fault(void *ctx, uint32_t segment, const struct batch_fault *fa
     struct fm_failure why = failure_of(fault->err.code, fault->err.text);
     why.layer = fault->layer;
     why.expert = fault->expert;
-    if (fault->expert >= 0) /* its sentence names the file */
+    if (fault->expert >= 0) /* the full text names the file */
         (void)snprintf(why.summary, sizeof why.summary, "expert %d of layer %d %s", fault->expert,
                        fault->layer, why.code == FM_ERR_IO ? "cannot be read" : "is damaged");
     else
@@ -314,7 +319,8 @@ static void take_logits(void *ctx, uint32_t segment, uint32_t row, const float *
     struct fm_session *s = session_of(e, segment);
     const uint32_t n = e->m->engine.model->shape.vocabulary;
     if (e->items[e->m->segment_sessions[segment]].rc != 0)
-        return; /* a row before it has failed */
+        return; /* an earlier row failed */
+    assert(row < e->m->segments[segment].n_tokens);
     (void)XXH3_128bits_update(s->hash, logits, n * sizeof *logits); /* fails for NULL only */
     s->has_new_logits = true;
     const long n_before = mem_count();
@@ -352,7 +358,8 @@ static bool is_profiled(const struct evaluation *e)
     return false;
 }
 
-/* Fills one batch with the next tokens of each item, as many as there are rows. */
+/* Fills one batch with the next tokens of each item, up to the maximum number of rows. Returns the
+ * number of segments. */
 static uint32_t fill_batch(struct evaluation *e)
 {
     struct fm_model *m = e->m;
@@ -363,6 +370,7 @@ static uint32_t fill_batch(struct evaluation *e)
         if (left == 0 || is_item_given_up(&e->items[i]))
             continue;
         uint32_t n = left < rows_left ? (uint32_t)left : rows_left;
+        assert(n_segments < engine_limits(&m->engine)->n_sessions);
         m->segments[n_segments] = (struct batch_segment){
             .sequence = s->sequence,
             .tokens = e->items[i].ids + s->n_done,
@@ -380,14 +388,16 @@ static uint32_t fill_batch(struct evaluation *e)
     return n_segments;
 }
 
-/* The tokens that a segment has computed. The end of a prompt is marked: what is asked next often
- * differs from here on. */
+/* Stores the tokens that a segment has computed. Marks the end of a prompt, because the next
+ * request often differs from there on. */
 static void remember(const struct evaluation *e, uint32_t segment)
 {
     struct fm_session *s = session_of(e, segment);
     const struct batch_segment *done = &e->m->segments[segment];
     if (e->items[e->m->segment_sessions[segment]].rc != 0)
         return;
+    assert(s->sequence->position >= s->begin_position + done->n_tokens);
+    assert(s->sequence->position <= engine_limits(&e->m->engine)->n_context);
     memcpy(s->ids + s->sequence->position - done->n_tokens, done->tokens,
            done->n_tokens * sizeof *s->ids);
     if (done->n_tokens > 1 && done->wants_last_logits)
@@ -408,6 +418,7 @@ static void run_batches(struct evaluation *e)
         for (uint32_t i = 0; i < n_segments; i++)
             remember(e, i);
         e->n_done += e->n_rows;
+        assert(e->n_done <= e->n_tokens);
     }
 }
 
@@ -423,7 +434,8 @@ static void count_tokens(const struct evaluation *e, uint64_t elapsed_ns)
     *(e->is_decode ? &m->decode_ns : &m->prefill_ns) += elapsed_ns;
 }
 
-/* Sessions that were not finished go back to where they were, or as near to it as they can. */
+/* Rewinds sessions that were not finished to where they began, or to the nearest earlier
+ * position. */
 static void finish_items(const struct evaluation *e)
 {
     for (size_t i = 0; i < e->n_items; i++) {
@@ -433,13 +445,14 @@ static void finish_items(const struct evaluation *e)
         if (e->items[i].rc == 0)
             continue;
         sequence_rewind(s->sequence, s->begin_position);
+        assert(s->sequence->position <= s->begin_position && !s->sequence->is_torn);
         give_back(s);
         if (s->sequence->position < s->begin_position || s->has_new_logits)
             drop_logits(s);
     }
 }
 
-/* Memory for all tokens before any is computed. One that gets none does not hurt the others. */
+/* Reserves memory for all tokens before any is computed. An item that gets none fails alone. */
 static void reach_all(const struct evaluation *e)
 {
     for (size_t i = 0; i < e->n_items; i++) {
@@ -453,8 +466,8 @@ static void reach_all(const struct evaluation *e)
     }
 }
 
-/* What the call returns when every item has its own outcome. */
-static int tell_failures(const struct evaluation *e, struct fm_error *err)
+/* Returns the result of the whole call from the outcomes of its items. */
+static int batch_result(const struct evaluation *e, struct fm_error *err)
 {
     size_t n_cancelled = 0;
     for (size_t i = 0; i < e->n_items; i++) {
@@ -484,15 +497,15 @@ int fm_eval_batch(struct fm_model *m, struct fm_batch_item *items, size_t n_item
     const uint64_t begin_ns = plat_now_ns();
     const long n_before = mem_count();
     fenv_t host;
-    (void)feholdexcept(&host);  /* the host may round or flush as it likes; */
-    (void)fesetenv(FE_DFL_ENV); /* our bits must not depend on it */
+    (void)feholdexcept(&host);  /* the host may have set another rounding mode; */
+    (void)fesetenv(FE_DFL_ENV); /* the results must not depend on it */
     run_batches(&e);
     (void)fesetenv(&host);
     assert(mem_count() == n_before + e.n_foreign); /* the token path allocates nothing */
     (void)n_before;
     finish_items(&e);
     count_tokens(&e, plat_now_ns() - begin_ns);
-    return tell_failures(&e, err);
+    return batch_result(&e, err);
 }
 
 const struct fm_failure *fm_session_failure(const struct fm_session *s)

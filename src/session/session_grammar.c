@@ -1,4 +1,4 @@
-/* Grammars: the public face of grammar/grammar.h, and the vocabulary that those of a model
+/* Grammars: the public API of grammar/grammar.h, and the vocabulary that all grammars of a model
  * share. */
 #include <math.h>
 #include <pthread.h>
@@ -13,7 +13,7 @@
 
 struct model_grammars {
     pthread_mutex_t lock;
-    struct grammar_vocabulary *vocabulary; /* made under the lock, then immutable */
+    struct grammar_vocabulary *vocabulary; /* created under the lock, immutable afterwards */
 };
 
 struct fm_grammar {
@@ -32,7 +32,7 @@ int model_grammars_open(struct fm_model *m, struct fm_error *err)
         return 0;
     mem_free(m->grammars);
     m->grammars = NULL;
-    return err_set(err, FM_ERR_NOMEM, "no memory for a lock");
+    return err_set(err, FM_ERR_NOMEM, "out of memory: cannot create a lock");
 }
 
 void model_grammars_close(struct fm_model *m)
@@ -53,7 +53,7 @@ static int get_vocabulary(const struct fm_model *m, const struct grammar_vocabul
                           struct fm_error *err)
 {
     if (m->tokenizer == NULL || m->engine.model->n_stop_tokens == 0)
-        return err_set(err, FM_ERR_UNSUPPORTED, "'%s' has no %s: answers cannot be held to a form",
+        return err_set(err, FM_ERR_UNSUPPORTED, "'%s' has no %s: answers cannot be constrained",
                        m->engine.model->source->path, m->tokenizer == NULL
                        ? "tokenizer.json" : "token that ends an answer");
     int rc = 0;
@@ -145,8 +145,8 @@ int fm_grammar_accept(struct fm_grammar *g, int32_t id, struct fm_error *err)
     if (!model_is_stop_token(g->model->engine.model, id))
         return grammar_accept(g->grammar, id, err);
     g->is_ended = grammar_may_end(g->grammar);
-    return g->is_ended ? 0 : err_set(err, FM_ERR_ARG, "the answer is not whole, and token %d ends "
-                                     "it", (int)id);
+    return g->is_ended ? 0 : err_set(err, FM_ERR_ARG, "token %d ends the answer before it is "
+                                     "complete", (int)id);
 }
 
 bool fm_grammar_may_end(const struct fm_grammar *g)

@@ -1,4 +1,6 @@
-/* fm_slots: which session goes on with which conversation. */
+/* fm_slots chooses the session that continues a conversation. */
+#include <assert.h>
+
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/sized.h"
@@ -9,9 +11,9 @@ struct slot {
     struct fm_session *session;
     bool is_taken;
     uint64_t key;
-    uint64_t used;     /* the pool's clock when it was given back */
-    unsigned n_kept;   /* tokens of it that a snapshot has */
-    unsigned n_prompt; /* tokens it was taken for; what follows them is the answer */
+    uint64_t used;     /* the pool's clock when it was returned */
+    unsigned n_saved;   /* leading tokens that a snapshot has */
+    unsigned n_prompt; /* tokens it was taken for; the answer follows them */
 };
 
 struct fm_slots {
@@ -73,12 +75,13 @@ uint64_t slots_owner(const struct fm_slots *pool, unsigned i)
 
 /* ---- choosing ------------------------------------------------------------------------------- */
 
-/* Tokens of the prompt's end that the next turn may have otherwise: what only opens an answer. */
+/* Number of tokens at the end of a prompt that may differ in the next turn, because they only open
+ * an answer. */
 #define PROMPT_END 8
 
-/* Whether these tokens go on with the session's conversation: they have its last prompt. Others
- * share no more than a beginning; with the same key, half of the prompt is enough: a message that
- * was changed. */
+/* Returns whether the tokens continue the session's conversation: they contain its last prompt.
+ * Different conversations share only a beginning. With the same key half of the prompt is enough,
+ * because a message may have been edited. */
 static bool is_same(const struct slot *slot, const int32_t *ids, size_t n_ids, uint64_t key)
 {
     const int32_t *own = fm_session_ids(slot->session);
@@ -92,18 +95,19 @@ static bool is_same(const struct slot *slot, const int32_t *ids, size_t n_ids, u
 
 struct choice {
     struct slot *same;   /* the conversation itself; NULL: no session has it */
-    struct slot *alike;  /* another one that begins like it, perhaps a taken one */
-    struct slot *oldest; /* an empty one, or the one used longest ago */
-    unsigned n_same, n_alike;
+    struct slot *similar;  /* the one with the longest common beginning, even if taken */
+    struct slot *oldest; /* an empty one, or the least recently used */
+    unsigned n_same, n_similar;
 };
 
-/* Sessions of another owner can only give way. */
-static void look(struct fm_slots *pool, const int32_t *ids, size_t n_ids, uint64_t key,
-                 uint64_t owner, struct choice *c)
+/* Compares all sessions with the tokens. A session of another owner can only be reused. */
+static void compare_all(struct fm_slots *pool, const int32_t *ids, size_t n_ids, uint64_t key,
+                        uint64_t owner, struct choice *c)
 {
     *c = (struct choice){0};
     for (unsigned i = 0; i < pool->n; i++) {
         struct slot *slot = &pool->slots[i];
+        assert(slot->used <= pool->clock);
         if (fm_session_position(slot->session) == 0)
             slot->used = 0;
         if (!slot->is_taken && (c->oldest == NULL || slot->used < c->oldest->used))
@@ -115,65 +119,68 @@ static void look(struct fm_slots *pool, const int32_t *ids, size_t n_ids, uint64
         if (same && (c->same == NULL || n > c->n_same)) {
             c->same = slot;
             c->n_same = n;
-        } else if (!same && n > c->n_alike) {
-            c->alike = slot;
-            c->n_alike = n;
+        } else if (!same && n > c->n_similar) {
+            c->similar = slot;
+            c->n_similar = n;
         }
     }
 }
 
-/* Its tokens that no snapshot has. */
-static unsigned n_unkept(const struct slot *slot)
+/* Returns the number of its tokens that no snapshot has. */
+static unsigned n_unsaved(const struct slot *slot)
 {
     const unsigned position = fm_session_position(slot->session);
-    return position > slot->n_kept ? position - slot->n_kept : 0;
+    return position > slot->n_saved ? position - slot->n_saved : 0;
 }
 
-static int keep(struct fm_slots *pool, struct slot *slot, struct fm_error *err)
+static int save(struct fm_slots *pool, struct slot *slot, struct fm_error *err)
 {
     const int rc = fm_snapshots_keep(pool->snapshots, slot->session, err);
-    slot->n_kept = fm_session_position(slot->session); /* after a failure too: once is enough */
+    /* after a failure too: it is not tried again */
+    slot->n_saved = fm_session_position(slot->session);
     return rc;
 }
 
-static void keep_or_log(struct fm_slots *pool, struct slot *slot)
+static void save_or_log(struct fm_slots *pool, struct slot *slot)
 {
     struct fm_error err = {0};
-    if (keep(pool, slot, &err) != 0)
-        log_info("slots", "a conversation is not kept: %s", err.text);
+    if (save(pool, slot, &err) != 0)
+        log_info("slots", "cannot save a conversation: %s", err.text);
 }
 
-/* What the session holds gives way to other tokens, of which it has n_found itself. */
-static void make_way(struct fm_slots *pool, struct slot *slot, unsigned n_found)
+/* Saves a snapshot before the session's tokens are replaced, if it would lose enough of them. It
+ * keeps n_found tokens itself. */
+static void save_before_reuse(struct fm_slots *pool, struct slot *slot, unsigned n_found)
 {
     const unsigned position = fm_session_position(slot->session);
     if (pool->snapshots != NULL && position - n_found >= pool->keep_min &&
-        n_unkept(slot) >= pool->keep_min)
-        keep_or_log(pool, slot);
+        n_unsaved(slot) >= pool->keep_min)
+        save_or_log(pool, slot);
 }
 
-/* What is left of another owner's conversation is not what this one begins with. */
+/* Empties a session of another owner, so that no tokens are shared between owners. */
 static void change_owner(struct fm_slots *pool, struct slot *slot, uint64_t owner)
 {
     if (slot->session->prefix_owner == owner)
         return;
-    make_way(pool, slot, 0);
+    save_before_reuse(pool, slot, 0);
     fm_session_reset(slot->session);
-    slot->n_kept = 0;
+    slot->n_saved = 0;
     slot->session->prefix_owner = owner;
 }
 
-/* What another conversation begins with is copied into a session of its own: both go on. */
+/* Copies the common beginning of another conversation, so that both can go on. */
 static void copy_beginning(struct slot *slot, const struct choice *c, const int32_t *ids,
                            size_t n_ids)
 {
     struct fm_error err = {0};
-    if (c->alike == NULL || c->alike == slot ||
-        c->n_alike <= fm_session_nearest(slot->session, ids, n_ids))
+    if (c->similar == NULL || c->similar == slot ||
+        c->n_similar <= fm_session_nearest(slot->session, ids, n_ids))
         return;
-    if (session_copy(slot->session, c->alike->session, c->n_alike, &err) != 0)
-        log_info("slots", "a beginning is computed again: %s", err.text);
-    slot->n_kept = 0;
+    assert(!slot->is_taken && slot->session->prefix_owner == c->similar->session->prefix_owner);
+    if (session_copy(slot->session, c->similar->session, c->n_similar, &err) != 0)
+        log_info("slots", "cannot copy a common prefix, computing it again: %s", err.text);
+    slot->n_saved = 0;
 }
 
 struct fm_session *fm_slots_take(struct fm_slots *pool, const int32_t *ids, size_t n_ids,
@@ -181,19 +188,20 @@ struct fm_session *fm_slots_take(struct fm_slots *pool, const int32_t *ids, size
 {
     struct choice c;
     *n_found = 0;
-    look(pool, ids, n_ids, key, owner, &c);
+    compare_all(pool, ids, n_ids, key, owner, &c);
     if (c.oldest == NULL)
         return NULL;
     struct slot *slot = c.same != NULL ? c.same : c.oldest;
     change_owner(pool, slot, owner);
-    make_way(pool, slot, fm_session_nearest(slot->session, ids, n_ids));
+    save_before_reuse(pool, slot, fm_session_nearest(slot->session, ids, n_ids));
     copy_beginning(slot, &c, ids, n_ids);
     *n_found = pool->snapshots != NULL
                    ? fm_snapshots_restore(pool->snapshots, slot->session, ids, n_ids)
                    : fm_session_rewind(slot->session, ids, n_ids);
-    session_forget_cancel(slot->session); /* its last owner's */
-    if (slot->n_kept > *n_found)
-        slot->n_kept = *n_found;
+    session_forget_cancel(slot->session); /* the last user's request */
+    assert(!slot->is_taken && *n_found == fm_session_position(slot->session));
+    if (slot->n_saved > *n_found)
+        slot->n_saved = *n_found;
     slot->is_taken = true;
     slot->key = key;
     slot->n_prompt = (unsigned)n_ids;
@@ -208,7 +216,7 @@ void fm_slots_give(struct fm_slots *pool, struct fm_session *session)
             continue;
         slot->is_taken = false;
         slot->used = ++pool->clock;
-        const unsigned position = fm_session_position(session); /* the prompt may be cut short */
+        const unsigned position = fm_session_position(session); /* a cancelled prompt is shorter */
         slot->n_prompt = slot->n_prompt < position ? slot->n_prompt : position;
     }
 }
@@ -224,9 +232,9 @@ bool fm_slots_drop_idle(struct fm_slots *pool)
     }
     if (oldest == NULL)
         return false;
-    make_way(pool, oldest, 0);
+    save_before_reuse(pool, oldest, 0);
     fm_session_reset(oldest->session);
-    oldest->n_kept = 0;
+    oldest->n_saved = 0;
     return true;
 }
 
@@ -236,9 +244,9 @@ int fm_slots_keep(struct fm_slots *pool, unsigned n_new, struct fm_error *err)
     for (unsigned i = 0; pool->snapshots != NULL && i < pool->n; i++) {
         struct slot *slot = &pool->slots[i];
         if (slot->is_taken || fm_session_position(slot->session) < pool->keep_min ||
-            n_unkept(slot) < min)
+            n_unsaved(slot) < min)
             continue;
-        const int rc = keep(pool, slot, err);
+        const int rc = save(pool, slot, err);
         return rc == 0 ? 1 : rc;
     }
     return 0;

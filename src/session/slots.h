@@ -1,4 +1,5 @@
-/* What the server knows of fm_slots beyond the public header. One thread, as all of fm_slots. */
+/* A function of fm_slots that only the server uses. One thread at a time, as for all of
+ * fm_slots. */
 #ifndef FLASHMOE_SESSION_SLOTS_H
 #define FLASHMOE_SESSION_SLOTS_H
 
@@ -8,8 +9,8 @@
 extern "C" {
 #endif
 
-/* Returns the owner that fm_slots_take was last given for session i; 0 for none, and where there is
- * no such session. */
+/* Returns the owner that fm_slots_take was last given for session i. Returns 0 when there was none
+ * or no such session exists. */
 uint64_t slots_owner(const struct fm_slots *slots, unsigned i);
 
 #ifdef __cplusplus

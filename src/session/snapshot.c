@@ -1,13 +1,15 @@
 #include "session/snapshot.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
 #include "base/path.h"
 
-/* Little-endian, as it lies in memory on every processor this runs on. Behind it: tokens, positions
- * of the marks, their states, the session's own, keys and values, XXH3-128 of all of it. */
+/* Little-endian, which is the byte order of every supported processor. After the header: tokens,
+ * positions of the marks, their states, the session's own state, keys and values, and XXH3-128 of
+ * everything before. */
 struct snapshot_header {
     char magic[8];
     uint64_t model;
@@ -15,14 +17,14 @@ struct snapshot_header {
     uint64_t recurrent_bytes, kv_position_bytes;
     char kv_format[16];
     uint32_t n_tokens, n_marks;
-    uint64_t checksum; /* XXH3 of the header before it, the tokens and the marks' positions */
+    uint64_t checksum; /* XXH3 of the header up to here, the tokens and the marks' positions */
 };
 
 static const char magic[8] = {'F', 'M', 'S', 'N', 'A', 'P', '1', '\n'};
 
 /* ---- what is in it -------------------------------------------------------------------------- */
 
-/* Of a layer without checksums: the beginnings of its first, middle and last expert. */
+/* Bytes that are sampled of the first, middle and last expert of a layer without checksums. */
 #define SAMPLE_BYTES 4096
 static int sample_experts(const struct model *model, const struct expert_layer *layer,
                           uint64_t *hash, struct fm_error *err)
@@ -47,17 +49,18 @@ static int hash_piece(const char *text, size_t n, void *hash)
     return 0;
 }
 
-/* Every field: the same weights compute something else with another rotation, for example. */
+/* Hashes every field of the configuration: the same weights give other results with another rope,
+ * for example. */
 static int hash_config(const struct model *model, uint64_t *hash, struct fm_error *err)
 {
     const size_t how = JSON_COMPACT | JSON_SORT_KEYS;
     if (json_dump_callback(model->source->config.root, hash_piece, hash, how) != 0)
-        return err_set(err, FM_ERR_NOMEM, "out of memory for the configuration");
+        return err_set(err, FM_ERR_NOMEM, "out of memory: cannot hash the configuration");
     return 0;
 }
 
-/* The dense weights as they lie in memory. A model that is cut elsewhere has them elsewhere, so its
- * snapshots are others'. */
+/* Hashes the dense weights as they lie in memory. A model cut into other stages has another hash,
+ * so its snapshots are not interchangeable. */
 static void hash_dense(const struct model *model, uint64_t *hash)
 {
     const void *dense =
@@ -76,15 +79,15 @@ static int sample_stage(const struct stage *stage, uint64_t *hash, struct fm_err
     return rc;
 }
 
-int snapshot_model(const struct fm_model *m, uint64_t *identity, struct fm_error *err)
+int snapshot_identity(const struct fm_model *m, uint64_t *identity, struct fm_error *err)
 {
     const struct engine *e = &m->engine;
     uint64_t hash = 0;
     if (m->is_metadata_only)
         return err_set(err, FM_ERR_ARG, "the model was opened for its metadata only");
     if (m->routes != NULL)
-        return err_set(err, FM_ERR_ARG, "routes have taken the place of the model's routers: what "
-                       "they compute is no prefix to keep");
+        return err_set(err, FM_ERR_ARG, "snapshots cannot be used with routes, which replace the "
+                       "model's routers");
     for (uint32_t i = 0; i < e->n_stages; i++)
         hash_dense(e->stages[i].model, &hash);
     hash = XXH3_64bits_withSeed(m->approximate, strlen(m->approximate), hash);
@@ -147,18 +150,20 @@ static uint64_t head_checksum(const struct snapshot_header *h, const int32_t *id
 
 /* ---- a file, from its beginning to its end -------------------------------------------------- */
 
-struct stream {
+/* A snapshot that is being read or written. Does nothing after the first error. */
+struct snapshot_file {
     int fd;
     bool writes;
     const char *path;
     uint64_t at;
     XXH3_state_t *hash;
     int rc;
-    bool is_full; /* the fault is a full disk */
+    bool is_full; /* it failed because the disk is full */
     struct fm_error *err;
 };
 
-static void pass(struct stream *f, void *bytes, uint64_t n)
+/* Writes or reads n bytes at the file's position and adds them to the hash. */
+static void transfer(struct snapshot_file *f, void *bytes, uint64_t n)
 {
     if (f->rc != 0 || n == 0)
         return;
@@ -170,49 +175,51 @@ static void pass(struct stream *f, void *bytes, uint64_t n)
     f->at += n;
 }
 
-/* The same of what the session computes with. */
-static void pass_memory(struct stream *f, const struct memory *memory, void *at, uint64_t n)
+/* Transfers memory of the sequence. */
+static void transfer_memory(struct snapshot_file *f, const struct memory *memory, void *at,
+                            uint64_t n)
 {
     if (f->rc != 0 || n == 0)
         return;
-    pass(f, memory_open(memory, at, n, f->writes ? MEMORY_LOOK : MEMORY_FILL), n);
+    transfer(f, memory_open(memory, at, n, f->writes ? MEMORY_LOOK : MEMORY_FILL), n);
     memory_close(memory, at, n);
 }
 
-/* The recurrent state of all layers: the session's own, or that of a mark. */
-static void pass_recurrent(struct stream *f, const struct sequence *seq, bool is_mark,
-                           uint32_t mark)
+/* Transfers the recurrent state of all layers: the session's own, or that of a mark. */
+static void transfer_recurrent(struct snapshot_file *f, const struct sequence *seq, bool is_mark,
+                               uint32_t mark)
 {
     for (uint32_t i = 0; i < seq->n_parts; i++) {
         const struct sequence_part *part = &seq->parts[i];
-        pass_memory(f, part->memory, is_mark ? sequence_mark_state(part, mark) : part->block,
+        transfer_memory(f, part->memory, is_mark ? sequence_mark_state(part, mark) : part->block,
                     part->recurrent_bytes);
     }
 }
 
-/* Before the session's own state: where it has no room for a mark, that is read over it. */
-static void pass_marks(struct stream *f, const struct sequence *seq, uint32_t n)
+/* Transfers the marks' states, before the session's own state. When reading, a mark without room is
+ * read into the session's state, which is read over afterwards. */
+static void transfer_marks(struct snapshot_file *f, const struct sequence *seq, uint32_t n)
 {
     for (uint32_t i = 0; f->writes && i < seq->n_marks; i++)
         if (seq->marks[i] > 0)
-            pass_recurrent(f, seq, true, i);
+            transfer_recurrent(f, seq, true, i);
     for (uint32_t i = 0; !f->writes && i < n; i++)
-        pass_recurrent(f, seq, i < seq->n_marks, i);
+        transfer_recurrent(f, seq, i < seq->n_marks, i);
 }
 
-/* Of one head, in the order of positions. */
-static void pass_head(struct stream *f, const struct sequence_part *part, char *first,
-                      uint64_t row_bytes, uint32_t n_positions)
+/* Transfers the rows of one head in the order of positions. */
+static void transfer_head(struct snapshot_file *f, const struct sequence_part *part, char *first,
+                          uint64_t row_bytes, uint32_t n_positions)
 {
     const uint32_t max = part->blocks.n_positions;
     for (uint32_t at = 0; at < n_positions; at += max) {
         const uint32_t n = n_positions - at < max ? n_positions - at : max;
-        pass_memory(f, part->memory, first + at / max * part->blocks.bytes, n * row_bytes);
+        transfer_memory(f, part->memory, first + at / max * part->blocks.bytes, n * row_bytes);
     }
 }
 
-static void pass_kv(struct stream *f, const struct engine *e, uint32_t stage,
-                    const struct sequence_part *part, uint32_t n_positions)
+static void transfer_kv(struct snapshot_file *f, const struct engine *e, uint32_t stage,
+                        const struct sequence_part *part, uint32_t n_positions)
 {
     const struct model *model = e->stages[stage].model;
     for (uint32_t i = model->first_layer; i < model->end_layer; i++) {
@@ -222,21 +229,22 @@ static void pass_kv(struct stream *f, const struct engine *e, uint32_t stage,
         const uint64_t row = kv_row_bytes(e->kv_format, layer.head_dim);
         const uint64_t head = row * part->blocks.n_positions;
         for (uint32_t h = 0; h < layer.n_kv_heads; h++) {
-            pass_head(f, part, (char *)l->keys + h * head, row, n_positions);
-            pass_head(f, part, (char *)l->values + h * head, row, n_positions);
+            transfer_head(f, part, (char *)l->keys + h * head, row, n_positions);
+            transfer_head(f, part, (char *)l->values + h * head, row, n_positions);
         }
     }
 }
 
-static void pass_state(struct stream *f, const struct fm_session *s, uint32_t n_positions)
+static void transfer_state(struct snapshot_file *f, const struct fm_session *s,
+                           uint32_t n_positions)
 {
     const struct engine *e = &s->owner->engine;
-    pass_recurrent(f, s->sequence, false, 0);
+    transfer_recurrent(f, s->sequence, false, 0);
     for (uint32_t i = 0; i < e->n_stages; i++)
-        pass_kv(f, e, i, &s->sequence->parts[i], n_positions);
+        transfer_kv(f, e, i, &s->sequence->parts[i], n_positions);
 }
 
-static int stream_begin(struct stream *f, struct fm_error *err)
+static int file_begin(struct snapshot_file *f, struct fm_error *err)
 {
     f->err = err;
     f->hash = XXH3_createState();
@@ -251,32 +259,34 @@ static int stream_begin(struct stream *f, struct fm_error *err)
 static int write_all(const struct fm_session *s, uint64_t model, int fd, const char *path,
                      bool *is_full, struct fm_error *err)
 {
-    struct stream f = {.fd = fd, .writes = true, .path = path};
+    struct snapshot_file f = {.fd = fd, .writes = true, .path = path};
     struct snapshot_header h = header_for(s, model);
     uint32_t marks[SEQUENCE_MARKS];
     uint32_t n = 0;
     for (unsigned i = 0; i < s->sequence->n_marks; i++)
         if (s->sequence->marks[i] > 0)
             marks[n++] = s->sequence->marks[i];
+    assert(n == h.n_marks && n <= SEQUENCE_MARKS);
     h.checksum = head_checksum(&h, s->ids, marks);
-    /* A disk without the room says so before anything is written. */
+    /* A disk without enough room fails here, before anything is written. */
     int rc = plat_reserve(fd, path, h.bytes, err);
     *is_full = rc != 0 && plat_was_full();
     if (rc == 0)
-        rc = stream_begin(&f, err);
+        rc = file_begin(&f, err);
     if (rc != 0)
         return rc;
-    pass(&f, &h, sizeof h);
-    pass(&f, s->ids, h.n_tokens * sizeof *s->ids);
-    pass(&f, marks, n * sizeof *marks);
-    pass_marks(&f, s->sequence, n);
-    pass_state(&f, s, h.n_tokens);
+    transfer(&f, &h, sizeof h);
+    transfer(&f, s->ids, h.n_tokens * sizeof *s->ids);
+    transfer(&f, marks, n * sizeof *marks);
+    transfer_marks(&f, s->sequence, n);
+    transfer_state(&f, s, h.n_tokens);
     XXH128_hash_t sum = XXH3_128bits_digest(f.hash);
-    pass(&f, &sum, sizeof sum);
+    transfer(&f, &sum, sizeof sum);
     (void)XXH3_freeState(f.hash); /* always succeeds */
     *is_full = f.is_full;
     if (f.rc != 0)
         return f.rc;
+    assert(f.at == h.bytes); /* the header's sum of all parts */
     rc = plat_sync(fd, path, err);
     *is_full = rc != 0 && plat_was_full();
     return rc;
@@ -291,7 +301,7 @@ int snapshot_write(const struct fm_session *s, uint64_t model, const struct plat
     int fd;
     *is_full = false;
     if (s->sequence->position == 0)
-        return err_set(err, FM_ERR_ARG, "the session has no tokens to keep");
+        return err_set(err, FM_ERR_ARG, "the session has no tokens to save");
     if ((size_t)snprintf(part, sizeof part, "%s.part", name) >= sizeof part ||
         (size_t)snprintf(path, sizeof path, "%s/%s", dir->path, part) >= sizeof path)
         return err_set(err, FM_ERR_ARG, "the path '%s/%s' is too long", dir->path, name);
@@ -300,13 +310,13 @@ int snapshot_write(const struct fm_session *s, uint64_t model, const struct plat
     if (rc != 0)
         return rc;
     if (!plat_open_file_info(fd, &is))
-        rc = err_set(err, FM_ERR_IO, "cannot look at '%s'", path);
+        rc = err_set(err, FM_ERR_IO, "cannot get the status of '%s'", path);
     if (rc == 0)
         rc = write_all(s, model, fd, path, is_full, err);
     if (rc == 0)
         rc = plat_dir_rename(dir, part, name, &is, err);
     if (rc != 0)
-        (void)plat_dir_remove(dir, part, &is, NULL); /* the fault before is the one to tell of */
+        (void)plat_dir_remove(dir, part, &is, NULL); /* the earlier error is reported */
     plat_close(fd);
     return rc;
 }
@@ -318,18 +328,18 @@ static int check_header(const struct fm_model *m, uint64_t model, const struct s
 {
     const struct snapshot_header own = header_of(m, model);
     if (memcmp(h->magic, magic, sizeof magic) != 0)
-        return err_set(err, FM_ERR_FORMAT, "'%s' is no snapshot", path);
+        return err_set(err, FM_ERR_FORMAT, "'%s' is not a snapshot", path);
     if (h->model != model || h->recurrent_bytes != own.recurrent_bytes ||
         h->kv_position_bytes != own.kv_position_bytes ||
         memcmp(h->kv_format, own.kv_format, sizeof own.kv_format) != 0)
         return err_set(err, FM_ERR_FORMAT,
-                       "'%s' is a snapshot of another model or configuration, of other "
-                       "approximations or of another format of keys and values", path);
+                       "'%s' is a snapshot of another model, configuration, approximation or "
+                       "format of keys and values", path);
     if (h->n_tokens == 0 || h->n_marks > SEQUENCE_MARKS || bytes_of(h) != h->bytes ||
         h->bytes != file_bytes)
         return err_set(err, FM_ERR_FORMAT,
-                       "the snapshot '%s' is damaged: it has %llu bytes and says %llu", path,
-                       (unsigned long long)file_bytes, (unsigned long long)h->bytes);
+                       "the snapshot '%s' is damaged: it has %llu bytes, its header says %llu",
+                       path, (unsigned long long)file_bytes, (unsigned long long)h->bytes);
     if (h->n_tokens > engine_limits(&m->engine)->n_context)
         return err_set(err, FM_ERR_ARG,
                        "the snapshot '%s' has %u tokens, the context has %u positions (--context)",
@@ -337,18 +347,18 @@ static int check_header(const struct fm_model *m, uint64_t model, const struct s
     return 0;
 }
 
-/* Header, tokens and marks, in this order. */
-static int read_head(const struct fm_model *m, uint64_t model, struct stream *f,
+/* Reads and checks header, tokens and marks, in this order. */
+static int read_head(const struct fm_model *m, uint64_t model, struct snapshot_file *f,
                      uint64_t file_bytes, struct snapshot_header *h, int32_t *ids,
                      uint32_t marks[SEQUENCE_MARKS])
 {
-    pass(f, h, sizeof *h);
+    transfer(f, h, sizeof *h);
     if (f->rc == 0)
         f->rc = check_header(m, model, h, file_bytes, f->path, f->err);
     if (f->rc != 0)
         return f->rc;
-    pass(f, ids, h->n_tokens * sizeof *ids);
-    pass(f, marks, h->n_marks * sizeof *marks);
+    transfer(f, ids, h->n_tokens * sizeof *ids);
+    transfer(f, marks, h->n_marks * sizeof *marks);
     bool is_sound = f->rc == 0 && head_checksum(h, ids, marks) == h->checksum;
     for (uint32_t i = 0; is_sound && i < h->n_marks; i++)
         is_sound = marks[i] > 0 && marks[i] <= h->n_tokens;
@@ -359,13 +369,13 @@ static int read_head(const struct fm_model *m, uint64_t model, struct stream *f,
     return f->rc;
 }
 
-/* Opens a file for reading, whose path is written into `path`. One of this user's that others can
- * read, as earlier versions made them, is theirs no longer. */
+/* Opens a file for reading and writes its path to `path`. Makes a file private that an earlier
+ * version of this program left readable for other users. */
 static int open_file(const struct plat_dir *dir, const char *name, char path[LIMIT_PATH_BYTES],
-                     struct stream *f, uint64_t *bytes, struct fm_error *err)
+                     struct snapshot_file *f, uint64_t *bytes, struct fm_error *err)
 {
     (void)snprintf(path, LIMIT_PATH_BYTES, "%s/%s", dir->path, name); /* for messages */
-    *f = (struct stream){.path = path};
+    *f = (struct snapshot_file){.path = path};
     const int rc = plat_dir_read(dir, name, &f->fd, bytes, err);
     if (rc == 0)
         plat_make_private(f->fd);
@@ -376,14 +386,14 @@ int snapshot_read_info(const struct fm_model *m, uint64_t model, const struct pl
                        const char *name, struct snapshot_info *info, struct fm_error *err)
 {
     char path[LIMIT_PATH_BYTES];
-    struct stream f;
+    struct snapshot_file f;
     struct snapshot_header h;
     uint64_t bytes;
     *info = (struct snapshot_info){0};
     int rc = open_file(dir, name, path, &f, &bytes, err);
     if (rc != 0)
         return rc;
-    rc = stream_begin(&f, err);
+    rc = file_begin(&f, err);
     if (rc == 0) {
         info->ids = mem_new(engine_limits(&m->engine)->n_context, sizeof *info->ids,
                             "a snapshot's tokens", err);
@@ -404,7 +414,8 @@ int snapshot_read_info(const struct fm_model *m, uint64_t model, const struct pl
     return 0;
 }
 
-static int read_all(struct fm_session *s, uint64_t model, struct stream *f, uint64_t file_bytes)
+static int read_all(struct fm_session *s, uint64_t model, struct snapshot_file *f,
+                    uint64_t file_bytes)
 {
     struct snapshot_header h;
     uint32_t marks[SEQUENCE_MARKS];
@@ -415,15 +426,16 @@ static int read_all(struct fm_session *s, uint64_t model, struct stream *f, uint
     if (f->rc != 0)
         return f->rc;
     sequence_finish(s->sequence); /* it was reset: what clears it may still be queued */
-    pass_marks(f, s->sequence, h.n_marks);
-    pass_state(f, s, h.n_tokens);
+    transfer_marks(f, s->sequence, h.n_marks);
+    transfer_state(f, s, h.n_tokens);
     const XXH128_hash_t is = XXH3_128bits_digest(f->hash);
-    pass(f, &sum, sizeof sum);
+    transfer(f, &sum, sizeof sum);
     if (f->rc == 0 && !XXH128_isEqual(is, sum))
-        f->rc = err_set(f->err, FM_ERR_FORMAT, "the snapshot '%s' is damaged: its checksum is "
-                        "another", f->path);
+        f->rc = err_set(f->err, FM_ERR_FORMAT, "the snapshot '%s' is damaged: its checksum does "
+                        "not match", f->path);
     for (uint32_t i = 0; f->rc == 0 && i < h.n_marks && i < s->sequence->n_marks; i++)
         s->sequence->marks[i] = marks[i];
+    assert(f->rc != 0 || (f->at == h.bytes && sequence_holds(s->sequence, h.n_tokens)));
     if (f->rc == 0)
         s->sequence->position = h.n_tokens;
     return f->rc;
@@ -433,13 +445,13 @@ int snapshot_read(struct fm_session *s, uint64_t model, const struct plat_dir *d
                   const char *name, struct fm_error *err)
 {
     char path[LIMIT_PATH_BYTES];
-    struct stream f;
+    struct snapshot_file f;
     uint64_t bytes;
     int rc = open_file(dir, name, path, &f, &bytes, err);
     if (rc != 0)
-        return rc; /* the session has what it had */
+        return rc; /* the session keeps its state */
     fm_session_reset(s);
-    rc = stream_begin(&f, err);
+    rc = file_begin(&f, err);
     if (rc == 0) {
         rc = read_all(s, model, &f, bytes);
         (void)XXH3_freeState(f.hash); /* always succeeds */
@@ -452,7 +464,7 @@ int snapshot_read(struct fm_session *s, uint64_t model, const struct plat_dir *d
 
 /* ---- for the public ------------------------------------------------------------------------- */
 
-/* The folder that the caller names is the caller's choice, links and all. */
+/* Opens the folder of a path that the caller chose. Follows links. */
 static int open_folder(const char *path, char folder[LIMIT_PATH_BYTES], struct plat_dir *dir,
                        struct fm_error *err)
 {
@@ -466,7 +478,7 @@ int fm_session_save(const struct fm_session *s, const char *path, struct fm_erro
     struct plat_dir dir;
     uint64_t model;
     bool is_full;
-    int rc = snapshot_model(s->owner, &model, err);
+    int rc = snapshot_identity(s->owner, &model, err);
     if (rc == 0)
         rc = open_folder(path, folder, &dir, err);
     if (rc != 0)
@@ -483,7 +495,7 @@ int fm_session_load(struct fm_session *s, const char *path, struct fm_error *err
     uint64_t model;
     const char *file = plat_real_path(path, real) ? real : path;
     fm_session_reset(s);
-    int rc = snapshot_model(s->owner, &model, err);
+    int rc = snapshot_identity(s->owner, &model, err);
     if (rc == 0)
         rc = open_folder(file, folder, &dir, err);
     if (rc != 0)

@@ -1,4 +1,6 @@
-/* A directory of snapshots of one model: the longest known prefix of a prompt is found there. */
+/* fm_snapshots: a directory of snapshots of one model, in which the longest known prefix of a
+ * prompt is found. */
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -10,55 +12,56 @@
 #include "session/snapshot.h"
 
 #define SUFFIX ".fmsnap"
-/* 32 digits, for an owner a dash and 16 more, and the suffix. */
+/* A name has 32 digits, for an owner a dash and 16 more digits, and the suffix. */
 #define TOKEN_DIGITS 32
 #define OWNER_DIGITS 16
 #define NAME_BYTES 64
 
-/* One of another model, or damaged, has no tokens here and is of no use; but it takes room like all
- * others. */
+/* A snapshot in the directory. One that is damaged or belongs to another model has no ids and is
+ * never restored, but its size counts. */
 struct entry {
     char name[NAME_BYTES];
     uint64_t owner;
     struct snapshot_info info;
-    int64_t used_ns; /* when it was written or restored last */
+    int64_t used_ns; /* when it was last written or restored */
 };
 
 struct fm_snapshots {
     struct fm_model *model;
     uint64_t identity;
     char *path;
-    struct plat_dir dir; /* this user's; no link in it is followed */
-    uint64_t owner;      /* its user id there, as of all files made in it */
+    struct plat_dir dir; /* owned by this user; links in it are not followed */
+    uint64_t owner;      /* user id of the directory and of all files created in it */
     uint64_t max_bytes, bytes;
-    bool is_writer; /* false: another process has the lock, and this one only reads */
-    bool is_shared; /* the folder holds files of another kind too */
+    bool is_writer; /* false: another process holds the lock; this one only reads */
+    bool is_shared; /* the directory also holds other kinds of files */
     struct entry *entries;
     size_t n_entries, cap_entries;
     struct fm_snapshots_stats stats;
 };
 
-/* Whether this program gives such names: only those files are listed, counted and removed. */
+/* Returns whether the name has the form that this program gives to snapshots. Only such files are
+ * listed, counted and removed. */
 static bool is_own_name(const char *name)
 {
     static const char digits[] = "0123456789abcdef";
     size_t n = strspn(name, digits);
-    if (n == TOKEN_DIGITS && name[n] == '-') /* and its owner */
+    if (n == TOKEN_DIGITS && name[n] == '-') /* an owner follows */
         n += 1 + strspn(name + n + 1, digits);
     return n >= TOKEN_DIGITS && n + strlen(SUFFIX) < NAME_BYTES && strcmp(name + n, SUFFIX) == 0;
 }
 
 /* ---- owners --------------------------------------------------------------------------------- */
 
-/* What a snapshot of this owner has as its model, so that a file which got another owner's name is
- * one of another model. */
+/* Returns the model identity in the snapshots of an owner. A file that was renamed to another
+ * owner's name therefore counts as another model's. */
 static uint64_t identity_of(const struct fm_snapshots *store, uint64_t owner)
 {
     return owner == 0 ? store->identity
                       : XXH3_64bits_withSeed(&owner, sizeof owner, store->identity);
 }
 
-/* The owner that a file's name tells; 0: none. */
+/* Returns the owner in a file name; 0: none. */
 static uint64_t owner_of(const char *name)
 {
     uint64_t owner = 0;
@@ -79,9 +82,11 @@ static uint64_t owner_of(const char *name)
 
 static void forget(struct fm_snapshots *store, size_t i)
 {
+    assert(i < store->n_entries && store->bytes >= store->entries[i].info.bytes);
     store->bytes -= store->entries[i].info.bytes;
     mem_free(store->entries[i].info.ids);
     store->entries[i] = store->entries[--store->n_entries];
+    assert(store->n_entries > 0 || store->bytes == 0); /* the sum over all entries */
 }
 
 static void drop(struct fm_snapshots *store, size_t i)
@@ -146,36 +151,39 @@ static int see_name(void *ctx, const char *name, struct fm_error *err)
     if (!plat_dir_info(&store->dir, name, &info))
         return 0;
     if (!info.is_file || info.owner != store->owner) {
-        log_info("snapshots", "skipped: '%s/%s' is %s", store->path, name,
-                 info.is_file ? "another user's" : "no regular file");
+        log_info("snapshots", "skipped: '%s/%s' %s", store->path, name,
+                 info.is_file ? "belongs to another user" : "is not a regular file");
         return 0;
     }
     if (whole[0] == '\0')
         return see_snapshot(store, name, &info, err);
     if (store->is_writer)
-        (void)plat_dir_remove(&store->dir, name, &info, &why); /* left by a process killed */
+        (void)plat_dir_remove(&store->dir, name, &info, &why); /* left by a killed process */
     return 0;
 }
 
 static void drop_oldest(struct fm_snapshots *store)
 {
     size_t oldest = 0;
+    assert(store->n_entries > 0);
     for (size_t i = 1; i < store->n_entries; i++)
         if (store->entries[i].used_ns < store->entries[oldest].used_ns)
             oldest = i;
     drop(store, oldest);
 }
 
-/* Makes room for so many bytes, at most the limit: what was used longest ago goes first. */
+/* Makes room for `bytes`, at most the limit. Drops the least recently used snapshots first. */
 static void make_room(struct fm_snapshots *store, uint64_t bytes)
 {
+    assert(bytes <= store->max_bytes);
     while (store->bytes > store->max_bytes - bytes)
         drop_oldest(store);
 }
 
 /* ---- open and close ------------------------------------------------------------------------- */
 
-/* The folder, which must be this user's: snapshots hold conversations. */
+/* Opens and locks the directory. It must belong to this user, because snapshots hold
+ * conversations. */
 static int open_dir(struct fm_snapshots *store, struct fm_error *err)
 {
     struct plat_file_info info;
@@ -186,23 +194,23 @@ static int open_dir(struct fm_snapshots *store, struct fm_error *err)
     if (rc == 0)
         rc = plat_dir_check_own(&store->dir, err);
     if (rc == 0 && !plat_open_file_info(store->dir.fd, &info))
-        rc = err_set(err, FM_ERR_IO, "cannot look at '%s'", store->path);
+        rc = err_set(err, FM_ERR_IO, "cannot get the status of '%s'", store->path);
     if (rc != 0)
-        return err_wrap(err, rc, "snapshots cannot be kept");
+        return err_wrap(err, rc, "snapshots cannot be used");
     store->owner = info.owner;
     store->is_writer = plat_dir_lock(&store->dir, &why) == 0;
     if (!store->is_writer)
-        log_info("snapshots", "none are written: %s", why.text);
+        log_info("snapshots", "no snapshots are written: %s", why.text);
     return 0;
 }
 
-/* Others lose the folder, unless it holds something of theirs: then each file is private. */
+/* Makes the directory private, unless it holds other files. Then only the snapshots are private. */
 static void make_private(const struct fm_snapshots *store)
 {
     if (!store->is_shared)
         plat_make_private(store->dir.fd);
     else
-        log_info("snapshots", "'%s' holds other files too: its rights stay as they are",
+        log_info("snapshots", "'%s' also holds other files: its permissions are not changed",
                  store->path);
 }
 
@@ -217,7 +225,7 @@ int fm_snapshots_open(struct fm_model *model, const char *dir, uint64_t max_byte
     store->max_bytes = max_bytes;
     store->dir.fd = -1;
     store->path = mem_strdup(dir, err);
-    int rc = store->path == NULL ? FM_ERR_NOMEM : snapshot_model(model, &store->identity, err);
+    int rc = store->path == NULL ? FM_ERR_NOMEM : snapshot_identity(model, &store->identity, err);
     if (rc == 0)
         rc = open_dir(store, err);
     if (rc == 0)
@@ -274,7 +282,7 @@ static void touch(struct fm_snapshots *store, struct entry *e)
         plat_dir_touch(&store->dir, e->name);
 }
 
-/* Whether the file is there and good. */
+/* Returns whether the snapshot exists and is intact. */
 static bool is_kept(struct fm_snapshots *store, const char *name)
 {
     for (size_t i = 0; i < store->n_entries; i++) {
@@ -285,13 +293,14 @@ static bool is_kept(struct fm_snapshots *store, const char *name)
             touch(store, e);
             return true;
         }
-        forget(store, i); /* about to be written again */
+        forget(store, i); /* it is written again */
         break;
     }
     return false;
 }
 
-/* Where the disk is full, those used longest ago make way, unless even all of them are too few. */
+/* Writes a snapshot. When the disk is full, drops the least recently used ones, unless all of them
+ * together are too small. */
 static int write_file(struct fm_snapshots *store, const struct fm_session *s, uint64_t identity,
                       const char *name, uint64_t bytes, struct fm_error *err)
 {
@@ -320,12 +329,12 @@ int fm_snapshots_keep(struct fm_snapshots *store, const struct fm_session *s, st
         return 0;
     const uint64_t bytes = snapshot_bytes(s);
     if (bytes > store->max_bytes) {
-        log_info("snapshots", "%u tokens take %llu bytes and the limit is %llu: not kept",
+        log_info("snapshots", "%u tokens take %llu bytes, the limit is %llu: not saved",
                  s->sequence->position, (unsigned long long)bytes,
                  (unsigned long long)store->max_bytes);
         return 0;
     }
-    /* Old ones go when the new one is whole: after a kill nothing is lost. */
+    /* Old snapshots are dropped once the new one is complete, so a crash loses nothing. */
     int rc = write_file(store, s, identity, name, bytes, err);
     if (rc == 0) {
         make_room(store, bytes);
@@ -337,7 +346,8 @@ int fm_snapshots_keep(struct fm_snapshots *store, const struct fm_session *s, st
 
 /* ---- finding -------------------------------------------------------------------------------- */
 
-/* Where a session restored from it could go on with these tokens. */
+/* Returns the position from which a session restored from this snapshot could go on with these
+ * tokens. */
 static uint32_t usable(const struct entry *e, const int32_t *ids, size_t n_ids)
 {
     const struct snapshot_info *info = &e->info;
@@ -353,7 +363,7 @@ static uint32_t usable(const struct entry *e, const int32_t *ids, size_t n_ids)
     return best;
 }
 
-/* The owner's best one that is more than `min`; NULL: none. */
+/* Returns the owner's snapshot with the largest usable position above `min`, or NULL. */
 static struct entry *find_best(const struct fm_snapshots *store, uint64_t owner,
                                const int32_t *ids, size_t n_ids, uint32_t min)
 {
@@ -382,7 +392,7 @@ unsigned fm_snapshots_restore(struct fm_snapshots *store, struct fm_session *s, 
         }
         log_info("snapshots", "skipped: %s", err.text);
         if (err.code == FM_ERR_BUDGET || err.code == FM_ERR_NOMEM)
-            break; /* nothing is wrong with it */
+            break; /* the snapshot itself is intact */
         drop(store, (size_t)(e - store->entries));
     }
     return fm_session_rewind(s, ids, n_ids);

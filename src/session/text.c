@@ -1,4 +1,4 @@
-/* Text in and out of a model: the public face of src/text. */
+/* Text in and out of a model: the public API of src/text and src/chat. */
 #include <string.h>
 
 #include "base/mem.h"
@@ -11,7 +11,7 @@ static int needs_tokenizer(const struct fm_model *m, struct fm_error *err)
 {
     if (m->tokenizer != NULL)
         return 0;
-    return err_set(err, FM_ERR_UNSUPPORTED, "'%s' has no tokenizer.json: text cannot be read",
+    return err_set(err, FM_ERR_UNSUPPORTED, "'%s' has no tokenizer.json: text cannot be tokenized",
                    m->engine.model->source->path);
 }
 
@@ -74,7 +74,7 @@ static int render(const struct fm_model *m, const json_t *conversation,
                                       options->now_offset_s, out, err);
 }
 
-/* Its ids, unless it surely has more than the options allow. */
+/* Encodes a rendered conversation, unless its length alone shows that it has too many tokens. */
 static int encode(const struct fm_model *m, const struct jinja_rendering *rendering,
                   const struct fm_chat_options *options, int32_t **ids, size_t *n_ids,
                   struct fm_error *err)
@@ -83,11 +83,11 @@ static int encode(const struct fm_model *m, const struct jinja_rendering *render
     if (options->max_tokens == 0 || n_min <= options->max_tokens)
         return chat_encode(m->chat, rendering, ids, n_ids, err);
     *n_ids = n_min;
-    return err_set(err, FM_ERR_ARG, "the conversation has at least %zu tokens, at most %zu are "
-                   "possible", n_min, options->max_tokens);
+    return err_set(err, FM_ERR_ARG, "the conversation has at least %zu tokens, the maximum is "
+                   "%zu", n_min, options->max_tokens);
 }
 
-/* Messages as JSON text. */
+/* Renders a conversation given as JSON text. */
 static int render_text(const struct fm_model *m, const char *conversation, size_t bytes,
                        const struct fm_chat_options *options, struct jinja_rendering *out,
                        struct fm_error *err)
@@ -124,8 +124,8 @@ int fm_chat_render(const struct fm_model *m, const char *conversation, size_t by
 }
 
 int fm_chat_tokenize(const struct fm_model *m, const char *conversation, size_t bytes,
-                         const struct fm_chat_options *options, int32_t **ids, size_t *n_ids,
-                         struct fm_error *err)
+                     const struct fm_chat_options *options, int32_t **ids, size_t *n_ids,
+                     struct fm_error *err)
 {
     struct fm_chat_options own;
     struct jinja_rendering rendering = {0};
@@ -140,7 +140,7 @@ int fm_chat_tokenize(const struct fm_model *m, const char *conversation, size_t 
     return rc;
 }
 
-/* A message; text that is not UTF-8 has U+FFFD for every part that is not. */
+/* Appends a message. Replaces invalid UTF-8 by U+FFFD. */
 static int add_message(json_t *messages, const char *role, const char *text, size_t bytes,
                        struct fm_error *err)
 {
@@ -151,14 +151,14 @@ static int add_message(json_t *messages, const char *role, const char *text, siz
     const size_t n = utf8_repair((const uint8_t *)text, bytes, valid, NULL);
     json_t *message = json_pack("{s:s, s:s%}", "role", role, "content", (char *)valid, n);
     const int rc = json_array_append_new(messages, message) == 0
-                       ? 0 : err_set(err, FM_ERR_NOMEM, "no memory for a message");
+                       ? 0 : err_set(err, FM_ERR_NOMEM, "out of memory: cannot create a message");
     mem_free(valid);
     return rc;
 }
 
 int fm_chat_tokenize_turn(const struct fm_model *m, const char *system, const char *user,
-                     size_t user_bytes, const struct fm_chat_options *options, int32_t **ids,
-                     size_t *n_ids, struct fm_error *err)
+                          size_t user_bytes, const struct fm_chat_options *options, int32_t **ids,
+                          size_t *n_ids, struct fm_error *err)
 {
     struct fm_chat_options own;
     struct jinja_rendering rendering = {0};
@@ -167,7 +167,7 @@ int fm_chat_tokenize_turn(const struct fm_model *m, const char *system, const ch
     int rc = take_options(&own, options, err);
     json_t *messages = json_array();
     if (rc == 0 && messages == NULL)
-        rc = err_set(err, FM_ERR_NOMEM, "no memory for a message");
+        rc = err_set(err, FM_ERR_NOMEM, "out of memory: cannot create a message");
     if (rc == 0 && system != NULL)
         rc = add_message(messages, "system", system, strlen(system), err);
     if (rc == 0)

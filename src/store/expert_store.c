@@ -8,7 +8,7 @@
 #include "base/plat.h"
 
 struct store_file {
-    int fd; /* its own when is_direct, otherwise the model's */
+    int fd; /* the store's own if is_direct, else the source's */
     bool is_direct;
 };
 
@@ -18,7 +18,7 @@ struct store_hash {
     bool is_taken; /* atomic */
 };
 
-/* Experts whose pieces are hashed as they land; one more is hashed when all of it has landed. */
+/* Number of experts whose pieces are hashed as they land. Further ones are hashed at the end. */
 #define N_HASHES 16
 
 struct expert_store {
@@ -26,26 +26,27 @@ struct expert_store {
     struct reader *reader;
     struct store_file *files; /* [model->source->n_files] */
     bool checks, has_direct;
-    bool drops; /* what was read through the page cache is dropped from it */
-    bool has_warned; /* atomic: of an expert that was read ahead and is damaged */
+    bool drops; /* drops the pages that were read through the page cache */
+    bool has_warned; /* atomic: a damaged prefetched expert was logged as a warning */
     struct store_hash hashes[N_HASHES];
 };
 
-/* Values of failed_result that are no errno: all bytes came. */
+/* Values of failed_result that are not an errno: all bytes were read. */
 #define BAD_CHECKSUM INT64_MIN
 #define FILE_CHANGED (INT64_MIN + 1)
 
-/* Of expert_read.pieces: a thread takes up the pieces that have landed. */
-#define IS_TAKING (1u << 31)
+/* Bit of expert_read.pieces: a thread hashes the landed pieces. */
+#define IS_HASHING (1u << 31)
 _Static_assert(EXPERT_MAX_OPS < 31, "a bit for each piece");
 
 /* ---- open and close ------------------------------------------------------------------------- */
 
-/* One operation reads about so much: half of it, eight at a time, is little for an SSD; twice as
- * much came a quarter slower into memory that no cache holds. */
+/* Approximate size of an operation. With eight in flight, half of it does not saturate an SSD, and
+ * twice as much was a quarter slower into memory outside the processor's cache. */
 #define OP_BYTES (1u << 19)
 
-/* The most bytes of an operation: whole pages. Large experts are read in longer ones. */
+/* Returns the maximum size of an operation, in whole pages. Larger experts have larger
+ * operations. */
 static uint64_t op_bytes(uint64_t expert_bytes)
 {
     const uint64_t max = EXPERT_MAX_OPS - EXPERT_MAX_EXTENTS;
@@ -53,7 +54,7 @@ static uint64_t op_bytes(uint64_t expert_bytes)
     return longer > OP_BYTES ? longer : OP_BYTES;
 }
 
-/* The longest extent that is no whole pages; 0: all are. */
+/* Returns the size of the longest extent that is not page-aligned; 0: all are. */
 static uint64_t longest_unaligned(const struct expert_layer *layer)
 {
     uint64_t max = 0;
@@ -99,7 +100,7 @@ static int open_direct(struct expert_store *store, uint32_t i, struct fm_error *
     return rc;
 }
 
-/* Readahead would leave pages behind that nobody drops. */
+/* Disables readahead, which would leave pages in the page cache that nobody drops. */
 static void expect_random(const struct expert_store *store, bool is_random)
 {
     for (uint32_t i = 0; store->drops && i < store->model->source->n_files; i++)
@@ -125,7 +126,7 @@ static int open_files(struct expert_store *store, enum store_io io, struct fm_er
                 rc = open_direct(store, layer->extents[i].file, err);
     }
     if (rc == 0 && io == STORE_DIRECT && !store->has_direct && store->model->n_expert_layers > 0)
-        log_info("store", "'%s' cannot be read past the page cache: reading through it",
+        log_info("store", "'%s' does not support direct I/O: reading through the page cache",
                  source->files[store->model->expert_layers[0].extents[0].file].path);
     return rc;
 }
@@ -136,7 +137,7 @@ static int open_hashes(struct expert_store *store, struct fm_error *err)
     for (unsigned i = 0; is_hashed && i < N_HASHES; i++) {
         store->hashes[i].state = XXH3_createState();
         if (store->hashes[i].state == NULL)
-            return err_set(err, FM_ERR_NOMEM, "out of memory: checksums");
+            return err_set(err, FM_ERR_NOMEM, "out of memory: cannot allocate checksums");
     }
     return 0;
 }
@@ -202,19 +203,19 @@ static bool has_failed(const struct expert_read *read)
     return __atomic_load_n(&read->failed_op, __ATOMIC_RELAXED) >= 0;
 }
 
-/* NULL when all are in use. */
+/* Returns NULL when all are in use. */
 static struct store_hash *hash_take(struct expert_store *store)
 {
     for (unsigned i = 0; i < N_HASHES; i++)
         if (!__atomic_exchange_n(&store->hashes[i].is_taken, true, __ATOMIC_ACQUIRE)) {
-            (void)XXH3_128bits_reset(store->hashes[i].state); /* fails for no state only */
+            (void)XXH3_128bits_reset(store->hashes[i].state); /* fails only for NULL */
             return &store->hashes[i];
         }
     return NULL;
 }
 
-/* Hashes a piece of a packed expert, whose pieces follow each other in its record. The processor's
- * cache still has it, and the next ones are on their way. */
+/* Hashes one piece of a packed expert, while it is still in the processor's cache and later pieces
+ * are in flight. The pieces are contiguous in the expert's record. */
 static void hash_piece(struct expert_read *read, unsigned i)
 {
     if (!read->store->checks || layer_of(read)->sums == NULL || read->n_ops == 1 ||
@@ -237,7 +238,7 @@ static bool has_checksum(const struct expert_read *read)
     return packed_sum_equal(&sum, &layer->sums[read->expert]);
 }
 
-/* Without checksums it can only be seen whether somebody has written to the file. */
+/* Without checksums it is only known whether a file was modified. */
 static bool has_changed(const struct expert_read *read, unsigned *op)
 {
     const struct source *source = read->store->model->source;
@@ -254,7 +255,7 @@ static bool has_changed(const struct expert_read *read, unsigned *op)
     return false;
 }
 
-/* All bytes are there: whether they are the expert's. */
+/* Verifies an expert whose bytes have all landed. */
 static void check(struct expert_read *read)
 {
     unsigned op = 0;
@@ -266,13 +267,13 @@ static void check(struct expert_read *read)
     read->failed_op = (int)op;
     struct fm_error err;
     if (read->urgency != READ_GUESSED)
-        return; /* who waits for it reports it */
+        return; /* the one who waits for it reports the error */
     (void)expert_store_explain(read->store, read, &err);
     const bool is_first = !__atomic_exchange_n(&read->store->has_warned, true, __ATOMIC_RELAXED);
-    (is_first ? log_warn : log_info)("store", "%s; read ahead and dropped", err.text);
+    (is_first ? log_warn : log_info)("store", "%s; the prefetched expert is dropped", err.text);
 }
 
-/* Whether the bytes can be used before their checksum is known. */
+/* Returns whether the bytes can be used before their checksum is known. */
 static bool is_verified_late(const struct expert_read *read)
 {
     bool is_late = read->store->checks && layer_of(read)->sums != NULL;
@@ -283,40 +284,43 @@ static bool is_verified_late(const struct expert_read *read)
 
 static void finish(struct expert_read *read)
 {
+    assert(__atomic_load_n(&read->n_left, __ATOMIC_RELAXED) == 0);
     if (!has_failed(read))
         check(read);
     if (read->hash != NULL)
         __atomic_store_n(&read->hash->is_taken, false, __ATOMIC_RELEASE);
     const bool ok = !has_failed(read);
-    if (ok) /* here, on the thread whose read was the last, while others still travel */
+    if (ok) /* on this thread, while other reads are in flight */
         expert_layer_prepare(read->store->model, layer_of(read), read->dst);
     read->done(read, ok);
 }
 
-/* Takes up the pieces that have landed, in their order, until one is missing; the thread that takes
- * the last one finishes the read. Once IS_TAKING is cleared, `read` may be gone. */
-static void take_landed(struct expert_read *read)
+/* Hashes the pieces that have landed, in order, until one is missing. The thread that hashes the
+ * last piece finishes the read. Once IS_HASHING is cleared, `read` may be gone. */
+static void hash_landed(struct expert_read *read)
 {
     uint32_t landed = __atomic_load_n(&read->pieces, __ATOMIC_ACQUIRE);
     do {
-        while (read->n_taken < read->n_ops && (landed >> read->n_taken & 1) != 0) {
-            hash_piece(read, read->n_taken);
-            read->n_taken++;
+        while (read->n_hashed < read->n_ops && (landed >> read->n_hashed & 1) != 0) {
+            hash_piece(read, read->n_hashed);
+            read->n_hashed++;
         }
-        if (read->n_taken == read->n_ops) {
+        assert(read->n_hashed <= read->n_ops);
+        if (read->n_hashed == read->n_ops) {
             finish(read);
             return;
         }
-    } while (!__atomic_compare_exchange_n(&read->pieces, &landed, landed & ~IS_TAKING, false,
+    } while (!__atomic_compare_exchange_n(&read->pieces, &landed, landed & ~IS_HASHING, false,
                                           __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
 }
 
-/* Pieces land on several threads, in any order. One thread at a time takes them up; a piece that
- * lands meanwhile is left to it. */
+/* Pieces land on several threads in any order. One thread at a time hashes them; a piece that lands
+ * meanwhile is left to that thread. */
 static void piece_done(struct read_op *op, int64_t result)
 {
     struct expert_read *read = op->ctx;
     const int mine = (int)(op - read->ops);
+    assert(mine >= 0 && (unsigned)mine < read->n_ops);
     if (read->store->drops && !op->is_direct)
         plat_drop_pages(op->fd, op->offset, op->bytes);
     if (result < 0 || (uint64_t)result != op->bytes) {
@@ -325,17 +329,18 @@ static void piece_done(struct read_op *op, int64_t result)
                                         __ATOMIC_RELAXED))
             read->failed_result = result;
     }
-    /* Nobody finishes the read before the bit of this piece is set. */
+    /* No thread finishes the read before the bit of this piece is set. */
     const bool is_last = __atomic_sub_fetch(&read->n_left, 1, __ATOMIC_ACQ_REL) == 0;
     if (is_last && read->landed != NULL && !has_failed(read) && is_verified_late(read))
         read->landed(read);
     const uint32_t before =
-        __atomic_fetch_or(&read->pieces, 1u << mine | IS_TAKING, __ATOMIC_ACQ_REL);
-    if ((before & IS_TAKING) == 0)
-        take_landed(read);
+        __atomic_fetch_or(&read->pieces, 1u << mine | IS_HASHING, __ATOMIC_ACQ_REL);
+    assert((before >> mine & 1) == 0); /* a piece lands once */
+    if ((before & IS_HASHING) == 0)
+        hash_landed(read);
 }
 
-/* All but the last operation of an extent are equally long. */
+/* Splits extents into operations. All but the last operation of an extent have the same size. */
 static unsigned make_ops(struct expert_read *read, const struct extent *extents, unsigned n,
                          uint64_t max)
 {
@@ -344,6 +349,7 @@ static unsigned make_ops(struct expert_read *read, const struct extent *extents,
     for (unsigned i = 0; i < n; i++) {
         const struct extent *e = &extents[i];
         const struct store_file *file = &store->files[e->file];
+        assert(e->slot_offset + e->bytes <= store->model->expert_slot_bytes);
         const uint64_t n_pieces = e->bytes > 0 ? (e->bytes + max - 1) / max : 1;
         const uint64_t piece = mem_round_up((e->bytes + n_pieces - 1) / n_pieces, MEM_PAGE);
         for (uint64_t at = 0; at < e->bytes || at == 0; at += piece)
@@ -358,32 +364,34 @@ static unsigned make_ops(struct expert_read *read, const struct extent *extents,
                 .ctx = read,
             };
     }
+    assert(n_ops <= EXPERT_MAX_OPS);
     return n_ops;
 }
 
 void expert_store_submit(struct expert_store *store, struct expert_read *read)
 {
     const struct expert_layer *layer = &store->model->expert_layers[read->expert_layer];
+    assert(read->expert_layer < store->model->n_expert_layers && read->expert < layer->n_experts);
     const struct extent *extents = layer->extents + (size_t)read->expert * layer->n_extents;
-    /* Experts whose pieces join better than others' leave the last extents empty. */
+    /* An expert with fewer extents than others leaves its last extents empty. */
     unsigned n_extents = layer->n_extents;
     while (n_extents > 1 && extents[n_extents - 1].bytes == 0)
         n_extents--;
     read->store = store;
     const unsigned n = make_ops(read, extents, n_extents, op_bytes(layer->read_bytes));
-    assert(layer->sums == NULL || n_extents == 1); /* its pieces follow each other */
-    read->failed_op = -1; /* all of it published to the reader threads by submit's lock */
+    assert(layer->sums == NULL || n_extents == 1); /* its pieces are contiguous */
+    read->failed_op = -1; /* submit's lock publishes these fields to the reader threads */
     read->n_ops = n;
     read->n_left = n;
     read->pieces = 0;
-    read->n_taken = 0;
+    read->n_hashed = 0;
     read->hash = NULL;
     /* After the last submit `read` may be gone. */
     for (unsigned i = 0; i < n; i++)
         store->reader->ops->submit(store->reader, &read->ops[i]);
 }
 
-/* The file an operation reads, from where it reads into the slot. */
+/* Returns the path of the file that an operation reads. */
 static const char *path_of(const struct expert_store *store, const struct expert_read *read,
                            const struct read_op *op)
 {
@@ -399,6 +407,7 @@ int expert_store_explain(const struct expert_store *store, const struct expert_r
                          struct fm_error *err)
 {
     const struct expert_layer *layer = &store->model->expert_layers[read->expert_layer];
+    assert(read->failed_op >= 0 && (unsigned)read->failed_op < read->n_ops);
     const struct read_op *op = &read->ops[read->failed_op];
     const char *path = path_of(store, read, op);
     if (read->failed_result == BAD_CHECKSUM)

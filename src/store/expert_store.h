@@ -1,14 +1,15 @@
-/* The expert store: reads whole experts. It has no cache and no policy: `submit` starts a read
- * into memory of the caller's, and `done` is called exactly once when all pieces have landed or
- * the last of them has failed, and what landed has been verified. Verifying takes time that the
- * caller may use: `landed`, where there is one, is called when all bytes are in place and only the
- * checksum is still to be compared. From then on both only read the destination, and what is
- * computed from it counts once `done` has said so. `landed` is not called where a piece failed,
- * where nothing remains to be done but to call `done`, and where the bytes are still to change
+/* The expert store reads whole experts. It has no cache and no policy. submit starts a read into
+ * memory of the caller. `done` is called exactly once, when all pieces have landed or failed and
+ * the expert was verified.
+ *
+ * Verification takes time that the caller may use. `landed` is called when all bytes are there and
+ * only the checksum is missing. From then on store and caller only read the destination, and
+ * results computed from it count only if `done` says ok. `landed` is not called after a failed
+ * piece, when there is nothing to verify, or when the backend still has to convert the bytes
  * (model_prepare_for).
  *
- * The request and its destination belong to the caller until `done`. Both callbacks run on a reader
- * thread and must not block. submit may be called from any thread. */
+ * The caller owns the request and its destination until `done`. Both callbacks run on a reader
+ * thread and must not block. submit may be called from any thread. The store owns its reader. */
 #ifndef FLASHMOE_STORE_EXPERT_STORE_H
 #define FLASHMOE_STORE_EXPERT_STORE_H
 
@@ -21,57 +22,61 @@ extern "C" {
 
 struct expert_store;
 
-/* Operations one expert is read in, at most. */
+/* Maximum number of operations per expert. */
 #define EXPERT_MAX_OPS (EXPERT_MAX_EXTENTS + 15)
 
 struct expert_read {
-    uint32_t expert_layer, expert; /* index into model->expert_layers; expert of it */
+    uint32_t expert_layer, expert; /* index into model->expert_layers; index of the expert in it */
     void *dst;                     /* [record.bytes] */
     enum read_urgency urgency;
     void (*landed)(struct expert_read *read); /* may be NULL */
     void (*done)(struct expert_read *read, bool ok);
     void *ctx;
 
-    /* The store's. */
+    /* Owned by the store: */
     struct expert_store *store;
     struct read_op ops[EXPERT_MAX_OPS];
     unsigned n_ops;
-    uint32_t n_left;  /* atomic: pieces on their way */
-    uint32_t pieces;  /* atomic: a bit for each piece that has landed, and IS_TAKING */
-    unsigned n_taken; /* pieces hashed, from the first on; of the thread that has set IS_TAKING */
-    struct store_hash *hash; /* of the pieces taken; NULL: none, or all at once at the end */
-    int failed_op;           /* atomic: -1, or the index of a failed piece */
+    uint32_t n_left;  /* atomic: pieces in flight */
+    uint32_t pieces;  /* atomic: a bit per landed piece, and IS_HASHING */
+    unsigned n_hashed; /* pieces hashed, from the first on; only the thread that set IS_HASHING */
+    /* of the hashed pieces; NULL: the expert is hashed at the end, or not at all */
+    struct store_hash *hash;
+    int failed_op;           /* atomic: index of a failed piece, or -1 */
     int64_t failed_result;
 };
 
 enum store_io {
     STORE_PAGES,         /* through the page cache */
-    STORE_PAGES_DROPPED, /* the same, and what was read is dropped from it at once */
-    STORE_DIRECT,        /* past it, on file systems that can; on others STORE_PAGES_DROPPED */
+    STORE_PAGES_DROPPED, /* the same, but pages are dropped after the read */
+    STORE_DIRECT, /* past the page cache where the file system can, else STORE_PAGES_DROPPED */
 };
 
-/* What a reader's buffers must hold (struct reader_options); 0 when every direct read is of whole
- * pages into whole pages. */
+/* Returns the bounce_bytes that a reader needs (struct reader_options); 0 when every direct read is
+ * page-aligned. */
 uint64_t expert_store_bounce_bytes(const struct model *model, enum store_io io);
 
-/* The most that the page cache holds of one operation until it is dropped; 0 where nothing is. */
+/* Returns the maximum bytes of one operation that the page cache holds until they are dropped; 0
+ * when nothing is dropped. */
 uint64_t expert_store_page_bytes(const struct model *model, enum store_io io);
 
-/* Takes over `reader`, also on failure. The model must outlive the store. With `checks` a read
- * fails unless the expert has its checksum or, where the model has none, its files still are as
- * they were when the model was opened. Fails when a file has been replaced or changed since. */
+/* Opens a store that takes over `reader`, also on failure. The model must outlive it. With
+ * `checks`, a read fails when the expert does not have its checksum or, for a model without
+ * checksums, when a file was modified since the model was opened. Fails when a file was replaced or
+ * modified before this call, or with FM_ERR_NOMEM. */
 int expert_store_open(const struct model *model, struct reader *reader, enum store_io io,
                       bool checks, struct expert_store **out, struct fm_error *err);
 void expert_store_close(struct expert_store *store); /* accepts NULL; waits for all reads */
 
 void expert_store_submit(struct expert_store *store, struct expert_read *read);
 
-/* Whose experts it reads. */
+/* Returns the model whose experts it reads. */
 const struct model *expert_store_model(const struct expert_store *store);
-/* Whether any file is read past the page cache. */
+/* Returns whether any file is read past the page cache. */
 bool expert_store_is_direct(const struct expert_store *store);
 
-/* After done(ok = false): writes what happened, with layer, expert, file and offset. */
+/* Explains a read after done(ok = false): layer, expert, file and offset. Returns the error
+ * code. */
 int expert_store_explain(const struct expert_store *store, const struct expert_read *read,
                          struct fm_error *err);
 

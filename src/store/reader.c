@@ -1,33 +1,10 @@
 #include "store/reader.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "base/plat.h"
 #include "store/reader_internal.h"
-
-void op_queue_init(struct op_queue *queue)
-{
-    queue->first = NULL;
-    queue->last = &queue->first;
-}
-
-void op_queue_push(struct op_queue *queue, struct read_op *op)
-{
-    op->next = NULL;
-    *queue->last = op;
-    queue->last = &op->next;
-}
-
-struct read_op *op_queue_pop(struct op_queue *queue)
-{
-    struct read_op *op = queue->first;
-    if (op == NULL)
-        return NULL;
-    queue->first = op->next;
-    if (queue->first == NULL)
-        queue->last = &queue->first;
-    return op;
-}
 
 struct op_span op_span_of(const struct read_op *op, char *bounce)
 {
@@ -41,6 +18,7 @@ struct op_span op_span_of(const struct read_op *op, char *bounce)
 
 int64_t op_span_read(const struct read_op *op, const struct op_span *span, uint64_t done)
 {
+    assert(done <= span->bytes);
     int64_t (*read)(int, void *, uint64_t, uint64_t) =
         op->is_direct && done % MEM_PAGE == 0 ? plat_read_device : plat_read_some;
     int64_t got = read(op->fd, span->at + done, span->bytes - done, span->offset + done);
@@ -49,6 +27,7 @@ int64_t op_span_read(const struct read_op *op, const struct op_span *span, uint6
 
 int64_t op_span_finish(const struct read_op *op, const struct op_span *span, int64_t result)
 {
+    assert(result <= (int64_t)span->bytes && span->skip + op->bytes <= span->bytes);
     if (result < 0 || span->at == op->dst)
         return result;
     uint64_t got = (uint64_t)result > span->skip ? (uint64_t)result - span->skip : 0;

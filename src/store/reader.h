@@ -1,10 +1,10 @@
-/* A reader moves bytes from files into memory. The caller owns the operation until its `done`
- * has been called, which happens exactly once per submit, on a thread of the reader, in any
- * order. Short reads and interrupts are continued inside; the result is the number of bytes
- * (fewer than asked only at the end of the file) or -errno.
+/* A reader reads bytes from files into memory on its own threads. `done` is called exactly once per
+ * submit, on a thread of the reader, in any order. The caller owns the operation and its memory
+ * until then. The reader continues short and interrupted reads itself. The result is the number of
+ * bytes, less than asked only at the end of the file, or -errno.
  *
- * submit may be called from any thread, also from `done`, and does not block on the disk. close
- * waits for everything submitted. */
+ * submit may be called from any thread, also from `done`, and does not wait for the disk. close
+ * waits for everything that was submitted and frees the reader. */
 #ifndef FLASHMOE_STORE_READER_H
 #define FLASHMOE_STORE_READER_H
 
@@ -19,18 +19,18 @@ extern "C" {
 
 enum read_urgency {
     READ_NEEDED,  /* a token waits for it */
-    READ_GUESSED, /* may be wanted later: served when nothing needed waits */
+    READ_GUESSED, /* may be needed later: served when no needed operation waits */
 };
 
 struct read_op {
     int fd;
-    bool is_direct; /* the file was opened by plat_open_device and said so */
+    bool is_direct; /* plat_open_device opened the file past the page cache */
     uint64_t offset, bytes;
     void *dst;
     enum read_urgency urgency;
     void (*done)(struct read_op *op, int64_t result);
     void *ctx;
-    struct read_op *next; /* the reader's */
+    struct read_op *next; /* owned by the reader */
 };
 
 struct reader;
@@ -46,22 +46,24 @@ struct reader {
 };
 
 struct reader_options {
-    unsigned depth; /* operations under way at a time: 1 to READER_MAX_DEPTH */
-    /* Direct operations that are no whole pages go through buffers, which are taken for operations
-     * of up to so many bytes; 0: there are none. */
+    unsigned depth; /* maximum operations in flight: 1 to READER_MAX_DEPTH */
+    /* A direct operation that is not page-aligned goes through a bounce buffer. This is the maximum
+     * size of such an operation; 0: no buffers are allocated. */
     uint64_t bounce_bytes;
 };
 
 #define READER_MAX_DEPTH 64
 
-/* Memory a reader takes, whichever it is. */
+/* Returns the memory that a reader takes, for both kinds. */
 uint64_t reader_bytes(const struct reader_options *options);
 
-/* Threads that call pread. */
+/* Opens a reader whose threads call pread. Fails with FM_ERR_ARG for a bad depth, or
+ * FM_ERR_NOMEM. */
 int reader_pread_open(const struct reader_options *options, struct reader **out,
                       struct fm_error *err);
 
-/* One thread that drives an io_uring. FM_ERR_UNSUPPORTED when the system has none or forbids it. */
+/* Opens a reader with one thread that drives an io_uring. Also fails with FM_ERR_UNSUPPORTED when
+ * the system has no io_uring or forbids it. */
 int reader_uring_open(const struct reader_options *options, struct reader **out,
                       struct fm_error *err);
 

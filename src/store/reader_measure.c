@@ -1,24 +1,25 @@
 #include "store/reader_measure.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdlib.h>
 
 #include "base/mem.h"
 #include "base/plat.h"
 
-struct measure_slot {
+struct measure_request {
     struct expert_read read;
-    uint64_t n_reads; /* so far: each of its places in turn */
+    uint64_t n_reads; /* so far; they use the places in turn */
     bool is_busy, is_landed, is_ok;
 };
 
 struct measure {
     const struct model *model;
     struct expert_store *store;
-    unsigned n_slots;
-    uint64_t n_places; /* of each slot */
-    struct measure_slot *slots;
-    char *memory; /* [n_slots, n_places, expert_slot_bytes] */
+    unsigned n_requests;
+    uint64_t n_places; /* per request */
+    struct measure_request *requests;
+    char *memory; /* [n_requests, n_places, expert_slot_bytes] */
     uint64_t random;
     pthread_mutex_t lock; /* covers is_landed and is_ok */
     pthread_cond_t has_landed;
@@ -34,10 +35,10 @@ static uint32_t next_random(struct measure *m, uint32_t below)
 static void landed(struct expert_read *read, bool ok)
 {
     struct measure *m = read->ctx;
-    struct measure_slot *slot = (struct measure_slot *)(void *)read; /* its first member */
+    struct measure_request *request = (struct measure_request *)(void *)read; /* its first member */
     pthread_mutex_lock(&m->lock);
-    slot->is_landed = true;
-    slot->is_ok = ok;
+    request->is_landed = true;
+    request->is_ok = ok;
     pthread_cond_signal(&m->has_landed);
     pthread_mutex_unlock(&m->lock);
 }
@@ -49,13 +50,13 @@ static const struct expert_layer *next_expert(struct measure *m, uint32_t *layer
     return &m->model->expert_layers[*layer];
 }
 
-/* Takes the experts of the next pass, as run_pass will draw them, out of the page cache. */
+/* Drops the experts of the next pass from the page cache. Draws the same ones as run_pass. */
 static void drop_pages(struct measure *m, uint64_t bytes)
 {
     const uint64_t random = m->random;
     uint64_t asked = 0;
     uint32_t layer, expert;
-    for (unsigned n = 0; n < m->n_slots || asked < bytes; n++) {
+    for (unsigned n = 0; n < m->n_requests || asked < bytes; n++) {
         const struct expert_layer *l = next_expert(m, &layer, &expert);
         for (uint32_t i = 0; i < l->n_extents; i++) {
             const struct extent *e = &l->extents[(size_t)expert * l->n_extents + i];
@@ -66,36 +67,37 @@ static void drop_pages(struct measure *m, uint64_t bytes)
     m->random = random;
 }
 
-static uint64_t start(struct measure *m, struct measure_slot *slot)
+static uint64_t start(struct measure *m, struct measure_request *request)
 {
-    slot->is_busy = true;
-    slot->is_landed = false;
+    assert(!request->is_busy);
+    request->is_busy = true;
+    request->is_landed = false;
     const struct expert_layer *l =
-        next_expert(m, &slot->read.expert_layer, &slot->read.expert);
-    const uint64_t place = (uint64_t)(slot - m->slots) * m->n_places +
-                           slot->n_reads++ % m->n_places;
-    slot->read.dst = m->memory + place * m->model->expert_slot_bytes;
-    slot->read.urgency = READ_NEEDED;
-    slot->read.done = landed;
-    slot->read.ctx = m;
-    expert_store_submit(m->store, &slot->read);
+        next_expert(m, &request->read.expert_layer, &request->read.expert);
+    const uint64_t place = (uint64_t)(request - m->requests) * m->n_places +
+                           request->n_reads++ % m->n_places;
+    request->read.dst = m->memory + place * m->model->expert_slot_bytes;
+    request->read.urgency = READ_NEEDED;
+    request->read.done = landed;
+    request->read.ctx = m;
+    expert_store_submit(m->store, &request->read);
     return l->read_bytes;
 }
 
-/* Waits for a slot that has landed and makes it free; NULL when none is under way. */
-static struct measure_slot *wait_for_one(struct measure *m)
+/* Waits for a request that has landed and frees it; NULL when none is in flight. */
+static struct measure_request *wait_for_one(struct measure *m)
 {
     bool is_any = false;
     pthread_mutex_lock(&m->lock);
     for (;;) {
         is_any = false;
-        for (unsigned i = 0; i < m->n_slots; i++) {
-            struct measure_slot *slot = &m->slots[i];
-            is_any |= slot->is_busy;
-            if (slot->is_busy && slot->is_landed) {
-                slot->is_busy = false;
+        for (unsigned i = 0; i < m->n_requests; i++) {
+            struct measure_request *request = &m->requests[i];
+            is_any |= request->is_busy;
+            if (request->is_busy && request->is_landed) {
+                request->is_busy = false;
                 pthread_mutex_unlock(&m->lock);
-                return slot;
+                return request;
             }
         }
         if (!is_any)
@@ -113,13 +115,14 @@ static int run_pass(struct measure *m, uint64_t bytes, double *figure, struct fm
     if (!expert_store_is_direct(m->store))
         drop_pages(m, bytes);
     const uint64_t begin_ns = plat_now_ns();
-    for (unsigned i = 0; i < m->n_slots; i++)
-        asked += start(m, &m->slots[i]);
-    for (struct measure_slot *slot = wait_for_one(m); slot != NULL; slot = wait_for_one(m)) {
-        if (!slot->is_ok && rc == 0)
-            rc = expert_store_explain(m->store, &slot->read, err);
+    for (unsigned i = 0; i < m->n_requests; i++)
+        asked += start(m, &m->requests[i]);
+    struct measure_request *request;
+    while ((request = wait_for_one(m)) != NULL) {
+        if (!request->is_ok && rc == 0)
+            rc = expert_store_explain(m->store, &request->read, err);
         if (rc == 0 && asked < bytes)
-            asked += start(m, slot);
+            asked += start(m, request);
     }
     const uint64_t ns = plat_now_ns() - begin_ns;
     *figure = (double)asked * 1e9 / (double)(ns > 0 ? ns : 1);
@@ -128,15 +131,15 @@ static int run_pass(struct measure *m, uint64_t bytes, double *figure, struct fm
 
 static int take_memory(struct measure *m, uint64_t bytes, struct fm_error *err)
 {
-    const uint64_t n = bytes / m->model->expert_slot_bytes / m->n_slots;
+    const uint64_t n = bytes / m->model->expert_slot_bytes / m->n_requests;
     m->n_places = n > 1 ? n : 1;
-    const uint64_t all = m->n_slots * m->n_places * m->model->expert_slot_bytes;
-    m->slots = mem_new(m->n_slots, sizeof *m->slots, "the measurement", err);
+    const uint64_t all = m->n_requests * m->n_places * m->model->expert_slot_bytes;
+    m->requests = mem_new(m->n_requests, sizeof *m->requests, "the measurement", err);
     m->memory = mem_new_bulk(all, "the measurement", err);
-    if (m->slots == NULL || m->memory == NULL)
+    if (m->requests == NULL || m->memory == NULL)
         return FM_ERR_NOMEM;
     for (uint64_t at = 0; at < all; at += MEM_PAGE)
-        m->memory[at] = 1; /* a page is there from its first use on */
+        m->memory[at] = 1; /* the system provides a page at its first use */
     return 0;
 }
 
@@ -144,15 +147,15 @@ int reader_measure(const struct model *model, struct expert_store *store,
                    const struct reader_measurement *how, double figures[READER_PASSES_MAX],
                    struct fm_error *err)
 {
-    struct measure m = {.model = model, .store = store, .n_slots = how->n_experts_at_a_time,
+    struct measure m = {.model = model, .store = store, .n_requests = how->n_experts_at_a_time,
                         .random = 1 + how->seed};
     int rc = take_memory(&m, how->memory_bytes, err);
     pthread_mutex_init(&m.lock, NULL);
     pthread_cond_init(&m.has_landed, NULL);
     double first;
-    /* The disk wakes up, and every place has been read into once: under a hypervisor memory takes
-     * longer the first time (1.8 GB/s, then 3.8). */
-    const uint64_t all = m.n_slots * m.n_places * model->expert_slot_bytes;
+    /* Warms up the disk and reads into every place once: under a hypervisor the first use of memory
+     * is slower (1.8 GB/s, then 3.8). */
+    const uint64_t all = m.n_requests * m.n_places * model->expert_slot_bytes;
     if (rc == 0)
         rc = run_pass(&m, all > how->pass_bytes / 4 ? all : how->pass_bytes / 4, &first, err);
     for (unsigned i = 0; rc == 0 && i < how->n_passes && i < READER_PASSES_MAX; i++) {
@@ -163,6 +166,6 @@ int reader_measure(const struct model *model, struct expert_store *store,
     pthread_cond_destroy(&m.has_landed);
     pthread_mutex_destroy(&m.lock);
     mem_free(m.memory);
-    mem_free(m.slots);
+    mem_free(m.requests);
     return rc;
 }

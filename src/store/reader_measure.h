@@ -1,8 +1,8 @@
-/* How fast a reader brings experts of a model from the disk, measured now: random ones, as decode
- * asks for them, with as many under way as the reader takes. Where a store reads through the page
- * cache, they are taken out of it before each pass, and the store drops what it reads
- * (STORE_PAGES_DROPPED): everything comes from the disk, and little of it is held. Takes memory of
- * its own and gives it back. Any thread may call; it needs the disk for itself to mean anything. */
+/* Measures how fast a store reads random experts from the disk, as decode does, with as many in
+ * flight as asked for. When the store reads through the page cache, the experts of a pass are
+ * dropped from it first, and the store must drop what it reads (STORE_PAGES_DROPPED): then all
+ * bytes come from the disk. Allocates its own memory and frees it. Any thread may call this; other
+ * disk traffic makes the figures meaningless. */
 #ifndef FLASHMOE_STORE_READER_MEASURE_H
 #define FLASHMOE_STORE_READER_MEASURE_H
 
@@ -17,16 +17,17 @@ extern "C" {
 struct reader_measurement {
     unsigned n_experts_at_a_time;
     unsigned n_passes;
-    uint64_t pass_bytes; /* about so many in each */
-    /* Memory that the experts are spread over, as over a cache's: bytes that land in memory which
-     * the processor's cache does not hold take longer. At least the experts at a time. */
+    uint64_t pass_bytes; /* approximate size of a pass */
+    /* Memory that the experts are spread over, like the slots of a cache: bytes that land in memory
+     * outside the processor's cache take longer. Rounded up to the experts in flight. */
     uint64_t memory_bytes;
-    uint64_t seed;       /* of the experts' order */
+    uint64_t seed;       /* of the random order */
     void (*pass_done)(void *ctx); /* may be NULL */
     void *ctx;
 };
 
-/* Bytes per second of each pass. A read that fails ends it with that read's error. */
+/* Sets figures[i] to the bytes per second of pass i. Stops at the first read that fails and returns
+ * its error. */
 int reader_measure(const struct model *model, struct expert_store *store,
                    const struct reader_measurement *how, double figures[READER_PASSES_MAX],
                    struct fm_error *err);

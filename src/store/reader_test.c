@@ -33,8 +33,8 @@ static const struct kind {
     int (*open)(const struct reader_options *, struct reader **, struct fm_error *);
 } kinds[] = {{"pread", reader_pread_open}, {"io_uring", reader_uring_open}};
 
-static char path[] = "reader_test_XXXXXX"; /* where the test runs: /tmp may be no disk */
-static unsigned char *content; /* [FILE_BYTES], what the file holds */
+static char path[] = "reader_test_XXXXXX"; /* in the working directory: /tmp may not be on a disk */
+static unsigned char *content; /* [FILE_BYTES] of the file */
 
 static uint64_t next_random(uint64_t *state)
 {
@@ -82,8 +82,8 @@ struct item {
     struct reader *reader;
     unsigned char *room; /* [ROOM_BYTES] */
     int64_t result;
-    unsigned n_done, order; /* order: the how many-th of the crowd */
-    unsigned n_again;       /* to be submitted from `done` so many times more */
+    unsigned n_done, order; /* order: position among the operations that are done */
+    unsigned n_again;       /* how often `done` submits it again */
 };
 
 static void crowd_init(struct crowd *crowd)
@@ -139,7 +139,7 @@ static void free_items(struct item *items)
     free(items);
 }
 
-/* `at`: where in the room; a guard stands before and behind. */
+/* `at` is an offset into the room; guard bytes surround the destination. */
 static void item_set(struct item *item, int fd, bool is_direct, uint64_t offset, uint64_t bytes,
                      size_t at)
 {
@@ -173,7 +173,7 @@ static void item_check(const struct item *item)
     }
 }
 
-/* A reader of the kind, or the test is skipped where the system has none. */
+/* Opens a reader of the kind. Skips the test where the system does not support it. */
 static struct reader *open_kind(void **state, unsigned depth, bool bounces)
 {
     const struct kind *kind = *state;
@@ -212,8 +212,8 @@ static int open_direct(bool *is_direct)
 
 /* ---- tests -------------------------------------------------------------------------------- */
 
-/* One file open in three ways. A direct one may leave that mode when its last page is read, so the
- * end has an own one. */
+/* One file, opened in three ways. A direct file may leave that mode when its last page is read, so
+ * the end of the file has a descriptor of its own. */
 struct files {
     int buffered, direct, direct_end;
     bool is_direct;
@@ -277,7 +277,7 @@ static void test_random(void **state)
     check_random(state, READER_MAX_DEPTH);
 }
 
-/* Without bounce buffers: everything buffered, and whole pages of a direct file. */
+/* Without bounce buffers the reader serves buffered operations and page-aligned direct ones. */
 static void test_no_bounces(void **state)
 {
     struct reader *reader = open_kind(state, 4, false);
@@ -312,8 +312,8 @@ static void wait_at_gate(struct read_op *op, int64_t result)
     count_done(op, result);
 }
 
-/* Gates hold every thread of the reader in a `done` until all else is submitted: so many needed
- * operations as can be under way, which go first. */
+/* Gates hold every thread of the reader in `done` until all other operations are submitted. Then
+ * needed operations are served first, up to the depth. */
 static void check_overtaking(void **state, unsigned depth)
 {
     enum { N_GUESSED = 64, N_NEEDED = 4 };
@@ -344,7 +344,7 @@ static void check_overtaking(void **state, unsigned depth)
         first_needed = items[i].order < first_needed ? items[i].order : first_needed;
         last_needed = items[i].order > last_needed ? items[i].order : last_needed;
     }
-    /* Of several threads one that took a needed operation may be held up; not all of them. */
+    /* One thread that took a needed operation may be delayed, but not all of them. */
     assert_true(first_needed < n - N_NEEDED);
     if (depth == 1)
         assert_int_equal(last_needed, N_NEEDED);
@@ -372,7 +372,8 @@ static void submit_again(struct read_op *op, int64_t result)
     item_submit(item);
 }
 
-/* Chains of operations, each submitted by the one before; close comes while they run. */
+/* Chains of operations, each submitted by `done` of the one before; close is called while they
+ * run. */
 static void test_submit_in_done(void **state)
 {
     enum { N_CHAINS = 8, N_AGAIN = 400 };
@@ -423,7 +424,7 @@ static void *call_main(void *arg)
     return NULL;
 }
 
-/* Threads that each wait for every operation: the reader falls asleep and is woken all the time. */
+/* Threads that each wait for every operation, so that the reader sleeps and wakes all the time. */
 static void test_many_callers(void **state)
 {
     enum { N_CALLERS = 4 };
@@ -492,7 +493,7 @@ static void test_bad_file(void **state)
     crowd_clear(&crowd);
 }
 
-/* A file that the system hands out in small pieces. */
+/* A file that the system returns in small pieces. */
 static void test_short_pieces(void **state)
 {
     enum { BYTES = 60000 };
@@ -520,7 +521,7 @@ static void test_short_pieces(void **state)
 
 /* ---- open --------------------------------------------------------------------------------- */
 
-/* Open descriptors; 0 where the system does not list them. */
+/* Counts open descriptors; 0 where the system does not list them. */
 static unsigned count_files(void)
 {
     unsigned n = 0;
@@ -568,8 +569,8 @@ static void test_no_memory(void **state)
     assert_int_equal(count_files(), n_files);
 }
 
-/* No descriptor left, then one, ...: unsupported, which makes the caller take another reader, until
- * they are enough. */
+/* With no free descriptor, then with one and so on, open fails as unsupported, so that the caller
+ * uses another reader, until there are enough. */
 static void test_no_descriptors(void **state)
 {
     const struct kind *kind = *state;
@@ -600,9 +601,10 @@ static void test_no_descriptors(void **state)
 /* ---- a ring that breaks -------------------------------------------------------------------- */
 
 #ifdef __linux__
-static atomic_int fail_in, fail_with; /* so many calls go well; the errno after them, 0: none */
+/* number of calls that succeed first; the errno after them, 0: none */
+static atomic_int fail_in, fail_with;
 
-/* Stands before the C library's. */
+/* Replaces the function of the C library. */
 long syscall(long number, ...)
 {
     static long (*next)(long, ...);
@@ -622,8 +624,8 @@ long syscall(long number, ...)
     return next(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }
 
-/* After any number of calls io_uring_enter fails for good, with an error that nobody expects. All
- * reads are answered once and with the right bytes, those that come later too; then it closes. */
+/* io_uring_enter fails for good after any number of calls, with an unexpected error. Every read is
+ * answered once with the right bytes, also those submitted later; then the reader closes. */
 static void test_ring_breaks(void **state)
 {
     enum { N_ITEMS = 24, N_AT = 12 };
@@ -660,7 +662,7 @@ static void test_ring_breaks(void **state)
     }
 }
 
-/* It breaks while nothing is asked for, and is closed. */
+/* The ring breaks while nothing is in flight, and the reader is closed. */
 static void test_ring_breaks_idle(void **state)
 {
     struct reader *reader = open_kind(state, 3, false);
@@ -670,7 +672,7 @@ static void test_ring_breaks_idle(void **state)
     atomic_store(&fail_with, 0);
 }
 
-/* The kernel is short of memory for a while: the ring goes on. */
+/* The kernel lacks memory for a while; the ring continues afterwards. */
 static void test_ring_recovers(void **state)
 {
     struct reader *reader = open_kind(state, 3, true);

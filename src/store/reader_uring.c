@@ -6,7 +6,8 @@
 #endif
 #endif
 
-/* Defined since the headers that also have IORING_OP_READ and IORING_REGISTER_PROBE (5.6). */
+/* Kernel headers from 5.6 on define this; they also have IORING_OP_READ and
+ * IORING_REGISTER_PROBE. */
 #ifdef IO_URING_OP_SUPPORTED
 
 #include <assert.h>
@@ -22,8 +23,8 @@
 #include "base/log.h"
 #include "base/plat.h"
 
-/* The two rings shared with the kernel. A head or tail that the kernel moves is loaded with
- * acquire; one that we move is stored with release. */
+/* The two rings shared with the kernel. Loads a head or tail that the kernel moves with acquire,
+ * and stores one that this reader moves with release. */
 struct ring {
     int fd;
     char *rings; /* both, in one mapping */
@@ -34,31 +35,29 @@ struct ring {
     unsigned sq_mask, cq_mask;
 };
 
-struct slot {
+struct request {
     struct read_op *op;
     struct op_span span;
     char *bounce; /* [reader_bounce_bytes] */
-    bool is_again; /* the kernel said EAGAIN once */
+    bool is_retry; /* the kernel returned EAGAIN once */
 };
 
 struct reader_uring {
     struct reader base;
-    pthread_mutex_t lock; /* of this block; never held across a read or a callback */
-    struct op_queue needed, guessed;
-    bool is_closing;
-    bool wakes[2]; /* by urgency: the thread may sleep and would take such an operation */
-    bool is_broken; /* the ring cannot be used any more: the thread reads with pread */
-    pthread_cond_t has_work; /* what it then waits for */
+    struct op_queue queue; /* its lock covers this block; has_work is used when is_broken */
+    bool wakes[2]; /* by urgency: the thread may sleep and would serve such an operation */
+    bool is_broken; /* the ring failed: the thread reads with pread */
 
-    /* The thread's own. At most `depth` reads and the one of wake_fd are in the ring, for which it
-     * was made large enough: it is never full. */
+    /* Only the thread uses these. The ring holds at most `depth` reads and the read of wake_fd. It
+     * is large enough for all of them, so it is never full. */
     struct ring ring;
     unsigned depth, n_free;
-    unsigned free_slots[READER_MAX_DEPTH];
-    struct slot slots[READER_MAX_DEPTH];
+    unsigned free_requests[READER_MAX_DEPTH];
+    struct request requests[READER_MAX_DEPTH];
     bool is_wake_armed; /* a read of wake_fd is in the ring */
     uint64_t wake_count;
-    uint64_t stuck_since_ns; /* io_uring_enter wants to be tried again since then; 0: it does not */
+    /* since when io_uring_enter has asked to be called again; 0: it has not */
+    uint64_t stuck_since_ns;
 
     int wake_fd;
     bool is_started;
@@ -66,7 +65,8 @@ struct reader_uring {
     char *bounces;
 };
 
-#define WAKE_DATA UINT64_MAX /* marks the read of wake_fd; others carry their slot's index */
+/* marks the read of wake_fd; other entries carry the index of their request */
+#define WAKE_DATA UINT64_MAX
 
 /* ---- the ring ----------------------------------------------------------------------------- */
 
@@ -114,7 +114,8 @@ static int ring_map(struct ring *ring, const struct io_uring_params *p, struct f
     return 0;
 }
 
-/* That the kernel reads, and that a filter which lets io_uring_setup pass lets the others too. */
+/* Checks that the kernel supports reads, and that a seccomp filter that allows io_uring_setup also
+ * allows the other calls. */
 static int ring_probe(const struct ring *ring, struct fm_error *err)
 {
     enum { N_OPS = IORING_OP_READ + 1 };
@@ -150,6 +151,7 @@ static int ring_open(struct ring *ring, unsigned n_entries, struct fm_error *err
 static void ring_push(struct ring *ring, const struct io_uring_sqe *sqe)
 {
     const unsigned tail = *ring->sq_tail;
+    assert(tail - __atomic_load_n(ring->sq_head, __ATOMIC_ACQUIRE) <= ring->sq_mask);
     ring->sqes[tail & ring->sq_mask] = *sqe;
     __atomic_store_n(ring->sq_tail, tail + 1, __ATOMIC_RELEASE);
 }
@@ -159,8 +161,8 @@ static bool ring_has_result(const struct ring *ring)
     return __atomic_load_n(ring->cq_tail, __ATOMIC_ACQUIRE) != *ring->cq_head;
 }
 
-/* Hands over what was pushed and waits for a result. May return without one; what the kernel did
- * not take stays pushed. 0, or an errno. */
+/* Submits the pushed entries and waits for a result. May return without one; entries that the
+ * kernel did not take stay pushed. Returns 0 or an errno. */
 static int ring_enter(const struct ring *ring)
 {
     const unsigned n_pushed = *ring->sq_tail - __atomic_load_n(ring->sq_head, __ATOMIC_ACQUIRE);
@@ -178,22 +180,24 @@ static void nap(void)
 
 /* ---- the thread --------------------------------------------------------------------------- */
 
-/* Guesses leave most of the queue to what a token waits for. */
+/* Returns the number of operations in flight below which guesses are served. The rest of the depth
+ * is reserved for needed operations. */
 static unsigned guesses_below(const struct reader_uring *r)
 {
     return r->depth < 4 ? 1 : r->depth / 4;
 }
 
-static void slot_push(struct reader_uring *r, unsigned i)
+static void request_push(struct reader_uring *r, unsigned i)
 {
-    const struct slot *slot = &r->slots[i];
+    const struct request *request = &r->requests[i];
+    assert(request->span.bytes <= UINT32_MAX);
     const struct io_uring_sqe sqe = {
         .opcode = IORING_OP_READ,
-        .flags = slot->is_again ? IOSQE_ASYNC : 0, /* on a thread of the kernel, which may wait */
-        .fd = slot->op->fd,
-        .addr = (uint64_t)(uintptr_t)slot->span.at,
-        .len = (uint32_t)slot->span.bytes,
-        .off = slot->span.offset,
+        .flags = request->is_retry ? IOSQE_ASYNC : 0, /* on a kernel thread, which may block */
+        .fd = request->op->fd,
+        .addr = (uint64_t)(uintptr_t)request->span.at,
+        .len = (uint32_t)request->span.bytes,
+        .off = request->span.offset,
         .user_data = i,
     };
     ring_push(&r->ring, &sqe);
@@ -201,6 +205,7 @@ static void slot_push(struct reader_uring *r, unsigned i)
 
 static void arm_wake(struct reader_uring *r)
 {
+    assert(!r->is_wake_armed);
     const struct io_uring_sqe sqe = {
         .opcode = IORING_OP_READ,
         .fd = r->wake_fd,
@@ -212,46 +217,45 @@ static void arm_wake(struct reader_uring *r)
     r->is_wake_armed = true;
 }
 
-/* Fills free slots from the queues. False when the reader closes and nothing is left: no operation
- * and no read of wake_fd, so that the kernel writes nowhere any more. */
+/* Starts operations from the queue while requests are free. Returns false when the reader closes
+ * and nothing is in flight, neither an operation nor the read of wake_fd: the kernel writes to no
+ * memory then. */
 static bool take_queued(struct reader_uring *r)
 {
-    pthread_mutex_lock(&r->lock);
+    pthread_mutex_lock(&r->queue.lock);
     while (r->n_free > 0) {
-        struct read_op *op = op_queue_pop(&r->needed);
-        if (op == NULL && r->depth - r->n_free < guesses_below(r))
-            op = op_queue_pop(&r->guessed);
+        struct read_op *op = op_queue_pop(&r->queue, r->depth - r->n_free < guesses_below(r));
         if (op == NULL)
             break;
-        const unsigned i = r->free_slots[--r->n_free];
-        struct slot *slot = &r->slots[i];
-        slot->op = op;
-        slot->span = op_span_of(op, slot->bounce);
-        slot->is_again = false;
-        slot_push(r, i);
+        const unsigned i = r->free_requests[--r->n_free];
+        struct request *request = &r->requests[i];
+        request->op = op;
+        request->span = op_span_of(op, request->bounce);
+        request->is_retry = false;
+        request_push(r, i);
     }
-    if (!r->is_wake_armed && !r->is_closing)
+    if (!r->is_wake_armed && !r->queue.is_closing)
         arm_wake(r);
     const unsigned n_in_flight = r->depth - r->n_free;
     const bool may_sleep = !ring_has_result(&r->ring);
     r->wakes[READ_NEEDED] = may_sleep && n_in_flight < r->depth;
     r->wakes[READ_GUESSED] = may_sleep && n_in_flight < guesses_below(r);
-    const bool is_over = r->is_closing && n_in_flight == 0 && !r->is_wake_armed;
-    pthread_mutex_unlock(&r->lock);
+    const bool is_over = r->queue.is_closing && n_in_flight == 0 && !r->is_wake_armed;
+    pthread_mutex_unlock(&r->queue.lock);
     return !is_over;
 }
 
-/* So long io_uring_enter may answer that the kernel is short of memory, and so long reads that it
- * has taken may be on their way after it has failed. */
+/* How long io_uring_enter may report a lack of memory before the ring counts as broken, and how
+ * long a broken ring may take to return its reads before a warning is logged. */
 #define PATIENCE_NS 10000000000ull
 
-/* False when the ring cannot be used any more. */
+/* Submits and waits. Returns false when the ring cannot be used any more. */
 static bool wait_for_result(struct reader_uring *r)
 {
     const int why = ring_enter(&r->ring);
-    pthread_mutex_lock(&r->lock);
+    pthread_mutex_lock(&r->queue.lock);
     r->wakes[READ_NEEDED] = r->wakes[READ_GUESSED] = false;
-    pthread_mutex_unlock(&r->lock);
+    pthread_mutex_unlock(&r->queue.lock);
     const uint64_t now_ns = why != 0 ? plat_now_ns() : 0;
     if (why == 0)
         r->stuck_since_ns = 0;
@@ -260,17 +264,17 @@ static bool wait_for_result(struct reader_uring *r)
     if (why == 0)
         return true;
     if ((why == EAGAIN || why == EBUSY) && now_ns - r->stuck_since_ns < PATIENCE_NS) {
-        nap(); /* the kernel is short of memory */
+        nap(); /* the kernel lacks memory */
         return true;
     }
-    log_warn("reader", "io_uring_enter failed: %s; reading with pread from here on, one at a time "
+    log_warn("reader", "io_uring_enter failed: %s; reading with pread from now on, one at a time "
              "(--reader pread is faster)", strerror(why));
     return false;
 }
 
-/* What the kernel left undone is done here, waiting: a part, which is nearly always the end of the
- * file; what a file that takes the direct flag refuses to read directly; and reads that stay at
- * EAGAIN, as older kernels answer for a file that is open with O_NONBLOCK. */
+/* Reads with pread what the kernel left undone: the rest of a short read, which is nearly always
+ * the end of the file; a direct read that the file system refuses; and a read that stays at EAGAIN,
+ * as older kernels answer for a file opened with O_NONBLOCK. */
 static int64_t settle(const struct read_op *op, const struct op_span *span, int64_t result)
 {
     if (result >= 0 && (uint64_t)result < span->bytes)
@@ -280,7 +284,8 @@ static int64_t settle(const struct read_op *op, const struct op_span *span, int6
     return op_span_finish(op, span, result);
 }
 
-/* One at a time, so that a freed slot is filled before the next copy or callback. */
+/* Handles one result. One at a time, so that a free request is used again before the next copy or
+ * callback. */
 static void handle_result(struct reader_uring *r)
 {
     struct ring *ring = &r->ring;
@@ -295,19 +300,21 @@ static void handle_result(struct reader_uring *r)
         return;
     }
     const unsigned i = (unsigned)data;
-    struct slot *slot = &r->slots[i];
-    if (result == -EINTR || (result == -EAGAIN && !slot->is_again)) {
-        slot->is_again |= result == -EAGAIN;
-        slot_push(r, i);
+    struct request *request = &r->requests[i];
+    assert(i < r->depth && r->n_free < r->depth);
+    if (result == -EINTR || (result == -EAGAIN && !request->is_retry)) {
+        request->is_retry |= result == -EAGAIN;
+        request_push(r, i);
         return;
     }
-    struct read_op *op = slot->op;
-    const int64_t settled = settle(op, &slot->span, result);
-    r->free_slots[r->n_free++] = i;
+    struct read_op *op = request->op;
+    const int64_t settled = settle(op, &request->span, result);
+    r->free_requests[r->n_free++] = i;
     op->done(op, settled);
 }
 
-/* Under the lock: until it is let go the thread cannot end, nor wake_fd be closed. */
+/* Wakes the thread. The caller holds the lock, so that the thread cannot end and wake_fd is not
+ * closed meanwhile. */
 static void wake(struct reader_uring *r)
 {
     const uint64_t one = 1;
@@ -323,15 +330,16 @@ static void wake(struct reader_uring *r)
 
 static void finish_by_pread(struct reader_uring *r, unsigned i)
 {
-    struct slot *slot = &r->slots[i];
-    struct read_op *op = slot->op;
-    const int64_t result = op_span_finish(op, &slot->span, op_span_read(op, &slot->span, 0));
-    r->free_slots[r->n_free++] = i;
+    struct request *request = &r->requests[i];
+    struct read_op *op = request->op;
+    assert(r->is_broken && r->n_free < r->depth);
+    const int64_t result = op_span_finish(op, &request->span, op_span_read(op, &request->span, 0));
+    r->free_requests[r->n_free++] = i;
     op->done(op, result);
 }
 
-/* Takes back what the kernel has not taken: nothing enters the ring any more. The slots are marked
- * in `is_ours`. */
+/* Takes back the entries that the kernel has not taken, and marks their requests in `is_ours`.
+ * Nothing enters the ring afterwards. */
 static void take_back(struct reader_uring *r, bool is_ours[READER_MAX_DEPTH])
 {
     struct ring *ring = &r->ring;
@@ -346,10 +354,9 @@ static void take_back(struct reader_uring *r, bool is_ours[READER_MAX_DEPTH])
     __atomic_store_n(ring->sq_tail, head, __ATOMIC_RELEASE);
 }
 
-/* Takes results that the kernel still delivers into the ring. It waits for every read that the
- * kernel has, however long: one that was given up could still write into its buffer when another
- * expert is there. A pread of the same bytes would wait as long. Only the read of wake_fd is given
- * up. */
+/* Waits for the reads that the kernel has taken, however long they take. An abandoned read could
+ * still write into its buffer after another expert is there, and a pread of the same bytes would
+ * take as long. Only the read of wake_fd is abandoned. */
 static void drain_ring(struct reader_uring *r, bool is_ours[READER_MAX_DEPTH])
 {
     struct ring *ring = &r->ring;
@@ -377,52 +384,40 @@ static void drain_ring(struct reader_uring *r, bool is_ours[READER_MAX_DEPTH])
         if (data == WAKE_DATA) {
             r->is_wake_armed = false;
         } else {
-            is_ours[data] = true; /* whatever the result is: it is read again */
+            assert(data < r->depth && !is_ours[data]);
+            is_ours[data] = true; /* whatever its result: it is read again */
             n_ours++;
         }
     }
 }
 
-/* Leaves the ring for good. Everything that was in it is read with pread. */
+/* Stops using the ring for good. Reads everything that was in it with pread. */
 static void leave_ring(struct reader_uring *r)
 {
     bool is_free[READER_MAX_DEPTH] = {false}, is_ours[READER_MAX_DEPTH] = {false};
     for (unsigned i = 0; i < r->n_free; i++)
-        is_free[r->free_slots[i]] = true;
+        is_free[r->free_requests[i]] = true;
     take_back(r, is_ours);
-    pthread_mutex_lock(&r->lock);
+    pthread_mutex_lock(&r->queue.lock);
     r->is_broken = true;
     if (r->is_wake_armed)
         wake(r); /* ends the read of wake_fd */
-    pthread_mutex_unlock(&r->lock);
+    pthread_mutex_unlock(&r->queue.lock);
     drain_ring(r, is_ours);
     ring_close(&r->ring);
     for (unsigned i = 0; i < r->depth; i++)
         if (!is_free[i])
             finish_by_pread(r, i);
+    assert(r->n_free == r->depth);
 }
 
-static void serve_by_pread(struct reader_uring *r)
+static void serve_by_pread(void *ctx, struct read_op *op)
 {
-    pthread_mutex_lock(&r->lock);
-    for (;;) {
-        struct read_op *op = op_queue_pop(&r->needed);
-        if (op == NULL)
-            op = op_queue_pop(&r->guessed);
-        if (op == NULL && r->is_closing)
-            break;
-        if (op == NULL) {
-            pthread_cond_wait(&r->has_work, &r->lock);
-            continue;
-        }
-        pthread_mutex_unlock(&r->lock);
-        const unsigned i = r->free_slots[--r->n_free];
-        r->slots[i].op = op;
-        r->slots[i].span = op_span_of(op, r->slots[i].bounce);
-        finish_by_pread(r, i);
-        pthread_mutex_lock(&r->lock);
-    }
-    pthread_mutex_unlock(&r->lock);
+    struct reader_uring *r = ctx;
+    const unsigned i = r->free_requests[--r->n_free];
+    r->requests[i].op = op;
+    r->requests[i].span = op_span_of(op, r->requests[i].bounce);
+    finish_by_pread(r, i);
 }
 
 static void *uring_main(void *arg)
@@ -431,7 +426,7 @@ static void *uring_main(void *arg)
     while (take_queued(r)) {
         if (!wait_for_result(r)) {
             leave_ring(r);
-            serve_by_pread(r);
+            op_queue_serve(&r->queue, serve_by_pread, r);
             break;
         }
         handle_result(r);
@@ -444,30 +439,30 @@ static void *uring_main(void *arg)
 static void uring_submit(struct reader *reader, struct read_op *op)
 {
     struct reader_uring *r = (struct reader_uring *)reader;
-    pthread_mutex_lock(&r->lock);
-    op_queue_push(op->urgency == READ_NEEDED ? &r->needed : &r->guessed, op);
+    pthread_mutex_lock(&r->queue.lock);
+    op_queue_push(&r->queue, op);
     if (r->is_broken)
-        pthread_cond_signal(&r->has_work);
+        pthread_cond_signal(&r->queue.has_work);
     else if (r->wakes[op->urgency])
         wake(r);
-    pthread_mutex_unlock(&r->lock);
+    pthread_mutex_unlock(&r->queue.lock);
 }
 
 static void uring_close(struct reader *reader)
 {
     struct reader_uring *r = (struct reader_uring *)reader;
     if (r->is_started) {
-        pthread_mutex_lock(&r->lock);
-        r->is_closing = true;
-        pthread_cond_signal(&r->has_work);
+        pthread_mutex_lock(&r->queue.lock);
+        r->queue.is_closing = true;
+        pthread_cond_signal(&r->queue.has_work);
         wake(r); /* also ends the read of wake_fd */
-        pthread_mutex_unlock(&r->lock);
+        pthread_mutex_unlock(&r->queue.lock);
         pthread_join(r->thread, NULL);
+        assert(r->n_free == r->depth);
     }
     ring_close(&r->ring);
     plat_close(r->wake_fd);
-    pthread_cond_destroy(&r->has_work);
-    pthread_mutex_destroy(&r->lock);
+    op_queue_clear(&r->queue);
     mem_free(r->bounces);
     mem_free(r);
 }
@@ -478,7 +473,7 @@ static const struct reader_ops uring_ops = {
     .close = uring_close,
 };
 
-/* What open takes beyond the struct; what was taken before a failure is close's to give back. */
+/* Opens what the reader needs beyond its struct. After a failure uring_close frees it. */
 static int uring_start(struct reader_uring *r, const struct reader_options *options,
                        struct fm_error *err)
 {
@@ -493,8 +488,8 @@ static int uring_start(struct reader_uring *r, const struct reader_options *opti
     if (options->bounce_bytes > 0 && r->bounces == NULL)
         return FM_ERR_NOMEM;
     for (unsigned i = 0; i < r->depth; i++) {
-        r->slots[i].bounce = r->bounces + i * (size_t)reader_bounce_bytes(options);
-        r->free_slots[r->n_free++] = i;
+        r->requests[i].bounce = r->bounces + i * (size_t)reader_bounce_bytes(options);
+        r->free_requests[r->n_free++] = i;
     }
     int why = plat_thread_start(&r->thread, uring_main, r);
     if (why != 0)
@@ -516,10 +511,7 @@ int reader_uring_open(const struct reader_options *options, struct reader **out,
     r->base.ops = &uring_ops;
     r->depth = options->depth;
     r->ring.fd = r->wake_fd = -1;
-    op_queue_init(&r->needed);
-    op_queue_init(&r->guessed);
-    pthread_mutex_init(&r->lock, NULL);
-    pthread_cond_init(&r->has_work, NULL);
+    op_queue_init(&r->queue);
     rc = uring_start(r, options, err);
     if (rc != 0)
         uring_close(&r->base);

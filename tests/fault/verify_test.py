@@ -55,7 +55,7 @@ class Case(unittest.TestCase):
 
     def assert_refused(self, result, pattern):
         self.assertEqual((result.returncode, result.stdout), (1, ""), result.stderr)
-        warning = r"(?:flashmoe: warning: [^\n]*; read ahead and dropped\n)?"
+        warning = r"(?:flashmoe: warning: [^\n]*; the prefetched expert is dropped\n)?"
         self.assertRegex(result.stderr, rf"\A{warning}flashmoe: [^\n]*{pattern}[^\n]*\n\Z")
 
 
