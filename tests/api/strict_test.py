@@ -139,7 +139,8 @@ class Strict(Forms):
                                                      "properties": {"a": {"$ref": "#/$defs/a"}}}}}
         for parameters, word in ((self.UNIQUE, "'uniqueItems' at #/properties/a"),
                                  ({"type": "object", "not": {}}, "'not' at #"),
-                                 ({"type": "string"}, "no object fits"), (deep, "no object fits")):
+                                 ({"type": "string"}, "no object satisfies"),
+                                 (deep, "no object satisfies")):
             for dialect in self.dialects:
                 for how in ({"choice": "required"}, {"choice": "get_time"}, {"schema": SCHEMA}):
                     status, answer = self.post(dialect, parameters, True, **how)
