@@ -256,7 +256,7 @@ class Gguf(Case):
     def test_damaged_files(self):
         data = w.make(metadata(), tensors())
         self.refuses(self.write("m.gguf", data[:-1000]), "m.gguf", "1000 bytes are missing")
-        self.refuses(self.write("m.gguf", data[:700]), "m.gguf", "cut short")
+        self.refuses(self.write("m.gguf", data[:700]), "m.gguf", "truncated")
         self.refuses(self.write("m.gguf", b""), "m.gguf: 0 bytes, too short")
         self.refuses(self.write("m.gguf", b"version https://git-lfs.github.com/spec/v1\n"),
                      "Git LFS pointer")
