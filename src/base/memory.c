@@ -57,13 +57,15 @@ static void host_close(const struct memory *m, void *at, uint64_t bytes)
 static void host_copy(const struct memory *m, void *to, const void *from, uint64_t bytes)
 {
     (void)m;
-    memmove(to, from, (size_t)bytes);
+    if (bytes > 0) /* an empty piece may have no address */
+        memmove(to, from, (size_t)bytes);
 }
 
 static void host_clear(const struct memory *m, void *at, uint64_t bytes)
 {
     (void)m;
-    memset(at, 0, (size_t)bytes);
+    if (bytes > 0)
+        memset(at, 0, (size_t)bytes);
 }
 
 static const struct memory_ops host_ops = {

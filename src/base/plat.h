@@ -209,6 +209,9 @@ bool plat_parse_stall(const char *text, uint64_t *stall_us);
 /* Return the resident memory of this process now, and its peak. 0 when unknown. */
 uint64_t plat_resident_bytes(void);
 uint64_t plat_resident_peak_bytes(void);
+/* Returns what a memory budget counts for the program itself: the resident memory now, or a fixed
+ * size in builds with a sanitizer. */
+uint64_t plat_program_bytes(void);
 /* Resets the peak. Returns false if the system cannot. */
 bool plat_resident_peak_reset(void);
 /* Returns freed memory to the system if the allocator can. */

@@ -479,6 +479,17 @@ size_t plat_block_bytes(void *block)
 
 #endif
 
+/* A sanitizer's shadow memory and the freed blocks that it keeps are no part of the program, and their
+ * size differs from moment to moment. */
+uint64_t plat_program_bytes(void)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    return 16ull << 20;
+#else
+    return plat_resident_bytes();
+#endif
+}
+
 /* ---- reserved addresses --------------------------------------------------------------------- */
 
 #ifndef MAP_NORESERVE

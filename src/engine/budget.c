@@ -348,7 +348,7 @@ int budget_plan(struct budget *b, const struct model *model, const struct kv_for
 {
     *b = (struct budget){0};
     choose_total(b, options, is_elastic);
-    b->program = (model->first_layer > 0 ? 0 : plat_resident_bytes()) + PROGRAM_MARGIN +
+    b->program = (model->first_layer > 0 ? 0 : plat_program_bytes()) + PROGRAM_MARGIN +
                  reader_bytes;
     b->caller = model->first_layer > 0 ? 0 : options->caller_bytes;
     b->dense = model->dense_bytes;

@@ -74,7 +74,8 @@ class Switch(Case):
         self.check_back(found, 64)
         self.assertEqual(found["switch"], "C code to Chinese verse")
         self.assertIs(found["routes"], None)
-        self.assertLessEqual(found["memory_bytes"], found["memory_budget_bytes"] * 1.02)
+        if "FLASHMOE_SANITIZED" not in os.environ: # resident memory counts a sanitizer's own
+            self.assertLessEqual(found["memory_bytes"], found["memory_budget_bytes"] * 1.02)
         # The new topic comes with its prompt; a few tokens later all is as it was.
         self.assertGreater(found["prompt"]["n_tokens"], 8)
         self.assertGreater(found["prompt"]["misses"], 4 * found["before"]["misses"])

@@ -60,7 +60,7 @@ def tests_of(build):
     programs that are not built yet."""
     tests = {}
     for listing in pathlib.Path(build).rglob("CTestTestfile.cmake"):
-        for name, command in re.findall(r"^add_test\((?:\[=\[)?(.+?)(?:\]=\])? (\".*)\)$",
+        for name, command in re.findall(r'^add_test\((?:\[=\[|")?(.+?)(?:\]=\]|")? (".*)\)$',
                                         listing.read_text(encoding="utf-8"), re.MULTILINE):
             tests[name] = re.findall(r'"([^"]*)"', command)
     return tests

@@ -2,13 +2,13 @@
 """Tests the page of the server in Chromium.
 
 usage: web_test.py [--packages DIR] [--program PROGRAM MODEL | --url URL] [--part PART]
-                   [--shots DIR]
+                   [--shots DIR | --readme FILE]
 
 The tests run against a server of the same contract with scripted answers (mock_server.mjs). With
 --program they run against the real one, which is started with so little memory that experts have to
 be read, or with --url against one that runs; tests that need scripted answers are left out then.
 PART is one of markdown, looks, page and, for the program and nano alone, real; without it, all.
---shots takes screenshots of the page instead.
+--shots takes screenshots of the page instead, --readme the one of README.md, with --program.
 
 playwright-core and axe-core come from npm and are kept in the packages folder. Exits 77, with the
 reason, where node, npm, Chromium or the packages cannot be had.
@@ -73,6 +73,8 @@ def run_parts(options, environment):
     if options.shots:
         options.shots.mkdir(parents=True, exist_ok=True)
         commands = [["node", HERE / "shots.mjs", options.shots.resolve()]]
+    elif options.readme:
+        commands = [["node", HERE / "readme_shot.mjs", options.readme.resolve()]]
     else:
         parts = PARTS[1:] if options.program else PARTS[:-1]
         commands = [["node", "--test", "--test-reporter=spec", HERE / f"{part}_test.mjs"]
@@ -102,6 +104,7 @@ def main():
     parser.add_argument("--url")
     parser.add_argument("--part", choices=PARTS)
     parser.add_argument("--shots", type=pathlib.Path)
+    parser.add_argument("--readme", type=pathlib.Path)
     options = parser.parse_args()
     browser = shutil.which("chromium") or shutil.which("chromium-browser")
     if not browser:

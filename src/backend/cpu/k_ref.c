@@ -422,12 +422,12 @@ static uint64_t int8_peak(uint64_t n_rounds)
         codes[i] = (uint8_t)(i + n_rounds % 3);
         x[i] = (int8_t)(i + n_rounds % 5);
     }
-    int32_t total = 0;
+    uint32_t total = 0; /* wraps around */
     for (uint64_t i = 0; i < n_rounds; i++) {
-        total += dot_codes(codes, x, sizeof codes);
+        total += (uint32_t)dot_codes(codes, x, sizeof codes);
         codes[i % sizeof codes] ^= 1;
     }
-    volatile int32_t keep = total;
+    volatile uint32_t keep = total;
     (void)keep;
     return n_rounds * sizeof codes * 2;
 }
