@@ -479,8 +479,8 @@ size_t plat_block_bytes(void *block)
 
 #endif
 
-/* A sanitizer's shadow memory and the freed blocks that it keeps are no part of the program, and their
- * size differs from moment to moment. */
+/* A sanitizer's shadow memory and the freed blocks that it keeps do not count, because they are not
+ * part of the program and their size varies. */
 uint64_t plat_program_bytes(void)
 {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

@@ -37,7 +37,8 @@ static void test_take(void **state)
     struct first old;
     memory.size = sizeof memory;
     assert_int_equal(sized_take(&old, sizeof old, &memory, "fm_thing", &err), FM_ERR_ARG);
-    assert_non_null(strstr(err.text, "fm_thing has 24 bytes and this library knows the first 16"));
+    assert_non_null(strstr(err.text, "fm_thing has 24 bytes, but this library knows only the "
+                                     "first 16"));
     memory.b = memory.c = 0;
     assert_int_equal(sized_take(&old, sizeof old, &memory, "fm_thing", &err), 0);
     assert_int_equal(old.size, sizeof old);

@@ -100,7 +100,7 @@ class Strict(Forms):
         wide = [self.tool(f"t{i}", {"type": "object", "properties": {
             "a": {"type": "string", "pattern": f"^([a-z]{{0,60}}{i}){{0,60}}$"}}})
             for i in range(40)]
-        for tools, words in ((self.nested(32), ("4096 different places", "together")),
+        for tools, words in ((self.nested(32), ("4096 distinct places", "together")),
                              (wide, ("too much work", "together"))):
             for how in ({"tool_choice": "required"}, {"json_schema": SCHEMA}):
                 status, answer = self.chat(tools, **how)
