@@ -206,7 +206,7 @@ static void test_text_that_is_not_the_json_wanted(void **state)
     check_starts("{\"t\":1,\"t\":2}", "m (safetensors header): not valid JSON at byte 10 (line 1): "
                                       "duplicate object key near '\"t\"'");
     check_starts(T("\"U8\"", "[99999999999999999999]", "[0,1]"),
-                 "m: tensor 't': shape is [1e20], expected an array of whole numbers");
+                 "m: tensor 't': shape is [1e20], expected an array of non-negative integers");
     check_starts("{\"\\u0000\":1}", "m (safetensors header): not valid JSON at byte ");
 }
 
