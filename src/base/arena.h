@@ -1,6 +1,6 @@
-/* Memory that is taken piece by piece and freed all at once, up to a limit. Whoever has the arena
- * owns it; one thread. What fails is want of memory, or (FM_ERR_FORMAT) the limit: the text that is
- * being read asks for too much. */
+/* A bump allocator with a limit: allocates piece by piece and frees everything at once. The caller
+ * owns the arena and all memory in it. One thread at a time. Fails with FM_ERR_NOMEM, or with
+ * FM_ERR_FORMAT at the limit, because then the input being parsed demands too much. */
 #ifndef FLASHMOE_BASE_ARENA_H
 #define FLASHMOE_BASE_ARENA_H
 
@@ -19,12 +19,12 @@ struct arena {
     struct arena_chunk *chunks;
     size_t used, capacity; /* of the newest chunk */
     uint64_t total, limit;
-    bool is_full; /* the limit has refused something */
+    bool is_full; /* an allocation was refused because of the limit */
 };
 
-/* Zeroed; NULL with err set. */
+/* Returns zeroed memory that lives until arena_clear, or NULL with `err` set. */
 void *arena_new(struct arena *arena, size_t bytes, struct fm_error *err);
-/* Lengthens the newest allocation in its place; false when it is not the newest or has no room. */
+/* Extends the newest allocation in place. Returns false if it is not the newest or has no room. */
 bool arena_extend(struct arena *arena, void *newest, size_t old_bytes, size_t new_bytes);
 void arena_clear(struct arena *arena);
 

@@ -53,7 +53,7 @@ static void test_checked_sizes(void **state)
     assert_null(mem_new_aligned(64, UINT64_MAX, "nothing", &err));
 }
 
-/* Whether /proc/self/smaps gives the mapping that holds `at` the flag. */
+/* Returns whether /proc/self/smaps lists the flag for the mapping that contains `at`. */
 static bool has_flag(const void *at, const char *flag)
 {
     FILE *f = fopen("/proc/self/smaps", "r");
@@ -110,7 +110,8 @@ static void test_nth_allocation_fails(void **state)
     mem_free(third);
 }
 
-/* What transformers writes for "no limit" does not fit into an integer; the rest still is one. */
+/* transformers writes a number for "no limit" that no 64-bit integer can hold; the other fields are
+ * still read as integers. */
 static void test_jdoc_numbers_beyond_integers(void **state)
 {
     (void)state;
@@ -196,7 +197,7 @@ static void test_replaced_file(void **state)
         assert_int_equal(n_names(root), 1);
     }
     assert_int_equal(unlink(path), 0);
-    assert_int_equal(mkdir(path, 0700), 0); /* in its way */
+    assert_int_equal(mkdir(path, 0700), 0); /* blocks the name */
     assert_int_equal(plat_replace_file(path, "x", 1, &err), FM_ERR_IO);
     assert_non_null(strstr(err.text, path));
     assert_int_equal(n_names(root), 1);
@@ -216,7 +217,7 @@ static void put(const char *dir, const char *name, const char *text)
     assert_true(fputs(text, f) >= 0 && fclose(f) == 0);
 }
 
-/* A made-up tree of groups: the tighter limit of an ancestor counts, page cache does not. */
+/* A made-up cgroup tree: the tighter limit of an ancestor counts, page cache does not. */
 static void test_cgroup_limits(void **state)
 {
     (void)state;
@@ -234,7 +235,7 @@ static void test_cgroup_limits(void **state)
     put(root, "memory.current", "900\n");
     put(root, "memory.stat", "anon 100\nactive_file 300\ninactive_file 400\n");
     assert_int_equal(plat_cgroup_left(own, root), 1000 - (900 - 700));
-    assert_int_equal(plat_cgroup_limit(own, root, file), 1000); /* of the group above */
+    assert_int_equal(plat_cgroup_limit(own, root, file), 1000); /* the parent's limit */
     assert_non_null(strstr(file, "/memory.max"));
     assert_null(strstr(file, "/inner/"));
     put(root, "memory.current", "1800\n");
@@ -244,7 +245,8 @@ static void test_cgroup_limits(void **state)
     put(root, "memory.usage_in_bytes", "4000\n");
     put(root, "memory.stat", "total_active_file 1000\ntotal_inactive_file 500\n");
     assert_int_equal(plat_cgroup_left(own, root), 5000 - 2500);
-    put(inner, "memory.limit_in_bytes", "9223372036854771712\n"); /* version 1 says so for none */
+    /* version 1 writes this when there is no limit */
+    put(inner, "memory.limit_in_bytes", "9223372036854771712\n");
     assert_int_equal(plat_cgroup_limit(own, root, file), 5000);
     assert_non_null(strstr(file, "/memory.limit_in_bytes"));
     put(root, "memory.limit_in_bytes", "9223372036854771712\n");
@@ -283,13 +285,14 @@ static void test_memory_pressure(void **state)
     (void)snprintf(machine, sizeof machine, "%s/machine", root);
     assert_int_equal(mkdir(inner, 0700), 0);
     struct plat_pressure p;
-    plat_group_pressure(own, root, machine, &p); /* nothing is there */
+    plat_group_pressure(own, root, machine, &p); /* no files exist */
     assert_true(p.stall_us == 0 && p.machine_stall_us == 0 && p.n_kills == 0 &&
                 p.n_limit_hits == 0);
     put(root, "machine", some);
     put(root, "own", "0::/inner\n");
     put(inner, "memory.pressure", "some avg10=0.00 avg60=0.00 avg300=0.00 total=11\n");
-    plat_group_pressure(own, root, machine, &p); /* without events it is the root of all groups */
+    plat_group_pressure(own, root, machine, &p); /* a group without events is the root of all
+                                                  * groups */
     assert_true(p.stall_us == 0 && p.machine_stall_us == 17338540);
     put(inner, "memory.events", "low 9\nhigh 1\nmax 20\noom 4\noom_kill 3\n");
     plat_group_pressure(own, root, machine, &p);

@@ -1,5 +1,6 @@
-/* Several arrays in one block. The same list of carve calls runs twice: without memory to measure
- * the block, and with it to hand out the pieces, each on a cache line of its own. */
+/* Places several arrays in one block. Run the same list of carve calls twice: first with `at` NULL
+ * to measure the block, then with the block to get the pieces. Every piece starts on its own cache
+ * line. The caller owns the block. Nothing allocates or fails. */
 #ifndef FLASHMOE_BASE_CARVE_H
 #define FLASHMOE_BASE_CARVE_H
 
@@ -11,7 +12,7 @@ extern "C" {
 
 struct carver {
     char *at;       /* the block; NULL while measuring */
-    uint64_t bytes; /* so far */
+    uint64_t bytes; /* carved so far */
 };
 
 static inline void *carve(struct carver *c, uint64_t n, uint64_t element_bytes)

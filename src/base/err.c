@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Control characters of a hostile file name or field must not reach a terminal. */
+/* Replaces control characters, so that a hostile file name or field cannot reach the terminal. */
 static void make_printable(char *text)
 {
     for (unsigned char *p = (unsigned char *)text; *p != '\0'; p++)
@@ -35,7 +35,7 @@ int err_wrap(struct fm_error *err, int code, const char *fmt, ...)
     (void)vsnprintf(context, sizeof context - 2, fmt, args); /* truncation is acceptable */
     va_end(args);
     memcpy(context + strlen(context), ": ", 3);
-    /* The sentence moves back to make room; what does not fit falls off its end. */
+    /* Moves the sentence to make room for the context; its end is cut off if it does not fit. */
     size_t room = sizeof err->text - 1 - strlen(context);
     size_t kept = strlen(err->text) < room ? strlen(err->text) : room;
     memmove(err->text + strlen(context), err->text, kept);

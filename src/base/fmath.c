@@ -30,7 +30,7 @@ double fmath_pow_of(double base, double exponent)
 
 bool fmath_all_finite(const float *x, size_t n)
 {
-    /* One more in the exponent carries into the sign where the exponent was all ones. */
+    /* Adding one to an exponent of all ones carries into the sign bit. */
     uint32_t seen = 0;
     for (size_t i = 0; i < n; i++) {
         uint32_t bits;

@@ -1,14 +1,14 @@
-/* Transcendental functions that give the same bits on every machine: polynomials in IEEE
- * arithmetic with explicit fused multiply-adds. fmath_test.c holds each one to the error
- * stated here, measured against the double-precision libm.
+/* Transcendental functions that give the same bits on every machine: polynomials in IEEE arithmetic
+ * with explicit fused multiply-adds. fmath_test.c checks the error bounds stated here against the
+ * double-precision libm.
  *
- * The inline definitions are for files compiled with hardware FMA (kernels); everybody else calls
- * the out-of-line fmath_*_of functions, which give the same bits without it, slower. Pure
+ * The inline definitions are for files compiled with hardware FMA (kernels). All other code calls
+ * the out-of-line fmath_*_of functions, which give the same bits without FMA but are slower. Pure
  * functions: any thread. */
 #ifndef FLASHMOE_BASE_FMATH_H
 #define FLASHMOE_BASE_FMATH_H
 
-#include <math.h> /* fmaf and fma: instructions, or libm's, which round once too; nothing else */
+#include <math.h> /* only fmaf and fma: as instructions or from libm, both round once */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -20,10 +20,11 @@ extern "C" {
 
 float fmath_exp_of(float x);
 double fmath_log_of(double x);
-/* base^exponent for base > 0; relative error below 1e-14. For tables made when a model opens. */
+/* Returns base^exponent for base > 0, with a relative error below 1e-14. For tables that are built
+ * when a model opens. */
 double fmath_pow_of(double base, double exponent);
 
-/* Whether none of x[n] is NaN or infinite: 0.1 ns a float. */
+/* Returns true if no element of x[n] is NaN or infinite. Takes 0.1 ns per float. */
 bool fmath_all_finite(const float *x, size_t n);
 
 static inline float fmath_float_of_bits(uint32_t bits)
@@ -114,12 +115,12 @@ static inline float fmath_softplus(float x)
     if (x > 20.0f)
         return x;
     float y = fmath_exp(x);
-    if (!(y >= 1e-9f)) /* ln(1 + y) = y to within y/2 relative; or it is no number */
+    if (!(y >= 1e-9f)) /* ln(1 + y) equals y to within y/2 relative; also taken for NaN */
         return y;
     return (float)fmath_log(1.0 + (double)y);
 }
 
-/* sin and cos of |x| < 2^30 as rotary angles need it, error below 1 ulp of 1. */
+/* Computes sin and cos for rotary angles, |x| < 2^30, with an error below 1 ulp of 1. */
 static inline void fmath_sincos(float x, float *sin_x, float *cos_x)
 {
     const double magic = 6755399441055744.0; /* 1.5 * 2^52 */

@@ -1,5 +1,5 @@
-/* Holds every function of fmath.h to its stated error, against the double-precision libm. The
- * test itself may be compiled without hardware FMA: fmaf is exact either way. */
+/* Checks every function of fmath.h against its stated error bound and the double-precision libm.
+ * The test may be compiled without hardware FMA, because fmaf is exact either way. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,7 +19,7 @@ static uint32_t bits_of(float x)
     return bits;
 }
 
-/* Distance in units of the last place of the exact value's float neighbourhood. */
+/* Distance in ulps of the float nearest to the exact value. */
 static double ulps(float got, double exact)
 {
     float nearest = (float)exact;
@@ -27,7 +27,7 @@ static double ulps(float got, double exact)
     return fabs((double)got - exact) / unit;
 }
 
-/* Visits floats of both signs up to `limit`, about n of them, spread over all exponents. */
+/* Visits about n floats of both signs up to `limit`, spread over all exponents. */
 static double worst(float (*f)(float), double (*exact)(double), float limit, uint32_t step)
 {
     double max = 0;
@@ -136,7 +136,7 @@ static void test_log_and_pow(void **state)
     assert_true(max_pow < 1e-14);
 }
 
-/* One value anywhere decides; every other value of all bits there are is finite. */
+/* One bad value at any place must be found; every other bit pattern is finite. */
 static void test_all_finite(void **state)
 {
     (void)state;

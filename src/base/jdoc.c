@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "base/plat.h"
 
-/* The integer a real stands for, or NULL when it is none that a double holds exactly. */
+/* Returns the integer that a real number equals, or NULL if a double does not hold it exactly. */
 static json_t *integer_of(const json_t *value)
 {
     const double max = 9007199254740992.0; /* 2^53 */
@@ -35,7 +35,7 @@ static void restore_integers(json_t *value)
 }
 
 /* transformers writes 1000000000000000019884624838656 for "no limit", which no 64-bit integer
- * holds: such a document is read with numbers as doubles. */
+ * holds. Such a document is read with all numbers as doubles. */
 static json_t *load_text(const char *text, size_t bytes, json_error_t *why)
 {
     json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, why);

@@ -25,8 +25,7 @@ static void test_account(void **state)
     assert_int_equal(mem_account_used(&account), 0);
 }
 
-/* Everything that is allocated under a lease is counted, by whichever function, and uncounted when
- * it is freed. */
+/* Counts everything allocated under a lease, by any function, until it is freed. */
 static void test_counts(void **state)
 {
     (void)state;
@@ -58,7 +57,8 @@ static void test_counts(void **state)
     assert_int_equal(mem_account_used(&account), 0);
 }
 
-/* What would exceed the account fails and is told; a large lease leaves an eighth to small ones. */
+/* An allocation that would exceed the account fails and is reported. A large lease leaves an eighth
+ * to small ones. */
 static void test_refuses(void **state)
 {
     (void)state;
@@ -90,7 +90,7 @@ static void test_refuses(void **state)
     mem_free(q);
     mem_lease_cancel(&small);
     assert_null(mem_new(1, 1, "a test", NULL));
-    assert_int_equal(small.wanted, 0); /* it was not for want of memory */
+    assert_int_equal(small.wanted, 0); /* it failed for another reason than lack of memory */
     mem_lease_leave();
     for (unsigned i = 0; i < n; i++)
         mem_free(p[i]);
@@ -117,8 +117,8 @@ static void test_steps(void **state)
     mem_lease_close(&lease);
 }
 
-/* Allocates `bytes` at a time under the lease until it refuses; returns what it has then. The
- * allocations are freed outside of it, so that the account keeps them. */
+/* Allocates `bytes` at a time under the lease until it refuses. Returns the total. The allocations
+ * are freed outside the lease, so the account keeps them. */
 static uint64_t use_up(struct mem_lease *lease, uint64_t bytes)
 {
     void *p;
@@ -131,7 +131,8 @@ static uint64_t use_up(struct mem_lease *lease, uint64_t bytes)
     return lease->taken;
 }
 
-/* What is being answered finds memory that bodies have left, up to a part in 32. */
+/* A request that is being answered may use memory that request bodies must leave free, up to 1/32
+ * of the limit. */
 static void test_reserve(void **state)
 {
     (void)state;

@@ -1,9 +1,9 @@
-/* Hard limits, each with the reason for its value. A buffer and the check that guards it use
- * the same name. */
+/* Hard limits, with the reason for each value that needs one. A buffer and the check that guards it
+ * use the same name. */
 #ifndef FLASHMOE_BASE_LIMITS_H
 #define FLASHMOE_BASE_LIMITS_H
 
-/* A safetensors header of 36,000 tensors is 4.7 MB; the official reader stops at 100 MB. */
+/* A header with 36,000 tensors has 4.7 MB; the official reader accepts up to 100 MB. */
 #define LIMIT_SAFETENSORS_HEADER_BYTES (100u * 1000 * 1000)
 /* The largest public tokenizer.json is about 20 MB. */
 #define LIMIT_TOKENIZER_JSON_BYTES (64u * 1024 * 1024)
@@ -11,14 +11,14 @@
 #define LIMIT_CONFIG_JSON_BYTES (16u * 1024 * 1024)
 /* model.safetensors.index.json: one line per tensor. */
 #define LIMIT_INDEX_JSON_BYTES (64u * 1024 * 1024)
-/* A routing trace: 4096 tokens of 48 layers and 10 experts are about 50 MB. */
+/* A routing trace of 4,096 tokens, 48 layers and 10 experts has about 50 MB. */
 #define LIMIT_ROUTES_BYTES (256u * 1024 * 1024)
-/* The metadata of 248,000 tokens with their merges is 11 MB. */
+/* The metadata of 248,000 tokens with their merges has 11 MB. */
 #define LIMIT_GGUF_HEADER_BYTES (256u * 1024 * 1024)
-/* Real files have about 50 entries of metadata and 1,900 tensors. */
+/* Real files have about 50 metadata entries and 1,900 tensors. */
 #define LIMIT_GGUF_VALUES 65536
 #define LIMIT_GGUF_TENSORS (1u << 20)
-/* ggml itself stops at 63 or 127. */
+/* ggml accepts up to 63 or 127 bytes, depending on its version. */
 #define LIMIT_GGUF_NAME_BYTES 255
 #define LIMIT_TENSOR_DIMS 8
 #define LIMIT_PATH_BYTES 4096

@@ -1,6 +1,6 @@
-/* Log lines. The library prints nothing: lines go to the sink the application installed, or
- * nowhere. Install the sink before the first model is opened; it may then be called from any
- * thread. Nothing on the token path logs. */
+/* Log lines. The library prints nothing itself: lines go to the sink that the application
+ * installed, or are dropped. Install the sink before opening the first model; after that any thread
+ * may call it. The token path never logs. */
 #ifndef FLASHMOE_BASE_LOG_H
 #define FLASHMOE_BASE_LOG_H
 
@@ -12,7 +12,7 @@ extern "C" {
 
 void log_set_sink(fm_log_fn *sink, void *ctx);
 
-/* `module` is the folder: "model", "store", ... */
+/* `module` is the name of the folder, for example "model" or "store". */
 void log_info(const char *module, const char *fmt, ...) ERR_PRINTF(2, 3);
 void log_warn(const char *module, const char *fmt, ...) ERR_PRINTF(2, 3);
 

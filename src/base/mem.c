@@ -8,17 +8,17 @@
 #include "base/lease.h"
 #include "base/plat.h"
 
-/* What an allocation costs beside the bytes that can be used. */
+/* Bytes that an allocation takes beyond its usable size. */
 #define BLOCK_OVERHEAD 16
-/* Blocks that the allocator maps one by one (plat_memory_return_large). */
+/* Blocks of at least this size are mapped one by one (plat_memory_return_large). */
 #define LARGE_BLOCK (128u << 10)
-/* Bytes that a lease takes from its account at a time, small ones fewer. */
+/* Bytes that a lease takes from its account at a time; small leases take less. */
 #define LEASE_STEP (64u << 10)
 #define LEASE_STEP_SMALL (4u << 10)
 
 static _Thread_local long n_allocations;
-static _Thread_local struct mem_lease *lease; /* NULL: nothing is counted */
-/* A counter only: no other memory is published through it, so relaxed order is enough. */
+static _Thread_local struct mem_lease *lease; /* NULL when nothing is counted */
+/* Only a counter: it publishes no other memory, so relaxed order is enough. */
 static atomic_long fail_countdown;
 
 static bool must_fail(void)
@@ -102,7 +102,7 @@ void mem_lease_close(struct mem_lease *l)
     l->used = 0;
 }
 
-/* Whether the calling thread may allocate so many bytes. */
+/* Returns whether the calling thread may allocate `bytes`. */
 static bool lease_allows(uint64_t bytes)
 {
     struct mem_lease *l = lease;
@@ -137,7 +137,7 @@ static void lease_forget(void *p)
 
 void *mem_new_counted(size_t bytes)
 {
-    (void)lease_allows(bytes); /* it is told by mem_lease_is_over, and not refused */
+    (void)lease_allows(bytes); /* never refused; mem_lease_is_over reports it */
     void *p = malloc(bytes > 0 ? bytes : 1);
     lease_note(p);
     return p;
@@ -269,7 +269,7 @@ int mem_grow(void **array, size_t *capacity, size_t need, size_t element_bytes, 
     uint64_t total;
     if (!mem_mul(wanted, element_bytes, &total) || total > SIZE_MAX / 2)
         return out_of_memory(UINT64_MAX, what, err);
-    /* A small block stays until it is copied; a large one grows in place. */
+    /* realloc needs both copies of a small block at once; a large block grows in place. */
     const uint64_t old = lease != NULL && *array != NULL ? plat_block_bytes(*array) : 0;
     if (must_fail() || !lease_allows(old >= LARGE_BLOCK && old <= total ? total - old : total))
         return out_of_memory(total, what, err);

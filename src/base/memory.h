@@ -1,16 +1,17 @@
-/* Memory that a backend computes in. It may be the host's own, as the processor's is, or a
- * device's, so nobody above a backend looks into it: addresses are passed on and added to, never
- * dereferenced. The host opens a piece, uses it where memory_open says, and closes it.
+/* Memory that a backend computes in: the host's own memory for the CPU backend, or a device's. Code
+ * above a backend never dereferences an address in it; it only passes addresses on and adds
+ * offsets. The host opens a piece, uses it where memory_open says, and closes it.
  *
- * The backend queues its operations and does them in order, maybe later (backend/backend.h).
+ * The backend queues its operations and runs them in order, maybe later (backend/backend.h).
  * memory_copy and memory_clear are operations of that queue. Opening a piece to look at it waits
  * for the queue; so does everything that takes memory away: free, give_back, range_close and a
  * range_resize to fewer bytes. Opening a piece to fill it does not wait: the caller knows from
  * memory_finish, or from a fence that it has waited for, that no queued operation uses the piece.
  *
- * `struct memory` is handed down by whoever opened the backend and outlives all that was made in
- * it. Any thread may open a piece to fill it, and close it, while nobody else uses that piece.
- * Everything else belongs to the thread that drives the model. memory_host is the host's own. */
+ * Whoever opened the backend owns `struct memory`, which outlives everything allocated from it. Any
+ * thread may open a piece to fill it, and close it, while no other thread uses that piece.
+ * Everything else belongs to the thread that drives the model. memory_host is the host's own
+ * memory. */
 #ifndef FLASHMOE_BASE_MEMORY_H
 #define FLASHMOE_BASE_MEMORY_H
 
@@ -32,24 +33,24 @@ enum memory_use {
 };
 
 struct memory_ops {
-    /* As mem_new_bulk and mem_free; free accepts NULL. */
+    /* Like mem_new_bulk and mem_free; free accepts NULL. */
     void *(*make)(const struct memory *m, uint64_t bytes, const char *what, struct fm_error *err);
     void (*free)(const struct memory *m, void *at);
-    /* Whole pages of such memory that hold nothing now: the system may have them until they are
-     * written again. */
+    /* Gives whole pages that hold nothing now back to the system until they are written again. */
     void (*give_back)(const struct memory *m, void *at, uint64_t bytes);
-    /* As mem_range_*. */
+    /* Like mem_range_*. */
     int (*range_open)(const struct memory *m, struct mem_range *range, uint64_t piece_bytes,
                       uint64_t bytes, const char *what, struct fm_error *err);
     int (*range_resize)(const struct memory *m, struct mem_range *range, uint64_t bytes,
                         const char *what, struct fm_error *err);
     void (*range_close)(const struct memory *m, struct mem_range *range);
 
-    /* Returns where the host may use the piece until it is closed. Operations that are queued after
-     * that see what was filled in. Pieces of one block may be open at the same time. */
+    /* Returns where the host may use the piece until it is closed. Operations queued after the
+     * close see what the host filled in. Several pieces of one block may be open at the same
+     * time. */
     void *(*open)(const struct memory *m, void *at, uint64_t bytes, enum memory_use use);
     void (*close)(const struct memory *m, void *at, uint64_t bytes);
-    /* Within the memory; the pieces may overlap. */
+    /* Copies within the memory; the pieces may overlap. */
     void (*copy)(const struct memory *m, void *to, const void *from, uint64_t bytes);
     void (*clear)(const struct memory *m, void *at, uint64_t bytes);
     /* Returns a number for the operations queued so far; 0: all are done. */
@@ -60,7 +61,7 @@ struct memory_ops {
 
 struct memory {
     const struct memory_ops *ops;
-    /* It is the host's own: operations may read a piece while it is open. */
+    /* this is the host's own memory, so operations may read a piece while it is open */
     bool is_host;
 };
 

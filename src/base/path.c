@@ -18,5 +18,5 @@ void path_folder(const char *path, char out[])
     if (slash == NULL)
         (void)snprintf(out, LIMIT_PATH_BYTES, ".");
     else
-        slash[slash == out] = '\0'; /* of "/x" the slash stays */
+        slash[slash == out] = '\0'; /* for "/x" keep the slash */
 }

@@ -1,4 +1,4 @@
-/* The halves of a path. */
+/* Splits paths into folder and name. Any thread; no allocation. */
 #ifndef FLASHMOE_BASE_PATH_H
 #define FLASHMOE_BASE_PATH_H
 
@@ -6,9 +6,9 @@
 extern "C" {
 #endif
 
-/* What is behind the last slash. */
+/* Returns the part after the last slash, within `path`. */
 const char *path_base(const char *path);
-/* The directory it lies in, into `out` (LIMIT_PATH_BYTES). */
+/* Writes the folder that contains `path` to `out` (LIMIT_PATH_BYTES). */
 void path_folder(const char *path, char out[]);
 
 #ifdef __cplusplus

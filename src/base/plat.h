@@ -1,5 +1,6 @@
-/* The platform: files, clock, cores, memory. One file per platform family implements it
- * (plat_posix.c). Any thread may call anything. */
+/* The platform: files, clock, processors, memory. One group of files per platform family implements
+ * it (plat_*_posix.c). Any thread may call every function. Callers own what they open and must
+ * close it. A function described as a hint cannot fail. */
 #ifndef FLASHMOE_BASE_PLAT_H
 #define FLASHMOE_BASE_PLAT_H
 
@@ -15,24 +16,24 @@
 extern "C" {
 #endif
 
-/* Opens a regular file for reading. The error says why it cannot be opened, or that the path is
- * not a regular file. Close with plat_close. */
+/* Opens a regular file for reading. Fails if the path cannot be opened or is not a regular file.
+ * Close with plat_close. */
 int plat_open(const char *path, int *fd, uint64_t *file_bytes, struct fm_error *err);
 void plat_close(int fd); /* accepts -1 */
 
-/* One positioned read that continues after short reads and interrupts: bytes read, which is
- * less than `bytes` only at the end of the file, or -errno. */
+/* Reads at an offset and continues after short reads and interrupts. Returns the number of bytes
+ * read, which is less than `bytes` only at the end of the file, or -errno. */
 int64_t plat_read_some(int fd, void *dst, uint64_t bytes, uint64_t offset);
 
-/* Exactly `bytes` bytes or an error that names the file, the offset and how much came. */
+/* Reads exactly `bytes` bytes, or fails with the file, the offset and the number of bytes read. */
 int plat_read_at(int fd, const char *path, void *dst, uint64_t bytes, uint64_t offset,
                  struct fm_error *err);
 
-/* The same for what a read has given. */
+/* Turns the result of plat_read_some into the same error, or returns 0 if it read everything. */
 int plat_explain_read(int64_t got, const char *path, uint64_t bytes, uint64_t offset,
                       struct fm_error *err);
 
-/* A whole file, NUL-terminated for convenience; refused when larger than max_bytes. Free with
+/* Reads a whole file and adds a NUL. Fails if the file is larger than max_bytes. Free with
  * mem_free. */
 int plat_read_file(const char *path, size_t max_bytes, char **text, size_t *bytes,
                    struct fm_error *err);
@@ -41,42 +42,44 @@ bool plat_file_exists(const char *path);
 
 /* ---- writing (plat_write_posix.c) ------------------------------------------------------- */
 
-/* Creates a file for reading and writing; plat_dir_create says what happens to one that is there.
- * With `is_direct` writes bypass the page cache where the file system can; then *is_direct stays
- * true, and memory, offsets and sizes must be multiples of MEM_PAGE. */
+/* Creates a file for reading and writing; plat_dir_create says what happens to an existing file.
+ * With *is_direct, writes bypass the page cache if the file system can do that. *is_direct then
+ * stays true, and memory, offsets and sizes must be multiples of MEM_PAGE. */
 int plat_create(const char *path, bool *is_direct, int *fd, struct fm_error *err);
-/* Opens a file to read what the device holds, not what the page cache does: past it where the file
- * system can (*is_direct: as above), else after its pages were dropped. */
+/* Opens a file to read what the device holds instead of what the page cache holds. Reads bypass the
+ * page cache if the file system can do that (*is_direct, as above); otherwise the file's pages are
+ * dropped first. */
 int plat_open_device(const char *path, int *fd, uint64_t *file_bytes, bool *is_direct,
                      struct fm_error *err);
-/* Lets the page cache forget the pages that hold these bytes of a file, which were not written; a
- * hint. */
+/* Drops clean pages with these bytes of a file from the page cache. A hint. */
 void plat_drop_pages(int fd, uint64_t offset, uint64_t bytes);
-/* Reads of this file through the page cache bring only what they ask for; a hint. */
+/* Switches read-ahead of this file off or on. A hint. */
 void plat_expect_random(int fd, bool is_random);
-/* plat_read_some for such a file: `bytes` and `offset` are multiples of MEM_PAGE. */
+/* Like plat_read_some for a file of plat_open_device: `bytes` and `offset` must be multiples of
+ * MEM_PAGE. */
 int64_t plat_read_device(int fd, void *dst, uint64_t bytes, uint64_t offset);
-/* Makes the file `bytes` long, its space taken from the disk where the file system can. */
+/* Makes the file `bytes` long and allocates its disk space if the file system can do that. */
 int plat_reserve(int fd, const char *path, uint64_t bytes, struct fm_error *err);
-/* All bytes or an error; a full disk is said to be one. */
+/* Writes all bytes or fails; the message says so when the disk is full. */
 int plat_write_at(int fd, const char *path, const void *src, uint64_t bytes, uint64_t offset,
                   struct fm_error *err);
-/* Whether the disk is full, right after a function that writes has failed on this thread. */
+/* Returns whether the disk was full, right after a write function failed on this thread. */
 bool plat_was_full(void);
-/* Starts to move written bytes to the device; a hint. */
+/* Starts moving written bytes to the device. A hint. */
 void plat_write_behind(int fd, uint64_t offset, uint64_t bytes);
 int plat_sync(int fd, const char *path, struct fm_error *err);
-/* Makes the names in a directory durable: after create, rename, remove. */
+/* Makes created, renamed and removed names in a directory durable. */
 int plat_sync_dir(const char *path, struct fm_error *err);
 int plat_rename(const char *from, const char *to, struct fm_error *err);
-/* A small file for this user alone (0600), written aside, synced and renamed: whoever opens it
- * finds the old one or the new one, also after a power cut. After a failure nothing is left beside
- * it. */
+/* Replaces a small file that only this user can read (0600). Writes a temporary file, syncs and
+ * renames it, so that readers see the old or the new content, even after a power failure. Leaves
+ * nothing behind on failure. */
 int plat_replace_file(const char *path, const void *bytes, uint64_t n, struct fm_error *err);
-int plat_make_dir(const char *path, struct fm_error *err); /* one that exists is fine */
-int plat_make_private_dir(const char *path, struct fm_error *err); /* the same, with 0700 */
-int plat_remove_dir(const char *path, struct fm_error *err); /* an empty one; none is fine */
-/* Takes a name in a directory: see plat_dir_each_name. */
+int plat_make_dir(const char *path, struct fm_error *err); /* succeeds if it exists */
+int plat_make_private_dir(const char *path, struct fm_error *err); /* the same, with mode 0700 */
+/* removes an empty one; succeeds if there is none */
+int plat_remove_dir(const char *path, struct fm_error *err);
+/* Receives a name in a directory; see plat_dir_each_name. */
 typedef int plat_name_fn(void *ctx, const char *name, struct fm_error *err);
 
 struct plat_file_info {
@@ -85,131 +88,138 @@ struct plat_file_info {
     bool is_link, is_dir, is_file;
     uint64_t owner; /* user id */
 };
-/* A link is not followed. False when there is no such file. */
+/* Does not follow a link. Returns false if the file does not exist. */
 bool plat_file_info(const char *path, struct plat_file_info *info);
 bool plat_open_file_info(int fd, struct plat_file_info *info);
-/* Whether names in a directory can be made and removed by this process. */
+/* Returns whether this process can create and remove names in a directory. */
 bool plat_may_change_dir(const char *path);
-/* What an ordinary user may still write to the file system of `path`; UINT64_MAX when unknown. */
+/* Returns how much an ordinary user can still write to the file system of `path`; UINT64_MAX when
+ * unknown. */
 uint64_t plat_free_bytes(const char *path);
-/* The path without links, "." and "..", into `out` (LIMIT_PATH_BYTES); false when it does not
- * exist. */
+/* Writes the path without links, "." and ".." to `out` (LIMIT_PATH_BYTES). Returns false if it does
+ * not exist. */
 bool plat_real_path(const char *path, char out[]);
 
 /* ---- the machine ------------------------------------------------------------------------ */
-/* The directory of the running program; false when it is not known or does not fit. */
+/* Writes the directory of the running program. Returns false if it is unknown or too long. */
 bool plat_program_dir(char *buffer, size_t bytes);
 
 uint64_t plat_now_ns(void); /* monotonic */
-int64_t plat_wall_ns(void); /* since 1970, as plat_file_info's mtime_ns */
+int64_t plat_wall_ns(void); /* since 1970, comparable with plat_file_info.mtime_ns */
 
-/* pthread_create for a thread of the library: no signal of the host's is ever handled on it. 0, or
- * an errno. */
+/* Starts a thread of the library, on which no signal handler of the host program ever runs. Returns
+ * 0 or an errno. */
 int plat_thread_start(pthread_t *thread, void *(*thread_main)(void *), void *arg);
 
 /* ---- processors (plat_cpu_posix.c) ------------------------------------------------------- */
 
 #define PLAT_CPUS_MAX 1024
 
-/* Processors this process may run on, and those the machine has. */
+/* Return the processors that this process may run on, and those of the machine. */
 unsigned plat_n_cpus(void);
 unsigned plat_n_cpus_of_machine(void);
-/* What computes runs one thread on each: the physical cores this process may run on, but no more
- * than its cgroup grants whole processors of time; on Apple's processors the fast ones. */
+/* Returns how many compute threads to run: the physical cores that this process may use, at most
+ * the whole processors that its cgroup grants. On Apple processors, counts only the fast cores. */
 unsigned plat_n_cores(void);
-/* Processors whose time the cgroup grants, as in 1.5; 0 without a limit. */
+/* Returns the processor time that the cgroup grants, for example 1.5 processors; 0 without a
+ * limit. */
 double plat_cpu_quota(void);
-/* Keeps the calling thread on the i-th physical core this process may run on; false when there are
- * fewer or the system cannot. */
+/* Pins the calling thread to the i-th physical core that this process may use. Returns false if
+ * there are fewer cores or the system cannot. */
 bool plat_thread_pin(unsigned i);
 
-/* The first allowed processor of each physical core, ascending, from the topology below `root`
- * (/sys/devices/system/cpu); a processor without topology is a core of its own. Returns how many;
- * `firsts` may be NULL. */
+/* Finds the first allowed processor of each physical core, in ascending order, from the topology
+ * below `root` (/sys/devices/system/cpu). A processor without topology counts as its own core.
+ * Returns the number of cores; `firsts` may be NULL. */
 unsigned plat_find_cores(const char *root, const bool is_allowed[PLAT_CPUS_MAX],
                          unsigned firsts[PLAT_CPUS_MAX]);
-/* plat_cpu_quota from the groups listed in `own_groups` (/proc/self/cgroup); `root` NULL is where
- * the system mounts them. */
+/* Computes plat_cpu_quota from the groups listed in `own_groups` (/proc/self/cgroup). With `root`
+ * NULL, looks where the system mounts them. */
 double plat_cgroup_cpus(const char *own_groups, const char *root);
-/* Whether a cgroup's list ":cpu,cpuacct" has a controller. */
+/* Returns whether a cgroup's list such as ":cpu,cpuacct" names a controller. */
 bool plat_has_controller(const char *list, const char *name);
 
-/* The processor's name as its maker writes it, "" when unknown. */
+/* Writes the vendor's name of the processor, or "" when unknown. */
 void plat_cpu_name(char *buffer, size_t bytes);
-/* The last-level caches of the processors this process may run on, together; 0 when unknown. */
+/* Returns the total size of the last-level caches of the processors that this process may use; 0
+ * when unknown. */
 uint64_t plat_cache_bytes(void);
-/* The same from the caches listed below `root` (/sys/devices/system/cpu). */
+/* Computes the same from the caches listed below `root` (/sys/devices/system/cpu). */
 uint64_t plat_find_caches(const char *root, const bool is_allowed[PLAT_CPUS_MAX]);
 
 /* ---- memory (plat_memory_posix.c) --------------------------------------------------------- */
 
-/* What the machine has; 0 when unknown. */
+/* Returns the machine's memory in bytes; 0 when unknown. */
 uint64_t plat_memory_total(void);
-/* When programs get large pages: "always", "madvise" or "never"; "" when unknown. */
+/* Writes when programs get large pages: "always", "madvise" or "never"; "" when unknown. */
 void plat_huge_pages(char *buffer, size_t bytes);
 
-/* Asks for large pages from here on; whole large pages only. A hint. */
+/* Requests large pages for the whole large pages in this range. A hint. */
 void plat_want_large_pages(void *at, uint64_t bytes);
-/* No large page may hold any of these bytes, whatever the machine's setting. `at` is at a multiple
- * of MEM_PAGE. */
+/* Forbids large pages in this range, whatever the machine's setting. `at` must be a multiple of
+ * MEM_PAGE. */
 void plat_refuse_large_pages(void *at, uint64_t bytes);
 
-/* Gives the pages of these bytes back to the system; they hold anything afterwards. `at` and
- * `bytes` are multiples of MEM_PAGE, in memory of mem_new_bulk. */
+/* Returns the pages of this range to the system; their content is then undefined. `at` and `bytes`
+ * must be multiples of MEM_PAGE within memory of mem_new_bulk. */
 void plat_give_back(void *at, uint64_t bytes);
 
-/* Addresses without memory, aligned to MEM_LARGE_PAGE; NULL: the system has no more of them. */
+/* Reserves addresses without memory, aligned to MEM_LARGE_PAGE. Returns NULL if the system has none
+ * left. */
 void *plat_range_reserve(uint64_t bytes);
 void plat_range_release(void *at, uint64_t bytes);
-/* Whole pages of them become memory, zero and only taken where it is written; false when the system
- * cannot promise that. And no memory again, given back. */
+/* Commit backs whole pages of the range with zeroed memory that is only taken when written; it
+ * returns false if the system cannot promise the memory. Decommit returns them to the system. */
 bool plat_range_commit(void *at, uint64_t bytes);
 void plat_range_decommit(void *at, uint64_t bytes);
 
-/* Memory that can be taken now without swapping: what the machine has available, or what is
- * left of the cgroup's limit when that is less. 0 when unknown. */
+/* Returns the memory that can be taken now without swapping: the machine's available memory or the
+ * rest of the cgroup's limit, whichever is smaller. 0 when unknown. */
 uint64_t plat_memory_available(void);
-/* What is left of the limits of the groups listed in `own_groups` (/proc/self/cgroup), page cache
- * not counted; UINT64_MAX without a limit. `root` NULL is where the system mounts them. */
+/* Returns the rest of the limits of the groups listed in `own_groups` (/proc/self/cgroup), not
+ * counting page cache as used; UINT64_MAX without a limit. With `root` NULL, looks where the system
+ * mounts them. */
 uint64_t plat_cgroup_left(const char *own_groups, const char *root);
-/* The tightest limit of those groups and of the groups above them; UINT64_MAX without one. `file`
- * is set to the file that states it, empty without one. */
+/* Returns the tightest limit of those groups and their parents; UINT64_MAX without one. Sets `file`
+ * to the file that states it, or to an empty string. */
 uint64_t plat_cgroup_limit(const char *own_groups, const char *root, char file[LIMIT_PATH_BYTES]);
-/* The same of this process. */
+/* Returns the same for this process. */
 uint64_t plat_memory_limit(char file[LIMIT_PATH_BYTES]);
 
-/* How scarce memory is. Counters begin anywhere: what they grow by tells. */
+/* Memory pressure. The counters start at arbitrary values: compare two samples. */
 struct plat_pressure {
     uint64_t available; /* plat_memory_available */
-    uint64_t own;       /* resident memory of this process, less its files' pages, which count as
+    uint64_t own;       /* resident memory of this process without file pages, which count as
                          * available */
-    uint64_t stall_us; /* tasks of this process's group have waited for memory; 0 when unknown */
-    uint64_t machine_stall_us; /* the same of all tasks of the machine */
-    uint64_t n_limit_hits; /* the group came to its limit, be it with page cache */
-    uint64_t n_kills;      /* processes of the group killed for want of memory */
+    uint64_t stall_us; /* time that tasks of this process's cgroup have waited for memory; 0 when
+                        * unknown */
+    uint64_t machine_stall_us; /* the same for all tasks of the machine */
+    uint64_t n_limit_hits; /* how often the cgroup reached its limit, page cache included */
+    uint64_t n_kills;      /* processes of the cgroup killed for lack of memory */
 };
-/* False where the system does not tell. Allocates nothing. */
+/* Returns false if the system does not provide it. Allocates nothing. */
 bool plat_memory_pressure(struct plat_pressure *pressure);
-/* The counters, from the groups listed in `own_groups` and the machine's file. */
+/* Reads the counters from the groups listed in `own_groups` and from the machine's file. */
 void plat_group_pressure(const char *own_groups, const char *root, const char *machine,
                          struct plat_pressure *pressure);
-/* The time of the line "some ... total=N" of a pressure file; false when there is none. */
+/* Parses the time in the line "some ... total=N" of a pressure file. Returns false if there is
+ * none. */
 bool plat_parse_stall(const char *text, uint64_t *stall_us);
 
-/* Resident memory of this process now, and the most it ever was. 0 when unknown. */
+/* Return the resident memory of this process now, and its peak. 0 when unknown. */
 uint64_t plat_resident_bytes(void);
 uint64_t plat_resident_peak_bytes(void);
 /* Returns what a memory budget counts for the program itself: the resident memory now, or a fixed
  * size in builds with a sanitizer. */
 uint64_t plat_program_bytes(void);
-/* Lets the most it ever was begin anew; false where the system cannot. */
+/* Resets the peak. Returns false if the system cannot. */
 bool plat_resident_peak_reset(void);
-/* Gives memory that was freed back to the system where the allocator can. */
+/* Returns freed memory to the system if the allocator can. */
 void plat_memory_trim(void);
-/* From now on, blocks of 128 KiB or more are given back as soon as they are freed, where the
- * allocator can. Call it before there are other threads. */
+/* Makes the allocator return blocks of 128 KiB or more as soon as they are freed, if it can. Call
+ * this before starting other threads. */
 void plat_memory_return_large(void);
-/* Bytes that can be used of a block of malloc; 0 when unknown. */
+/* Returns the usable size of a malloc block; 0 when unknown. */
 size_t plat_block_bytes(void *block);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* Processors: how many there are, which of them are cores, how much of them is ours. */
+/* The part of plat.h about processors. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 #include "base/limits.h"
 #include "base/plat.h"
 
-/* The first line of a file without its end; false when there is none. */
+/* Reads the first line of a file without its newline. Returns false if there is none. */
 static bool line_of_file(const char *path, char *line, size_t bytes)
 {
     FILE *f = fopen(path, "re");
@@ -35,7 +35,7 @@ unsigned plat_n_cpus_of_machine(void)
 
 /* ---- cores ---------------------------------------------------------------------------------- */
 
-/* The lowest allowed number of a list like "0-3,8,10-11"; `fallback` when there is none. */
+/* Returns the lowest allowed number of a list such as "0-3,8,10-11", or `fallback`. */
 static unsigned lowest_allowed(const char *list, const bool is_allowed[], unsigned fallback)
 {
     while (*list >= '0' && *list <= '9') {
@@ -51,10 +51,10 @@ static unsigned lowest_allowed(const char *list, const bool is_allowed[], unsign
     return fallback;
 }
 
-/* Whether no lower allowed processor is in the list that the file holds; true without a file. */
+/* Returns true if the list in the file names no lower allowed processor, or if there is no file. */
 static bool is_first_of(const char *path, const bool is_allowed[], unsigned cpu)
 {
-    char list[4 * PLAT_CPUS_MAX]; /* each second processor of the most there can be, and a comma */
+    char list[4 * PLAT_CPUS_MAX]; /* room for every second processor of the maximum, with commas */
     return !line_of_file(path, list, sizeof list) || lowest_allowed(list, is_allowed, cpu) == cpu;
 }
 
@@ -76,7 +76,7 @@ unsigned plat_find_cores(const char *root, const bool is_allowed[PLAT_CPUS_MAX],
     return n;
 }
 
-/* A file of cacheN of a processor; false when there is none. */
+/* Reads a file of cache number i of a processor. Returns false if there is none. */
 static bool cache_line(const char *root, unsigned cpu, unsigned i, const char *name, char *line,
                        size_t bytes)
 {
@@ -85,7 +85,7 @@ static bool cache_line(const char *root, unsigned cpu, unsigned i, const char *n
     return line_of_file(path, line, bytes);
 }
 
-/* The index of a processor's last-level cache; -1 when it has none. */
+/* Returns the index of a processor's last-level cache, or -1 if it has none. */
 static int last_cache(const char *root, unsigned cpu)
 {
     char line[32];
@@ -122,7 +122,8 @@ uint64_t plat_find_caches(const char *root, const bool is_allowed[PLAT_CPUS_MAX]
 
 #define CPU_ROOT "/sys/devices/system/cpu"
 
-/* The processors of the calling thread; false when the system does not say. */
+/* Finds the processors that the calling thread may use. Returns false if the system does not
+ * say. */
 static bool allowed_cpus(bool is_allowed[PLAT_CPUS_MAX])
 {
     cpu_set_t set;
@@ -203,13 +204,14 @@ unsigned plat_n_cores(void)
     const double quota = plat_cpu_quota();
     if (quota == 0 || quota >= n)
         return n;
-    /* Not one more: threads that outspend the quota are all stopped until its period ends. */
+    /* Not one thread more: when threads exceed the quota, all are stopped until its period ends. */
     return quota >= 1 ? (unsigned)quota : 1;
 }
 
 /* ---- the cgroup's share --------------------------------------------------------------------- */
 
-/* One group's quota: "200000 100000" or "max 100000" in version 2, two files in version 1. */
+/* Returns one group's quota: "200000 100000" or "max 100000" in version 2, two files in version
+ * 1. */
 static double group_cpus(const char *group, bool is_v1)
 {
     char path[LIMIT_PATH_BYTES + 32], line[64];
@@ -227,7 +229,7 @@ static double group_cpus(const char *group, bool is_v1)
     return quota > 0 && period > 0 ? quota / period : 0;
 }
 
-/* True for ":cpu", ":cpuacct,cpu" and the like. */
+/* Returns true for ":cpu", ":cpuacct,cpu" and the like. */
 bool plat_has_controller(const char *list, const char *name)
 {
     const size_t n = strlen(name);
@@ -259,7 +261,7 @@ double plat_cgroup_cpus(const char *own_groups, const char *root)
         const char *mounted = is_v1 ? "/sys/fs/cgroup/cpu" : "/sys/fs/cgroup";
         int n = snprintf(path, sizeof path, "%s%s", root != NULL ? root : mounted, group);
         const size_t root_bytes = strlen(root != NULL ? root : mounted);
-        /* Upwards, since any ancestor may hold the limit. */
+        /* Walk upwards: any ancestor may have the limit. */
         for (char *end = n < (int)sizeof path ? path + n : NULL;
              end != NULL && (size_t)(end - path) >= root_bytes; end = strrchr(path, '/')) {
             *end = '\0';
@@ -280,7 +282,7 @@ double plat_cpu_quota(void)
 
 #ifdef __linux__
 
-/* The text behind "FIELD : " in /proc/cpuinfo; false when there is none. */
+/* Reads the text after "FIELD : " in /proc/cpuinfo. Returns false if there is none. */
 static bool cpuinfo_field(const char *field, char *text, size_t bytes)
 {
     FILE *f = fopen("/proc/cpuinfo", "re");
@@ -307,7 +309,7 @@ void plat_cpu_name(char *buffer, size_t bytes)
     buffer[0] = '\0';
     if (cpuinfo_field("model name", buffer, bytes))
         return;
-    /* ARM's numbers are all that Linux says about its processors. */
+    /* For ARM processors, Linux reports only numbers. */
     if (cpuinfo_field("CPU implementer", maker, sizeof maker) &&
         cpuinfo_field("CPU part", part, sizeof part))
         (void)snprintf(buffer, bytes, "ARM implementer %s, part %s", maker, part);

@@ -44,7 +44,7 @@ static void allow(bool is_allowed[PLAT_CPUS_MAX], const char *cpus)
         is_allowed[*cpus - '0'] = true;
 }
 
-/* Four cores of two threads, numbered as on most machines and as on some others. */
+/* Four cores with two threads each, with the two common ways of numbering them. */
 static void test_cores_of_a_made_up_machine(void **state)
 {
     (void)state;
@@ -62,13 +62,13 @@ static void test_cores_of_a_made_up_machine(void **state)
     assert_int_equal(firsts[1], 1);
     assert_int_equal(firsts[2], 2);
     assert_int_equal(firsts[3], 6);
-    allow(is_allowed, "347"); /* each the only one of its core */
+    allow(is_allowed, "347"); /* one thread of each core */
     assert_int_equal(plat_find_cores(root, is_allowed, firsts), 3);
     assert_int_equal(firsts[0], 3);
     assert_int_equal(firsts[2], 7);
-    allow(is_allowed, "45"); /* two cores, neither by its first thread */
+    allow(is_allowed, "45"); /* two cores, each without its first thread */
     assert_int_equal(plat_find_cores(root, is_allowed, NULL), 2);
-    allow(is_allowed, "1589"); /* two of them have no topology */
+    allow(is_allowed, "1589"); /* two of them have no topology files */
     assert_int_equal(plat_find_cores(root, is_allowed, NULL), 3);
     remove_tree(root);
 }
@@ -88,7 +88,7 @@ static void put_cache(const char *root, unsigned cpu, unsigned i, const char *le
     put(path, "shared_cpu_list", list);
 }
 
-/* Two sockets of four processors with a cache each, and one processor that has no third level. */
+/* Two sockets of four processors with one cache each, and one processor without a third level. */
 static void test_caches_of_a_made_up_machine(void **state)
 {
     (void)state;
@@ -126,7 +126,7 @@ static void test_quota_of_made_up_groups(void **state)
     assert_true(plat_cgroup_cpus(own, root) == 0);
     put(inner, "cpu.max", "max 100000\n");
     assert_true(plat_cgroup_cpus(own, root) == 0);
-    put(root, "cpu.max", "250000 100000\n"); /* the parent's */
+    put(root, "cpu.max", "250000 100000\n"); /* the parent's quota */
     assert_true(plat_cgroup_cpus(own, root) == 2.5);
     put(inner, "cpu.max", "150000 100000\n");
     assert_true(plat_cgroup_cpus(own, root) == 1.5);

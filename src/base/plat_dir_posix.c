@@ -24,7 +24,7 @@ static const char *shown(const struct plat_dir *dir, const char *name, char buff
     return buffer;
 }
 
-/* errno stays: plat_was_full asks for it. */
+/* Keeps errno, because plat_was_full reads it. */
 static int failed(struct fm_error *err, const char *what, const struct plat_dir *dir,
                   const char *name)
 {
@@ -51,8 +51,8 @@ static int opened(int fd, const char *path, struct plat_dir *dir, struct fm_erro
     if (fd >= 0)
         return 0;
     if (errno == ELOOP || errno == EMLINK || errno == ENOTDIR)
-        return err_set(err, FM_ERR_ARG, "'%s' is a link or no directory: it is left as it is; "
-                       "remove it or choose another path", path);
+        return err_set(err, FM_ERR_ARG, "'%s' is a link or not a directory, and was not "
+                       "changed; remove it or choose another path", path);
     return failed(err, "open", dir, NULL);
 }
 
@@ -81,8 +81,8 @@ void plat_dir_close(struct plat_dir *dir)
     dir->fd = -1;
 }
 
-/* Where a file system maps users, what this process makes has another owner than its user id says:
- * whether it is this one. */
+/* Returns whether `owner` is this user on a file system that maps user ids: there, files that this
+ * process creates have another owner than its user id. */
 static bool is_mapped_owner(int dir_fd, uid_t owner)
 {
     char name[64];
@@ -92,7 +92,7 @@ static bool is_mapped_owner(int dir_fd, uid_t owner)
     if (fd < 0)
         return false;
     const bool is_it = fstat(fd, &st) == 0 && st.st_uid == owner;
-    (void)unlinkat(dir_fd, name, 0); /* empty: no harm if it stays */
+    (void)unlinkat(dir_fd, name, 0); /* an empty file does no harm if it stays */
     plat_close(fd);
     return is_it;
 }
@@ -106,31 +106,32 @@ int plat_dir_check_own(const struct plat_dir *dir, struct fm_error *err)
 {
     struct stat st;
     if (fstat(dir->fd, &st) != 0)
-        return failed(err, "look at", dir, NULL);
+        return failed(err, "examine", dir, NULL);
     if (is_own(dir->fd, st.st_uid))
         return 0;
-    return err_set(err, FM_ERR_ARG, "'%s' belongs to user %lu, and this is user %lu: what is in it "
-                   "cannot be trusted; remove it or choose another path", dir->path,
+    return err_set(err, FM_ERR_ARG, "'%s' belongs to user %lu, not to this user (%lu), so its "
+                   "content cannot be trusted; remove it or choose another path", dir->path,
                    (unsigned long)st.st_uid, (unsigned long)geteuid());
 }
 
 int plat_dir_lock(const struct plat_dir *dir, struct fm_error *err)
 {
     if (flock(dir->fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
-        return 0; /* a file system without locks is used without them */
-    return err_set(err, FM_ERR_ARG, "another process is working in '%s'", dir->path);
+        return 0; /* the file system has no locks: go on without one */
+    return err_set(err, FM_ERR_ARG, "another process is working in '%s'; wait until it ends",
+                   dir->path);
 }
 
 int plat_dir_sync(const struct plat_dir *dir, struct fm_error *err)
 {
-    /* Some file systems cannot sync a directory and need not. */
+    /* Some file systems cannot sync a directory and do not need to. */
     return fsync(dir->fd) == 0 || errno == EINVAL ? 0 : failed(err, "sync", dir, NULL);
 }
 
 int plat_dir_each_name(const struct plat_dir *dir, plat_name_fn *fn, void *ctx,
                        struct fm_error *err)
 {
-    /* Not a duplicate: that would share its position with other threads. */
+    /* Not dup: a duplicate would share its position with other threads. */
     const int fd = openat(dir->fd, ".", O_RDONLY | O_CLOEXEC | O_DIRECTORY);
     DIR *names = fd >= 0 ? fdopendir(fd) : NULL;
     if (names == NULL) {
@@ -142,7 +143,7 @@ int plat_dir_each_name(const struct plat_dir *dir, plat_name_fn *fn, void *ctx,
     for (const struct dirent *e = readdir(names); rc == 0 && e != NULL; e = readdir(names))
         if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
             rc = fn(ctx, e->d_name, err);
-    (void)closedir(names); /* opened for reading: nothing can be lost */
+    (void)closedir(names); /* opened for reading only: nothing can be lost */
     return rc;
 }
 
@@ -162,7 +163,7 @@ bool plat_is_same_file(const struct plat_file_info *a, const struct plat_file_in
     return a->device == b->device && a->inode == b->inode;
 }
 
-/* True when the name is free now; else the error says what has it. */
+/* Returns true when the name is free now. Otherwise the error says what has the name. */
 static bool remove_leftover(const struct plat_dir *dir, const char *name, struct fm_error *err)
 {
     char path[SHOWN_BYTES];
@@ -193,7 +194,8 @@ int plat_dir_create(const struct plat_dir *dir, const char *name, enum plat_acce
         }
         *fd = openat(dir->fd, name, flags, mode);
     }
-    /* Not when it is opened: a file system that cannot would have created the file by then. */
+    /* Not with open flags: a file system that lacks direct I/O would have created the file
+     * already. */
     *is_direct = *is_direct && *fd >= 0 && O_DIRECT != 0 &&
                  fcntl(*fd, F_SETFL, O_DIRECT) == 0;
     return *fd >= 0 ? 0 : failed(err, "create", dir, name);
@@ -219,7 +221,7 @@ int plat_dir_read_file(const struct plat_dir *dir, const char *name, size_t max_
                                            bytes, err);
 }
 
-/* Whether the name is still that of the file; any is where none is given. */
+/* Returns an error unless the name still refers to the file `is`; NULL accepts any file. */
 static int check_same(const struct plat_dir *dir, const char *name,
                       const struct plat_file_info *is, struct fm_error *err)
 {
@@ -227,8 +229,8 @@ static int check_same(const struct plat_dir *dir, const char *name,
     struct plat_file_info now;
     if (is == NULL || (plat_dir_info(dir, name, &now) && plat_is_same_file(&now, is)))
         return 0;
-    return err_set(err, FM_ERR_IO, "'%s' was replaced meanwhile by something else, which is left "
-                   "as it is", shown(dir, name, path));
+    return err_set(err, FM_ERR_IO, "'%s' was replaced by another file in the meantime; that file "
+                   "was not changed", shown(dir, name, path));
 }
 
 int plat_dir_move(const struct plat_dir *dir, const char *from, const struct plat_dir *to_dir,
@@ -284,7 +286,7 @@ int plat_dir_open_device(const struct plat_dir *dir, const char *name, int *fd,
 {
     const int rc = plat_dir_read(dir, name, fd, file_bytes, err);
     if (rc == 0)
-        (void)plat_make_direct(*fd); /* else the page cache has dropped its pages */
+        (void)plat_make_direct(*fd); /* otherwise the page cache has dropped the file's pages */
     return rc;
 }
 
@@ -292,7 +294,7 @@ void plat_make_private(int fd)
 {
     struct stat st;
     if (fstat(fd, &st) == 0 && st.st_uid == geteuid() && (st.st_mode & 077) != 0)
-        (void)fchmod(fd, st.st_mode & 07700); /* a file system without rights has none to take */
+        (void)fchmod(fd, st.st_mode & 07700); /* a file system without access rights ignores this */
 }
 
 void plat_make_path_private(const char *path)

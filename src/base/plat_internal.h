@@ -1,4 +1,4 @@
-/* What the files of the platform share. */
+/* Functions that the platform files share; not for other code. Thread rules as in plat.h. */
 #ifndef FLASHMOE_BASE_PLAT_INTERNAL_H
 #define FLASHMOE_BASE_PLAT_INTERNAL_H
 
@@ -12,13 +12,13 @@ extern "C" {
 
 void plat_fill_info(const struct stat *st, struct plat_file_info *info);
 
-/* plat_open for a name in an open directory, with more flags; `path` is for messages. */
+/* Like plat_open for a name in an open directory, with additional flags; `path` is for messages. */
 int plat_open_at(int dir_fd, const char *name, int flags, const char *path, int *fd,
                  uint64_t *file_bytes, struct fm_error *err);
-/* The whole file, which is closed; see plat_read_file. */
+/* Reads a whole open file like plat_read_file, and closes it. */
 int plat_read_opened(int fd, const char *path, uint64_t file_bytes, size_t max_bytes, char **text,
                      size_t *bytes, struct fm_error *err);
-/* Lets reads of an open file see what the device holds: see plat_open_device. */
+/* Makes reads of an open file bypass the page cache. Returns false if the file system cannot. */
 bool plat_make_direct(int fd);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
-/* The part of plat.h about memory. What is read from the system is read into the stack: pressure is
- * looked at while tokens are computed, and nothing allocates there. */
+/* The part of plat.h about memory. System files are read into stack buffers, because memory
+ * pressure is sampled while tokens are computed and nothing may allocate then. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -25,10 +25,10 @@
 
 #ifdef __linux__
 
-/* What a file of the system's says must fit: the longest, memory.stat, has some 4 KiB. */
+/* Size of the buffer for a system file; the longest, memory.stat, has about 4 KiB. */
 #define TEXT_BYTES 8192
 
-/* A small file, NUL-terminated; false when it cannot be read. */
+/* Reads a small file and adds a NUL. Returns false if it cannot be read. */
 static bool read_text(const char *path, char text[TEXT_BYTES])
 {
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -41,7 +41,7 @@ static bool read_text(const char *path, char text[TEXT_BYTES])
     return n >= 0;
 }
 
-/* The first unsigned number in a file, or `fallback` ("max" in a cgroup file gives it too). */
+/* Returns the first unsigned number in a file, or `fallback`, also for "max" in a cgroup file. */
 static uint64_t number_in_file(const char *path, uint64_t fallback)
 {
     char text[TEXT_BYTES];
@@ -50,7 +50,7 @@ static uint64_t number_in_file(const char *path, uint64_t fallback)
     return strtoull(text, NULL, 10);
 }
 
-/* The number behind FIELD in lines "FIELD: N" or "FIELD N"; 0 when there is none. */
+/* Returns the number after FIELD in a line "FIELD: N" or "FIELD N"; 0 if there is none. */
 static uint64_t field_of(const char *text, const char *field)
 {
     const size_t n = strlen(field);
@@ -68,9 +68,9 @@ static uint64_t field_in_file(const char *path, const char *field)
     return read_text(path, text) ? field_of(text, field) : 0;
 }
 
-/* Names of one cgroup version. */
+/* File names of one cgroup version. */
 struct cgroup_files {
-    const char *root, *limit, *throttle, *usage; /* above `throttle` a group is slowed down */
+    const char *root, *limit, *throttle, *usage; /* a group above `throttle` is slowed down */
     const char *active_file, *inactive_file;     /* lines of memory.stat */
     const char *pressure, *events, *failures;    /* events has lines high, max and oom_kill */
 };
@@ -91,10 +91,10 @@ static bool cgroup_path(char path[LIMIT_PATH_BYTES], const char *root, const cha
     return n > 0 && n < LIMIT_PATH_BYTES;
 }
 
-/* Without a limit version 1 writes the largest multiple of a page that fits into 63 bits. */
+/* Version 1 writes this when there is no limit: the largest multiple of a page below 2^63. */
 #define CGROUP_NO_LIMIT ((uint64_t)INT64_MAX / 65536 * 65536)
 
-/* The limit of one group, and the file that states it. */
+/* Returns the limit of one group, and the file that states it. */
 static uint64_t cgroup_limit(const struct cgroup_files *files, const char *root, const char *group,
                              char file[LIMIT_PATH_BYTES])
 {
@@ -113,8 +113,8 @@ static uint64_t cgroup_limit(const struct cgroup_files *files, const char *root,
     return limit;
 }
 
-/* What is left of one group's limit. Its page cache counts as usage but is given back when memory
- * is wanted; the model's own files would otherwise fill the group that runs it. */
+/* Returns how much is left of one group's limit. Page cache counts as usage there but is reclaimed
+ * when memory is needed; otherwise the model's own files would fill the group that runs it. */
 static uint64_t cgroup_left(const struct cgroup_files *files, const char *root, const char *group)
 {
     char path[LIMIT_PATH_BYTES];
@@ -128,7 +128,7 @@ static uint64_t cgroup_left(const struct cgroup_files *files, const char *root, 
     return limit > usage ? limit - usage : 0;
 }
 
-/* Walks from this process's group up to the root, since any ancestor may hold the limit. */
+/* Walks from this process's group up to the root, because any ancestor may have the limit. */
 static uint64_t cgroup_left_upwards(const struct cgroup_files *files, const char *root, char *group)
 {
     uint64_t left = UINT64_MAX;
@@ -227,7 +227,7 @@ bool plat_parse_stall(const char *text, uint64_t *stall_us)
     return true;
 }
 
-/* The root of all groups has no events: what waits there is the machine. */
+/* The root of all groups has no events: its pressure is that of the whole machine. */
 static void find_pressure(void *ctx, const struct cgroup_files *files, const char *root,
                           char *group)
 {
@@ -240,7 +240,7 @@ static void find_pressure(void *ctx, const struct cgroup_files *files, const cha
     }
     if (is_group && files->pressure != NULL && cgroup_path(path, root, group, files->pressure) &&
         read_text(path, text))
-        (void)plat_parse_stall(text, &p->stall_us); /* where it is switched off, none */
+        (void)plat_parse_stall(text, &p->stall_us); /* leaves 0 where PSI is switched off */
     if (files->failures != NULL && cgroup_path(path, root, group, files->failures))
         p->n_limit_hits += number_in_file(path, 0);
 }
@@ -251,11 +251,11 @@ void plat_group_pressure(const char *own_groups, const char *root, const char *m
     char text[TEXT_BYTES];
     *p = (struct plat_pressure){0};
     if (read_text(machine, text))
-        (void)plat_parse_stall(text, &p->machine_stall_us); /* a kernel without PSI: none */
+        (void)plat_parse_stall(text, &p->machine_stall_us); /* leaves 0 on a kernel without PSI */
     each_group(own_groups, root, find_pressure, p);
 }
 
-/* Returns the resident size. *file_bytes: the part that can be read again from files. */
+/* Returns the resident memory, and in *file_bytes the part that can be read again from files. */
 static uint64_t resident_bytes(uint64_t *file_bytes)
 {
     char text[TEXT_BYTES];
@@ -296,7 +296,7 @@ uint64_t plat_resident_bytes(void)
     return resident_bytes(&file_bytes);
 }
 
-/* Not getrusage: its figure also counts what the process was before exec. */
+/* Not getrusage: its peak includes the memory of the process before exec. */
 uint64_t plat_resident_peak_bytes(void)
 {
     return field_in_file("/proc/self/status", "VmHWM") * 1024; /* kB */
@@ -313,18 +313,19 @@ bool plat_resident_peak_reset(void)
 
 void plat_want_large_pages(void *at, uint64_t bytes)
 {
-    (void)madvise(at, (size_t)bytes, MADV_HUGEPAGE); /* a kernel without them says no */
+    (void)madvise(at, (size_t)bytes, MADV_HUGEPAGE); /* a kernel without large pages refuses */
 }
 
 void plat_refuse_large_pages(void *at, uint64_t bytes)
 {
-    (void)madvise(at, (size_t)bytes, MADV_NOHUGEPAGE); /* the same, and then there are none */
+    (void)madvise(at, (size_t)bytes, MADV_NOHUGEPAGE); /* a kernel without large pages refuses,
+                                                        * which has the same effect */
 }
 
 void plat_memory_trim(void)
 {
 #ifdef __GLIBC__
-    (void)malloc_trim(0); /* says only whether anything was released */
+    (void)malloc_trim(0); /* the result only says whether anything was released */
 #endif
 }
 
@@ -343,7 +344,7 @@ size_t plat_block_bytes(void *block)
 void plat_give_back(void *at, uint64_t bytes)
 {
     if (bytes > 0)
-        (void)madvise(at, (size_t)bytes, MADV_DONTNEED); /* our own: it cannot fail */
+        (void)madvise(at, (size_t)bytes, MADV_DONTNEED); /* cannot fail for our own pages */
 }
 
 #else
@@ -371,7 +372,7 @@ void plat_give_back(void *at, uint64_t bytes)
 {
 #ifdef MADV_FREE
     if (bytes > 0)
-        (void)madvise(at, (size_t)bytes, MADV_FREE); /* whole pages of our own: it cannot fail */
+        (void)madvise(at, (size_t)bytes, MADV_FREE); /* cannot fail for whole pages of our own */
 #else
     (void)at, (void)bytes;
 #endif
@@ -478,8 +479,8 @@ size_t plat_block_bytes(void *block)
 
 #endif
 
-/* A sanitizer's shadow memory and the freed blocks that it keeps are no part of the program, and their
- * size differs from moment to moment. */
+/* A sanitizer's shadow memory and the freed blocks that it keeps do not count, because they are not
+ * part of the program and their size varies. */
 uint64_t plat_program_bytes(void)
 {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -506,14 +507,14 @@ void *plat_range_reserve(uint64_t bytes)
         return NULL;
     const uint64_t before = mem_round_up((uintptr_t)p, MEM_LARGE_PAGE) - (uintptr_t)p;
     if (before > 0)
-        (void)munmap(p, (size_t)before); /* whole pages of our own: it cannot fail */
+        (void)munmap(p, (size_t)before); /* cannot fail for whole pages of our own */
     (void)munmap(p + before + bytes, (size_t)(MEM_LARGE_PAGE - before));
     return p + before;
 }
 
 void plat_range_release(void *at, uint64_t bytes)
 {
-    (void)munmap(at, (size_t)bytes); /* whole pages of our own: it cannot fail */
+    (void)munmap(at, (size_t)bytes); /* cannot fail for whole pages of our own */
 }
 
 bool plat_range_commit(void *at, uint64_t bytes)
@@ -524,5 +525,5 @@ bool plat_range_commit(void *at, uint64_t bytes)
 void plat_range_decommit(void *at, uint64_t bytes)
 {
     plat_give_back(at, bytes);
-    (void)mprotect(at, (size_t)bytes, PROT_NONE); /* the pages are gone whether or not */
+    (void)mprotect(at, (size_t)bytes, PROT_NONE); /* the pages are released even if this fails */
 }

@@ -23,7 +23,7 @@ int plat_open_at(int dir_fd, const char *name, int flags, const char *path, int 
 {
     *fd = -1;
     *file_bytes = 0;
-    /* O_NONBLOCK: a FIFO in place of a file must be refused below, not waited for. */
+    /* O_NONBLOCK: a FIFO must be refused below instead of blocking here. */
     int f = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | flags);
     if (f < 0 && (flags & O_NOFOLLOW) != 0 && (errno == ELOOP || errno == EMLINK))
         return err_set(err, FM_ERR_IO, "'%s' is a link, which is not followed", path);
@@ -39,7 +39,7 @@ int plat_open_at(int dir_fd, const char *name, int flags, const char *path, int 
         (void)close(f);
         return err_set(err, FM_ERR_IO, "'%s' is not a regular file", path);
     }
-    /* An io_uring takes it at its word. */
+    /* Clear it again, because io_uring honours it. */
     const int is = fcntl(f, F_GETFL);
     if (is >= 0)
         (void)fcntl(f, F_SETFL, is & ~O_NONBLOCK);
@@ -176,6 +176,7 @@ int plat_thread_start(pthread_t *thread, void *(*thread_main)(void *), void *arg
     if (rc != 0)
         return rc;
     rc = pthread_create(thread, NULL, thread_main, arg);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL); /* what was the mask is valid */
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL); /* cannot fail for a mask that was in
+                                                        * effect */
     return rc;
 }

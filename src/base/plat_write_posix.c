@@ -1,4 +1,4 @@
-/* The half of plat.h that writes. */
+/* The part of plat.h that writes. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -19,7 +19,7 @@
 #define O_DIRECT 0
 #endif
 
-/* errno stays: plat_was_full asks for it. */
+/* Keeps errno, because plat_was_full reads it. */
 static int failed(struct fm_error *err, const char *what, const char *path)
 {
     const int why = errno;
@@ -65,10 +65,11 @@ int plat_open_device(const char *path, int *fd, uint64_t *file_bytes, bool *is_d
 void plat_drop_pages(int fd, uint64_t offset, uint64_t bytes)
 {
 #ifdef __linux__
-    if (bytes == 0) /* that would mean all up to the end */
+    if (bytes == 0) /* 0 would mean everything up to the end */
         return;
     const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), first = offset / page * page;
-    const uint64_t end = mem_round_up(offset + bytes, page); /* a part of a page would stay */
+    /* whole pages only: the cache keeps a page that is dropped in part */
+    const uint64_t end = mem_round_up(offset + bytes, page);
     (void)posix_fadvise(fd, (off_t)first, (off_t)(end - first), POSIX_FADV_DONTNEED); /* a hint */
 #else
     (void)fd, (void)offset, (void)bytes;
@@ -93,7 +94,7 @@ static int no_space(const char *path, uint64_t bytes, uint64_t offset, struct fm
                       (unsigned long long)bytes, (unsigned long long)offset, path, strerror(why));
     else
         (void)err_set(err, FM_ERR_IO, "the disk is full: cannot write %llu bytes at byte %llu of "
-                      "'%s' (%s); make room and start the same command again",
+                      "'%s' (%s); free some space and start the same command again",
                       (unsigned long long)bytes, (unsigned long long)offset, path, strerror(why));
     errno = why;
     return FM_ERR_IO;
@@ -117,8 +118,9 @@ int plat_reserve(int fd, const char *path, uint64_t bytes, struct fm_error *err)
     return ftruncate(fd, (off_t)bytes) == 0 ? 0 : no_space(path, bytes, 0, err);
 }
 
-/* From here on through the page cache: after a part of a page the rest is no multiple of one any
- * more, and some file systems take the flag and refuse the call. False when it was so before. */
+/* Switches the file to the page cache for good. After a partial page the rest is no longer a
+ * multiple of the page size, and some file systems accept the flag but refuse the call. Returns
+ * false if that was already so. */
 static bool leave_direct(int fd)
 {
 #ifdef __linux__
@@ -145,7 +147,8 @@ int64_t plat_read_device(int fd, void *dst, uint64_t bytes, uint64_t offset)
     if (got < 0 && errno != EINVAL)
         return -(int64_t)errno;
     if (got < 0)
-        (void)leave_direct(fd); /* another thread may have done so: it is read again either way */
+        (void)leave_direct(fd); /* another thread may have done it; the read is repeated either
+                                 * way */
     uint64_t done = got < 0 ? 0 : (uint64_t)got;
     if (got == 0 || done == bytes || (got > 0 && is_at_end(fd, offset + done)))
         return got;
@@ -200,7 +203,7 @@ int plat_sync_dir(const char *path, struct fm_error *err)
     if (fd < 0)
         return failed(err, "open", path);
     int rc = fsync(fd);
-    /* Some file systems cannot sync a directory and need not. */
+    /* Some file systems cannot sync a directory and do not need to. */
     rc = rc == 0 || errno == EINVAL ? 0 : failed(err, "sync", path);
     plat_close(fd);
     return rc;
@@ -229,7 +232,7 @@ int plat_replace_file(const char *path, const void *bytes, uint64_t n, struct fm
     if (rc == 0)
         rc = plat_rename(aside, path, err);
     if (rc != 0)
-        (void)unlink(aside); /* the error that matters is told */
+        (void)unlink(aside); /* the first error is the one to report */
     return rc;
 }
 

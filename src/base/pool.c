@@ -9,35 +9,36 @@
 #include "base/mem.h"
 #include "base/plat.h"
 
-/* The longest a thread spins before it sleeps. One decode step starts hundreds of rounds a few
- * microseconds apart, and to wake a sleeper costs about 5 us, in a virtual machine up to 50. */
+/* Maximum time that a thread spins before it sleeps. A decode step starts hundreds of rounds a few
+ * microseconds apart; waking a sleeping thread takes about 5 us, in a virtual machine up to 50. */
 #define SPIN_MAX_NS 50000
 #define SPIN_MIN_NS 1000
-/* Where spinning has proved useless a thread still tries the longest spin once in so many sleeps:
- * the other load may have gone. */
+/* After this many sleeps, a thread whose spinning was useless tries the maximum again, because the
+ * other load may have gone. */
 #define SLEEPS_PER_TRY 64
-/* Looks at the flag between two looks at the clock. */
+/* Checks of the flag between two readings of the clock. */
 #define LOOKS_PER_CLOCK 8
 
-/* How long one thread spins: halved when it spun in vain, since then others need the core; doubled
- * when it did not. Beside other load that is a quarter to a half faster than always the longest
- * (tests/bench/pool_speed.c). Owned by that thread. */
+/* How long one thread spins. Halved when the spin was useless, since others then need the core;
+ * doubled when it was not. Next to other load this is 25 to 50 % faster than always spinning for
+ * the maximum (tests/bench/pool_speed.c). Owned by that thread. */
 struct patience {
     uint32_t spin_ns;
     uint32_t n_sleeps; /* in a row, since the last try */
 };
 
-/* Where one thread sleeps. The flag says that it does or is about to; the lock covers only going
- * to sleep and waking. */
+/* The place where one thread sleeps. The flag says that it sleeps or is about to. The lock covers
+ * only falling asleep and waking. */
 struct bed {
     atomic_bool is_taken;
     pthread_mutex_t lock;
     pthread_cond_t wake;
 };
 
-/* Each on lines of its own: they are written by different threads all the time. */
+/* Each on its own cache lines, because different threads write them all the time. */
 struct worker {
-    _Alignas(MEM_CACHE_LINE) atomic_uint state; /* of its part: begun or done, in which round */
+    _Alignas(MEM_CACHE_LINE) atomic_uint state; /* of its part: started or done, and in which
+                                                 * round */
     _Alignas(MEM_CACHE_LINE) struct bed bed;
     struct patience patience;
     struct pool *pool;
@@ -52,7 +53,7 @@ struct pool {
     struct worker *workers; /* [n_threads - 1] */
     struct patience patience;
 
-    /* One line that every worker reads: fn and ctx are published by the store to `round`. */
+    /* One cache line that every worker reads; the store to `round` publishes fn and ctx. */
     _Alignas(MEM_CACHE_LINE) atomic_uint round;
     atomic_bool is_closing;
     pool_fn *fn;
@@ -60,10 +61,11 @@ struct pool {
 
     _Alignas(MEM_CACHE_LINE) atomic_size_t next_item; /* of this round */
 
-    /* Written only by those who sleep. */
-    _Alignas(MEM_CACHE_LINE) atomic_uint n_sleeping; /* workers in bed, or about to be */
+    /* Written only by threads that go to sleep. */
+    _Alignas(MEM_CACHE_LINE) atomic_uint n_sleeping; /* workers asleep or about to be */
     struct bed bed;                                  /* the caller's */
-    atomic_uint awaited;                             /* the part whose end wakes it; 0: none */
+    atomic_uint awaited;                             /* the part whose end wakes the caller; 0 for
+                                                      * none */
 };
 
 static inline void relax(void)
@@ -77,7 +79,8 @@ static inline void relax(void)
 
 /* ---- waiting -------------------------------------------------------------------------------- */
 
-/* What is waited for: *flag is `value`, or anything else where not `is_equal`. */
+/* Returns whether the wait is over: *flag equals `value` if `is_equal`, otherwise differs from
+ * it. */
 static inline bool has_come(const atomic_uint *flag, unsigned value, bool is_equal)
 {
     return (atomic_load(flag) == value) == is_equal;
@@ -94,7 +97,7 @@ static void learn(struct patience *patience, bool is_try, bool has_helped)
     patience->n_sleeps = has_helped || is_try ? 0 : patience->n_sleeps + 1;
 }
 
-/* False when patience runs out first. */
+/* Returns false if the spin time ends first. */
 static bool spin_until(const atomic_uint *flag, unsigned value, bool is_equal,
                        struct patience *patience)
 {
@@ -118,14 +121,15 @@ static bool spin_until(const atomic_uint *flag, unsigned value, bool is_equal,
     return false;
 }
 
-/* A sleeper takes the bed, looks once more and only then sleeps; a waker changes what is awaited
- * and then looks at the bed. Both in the one order of all seq_cst operations, so that one of the
- * two always sees the other. */
+/* A sleeping thread marks the bed, checks once more and only then sleeps. A waking thread changes
+ * the flag first and then checks the bed. All are seq_cst operations, which have one order, so one
+ * of the two always sees the other. */
 static void sleep_until(struct bed *bed, const atomic_uint *flag, unsigned value, bool is_equal)
 {
     pthread_mutex_lock(&bed->lock);
     for (;;) {
-        atomic_store(&bed->is_taken, true); /* anew: a late waker of an earlier sleep may come */
+        atomic_store(&bed->is_taken, true); /* repeated, because a late wake-up for an earlier sleep
+                                             * may arrive */
         if (has_come(flag, value, is_equal))
             break;
         pthread_cond_wait(&bed->wake, &bed->lock);
@@ -138,7 +142,7 @@ static void wake_up(struct bed *bed)
 {
     if (!atomic_load(&bed->is_taken) || !atomic_exchange(&bed->is_taken, false))
         return;
-    /* The sleeper holds the lock until it waits: after this it can be signalled. */
+    /* The sleeper holds the lock until it waits, so after this it can be signalled. */
     pthread_mutex_lock(&bed->lock);
     pthread_mutex_unlock(&bed->lock);
     pthread_cond_signal(&bed->wake);
@@ -168,10 +172,11 @@ static inline unsigned done_in(unsigned round)
     return 2 * round + 1;
 }
 
-/* Runs a worker's part of this round, on whatever thread, unless somebody has begun it. The split
- * is fixed; who computes a part is not, so that nobody waits for a thread that is not running.
- * A thread that comes with an old round finds the part done and takes nothing; fn and ctx may be
- * read only by one that has begun a part, for the round cannot end before that. */
+/* Runs a worker's part of this round on the calling thread, unless a thread has already started it.
+ * The split is fixed, but any thread may compute a part, so that nobody waits for a thread that is
+ * not running. A thread that arrives with an old round finds the part done and takes nothing. Only
+ * a thread that has started a part may read fn and ctx, because the round cannot end before that
+ * part does. */
 static bool run_part(struct pool *pool, struct worker *w, unsigned round)
 {
     unsigned before = done_in(round - 1);
@@ -191,9 +196,9 @@ static void *worker_main(void *arg)
     struct pool *pool = w->pool;
     const struct worker *end = pool->workers + pool->n_threads - 1;
     unsigned round = 0;
-    (void)fesetenv(FE_DFL_ENV); /* a thread inherits its maker's rounding: not with us */
+    (void)fesetenv(FE_DFL_ENV); /* a thread inherits its creator's rounding mode: reset it */
     if (pool->is_pinned)
-        (void)plat_thread_pin(w->part); /* a wish: without it the thread runs where it may */
+        (void)plat_thread_pin(w->part); /* a hint: otherwise the thread runs on any core */
     for (;;) {
         if (!spin_until(&pool->round, round, false, &w->patience)) {
             atomic_fetch_add(&pool->n_sleeping, 1);
@@ -255,7 +260,7 @@ int pool_open(unsigned n_threads, bool is_pinned, struct pool **out, struct fm_e
 {
     *out = NULL;
     if (n_threads < 1 || n_threads > LIMIT_THREADS)
-        return err_set(err, FM_ERR_ARG, "%u threads asked for, expected 1 to %d", n_threads,
+        return err_set(err, FM_ERR_ARG, "%u threads requested, expected 1 to %d", n_threads,
                        LIMIT_THREADS);
     struct pool *pool = mem_new_aligned(MEM_CACHE_LINE, sizeof *pool, "the thread pool", err);
     if (pool == NULL)

@@ -31,7 +31,7 @@ static void add_part(void *ctx, unsigned part, unsigned n_parts)
         job->sums[part] += i;
 }
 
-/* Every part once, and all of them done when pool_run returns. */
+/* Checks that every part runs once and that all are done when pool_run returns. */
 static void check_round(struct pool *pool, const struct job *given)
 {
     struct job job = *given;
@@ -79,10 +79,11 @@ static void test_pinned(void **state)
     const unsigned n_before = plat_n_cpus();
     check_pool(plat_n_cores() < PARTS_MAX ? plat_n_cores() : PARTS_MAX, true, 500);
     check_pool(4, true, 500);
-    assert_int_equal(plat_n_cpus(), n_before); /* the caller's own thread is left alone */
+    assert_int_equal(plat_n_cpus(), n_before); /* the calling thread is not pinned */
 }
 
-/* Both sides fall asleep: the caller behind a late part, the threads between two rounds. */
+/* Both sides fall asleep: the caller while it waits for a late part, the threads between two
+ * rounds. */
 static void test_sleepers_wake(void **state)
 {
     (void)state;
@@ -100,7 +101,7 @@ struct items {
     unsigned n_taken[1000];
 };
 
-/* The first item keeps its taker busy: the others take the rest. */
+/* The first item keeps its thread busy, so the others take the rest. */
 static void take_part(void *ctx, unsigned part, unsigned n_parts)
 {
     struct items *items = ctx;

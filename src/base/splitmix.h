@@ -1,5 +1,5 @@
-/* SplitMix64: one 64-bit state, full period, every seed good. For ids, samples and synthetic data;
- * not for secrets. Pure functions: any thread. */
+/* SplitMix64: a generator with 64 bits of state, full period and no bad seeds. For ids, samples and
+ * synthetic data, never for secrets. Pure functions: any thread. */
 #ifndef FLASHMOE_BASE_SPLITMIX_H
 #define FLASHMOE_BASE_SPLITMIX_H
 
@@ -19,13 +19,13 @@ static inline uint64_t splitmix_mix(uint64_t z)
     return z ^ z >> 31;
 }
 
-/* The next output. */
+/* Advances the state and returns the next output. */
 static inline uint64_t splitmix_next(uint64_t *state)
 {
     return splitmix_mix(*state += SPLITMIX_STEP);
 }
 
-/* The i-th output, from 0, of the generator that starts from `seed`. */
+/* Returns output number i, from 0, of a generator that starts from `seed`. */
 static inline uint64_t splitmix_at(uint64_t seed, uint64_t i)
 {
     return splitmix_mix(seed + (i + 1) * SPLITMIX_STEP);

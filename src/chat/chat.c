@@ -18,11 +18,11 @@ static const char chatml[] =
     "{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}";
 
-/* A template, or why there is none. */
+/* A template, or the reason why there is none. */
 struct compiled {
     struct jinja *jinja;
     struct fm_error why;
-    struct dialect_text text; /* valid while the chat opens */
+    struct dialect_text text; /* valid while the chat is being opened */
 };
 
 struct chat {
@@ -51,7 +51,7 @@ static int compile_json(struct compiled *c, const char *name, const json_t *text
     return compile(c, name, json_string_value(text), json_string_length(text), err);
 }
 
-/* A list of {name, template}: "default", or else the first; "tool_use" for tools. */
+/* Compiles a list of {name, template}: "default" or the first one, and "tool_use" for tools. */
 static int compile_list(struct chat *chat, const json_t *list, struct fm_error *err)
 {
     const json_t *usual = NULL, *tool_use = NULL;
@@ -99,7 +99,7 @@ static int compile_all(struct chat *chat, const struct chat_files *files, struct
     return rc;
 }
 
-/* A token is a string or an object with its `content`. */
+/* Returns the text of a token, which is a string or an object with `content`. */
 static const json_t *token_text(const json_t *from, const char *name)
 {
     const json_t *token = json_object_get(from, name);
@@ -182,7 +182,7 @@ static int check_messages(const json_t *messages, struct fm_error *err)
     return 0;
 }
 
-/* The variables that transformers passes. */
+/* Builds the variables that transformers passes. */
 static json_t *variables_of(const json_t *conversation)
 {
     json_t *variables = json_pack("{s:n, s:n, s:b}", "tools", "documents",

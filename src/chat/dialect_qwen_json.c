@@ -1,4 +1,4 @@
-/* Qwen3, as Hermes: an object in a tag.
+/* The dialect of Qwen3 and Hermes: a JSON object in a tag.
  *
  *   <tool_call> {"name": "f", "arguments": {...}} </tool_call> */
 #include "chat/dialect.h"

@@ -1,15 +1,18 @@
-/* Qwen3-Coder and Qwen3.5, in a tag of its own or alone:
+/* The dialect of Qwen3-Coder and Qwen3.5, with or without the outer tag:
  *
  *   <tool_call> <function=f> <parameter=K> V </parameter> ... </function> </tool_call>
  *
- * becomes {"K": V, ...}. A value ends at "</parameter>", white space and one of "<parameter=" and
- * "</function>", so that it may hold any other text, that tag included. One newline at either end
- * of it is dropped. It is a string, unless the schema of the tool says otherwise: where no string
- * is allowed, what reads as JSON is JSON; where a string and other types are, what reads as JSON of
- * one of those others is; true, false and null may be written with capitals, and None is null;
- * everything else is a string.
+ * becomes {"K": V, ...}. A value ends at "</parameter>", white space and then "<parameter=" or
+ * "</function>", so it may contain any other text, even that closing tag. One newline at its start
+ * and one at its end are dropped. The schema of the tool decides about its type:
+ *   - without a schema, or where only strings are allowed, it is a string;
+ *   - where no string is allowed, text that parses as JSON is that JSON;
+ *   - where a string and other types are allowed, text that parses as JSON of one of the other
+ *     types is that JSON;
+ *   - true, false and null may be capitalised, and None means null;
+ *   - everything else is a string.
  *
- * A call that stands alone must have the name of a tool, if the tools are known. */
+ * A call without the outer tag must have the name of a tool, if the tools are known. */
 #include "chat/dialect.h"
 #include "chat/tool_schema.h"
 
@@ -49,8 +52,8 @@ static enum toolcall_status go(struct toolcall *tc, uint8_t state)
     return TOOLCALL_MORE;
 }
 
-/* A byte of a function's or a parameter's name, which begins at buffer[at]; *is_end at the ">"
- * behind it. */
+/* Takes a byte of a function's or parameter's name, which begins at buffer[at]. Sets *is_end at the
+ * ">" after it. */
 static bool push_word(struct toolcall *tc, struct text_buffer *buffer, size_t at, uint8_t byte,
                       bool *is_end)
 {
@@ -72,7 +75,7 @@ static bool add_escaped(struct toolcall *tc, const char *text, size_t bytes)
     return ok;
 }
 
-/* What was kept of the value turns out to be a string. */
+/* Starts a string with what was kept of the value. */
 static bool begin_string_value(struct toolcall *tc)
 {
     tc->types = 0;
@@ -85,7 +88,7 @@ static enum toolcall_status end_key_tag(struct toolcall *tc)
     const char *keys = tc->keys.data, *key = keys + tc->key_at;
     for (const char *each = keys; each != key; each += strlen(each) + 1)
         if (strcmp(each, key) == 0)
-            return TOOLCALL_BROKEN; /* the first value is given on already */
+            return TOOLCALL_BROKEN; /* the first value was already passed on */
     if (++tc->n_keys > TOOLCALL_PARAMETERS)
         return TOOLCALL_BROKEN;
     tc->types = tool_schema_types(tc->tools, tc->name.data, key);
@@ -112,7 +115,7 @@ static bool value_byte(struct toolcall *tc, uint8_t byte)
         return false;
     if (tc->types == 0)
         return add_escaped(tc, (const char *)&byte, 1);
-    /* A string or null: longer than "null", and it is known. */
+    /* A string or null: once it is longer than "null", it is a string. */
     if (!toolcall_add_byte(tc, &tc->value, byte))
         return false;
     return tc->types != (TOOL_STRING | TOOL_NULL) || tc->value.n <= 4 || begin_string_value(tc);
@@ -138,7 +141,7 @@ static unsigned type_of_kind(uint8_t kind)
                                         : 0;
 }
 
-/* The JSON that the value stands for; NULL: it is a string. */
+/* Returns the JSON that the value stands for, or NULL if it is a string. */
 static const char *typed_value(const struct toolcall *tc, size_t *bytes)
 {
     const char *text = text_buffer_text(&tc->value);
@@ -174,7 +177,8 @@ static bool end_value(struct toolcall *tc)
     return (tc->types == 0 || begin_string_value(tc)) && toolcall_add(tc, &tc->args, "\"", 1);
 }
 
-/* True while the text may become the end of a value; *tag is what stands behind it once it is. */
+/* Returns true while the text may become the end of a value. Sets *tag to the tag after it once it
+ * is complete. */
 static bool value_may_end(const char *text, size_t bytes, unsigned *tag)
 {
     static const char close[] = "</parameter>";
@@ -270,7 +274,7 @@ static enum toolcall_status push(struct toolcall *tc, uint8_t byte)
             return TOOLCALL_BROKEN;
         if (is_end && is_bare(tc) && tc->tools != NULL &&
             !tool_schema_has(tc->tools, tc->name.data))
-            return TOOLCALL_BROKEN; /* text about functions rather than a call */
+            return TOOLCALL_BROKEN; /* text about functions, not a call */
         return is_end ? go(tc, AT_PARAMETER) : TOOLCALL_MORE;
     case AT_PARAMETER:
         return push_parameter(tc, byte);

@@ -22,7 +22,7 @@ static void add(const char *text)
     texts[n_texts++] = text;
 }
 
-/* What chat/marker.h relies on. */
+/* The property that chat/marker.h relies on. */
 static void test_first_bytes(void **state)
 {
     (void)state;
@@ -54,7 +54,7 @@ static void test_entries(void **state)
         assert_non_null((*d)->openers[0].text);
         for (const char *const *token = (*d)->tokens; *token != NULL; token++)
             assert_true(dialect_is_marker(*token, strlen(*token)));
-        /* A template with its text chooses it, and so does one that is for tools alone. */
+        /* A template that contains its text selects it, also if the template is only for tools. */
         const struct dialect_text text = {(*d)->in_template, strlen((*d)->in_template)};
         for (unsigned k = 0; k < 2; k++) {
             const struct dialect_text templates[2] = {[0] = {"x", 1}, [1] = {NULL, 0}};
@@ -122,7 +122,7 @@ static void put(struct record *r, char c)
     r->text[r->n] = '\0';
 }
 
-/* One letter per event, and the text of all but the ends of calls. */
+/* Records one letter per event, and the text of all events except the ends of calls. */
 static void take(void *ctx, const struct message_event *e)
 {
     struct record *r = ctx;

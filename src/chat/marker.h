@@ -1,6 +1,6 @@
-/* Finds markers in a stream of bytes: texts such as "<think>" or "[TOOL_CALLS]". The first byte of
- * any marker occurs nowhere else in any marker, so that a byte that does not fit can only begin
- * anew. Owns nothing; one thread; never fails. */
+/* Finds markers such as "<think>" or "[TOOL_CALLS]" in a stream of bytes. The first byte of a
+ * marker occurs nowhere else in any marker, so after a mismatch the only possible match starts at
+ * the current byte. Owns nothing; one thread; never fails. */
 #ifndef FLASHMOE_CHAT_MARKER_H
 #define FLASHMOE_CHAT_MARKER_H
 
@@ -12,15 +12,16 @@
 extern "C" {
 #endif
 
-#define MARKER_BYTES 32 /* of the longest one, and a NUL */
+#define MARKER_BYTES 32 /* length of the longest marker, with its NUL */
 
-/* Lists end with an empty one. */
+/* Lists end with an empty entry. */
 struct marker {
     const char *text;
-    unsigned kind; /* one bit; a set of markers is the sum of kinds */
+    unsigned kind; /* one bit; a set of markers is the bitwise OR of kinds */
 };
 
-/* True when one of the set begins with this text; *whole is the one that is this text, or NULL. */
+/* Returns true if a marker of the set begins with this text. Sets *whole to the marker that equals
+ * the text, or to NULL. */
 static inline bool marker_begins(const struct marker *list, unsigned set, const char *text,
                                  size_t bytes, const struct marker **whole)
 {

@@ -9,13 +9,13 @@
 #include "text/text_buffer.h"
 #include "text/unicode.h"
 
-/* More newlines than this in a row are text, whatever follows. */
+/* A longer run of newlines is text, whatever follows. */
 #define NEWLINES_MAX 64
 #define MARKERS_MAX 32
 
 enum { IN_REASONING, IN_CONTENT, IN_CALL };
 
-/* Kinds of markers. The end of the i-th reasoning is MARKER_END << i. */
+/* Kinds of markers. The end of reasoning number i is MARKER_END << i. */
 enum { MARKER_CALL = 1, MARKER_STRAY = 2, MARKER_BEGIN = 4, MARKER_END = 8 };
 #define MARKER_ANY_END (~0u & ~(MARKER_END - 1u))
 
@@ -24,28 +24,28 @@ struct message {
     message_fn *fn;
     void *ctx;
 
-    struct text_buffer out; /* text of one kind that has not been given on */
+    struct text_buffer out; /* text of one kind that has not been delivered */
     enum message_kind out_kind;
 
-    /* The markers of the options: begin and end of each reasoning, openers, strays. */
+    /* The markers for the options: begin and end of each reasoning, openers, strays. */
     struct marker markers[MARKERS_MAX + 1];
     size_t n_markers;
-    bool is_first[256]; /* bytes that begin one */
+    bool is_first[256]; /* bytes that a marker can begin with */
 
     uint8_t state;
     unsigned ends;     /* kinds of markers that end the reasoning */
-    bool is_at_start;  /* nothing but newlines so far: reasoning may begin */
-    bool is_stripping; /* newlines here are nobody's: after a think marker */
-    bool is_after_call; /* newlines at the end are nobody's */
-    bool is_after_bare; /* a stray may come */
-    size_t n_newlines;  /* kept back, before `pending` */
+    bool is_at_start;  /* only newlines so far: reasoning may begin */
+    bool is_stripping; /* newlines are dropped here, after a reasoning marker */
+    bool is_after_call; /* newlines at the end are dropped */
+    bool is_after_bare; /* a stray tag may come */
+    size_t n_newlines;  /* held back, before `pending` */
     char pending[MARKER_BYTES];
     size_t n_pending;
 
     struct toolcall call;
-    struct text_buffer raw; /* the call as it came, with the newlines before it */
+    struct text_buffer raw; /* the call as received, with the newlines before it */
     size_t raw_lead;
-    bool is_begun; /* the call's events have begun */
+    bool is_begun; /* MESSAGE_CALL_BEGIN was delivered */
     unsigned n_calls;
     char id[MESSAGE_ID_BYTES];
     bool is_out_of_memory;
@@ -56,7 +56,7 @@ struct message {
 static void give(struct message *m, enum message_kind kind, const char *text, size_t bytes)
 {
     if (m->is_out_of_memory)
-        return; /* something before it is missing */
+        return; /* an earlier part could not be stored */
     struct message_event event = {.kind = kind, .text = text, .text_bytes = bytes};
     if (kind >= MESSAGE_CALL_BEGIN && kind <= MESSAGE_CALL_BROKEN) {
         event.call = m->n_calls - 1;
@@ -67,7 +67,7 @@ static void give(struct message *m, enum message_kind kind, const char *text, si
     m->fn(m->ctx, &event);
 }
 
-/* Bytes at the end of the text that begin a character which is not there yet. */
+/* Returns how many bytes at the end of the text belong to an incomplete character. */
 static size_t cut_bytes(const char *text, size_t bytes)
 {
     for (size_t n = 1; n <= 3 && n <= bytes; n++) {
@@ -81,7 +81,7 @@ static size_t cut_bytes(const char *text, size_t bytes)
     return 0;
 }
 
-/* Gives on the text there is; an unfinished character only when it is `all`. */
+/* Delivers the text so far; includes an incomplete character only if `all`. */
 static void flush(struct message *m, bool all)
 {
     struct text_buffer *out = &m->out;
@@ -123,7 +123,8 @@ static enum message_kind content_kind(const struct message *m)
     return m->options.is_call ? MESSAGE_MARKUP : MESSAGE_CONTENT;
 }
 
-/* Text of the state we are in, no marker any more. Its newlines may still be stripped. */
+/* Adds text of the current state that is not part of a marker. Its newlines may still be
+ * stripped. */
 static void take_text(struct message *m, const char *text, size_t bytes)
 {
     const enum message_kind kind = m->state == IN_REASONING ? MESSAGE_REASONING : content_kind(m);
@@ -160,7 +161,7 @@ static unsigned markers_here(const struct message *m)
            (m->is_after_bare ? MARKER_STRAY : 0);
 }
 
-/* Newlines so far and the pending marker are neither text nor call. */
+/* Drops the newlines and the pending marker, which are neither text nor call. */
 static void drop_marker(struct message *m)
 {
     emit_newlines(m, MESSAGE_MARKUP);
@@ -195,7 +196,7 @@ static void take_marker(struct message *m, const struct marker *marker)
     m->is_stripping = true;
     m->state = marker->kind == MARKER_BEGIN ? IN_REASONING : IN_CONTENT;
     if (m->state == IN_REASONING)
-        m->ends = marker[1].kind; /* its end stands behind it */
+        m->ends = marker[1].kind; /* its end marker is the next entry */
 }
 
 static void push_text(struct message *m, uint8_t byte)
@@ -264,7 +265,8 @@ static void end_call(struct message *m)
     m->is_after_bare = m->call.opener->stray != NULL;
 }
 
-/* The call is what `raw` holds. Its end may be the beginning of a marker, which is pending then. */
+/* Breaks the call in `raw`. Its end may be the beginning of a marker, which then becomes
+ * pending. */
 static void break_call(struct message *m, bool is_end)
 {
     const char *raw = text_buffer_text(&m->raw);
@@ -291,7 +293,7 @@ static void break_call(struct message *m, bool is_end)
 
 static void push_byte(struct message *m, uint8_t byte);
 
-/* A call ends before the opener of the next one. */
+/* Ends a call before the opener of the next one. */
 static void next_call(struct message *m)
 {
     const char *opening = m->call.next;
@@ -331,7 +333,7 @@ static void push_byte(struct message *m, uint8_t byte)
 
 /* ---- the message ------------------------------------------------------------------------ */
 
-/* Adds a marker, once. */
+/* Adds a marker unless it is in the list. */
 static void add_marker(struct message *m, const char *text, unsigned kind)
 {
     for (size_t i = 0; i < m->n_markers; i++)

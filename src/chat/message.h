@@ -1,32 +1,33 @@
-/* A model's answer taken apart as it comes: reasoning, content, tool calls (chat/toolcall.h).
+/* Splits a model's answer into reasoning, content and tool calls (chat/toolcall.h) as it arrives.
  *
- * The answer is pushed in pieces of any size, special tokens as their text. Events come through a
- * callback, on the caller's thread, during push and finish; what they point to lives as long as the
- * callback runs. The pieces never matter: however the answer is cut, the events are the same once
- * neighbouring ones of a kind that carries text are joined. Text is kept back only while it may
- * begin a marker, and no event ends inside a UTF-8 character.
+ * The answer is pushed in pieces of any size, with special tokens as text. Events are delivered
+ * through a callback on the caller's thread during push and finish; their texts live only during
+ * the callback. The way the answer is cut into pieces does not matter: the events are the same once
+ * neighbouring text events of a kind are joined. Text is held back only while it may begin a
+ * marker. No event ends inside a UTF-8 character.
  *
- * Reasoning stands between a marker (chat/reasoning.h: "<think>"), at the very beginning or in the
- * prompt, and the first one that ends it, or the end; nothing in it is a call. Newlines at either
- * end of it are dropped, and so are those before the content, as the templates of Qwen do.
+ * Reasoning begins with a marker (chat/reasoning.h: "<think>") at the very beginning of the answer
+ * or in the prompt. It ends with the first matching end marker or with the answer. It contains no
+ * calls. Newlines at its start and end are dropped, and so are newlines before the content, as in
+ * Qwen's templates.
  *
- * A call is an opener of a dialect and what the dialect reads behind it. Newlines before a call
- * belong to it, those behind the last one to nobody. It may lack its last tag at the end of the
- * answer.
+ * A call is an opener of a dialect and what the dialect reads after it. Newlines before a call
+ * belong to it; newlines after the last call are dropped. Its last tag may be missing at the end of
+ * the answer.
  *
- * A call is begun as soon as its name is known and its arguments begin, and these stream. One that
- * breaks before that is content, as it stands, up to the byte that cannot be; from there on the
- * answer is read as before. One that breaks later ends with MESSAGE_CALL_BROKEN, which has the
- * text: whoever has passed the call on must not pass that on again. With hold_calls a call is held
- * back until it is whole, and a broken call is content and nothing else. The limits of toolcall.h,
- * JSON_SCAN_DEPTH and call_bytes break a call. With is_call what would be content is markup, and a
- * call whose name is known is begun, however it ends.
+ * A call begins as soon as its name is known and its arguments begin; the arguments are streamed.
+ * If a call breaks before that, its text up to the unexpected byte is content, and parsing
+ * continues from there. If it breaks later, it ends with MESSAGE_CALL_BROKEN, which carries the
+ * text; a caller that has forwarded the call must not forward this text again. With hold_calls, a
+ * call is held back until it is complete, and a broken call is only content. The limits of
+ * toolcall.h, JSON_SCAN_DEPTH and call_bytes break a call. With is_call, content becomes markup,
+ * and a call whose name is known is begun however it ends.
  *
  * Nothing is lost: the texts of MESSAGE_REASONING, MESSAGE_CONTENT, MESSAGE_MARKUP,
- * MESSAGE_CALL_END and MESSAGE_CALL_BROKEN together are the answer, byte for byte, in its order.
+ * MESSAGE_CALL_END and MESSAGE_CALL_BROKEN together are the answer, byte for byte and in order.
  *
- * A message owns its buffers and borrows the tools. One thread. Only want of memory fails; the
- * message can only be closed then. */
+ * A message owns its buffers and borrows the tools. One thread. Functions fail only with
+ * FM_ERR_NOMEM; after that the message can only be closed. */
 #ifndef FLASHMOE_CHAT_MESSAGE_H
 #define FLASHMOE_CHAT_MESSAGE_H
 
@@ -41,26 +42,26 @@
 extern "C" {
 #endif
 
-#define MESSAGE_CALL_BYTES (4u << 20) /* a file written by one call */
+#define MESSAGE_CALL_BYTES (4u << 20) /* enough for a file written by one call */
 #define MESSAGE_ID_BYTES 30           /* "call_", 24 letters and digits, NUL */
 
 enum message_kind {
     MESSAGE_REASONING,
     MESSAGE_CONTENT,
-    MESSAGE_MARKUP,         /* "<think>" and its like, and newlines that belong to no text */
+    MESSAGE_MARKUP,         /* "<think>" and the like, and newlines that belong to no text */
     MESSAGE_CALL_BEGIN,     /* without text */
     MESSAGE_CALL_ARGUMENTS, /* a piece of the JSON object */
     MESSAGE_CALL_END,       /* the call as the model wrote it */
-    MESSAGE_CALL_BROKEN,    /* likewise, as far as it goes; the arguments are not whole */
-    MESSAGE_END,            /* without text; the last */
+    MESSAGE_CALL_BROKEN,    /* the same up to the break; the arguments are incomplete */
+    MESSAGE_END,            /* without text; the last event */
 };
 
 struct message_event {
     enum message_kind kind;
     const char *text; /* not NUL-terminated */
     size_t text_bytes;
-    size_t lead_bytes; /* of a call's text: newlines before its first tag */
-    unsigned call;     /* the call's number, from 0 */
+    size_t lead_bytes; /* newlines before the first tag of a call's text */
+    unsigned call;     /* number of the call, from 0 */
     const char *id, *name; /* of a call */
 };
 typedef void message_fn(void *ctx, const struct message_event *event);
@@ -68,14 +69,16 @@ typedef void message_fn(void *ctx, const struct message_event *event);
 struct dialect;
 
 struct message_options {
-    bool is_thinking;    /* the prompt has begun the reasoning */
-    /* How calls are written (chat/dialect.h); NULL-terminated, borrowed; NULL: calls are content */
+    bool is_thinking;    /* the prompt has started the reasoning */
+    /* How calls are written (chat/dialect.h); NULL-terminated, borrowed. With NULL, calls are
+     * content. */
     const struct dialect *const *dialects;
-    bool hold_calls;     /* begin a call only when it is whole */
-    bool is_call;        /* the answer must be a call: nothing of it is content */
-    const json_t *tools; /* the array of a request (chat/tool_schema.h), for types; may be NULL */
-    uint64_t id_seed;    /* the ids of the calls follow from it and their numbers */
-    size_t call_bytes;   /* of one call; 0: MESSAGE_CALL_BYTES */
+    bool hold_calls;     /* begin a call only when it is complete */
+    bool is_call;        /* the answer must be a call: none of it is content */
+    const json_t *tools; /* the array of a request (chat/tool_schema.h), for parameter types; may be
+                          * NULL */
+    uint64_t id_seed;    /* the ids of calls are derived from it and their numbers */
+    size_t call_bytes;   /* maximum size of one call; 0 for MESSAGE_CALL_BYTES */
 };
 
 struct message;
@@ -84,13 +87,13 @@ int message_open(const struct message_options *options, message_fn *fn, void *ct
                  struct message **out, struct fm_error *err);
 void message_close(struct message *m); /* accepts NULL */
 int message_push(struct message *m, const char *text, size_t bytes, struct fm_error *err);
-/* The end of the answer, once. */
+/* Ends the answer; call it once. */
 int message_finish(struct message *m, struct fm_error *err);
-/* The same where the answer was cut off: a call that has begun ends with MESSAGE_CALL_BROKEN, with
- * hold_calls too. */
+/* Ends an answer that was cut off: a call that has begun ends with MESSAGE_CALL_BROKEN, also with
+ * hold_calls. */
 int message_cut(struct message *m, struct fm_error *err);
 
-/* "call_" and what follows from the seed and the number. */
+/* Writes "call_" and characters derived from the seed and the number. */
 void message_call_id(uint64_t seed, unsigned call, char id[MESSAGE_ID_BYTES]);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* The markers that models put around their reasoning: the only list of them. Constant. */
+/* The only list of markers that models put around their reasoning. Constant; any thread. */
 #ifndef FLASHMOE_CHAT_REASONING_H
 #define FLASHMOE_CHAT_REASONING_H
 
@@ -7,11 +7,11 @@ extern "C" {
 #endif
 
 struct reasoning {
-    const char *begin, *end; /* as struct marker has it */
-    const char *closing;     /* what a prompt ends reasoning with that it has begun */
+    const char *begin, *end; /* follow the rules of struct marker */
+    const char *closing;     /* text with which a prompt ends the reasoning that it has started */
 };
 
-/* Ends with an empty one. */
+/* Ends with an empty entry. */
 extern const struct reasoning reasoning_list[];
 
 #ifdef __cplusplus

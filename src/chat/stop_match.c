@@ -8,15 +8,16 @@
 struct stop_string {
     char *text;
     size_t n;
-    size_t *border;   /* [n] of the first i + 1 bytes: the longest start that is also their end */
-    size_t n_matched; /* of the string, at the end of the text so far */
+    size_t *border;   /* [n] length of the longest proper prefix of the first i + 1 bytes that is
+                       * also their suffix */
+    size_t n_matched; /* matched bytes of the string at the end of the text so far */
 };
 
 struct stop_match {
     struct stop_string *strings;
     size_t n_strings;
-    struct text_buffer text; /* what is kept back, and behind it the text of this call */
-    size_t n_given;          /* of it, what the last call has shown */
+    struct text_buffer text; /* the text held back, followed by the text of this call */
+    size_t n_given;          /* bytes of it that the last call has returned */
     int found;
 };
 
@@ -76,7 +77,8 @@ void stop_match_close(struct stop_match *s)
     mem_free(s);
 }
 
-/* Bytes at the end of the text that may be the start of a string; all of it where one is found. */
+/* Returns how many bytes at the end of the text may be the start of a string; all of it if one is
+ * found. */
 static size_t push_byte(struct stop_match *s, char byte)
 {
     size_t n_kept = 0;
@@ -111,7 +113,7 @@ int stop_match_push(struct stop_match *s, const char *text, size_t bytes, const 
     for (; n_taken < bytes && s->found < 0; n_taken++)
         n_kept = push_byte(s, text[n_taken]);
     if (n_taken > 0)
-        b->n -= bytes - n_taken; /* what stands behind the string */
+        b->n -= bytes - n_taken; /* drops the text after the string */
     *found = s->found;
     *shown = text_buffer_text(b);
     *shown_bytes = s->n_given = b->n - n_kept;

@@ -1,4 +1,5 @@
-/* Stop strings: the first one found, against a search of the whole text, whatever the pieces. */
+/* Stop strings: compares the first match with a search of the whole text, for all ways of cutting
+ * it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,7 +26,7 @@ static void show(struct result *r, const char *text, size_t n)
     r->n += n;
 }
 
-/* Pieces of 1 to `longest` bytes. */
+/* Pushes pieces of 1 to `longest` bytes. */
 static void run(struct result *r, const char *const *strings, size_t n_strings, const char *text,
                 size_t bytes, uint32_t seed, size_t longest)
 {
@@ -51,7 +52,7 @@ static void run(struct result *r, const char *const *strings, size_t n_strings, 
     stop_match_close(s);
 }
 
-/* The string that ends first, the longest of those; where it begins. */
+/* Finds the string that ends first, the longest of those, and where it begins. */
 static int search(const char *const *strings, size_t n_strings, const char *text, size_t bytes,
                   size_t *begin)
 {

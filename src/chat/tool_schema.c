@@ -5,13 +5,14 @@
 
 #include "text/json_pointer.h"
 
-/* Schemas within schemas, references included, so that one that refers to itself ends. */
+/* Maximum nesting of schemas including references, so that a schema that refers to itself ends. */
 #define SCHEMA_DEPTH 16
-/* Steps of one question; a schema that branches at every depth would take for ever otherwise. */
+/* Maximum steps per call; a schema that branches at every level would otherwise take exponential
+ * time. */
 #define SCHEMA_STEPS 4096
 
 struct question {
-    const json_t *root; /* what "#" means */
+    const json_t *root; /* the target of "#" */
     unsigned n_steps;
 };
 
@@ -59,7 +60,7 @@ static unsigned types_of_values(const json_t *list)
     return types;
 }
 
-/* What "#/$defs/Place" names, or NULL. */
+/* Returns the target of "#/$defs/Place", or NULL. */
 static const json_t *follow(const json_t *root, const json_t *reference)
 {
     struct json_pointer p;
@@ -121,7 +122,7 @@ static unsigned types_of(struct question *q, const json_t *schema, unsigned dept
     return types;
 }
 
-/* The object with "name" and the schema. */
+/* Returns the object with "name" and the schema. */
 static const json_t *find_tool(const json_t *tools, const char *function)
 {
     for (size_t i = 0; i < json_array_size(tools); i++) {

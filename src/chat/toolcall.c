@@ -20,7 +20,8 @@ void toolcall_clear(struct toolcall *tc)
 
 /* ---- which dialect ---------------------------------------------------------------------- */
 
-/* The first dialect with that opener whose calls begin with `first`; false when none has it. */
+/* Selects the first dialect with that opener whose calls begin with `first`. Returns false if there
+ * is none. */
 static bool choose(struct toolcall *tc, char first)
 {
     for (const struct dialect *const *d = tc->dialects; *d != NULL; d++)
@@ -92,7 +93,7 @@ bool toolcall_push_tag(struct toolcall *tc, uint8_t byte, const struct marker *t
 
 /* ---- an object with name and arguments --------------------------------------------------- */
 
-/* A string at the top of the object begins. */
+/* Starts a string at the top level of the object. */
 static bool begin_string(struct toolcall *tc)
 {
     tc->target = tc->scan.is_key                     ? TO_KEY
@@ -108,7 +109,7 @@ static bool begin_string(struct toolcall *tc)
 
 static bool push_inner(struct toolcall *tc, uint8_t byte)
 {
-    /* Outside the object there is only white space. */
+    /* After the object only white space is allowed. */
     return json_scan_push(&tc->inner, byte) && (tc->inner.depth > 0 || toolcall_is_space(byte) ||
                                                 tc->inner.event == JSON_CLOSED) &&
            (tc->inner.depth != 1 || tc->inner.event != JSON_OPENED || byte == '{') &&
@@ -158,7 +159,7 @@ static bool end_string(struct toolcall *tc)
     return target != TO_NAME || (tc->name.n > 0 && toolcall_add_byte(tc, &tc->name, '\0'));
 }
 
-/* A value of another kind at the top of the object begins. */
+/* Starts a value of another type at the top level of the object. */
 static bool begin_other(struct toolcall *tc, uint8_t byte)
 {
     if (tc->field == FIELD_NAME)
@@ -173,7 +174,7 @@ static bool has_name(const struct toolcall *tc)
     return tc->name.n > 0 && ((const char *)tc->name.data)[tc->name.n - 1] == '\0';
 }
 
-/* The name, and the arguments that began before it or begin now. */
+/* Sets is_ready if the name is known and the arguments have begun, before it or now. */
 static void see_if_ready(struct toolcall *tc)
 {
     tc->is_ready = has_name(tc) && (tc->args.n > 0 || tc->is_complete);

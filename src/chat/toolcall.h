@@ -1,8 +1,8 @@
-/* One tool call, byte by byte, from behind the text that opens it, in one of several dialects
- * (chat/dialect.h). What the first byte behind white space is tells which.
+/* Parses one tool call byte by byte, starting after the text that opens it, in one of several
+ * dialects (chat/dialect.h). The first byte that is not white space decides which.
  *
- * Owns its buffers: init/clear, and begin for each call. One thread. Only want of memory fails: the
- * call breaks then, and is_out_of_memory is set. */
+ * Owns its buffers: init and clear, and begin for each call. One thread. The only failure is lack
+ * of memory: the call then breaks and is_out_of_memory is set. */
 #ifndef FLASHMOE_CHAT_TOOLCALL_H
 #define FLASHMOE_CHAT_TOOLCALL_H
 
@@ -18,9 +18,9 @@
 extern "C" {
 #endif
 
-#define TOOLCALL_NAME_BYTES 256 /* of a function or a parameter */
+#define TOOLCALL_NAME_BYTES 256 /* maximum for a function or a parameter */
 #define TOOLCALL_PARAMETERS 256
-#define TOOLCALL_TAIL_BYTES 96 /* of them, white space within the end of a value: 64 */
+#define TOOLCALL_TAIL_BYTES 96 /* including up to 64 bytes of white space at the end of a value */
 
 struct dialect;
 struct dialect_opener;
@@ -28,48 +28,49 @@ struct dialect_opener;
 enum toolcall_status {
     TOOLCALL_MORE,
     TOOLCALL_WHOLE,  /* this byte was the last */
-    TOOLCALL_NEXT,   /* it was whole before the opener `next`, which ends with this byte */
-    TOOLCALL_BROKEN, /* this byte cannot stand here and was not taken */
+    TOOLCALL_NEXT,   /* the call was complete before the opener `next`, which ends with this byte */
+    TOOLCALL_BROKEN, /* this byte is not allowed here and was not consumed */
 };
 
 struct toolcall {
     const json_t *tools; /* borrowed; may be NULL */
     const struct dialect *const *dialects; /* borrowed, NULL-terminated */
 
-    /* For the caller. */
-    bool is_ready;    /* the name is whole, and arguments have begun */
+    /* Read by the caller. */
+    bool is_ready;    /* the name is complete and the arguments have begun */
     bool is_complete; /* only the closing tag may be missing */
     bool is_out_of_memory;
-    const struct dialect_opener *opener; /* NULL while the dialect is not known */
+    const struct dialect_opener *opener; /* NULL until the dialect is known */
     const char *next;
-    struct text_buffer name; /* ends with a NUL that counts, once is_ready */
-    struct text_buffer args; /* JSON; the caller takes it and sets n to 0 */
+    struct text_buffer name; /* once is_ready, ends with a NUL that is counted */
+    struct text_buffer args; /* JSON; the caller consumes it and sets n to 0 */
 
     const char *opening;
     const struct dialect *dialect;
 
-    /* For the dialect; begin sets all of it to nothing. */
+    /* Used by the dialect; toolcall_begin resets all of it. */
     uint8_t state;
-    char tail[TOOLCALL_TAIL_BYTES]; /* what may be a tag, or the end of a value */
+    char tail[TOOLCALL_TAIL_BYTES]; /* text that may be a tag or the end of a value */
     size_t n_tail;
 
-    struct json_scan scan, inner; /* the call; the string that holds its arguments */
-    uint8_t field, seen, target;  /* the key before the value; all before; where a string goes */
-    bool is_copying;              /* the bytes are those of the arguments */
+    struct json_scan scan, inner; /* the call; the string that contains its arguments */
+    uint8_t field, seen, target;  /* key of the current value; all keys so far; destination of a
+                                   * string */
+    bool is_copying;              /* the bytes belong to the arguments */
 
     struct text_buffer keys; /* each with its NUL */
-    size_t key_at;           /* where the last one begins */
+    size_t key_at;           /* where the last key begins */
     unsigned n_keys;
     struct utf8_scan utf8;
-    unsigned types;           /* of the value in progress; 0: a string */
-    bool has_begun;           /* the value has a byte */
-    struct text_buffer value; /* kept while it is not known what it becomes */
+    unsigned types;           /* of the current value; 0 for a string */
+    bool has_begun;           /* the value has at least one byte */
+    struct text_buffer value; /* kept until its type is known */
 };
 
 void toolcall_init(struct toolcall *tc, const struct dialect *const *dialects,
                    const json_t *tools);
 void toolcall_clear(struct toolcall *tc); /* accepts a zeroed one */
-/* Behind the opener with this text, which must live as long as the call. */
+/* Starts a call after the opener with this text, which must outlive the call. */
 void toolcall_begin(struct toolcall *tc, const char *opening);
 enum toolcall_status toolcall_push(struct toolcall *tc, uint8_t byte);
 
@@ -80,18 +81,19 @@ static inline bool toolcall_is_space(uint8_t byte)
     return byte == ' ' || byte == '\t' || byte == '\n' || byte == '\r';
 }
 
-/* False, and is_out_of_memory, for want of memory. */
+/* Returns false and sets is_out_of_memory if memory runs out. */
 bool toolcall_add(struct toolcall *tc, struct text_buffer *buffer, const char *text, size_t bytes);
 bool toolcall_add_byte(struct toolcall *tc, struct text_buffer *buffer, uint8_t byte);
 
-/* Skips white space, then takes one of a set of tags; *tag is 0 while it is not whole. False when
- * the byte does not fit. */
+/* Skips white space, then reads one of a set of tags; *tag is 0 until it is complete. Returns false
+ * if the byte does not match. */
 bool toolcall_push_tag(struct toolcall *tc, uint8_t byte, const struct marker *tags, unsigned set,
                        unsigned *tag);
 
-/* The next byte of {"name": "f", "arguments": {...}}; is_complete is set behind the last one. The
- * keys come in any order, each once; other keys are skipped. The arguments are an object, given on
- * byte for byte, or a string that holds one, or null or absent, which mean none. */
+/* Takes the next byte of {"name": "f", "arguments": {...}} and sets is_complete after the last one.
+ * The keys come in any order, each once; other keys are skipped. The arguments are an object, which
+ * is passed on byte for byte, or a string that contains one. If they are null or absent, there are
+ * none. */
 enum toolcall_status toolcall_push_object(struct toolcall *tc, uint8_t byte);
 
 #ifdef __cplusplus

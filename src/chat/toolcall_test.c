@@ -1,4 +1,5 @@
-/* Messages out of the stream: what becomes of an answer, and that no way of cutting it matters. */
+/* Parses messages from a stream: checks the events of an answer, and that the way of cutting it
+ * does not matter. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,15 +22,15 @@
 
 enum { RECORD_BYTES = 1 << 16 };
 
-/* R[..] C[..] M[..] call N(name) A[..] end[raw] broken[raw] END; joined where they may be. */
+/* R[..] C[..] M[..] call N(name) A[..] end[raw] broken[raw] END; neighbouring texts are joined. */
 struct record {
     char text[RECORD_BYTES];
     size_t n;
-    char all[RECORD_BYTES]; /* every byte of the answer, as the events have it */
+    char all[RECORD_BYTES]; /* every byte of the answer, as reported by events */
     size_t n_all;
-    char args[RECORD_BYTES]; /* of the call in progress */
+    char args[RECORD_BYTES]; /* of the current call */
     size_t n_args;
-    int last; /* kind whose text may go on, or -1 */
+    int last; /* kind whose text may continue, or -1 */
     bool is_utf8;
     char ids[64][MESSAGE_ID_BYTES];
 };
@@ -88,7 +89,7 @@ static void record_event(void *ctx, const struct message_event *e)
         assert_int_equal(json_scan_text(r->args, r->n_args), '{');
 }
 
-/* Pushes the answer in pieces: `cuts` are where they end, ascending; without cuts, in one. */
+/* Pushes the answer in pieces that end at `cuts`, ascending; without cuts, in one piece. */
 static void run(struct record *r, const struct message_options *options, const char *answer,
                 size_t bytes, const size_t *cuts, size_t n_cuts)
 {
@@ -118,7 +119,7 @@ static void assert_same(void)
         assert_string_equal(whole.text, other.text);
 }
 
-/* In one piece, byte by byte, and in two at every place. */
+/* Pushes it in one piece, byte by byte, and in two pieces cut at every place. */
 static void check_splits(const struct message_options *options, const char *answer, size_t bytes)
 {
     static size_t cuts[RECORD_BYTES];
@@ -300,7 +301,7 @@ static void test_broken_json_calls_are_text(void **state)
          "C[<tool_call>{\"name\": ]call[f]A[{}]end[<tool_call>{\"name\":\"f\"}</tool_call>]END[]"},
         {0, "a <tool_c b", "C[a <tool_c b]END[]"},
         {0, "<tool_call>\n", "C[<tool_call>\n]END[]"},
-        /* Too late: the call has begun. */
+        /* It breaks after the call has begun. */
         {0, "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1]",
          "call[f]A[{\"a\":1]broken[<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1]C[]]END[]"},
         {0, "\n<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":",
@@ -334,7 +335,7 @@ static void test_xml_calls(void **state)
         {0, F("<parameter=a>x</parameter><parameter=b></parameter>"),
          "call[f]A[{\"a\": \"x\", \"b\": \"\"}]"
          "end[" F("<parameter=a>x</parameter><parameter=b></parameter>") "]END[]"},
-        /* Any text, the closing tag included. */
+        /* A value may contain any text, also the closing tag. */
         {0, F(P("a", "</p></parameter> <b>\n</parameter>\n</paramete <tool_call></tool_call>")),
          "call[f]A[{\"a\": \"</p></parameter> <b>\\n</parameter>\\n</paramete "
          "<tool_call></tool_call>\"}]end["
@@ -346,7 +347,7 @@ static void test_xml_calls(void **state)
         {0, "One.\n" F("") "\n" F(P("k\"", "\u4f60")),
          "C[One.]call[f]A[{}]end[\n" F("") "]call[f]A[{\"k\\\"\": \"\u4f60\"}]"
          "end[\n" F(P("k\"", "\u4f60")) "]END[]"},
-        /* Without its frame, and with the end of it only. */
+        /* Without the outer tag, and with only its end. */
         {0, "<function=f>\n" P("a", "b") "</function> ok",
          "call[f]A[{\"a\": \"b\"}]end[<function=f>\n" P("a", "b") "</function>]C[ ok]END[]"},
         {0, "x\n<function=f></function>\n</tool_call>\n",
@@ -395,7 +396,8 @@ static void test_broken_xml_calls_are_text(void **state)
     CHECK_EXAMPLES(list);
 }
 
-/* An answer that was cut off in a call: what there is of the call, once, held back or not. */
+/* An answer cut off inside a call: the existing part of the call is reported once, held back or
+ * not. */
 static void test_cut_calls(void **state)
 {
     (void)state;
@@ -416,7 +418,7 @@ static void test_cut_calls(void **state)
             assert_int_equal(message_push(m, cases[i][0], strlen(cases[i][0]), NULL), 0);
             assert_int_equal(message_cut(m, NULL), 0);
             message_close(m);
-            assert_int_equal(other.n_all, strlen(cases[i][0])); /* all of it, and once */
+            assert_int_equal(other.n_all, strlen(cases[i][0])); /* all of it, once */
             assert_memory_equal(other.all, cases[i][0], other.n_all);
             assert_int_equal(strstr(other.text, "broken[") != NULL, cases[i][1] != NULL);
             assert_true(must == 0 || strstr(other.text, "C[") == NULL);
@@ -500,7 +502,7 @@ static void test_limits(void **state)
     (void)state;
     static char answer[4096];
     struct message_options options = options_of(0);
-    /* Deeper than any parser must go. */
+    /* Deeper than a parser has to go. */
     size_t n = (size_t)snprintf(answer, sizeof answer, "<tool_call>{\"name\":\"f\",\"x\":");
     memset(answer + n, '[', JSON_SCAN_DEPTH);
     n += JSON_SCAN_DEPTH;
@@ -519,7 +521,7 @@ static void test_limits(void **state)
         check_splits(&options, answer, n);
         assert_true(held ? whole.text[0] == 'C' : strstr(whole.text, "]broken[") != NULL);
     }
-    /* More parameters than anybody has. */
+    /* More parameters than any tool has. */
     options = options_of(0);
     n = (size_t)snprintf(answer, sizeof answer, "<function=f>");
     static char many[64 * 300];
@@ -528,7 +530,7 @@ static void test_limits(void **state)
         n += (size_t)snprintf(many + n, sizeof many - n, "<parameter=%d>1</parameter>", i);
     run(&whole, &options, many, n, NULL, 0);
     assert_non_null(strstr(whole.text, "]broken["));
-    /* Newlines without end are text. */
+    /* Too many newlines are text. */
     memset(answer, '\n', 200);
     check_splits(&options, answer, 200);
 }
@@ -568,7 +570,7 @@ static void test_json_scan(void **state)
         assert_true(json_scan_text(good[i], strlen(good[i])) != 0);
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         assert_int_equal(json_scan_text(bad[i], strlen(bad[i])), 0);
-    for (unsigned byte = 0; byte < 0x80; byte++) { /* every escape means its byte */
+    for (unsigned byte = 0; byte < 0x80; byte++) { /* every escape decodes to its byte */
         char text[8] = "\"";
         const size_t n = 1 + json_escape((uint8_t)byte, text + 1);
         text[n] = '"';
@@ -745,7 +747,7 @@ static void test_every_split_gives_the_same(void **state)
     assert_true(n_splits > 100000 && n_calls > 200 && n_broken > 20);
 }
 
-/* Every allocation may fail: an error, and nothing leaks. */
+/* Makes every allocation fail: an error, and no leaks. */
 static void test_want_of_memory(void **state)
 {
     (void)state;

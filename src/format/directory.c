@@ -25,7 +25,7 @@ bool directory_find(const char *dir, const char *const suffixes[], size_t n_suff
             if (name_has_suffix(e->d_name, suffixes[i]) &&
                 (found[0] == '\0' || strcmp(e->d_name, found) < 0))
                 (void)snprintf(found, DIRECTORY_NAME_BYTES, "%s", e->d_name);
-    (void)closedir(d); /* opened for reading: nothing can be lost */
+    (void)closedir(d); /* opened for reading only: nothing can be lost */
     return found[0] != '\0';
 }
 

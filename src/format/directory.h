@@ -1,4 +1,4 @@
-/* Looking into directories. */
+/* Searches directories for files. Any thread; no allocation. The caller owns all buffers. */
 #ifndef FLASHMOE_FORMAT_DIRECTORY_H
 #define FLASHMOE_FORMAT_DIRECTORY_H
 
@@ -11,18 +11,19 @@ extern "C" {
 
 #define DIRECTORY_NAME_BYTES 256
 
-/* What source_open takes, for messages. */
+/* What source_open accepts, for messages. */
 #define SOURCE_EXPECTED                                                                            \
     "expected a packed model (NAME.fmoe), a .gguf file, or a Hugging Face directory with "         \
     "config.json and *.safetensors"
 
 bool name_has_suffix(const char *name, const char *suffix);
 
-/* The first entry in name order with one of the suffixes, into `found`; `dir` may be NULL. */
+/* Copies the first entry in name order that has one of the suffixes to `found`. Returns false if
+ * there is none; `dir` may be NULL. */
 bool directory_find(const char *dir, const char *const suffixes[], size_t n_suffixes,
                     char found[DIRECTORY_NAME_BYTES]);
 
-/* False without a directory (NULL) too. */
+/* Returns whether the directory has an entry of that name; false if `dir` is NULL. */
 bool directory_has(const char *dir, const char *name);
 
 #ifdef __cplusplus

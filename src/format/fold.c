@@ -16,7 +16,7 @@ static const char *path_of(const struct source *s, const struct tensor_info *t)
     return s->files[t->parts[0].file].path;
 }
 
-/* STEM + suffix, where the stem is the name without `cut` at its end. */
+/* Finds the tensor whose name is the name of `t` without `cut`, plus a suffix. */
 static const struct tensor_info *find_beside(const struct source *s, const struct tensor_info *t,
                                              const char *cut, const char *suffix)
 {
@@ -38,7 +38,7 @@ static int wrong_shapes(const struct source *s, const struct tensor_info *a,
                    tensor_info_shape(b, second, sizeof second), expected);
 }
 
-/* The same dimensions but for the last `n_own`. */
+/* Returns whether all dimensions but the last `n_own` are equal. */
 static bool has_same_outer(const struct tensor_info *a, const struct tensor_info *b,
                            unsigned n_own)
 {
@@ -52,29 +52,29 @@ static bool has_same_outer(const struct tensor_info *a, const struct tensor_info
 
 /* ---- MLX ------------------------------------------------------------------------------------ */
 
-/* The number of columns is not known here, so the width of a code is not either: what follows
- * from the shapes alone must hold, and the binder asks tensor_info_affine. */
+/* The number of columns, and so the width of a code, is not known here. Checks what follows from
+ * the shapes alone; the binder calls tensor_info_affine later. */
 static int fold_affine(struct source *s, struct tensor_info *t, const struct tensor_info *scales,
                        const struct tensor_info *biases, struct fm_error *err)
 {
     if (biases == NULL)
         return err_set(err, FM_ERR_UNSUPPORTED,
-                       "%s: tensor '%.160s' has scales but no biases: of MLX's quantisation modes "
-                       "this version reads affine only",
+                       "%s: tensor '%.160s' has scales but no biases: this version reads only "
+                       "MLX's affine quantisation",
                        path_of(s, t), t->name);
     const struct tensor_info *const both[] = {scales, biases};
     for (unsigned i = 0; i < 2; i++) {
         if (both[i]->quant != &quant_bf16 && both[i]->quant != &quant_f16)
             return err_set(err, FM_ERR_UNSUPPORTED,
-                           "%s: tensor '%.160s' has dtype %s; scales and biases are read in BF16 "
-                           "and F16",
+                           "%s: tensor '%.160s' has dtype %s; scales and biases must be BF16 or "
+                           "F16",
                            path_of(s, both[i]), both[i]->name, both[i]->dtype);
         if (!has_same_outer(t, both[i], 1) || t->n_dims < 2)
             return wrong_shapes(s, t, both[i], "all but the columns must be equal", err);
     }
     if (scales->quant != biases->quant ||
         scales->dims[t->n_dims - 1] != biases->dims[t->n_dims - 1])
-        return wrong_shapes(s, scales, biases, "scales and biases are alike", err);
+        return wrong_shapes(s, scales, biases, "scales and biases must be alike", err);
     t->dtype = "U32 + scales";
     t->scale = scales->quant;
     t->n_scale_cols = scales->dims[t->n_dims - 1];
@@ -101,18 +101,17 @@ static int fold_fp8(struct source *s, struct tensor_info *t, const struct tensor
     const struct quant *quant = fp8_quant(scales);
     if (quant == NULL)
         return err_set(err, FM_ERR_UNSUPPORTED,
-                       "%s: tensor '%.160s' has dtype %s; scales of FP8 are read in F32, BF16 and "
-                       "F16",
+                       "%s: tensor '%.160s' has dtype %s; FP8 scales must be F32, BF16 or F16",
                        path_of(s, scales), scales->name, scales->dtype);
     const unsigned last = t->n_dims - 1;
     bool fits = t->n_dims >= 2 && has_same_outer(t, scales, 2);
     for (unsigned d = last - 1; fits && d <= last; d++)
         fits = scales->dims[d] == t->dims[d] / FP8_BLOCK + (t->dims[d] % FP8_BLOCK != 0);
     if (!fits)
-        return wrong_shapes(s, t, scales, "one scale for 128 x 128 weights is expected", err);
+        return wrong_shapes(s, t, scales, "one scale per 128 x 128 weights is expected", err);
     if (t->dims[last] % FP8_BLOCK != 0)
         return err_set(err, FM_ERR_UNSUPPORTED,
-                       "%s: tensor '%.160s' has %llu columns; FP8 is read in multiples of %d",
+                       "%s: tensor '%.160s' has %llu columns; FP8 needs a multiple of %d",
                        path_of(s, t), t->name, (unsigned long long)t->dims[last], FP8_BLOCK);
     t->quant = quant;
     t->n_parts = 2;
@@ -122,7 +121,7 @@ static int fold_fp8(struct source *s, struct tensor_info *t, const struct tensor
 
 /* ---- both ----------------------------------------------------------------------------------- */
 
-/* Folded into another tensor, or of no use. */
+/* Drops a tensor that was folded into another one or is not used. */
 static void drop(const struct source *s, const struct tensor_info *t, bool *is_gone)
 {
     is_gone[t - s->tensors] = true;
@@ -146,8 +145,8 @@ static int fold_one(struct source *s, struct tensor_info *t, bool *is_gone, stru
         const struct tensor_info *scales = find_beside(s, t, "", "_scale_inv");
         if (scales == NULL)
             return err_set(err, FM_ERR_UNSUPPORTED,
-                           "%s: tensor '%.160s' is F8_E4M3 without '%.160s_scale_inv': FP8 is "
-                           "read with one scale for 128 x 128 weights",
+                           "%s: tensor '%.160s' is F8_E4M3 without '%.160s_scale_inv': this "
+                           "version reads FP8 with one scale per 128 x 128 weights",
                            path_of(s, t), t->name, t->name);
         int rc = fold_fp8(s, t, scales, err);
         if (rc == 0)

@@ -1,7 +1,8 @@
-/* Quantised tensors that a Hugging Face directory keeps in several become one:
+/* Folds quantised tensors that a Hugging Face directory stores as several into one:
  *   MLX:  X.weight (U32), X.scales, X.biases          -> X.weight in affine groups
  *   FP8:  X (F8_E4M3), X_scale_inv                    -> X in fp8-b128
- * What only helps other engines (FP8's activation scales) is dropped. */
+ * Drops tensors that only other engines need (FP8's activation scales). The source owns all memory;
+ * one thread, while the source is being opened. */
 #ifndef FLASHMOE_FORMAT_FOLD_H
 #define FLASHMOE_FORMAT_FOLD_H
 
@@ -11,8 +12,9 @@
 extern "C" {
 #endif
 
-/* Works on the sorted tensors of a source that is being opened. Those of layers that are not asked
- * for stay as they are: their other parts may lie in files that are not there. */
+/* Works on the sorted tensors of a source that is being opened. Tensors of layers that were not
+ * requested stay unchanged, because their other parts may be in files that are missing. Fails with
+ * FM_ERR_FORMAT if the parts do not fit together. */
 int fold_quantised(struct source *source, const struct source_options *options,
                    struct fm_error *err);
 

@@ -8,7 +8,7 @@
 
 #include "format/fold.h"
 
-/* A source of tensors alone; fold looks at nothing else but the path for messages. */
+/* A source that consists only of tensors; fold uses nothing else except the path, for messages. */
 struct fixture {
     struct source source;
     struct source_file file;
@@ -60,7 +60,7 @@ static void test_affine(void **state)
     assert_ptr_equal(t->scale, &quant_bf16);
     assert_int_equal(t->parts[1].offset, strlen("a.scales"));
     assert_int_equal(t->parts[2].offset, strlen("a.biases"));
-    /* 16 words and 2 scales a row: 128 columns of 4 bits, 64 of 8, 256 of 2; nothing else. */
+    /* 16 words and 2 scales per row fit 128 columns of 4 bits, 64 of 8 and 256 of 2. */
     assert_string_equal(tensor_info_affine(t, 128)->name, "affine4-g64");
     assert_string_equal(tensor_info_affine(t, 64)->name, "affine8-g32");
     assert_string_equal(tensor_info_affine(t, 256)->name, "affine2-g128");
@@ -86,7 +86,7 @@ static void test_affine_refused(void **state)
     set[0].dims[1] = 1;
     check_refused(set, 3, FM_ERR_FORMAT, "'a.scales' [4, 2] and 'a.biases' [4, 1]");
     set[0] = tensor("a.biases", "F16", &quant_f16, 4, 2);
-    check_refused(set, 3, FM_ERR_FORMAT, "scales and biases are alike");
+    check_refused(set, 3, FM_ERR_FORMAT, "scales and biases must be alike");
     set[0] = tensor("a.biases", "F32", &quant_f32, 4, 2);
     check_refused(set, 3, FM_ERR_UNSUPPORTED, "'a.biases' has dtype F32");
 }
@@ -105,7 +105,7 @@ static void test_fp8(void **state)
     const struct tensor_info *t = source_find(&f->source, "x.weight");
     assert_string_equal(t->quant->name, "fp8-b128-f32");
     assert_int_equal(t->n_parts, 2);
-    /* A part that 128 rows share has 2 rows for 130. */
+    /* 130 rows need 2 rows of a part that 128 rows share. */
     assert_int_equal(quant_part_bytes(t->quant, 1, 130, 256), 2 * 2 * sizeof(float));
     assert_int_equal(quant_matrix_bytes(t->quant, 130, 256), 130 * 256 + 16);
 }
@@ -118,7 +118,7 @@ static void test_fp8_refused(void **state)
     check_refused(&codes, 1, FM_ERR_UNSUPPORTED, "without 'x.weight_scale_inv'");
     struct tensor_info set[] = {codes, scales};
     set[1].dims[0] = 2;
-    check_refused(set, 2, FM_ERR_FORMAT, "one scale for 128 x 128");
+    check_refused(set, 2, FM_ERR_FORMAT, "one scale per 128 x 128");
     set[1] = tensor("x.weight_scale_inv", "I32", NULL, 1, 2);
     check_refused(set, 2, FM_ERR_UNSUPPORTED, "has dtype I32");
     set[1] = scales;

@@ -10,14 +10,14 @@
 
 #define MAGIC_BYTES 4
 #define FIXED_BYTES 24 /* magic, version, number of tensors, number of values */
-#define MAX_DIMS 4     /* ggml's own limit */
+#define MAX_DIMS 4     /* the limit of ggml */
 #define MAX_NESTING 4
 #define DEFAULT_ALIGNMENT 32
 #define MAX_ALIGNMENT (1u << 20)
-/* What gguf_read reads first; it then goes on in ever larger steps. */
+/* Size of the first read of gguf_read; later reads are larger. */
 #define FIRST_READ_BYTES (256u * 1024)
 #define READ_GROWTH 4
-/* "[18446744073709551615, ...]" with every dimension a tensor may have. */
+/* Room for "[18446744073709551615, ...]" with the maximum number of dimensions. */
 #define SHAPE_BYTES (22 * MAX_DIMS + 8)
 
 static const struct gguf_format formats[] = {
@@ -56,16 +56,16 @@ const struct gguf_format *gguf_format_find(uint32_t id)
 
 /* ---- a walk through the bytes ------------------------------------------------------------ */
 
-/* The first failure sticks; later calls do nothing. */
+/* Keeps the first failure; later calls do nothing. */
 struct cursor {
     const char *path;
     const uint8_t *bytes;
-    uint64_t n;          /* that are at hand */
+    uint64_t n;          /* bytes available */
     uint64_t file_bytes; /* of the whole file */
     uint64_t at;
-    const char *what; /* "entry", "tensor": of which `index` is being read */
+    const char *what; /* "entry" or "tensor", number `index` of which is being read */
     uint64_t index, count;
-    bool wants_more; /* it failed because the bytes at hand end */
+    bool wants_more; /* it failed because more bytes are needed */
     int rc;
     struct fm_error *err;
 };
@@ -73,14 +73,14 @@ struct cursor {
 static void fail_beyond(struct cursor *c, uint64_t bytes)
 {
     c->rc = err_set(c->err, FM_ERR_FORMAT,
-                    "%s: the header goes on beyond the end of the file: %s %llu of %llu needs "
-                    "%llu more bytes, %llu are left: the file is cut short or damaged",
+                    "%s: the header ends beyond the file: %s %llu of %llu needs %llu more bytes, "
+                    "%llu are left: the file is truncated or damaged; download it again",
                     c->path, c->what, (unsigned long long)(c->index + 1),
                     (unsigned long long)c->count, (unsigned long long)bytes,
                     (unsigned long long)(c->file_bytes - c->at));
 }
 
-/* The next bytes, or NULL after a failure. */
+/* Returns the next bytes, or NULL after a failure. */
 static const uint8_t *take(struct cursor *c, uint64_t bytes)
 {
     if (c->rc != 0)
@@ -91,7 +91,7 @@ static const uint8_t *take(struct cursor *c, uint64_t bytes)
     }
     if (bytes > c->n - c->at) {
         c->wants_more = true;
-        c->rc = err_set(c->err, FM_ERR_ARG, "%s: the header goes on beyond the %llu bytes given",
+        c->rc = err_set(c->err, FM_ERR_ARG, "%s: the header ends beyond the %llu bytes given",
                         c->path, (unsigned long long)c->n);
         return NULL;
     }
@@ -120,7 +120,7 @@ static const uint8_t *take_string(struct cursor *c, uint64_t *bytes)
     return take(c, *bytes);
 }
 
-/* A key or the name of a tensor: not empty, not too long, and fit for a message. */
+/* Reads a key or a tensor name: not empty, not too long and printable. */
 static const char *take_name(struct cursor *c, uint32_t *bytes)
 {
     uint64_t n = 0;
@@ -141,7 +141,7 @@ static const char *take_name(struct cursor *c, uint32_t *bytes)
     if (!is_fit) {
         c->rc = err_set(c->err, FM_ERR_FORMAT,
                         "%s: the name of %s %llu of %llu is not printable text: the file is "
-                        "damaged",
+                        "damaged; download it again",
                         c->path, c->what, (unsigned long long)(c->index + 1),
                         (unsigned long long)c->count);
         return NULL;
@@ -172,7 +172,7 @@ bool gguf_is_text(const uint8_t *bytes, uint64_t n)
 
 /* ---- metadata ---------------------------------------------------------------------------- */
 
-/* Bytes of a value; 0 for strings and arrays. */
+/* Returns the size of a value; 0 for strings and arrays. */
 unsigned gguf_type_bytes(uint32_t type)
 {
     static const uint8_t bytes[N_GGUF_TYPES] = {
@@ -193,8 +193,8 @@ static bool check_type(struct cursor *c, uint32_t type)
     return c->rc == 0;
 }
 
-/* Walks over n values of one type; strings and arrays take at least 8 and 12 bytes each, so the
- * number of steps is bounded by the file. */
+/* Skips n values of one type. A string takes at least 8 bytes and an array 12, so the size of the
+ * file bounds the number of steps. */
 static void walk_elements(struct cursor *c, uint32_t type, uint64_t n, unsigned depth)
 {
     const unsigned fixed = gguf_type_bytes(type);
@@ -299,8 +299,8 @@ static const char *show_shape(const struct gguf_tensor *t, char buffer[SHAPE_BYT
     return tensor_info_shape(&info, buffer, SHAPE_BYTES);
 }
 
-/* Bytes of the tensor. Dimensions of 0 are left out of the overflow check, so that no product of
- * some of the dimensions can overflow either. */
+/* Computes the size of the tensor. Dimensions of 0 are left out of the overflow check, so that no
+ * partial product of dimensions can overflow either. */
 static void set_bytes(struct cursor *c, struct gguf_tensor *t)
 {
     char shape[SHAPE_BYTES];
@@ -319,9 +319,9 @@ static void set_bytes(struct cursor *c, struct gguf_tensor *t)
     for (unsigned d = 0; d < t->n_dims; d++) {
         is_empty = is_empty || t->dims[d] == 0;
         if (t->dims[d] != 0 && !mem_mul(n_elements, t->dims[d], &n_elements))
-            n_elements = UINT64_MAX; /* times any further dimension it overflows again */
+            n_elements = UINT64_MAX; /* any further dimension makes it overflow again */
     }
-    /* A block has fewer than 16 bytes per value: elements below 2^60 cannot overflow. */
+    /* A block has less than 16 bytes per value, so fewer than 2^60 elements cannot overflow. */
     if (n_elements >= UINT64_C(1) << 60) {
         c->rc = err_set(c->err, FM_ERR_FORMAT,
                         "%s: tensor '%.*s': the bytes of shape %s in type %s overflow 64 bits",
@@ -418,7 +418,7 @@ static int read_alignment(const struct gguf *g, uint64_t *alignment, struct fm_e
     return rc;
 }
 
-/* Turns offsets into absolute ones that lie inside the file. */
+/* Makes offsets absolute and checks that they lie inside the file. */
 static int place_tensors(struct gguf *g, uint64_t header_bytes, uint64_t file_bytes,
                          struct fm_error *err)
 {
@@ -445,8 +445,8 @@ static int place_tensors(struct gguf *g, uint64_t header_bytes, uint64_t file_by
     }
     if (end > file_bytes)
         return err_set(err, FM_ERR_FORMAT,
-                       "%s: the file has %llu bytes, but its tensors end at byte %llu: %llu bytes "
-                       "are missing, the file is cut short",
+                       "%s: the file has %llu bytes, but its tensors end at byte %llu: the file is "
+                       "truncated, %llu bytes are missing; download it again",
                        g->path, (unsigned long long)file_bytes, (unsigned long long)end,
                        (unsigned long long)(end - file_bytes));
     return 0;
@@ -483,8 +483,8 @@ static int check_magic(const char *path, const uint8_t *head, uint64_t head_byte
     const char lfs[] = "version ";
     if (head_bytes >= sizeof lfs - 1 && memcmp(head, lfs, sizeof lfs - 1) == 0)
         return err_set(err, FM_ERR_FORMAT,
-                       "%s: not a GGUF file but, as it seems, a Git LFS pointer of %llu bytes: "
-                       "download the file itself",
+                       "%s: not a GGUF file but apparently a Git LFS pointer of %llu bytes; "
+                       "download the file itself, for example with 'git lfs pull'",
                        path, (unsigned long long)file_bytes);
     if (file_bytes < FIXED_BYTES || head_bytes < FIXED_BYTES)
         return err_set(err, FM_ERR_FORMAT,
@@ -495,8 +495,8 @@ static int check_magic(const char *path, const uint8_t *head, uint64_t head_byte
     const bool is_gguf = memcmp(head, "GGUF", MAGIC_BYTES) == 0;
     if (memcmp(head, "FUGG", MAGIC_BYTES) == 0 || (is_gguf && version != 0 && version % 65536 == 0))
         return err_set(err, FM_ERR_UNSUPPORTED,
-                       "%s: a GGUF file in big-endian byte order: this version reads "
-                       "little-endian files only",
+                       "%s: a GGUF file in big-endian byte order; this version reads only "
+                       "little-endian files",
                        path);
     if (!is_gguf)
         return err_set(err, FM_ERR_FORMAT,
@@ -514,8 +514,8 @@ static int check_count(const struct cursor *c, const char *what, uint64_t n, uin
 {
     if (n <= max)
         return 0;
-    return err_set(c->err, FM_ERR_FORMAT, "%s: the header announces %llu %s, more than the limit "
-                   "of %llu: the file is damaged",
+    return err_set(c->err, FM_ERR_FORMAT, "%s: the header declares %llu %s, more than the limit of "
+                   "%llu: the file is damaged; download it again",
                    c->path, (unsigned long long)n, what, (unsigned long long)max);
 }
 
@@ -553,7 +553,7 @@ int gguf_parse(struct gguf *out, const char *path, const void *head, size_t head
     return rc;
 }
 
-/* Goes on from *have to `want` bytes, or to the end of the file: of a spare there is only the
+/* Continues reading from *have to `want` bytes or to the end of the file; a spare ends after the
  * header. */
 static int read_more(int fd, const char *path, void *bytes, uint64_t *have, uint64_t want,
                      struct fm_error *err)
@@ -569,7 +569,7 @@ static int read_more(int fd, const char *path, void *bytes, uint64_t *have, uint
     return 0;
 }
 
-/* How long the header is shows only on the way, so it is read in growing steps. */
+/* The length of the header is not known in advance, so it is read in growing steps. */
 int gguf_read(struct gguf *out, int fd, const char *path, uint64_t file_bytes,
               struct fm_error *err)
 {

@@ -1,14 +1,14 @@
-/* GGUF: the container, and the source made from one file or a split set.
+/* GGUF: the container, and the source built from one file or a split set.
  *
- * A file is a header (metadata as typed values under keys, then descriptions of tensors) and
- * tensor data. Reading the header checks everything a later read relies on: every length lies
+ * A file is a header (metadata as typed values under keys, then descriptions of tensors) followed
+ * by tensor data. Reading the header checks everything that later reads rely on: every length lies
  * inside the file, no key and no tensor occurs twice, each tensor begins at a multiple of the
- * alignment and lies wholly inside the file, no two overlap, rows are whole blocks, and no
- * product of dimensions overflows. Versions 2 and 3, little-endian.
+ * alignment and lies inside the file, no two overlap, rows are whole blocks, and no product of
+ * dimensions overflows. Versions 2 and 3, little-endian.
  *
- * A struct gguf borrows the bytes of the header (gguf_parse) or owns them (gguf_read); keys,
- * names and values point into them and are not NUL-terminated. It is immutable once filled and
- * may be read by any thread. Errors name the file, the key or tensor, and the value. */
+ * A struct gguf borrows the bytes of the header (gguf_parse) or owns them (gguf_read). Keys, names
+ * and values point into them and are not NUL-terminated. It is immutable once filled, so any thread
+ * may read it. Errors name the file, the key or tensor, and the value. */
 #ifndef FLASHMOE_FORMAT_GGUF_H
 #define FLASHMOE_FORMAT_GGUF_H
 
@@ -19,7 +19,7 @@
 extern "C" {
 #endif
 
-/* The numbers are those of the file. */
+/* The numbers are those in the file. */
 enum gguf_type {
     GGUF_U8,
     GGUF_I8,
@@ -41,8 +41,8 @@ struct gguf_value {
     const char *key;
     uint32_t key_bytes;
     uint32_t type;         /* enum gguf_type */
-    uint32_t element_type; /* of an array */
-    uint64_t n;            /* elements of an array, bytes of a string */
+    uint32_t element_type; /* for an array */
+    uint64_t n;            /* elements of an array, or bytes of a string */
     const uint8_t *data;   /* any alignment */
 };
 
@@ -50,7 +50,7 @@ struct gguf_value {
 struct gguf_format {
     uint32_t id;
     const char *name; /* "Q4_K" */
-    const char *quant; /* the name of the struct quant, whether or not there is one */
+    const char *quant; /* name of the matching struct quant, which may not exist */
     unsigned block, block_bytes;
 };
 
@@ -59,13 +59,13 @@ struct gguf_tensor {
     uint32_t name_bytes;
     const struct gguf_format *format;
     unsigned n_dims;
-    uint64_t dims[LIMIT_TENSOR_DIMS]; /* outermost first: the file has the opposite order */
+    uint64_t dims[LIMIT_TENSOR_DIMS]; /* outermost first, the reverse of the order in the file */
     uint64_t offset, bytes;           /* absolute within the file */
 };
 
 struct gguf {
     const char *path; /* for messages, borrowed */
-    uint8_t *owned;   /* the header, when it was read from a file */
+    uint8_t *owned;   /* the header if it was read from a file */
     struct gguf_value *values; /* sorted by key */
     size_t n_values;
     struct gguf_tensor *tensors; /* sorted by offset */
@@ -76,31 +76,32 @@ struct gguf {
 /* Reads the header of an open file. On failure `out` is zeroed. */
 int gguf_read(struct gguf *out, int fd, const char *path, uint64_t file_bytes,
               struct fm_error *err);
-/* The same from memory: the first `head_bytes` bytes of a file of `file_bytes` bytes. They must
- * hold the whole header and outlive `out`, and so must `path`. */
+/* Does the same from memory: the first `head_bytes` bytes of a file of `file_bytes` bytes. They
+ * must contain the whole header. They and `path` must outlive `out`. */
 int gguf_parse(struct gguf *out, const char *path, const void *head, size_t head_bytes,
                uint64_t file_bytes, struct fm_error *err);
 void gguf_clear(struct gguf *g); /* accepts a zeroed one */
 
-/* NULL when there is no such key. */
+/* Returns NULL if there is no such key. */
 const struct gguf_value *gguf_find(const struct gguf *g, const char *key);
-/* NULL when there is no such tensor. Linear in the number of tensors. */
+/* Returns NULL if there is no such tensor. Linear in the number of tensors. */
 const struct gguf_tensor *gguf_find_tensor(const struct gguf *g, const char *name);
-/* The format with that number or, for tests, the i-th; NULL when there is none. */
+/* Returns the format with that number or, for tests, the i-th one; NULL if there is none. */
 const struct gguf_format *gguf_format_find(uint32_t id);
 const struct gguf_format *gguf_format_at(unsigned i);
 
-/* The first file of the one model in a directory that has .gguf files, or in the one with its
- * spares (may be NULL); projectors for images (mmproj-*.gguf) do not count. Fails when there are
+/* Finds the first file of the only model among the .gguf files of a directory, or of the directory
+ * of spares (may be NULL). Image projectors (mmproj-*.gguf) do not count. Fails if there are
  * several models or none. */
 int gguf_find_model(const char *dir, const char *spare_dir, char found[DIRECTORY_NAME_BYTES],
                     struct fm_error *err);
-/* Opens one file or the split set it belongs to: fills kind, files, tensors, config, conventions
- * and texts of a source whose path is set. source_close frees what a failure leaves behind. */
+/* Opens one file or the split set that it belongs to. Fills kind, files, tensors, config,
+ * conventions and texts of a source whose path is set. After a failure, source_close frees the
+ * rest. */
 int gguf_open(struct source *source, const char *path, const struct source_options *options,
               struct fm_error *err);
-/* The same without files, for the fuzzer and for tests: one header that stands for the whole
- * model. The one file it adds is not open. */
+/* Does the same without files, for the fuzzer and tests: one header stands for the whole model. The
+ * file it adds is not open. */
 int gguf_fill_source(struct source *source, const struct gguf *g, const struct gguf_names *names,
                      struct fm_error *err);
 

@@ -1,4 +1,4 @@
-/* Metadata as the config.json that transformers would have written. */
+/* Converts metadata to the config.json that transformers would have written. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "format/gguf_internal.h"
 
-/* Keys that change the arithmetic, with the values that do not. */
+/* Keys that change the arithmetic, and the values with which they do not. */
 static const struct {
     const char *key;
     double neutral[2];
@@ -32,8 +32,8 @@ static const struct {
 /* Larger than any factor of a rope scaling. */
 #define MAX_SCALING 1e6
 
-/* Keys below "ARCHITECTURE.rope.scaling." that are looked at, or change nothing by themselves. Any
- * other may be a scaling that this version does not compute. */
+/* Keys below "ARCHITECTURE.rope.scaling." that are read or change nothing by themselves. Any other
+ * key may be a scaling that this version does not support. */
 static const char *const scaling_keys[] = {
     "type",           "factor",          "original_context_length", "finetuned",
     "attn_factor",    "yarn_ext_factor", "yarn_attn_factor",        "yarn_beta_fast",
@@ -100,8 +100,8 @@ static int check_scaling_keys(const struct gguf *g, const char *architecture, st
             k++;
         if (k == sizeof scaling_keys / sizeof scaling_keys[0])
             return err_set(err, FM_ERR_UNSUPPORTED,
-                           "%s: key '%.*s' is unknown: it may be a rope scaling that this "
-                           "version does not compute",
+                           "%s: key '%.*s' is unknown: it may be a rope scaling that this version "
+                           "does not support",
                            g->path, (int)v->key_bytes, v->key);
     }
     return 0;
@@ -178,8 +178,8 @@ uint64_t gguf_config_uint(const json_t *config, const char *field, uint64_t fall
     return value != NULL ? (uint64_t)json_integer_value(value) : fallback;
 }
 
-/* The share of a head that is rotated, such that the product with the head's size is whole again
- * when it is cut to a whole number. */
+/* Returns the share of a head that is rotated, rounded so that multiplying it by the head size and
+ * truncating gives back the integer. */
 static double rotary_share(uint64_t n_rotated, uint64_t head_dim)
 {
     double share = (double)n_rotated / (double)head_dim;
@@ -203,16 +203,16 @@ static int set_attention(json_t *config, const struct gguf *g, struct gguf_layou
                           err);
     if (rc == 0 && (head_dim != value_dim || head_dim == 0))
         rc = err_set(err, FM_ERR_UNSUPPORTED,
-                     "%s: key '%s.attention.key_length' is %llu, value_length %llu; this version "
-                     "computes equal ones only",
+                     "%s: key '%s.attention.key_length' is %llu but value_length is %llu; this "
+                     "version needs equal values",
                      g->path, layout->architecture, (unsigned long long)head_dim,
                      (unsigned long long)value_dim);
     if (rc == 0)
         rc = gguf_uint_or(g, ".rope.dimension_count", 0, head_dim, head_dim, &n_rotated, err);
     if (rc == 0 && !layout->family->has_partial_rotary && n_rotated != head_dim)
         rc = err_set(err, FM_ERR_UNSUPPORTED,
-                     "%s: key '%s.rope.dimension_count' is %llu, attention.key_length %llu; this "
-                     "version computes equal ones only for this architecture",
+                     "%s: key '%s.rope.dimension_count' is %llu but attention.key_length is %llu; "
+                     "for this architecture this version needs equal values",
                      g->path, layout->architecture, (unsigned long long)n_rotated,
                      (unsigned long long)head_dim);
     if (rc == 0)
@@ -236,11 +236,11 @@ static int set_attention(json_t *config, const struct gguf *g, struct gguf_layou
 
 struct scaling {
     bool is_yarn;
-    double factor; /* 1: nothing is scaled */
+    double factor; /* 1 for no scaling */
 };
 
-/* Reads what is scaled, and by how much, as llama.cpp does: a factor alone scales linearly, and has
- * an older name. */
+/* Reads the kind of scaling and the factor as llama.cpp does: a factor alone scales linearly; it
+ * also has an older name. */
 static int read_scaling(const struct gguf *g, struct scaling *out, struct fm_error *err)
 {
     const char *type, *name = ".rope.scaling.factor";
@@ -268,7 +268,7 @@ static int read_scaling(const struct gguf *g, struct scaling *out, struct fm_err
     return 0;
 }
 
-/* What llama.cpp multiplies with YaRN's own attention factor; 1 without YaRN. */
+/* Reads the value that llama.cpp multiplies with YaRN's own attention factor; 1 without YaRN. */
 static int read_attention_share(const struct gguf *g, bool is_yarn, double *out,
                                 struct fm_error *err)
 {
@@ -281,7 +281,7 @@ static int read_attention_share(const struct gguf *g, bool is_yarn, double *out,
         int rc = gguf_number_or(g, names[i], -HUGE_VAL, HUGE_VAL, 1, &x, err);
         if (rc != 0)
             return rc;
-        x = x == 0 && i == 0 ? 1 : x; /* 0: not set */
+        x = x == 0 && i == 0 ? 1 : x; /* 0 means not set */
         if (is_yarn ? !(x >= 1 / MAX_SCALING && x <= MAX_SCALING) : x != 1)
             return gguf_refuse(g, key, gguf_look(g, names[i], key),
                                is_yarn ? "0.000001 to 1000000" : "1", err);
@@ -301,7 +301,7 @@ static int set_yarn(json_t *rope, const struct gguf *g, double factor, double sh
     if (rc == 0)
         rc = gguf_number_or(g, ".rope.scaling.yarn_ext_factor", -HUGE_VAL, HUGE_VAL, 1,
                             &extrapolation, err);
-    if (rc == 0 && extrapolation != 1 && extrapolation != -1) /* -1: not set */
+    if (rc == 0 && extrapolation != 1 && extrapolation != -1) /* -1 means not set */
         rc = gguf_refuse(g, key, gguf_look(g, ".rope.scaling.yarn_ext_factor", key), "1", err);
     if (rc == 0)
         rc = gguf_number_or(g, ".rope.scaling.yarn_log_multiplier", -HUGE_VAL, HUGE_VAL, 0,
@@ -393,7 +393,7 @@ static int fill(json_t *config, const struct gguf *g, const struct gguf_head *he
         gguf_config_set(config, "eos_token_id", json_integer((json_int_t)eos), &rc, err);
     else if (eos != UINT64_MAX)
         log_warn("format", "%s: key 'tokenizer.ggml.eos_token_id' is %llu, but the embedding has "
-                 "%llu rows: left out",
+                 "%llu rows; the key is ignored",
                  g->path, (unsigned long long)eos, (unsigned long long)head->vocabulary);
     return rc;
 }

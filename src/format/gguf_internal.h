@@ -1,5 +1,5 @@
-/* What the files of the GGUF reader share. Any thread; errors name the file, the key or tensor, and
- * the value. */
+/* Declarations that the files of the GGUF reader share; not for other code. Any thread. Errors name
+ * the file, the key or tensor, and the value. */
 #ifndef FLASHMOE_FORMAT_GGUF_INTERNAL_H
 #define FLASHMOE_FORMAT_GGUF_INTERNAL_H
 
@@ -17,14 +17,14 @@ bool gguf_is_text(const uint8_t *bytes, uint64_t n); /* UTF-8 without NUL */
 
 /* ---- configuration (gguf_config.c) ------------------------------------------------------- */
 
-/* The tensors the configuration depends on. */
+/* The facts about tensors that the configuration depends on. */
 struct gguf_head {
     uint64_t vocabulary; /* rows of the embedding */
     bool is_tied;        /* there is no output.weight */
 };
 
-/* Sets the layout's family and architecture by general.architecture. Refuses what none of the
- * families (NULL-terminated, may be NULL) has. */
+/* Sets the layout's family and architecture from general.architecture. Fails if none of the
+ * families (NULL-terminated, may be NULL) has it. */
 int gguf_find_family(const struct gguf *g, const struct gguf_family *const *families,
                      struct gguf_layout *layout, struct fm_error *err);
 /* Fills config and conventions of the source, and the rest of the layout. */
@@ -33,20 +33,20 @@ int gguf_read_config(struct source *source, const struct gguf *g, const struct g
 
 /* ---- names (gguf_names.c) ---------------------------------------------------------------- */
 
-/* "model.layers.1023." and the longest name behind it, or "mtp." and a name of the file. */
+/* Room for "model.layers.1023." and the longest name after it, or "mtp." and a name of the file. */
 #define GGUF_HF_NAME_BYTES (LIMIT_GGUF_NAME_BYTES + 64)
 
-/* How many tensors of the source a tensor of the file becomes: three for a fused projection of
- * an attention layer, otherwise one. */
+/* Returns how many tensors of the source a tensor of the file becomes: three for a fused projection
+ * of an attention layer, otherwise one. */
 unsigned gguf_n_targets(const struct gguf_layout *layout, const struct gguf_tensor *t);
-/* Describes the target-th of them, its name into `name`. */
+/* Describes target number `target` and writes its name to `name`. */
 int gguf_describe(const struct gguf *g, const struct gguf_layout *layout,
                   const struct gguf_tensor *t, unsigned target, struct tensor_info *out,
                   char name[GGUF_HF_NAME_BYTES], struct fm_error *err);
 
 /* ---- texts (gguf_tokenizer.c) ------------------------------------------------------------ */
 
-/* Adds tokenizer.json, tokenizer_config.json and generation_config.json; none of them when the
+/* Adds tokenizer.json, tokenizer_config.json and generation_config.json, or none of them if the
  * file has no tokenizer. `stop_tokens` is the family's. */
 int gguf_add_texts(struct source *source, const struct gguf *g,
                    const struct gguf_pattern *patterns, const char *const *stop_tokens,

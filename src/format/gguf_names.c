@@ -1,4 +1,4 @@
-/* ggml's names and shapes of tensors as those of Hugging Face. */
+/* Converts ggml's tensor names and shapes to those of Hugging Face. */
 #include <stdio.h>
 #include <string.h>
 
@@ -11,7 +11,8 @@ static bool is_name(const char *name, size_t bytes, const char *wanted)
     return bytes == strlen(wanted) && memcmp(name, wanted, bytes) == 0;
 }
 
-/* "blk.12.attn_q.weight": 12, and where the rest begins; false when it is no such name. */
+/* Splits "blk.12.attn_q.weight" into 12 and the offset of the rest. Returns false for other
+ * names. */
 static bool split_layer(const struct gguf_tensor *t, uint64_t *layer, size_t *rest)
 {
     const size_t prefix = 4;
@@ -47,7 +48,7 @@ static const struct gguf_name *find_layer_name(const struct gguf_layout *layout,
     return found;
 }
 
-/* A projection of queries, keys and values in one tensor, in a layer of ordinary attention. */
+/* Returns whether this is a fused projection of queries, keys and values in an attention layer. */
 static bool is_fused(const struct gguf_layout *layout, const struct gguf_tensor *t)
 {
     uint64_t layer;
@@ -67,8 +68,8 @@ static bool starts_with(const char *name, size_t bytes, const char *prefix)
     return bytes >= strlen(prefix) && memcmp(name, prefix, strlen(prefix)) == 0;
 }
 
-/* Returns the family's entry, or NULL: names that are not known stay as they are, and the binder
- * refuses them by name. */
+/* Returns the family's entry, or NULL. Unknown names stay unchanged, and the binder refuses them by
+ * name. */
 static const struct gguf_name *make_name(const struct gguf_layout *layout,
                                          const struct gguf_tensor *t,
                                          char name[GGUF_HF_NAME_BYTES])
@@ -97,7 +98,7 @@ static const struct gguf_name *make_name(const struct gguf_layout *layout,
     return found;
 }
 
-/* The rows of q, k or v. */
+/* Describes the rows of q, k or v. */
 static int describe_fused(const struct gguf *g, const struct gguf_layout *layout,
                           const struct gguf_tensor *t, unsigned target, struct tensor_info *out,
                           char name[GGUF_HF_NAME_BYTES], struct fm_error *err)

@@ -1,4 +1,4 @@
-/* Files and headers to a source: split sets, tensors. */
+/* Builds a source from files and headers: split sets and tensors. */
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
@@ -32,7 +32,7 @@ static bool read_digits(const char *text, unsigned *out)
     return true;
 }
 
-/* True for NAME-00002-of-00004.gguf: *stem is the length of NAME. */
+/* Returns true for NAME-00002-of-00004.gguf and sets *stem to the length of NAME. */
 static bool is_split_name(const char *name, size_t *stem, unsigned *number, unsigned *count)
 {
     const size_t bytes = strlen(name);
@@ -46,7 +46,7 @@ static bool is_split_name(const char *name, size_t *stem, unsigned *number, unsi
            strcmp(at + 5 + 2 * SPLIT_DIGITS, SUFFIX) == 0;
 }
 
-/* True when both names belong to one model. */
+/* Returns whether both names belong to one model. */
 static bool is_same_model(const char *a, const char *b)
 {
     size_t a_stem, b_stem;
@@ -56,7 +56,7 @@ static bool is_same_model(const char *a, const char *b)
            a_stem == b_stem && memcmp(a, b, a_stem) == 0;
 }
 
-/* The first name of a model into `found`, one that does not belong to it into `other`. */
+/* Copies the first name of a model to `found`, and a name that does not belong to it to `other`. */
 static int look_for_models(const char *dir, char found[DIRECTORY_NAME_BYTES],
                            char other[DIRECTORY_NAME_BYTES], struct fm_error *err)
 {
@@ -71,7 +71,7 @@ static int look_for_models(const char *dir, char found[DIRECTORY_NAME_BYTES],
         if (found[0] == '\0' || strcmp(e->d_name, found) < 0)
             (void)snprintf(found, DIRECTORY_NAME_BYTES, "%s", e->d_name);
     }
-    (void)closedir(d); /* opened for reading: nothing can be lost */
+    (void)closedir(d); /* opened for reading only: nothing can be lost */
     return 0;
 }
 
@@ -86,10 +86,10 @@ int gguf_find_model(const char *dir, const char *spare_dir, char found[DIRECTORY
     if (rc != 0)
         return rc;
     if (found[0] == '\0')
-        return err_set(err, FM_ERR_FORMAT, "'%s' holds no model: %s", dir, SOURCE_EXPECTED);
+        return err_set(err, FM_ERR_FORMAT, "'%s' contains no model: %s", dir, SOURCE_EXPECTED);
     if (other[0] != '\0')
         return err_set(err, FM_ERR_ARG,
-                       "'%s' holds several models, '%s' is one of them: give the path of the file",
+                       "'%s' contains several models, among them '%s'; give the path of one file",
                        dir, other);
     return 0;
 }
@@ -168,7 +168,7 @@ static int check_part(const struct gguf *g, unsigned index, unsigned n, uint64_t
                        g->path, (unsigned long long)number, index + 1, n);
     if (total != n_tensors)
         return err_set(err, FM_ERR_FORMAT,
-                       "%s: key 'split.tensors.count' is %llu, but the files hold %llu tensors",
+                       "%s: key 'split.tensors.count' is %llu, but the files contain %llu tensors",
                        g->path, (unsigned long long)total, (unsigned long long)n_tensors);
     return 0;
 }
@@ -210,7 +210,7 @@ static int find_head(const struct header_set *set, struct gguf_head *head, struc
     return 0;
 }
 
-/* Calls for every target of every tensor; without a source it only counts. */
+/* Visits every target of every tensor; without a source it only counts them. */
 static int fill_tensors(const struct header_set *set, const struct gguf_layout *layout,
                         struct source *s, char *names, uint64_t *n, uint64_t *names_bytes,
                         struct fm_error *err)
@@ -247,7 +247,7 @@ static int add_tensors(struct source *s, const struct header_set *set,
     int rc = fill_tensors(set, layout, NULL, NULL, &n, &names_bytes, err);
     if (rc != 0)
         return rc;
-    /* At most three tensors for each one that is already described in memory. */
+    /* At most three tensors for each tensor that is already described in memory. */
     s->tensors = mem_new(n * sizeof *s->tensors + names_bytes, 1, "tensor descriptions", err);
     if (s->tensors == NULL)
         return FM_ERR_NOMEM;

@@ -106,7 +106,7 @@ static void test_every_cut(void **state)
         assert_int_equal(parse(&f, n, &g, &held, &err), FM_ERR_FORMAT);
         assert_true(strlen(err.text) > 0);
     }
-    /* with fewer bytes at hand than the file has, more are asked for */
+    /* with fewer bytes available than the file has, it asks for more */
     for (size_t n = 24; n < f.n; n++) {
         struct gguf g;
         struct fm_error err = {0};
@@ -153,27 +153,27 @@ static void test_magic(void **state)
     begin(&f);
     set_uint(&f, 4, 3u << 24, 4);
     refused(&f, 24, FM_ERR_UNSUPPORTED,
-            "m: a GGUF file in big-endian byte order: this version reads little-endian files only");
+            "m: a GGUF file in big-endian byte order; this version reads only little-endian files");
     begin(&f);
     memcpy(f.bytes, "FUGG", 4);
     refused(&f, 24, FM_ERR_UNSUPPORTED,
-            "m: a GGUF file in big-endian byte order: this version reads little-endian files only");
+            "m: a GGUF file in big-endian byte order; this version reads only little-endian files");
     begin(&f);
     f.n = 0;
     put(&f, "version https://git-lfs.github.com/spec/v1\n", 43);
     refused(&f, 43, FM_ERR_FORMAT,
-            "m: not a GGUF file but, as it seems, a Git LFS pointer of 43 bytes: download the "
-            "file itself");
+            "m: not a GGUF file but apparently a Git LFS pointer of 43 bytes; download the file "
+            "itself, for example with 'git lfs pull'");
     begin(&f);
     set_uint(&f, 8, UINT64_MAX, 8);
     refused(&f, 24, FM_ERR_FORMAT,
-            "m: the header announces 18446744073709551615 tensors, more than the limit of 1048576: "
-            "the file is damaged");
+            "m: the header declares 18446744073709551615 tensors, more than the limit of 1048576: "
+            "the file is damaged; download it again");
     begin(&f);
     set_uint(&f, 16, 65537, 8);
     refused(&f, 24, FM_ERR_FORMAT,
-            "m: the header announces 65537 entries of metadata, more than the limit of 65536: the "
-            "file is damaged");
+            "m: the header declares 65537 entries of metadata, more than the limit of 65536: the "
+            "file is damaged; download it again");
 }
 
 static void test_hostile_values(void **state)
@@ -185,24 +185,24 @@ static void test_hostile_values(void **state)
     put_uint(&f, UINT64_MAX, 8);
     end(&f);
     refused(&f, f.n, FM_ERR_FORMAT,
-            "m: the header goes on beyond the end of the file: entry 1 of 1 needs "
-            "18446744073709551615 more bytes, 0 are left: the file is cut short or damaged");
+            "m: the header ends beyond the file: entry 1 of 1 needs 18446744073709551615 more "
+            "bytes, 0 are left: the file is truncated or damaged; download it again");
     begin(&f);
     put_key(&f, "k", GGUF_ARRAY);
     put_uint(&f, GGUF_U64, 4);
     put_uint(&f, UINT64_C(1) << 61, 8);
     end(&f);
     refused(&f, f.n, FM_ERR_FORMAT,
-            "m: the header goes on beyond the end of the file: entry 1 of 1 needs "
-            "18446744073709551615 more bytes, 0 are left: the file is cut short or damaged");
+            "m: the header ends beyond the file: entry 1 of 1 needs 18446744073709551615 more "
+            "bytes, 0 are left: the file is truncated or damaged; download it again");
     begin(&f);
     put_key(&f, "k", GGUF_ARRAY);
     put_uint(&f, GGUF_STRING, 4);
     put_uint(&f, 1000, 8);
     end(&f);
     refused(&f, f.n, FM_ERR_FORMAT,
-            "m: the header goes on beyond the end of the file: entry 1 of 1 needs 8000 more bytes, "
-            "0 are left: the file is cut short or damaged");
+            "m: the header ends beyond the file: entry 1 of 1 needs 8000 more bytes, 0 are left: "
+            "the file is truncated or damaged; download it again");
 }
 
 static void test_wrong_values(void **state)
@@ -237,7 +237,8 @@ static void test_wrong_values(void **state)
     add_u32(&f, "\xff", 1);
     end(&f);
     refused(&f, f.n, FM_ERR_FORMAT,
-            "m: the name of entry 1 of 1 is not printable text: the file is damaged");
+            "m: the name of entry 1 of 1 is not printable text: the file is damaged; download it "
+            "again");
     begin(&f);
     add_u32(&f, "general.alignment", 24);
     end(&f);
@@ -252,8 +253,8 @@ static void test_hostile_tensors(void **state)
     add_tensor(&f, "w", 0, 8, 0, 0);
     end(&f);
     refused(&f, file_bytes(&f) - 5, FM_ERR_FORMAT,
-            "m: the file has 91 bytes, but its tensors end at byte 96: 5 bytes are missing, the "
-            "file is cut short");
+            "m: the file has 91 bytes, but its tensors end at byte 96: the file is truncated, 5 "
+            "bytes are missing; download it again");
     begin(&f);
     add_tensor(&f, "w", 12, 128, 2, 0);
     end(&f);
@@ -302,7 +303,7 @@ static void test_hostile_tensors(void **state)
     refused(&f, MAX_BYTES, FM_ERR_FORMAT, "m: tensor 'w' occurs twice");
 }
 
-/* A header of more than one reading step. */
+/* A header that needs more than one read. */
 static void test_read(void **state)
 {
     (void)state;
@@ -444,7 +445,8 @@ static void test_family(void **state)
         assert_non_null(gate);
         assert_int_equal(gate->n_dims, 2);
         assert_int_equal(gate->dims[0], 1);
-        assert_non_null(source_find(s, "output.weight")); /* no name: as it stands */
+        assert_non_null(source_find(s, "output.weight")); /* a tensor without an entry keeps its
+                                                           * name */
         source_close(s);
     }
 }
@@ -457,7 +459,7 @@ static void test_family_unknown(void **state)
     struct fm_error err = {0};
     assert_int_equal(fill_toy("toy3", &handed_down, &s, &err), FM_ERR_UNSUPPORTED);
     assert_string_equal(err.text, "m: key 'general.architecture' is \"toy3\"; this version reads "
-                                  "toy, toy2 only");
+                        "only toy, toy2");
     source_close(s);
     assert_int_equal(fill_toy("toy", &none, &s, &err), FM_ERR_UNSUPPORTED);
     source_close(s);
@@ -469,8 +471,8 @@ static void test_family_unknown(void **state)
     const struct gguf_names down = {.families = list};
     strict.own_keys = NULL;
     assert_int_equal(fill_toy("toy", &down, &s, &err), FM_ERR_UNSUPPORTED);
-    assert_string_equal(err.text, "m: key 'toy.expert_weights_scale' is 2.5; this version reads 1 "
-                                  "only");
+    assert_string_equal(err.text, "m: key 'toy.expert_weights_scale' is 2.5; this version reads "
+                        "only 1");
     source_close(s);
 }
 

@@ -1,6 +1,7 @@
-/* tokenizer.ggml.* as the files that lie beside a Hugging Face checkpoint. The vocabulary is that
- * of a byte-level BPE without prefix and unknown token; what else GGUF does not say goes with
- * tokenizer.ggml.pre (struct gguf_pattern): the regular expression, and whether there is NFC. */
+/* Converts tokenizer.ggml.* to the files of a Hugging Face checkpoint. The vocabulary is a
+ * byte-level BPE without prefix and without an unknown token. tokenizer.ggml.pre (struct
+ * gguf_pattern) determines what GGUF does not say: the regular expression, and whether NFC is
+ * applied. */
 #include <stdio.h>
 #include <string.h>
 
@@ -26,7 +27,7 @@ struct vocabulary {
 
 /* ---- a growing text ---------------------------------------------------------------------- */
 
-/* The first failure sticks. */
+/* Keeps the first failure. */
 struct writer {
     const char *path;
     char *text;
@@ -63,7 +64,7 @@ static void put_uint(struct writer *w, uint64_t n)
     put(w, text);
 }
 
-/* A JSON string; the text is UTF-8. */
+/* Writes a JSON string; the text is UTF-8. */
 static void put_quoted(struct writer *w, const char *text, uint64_t bytes)
 {
     put(w, "\"");
@@ -82,7 +83,7 @@ static void put_quoted(struct writer *w, const char *text, uint64_t bytes)
     put(w, "\"");
 }
 
-/* Hands the text to the source, or frees it. */
+/* Passes the text to the source, or frees it. */
 static int finish(struct writer *w, struct source *source, const char *name)
 {
     if (w->rc == 0)
@@ -93,7 +94,7 @@ static int finish(struct writer *w, struct source *source, const char *name)
 
 /* ---- the vocabulary ---------------------------------------------------------------------- */
 
-/* The next string of an array; the bounds were checked when the header was read. */
+/* Returns the next string of an array, whose bounds were checked when the header was read. */
 static const uint8_t *next_string(const uint8_t *at, const char **text, uint64_t *bytes)
 {
     *bytes = gguf_get_le(at, 8);
@@ -101,7 +102,7 @@ static const uint8_t *next_string(const uint8_t *at, const char **text, uint64_t
     return at + 8 + *bytes;
 }
 
-/* A list of strings; NULL and an error when it is none. */
+/* Returns a list of strings; NULL with an error if it is none. */
 static const struct gguf_value *find_texts(const struct gguf *g, const char *key,
                                            struct fm_error *err)
 {
@@ -109,7 +110,8 @@ static const struct gguf_value *find_texts(const struct gguf *g, const char *key
     if (v != NULL && v->type == GGUF_ARRAY && v->element_type == GGUF_STRING &&
         v->n < LIMIT_VOCAB)
         return v;
-    (void)err_set(err, FM_ERR_FORMAT, "%s: key '%s' is %s, expected a list of fewer than %u texts",
+    (void)err_set(err, FM_ERR_FORMAT, "%s: key '%s' is %s, expected a list of fewer than %u "
+                  "strings",
                   g->path, key, v == NULL ? "missing" : "something else", LIMIT_VOCAB);
     return NULL;
 }
@@ -119,13 +121,13 @@ static int check_type(const struct gguf *g, const struct gguf_value *types, uint
 {
     if (!gguf_element(types, i, &token->type))
         return err_set(err, FM_ERR_FORMAT,
-                       "%s: key '" TYPES_KEY "' is not a list with a number for each of the tokens",
+                       "%s: key '" TYPES_KEY "' is not a list with one number per token",
                        g->path);
     if (token->type != TOKEN_NORMAL && token->type != TOKEN_CONTROL &&
         token->type != TOKEN_USER_DEFINED && token->type != TOKEN_UNUSED)
         return err_set(err, FM_ERR_UNSUPPORTED,
-                       "%s: key '" TYPES_KEY "': token %llu has type %lld; this version reads "
-                       "1 (normal), 3 (control), 4 (user-defined) and 5 (unused) only",
+                       "%s: key '" TYPES_KEY "': token %llu has type %lld; this version reads only "
+                       "1 (normal), 3 (control), 4 (user-defined) and 5 (unused)",
                        g->path, (unsigned long long)i, (long long)token->type);
     return 0;
 }
@@ -171,7 +173,7 @@ static bool has_name(const struct gguf_pattern *pattern, unsigned k)
     return k < n;
 }
 
-/* Fails with the names of all patterns: the first ones, then the aliases. */
+/* Fails and lists the names of all patterns: the main names first, then the aliases. */
 static int refuse_pattern(const struct gguf *g, const char *key,
                           const struct gguf_pattern *patterns, struct fm_error *err)
 {
@@ -303,7 +305,7 @@ static int add_tokenizer(struct source *source, const struct gguf *g, const stru
 
 /* ---- stop tokens, sampling, chat template ------------------------------------------------ */
 
-/* An id under a key; UINT64_MAX when there is none, or none with a token. */
+/* Finds an id by its key; UINT64_MAX if there is none or it has no token. */
 static int find_id(const struct gguf *g, const struct vocabulary *v, const char *key,
                    uint64_t *id, struct fm_error *err)
 {
@@ -313,7 +315,7 @@ static int find_id(const struct gguf *g, const struct vocabulary *v, const char 
     return rc;
 }
 
-/* A control token by its text. */
+/* Finds a control token by its text. */
 static uint64_t find_control(const struct vocabulary *v, const char *text)
 {
     for (uint64_t i = 0; i < v->n; i++)
@@ -323,7 +325,7 @@ static uint64_t find_control(const struct vocabulary *v, const char *text)
     return UINT64_MAX;
 }
 
-/* Puts an id, unless it was put before. */
+/* Writes an id unless it was written before. */
 static void put_stop_token(struct writer *w, uint64_t id, uint64_t ids[], unsigned *n)
 {
     if (id == UINT64_MAX || *n == LIMIT_STOP_TOKENS)
@@ -336,7 +338,7 @@ static void put_stop_token(struct writer *w, uint64_t id, uint64_t ids[], unsign
     ids[(*n)++] = id;
 }
 
-/* Every id that ends an answer. GGUF has room for one; the original files of chat models name
+/* Writes every id that ends an answer. GGUF stores only one; the original files of chat models name
  * both the end of a turn and the end of the text. */
 static int put_stop_tokens(struct writer *w, const struct gguf *g, const struct vocabulary *v,
                            const char *const *texts)
@@ -375,7 +377,7 @@ static int put_sampling(struct writer *w, const struct gguf *g)
         int rc = gguf_number_or(g, settings[i].key, -1e9, settings[i].max, -1, &x, w->err);
         if (rc != 0)
             return rc;
-        if (x < 0) /* absent or switched off */
+        if (x < 0) /* absent or disabled */
             continue;
         char text[64];
         (void)snprintf(text, sizeof text, ",\"%s\":%.9g", settings[i].field, x);

@@ -1,4 +1,4 @@
-/* Reading metadata: typed values with errors that name file, key and value. */
+/* Reads metadata: typed values with errors that name file, key and value. */
 #include <stdio.h>
 #include <string.h>
 
@@ -38,7 +38,7 @@ static bool is_signed(uint32_t type)
     return type == GGUF_I8 || type == GGUF_I16 || type == GGUF_I32 || type == GGUF_I64;
 }
 
-/* A whole number or truth value; false for one that int64_t cannot hold. */
+/* Reads an integer or a boolean. Returns false if it does not fit into int64_t. */
 static bool get_whole(uint32_t type, const uint8_t *data, int64_t *out)
 {
     const unsigned bytes = gguf_type_bytes(type);
@@ -70,7 +70,7 @@ static double get_real(uint32_t type, const uint8_t *data)
     return x;
 }
 
-/* A value as it may stand in a message. */
+/* Formats a value for a message. */
 static const char *show(const struct gguf_value *v, char buffer[SHOWN_BYTES])
 {
     int64_t whole = 0;
@@ -95,7 +95,7 @@ int gguf_refuse(const struct gguf *g, const char *key, const struct gguf_value *
                 const char *expected, struct fm_error *err)
 {
     char shown[SHOWN_BYTES];
-    return err_set(err, FM_ERR_UNSUPPORTED, "%s: key '%s' is %s; this version reads %s only",
+    return err_set(err, FM_ERR_UNSUPPORTED, "%s: key '%s' is %s; this version reads only %s",
                    g->path, key, show(v, shown), expected);
 }
 
@@ -112,7 +112,7 @@ static int wrong(const struct gguf *g, const char *key, const struct gguf_value 
                    show(v, shown), expected);
 }
 
-/* The number of a scalar or of an array whose elements are all the same. */
+/* Returns the number of a scalar, or of an array whose elements are all equal. */
 static bool get_uniform(const struct gguf_value *v, int64_t *out)
 {
     if (is_whole(v->type))

@@ -1,6 +1,6 @@
-/* Typed values of a GGUF header. A key that begins with '.' stands below the name of the
- * architecture, so ".block_count" is "qwen3moe.block_count" in a file of that architecture.
- * Any thread; errors name the file, the key and the value. */
+/* Reads typed values of a GGUF header. A key that begins with '.' is relative to the architecture:
+ * ".block_count" is "qwen3moe.block_count" in a file of that architecture. Any thread; nothing is
+ * allocated. Errors name the file, the key and the value. */
 #ifndef FLASHMOE_FORMAT_GGUF_VALUES_H
 #define FLASHMOE_FORMAT_GGUF_VALUES_H
 
@@ -10,32 +10,32 @@
 extern "C" {
 #endif
 
-/* The full key of '.KEY'; the architecture is looked up. */
+/* Room for the full key of '.KEY' including the architecture. */
 #define GGUF_KEY_BYTES (2 * LIMIT_GGUF_NAME_BYTES + 8)
 const struct gguf_value *gguf_look(const struct gguf *g, const char *key,
                                    char full_key[GGUF_KEY_BYTES]);
 
-/* Whole numbers of any width, and arrays of equal ones: some converters write one per layer. The
- * *_or form gives `fallback` when the key is absent; the other one fails then. */
+/* Read integers of any width, and arrays of equal integers, because some converters write one per
+ * layer. If the key is absent, the *_or form returns `fallback` and the other form fails. */
 int gguf_uint(const struct gguf *g, const char *key, uint64_t min, uint64_t max, uint64_t *out,
               struct fm_error *err);
 int gguf_uint_or(const struct gguf *g, const char *key, uint64_t min, uint64_t max,
                  uint64_t fallback, uint64_t *out, struct fm_error *err);
-/* Any number. */
+/* Reads any number. */
 int gguf_number_or(const struct gguf *g, const char *key, double min, double max, double fallback,
                    double *out, struct fm_error *err);
 int gguf_bool_or(const struct gguf *g, const char *key, bool fallback, bool *out,
                  struct fm_error *err);
-/* Text of *bytes bytes, not NUL-terminated; NULL and 0 when the key is absent. */
+/* Returns text of *bytes bytes that is not NUL-terminated; NULL and 0 if the key is absent. */
 int gguf_text_or_null(const struct gguf *g, const char *key, const char **text, uint64_t *bytes,
                       struct fm_error *err);
 bool gguf_text_is(const char *text, uint64_t bytes, const char *wanted);
 
-/* The error for a value that is understood and not supported. */
+/* Returns the error for a value that is valid but not supported. */
 int gguf_refuse(const struct gguf *g, const char *full_key, const struct gguf_value *value,
                 const char *expected, struct fm_error *err);
 
-/* Element i of an array of whole numbers or truth values. */
+/* Reads element i of an array of integers or booleans. */
 bool gguf_element(const struct gguf_value *array, uint64_t i, int64_t *out);
 
 #ifdef __cplusplus

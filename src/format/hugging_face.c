@@ -15,15 +15,15 @@
 #define CONFIG_NAME "config.json"
 #define INDEX_NAME "model.safetensors.index.json"
 #define SINGLE_NAME "model.safetensors"
-/* Of the tensor whose shape tells that mlx-lm has written it (is_from_mlx). */
+/* Suffix of the tensor whose shape reveals that mlx-lm wrote it (is_from_mlx). */
 #define TELLING_SUFFIX ".linear_attn.conv1d.weight"
 
-/* model.safetensors.index.json: which shard holds which tensor. */
+/* model.safetensors.index.json: which shard contains which tensor. */
 struct shard_index {
     char *path;
     struct jdoc doc;
     json_t *weight_map;  /* borrowed from doc */
-    const char **shards; /* sorted, each once; borrowed from doc */
+    const char **shards; /* sorted, without duplicates; borrowed from doc */
     bool *is_needed;     /* [n_shards] */
     size_t n_shards;
 };
@@ -86,7 +86,7 @@ static int collect_shards(struct shard_index *index, struct fm_error *err)
         if (i == 0 || strcmp(index->shards[i], index->shards[index->n_shards - 1]) != 0)
             index->shards[index->n_shards++] = index->shards[i];
     if (index->n_shards > LIMIT_SHARDS)
-        return err_set(err, FM_ERR_FORMAT, "%s: names %zu shards, more than the limit of %d",
+        return err_set(err, FM_ERR_FORMAT, "%s: lists %zu shards, more than the limit of %d",
                        index->path, index->n_shards, LIMIT_SHARDS);
     return 0;
 }
@@ -109,16 +109,16 @@ static int index_load(struct shard_index *index, struct fm_error *err)
     return collect_shards(index, err);
 }
 
-/* The number of a shard, which is one of them. */
+/* Returns the index of a shard, which must exist. */
 static size_t find_shard(const struct shard_index *index, const char *name)
 {
     const char **at = bsearch(&name, index->shards, index->n_shards, sizeof name, by_text);
     return (size_t)(at - index->shards);
 }
 
-/* Shards with a tensor of the layers that are asked for; one with none of any layer, say the
- * embedding, where it is there; and of those with the tensor that tells mlx-lm's files apart, one
- * at least. */
+/* Selects the shards with tensors of the requested layers; existing shards with tensors of no
+ * layer, such as the embedding; and at least one shard with the tensor that reveals mlx-lm's
+ * files. */
 static int choose_shards(struct shard_index *index, const char *dir,
                          const struct source_options *options, struct fm_error *err)
 {
@@ -156,7 +156,7 @@ static void index_clear(struct shard_index *index)
 
 /* ---- the tensors ------------------------------------------------------------------------- */
 
-/* Copies the tensors of all files into one sorted array, with the names behind it. */
+/* Copies the tensors of all files into one sorted array, followed by the names. */
 static int merge(struct source *s, const struct safetensors *parts, struct fm_error *err)
 {
     uint64_t n = 0, names_bytes = 0;
@@ -164,7 +164,7 @@ static int merge(struct source *s, const struct safetensors *parts, struct fm_er
         n += parts[f].n_tensors;
         names_bytes += parts[f].names_bytes;
     }
-    /* Both terms describe memory that is already held. */
+    /* Both terms describe memory that is already allocated. */
     s->tensors = mem_new(n * sizeof *s->tensors + names_bytes, 1, "tensor descriptions", err);
     if (s->tensors == NULL)
         return FM_ERR_NOMEM;
@@ -200,8 +200,8 @@ static int read_tensors(struct source *s, struct fm_error *err)
     return rc;
 }
 
-/* Holds the tensors against the index: each one it names must be where it says, and the others
- * are left out, as the official loaders do. */
+/* Checks the tensors against the index: each listed tensor must be in its shard. Tensors that are
+ * not listed are dropped, as the official loaders do. */
 static int apply_index(struct source *s, const struct shard_index *index, struct fm_error *err)
 {
     for (void *i = json_object_iter(index->weight_map); i != NULL;
@@ -213,7 +213,8 @@ static int apply_index(struct source *s, const struct shard_index *index, struct
             continue;
         if (t == NULL || strcmp(index->shards[t->parts[0].file], shard) != 0)
             return err_set(err, FM_ERR_FORMAT,
-                           "%s: places tensor '%.160s' in shard '%.160s', which does not hold it",
+                           "%s: places tensor '%.160s' in shard '%.160s', which does not contain "
+                           "it",
                            index->path, name, shard);
     }
     size_t n_kept = 0;
@@ -225,7 +226,8 @@ static int apply_index(struct source *s, const struct shard_index *index, struct
             left_out = s->tensors[i].name;
     }
     if (n_kept < s->n_tensors)
-        log_warn("format", "%s: leaves out %zu tensors of the shards, the first is '%.160s'",
+        log_warn("format", "%s: does not list %zu tensors of the shards, which are ignored; the "
+                 "first is '%.160s'",
                  index->path, s->n_tensors - n_kept, left_out);
     s->n_tensors = n_kept;
     return 0;
@@ -267,8 +269,8 @@ out:
     return rc;
 }
 
-/* mlx-lm stores 1 + w for zero-centred norms and turns the convolution's last two dimensions
- * round; the second tells that the first has happened. */
+/* mlx-lm stores 1 + w for zero-centred norms and swaps the last two dimensions of the convolution;
+ * the second reveals the first. */
 static bool is_from_mlx(const struct source *source)
 {
     for (size_t i = 0; i < source->n_tensors; i++) {

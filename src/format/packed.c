@@ -4,7 +4,7 @@
 #include <string.h>
 
 #ifdef FLASHMOE_XXH_DISPATCH
-/* The same functions for the widest vectors that the processor has: up to three times as fast. */
+/* The same functions for the widest vectors of the processor, up to three times as fast. */
 #include <xxh_x86dispatch.h>
 #endif
 
@@ -33,7 +33,7 @@ void packed_sum_of(const void *data, size_t bytes, struct packed_sum *sum)
 
 void packed_hash_add(XXH3_state_t *hash, const void *data, size_t bytes)
 {
-    (void)XXH3_128bits_update(hash, data, bytes); /* fails for no state only */
+    (void)XXH3_128bits_update(hash, data, bytes); /* fails only for a NULL state */
 }
 
 void packed_sum_of_hash(const XXH3_state_t *hash, struct packed_sum *sum)
@@ -104,7 +104,7 @@ struct parser {
     const char *label;
     const json_t *root;
     uint64_t version;
-    char *names;      /* where the next tensor's name goes */
+    char *names;      /* where the next tensor's name is written */
     uint64_t dense_at; /* where the next tensor of dense.bin begins */
     struct fm_error *err;
 };
@@ -153,7 +153,7 @@ static int read_dims(struct parser *p, const json_t *entry, struct tensor_info *
     return 0;
 }
 
-/* A tensor of dense.bin. They lie in the order they are listed in, each at the next multiple of
+/* Reads a tensor of dense.bin. They are stored in the listed order, each at the next multiple of
  * RECORD_PART_ALIGN. */
 static int read_tensor(struct parser *p, const json_t *entry, struct tensor_info *t,
                        struct packed_tensor *out)
@@ -312,7 +312,7 @@ static int read_layer(struct parser *p, const json_t *entry, uint32_t index)
     if (rc == 0 && (!record_layout(&layer->record) || layer->record.bytes != record_bytes ||
                     !mem_mul(record_bytes, n_experts, &all)))
         rc = wrong(p, layer->prefix, "record_bytes", json_object_get(entry, "record_bytes"),
-                   "what the formats and shapes of its matrices give");
+                   "the size that follows from the formats and shapes of its matrices");
     if (rc == 0)
         rc = read_record_sums(p, entry, layer);
     for (unsigned m = 0; rc == 0 && m < EXPERT_MATRICES; m++)
@@ -349,7 +349,7 @@ static int read_files(struct parser *p)
     return 0;
 }
 
-/* Room for all tensors, the names behind them. */
+/* Allocates all tensors, followed by their names. */
 static int make_room(struct parser *p)
 {
     const json_t *list = json_object_get(json_object_get(p->root, "dense"), "tensors");
@@ -462,7 +462,7 @@ int packed_parse(struct source *source, const char *label, const char *text, siz
     }
     if (!is_whole)
         return err_set(err, FM_ERR_FORMAT,
-                       "%s: the checksum at its end does not fit: the file is damaged or was "
+                       "%s: the checksum at its end does not match: the file is damaged or was "
                        "edited; pack the model again", label);
     return packed_parse_unsealed(source, label, text, bytes, err);
 }
@@ -473,7 +473,7 @@ static int check_size(const struct source_file *file, uint64_t expected, struct 
 {
     if (file->bytes == expected)
         return 0;
-    return err_set(err, FM_ERR_FORMAT, "%s: has %llu bytes, model.json says %llu", file->path,
+    return err_set(err, FM_ERR_FORMAT, "%s: has %llu bytes, but model.json says %llu", file->path,
                    (unsigned long long)file->bytes, (unsigned long long)expected);
 }
 
@@ -564,7 +564,7 @@ int packed_check_text(const struct packed *packed, const char *name, const char 
     if (bytes == file->bytes && packed_sum_equal(&sum, &file->sum))
         return 0;
     return err_set(err, FM_ERR_FORMAT,
-                   "%s: does not have the checksum of model.json: damaged or edited", label);
+                   "%s: does not match its checksum in model.json: damaged or edited", label);
 }
 
 /* ---- checking ------------------------------------------------------------------------------- */
@@ -579,7 +579,7 @@ int packed_sum_range(const struct source_file *file, uint64_t offset, uint64_t b
     if (buffer == NULL || state == NULL)
         rc = err_set(err, FM_ERR_NOMEM, "out of memory: a checksum");
     else
-        (void)XXH3_128bits_reset(state); /* fails for no state only */
+        (void)XXH3_128bits_reset(state); /* fails only for a NULL state */
     for (uint64_t done = 0; rc == 0 && done < bytes;) {
         uint64_t n = bytes - done < max ? bytes - done : max;
         rc = plat_read_at(file->fd, file->path, buffer, n, offset + done, err);
@@ -600,8 +600,8 @@ int packed_check_record(const struct source_file *file, uint64_t offset, uint64_
     struct packed_sum sum;
     int rc = packed_sum_range(file, offset, bytes, &sum, err);
     if (rc == 0 && !packed_sum_equal(&sum, expected))
-        rc = err_set(err, FM_ERR_FORMAT, "damaged: '%s', %llu bytes at byte %llu do not have the "
-                     "checksum of model.json", file->path, (unsigned long long)bytes,
+        rc = err_set(err, FM_ERR_FORMAT, "damaged: '%s', %llu bytes at byte %llu do not match "
+                     "their checksum in model.json", file->path, (unsigned long long)bytes,
                      (unsigned long long)offset);
     return rc;
 }
@@ -626,8 +626,8 @@ int packed_explain_tensor(const struct source *source, const struct packed_tenso
                           struct fm_error *err)
 {
     return err_set(err, FM_ERR_FORMAT,
-                   "tensor '%s' is damaged: '%s', %llu bytes at byte %llu do not have the checksum "
-                   "of model.json; 'flashmoe verify' lists all damage",
+                   "tensor '%s' is damaged: '%s', %llu bytes at byte %llu do not match their "
+                   "checksum in model.json; 'flashmoe verify' lists all damage",
                    t->name, source->files[0].path, (unsigned long long)t->bytes,
                    (unsigned long long)t->offset);
 }

@@ -1,7 +1,8 @@
-/* The packed form, NAME.fmoe/: how it is laid out, and how it is read. docs/PACKED.md is the
- * normative description; record.h is the one definition of every offset.
+/* The packed form, NAME.fmoe/: its layout, and how it is read. docs/PACKED.md is the normative
+ * description; record.h defines every offset.
  *
- * A struct packed belongs to its source. */
+ * A struct packed belongs to its source and follows its rules for threads. Errors name the file and
+ * the field. */
 #ifndef FLASHMOE_FORMAT_PACKED_H
 #define FLASHMOE_FORMAT_PACKED_H
 
@@ -15,15 +16,15 @@ extern "C" {
 #endif
 
 #define PACKED_VERSION 2
-#define PACKED_VERSION_BY_ROWS 1 /* of a model without interleaved matrices */
+#define PACKED_VERSION_BY_ROWS 1 /* for a model without interleaved matrices */
 #define PACKED_FORMAT "flashmoe-packed"
 #define PACKED_MODEL_NAME "model.json"
 #define PACKED_DENSE_NAME "dense.bin"
-/* experts-LLL.bin, LLL the layer in at least three digits. */
+/* LLL in experts-LLL.bin is the layer with at least three digits. */
 #define PACKED_EXPERTS_NAME "experts-%03u.bin"
 #define PACKED_NAME_BYTES 32
 
-/* XXH3-128 in the canonical (big-endian) byte order; 32 hexadecimal digits in JSON. */
+/* XXH3-128 in canonical (big-endian) byte order; 32 hexadecimal digits in JSON. */
 struct packed_sum {
     uint8_t bytes[16];
 };
@@ -33,23 +34,23 @@ struct packed_layer {
     uint32_t layer, n_experts;
     char *prefix; /* "model.layers.3.mlp." */
     struct record record;
-    struct packed_sum *sums; /* [n_experts] of the whole record, padding included */
+    struct packed_sum *sums; /* [n_experts] checksum of the whole record, including padding */
 };
 
-/* A file in the directory whose bytes are known: tokenizer.json and the like. */
+/* A small file of the model with known content, such as tokenizer.json. */
 struct packed_file {
     char *name;
     uint64_t bytes;
     struct packed_sum sum;
 };
 
-/* A tensor of dense.bin, in the order of the directory. */
+/* A tensor of dense.bin, in the order of model.json. */
 struct packed_tensor {
-    const char *name; /* borrowed: of the source's tensor when it was read */
+    const char *name; /* borrowed from the source's tensor if it was read */
     const struct quant *quant;
     unsigned n_dims;
     uint64_t dims[LIMIT_TENSOR_DIMS];
-    uint64_t offset, bytes; /* all parts, padding between and behind them included */
+    uint64_t offset, bytes; /* all parts, with the padding between and after them */
     struct packed_sum sum;
 };
 
@@ -60,67 +61,66 @@ struct packed {
     size_t n_tensors;
     struct packed_file *files;
     size_t n_files;
-    uint64_t dense_bytes; /* every byte belongs to a tensor, which has the checksum */
+    uint64_t dense_bytes; /* every byte belongs to a tensor, whose checksum covers it */
 };
 
-/* model.json ends with this, the checksum of everything before it in place of the %s. */
+/* model.json ends with this. The %s is the checksum of everything before it. */
 #define PACKED_SEAL ",\n \"self\": \"%s\"\n}\n"
 #define PACKED_SEAL_BYTES (sizeof PACKED_SEAL - 1 - 2 + 32)
 
-/* Reads model.json and opens the files it names. */
+/* Reads model.json and opens the files that it lists. */
 int packed_open(struct source *source, const char *dir, const struct source_options *options,
                 struct fm_error *err);
-/* model.json alone, from memory, without opening files or looking at their sizes: packed_open's
- * first half. Fills source->packed, conventions, tensors and config. The second form takes the text
- * without the seal's checksum being right, for the fuzzer. */
+/* Parses model.json from memory without opening files or checking their sizes: the first half of
+ * packed_open. Fills source->packed, conventions, tensors and config. The second form ignores the
+ * checksum at the end, for the fuzzer. */
 int packed_parse(struct source *source, const char *label, const char *text, size_t bytes,
                  struct fm_error *err);
 int packed_parse_unsealed(struct source *source, const char *label, const char *text, size_t bytes,
                  struct fm_error *err);
 void packed_free(struct packed *packed); /* accepts NULL */
 
-/* All dimensions but the last; packed_tensor_layout sees that it fits. */
+/* Returns the product of all dimensions but the last; packed_tensor_layout checks that it fits. */
 uint64_t packed_tensor_rows(const struct packed_tensor *tensor);
-/* The bytes a tensor takes in dense.bin from `offset` on, trailing padding included; *part_offset
- * are absolute. False when its format cannot hold the shape. */
+/* Computes the bytes that a tensor takes in dense.bin from `offset` on, including trailing padding;
+ * part_offset[] is absolute. Returns false if its format cannot have the shape. */
 bool packed_tensor_layout(const struct packed_tensor *tensor, uint64_t *bytes,
                           uint64_t part_offset[QUANT_MAX_PARTS]);
 
-/* The text of model.json for a model whose other files are complete: packed_parse's inverse, and
- * the same bytes for the same model. Freed with mem_free. */
+/* Returns the text of model.json for a model whose other files are complete: the inverse of
+ * packed_parse. The same model gives the same bytes. Free with mem_free. */
 int packed_model_text(const struct packed *packed, json_t *config,
                       const struct source_conventions *conventions, json_t *provenance,
                       char **text, size_t *bytes, struct fm_error *err);
 
-/* The tensor that `offset` of dense.bin belongs to; NULL behind the last one. */
+/* Returns the tensor that contains `offset` of dense.bin; NULL after the last one. */
 const struct packed_tensor *packed_tensor_at(const struct packed *packed, uint64_t offset);
-/* Says that a tensor does not have its checksum. */
+/* Returns the error for a tensor that does not match its checksum. */
 int packed_explain_tensor(const struct source *source, const struct packed_tensor *tensor,
                           struct fm_error *err);
-/* Reads a tensor of the source that lies in dense.bin; the error says that it does not have its
- * checksum. */
+/* Reads a tensor of the source that is in dense.bin and verifies its checksum. */
 int packed_check_tensor(const struct source *source, const struct tensor_info *tensor,
                         struct fm_error *err);
-/* The same for one expert's record, which begins at `offset` of `file`. */
+/* Does the same for one expert's record, which begins at `offset` of `file`. */
 int packed_check_record(const struct source_file *file, uint64_t offset, uint64_t bytes,
                         const struct packed_sum *expected, struct fm_error *err);
-/* Reads every file beside the weights; the error names the first that does not have its checksum
- * or is missing. */
+/* Reads and verifies every small file of the model. The error names the first that is missing or
+ * does not match its checksum. */
 int packed_check_texts(const struct source *source, struct fm_error *err);
-/* The checksum of bytes [offset, offset + bytes) of a file. */
+/* Computes the checksum of bytes [offset, offset + bytes) of a file. */
 int packed_sum_range(const struct source_file *file, uint64_t offset, uint64_t bytes,
                      struct packed_sum *sum, struct fm_error *err);
 
-/* Whether model.json lists a file beside the weights. */
+/* Returns whether model.json lists a small file. */
 bool packed_lists(const struct packed *packed, const char *name);
-/* Holds a file beside the weights against its checksum; one the model does not list is refused. */
+/* Verifies the checksum of a small file; fails if the model does not list it. */
 int packed_check_text(const struct packed *packed, const char *name, const char *label,
                       const char *text, size_t bytes, struct fm_error *err);
 
 void packed_sum_of(const void *data, size_t bytes, struct packed_sum *sum);
-/* Adds bytes to a hash; faster than XXH3_128bits_update where the processor has wide vectors. */
+/* Adds bytes to a hash. Faster than XXH3_128bits_update on processors with wide vectors. */
 void packed_hash_add(XXH3_state_t *hash, const void *data, size_t bytes);
-/* Of what a hash has taken so far. */
+/* Returns the checksum of everything added so far. */
 void packed_sum_of_hash(const XXH3_state_t *hash, struct packed_sum *sum);
 void packed_sum_hex(const struct packed_sum *sum, char hex[33]);
 bool packed_sum_equal(const struct packed_sum *a, const struct packed_sum *b);

@@ -1,4 +1,4 @@
-/* The text of model.json. */
+/* Writes the text of model.json. */
 #include <stdio.h>
 #include <string.h>
 
@@ -99,7 +99,7 @@ static json_t *model_json(const struct packed *packed, json_t *config,
                      dense_json(packed), "experts", layers);
 }
 
-/* Every failure inside is want of memory: a NULL on the way makes json_pack fail. */
+/* Every failure here is a lack of memory: a NULL argument makes json_pack fail. */
 int packed_model_text(const struct packed *packed, json_t *config,
                       const struct source_conventions *conventions, json_t *provenance,
                       char **text, size_t *bytes, struct fm_error *err)
@@ -107,7 +107,7 @@ int packed_model_text(const struct packed *packed, json_t *config,
     *text = NULL;
     json_t *root = model_json(packed, config, conventions, provenance);
     const size_t flags = JSON_INDENT(1) | JSON_REAL_PRECISION(17);
-    /* Both calls give the length of the whole text; the first writes nothing. */
+    /* Both calls return the length of the whole text; the first writes nothing. */
     size_t n = root != NULL ? json_dumpb(root, NULL, 0, flags) : 0;
     char *out = n > 0 ? mem_new(n + PACKED_SEAL_BYTES + 1, 1, "model.json", err) : NULL;
     if (out == NULL) {

@@ -1,6 +1,7 @@
-/* A record: how one expert lies in memory, and in a packed file byte for byte the same but for the
- * order of rows. Gate, up and down follow each other, each part of a matrix at the next multiple of
- * RECORD_PART_ALIGN; the record is as long as the next multiple of RECORD_ALIGN. */
+/* The layout of one expert: in memory, and byte for byte the same in a packed file except for the
+ * order of rows. Gate, up and down follow each other. Each part of a matrix begins at the next
+ * multiple of RECORD_PART_ALIGN; the record ends at the next multiple of RECORD_ALIGN. Pure
+ * functions: any thread. */
 #ifndef FLASHMOE_FORMAT_RECORD_H
 #define FLASHMOE_FORMAT_RECORD_H
 
@@ -22,7 +23,7 @@ struct record_matrix {
     const struct quant *quant;
     uint32_t n_rows, n_cols;
     bool lies_interleaved; /* in the file (interleave.h) */
-    bool is_interleaved;   /* in memory, where its layer is prepared for a backend */
+    bool is_interleaved;   /* in memory, if its layer is prepared for a backend */
     uint64_t part_offset[QUANT_MAX_PARTS]; /* from the start of the record */
 };
 
@@ -32,14 +33,14 @@ struct record {
     uint64_t bytes;
 };
 
-/* Places the parts of a matrix from *at on; *at moves behind the last part, not rounded. False on
- * overflow. */
+/* Places the parts of a matrix from *at on and moves *at after the last part, without rounding.
+ * Returns false on overflow. */
 bool record_place(const struct quant *quant, uint64_t n_rows, uint64_t n_cols, uint64_t *at,
                   uint64_t part_offset[QUANT_MAX_PARTS]);
-/* Fills part_offset and the sizes from the formats and shapes. */
+/* Computes part_offset and the sizes from the formats and shapes. Returns false on overflow. */
 bool record_layout(struct record *record);
 
-/* Brings the rows of one matrix of a record that lies at `data` into the order of interleave.h. */
+/* Changes the rows of one matrix of the record at `data` to the order of interleave.h. */
 void record_interleave(const struct record_matrix *matrix, void *data);
 
 #ifdef __cplusplus

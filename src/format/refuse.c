@@ -61,8 +61,8 @@ static int refuse_fp8_blocks(const struct jdoc *config, const char *prefix, cons
     if (blocks == NULL || strcmp(jdoc_show(blocks, shown, sizeof shown), "[128,128]") == 0)
         return 0;
     return err_set(err, FM_ERR_UNSUPPORTED,
-                   "%s: field '%s%s.weight_block_size' is %s; this version reads FP8 with "
-                   "[128,128] only: %s",
+                   "%s: field '%s%s.weight_block_size' is %s; this version reads FP8 only with "
+                   "[128,128]: %s",
                    config->file, prefix, name, shown, INSTEAD);
 }
 

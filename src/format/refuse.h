@@ -1,5 +1,5 @@
-/* Checkpoints that are recognised and refused by kind: what they are, and what to download instead.
- * Without this a missing or odd tensor would be reported. */
+/* Recognises checkpoints that cannot be used and says what they are and what to download instead.
+ * Otherwise the user would see an error about a missing or odd tensor. Any thread. */
 #ifndef FLASHMOE_FORMAT_REFUSE_H
 #define FLASHMOE_FORMAT_REFUSE_H
 
@@ -9,11 +9,11 @@
 extern "C" {
 #endif
 
-/* Refuses a folder that holds a LoRA or another adapter. */
+/* Fails if the folder contains a LoRA or another adapter. */
 int refuse_adapter(const char *dir, struct fm_error *err);
 
-/* Refuses a configuration that names a quantisation this version does not read. FP8 in blocks of
- * 128 x 128 is read, and so is MLX's, which names no method. */
+/* Fails if the configuration names a quantisation that this version cannot read. FP8 in blocks of
+ * 128 x 128 is accepted, and so is MLX's, which names no method. */
 int refuse_quantised(const struct jdoc *config, struct fm_error *err);
 
 #ifdef __cplusplus

@@ -11,12 +11,12 @@
 #define METADATA "__metadata__"
 /* Room for the path and " (safetensors header)". */
 #define LABEL_BYTES (LIMIT_PATH_BYTES + 32)
-/* "[18446744073709551615, ...]" with every dimension a file may have. */
+/* Room for "[18446744073709551615, ...]" with the maximum number of dimensions. */
 #define SHAPE_BYTES (22 * LIMIT_TENSOR_DIMS + 8)
 
 struct dtype {
     const char *name;
-    unsigned bytes; /* 0: elements narrower than a byte, which no tensor here may have */
+    unsigned bytes; /* 0 for elements smaller than a byte, which are refused */
     const struct quant *quant;
 };
 
@@ -30,7 +30,7 @@ static const struct dtype dtypes[] = {
     {"F6_E2M3", 0, NULL},     {"F6_E3M2", 0, NULL},
 };
 
-/* What the reading of one entry needs to know about its file. */
+/* What reading one entry needs to know about its file. */
 struct place {
     const char *path;
     uint64_t data_begin; /* absolute */
@@ -67,8 +67,8 @@ static int read_dtype(const struct place *place, const char *name, const json_t 
         return wrong_field(place, name, "dtype", value, "a known one such as \"BF16\"", err);
     if ((*out)->bytes == 0)
         return err_set(err, FM_ERR_UNSUPPORTED,
-                       "%s: tensor '%.160s' has dtype %s, whose elements are narrower than a "
-                       "byte: this version does not read it",
+                       "%s: tensor '%.160s' has dtype %s, whose elements are smaller than a byte; "
+                       "this version cannot read it",
                        place->path, name, (*out)->name);
     return 0;
 }
@@ -76,7 +76,7 @@ static int read_dtype(const struct place *place, const char *name, const json_t 
 static int read_shape(const struct place *place, const char *name, const json_t *entry,
                       struct tensor_info *t, struct fm_error *err)
 {
-    const char *expected = "an array of whole numbers of at least 0";
+    const char *expected = "an array of non-negative integers";
     const json_t *value = json_object_get(entry, "shape");
     if (!json_is_array(value))
         return wrong_field(place, name, "shape", value, expected, err);
@@ -95,8 +95,8 @@ static int read_shape(const struct place *place, const char *name, const json_t 
     return 0;
 }
 
-/* Bytes of a tensor of that shape. Dimensions of 0 are left out of the overflow check, so that
- * no product of some of the dimensions can overflow either. */
+/* Computes the size of a tensor of that shape. Dimensions of 0 are left out of the overflow check,
+ * so that no partial product of dimensions can overflow either. */
 static int shape_bytes(const struct place *place, const struct tensor_info *t,
                        const struct dtype *dtype, uint64_t *out, struct fm_error *err)
 {
@@ -126,7 +126,7 @@ static int read_offsets(const struct place *place, const char *name, const json_
     if (!json_is_array(value) || json_array_size(value) != 2 || !json_is_integer(first) ||
         !json_is_integer(second) || begin < 0 || end < 0)
         return wrong_field(place, name, "data_offsets", value,
-                           "an array of two whole numbers of at least 0", err);
+                           "an array of two non-negative integers", err);
     if (begin > end)
         return err_set(err, FM_ERR_FORMAT,
                        "%s: tensor '%.160s': data_offsets [%lld, %lld] end before they begin",
@@ -201,7 +201,7 @@ static int by_offset(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-/* Tensors must not overlap, and the last one must end where the file does: with a wrong header
+/* Tensors must not overlap, and the last one must end at the end of the file: with a wrong header
  * length every tensor would be read a few bytes off. */
 static int check_cover(const struct safetensors *st, const struct place *place,
                        struct fm_error *err)
@@ -227,14 +227,14 @@ static int check_cover(const struct safetensors *st, const struct place *place,
     }
     if (end != place->data_begin + place->data_bytes)
         return err_set(err, FM_ERR_FORMAT,
-                       "%s: the tensors end at byte %llu, the file at byte %llu: the header or the "
-                       "file is damaged",
+                       "%s: the tensors end at byte %llu, the file at byte %llu: the file is "
+                       "damaged; download it again",
                        place->path, (unsigned long long)end,
                        (unsigned long long)(place->data_begin + place->data_bytes));
     return 0;
 }
 
-/* Counts the tensors of a header and makes room for them, the names behind them. */
+/* Counts the tensors of a header and allocates them, followed by their names. */
 static int make_room(struct safetensors *st, json_t *root, char **names, struct fm_error *err)
 {
     size_t n = 0;
@@ -282,7 +282,7 @@ static int fill(struct safetensors *st, const struct place *place, json_t *root,
     return check_cover(st, place, err);
 }
 
-/* The JSON text of a header that begins at byte 8. */
+/* Parses the JSON text of a header, which begins at byte 8. */
 static int parse_text(struct safetensors *out, const char *path, const char *text,
                       uint64_t text_bytes, uint64_t file_bytes, struct fm_error *err)
 {
@@ -319,13 +319,13 @@ static int read_length(const char *path, const unsigned char length[LENGTH_BYTES
         return err_set(err, FM_ERR_FORMAT, "%s: the safetensors header length is 0", path);
     if (n > file_bytes - LENGTH_BYTES && memcmp(length, "version ", LENGTH_BYTES) == 0)
         return err_set(err, FM_ERR_FORMAT,
-                       "%s: not a safetensors file but, as it seems, a Git LFS pointer of %llu "
-                       "bytes: download the file itself",
+                       "%s: not a safetensors file but apparently a Git LFS pointer of %llu bytes; "
+                       "download the file itself, for example with 'git lfs pull'",
                        path, (unsigned long long)file_bytes);
     if (n > file_bytes - LENGTH_BYTES)
         return err_set(err, FM_ERR_FORMAT,
                        "%s: the safetensors header length is %llu, but only %llu bytes follow it: "
-                       "the file is cut short or not a safetensors file",
+                       "the file is truncated or not a safetensors file; download it again",
                        path, (unsigned long long)n,
                        (unsigned long long)(file_bytes - LENGTH_BYTES));
     if (n > LIMIT_SAFETENSORS_HEADER_BYTES)

@@ -12,7 +12,7 @@
 #include "base/plat.h"
 #include "format/safetensors.h"
 
-/* Parses `json` as the header of the file 'm' with `data_bytes` bytes behind it. */
+/* Parses `json` as the header of the file 'm', followed by `data_bytes` bytes of data. */
 static int parse(const char *json, uint64_t data_bytes, struct safetensors *st,
                  struct fm_error *err)
 {
@@ -119,11 +119,11 @@ static const struct {
     {T("\"F7\"", "[1]", "[0,1]"),
      "m: tensor 't': dtype is \"F7\", expected a known one such as \"BF16\""},
     {T("\"U8\"", "4", "[0,1]"),
-     "m: tensor 't': shape is 4, expected an array of whole numbers of at least 0"},
+     "m: tensor 't': shape is 4, expected an array of non-negative integers"},
     {T("\"U8\"", "[2,-4]", "[0,1]"),
-     "m: tensor 't': shape is [2,-4], expected an array of whole numbers of at least 0"},
+     "m: tensor 't': shape is [2,-4], expected an array of non-negative integers"},
     {T("\"U8\"", "[1.5]", "[0,1]"),
-     "m: tensor 't': shape is [1.5], expected an array of whole numbers of at least 0"},
+     "m: tensor 't': shape is [1.5], expected an array of non-negative integers"},
     {T("\"U8\"", "[1,1,1,1,1,1,1,1,1]", "[0,1]"),
      "m: tensor 't' has 9 dimensions, more than the limit of 8"},
     {T("\"F32\"", "[4611686018427387904,3]", "[0,1]"),
@@ -133,17 +133,13 @@ static const struct {
      "m: tensor 't': the bytes of shape [0, 4611686018427387904, 3] in dtype F32 overflow 64 "
      "bits"},
     {T("\"U8\"", "[1]", "\"x\""),
-     "m: tensor 't': data_offsets is \"x\", expected an array of two whole numbers of at "
-     "least 0"},
+     "m: tensor 't': data_offsets is \"x\", expected an array of two non-negative integers"},
     {T("\"U8\"", "[1]", "[0]"),
-     "m: tensor 't': data_offsets is [0], expected an array of two whole numbers of at "
-     "least 0"},
+     "m: tensor 't': data_offsets is [0], expected an array of two non-negative integers"},
     {T("\"U8\"", "[1]", "[-1,0]"),
-     "m: tensor 't': data_offsets is [-1,0], expected an array of two whole numbers of at "
-     "least 0"},
+     "m: tensor 't': data_offsets is [-1,0], expected an array of two non-negative integers"},
     {T("\"U8\"", "[1]", "[0,1.0]"),
-     "m: tensor 't': data_offsets is [0,1.0], expected an array of two whole numbers of at "
-     "least 0"},
+     "m: tensor 't': data_offsets is [0,1.0], expected an array of two non-negative integers"},
     {T("\"U8\"", "[1]", "[5,4]"),
      "m: tensor 't': data_offsets [5, 4] end before they begin"},
     {T("\"U8\"", "[8]", "[9,17]"),
@@ -167,8 +163,8 @@ static void test_entries_that_are_refused(void **state)
     for (size_t i = 0; i < sizeof bad_entries / sizeof bad_entries[0]; i++)
         check_refused(bad_entries[i].json, 16, FM_ERR_FORMAT, bad_entries[i].message);
     check_refused(T("\"F4\"", "[2]", "[0,1]"), 16, FM_ERR_UNSUPPORTED,
-                  "m: tensor 't' has dtype F4, whose elements are narrower than a byte: this "
-                  "version does not read it");
+                  "m: tensor 't' has dtype F4, whose elements are smaller than a byte; this "
+                  "version cannot read it");
 }
 
 static void test_overlaps_are_refused(void **state)
@@ -210,7 +206,7 @@ static void test_text_that_is_not_the_json_wanted(void **state)
     check_starts("{\"t\":1,\"t\":2}", "m (safetensors header): not valid JSON at byte 10 (line 1): "
                                       "duplicate object key near '\"t\"'");
     check_starts(T("\"U8\"", "[99999999999999999999]", "[0,1]"),
-                 "m: tensor 't': shape is [1e20], expected an array of whole numbers");
+                 "m: tensor 't': shape is [1e20], expected an array of non-negative integers");
     check_starts("{\"\\u0000\":1}", "m (safetensors header): not valid JSON at byte ");
 }
 
@@ -236,18 +232,18 @@ static void test_framing_that_is_refused(void **state)
                   "m: the safetensors header length is 0");
     check_framing("\3\0\0\0\0\0\0\0{}", 10, 10, FM_ERR_FORMAT,
                   "m: the safetensors header length is 3, but only 2 bytes follow it: the file is "
-                  "cut short or not a safetensors file");
+                  "truncated or not a safetensors file; download it again");
     check_framing("\377\377\377\377\377\377\377\377{}", 10, 10, FM_ERR_FORMAT,
                   "m: the safetensors header length is 18446744073709551615, but only 2 bytes "
-                  "follow it: the file is cut short or not a safetensors file");
+                  "follow it: the file is truncated or not a safetensors file; download it again");
     check_framing("\1\341\365\5\0\0\0\0{}", 10, 1u << 30, FM_ERR_FORMAT,
                   "m: the safetensors header length is 100000001, more than the limit of "
                   "100000000");
     check_framing("\3\0\0\0\0\0\0\0{}", 10, 11, FM_ERR_ARG,
                   "m: 2 bytes were given of a header of 3");
     check_framing("version https://", 16, 16, FM_ERR_FORMAT,
-                  "m: not a safetensors file but, as it seems, a Git LFS pointer of 16 bytes: "
-                  "download the file itself");
+                  "m: not a safetensors file but apparently a Git LFS pointer of 16 bytes; "
+                  "download the file itself, for example with 'git lfs pull'");
 }
 
 /* A name of any length leaves room in the message for the rest of the sentence. */

@@ -107,7 +107,7 @@ void source_close(struct source *source)
     mem_free(source);
 }
 
-/* A spare is as long as the file it stands for. */
+/* Reads the length of the file that a spare stands for. */
 static int read_spare_bytes(struct source_file *file, struct fm_error *err)
 {
     uint8_t end[SOURCE_SPARE_BYTES] = {0};
@@ -116,7 +116,7 @@ static int read_spare_bytes(struct source_file *file, struct fm_error *err)
                                       : plat_read_at(file->fd, file->path, end, sizeof end,
                                                      file->bytes - sizeof end, err);
     if (rc == 0 && memcmp(end, SOURCE_SPARE_MAGIC, magic_bytes) != 0)
-        rc = err_set(err, FM_ERR_FORMAT, "'%s' is not the header of a removed file, or damaged",
+        rc = err_set(err, FM_ERR_FORMAT, "'%s' is damaged or is not the header of a removed file",
                      file->path);
     file->bytes = 0;
     for (unsigned i = 0; i < sizeof end - magic_bytes; i++)
@@ -191,7 +191,7 @@ bool source_file_has_changed(const struct source_file *file)
 int source_explain_change(const char *path, struct fm_error *err)
 {
     return err_set(err, FM_ERR_IO, "'%s' was changed or replaced after it was opened (its size, "
-                   "time of change or inode is another); wait until nothing writes to it, then "
+                   "modification time or inode differs); wait until nothing writes to it, then "
                    "open the model again", path);
 }
 
@@ -228,7 +228,7 @@ int source_sort_tensors(struct source *s, struct fm_error *err)
     for (size_t i = 1; i < s->n_tensors; i++) {
         const struct tensor_info *a = &s->tensors[i - 1], *b = &s->tensors[i];
         if (strcmp(a->name, b->name) == 0)
-            return err_set(err, FM_ERR_FORMAT, "tensor '%.160s' is there twice: '%s' and '%s'",
+            return err_set(err, FM_ERR_FORMAT, "tensor '%.160s' occurs twice: in '%s' and '%s'",
                            a->name, s->files[a->parts[0].file].path,
                            s->files[b->parts[0].file].path);
     }

@@ -145,8 +145,8 @@ static void test_single_file(void **state)
     source_close(NULL);
 }
 
-/* Three shards; the data of the second begins at an odd offset, its tensors are in no order and
- * have a hole between them; the index names its tensors in another order than the shards. */
+/* Writes three shards. In the second one, the data begins at an odd offset, and the tensors are
+ * unordered with a gap between them. The index lists tensors in another order than the shards. */
 static void put_sharded(void)
 {
     put_text("config.json", "{}");
@@ -203,7 +203,8 @@ static void test_tensors_not_in_the_index_are_left_out(void **state)
     assert_int_equal(source_open(dir, &(struct source_options){0}, &s, NULL), 0);
     log_set_sink(NULL, NULL);
     assert_int_equal(n_lines, 1);
-    assert_non_null(strstr(last_line, "leaves out 2 tensors of the shards, the first is 'a'"));
+    assert_non_null(strstr(last_line, "does not list 2 tensors of the shards, which are ignored; "
+                           "the first is 'a'"));
     assert_int_equal(s->n_tensors, 1);
     check_bytes(s, "b", 1, 1);
     assert_null(source_find(s, "a"));
@@ -302,8 +303,8 @@ static void test_too_many_shards(void **state)
     (void)snprintf(text + used, capacity - used, "}}");
     put_text(INDEX_NAME, text);
     free(text);
-    check_refused(FM_ERR_FORMAT, "%s/" INDEX_NAME ": names 4097 shards, more than the limit of "
-                                 "4096");
+    check_refused(FM_ERR_FORMAT, "%s/" INDEX_NAME ": lists 4097 shards, more than the limit of "
+                  "4096");
 }
 
 static void test_shards_that_contradict_the_index(void **state)
@@ -314,14 +315,14 @@ static void test_shards_that_contradict_the_index(void **state)
     put_tensors("s2.safetensors", "{" U8("b", "1", "0", "1") "}", 1, 0);
     put_text(INDEX_NAME, INDEX(IN("a", "s1") "," IN("b", "s2") "," IN("c", "s2")));
     check_refused(FM_ERR_FORMAT, "%s/" INDEX_NAME ": places tensor 'c' in shard 's2.safetensors', "
-                                 "which does not hold it");
+                  "which does not contain it");
     put_text(INDEX_NAME, INDEX(IN("a", "s2") "," IN("b", "s1")));
     check_refused(FM_ERR_FORMAT, "%s/" INDEX_NAME ": places tensor 'a' in shard 's2.safetensors', "
-                                 "which does not hold it");
+                  "which does not contain it");
     put_tensors("s2.safetensors", "{" U8("b", "1", "0", "1") "," U8("a", "1", "1", "2") "}", 2, 0);
     put_text(INDEX_NAME, INDEX(IN("a", "s1") "," IN("b", "s2")));
-    check_refused(FM_ERR_FORMAT, "tensor 'a' is there twice: '%s/s1.safetensors' and "
-                                 "'%s/s2.safetensors'");
+    check_refused(FM_ERR_FORMAT, "tensor 'a' occurs twice: in '%s/s1.safetensors' and "
+                  "'%s/s2.safetensors'");
 }
 
 static unsigned n_open_files(void)

@@ -12,7 +12,7 @@ struct decimal decimal_read(const char *text)
     struct decimal d = {.is_negative = text[0] == '-'};
     const char *c = text + d.is_negative;
     bool is_past_point = false;
-    uint32_t n_seen = 0; /* digits from the first that counts on */
+    uint32_t n_seen = 0; /* significant digits so far */
     for (; is_digit(*c) || *c == '.'; c++) {
         if (*c == '.') {
             is_past_point = true;

@@ -9,7 +9,7 @@
 
 /* ---- running -------------------------------------------------------------------------------- */
 
-/* The first edge of the state that ends at or after `c`. */
+/* Returns the first edge of the state that ends at or after `c`. */
 static const struct dfa_edge *find_edge(const struct dfa *d, uint32_t state, uint32_t c,
                                         const struct dfa_edge **end)
 {
@@ -52,8 +52,8 @@ bool dfa_accepts(const struct dfa *d, const char *utf8, size_t bytes)
 /* ---- building ------------------------------------------------------------------------------- */
 
 struct work_state {
-    uint32_t key, n_key; /* in words */
-    uint32_t first;      /* edge */
+    uint32_t key, n_key; /* offset and length in words */
+    uint32_t first;      /* index of its first edge */
     bool accepts, is_live;
 };
 
@@ -62,10 +62,10 @@ struct dfa_work {
     size_t n_states, states_capacity;
     void *edges; /* struct dfa_edge */
     size_t n_edges, edges_capacity;
-    size_t first_edge; /* of the state whose edges are added */
+    size_t first_edge; /* of the state whose edges are being added */
     void *words; /* uint32_t: the keys */
     size_t n_words, words_capacity;
-    uint32_t *table; /* [table_size] state plus one, by the hash of its key */
+    uint32_t *table; /* [table_size] state plus one, by hash of its key */
     size_t table_size;
 };
 
@@ -73,7 +73,7 @@ int dfa_burn(struct dfa_maker *maker, uint64_t fuel, struct fm_error *err)
 {
     if (maker->fuel < fuel) {
         maker->fuel = 0;
-        return err_set(err, FM_ERR_ARG, "it takes too much work to be enforced");
+        return err_set(err, FM_ERR_ARG, "it takes too much work to enforce; simplify it");
     }
     maker->fuel -= fuel;
     return 0;
@@ -108,7 +108,7 @@ static int grow_table(struct dfa_work *w, struct fm_error *err)
     return 0;
 }
 
-/* The state of a key, new or known. */
+/* Finds the state of a key, or adds it. */
 static int find_state(struct dfa_maker *maker, const uint32_t *key, size_t n, uint32_t *state,
                       struct fm_error *err)
 {
@@ -127,7 +127,7 @@ static int find_state(struct dfa_maker *maker, const uint32_t *key, size_t n, ui
         }
     }
     if (w->n_states == DFA_STATES)
-        return err_set(err, FM_ERR_ARG, "it takes an automaton of more than %u states",
+        return err_set(err, FM_ERR_ARG, "it takes an automaton of more than %u states; simplify it",
                        DFA_STATES);
     rc = mem_grow(&w->states, &w->states_capacity, w->n_states + 1, sizeof(struct work_state),
                   "an automaton", err);
@@ -151,7 +151,8 @@ int dfa_edge_add(struct dfa_maker *maker, uint32_t lo, uint32_t hi, const uint32
     uint32_t to;
     int rc = find_state(maker, key, n, &to, err);
     if (rc == 0 && w->n_edges == DFA_EDGES)
-        rc = err_set(err, FM_ERR_ARG, "it takes an automaton of more than %u edges", DFA_EDGES);
+        rc = err_set(err, FM_ERR_ARG, "it takes an automaton of more than %u edges; simplify "
+                     "it", DFA_EDGES);
     if (rc == 0)
         rc = mem_grow(&w->edges, &w->edges_capacity, w->n_edges + 1, sizeof(struct dfa_edge),
                       "an automaton", err);
@@ -165,8 +166,8 @@ int dfa_edge_add(struct dfa_maker *maker, uint32_t lo, uint32_t hi, const uint32
     return 0;
 }
 
-/* Marks the states from which an accepting one can be reached: backwards until nothing changes, in
- * the order that makes chains take one pass. */
+/* Marks the states from which an accepting state can be reached. Works backwards until nothing
+ * changes; this order lets chains finish in one pass. */
 static int mark_live(struct dfa_maker *maker, struct fm_error *err)
 {
     struct dfa_work *w = maker->work;
@@ -189,12 +190,12 @@ static int mark_live(struct dfa_maker *maker, struct fm_error *err)
     return 0;
 }
 
-/* How many texts lead from each state to the end, where that is finite: in rounds, so that a state
- * counts once all it leads to do. What is never counted lies on or before a circle. */
+/* Counts how many texts lead from each state to acceptance, if finite. Works in rounds: a state is
+ * counted once all its successors are. States that are never counted lie on or before a cycle. */
 static int count_words(struct dfa_maker *maker, struct dfa *d, struct fm_error *err)
 {
     for (uint32_t i = 0; i < d->n_states; i++)
-        d->n_words[i] = 0; /* not known yet: a live state has at least one */
+        d->n_words[i] = 0; /* not known yet; a live state has at least one */
     for (bool has_changed = true; has_changed;) {
         has_changed = false;
         const int rc = dfa_burn(maker, d->states[d->n_states].first / 8 + 1, err);
@@ -219,7 +220,7 @@ static int count_words(struct dfa_maker *maker, struct dfa *d, struct fm_error *
     return 0;
 }
 
-/* What is live, numbered anew, in the arena. */
+/* Copies the live states, renumbered, into the arena. */
 static int finish(struct dfa_maker *maker, const struct dfa **out, struct fm_error *err)
 {
     struct dfa_work *w = maker->work;
@@ -255,7 +256,7 @@ static int finish(struct dfa_maker *maker, const struct dfa **out, struct fm_err
     return count_words(maker, d, err);
 }
 
-int dfa_build(struct dfa_maker *maker, const struct dfa_plan *plan, const uint32_t *start,
+int dfa_build(struct dfa_maker *maker, const struct dfa_spec *spec, const uint32_t *start,
               size_t n_start, const struct dfa **out, struct fm_error *err)
 {
     struct dfa_work work = {0};
@@ -269,10 +270,11 @@ int dfa_build(struct dfa_maker *maker, const struct dfa_plan *plan, const uint32
         rc = mem_grow((void **)&key, &key_capacity, n + 1, 4, "an automaton", err);
         if (rc != 0)
             break;
-        memcpy(key, (uint32_t *)work.words + s->key, 4 * n); /* the words move */
-        s->accepts = plan->accepts(plan->ctx, key, n);
+        /* copied, because the array of words may move */
+        memcpy(key, (uint32_t *)work.words + s->key, 4 * n);
+        s->accepts = spec->accepts(spec->ctx, key, n);
         s->first = (uint32_t)(work.first_edge = work.n_edges);
-        rc = plan->edges(maker, plan->ctx, key, n, err);
+        rc = spec->edges(maker, spec->ctx, key, n, err);
     }
     if (rc == 0)
         rc = finish(maker, out, err);
@@ -301,7 +303,8 @@ static bool pair_accepts(const void *ctx, const uint32_t *key, size_t n)
     return p->how == DFA_BOTH ? a && b : p->how == DFA_EITHER ? a || b : a && !b;
 }
 
-/* Edges of one side from code point `at` on: where they lead, and up to which it stays so. */
+/* Returns where one side's edges lead from code point `at`, and sets *last to the end of that
+ * range. */
 static uint32_t side_at(const struct dfa *d, uint32_t state, uint32_t at, uint32_t *last)
 {
     if (state == DFA_NONE)
@@ -337,7 +340,7 @@ int dfa_combine(struct dfa_maker *maker, enum dfa_how how, const struct dfa *a,
 {
     const struct pair pair = {how, a, b};
     const uint32_t start[2] = {a->n_states > 0 ? 0 : DFA_NONE, b->n_states > 0 ? 0 : DFA_NONE};
-    return dfa_build(maker, &(struct dfa_plan){&pair, pair_accepts, pair_edges}, start, 2, out,
+    return dfa_build(maker, &(struct dfa_spec){&pair, pair_accepts, pair_edges}, start, 2, out,
                      err);
 }
 
@@ -345,7 +348,7 @@ int dfa_combine(struct dfa_maker *maker, enum dfa_how how, const struct dfa *a,
 
 struct lengths {
     uint32_t min, max;
-    uint32_t lo, hi; /* the characters */
+    uint32_t lo, hi; /* the allowed characters */
 };
 
 static bool lengths_accept(const void *ctx, const uint32_t *key, size_t n)
@@ -362,7 +365,7 @@ static int lengths_edges(struct dfa_maker *maker, const void *ctx, const uint32_
     const struct lengths *l = ctx;
     if (key[0] == l->max)
         return 0;
-    /* Without an upper limit, what is beyond the lower one is all the same. */
+    /* Without an upper limit, all lengths beyond the lower limit share one state. */
     const uint32_t next = l->max == DFA_NONE && key[0] == l->min ? key[0] : key[0] + 1;
     const uint32_t below = l->hi < 0xd800 ? l->hi : 0xd7ff;
     const uint32_t above = l->lo > 0xe000 ? l->lo : 0xe000;
@@ -377,7 +380,7 @@ int dfa_lengths(struct dfa_maker *maker, uint32_t min, uint32_t max, const struc
 {
     const struct lengths l = {min, max, 0, CODE_POINT_MAX};
     const uint32_t start = 0;
-    return dfa_build(maker, &(struct dfa_plan){&l, lengths_accept, lengths_edges}, &start, 1, out,
+    return dfa_build(maker, &(struct dfa_spec){&l, lengths_accept, lengths_edges}, &start, 1, out,
                      err);
 }
 
@@ -386,16 +389,16 @@ int dfa_alphabet(struct dfa_maker *maker, uint32_t lo, uint32_t hi, const struct
 {
     const struct lengths l = {0, DFA_NONE, lo, hi};
     const uint32_t start = 0;
-    return dfa_build(maker, &(struct dfa_plan){&l, lengths_accept, lengths_edges}, &start, 1, out,
+    return dfa_build(maker, &(struct dfa_spec){&l, lengths_accept, lengths_edges}, &start, 1, out,
                      err);
 }
 
-/* A key is the words, of those that are sorted, with what was read in front: from, to, bytes. */
+/* A key is a range of the sorted words that share a prefix: first, end, bytes of the prefix. */
 static bool words_accept(const void *ctx, const uint32_t *key, size_t n)
 {
     (void)n;
     const struct dfa_word *words = ctx;
-    return words[key[0]].bytes == key[2]; /* the shortest comes first */
+    return words[key[0]].bytes == key[2]; /* the shortest word comes first */
 }
 
 static int words_edges(struct dfa_maker *maker, const void *ctx, const uint32_t *key, size_t n,
@@ -434,11 +437,11 @@ int dfa_words(struct dfa_maker *maker, struct dfa_word *words, size_t n, const s
     if (n == 0) { /* nothing is accepted */
         const struct lengths none = {1, 0, 0, 0};
         const uint32_t start = 0;
-        return dfa_build(maker, &(struct dfa_plan){&none, lengths_accept, lengths_edges}, &start,
+        return dfa_build(maker, &(struct dfa_spec){&none, lengths_accept, lengths_edges}, &start,
                          1, out, err);
     }
     qsort(words, n, sizeof *words, compare_words);
     const uint32_t start[3] = {0, (uint32_t)n, 0};
-    return dfa_build(maker, &(struct dfa_plan){words, words_accept, words_edges}, start, 3, out,
+    return dfa_build(maker, &(struct dfa_spec){words, words_accept, words_edges}, start, 3, out,
                      err);
 }

@@ -6,7 +6,7 @@
 #include "grammar/grammar_mask.h"
 #include "grammar/schema.h"
 
-/* Nodes of answers that are no longer needed are cleared away past this many. */
+/* Above this number, nodes that are no longer needed are removed. */
 #define NODES_KEPT 4096u
 
 struct grammar {
@@ -14,9 +14,9 @@ struct grammar {
     struct grammar_program *program;
     struct machine machine;
     size_t nodes_capacity;
-    size_t n_kept; /* nodes after the last clearing */
+    size_t n_kept; /* number of nodes after the last removal */
     struct threads *now, *next;
-    void *text; /* of the answer, and room for one token */
+    void *text; /* the answer, with room for one token */
     size_t n_text, text_capacity;
     struct mask_maker maker;
     bool has_mask;
@@ -127,13 +127,13 @@ void grammar_reset(struct grammar *g)
 
 /* ---- the answer ----------------------------------------------------------------------------- */
 
-/* Keeps only the nodes that something still stands on. Parents come before children. */
+/* Removes all nodes that no thread stands on. Parents come before children. */
 static void clear_nodes(struct grammar *g)
 {
     struct machine *m = &g->machine;
     uint32_t *place = mem_new(m->n_nodes, sizeof *place, "an answer", NULL);
     if (place == NULL)
-        return; /* they stay */
+        return; /* keep them all */
     for (uint32_t i = 0; i < g->now->n; i++)
         for (uint32_t n = g->now->at[i].parent; n != NODE_NONE && place[n] == 0;
              n = m->nodes[n].parent)
@@ -186,8 +186,8 @@ int grammar_accept_bytes(struct grammar *g, const char *bytes, size_t n, struct 
     return 0;
 }
 
-/* The token of the tag that may come now, or -1. It is not in the tree of the vocabulary, because
- * within JSON it would be no text. */
+/* Returns the token of the tag that may come next, or -1. This token is not in the trie, because
+ * inside JSON it does not stand for its text. */
 static int32_t tag_token(const struct grammar *g, const char **tag)
 {
     int32_t id;

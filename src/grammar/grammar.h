@@ -1,10 +1,11 @@
-/* Answers that fit a JSON schema, token by token: which tokens may come next, and what the answer
- * is once one has come.
+/* Constrains an answer to a JSON schema token by token: which tokens may come next, and the
+ * answer's position after each token.
  *
- * A vocabulary serves any number of grammars in any threads; it is immutable. A grammar is one
- * answer in progress and belongs to one thread; it keeps what it has found out about its schema
- * when it starts again. After every token that was allowed some token is allowed, or the answer may
- * end. Fails: opening, as schema.h and token_trie.h say; a token that was not allowed; memory. */
+ * A vocabulary is immutable and serves any number of grammars on any threads. A grammar is one
+ * answer in progress and belongs to one thread. When it is reset it keeps the masks it has computed
+ * for its schema. After every accepted token, either some token is allowed or the answer may end.
+ * Failures: opening fails as described in schema.h and token_trie.h, accepting a token that is not
+ * allowed fails, and memory may run out. */
 #ifndef FLASHMOE_GRAMMAR_GRAMMAR_H
 #define FLASHMOE_GRAMMAR_GRAMMAR_H
 
@@ -21,21 +22,22 @@ int grammar_vocabulary_open(const struct tokenizer *tok, uint32_t n_ids,
 void grammar_vocabulary_close(struct grammar_vocabulary *vocabulary); /* accepts NULL */
 
 struct grammar;
-/* `schema` NULL: any object. */
+/* Opens a grammar for a schema; NULL accepts any object. */
 int grammar_open(const struct grammar_vocabulary *vocabulary, const char *schema, size_t bytes,
                  struct grammar **out, struct fm_error *err);
-/* Also calls, as schema_compile_form has them. */
+/* Opens a grammar that may also accept tool calls; see schema_compile_form. */
 int grammar_open_form(const struct grammar_vocabulary *vocabulary,
                       const struct grammar_form *form, struct grammar **out,
                       struct fm_error *err);
 void grammar_close(struct grammar *grammar); /* accepts NULL */
-/* A new answer. */
+/* Starts a new answer. */
 void grammar_reset(struct grammar *grammar);
 
-/* The tokens that may come, a bit for each id, valid until the next call; none when the answer must
- * end. */
+/* Returns the tokens that may come next, one bit per id, valid until the next call. No bit is set
+ * when the answer must end. */
 const uint32_t *grammar_mask(struct grammar *grammar);
-/* Takes a token, or bytes. FM_ERR_ARG: it does not fit; the answer is as it was. */
+/* Both advance the answer, by a token or by bytes. On FM_ERR_ARG the token does not fit and the
+ * answer is unchanged. */
 int grammar_accept(struct grammar *grammar, int32_t id, struct fm_error *err);
 int grammar_accept_bytes(struct grammar *grammar, const char *bytes, size_t n,
                          struct fm_error *err);
@@ -43,9 +45,9 @@ int grammar_accept_bytes(struct grammar *grammar, const char *bytes, size_t n,
 bool grammar_may_end(const struct grammar *grammar);
 bool grammar_must_end(const struct grammar *grammar);
 
-/* For measurements. */
+/* Counters for measurements. */
 struct grammar_counts {
-    uint64_t n_masks, n_made; /* masks asked for; parts of them that were not there */
+    uint64_t n_masks, n_made; /* masks requested; mask parts that had to be computed */
 };
 struct grammar_counts grammar_counts(const struct grammar *grammar);
 

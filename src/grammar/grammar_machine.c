@@ -35,7 +35,7 @@ static void add_thread(struct threads *out, const struct frame *top, uint32_t pa
         out->at[out->n++] = (struct thread){*top, parent};
 }
 
-/* A node for a frame that something is about to stand on. */
+/* Adds a node for a frame that another frame will stand on. */
 static uint32_t add_node(struct machine *m, const struct frame *f, uint32_t parent, uint32_t depth)
 {
     for (size_t i = m->first_new; i < m->n_nodes; i++)
@@ -45,7 +45,7 @@ static uint32_t add_node(struct machine *m, const struct frame *f, uint32_t pare
     return (uint32_t)m->n_nodes++;
 }
 
-/* The frame on top has come to its end with this byte. */
+/* Ends the top frame with this byte and continues with its parent. */
 static void leave(struct machine *m, uint32_t parent, struct threads *out)
 {
     if (parent == NODE_UNKNOWN)
@@ -60,7 +60,7 @@ static bool fits(const struct machine *m, uint32_t value, uint32_t depth)
     return height != RULE_NONE && depth + height <= GRAMMAR_DEPTH;
 }
 
-/* The first byte of a value. `owner` is what goes on after it. */
+/* Starts a value with its first byte. `owner` is the frame that continues after it. */
 static void start_value(struct machine *m, const struct frame *owner, uint32_t owner_parent,
                         uint32_t depth, uint32_t value, uint8_t b, struct threads *out)
 {
@@ -91,7 +91,7 @@ static void start_value(struct machine *m, const struct frame *owner, uint32_t o
     }
 }
 
-/* White space: one blank, or, unless the rule is tight, a newline and some blanks. */
+/* Accepts white space: one blank or, unless the rule is tight, a newline and some blanks. */
 static bool take_blank(const struct rule *r, struct frame *f, uint8_t b)
 {
     if (r->is_tight && b != ' ')
@@ -140,7 +140,7 @@ static void step_array(struct machine *m, const struct thread *t, uint8_t b, str
     } else if (take_blank(r, &f, b)) {
         add_thread(out, &f, t->parent);
     } else if (may_add_item(m, r, &f, depth, &value)) {
-        /* Past what has a say, the number does not matter. */
+        /* Beyond this index all items are treated the same. */
         const uint32_t last = r->n_items > r->min ? r->n_items : r->min;
         f.v[ARRAY_N] += r->max != RULE_NONE || f.v[ARRAY_N] < last;
         f.phase = PHASE_AFTER;
@@ -165,7 +165,7 @@ static uint64_t extras_left(const struct machine *m, const struct rule *r, const
     return n == DFA_MANY ? n : n > f->v[OBJECT_N_EXTRAS] ? n - f->v[OBJECT_N_EXTRAS] : 0;
 }
 
-/* Whether `min` can still be reached with one more property and those from `from` on. */
+/* Returns whether `min` can still be reached with one more property and those from `from` on. */
 static bool are_enough(const struct machine *m, const struct rule *r, const struct frame *f,
                        uint32_t depth, uint32_t from, bool is_extra)
 {
@@ -213,7 +213,7 @@ static bool may_take_any(const struct machine *m, const struct rule *r, const st
     return false;
 }
 
-/* The quote in front of a key. */
+/* Starts a key at its opening quote. */
 static void start_key(struct machine *m, const struct thread *t, struct threads *out)
 {
     const struct rule *r = rule_of(m, &t->top);
@@ -246,7 +246,7 @@ static void start_key(struct machine *m, const struct thread *t, struct threads 
     }
 }
 
-/* One byte of the key of a property: those that still fit are neighbours. */
+/* Takes one byte of a property's key. The keys that still match are neighbours in sorted order. */
 static void step_key(struct machine *m, const struct thread *t, uint8_t b, struct threads *out)
 {
     const struct rule *r = rule_of(m, &t->top);
@@ -323,7 +323,7 @@ static void step_object(struct machine *m, const struct thread *t, uint8_t b, st
 
 /* ---- strings -------------------------------------------------------------------------------- */
 
-/* Goes through the names of an object, from its bracket to the key at `end`. */
+/* Iterates over the names of an object, from its bracket to the key at `end`. */
 struct name_scan {
     uint32_t at, end, depth;
     bool is_key;
@@ -352,7 +352,7 @@ static bool next_name(const struct machine *m, struct name_scan *s, uint32_t *na
     return false;
 }
 
-/* Keeps them, unless there are too many. */
+/* Caches the names, unless there are too many. */
 static void find_names(struct machine *m, uint32_t object_at, uint32_t key_at)
 {
     if (m->names_object == object_at && m->names_key == key_at)
@@ -360,13 +360,14 @@ static void find_names(struct machine *m, uint32_t object_at, uint32_t key_at)
     struct name_scan scan = {.at = object_at, .end = key_at};
     uint32_t name;
     m->names_object = object_at;
-    m->names_key = key_at <= m->n_fixed ? key_at : AT_UNKNOWN; /* else the text may change */
+    /* otherwise the text may still change */
+    m->names_key = key_at <= m->n_fixed ? key_at : AT_UNKNOWN;
     for (m->n_names = 0; m->n_names <= MACHINE_NAMES && next_name(m, &scan, &name); m->n_names++)
         if (m->n_names < MACHINE_NAMES)
             m->names[m->n_names] = name;
 }
 
-/* The i-th name, where `scan` stands at it if they are not kept. */
+/* Returns name number i. If the names are not cached, `scan` must stand at it. */
 static bool get_name(const struct machine *m, uint32_t i, struct name_scan *scan, uint32_t *name)
 {
     if (m->n_names > MACHINE_NAMES)
@@ -375,8 +376,9 @@ static bool get_name(const struct machine *m, uint32_t i, struct name_scan *scan
     return i < m->n_names;
 }
 
-/* Whether two strings in the text are the same characters; the second one ends at `end`, the first
- * one at its quote. With *rest_at it is enough that the first one begins so: there it goes on. */
+/* Returns whether two strings in the text have the same characters. The second one ends at `end`,
+ * the first one at its quote. With `rest_at`, a prefix match is enough and *rest_at is set to where
+ * the first one continues. */
 static bool is_same_name(const struct machine *m, uint32_t a, uint32_t b, uint32_t end,
                          uint32_t *rest_at)
 {
@@ -404,7 +406,8 @@ bool machine_name_is_new(struct machine *m, uint32_t object_at, uint32_t key_at)
     return true;
 }
 
-/* Of the names that begin with the key so far, some are not used: `state` is where it leads. */
+/* Returns whether some allowed name that starts with the key so far is unused; `state` is the state
+ * after the key so far. */
 static bool is_name_left(struct machine *m, const struct dfa *names, uint32_t state,
                          uint32_t object_at, uint32_t key_at)
 {
@@ -424,12 +427,13 @@ static bool is_name_left(struct machine *m, const struct dfa *names, uint32_t st
     return names->n_words[state] > n_used;
 }
 
-/* A key of an object that is not known is left out here and looked at again where it is. */
+/* Returns whether the key may be used. Skips the check if the object is unknown; grammar_mask.c
+ * repeats it when the object is known. */
 static bool key_may_be(struct machine *m, const struct thread *t, const struct frame *f,
                        const struct dfa *names, bool is_closed)
 {
     if (t->parent == NODE_UNKNOWN)
-        return true; /* grammar_mask.c asks once the parent is known */
+        return true; /* grammar_mask.c checks once the parent is known */
     const uint32_t object_at = m->nodes[t->parent].frame.at;
     const bool is_counted = !is_closed && names != NULL &&
                             rule_of(m, f)->extras[f->v[STRING_EXTRA] - 1].is_counted;
@@ -461,7 +465,7 @@ static void step_string(struct machine *m, const struct thread *t, uint8_t b, st
         }
         if (has_limits && f.v[STRING_LENGTH] >= r->max)
             return;
-        /* Names that are counted have no escapes, so that each byte is a character. */
+        /* Counted names have no escapes, so each byte is one character. */
         if (is_key && (b == '\\' || b >= 0x80) && r != NULL &&
             r->extras[f.v[STRING_EXTRA] - 1].is_counted)
             return;
@@ -492,7 +496,7 @@ static bool step_text(const char *text, uint32_t *at, uint8_t b)
     return true;
 }
 
-/* One byte of a tool's name: those that still fit are neighbours. */
+/* Takes one byte of a tool's name. The names that still match are neighbours in sorted order. */
 static void step_name(const struct machine *m, struct frame f, uint8_t b, struct threads *out)
 {
     const struct rule *r = &m->program->rules[m->program->calls];
@@ -530,7 +534,7 @@ static void step_lead(const struct machine *m, struct frame f, uint8_t b, struct
     add_thread(out, &f, NODE_NONE);
 }
 
-/* Leaves the tail where it is whole. */
+/* Leaves the tail if it is complete. */
 static void end_call(const struct grammar_program *p, struct frame *f)
 {
     const uint32_t at = f->v[ANSWER_AT];
@@ -547,7 +551,7 @@ static void step_arguments(struct machine *m, struct frame f, uint8_t b, struct 
     if (rest[0] == '\0' || (rest[0] == ' ' && rest[1] == '\0' && b != ' ')) {
         f.v[ANSWER_AT] = f.v[ANSWER_VALUE] = 0;
         f.phase = PHASE_TAIL;
-        end_call(m->program, &f); /* where nothing has to follow */
+        end_call(m->program, &f); /* if nothing has to follow */
         start_value(m, &f, NODE_NONE, 0, value, b, out);
     } else if (step_text(m->program->call.arguments, &f.v[ANSWER_AT], b)) {
         add_thread(out, &f, NODE_NONE);
@@ -600,7 +604,7 @@ static void step_thread(struct machine *m, const struct thread *t, uint8_t b, st
             add_thread(out, &below.top, t->parent);
         } else if (is_whole(m, &t->top) && t->parent != NODE_UNKNOWN) {
             below = (struct thread){m->nodes[t->parent].frame, m->nodes[t->parent].parent};
-            step_thread(m, &below, b, out); /* which is no raw value */
+            step_thread(m, &below, b, out); /* the parent is not a raw value */
         }
         return;
     case FRAME_STRING:
@@ -643,7 +647,7 @@ void machine_step(struct machine *m, const struct threads *in, struct threads *o
 const char *machine_tag(const struct machine *m, const struct threads *threads)
 {
     const struct grammar_program *p = m->program;
-    const struct frame *f = &threads->at[0].top; /* outside of a value there is one thread */
+    const struct frame *f = &threads->at[0].top; /* outside of values there is only one thread */
     if (threads->n != 1 || f->kind != FRAME_ANSWER || p->calls == RULE_NONE)
         return NULL;
     const char *tag = NULL;
@@ -655,7 +659,8 @@ const char *machine_tag(const struct machine *m, const struct threads *threads)
     return tag != NULL && tag[0] != '\0' ? tag : NULL;
 }
 
-/* Behind calls what parts them may come, and then nothing. */
+/* Returns whether the answer may end in this frame. After calls, a separator may come and then the
+ * end. */
 static bool may_end_here(const struct machine *m, const struct frame *f)
 {
     return f->phase == PHASE_AFTER || f->phase == PHASE_CALLED ||

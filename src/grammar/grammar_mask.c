@@ -5,7 +5,7 @@
 #include "base/mem.h"
 #include "grammar/grammar_string.h"
 
-#define NODE_ROOT UINT32_MAX /* above the whole vocabulary */
+#define NODE_ROOT UINT32_MAX /* parent of the whole vocabulary */
 
 static size_t n_words(const struct token_trie *trie)
 {
@@ -52,7 +52,8 @@ static void set_token(const struct token_trie *trie, uint32_t *bits, int32_t id)
         bits[id / 32] |= 1u << id % 32;
 }
 
-/* One byte further: from levels[depth - 1] to levels[depth]; false when nothing is left. */
+/* Advances by one byte from levels[depth - 1] to levels[depth]. Returns false when no thread is
+ * left. */
 static bool step(struct mask_maker *k, size_t n_text, unsigned depth, uint8_t byte)
 {
     struct machine *m = k->machine;
@@ -65,8 +66,8 @@ static bool step(struct mask_maker *k, size_t n_text, unsigned depth, uint8_t by
     return k->levels[depth].n > 0;
 }
 
-/* The nodes below one that is `above` deep, or all; levels[above] is what is there. Sets the tokens
- * at which something is left. */
+/* Walks the nodes below `from`, or all nodes; levels[] of its depth has the threads there. Sets the
+ * bits of tokens that keep at least one thread. */
 static void walk(struct mask_maker *k, size_t n_text, uint32_t from, uint32_t end)
 {
     const struct token_trie *trie = k->vocabulary->trie;
@@ -81,13 +82,13 @@ static void walk(struct mask_maker *k, size_t n_text, uint32_t from, uint32_t en
     }
 }
 
-/* Writes the bytes of a node behind the answer; returns how many. */
+/* Writes the bytes of a node after the answer. Returns their number. */
 static unsigned write_path(struct mask_maker *k, size_t n_text, uint32_t i)
 {
     const struct token_trie *trie = k->vocabulary->trie;
     const unsigned depth = trie->nodes[i].depth;
     while (trie->nodes[i].token < 0)
-        i++; /* the first token below it begins with these bytes */
+        i++; /* the first token below the node begins with its bytes */
     size_t bytes;
     memcpy(k->text + n_text, tokenizer_piece(trie->tok, trie->nodes[i].token, &bytes), depth);
     return depth;
@@ -95,7 +96,7 @@ static unsigned write_path(struct mask_maker *k, size_t n_text, uint32_t i)
 
 /* ---- what a frame alone decides ------------------------------------------------------------- */
 
-/* The frame without what a mask does not depend on. */
+/* Returns the frame without the fields that a mask does not depend on. */
 static struct frame canonical(const struct mask_maker *k, const struct frame *from)
 {
     const uint32_t longest = k->vocabulary->trie->longest;
@@ -113,23 +114,24 @@ static struct frame canonical(const struct mask_maker *k, const struct frame *fr
     }
     if (r->dfa != NULL || (r->min == 0 && r->max == RULE_NONE))
         return f;
-    /* Far from its limits, a string is as good as one without. */
+    /* Far from its limits, a string behaves like one without limits. */
     const uint32_t n = f.v[STRING_LENGTH];
     if (n >= r->min && (r->max == RULE_NONE || r->max - n > longest)) {
         f.rule = RULE_NONE;
         f.v[STRING_LENGTH] = 0;
     } else if (n < r->min && r->min - n > longest) {
-        f.v[STRING_LENGTH] = 0; /* it cannot end within a token */
+        f.v[STRING_LENGTH] = 0; /* it cannot end within one token */
     }
     return f;
 }
 
-/* Whether the frame alone may decide: not where names are counted or the answer is very deep. */
+/* Returns whether the mask depends on the frame alone. It does not where names are counted or the
+ * answer is very deep. */
 static bool is_keepable(const struct mask_maker *k, const struct thread *t)
 {
     const struct machine *m = k->machine;
     if (t->top.kind == FRAME_ANSWER)
-        return false; /* asked once */
+        return false; /* used only once */
     if (t->top.kind == FRAME_STRING && t->top.v[STRING_EXTRA] > 0 && t->top.rule != RULE_NONE &&
         m->program->rules[t->top.rule].extras[t->top.v[STRING_EXTRA] - 1].is_counted)
         return false;
@@ -137,7 +139,7 @@ static bool is_keepable(const struct mask_maker *k, const struct thread *t)
            GRAMMAR_DEPTH;
 }
 
-/* Whether the frame can be left after this byte of the level. */
+/* Returns whether the frame can be left after this byte of the level. */
 static bool has_exit(const struct mask_maker *k, unsigned depth)
 {
     bool has = k->machine->has_left;
@@ -155,7 +157,7 @@ static void start_level(struct mask_maker *k, unsigned depth, const struct threa
     k->level_nodes[depth] = k->base_nodes;
 }
 
-/* Walks the whole vocabulary with a frame on nothing. */
+/* Walks the whole vocabulary with the frame on NODE_UNKNOWN. */
 static void find_mask(struct mask_maker *k, const struct frame *key, size_t n_text)
 {
     const struct token_trie *trie = k->vocabulary->trie;
@@ -179,7 +181,8 @@ static void find_mask(struct mask_maker *k, const struct frame *key, size_t n_te
     }
 }
 
-/* What was found, in one piece; NULL for want of memory. Few tokens are listed. */
+/* Packs the result into one block; returns NULL if memory runs out. Lists the tokens if they are
+ * few. */
 static struct kept_mask *pack_mask(const struct mask_maker *k, const struct frame *key,
                                    struct fm_error *err)
 {
@@ -209,7 +212,7 @@ static struct kept_mask *pack_mask(const struct mask_maker *k, const struct fram
     return mask;
 }
 
-/* Goes the way that any string goes, and counts its characters. */
+/* Walks the vocabulary as any string does and counts the characters. */
 static void count_chars(struct grammar_vocabulary *v)
 {
     const struct token_trie *trie = v->trie;
@@ -266,7 +269,7 @@ int mask_any_string(struct grammar_vocabulary *v, struct fm_error *err)
 
 /* ---- putting a mask together ---------------------------------------------------------------- */
 
-/* The frame is left at a node of the vocabulary: what is below it decides about the rest. */
+/* Adds the tokens that continue after the frame is left at a trie node: the frames below decide. */
 static void add_exit(struct mask_maker *k, const struct thread *t, size_t n_text, uint32_t i)
 {
     const struct token_trie *trie = k->vocabulary->trie;
@@ -286,7 +289,7 @@ static void add_exit(struct mask_maker *k, const struct thread *t, size_t n_text
     walk(k, n_text, i + 1, node->end);
 }
 
-/* A node that must be looked at with all that is known. */
+/* Adds the tokens below a node that must be checked against the whole answer. */
 static void add_unsure(struct mask_maker *k, const struct thread *t, size_t n_text, uint32_t i)
 {
     const struct token_trie *trie = k->vocabulary->trie;
@@ -301,7 +304,7 @@ static void add_unsure(struct mask_maker *k, const struct thread *t, size_t n_te
     walk(k, n_text, i + 1, trie->nodes[i].end);
 }
 
-/* The mask of a frame: known, shared or found now; NULL for want of memory. */
+/* Returns the mask of a frame: kept, shared or computed now. Returns NULL if memory runs out. */
 static const struct kept_mask *get_mask(struct mask_maker *k, const struct frame *key,
                                         size_t n_text)
 {
@@ -321,8 +324,8 @@ static const struct kept_mask *get_mask(struct mask_maker *k, const struct frame
     return mask;
 }
 
-/* A string with limits on its length and none on its characters: of what any string allows, what
- * is not too long or too short. */
+/* Handles a string with limits on its length but not on its characters: from the mask of any
+ * string, drops what would be too long or too short. */
 static void add_limited(struct mask_maker *k, const struct thread *t, size_t n_text)
 {
     const struct grammar_vocabulary *v = k->vocabulary;
@@ -378,7 +381,7 @@ static void add_mask(struct mask_maker *k, const struct thread *t, size_t n_text
         add_exit(k, t, n_text, exits[i]);
     for (uint32_t i = 0; i < mask->n_unsure; i++)
         add_unsure(k, t, n_text, unsure[i]);
-    if (is_over) { /* last, as it may drop this mask */
+    if (is_over) { /* last, because this may free the mask */
         const struct node *parent = &k->machine->nodes[t->parent];
         add_mask(k, &(struct thread){parent->frame, parent->parent}, n_text);
     }

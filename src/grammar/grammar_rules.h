@@ -1,7 +1,7 @@
-/* What a schema is compiled to: rules for values, whose scalars are automata and whose objects and
- * arrays refer to other values by number, so that recursion costs nothing.
+/* The compiled form of a schema: rules for values. Scalars are automata; objects and arrays refer
+ * to other values by number, so recursive schemas need no special case.
  *
- * A program lives in its arena and is immutable once compiled; any number of threads may use it. */
+ * A program lives in its arena and is immutable once compiled. Any number of threads may use it. */
 #ifndef FLASHMOE_GRAMMAR_GRAMMAR_RULES_H
 #define FLASHMOE_GRAMMAR_GRAMMAR_RULES_H
 
@@ -12,8 +12,8 @@ extern "C" {
 #endif
 
 #define RULE_NONE UINT32_MAX
-#define GRAMMAR_DEPTH 100u    /* objects and arrays within each other in an answer */
-#define GRAMMAR_BLANKS 64u    /* blanks behind a newline */
+#define GRAMMAR_DEPTH 100u    /* maximum nesting of objects and arrays in an answer */
+#define GRAMMAR_BLANKS 64u    /* maximum blanks after a newline */
 #define GRAMMAR_PROPERTIES 1024u
 
 enum rule_kind {
@@ -23,47 +23,51 @@ enum rule_kind {
     RULE_OBJECT
 };
 
-/* Properties come in this order; those that are not required may be left out. */
+/* Properties come in this order; optional ones may be left out. */
 struct rule_property {
     const char *name; /* UTF-8 */
     size_t name_bytes;
-    const char *key; /* as it is written, from behind the first quote to the last one */
+    const char *key; /* as written in JSON, after the opening quote up to and including the closing
+                      * quote */
     uint32_t key_bytes;
     uint32_t value;
     bool is_required;
 };
 
-/* Properties with other names, which come last and no name twice. */
+/* Properties with other names. They come last, and no name may occur twice. */
 struct rule_extra {
-    const struct dfa *names; /* NULL: any */
+    const struct dfa *names; /* NULL for any name */
     uint32_t value;
-    /* Somewhere only so many names are left: they are of plain ASCII then, and counted. */
+    /* Some place has only finitely many names left; then names are plain ASCII and counted. */
     bool is_counted;
 };
 
 struct rule {
     enum rule_kind kind;
-    uint32_t height;       /* objects and arrays in the flattest value; RULE_NONE: there is none */
-    const struct dfa *dfa; /* of a raw value or a string; NULL: any string */
-    uint32_t min, max;     /* characters, items, properties; max RULE_NONE: no limit */
+    uint32_t height;       /* nesting depth of the flattest value; RULE_NONE if there is no value */
+    const struct dfa *dfa; /* for a raw value or a string; NULL for any string */
+    uint32_t min, max;     /* number of characters, items or properties; max RULE_NONE for no
+                            * limit */
 
     const uint32_t *items; /* [n_items] values of the first items */
     uint32_t n_items;
-    uint32_t rest; /* value of all others; RULE_NONE: there are none */
+    uint32_t rest; /* value of all further items; RULE_NONE if none are allowed */
 
     struct rule_property *properties; /* [n_properties] */
     uint32_t *by_key;                 /* [n_properties] sorted by key */
-    uint32_t *n_required;             /* [n_properties + 1] from there on */
-    uint32_t *next_required;          /* [n_properties + 1]; n_properties: none */
+    uint32_t *n_required;             /* [n_properties + 1] required properties from this index
+                                       * on */
+    uint32_t *next_required;          /* [n_properties + 1] index of the next required one;
+                                       * n_properties if none */
     uint32_t n_properties;
     struct rule_extra *extras;
     uint32_t n_extras;
-    uint64_t n_extra_names; /* DFA_MANY: no end */
-    bool has_counts;        /* properties are counted */
-    bool is_tight;          /* one blank at most between two parts of it */
+    uint64_t n_extra_names; /* DFA_MANY if unbounded */
+    bool has_counts;        /* properties are counted against min and max */
+    bool is_tight;          /* at most one blank between two of its parts */
 };
 
-/* What may stand in one place: any of its rules. */
+/* What may stand at one place: any of its rules. */
 struct rule_value {
     const uint32_t *rules; /* [n] */
     uint32_t n;
@@ -76,18 +80,20 @@ struct grammar_program {
     size_t n_rules;
     struct rule_value *values;
     size_t n_values;
-    uint32_t highest; /* of all heights */
-    uint32_t answer;  /* the value that is the whole answer; RULE_NONE: it has to be a call */
-    /* The rule whose properties are the tools, each with its arguments; RULE_NONE: no calls. */
+    uint32_t highest; /* maximum of all heights */
+    uint32_t answer;  /* the value that is the whole answer; RULE_NONE if the answer must be a
+                       * call */
+    /* The rule whose properties are the tools with their arguments; RULE_NONE for no calls. */
     uint32_t calls;
-    /* A call around its name and its arguments; each blank may be missing. */
+    /* The texts around a call's name and arguments; each blank may be missing. */
     struct {
         char *lead, *arguments, *tail;
-        uint32_t open_at, body_at;   /* in the lead: behind the separator, behind the opening */
-        uint32_t body_end, close_at; /* in the tail: before the closing, before its tag */
-        char *open, *close; /* tags; empty: none */
+        uint32_t open_at, body_at;   /* offsets in the lead: after the separator, after the opening
+                                      * tag */
+        uint32_t body_end, close_at; /* offsets in the tail: before the closing, before its tag */
+        char *open, *close; /* tags; empty if there are none */
     } call;
-    bool is_opened;   /* the prompt ends with what opens the only call */
+    bool is_opened;   /* the prompt ends with the opening of the only call */
     bool is_one_call;
 };
 

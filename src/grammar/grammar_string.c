@@ -4,7 +4,8 @@
 
 #include "text/unicode.h"
 
-/* A part is a mode, a number of bytes or digits, and a value: what there is of the character. */
+/* A part encodes the unfinished character: a mode, a number of bytes or digits, and the value so
+ * far. */
 enum { PLAIN, IN_UTF8, AT_ESCAPE, IN_HEX, AT_LOW, AT_LOW_U, IN_LOW };
 
 static uint32_t make_part(unsigned mode, unsigned n, uint32_t value)
@@ -12,7 +13,7 @@ static uint32_t make_part(unsigned mode, unsigned n, uint32_t value)
     return mode | n << 3 | value << 8;
 }
 
-/* Some character from lo to hi may come. */
+/* Returns whether some character from lo to hi may come. */
 static bool leads(const struct dfa *dfa, uint32_t state, uint32_t lo, uint32_t hi)
 {
     if (dfa != NULL)
@@ -20,7 +21,7 @@ static bool leads(const struct dfa *dfa, uint32_t state, uint32_t lo, uint32_t h
     return lo <= hi && (lo < 0xd800 || hi > 0xdfff);
 }
 
-/* n_left bytes are still to come, of `length`. */
+/* n_left of `length` bytes are still missing. */
 static enum string_step step_utf8(const struct dfa *dfa, uint32_t state, uint32_t *part,
                                   uint32_t value, unsigned length, unsigned n_left, uint32_t *c)
 {
@@ -35,7 +36,8 @@ static enum string_step step_utf8(const struct dfa *dfa, uint32_t state, uint32_
     return n_left == 0 ? STRING_CHAR : STRING_MORE;
 }
 
-/* Units of UTF-16 from lo to hi; the first half of a pair stands for all characters with it. */
+/* Returns whether a UTF-16 unit from lo to hi may come. A high surrogate stands for all characters
+ * that start with it. */
 static bool unit_leads(const struct dfa *dfa, uint32_t state, uint32_t lo, uint32_t hi)
 {
     const uint32_t first = lo > 0xd800 ? lo : 0xd800, last = hi < 0xdbff ? hi : 0xdbff;
@@ -51,7 +53,7 @@ static int hex_value(uint8_t b)
            : (b | 32) >= 'a' && (b | 32) <= 'f' ? (b | 32) - 'a' + 10 : -1;
 }
 
-/* One of four digits: n are there already, worth `value`. */
+/* Takes one of four hexadecimal digits; n are already read, with the value `value`. */
 static enum string_step step_hex(const struct dfa *dfa, uint32_t state, uint32_t *part, unsigned n,
                                  uint32_t value, uint8_t b, uint32_t *c)
 {
@@ -70,7 +72,7 @@ static enum string_step step_hex(const struct dfa *dfa, uint32_t state, uint32_t
     return *part == 0 ? STRING_CHAR : STRING_MORE;
 }
 
-/* The same for the second half of a pair; above the digits is the first half. */
+/* Does the same for a low surrogate; the bits above the digits hold the high one. */
 static enum string_step step_low(const struct dfa *dfa, uint32_t state, uint32_t *part, unsigned n,
                                  uint32_t value, uint8_t b, uint32_t *c)
 {

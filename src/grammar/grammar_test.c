@@ -1,4 +1,5 @@
-/* Grammars on small schemas; automata of numbers against arithmetic; expressions; allocations. */
+/* Tests grammars on small schemas, number automata against arithmetic, regular expressions and
+ * failing allocations. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -174,7 +175,7 @@ static void test_strings(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         if (fits("{\"type\": \"string\"}", cases[i].text) != cases[i].fits)
             fail_msg("case %zu: %s", i, cases[i].text);
-    /* Lengths are in characters, however they are written. */
+    /* Lengths count characters, in whatever form they are written. */
     static const char two[] = "{\"type\": \"string\", \"minLength\": 2, \"maxLength\": 2}";
     assert_true(fits(two, "\"\xf0\x9f\x99\x82\\ud83d\\ude42\""));
     assert_true(fits(two, "\"\\n\xc3\xa9\""));
@@ -210,7 +211,7 @@ static void test_names(void **state)
     assert_true(fits(order, "{\"a\":2}"));
     assert_false(fits(order, "{\"a\":2,\"b\":1}"));
     assert_false(fits(order, "{\"b\":1}"));
-    /* More names than are kept. */
+    /* More names than are cached. */
     char text[8192] = "{";
     size_t n = 1;
     for (int i = 0; i < 300; i++)
@@ -221,7 +222,7 @@ static void test_names(void **state)
     assert_false(fits(NULL, text));
 }
 
-/* Deep answers end at the limit, and what is open then can still be closed. */
+/* Deep answers end at the limit, and everything open can still be closed. */
 static void test_depth(void **state)
 {
     (void)state;
@@ -243,7 +244,7 @@ static void test_depth(void **state)
         assert_int_equal(grammar_accept_bytes(g, "]", 1, NULL), 0);
     }
     assert_true(grammar_must_end(g));
-    /* A long answer does not run out of room. */
+    /* A long answer does not run out of nodes. */
     grammar_reset(g);
     assert_int_equal(grammar_accept_bytes(g, "[[]", 3, NULL), 0);
     for (unsigned i = 0; i < 50000; i++)
@@ -253,7 +254,7 @@ static void test_depth(void **state)
     grammar_close(g);
 }
 
-/* The mask is what accepting each token says. */
+/* Checks that the mask agrees with accepting each token. */
 static void check_masks(const char *schema, const char *text)
 {
     struct grammar *g, *probe;
@@ -376,18 +377,20 @@ static void test_calls(void **state)
         if (takes(g, wrong[i]))
             fail_msg("%s is taken", wrong[i]);
     grammar_close(g);
-    g = open_calls(NULL, true, true); /* the prompt has the first tag, and nothing else follows */
+    g = open_calls(NULL, true, true); /* the prompt contains the first tag, and nothing else
+                                       * follows */
     assert_true(takes(g, GET) && grammar_must_end(g));
     assert_false(takes(g, CALL(GET)));
     assert_false(takes(g, "12"));
     grammar_close(g);
     g = open_calls("{}", true, false);
     assert_true(takes(g, CALL(GET)) && grammar_must_end(g));
-    assert_true(takes(g, "{\n  \"a\": 1\n}")); /* what is no call may have its white space */
+    assert_true(takes(g, "{\n  \"a\": 1\n}")); /* a value that is not a call may contain white
+                                                * space */
     grammar_close(g);
 }
 
-/* The tokens of the tags are allowed where the tags are, and nowhere else. */
+/* The tag tokens are allowed where the tags are, and nowhere else. */
 static void test_tags(void **state)
 {
     (void)state;
@@ -413,7 +416,7 @@ static void test_tags(void **state)
     grammar_close(g);
 }
 
-/* Another way to write calls: no newlines, and nothing behind the arguments. */
+/* Another call format: no newlines, and nothing after the arguments. */
 static void test_another_form(void **state)
 {
     (void)state;
@@ -480,14 +483,14 @@ static void test_allocations_of_calls(void **state)
     }
 }
 
-/* Schemas that refer to themselves: what fits and what does not. */
+/* Schemas that refer to themselves: what matches and what does not. */
 static void *check_circular(void *arg)
 {
     (void)arg;
     static const struct {
         const char *schema, *good, *bad;
     } cases[] = {
-        /* No name is an object. */
+        /* No name is an object, so no name is allowed. */
         {"{\"type\":\"object\",\"propertyNames\":{\"$ref\":\"#\"}}", "{}", "{\"a\":1}"},
         {"{\"propertyNames\":{\"$ref\":\"#\"}}", "{\"a\":{\"b\":1}}", "{\"a\"}"},
         {"{\"type\":[\"object\",\"string\"],\"maxLength\":2,\"propertyNames\":{\"$ref\":"
@@ -528,8 +531,8 @@ static void append(char *to, const char *text)
     memcpy(to + strlen(to), text, strlen(text) + 1);
 }
 
-/* What would recurse as deep as the text is long, or work without end, is refused with a sentence
- * that has these words. */
+/* A schema that would recurse as deep as its text is long, or take unbounded work, is refused with
+ * these words. */
 static void *check_refused(void *arg)
 {
     (void)arg;
@@ -551,10 +554,10 @@ static void *check_refused(void *arg)
     for (unsigned i = 0; i <= SCHEMA_CHOICES; i++)
         append(choices, "]}");
     const char *const cases[][2] = {
-        {stars, "needs a group"}, {groups, "too many groups"}, {choices, "too many choices"},
+        {stars, "needs a group"}, {groups, "groups are nested"}, {choices, "choices for one"},
         {together, "too many schemas"},
         {number, "2001 characters"},
-        {"{\"pattern\":\"((a{1,1000}){1,1000}){1,1000}\"}", "repeats too much"},
+        {"{\"pattern\":\"((a{1,1000}){1,1000}){1,1000}\"}", "too many repetitions"},
         {"{\"pattern\":\"((((){9999}){9999}){9999}){9999}\"}", "too much work"},
         {"{\"pattern\":\"^a*$\",\"minLength\":1000000000}", "20000 states"},
         {"{\"$ref\":\"#/$defs/a\",\"$defs\":{\"a\":{\"$ref\":\"#/%24defs/a\"}}}", "back to itself"},
@@ -587,7 +590,7 @@ static void test_pointers(void **state)
 {
     (void)state;
     static const struct {
-        const char *fragment, *parts; /* each part and a '|'; NULL: no pointer */
+        const char *fragment, *parts; /* each part and a '|'; NULL if it is not a pointer */
     } cases[] = {
         {"#", ""}, {"#/", "|"}, {"#/a/b", "a|b|"}, {"#//", "||"}, {"#/a~1b~0c", "a/b~c|"},
         {"#/%24defs/x%2fy", "$defs|x|y|"}, {"#%2Fa", "a|"}, {"#/~01", "~1|"}, {"#/%7E1", "/|"},
@@ -605,7 +608,7 @@ static void test_pointers(void **state)
         if (is_pointer)
             assert_string_equal(parts, cases[i].parts);
     }
-    /* A part that is too long is no name, and what comes behind it is read. */
+    /* A part that is too long is not a name; the rest of the pointer is still parsed. */
     char text[JSON_POINTER_PART_BYTES + 16];
     struct json_pointer p;
     for (size_t n = JSON_POINTER_PART_BYTES - 1; n <= JSON_POINTER_PART_BYTES + 2; n++) {
@@ -638,8 +641,8 @@ static void test_allocations(void **state)
     }
 }
 
-/* What is held for tools while they may be called is about what they allow, not what it took to
- * find that out. */
+/* The memory kept for tools while they may be called depends on what they allow, not on the work of
+ * compiling them. */
 static void test_tools_take_little(void **state)
 {
     enum { N = 32, BYTES = 4 << 10 };

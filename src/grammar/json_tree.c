@@ -12,12 +12,12 @@ struct reader {
     struct arena *arena;
     const char *what;
     struct json_scan scan;
-    struct json_node *root, *open; /* the innermost object or array */
-    struct json_node *last;        /* the value that began last */
-    struct json_node *tails[JSON_SCAN_DEPTH + 1]; /* the last value in each that is open */
+    struct json_node *root, *open; /* the innermost open object or array */
+    struct json_node *last;        /* the value that started last */
+    struct json_node *tails[JSON_SCAN_DEPTH + 1]; /* the last value of each open container */
     const char *key;
     size_t key_bytes;
-    char *bytes;    /* of the string in progress */
+    char *bytes;    /* of the string being read */
     size_t n_bytes;
     uint32_t n_nodes;
 };
@@ -50,7 +50,7 @@ static int add_node(struct reader *r, enum json_kind kind, unsigned depth, struc
     return 0;
 }
 
-/* Shorter keys come first: that is as good as any order, and cheap for long keys. */
+/* Shorter keys come first: any order will do, and this one is cheap for long keys. */
 static int compare_key(const char *a, size_t a_bytes, const char *b, size_t b_bytes)
 {
     if (a_bytes != b_bytes)
@@ -115,8 +115,8 @@ static int begin_scalar(struct reader *r, const char *text, size_t bytes, struct
         n++;
     if (n > JSON_TREE_NUMBER_BYTES) {
         char at[JSON_POINTER_BYTES];
-        return err_set(err, FM_ERR_ARG, "%s has a number of %zu characters at %s; at most %u are "
-                       "read", r->what, n, json_node_pointer(r->last, at), JSON_TREE_NUMBER_BYTES);
+        return err_set(err, FM_ERR_ARG, "%s has a number of %zu characters at %s; the limit is %u",
+                       r->what, n, json_node_pointer(r->last, at), JSON_TREE_NUMBER_BYTES);
     }
     char *copy = arena_new(r->arena, n + 1, err);
     if (copy == NULL)
@@ -127,7 +127,7 @@ static int begin_scalar(struct reader *r, const char *text, size_t bytes, struct
     return 0;
 }
 
-/* `text` is what is left, with the byte that was just scanned. */
+/* `text` is the rest, starting with the byte that was just scanned. */
 static int take_byte(struct reader *r, const char *text, size_t bytes, struct fm_error *err)
 {
     switch (r->scan.event) {
@@ -161,7 +161,7 @@ int json_tree_parse(struct arena *arena, const char *what, const char *text, siz
 {
     struct reader r = {.arena = arena, .what = what};
     if (bytes > JSON_TREE_BYTES)
-        return err_set(err, FM_ERR_ARG, "%s has %zu bytes; at most %u are read", what, bytes,
+        return err_set(err, FM_ERR_ARG, "%s has %zu bytes; the limit is %u", what, bytes,
                        JSON_TREE_BYTES);
     r.bytes = arena_new(arena, bytes + 4, err);
     if (r.bytes == NULL)
@@ -170,8 +170,8 @@ int json_tree_parse(struct arena *arena, const char *what, const char *text, siz
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < bytes; i++) {
         if (!json_scan_push(&r.scan, (uint8_t)text[i]))
-            return err_set(err, FM_ERR_ARG, "%s is not JSON: byte %zu does not fit, or it is "
-                           "nested more than %d deep", what, i + 1, JSON_SCAN_DEPTH);
+            return err_set(err, FM_ERR_ARG, "%s is not JSON: byte %zu is not expected, or it is "
+                           "nested more than %d levels deep", what, i + 1, JSON_SCAN_DEPTH);
         rc = take_byte(&r, text + i, bytes - i, err);
     }
     if (rc == 0 && !json_scan_is_whole(&r.scan))
@@ -222,7 +222,7 @@ const char *json_node_pointer(const struct json_node *node, char out[JSON_POINTE
     return out;
 }
 
-/* The element of an array that a part of a pointer names: digits without a leading zero. */
+/* Returns the array element that a pointer part names: digits without a leading zero. */
 static const struct json_node *find_element(const struct json_node *array, const char *part,
                                             size_t bytes, uint64_t *n_steps)
 {

@@ -3,7 +3,7 @@
 enum { AT_START, AT_MINUS, IN_ZERO, IN_INTEGER, AT_POINT, IN_FRACTION, AT_E, AT_E_SIGN,
        IN_EXPONENT };
 
-/* What a key holds. How the digits so far compare with those of a bound: */
+/* The words of a key. How the digits so far compare with those of a bound: */
 enum { SAME, LESS, MORE };
 enum { K_PHASE, K_NEGATIVE, K_INTEGER, K_FRACTION, K_LOW, K_HIGH, K_REST, KEY_WORDS };
 
@@ -13,13 +13,14 @@ struct side {
     struct number_bound low, high;
 };
 
-struct plan {
-    struct side sides[2]; /* from zero up, and below zero */
+struct spec {
+    struct side sides[2]; /* non-negative and negative */
     uint32_t max_integer, max_digits, multiple;
     bool has_point, has_exponent;
 };
 
-/* The digit of a bound, i from the first one before the point on; a leading zero counts as one. */
+/* Returns digit i of a bound, counted from the first one before the point; a leading zero
+ * counts. */
 static unsigned bound_digit(const struct number_bound *b, uint32_t i)
 {
     const int32_t shift = b->value.point < 1 ? b->value.point - 1 : 0;
@@ -38,7 +39,7 @@ static uint32_t bound_fraction_digits(const struct number_bound *b)
     return b->value.n > 0 && n > 0 ? (uint32_t)n : 0;
 }
 
-/* One more digit, the i-th of all, `is_fraction` or not. */
+/* Compares one more digit, number i of all; `is_fraction` if it comes after the point. */
 static uint32_t compare_digit(const struct number_bound *b, uint32_t order, uint32_t i,
                               unsigned digit, bool is_fraction)
 {
@@ -50,7 +51,7 @@ static uint32_t compare_digit(const struct number_bound *b, uint32_t order, uint
     return order != SAME || digit == other ? order : digit < other ? LESS : MORE;
 }
 
-/* Once the digits before the point are over. */
+/* Compares when the digits before the point are complete. */
 static uint32_t compare_point(const struct number_bound *b, uint32_t order, uint32_t n_integer)
 {
     return b->is_set && n_integer < bound_integer_digits(b) ? LESS : order;
@@ -66,7 +67,7 @@ static uint32_t compare_end(const struct number_bound *b, const uint32_t *key, u
 static bool number_accepts(const void *ctx, const uint32_t *key, size_t n)
 {
     (void)n;
-    const struct plan *p = ctx;
+    const struct spec *p = ctx;
     const struct side *side = &p->sides[key[K_NEGATIVE]];
     if (key[K_PHASE] == IN_EXPONENT)
         return true;
@@ -79,14 +80,14 @@ static bool number_accepts(const void *ctx, const uint32_t *key, size_t n)
            (!side->high.is_set || high == LESS || (high == SAME && !side->high.is_exclusive));
 }
 
-/* The key after a digit; false when none may come. */
-static bool push_digit(const struct plan *p, uint32_t *key, unsigned digit)
+/* Advances the key by a digit. Returns false if none may come. */
+static bool push_digit(const struct spec *p, uint32_t *key, unsigned digit)
 {
     const struct side *side = &p->sides[key[K_NEGATIVE]];
     const uint32_t phase = key[K_PHASE];
     if (phase == AT_E || phase == AT_E_SIGN || phase == IN_EXPONENT) {
         key[K_PHASE] = IN_EXPONENT;
-        return key[K_FRACTION]++ < 2; /* the digits of the exponent from here on */
+        return key[K_FRACTION]++ < 2; /* from here on it counts the digits of the exponent */
     }
     const bool is_fraction = phase == AT_POINT || phase == IN_FRACTION;
     const uint32_t i = is_fraction ? bound_integer_digits(&side->low) + key[K_FRACTION]
@@ -106,7 +107,7 @@ static bool push_digit(const struct plan *p, uint32_t *key, unsigned digit)
     return true;
 }
 
-static bool push(const struct plan *p, uint32_t *key, char c)
+static bool push(const struct spec *p, uint32_t *key, char c)
 {
     const uint32_t phase = key[K_PHASE];
     const struct side *side = &p->sides[key[K_NEGATIVE]];
@@ -165,7 +166,7 @@ static int check_bound(const struct number_bound *b, struct fm_error *err)
     return 0;
 }
 
-static void set_sides(struct plan *p, const struct number_range *r)
+static void set_sides(struct spec *p, const struct number_range *r)
 {
     struct side *up = &p->sides[0], *down = &p->sides[1];
     const bool max_below = r->max.is_set && (r->max.value.is_negative ||
@@ -178,7 +179,7 @@ static void set_sides(struct plan *p, const struct number_range *r)
     down->high = r->min;
     if (r->max.is_set && r->max.value.is_negative)
         down->low = r->max;
-    else if (r->min.is_set || r->max.is_set) /* no -0 where bounds are */
+    else if (r->min.is_set || r->max.is_set) /* -0 is not allowed where there are bounds */
         down->low = (struct number_bound){.is_set = true, .is_exclusive = true};
 }
 
@@ -190,11 +191,12 @@ int number_dfa(struct dfa_maker *maker, const struct number_range *r, const stru
         rc = check_bound(&r->max, err);
     if (rc != 0)
         return rc;
-    struct plan p = {.multiple = r->multiple};
+    struct spec p = {.multiple = r->multiple};
     const bool has_bounds = r->min.is_set || r->max.is_set;
     const bool is_integer = r->is_integer || r->multiple > 0;
     set_sides(&p, r);
-    /* As many digits as a bound that numbers must not be below, or that has been written out. */
+    /* Allows as many digits as the bound that numbers must not fall below, or the bound that was
+     * written out. */
     uint32_t forced = 1, named = 1, fraction = 0;
     for (unsigned i = 0; i < 2; i++) {
         if (p.sides[i].is_possible && p.sides[i].low.is_set) {
@@ -215,6 +217,6 @@ int number_dfa(struct dfa_maker *maker, const struct number_range *r, const stru
     p.has_point = !is_integer;
     p.has_exponent = !is_integer && !has_bounds;
     const uint32_t start[KEY_WORDS] = {AT_START};
-    return dfa_build(maker, &(struct dfa_plan){&p, number_accepts, number_edges}, start, KEY_WORDS,
+    return dfa_build(maker, &(struct dfa_spec){&p, number_accepts, number_edges}, start, KEY_WORDS,
                      out, err);
 }

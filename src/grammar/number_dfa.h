@@ -1,5 +1,5 @@
-/* The decimal texts of the numbers in a range, as an automaton: bounds hold digit by digit, however
- * long they are. Threads and failures as in dfa.h. */
+/* Builds an automaton that accepts the decimal texts of the numbers in a range. Bounds are exact,
+ * however many digits they have. Threads and failures as in dfa.h. */
 #ifndef FLASHMOE_GRAMMAR_NUMBER_DFA_H
 #define FLASHMOE_GRAMMAR_NUMBER_DFA_H
 
@@ -10,10 +10,11 @@
 extern "C" {
 #endif
 
-/* Bounds beyond this many digits before or behind the point are refused. */
+/* Bounds with more digits than this before or after the point are refused. */
 #define NUMBER_BOUND_DIGITS 400
-/* Digits that are written: of integers, or bounds with more; of other numbers in all, where an
- * exclusive bound must hold for readers that round to doubles; and otherwise. */
+/* Maximum digits written: for integers (or as many as the bounds have); in total for other numbers
+ * with an exclusive bound, which must also hold for readers that round to doubles; and in total for
+ * all other numbers. */
 #define NUMBER_INTEGER_DIGITS 18
 #define NUMBER_EXCLUSIVE_DIGITS 15
 #define NUMBER_DIGITS 17
@@ -26,11 +27,11 @@ struct number_bound {
 
 struct number_range {
     struct number_bound min, max;
-    bool is_integer;   /* no point, no exponent */
-    uint32_t multiple; /* of this integer, which makes it one; 0: any */
+    bool is_integer;   /* without point and exponent */
+    uint32_t multiple; /* must be a multiple of this integer, hence an integer; 0 for any number */
 };
 
-/* Without bounds an exponent of two digits may follow, with bounds none. The result may accept
+/* Without bounds, an exponent of two digits may follow; with bounds, none. The result may accept
  * nothing. */
 int number_dfa(struct dfa_maker *maker, const struct number_range *range, const struct dfa **out,
                struct fm_error *err);

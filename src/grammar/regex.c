@@ -10,7 +10,7 @@ enum { NFA_SET, NFA_FORK, NFA_BEGIN, NFA_END, NFA_ACCEPT };
 
 struct nfa_node {
     uint8_t kind;
-    uint32_t to, or_to; /* or_to of a fork only; DFA_NONE: nowhere */
+    uint32_t to, or_to; /* or_to is only for a fork; DFA_NONE for nowhere */
     const struct regex_node *set;
 };
 
@@ -18,9 +18,9 @@ struct nfa {
     struct dfa_maker *maker;
     struct nfa_node *nodes; /* [REGEX_NODES] */
     uint32_t n;
-    uint32_t *seen, round; /* [REGEX_NODES]: the round in which a closure had it */
-    uint32_t *set, n_set;  /* [REGEX_NODES]: nodes of a closure, sorted */
-    uint32_t *bounds;      /* [2 * ranges of one set] where something changes */
+    uint32_t *seen, round; /* [REGEX_NODES] the last round in which a closure contained the node */
+    uint32_t *set, n_set;  /* [REGEX_NODES] nodes of a closure, sorted */
+    uint32_t *bounds;      /* [2 * ranges of one set] code points where the set of nodes changes */
     size_t bounds_capacity;
     struct fm_error *err;
     int rc;
@@ -30,21 +30,21 @@ static uint32_t add(struct nfa *a, uint8_t kind, uint32_t to, uint32_t or_to)
 {
     if (a->n == REGEX_NODES) {
         if (a->rc == 0)
-            a->rc = err_set(a->err, FM_ERR_ARG, "it repeats too much to be enforced");
+            a->rc = err_set(a->err, FM_ERR_ARG, "it has too many repetitions to be enforced");
         return 0;
     }
     a->nodes[a->n] = (struct nfa_node){kind, to, or_to, NULL};
     return a->n++;
 }
 
-/* Where the tree begins when `next` comes after it. */
+/* Emits the nodes of a tree that continue with `next`. Returns the first node. */
 static uint32_t emit(struct nfa *a, const struct regex_node *node, uint32_t next);
 
 static uint32_t emit_chain(struct nfa *a, const struct regex_node *node, uint32_t next)
 {
     if (node == NULL || a->rc != 0)
         return next;
-    const struct regex_node *parts[64]; /* built from its end */
+    const struct regex_node *parts[64]; /* emitted from its end */
     unsigned n = 0;
     for (; node != NULL && n < 64; node = node->next)
         parts[n++] = node;
@@ -102,11 +102,12 @@ static uint32_t emit(struct nfa *a, const struct regex_node *node, uint32_t next
 
 /* ---- sets of nodes -------------------------------------------------------------------------- */
 
-/* Adds a node and what it leads to without a character. ^ is passed at the beginning only, $ at the
- * end only. Returns whether it accepts. Spends fuel for each node it sees. */
+/* Adds a node and everything it reaches without a character. Passes ^ only at the beginning and $
+ * only at the end. Returns whether an accepting node was reached. Spends fuel for each node. */
 static bool close_over(struct nfa *a, uint32_t from, bool is_begin, bool is_end)
 {
-    uint32_t top = a->n_set, *stack = a->set + REGEX_NODES; /* the upper half */
+    uint32_t top = a->n_set, *stack = a->set + REGEX_NODES; /* the stack uses the upper half of the
+                                                             * array */
     uint32_t n = 0, n_seen = 0;
     bool accepts = false;
     stack[n++] = from;
@@ -186,8 +187,8 @@ static bool set_has(const struct regex_node *set, uint32_t c)
     return lo < set->n_ranges && set->ranges[lo].lo <= c;
 }
 
-/* The key of a set of nodes is their numbers; DFA_NONE at its end marks the beginning of the text,
- * where ^ has been passed and may be passed again behind a $. */
+/* The key of a set of nodes is their numbers. A final DFA_NONE marks the beginning of the text,
+ * where ^ was passed and may be passed again after a $. */
 static int nfa_edges(struct dfa_maker *maker, const void *ctx, const uint32_t *key, size_t n,
                      struct fm_error *err)
 {
@@ -213,7 +214,7 @@ static int nfa_edges(struct dfa_maker *maker, const void *ctx, const uint32_t *k
     return rc;
 }
 
-/* The nodes of the expression, found anywhere in a text. Returns where it starts. */
+/* Emits the nodes of the expression, matched anywhere in a text. Returns the start node. */
 static uint32_t emit_search(struct nfa *a, const struct regex_node *tree)
 {
     static const struct code_range all[] = {{0, 0xd7ff}, {0xe000, CODE_POINT_MAX}};
@@ -251,11 +252,11 @@ int regex_compile(struct dfa_maker *maker, const char *text, size_t bytes, const
         struct nfa *self = &a;
         qsort(a.set, a.n_set, sizeof *a.set, compare_words);
         a.set[a.n_set] = DFA_NONE;
-        const struct dfa_plan plan = {&self, nfa_accepts, nfa_edges};
+        const struct dfa_spec spec = {&self, nfa_accepts, nfa_edges};
         uint32_t *start = arena_new(maker->arena, (a.n_set + 1) * sizeof *start, err);
         if (start != NULL)
             memcpy(start, a.set, (a.n_set + 1) * sizeof *start);
-        rc = start != NULL ? dfa_build(maker, &plan, start, a.n_set + 1, out, err) : FM_ERR_NOMEM;
+        rc = start != NULL ? dfa_build(maker, &spec, start, a.n_set + 1, out, err) : FM_ERR_NOMEM;
     }
     mem_free(a.nodes);
     mem_free(a.seen);

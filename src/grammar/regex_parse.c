@@ -19,7 +19,7 @@ struct parser {
     int rc;
 };
 
-/* What a class is put together from. */
+/* A character class under construction. */
 struct set {
     struct code_range *ranges; /* [CLASS_RANGES] */
     uint32_t n;
@@ -79,7 +79,7 @@ static uint32_t take_char(struct parser *p)
 static void set_add(struct parser *p, struct set *s, uint32_t lo, uint32_t hi)
 {
     if (s->n == CLASS_RANGES)
-        (void)fail(p, "a class has too many parts");
+        (void)fail(p, "a character class has too many parts");
     else if (p->rc == 0)
         s->ranges[s->n++] = (struct code_range){lo, hi};
 }
@@ -106,7 +106,7 @@ static void set_sort(struct set *s)
     s->n = n + 1;
 }
 
-/* Adds what the sorted ranges leave out. */
+/* Adds the complement of the sorted ranges. */
 static void set_add_others(struct parser *p, struct set *s, const struct code_range *ranges,
                            uint32_t n)
 {
@@ -128,7 +128,7 @@ static struct regex_node *new_node(struct parser *p, enum regex_kind kind)
     return node;
 }
 
-/* The set, or all others, without surrogates. */
+/* Returns a node for the set or its complement, without surrogates. */
 static struct regex_node *set_node(struct parser *p, struct set *s, bool is_negated)
 {
     set_sort(s);
@@ -177,7 +177,7 @@ static uint32_t take_unicode_escape(struct parser *p)
             value = value << 4 | take_hex(p, 1);
         p->at++;
         if (value > CODE_POINT_MAX || p->at > p->end)
-            (void)fail(p, "\\u{} names no character");
+            (void)fail(p, "\\u{} does not name a code point");
         return value;
     }
     const uint32_t high = take_hex(p, 4);
@@ -185,11 +185,12 @@ static uint32_t take_unicode_escape(struct parser *p)
         return high;
     const uint32_t low = take_hex(p, 4);
     if (low < 0xdc00 || low > 0xdfff)
-        (void)fail(p, "half a surrogate pair");
+        (void)fail(p, "a surrogate without its partner");
     return 0x10000 + ((high - 0xd800) << 10) + (low - 0xdc00);
 }
 
-/* An escape that stands for one character, behind its backslash; false for \d and the like. */
+/* Reads an escape that stands for one character, after its backslash. Returns false for \d and the
+ * like. */
 static bool take_escape(struct parser *p, uint32_t *c)
 {
     static const char names[] = "tnrfv", values[] = "\t\n\r\f\v";
@@ -210,11 +211,11 @@ static bool take_escape(struct parser *p, uint32_t *c)
         p->at = before;
         return false;
     } else if ((*c >= '0' && *c <= '9') || *c == 'k') {
-        (void)fail(p, "a reference to a group cannot be enforced");
+        (void)fail(p, "a back-reference cannot be enforced");
     } else if (*c == 'b' || *c == 'B') {
-        (void)fail(p, "the edge of a word cannot be enforced");
+        (void)fail(p, "a word boundary cannot be enforced");
     } else if ((*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || before == p->end) {
-        (void)fail(p, "this escape is not understood");
+        (void)fail(p, "this escape is not supported");
     }
     return true;
 }
@@ -232,7 +233,7 @@ static void set_add_class(struct parser *p, struct set *s, uint32_t name)
         set_add(p, s, ranges[i].lo, ranges[i].hi);
 }
 
-/* One character of a class; false for \d and the like, which is added. */
+/* Reads one character of a class. Returns false for \d and the like, which it adds to the set. */
 static bool take_class_char(struct parser *p, struct set *s, uint32_t *c)
 {
     if (!skip(p, "\\")) {
@@ -262,14 +263,14 @@ static struct regex_node *parse_class(struct parser *p)
     while (p->rc == 0 && !is_at(p, ']')) {
         uint32_t lo, hi;
         if (p->at >= p->end) {
-            (void)fail(p, "a class has no end");
+            (void)fail(p, "a character class is not closed");
             break;
         }
         const bool is_char = take_class_char(p, &s, &lo);
         if (is_char && is_at(p, '-') && p->at + 1 < p->end && p->text[p->at + 1] != ']') {
             p->at++;
             if (!take_class_char(p, &s, &hi) || hi < lo)
-                (void)fail(p, "a range in a class has no order");
+                (void)fail(p, "a range in a character class is out of order");
             else
                 set_add(p, &s, lo, hi);
         } else if (is_char) {
@@ -287,20 +288,20 @@ static struct regex_node *parse_choice(struct parser *p);
 static struct regex_node *parse_group(struct parser *p)
 {
     if (skip(p, "?:")) {
-        /* nothing to name */
+        /* (?: ) has no name to read */
     } else if (is_at(p, '?')) {
         const bool is_named = skip(p, "?<") && !is_at(p, '=') && !is_at(p, '!');
         while (is_named && p->at < p->end && !is_at(p, '>'))
             p->at++;
         if (!is_named || !skip(p, ">"))
-            (void)fail(p, "looking ahead or behind, (?, cannot be enforced");
+            (void)fail(p, "lookahead and lookbehind, (?, cannot be enforced");
     }
     if (++p->depth > REGEX_DEPTH)
-        (void)fail(p, "too many groups in each other");
+        (void)fail(p, "groups are nested too deeply");
     struct regex_node *inner = p->rc == 0 ? parse_choice(p) : NULL;
     p->depth--;
     if (p->rc == 0 && !skip(p, ")"))
-        (void)fail(p, "a group has no end");
+        (void)fail(p, "a group is not closed");
     return inner;
 }
 
@@ -321,7 +322,7 @@ static struct regex_node *parse_atom(struct parser *p)
         return new_node(p, REGEX_BEGIN);
     if (skip(p, "$"))
         return new_node(p, REGEX_END);
-    struct code_range room[16]; /* \S has the most ranges */
+    struct code_range room[16]; /* \S has the largest number of ranges */
     struct set s = {room, 0};
     if (skip(p, ".")) {
         memcpy(room, newlines, sizeof newlines);
@@ -345,7 +346,7 @@ static uint32_t take_count(struct parser *p)
 {
     uint32_t n = 0;
     if (p->at >= p->end || p->text[p->at] < '0' || p->text[p->at] > '9')
-        (void)fail(p, "a number of repetitions is missing");
+        (void)fail(p, "a repetition count is missing");
     while (p->at < p->end && p->text[p->at] >= '0' && p->text[p->at] <= '9' && n <= MAX_REPEATS)
         n = n * 10 + (p->text[p->at++] - '0');
     if (n > MAX_REPEATS)
@@ -368,14 +369,14 @@ static struct regex_node *parse_repeated(struct parser *p)
             if (skip(p, ","))
                 repeat->max = is_at(p, '}') ? DFA_NONE : take_count(p);
             if (!skip(p, "}") || repeat->max < repeat->min)
-                (void)fail(p, "a number of repetitions is not understood");
+                (void)fail(p, "a repetition count is not valid");
         }
-        (void)skip(p, "?"); /* lazy: the same texts */
+        (void)skip(p, "?"); /* a lazy repetition matches the same texts */
         repeat->first = atom;
         atom = repeat;
-        /* As in ECMA-262. So trees are no deeper than their groups. */
+        /* ECMA-262 forbids this too. So a tree is never deeper than its groups. */
         if (is_at_repeat(p))
-            (void)fail(p, "a repetition of a repetition needs a group, (?:a+)*,");
+            (void)fail(p, "a repetition of a repetition needs a group such as (?:a+)*,");
     }
     return atom;
 }
@@ -414,6 +415,6 @@ int regex_parse(struct dfa_maker *maker, const char *text, size_t bytes, struct 
     struct parser p = {.maker = maker, .text = (const uint8_t *)text, .end = bytes, .err = err};
     *out = parse_choice(&p);
     if (p.rc == 0 && p.at < p.end)
-        (void)fail(&p, "a bracket without its partner");
+        (void)fail(&p, "an unmatched bracket");
     return p.rc;
 }

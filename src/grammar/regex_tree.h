@@ -1,5 +1,5 @@
-/* A regular expression as a tree, between regex_parse.c and regex.c. Everything lives in the
- * maker's arena. */
+/* A parsed regular expression: the output of regex_parse.c and the input of regex.c. Everything
+ * lives in the maker's arena. One thread. */
 #ifndef FLASHMOE_GRAMMAR_REGEX_TREE_H
 #define FLASHMOE_GRAMMAR_REGEX_TREE_H
 
@@ -18,10 +18,10 @@ enum regex_kind { REGEX_SET, REGEX_BEGIN, REGEX_END, REGEX_CHAIN, REGEX_CHOICE,
 
 struct regex_node {
     enum regex_kind kind;
-    const struct code_range *ranges; /* of a set: sorted, apart, without surrogates */
+    const struct code_range *ranges; /* for a set: sorted, disjoint, without surrogates */
     uint32_t n_ranges;
-    uint32_t min, max;               /* of a repetition; max DFA_NONE: no end */
-    struct regex_node *first, *next; /* what it is made of; its neighbour in that */
+    uint32_t min, max;               /* for a repetition; max DFA_NONE for no limit */
+    struct regex_node *first, *next; /* its first child; its next sibling */
 };
 
 int regex_parse(struct dfa_maker *maker, const char *text, size_t bytes, struct regex_node **out,

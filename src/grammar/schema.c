@@ -8,7 +8,7 @@
 #include "grammar/schema_internal.h"
 
 #define TABLE_SIZE 1024u
-#define MERGED_STATES 2000u /* automata of one place become one up to here */
+#define MERGED_STATES 2000u /* automata of one place are merged up to this size */
 
 struct known_set {
     struct element_set set;
@@ -26,7 +26,7 @@ int set_add(struct schema *s, struct element_set *set, const struct json_node *n
     if (i < set->n && set->at[i].node == node)
         return 0;
     if (set->n == SCHEMA_SET)
-        return schema_refuse(s, node, "allOf", "too many schemas hold for one value");
+        return schema_refuse(s, node, "allOf", "too many schemas apply to one value");
     memmove(&set->at[i + 1], &set->at[i], (set->n - i) * sizeof set->at[0]);
     set->at[i] = (struct element){node, done};
     set->n++;
@@ -54,8 +54,8 @@ int schema_value(struct schema *s, const struct element_set *set, uint32_t *valu
         }
     struct grammar_program *p = s->program;
     if (p->n_values == SCHEMA_VALUES)
-        return err_set(s->err, FM_ERR_ARG, "the schema has more than %u different places for a "
-                       "value", SCHEMA_VALUES);
+        return err_set(s->err, FM_ERR_ARG, "the schema has more than %u distinct places for "
+                       "values", SCHEMA_VALUES);
     int rc = dfa_burn(&s->maker, 10, s->err);
     if (rc == 0)
         rc = mem_grow((void **)&p->values, &s->values_capacity, p->n_values + 1,
@@ -134,7 +134,8 @@ static int numbers_dfa(struct schema *s, const struct element_set *set, bool is_
             continue;
         range.multiple = range.multiple > 0 ? common_multiple(range.multiple, divisor) : divisor;
         if (range.multiple == 0)
-            return schema_refuse(s, schema, "multipleOf", "together with others it is too large");
+            return schema_refuse(s, schema, "multipleOf", "combined with other keywords it is too "
+                                 "large");
     }
     return schema_blame(s, last, "minimum, maximum", number_dfa(&s->maker, &range, out, s->err));
 }
@@ -263,8 +264,9 @@ static int allowed_by_all(struct schema *s, const struct element_set *set,
     return rc;
 }
 
-/* The values of one 'enum' or 'const' that have one of these types and that everything else allows.
- * Strings and scalars become one automaton each, so long lists cost no more than short ones. */
+/* Adds the values of one 'enum' or 'const' that have one of these types and that all other schemas
+ * of the set allow. Strings and scalars become one automaton each, so long lists cost no more than
+ * short ones. */
 static int add_literals(struct schema *s, const struct element_set *set, unsigned types,
                         const struct json_node *first, bool is_list, struct rule_list *list)
 {
@@ -302,7 +304,7 @@ static int add_literals(struct schema *s, const struct element_set *set, unsigne
 
 /* ---- expanding ------------------------------------------------------------------------------ */
 
-/* A set without choices. */
+/* Adds the rules of a set without choices. */
 static int add_types(struct schema *s, const struct element_set *set, unsigned types,
                      struct rule_list *list)
 {
@@ -326,7 +328,8 @@ static int add_types(struct schema *s, const struct element_set *set, unsigned t
     return rc;
 }
 
-/* Adds what the schemas of a set refer to; *is_possible becomes false where one of them is. */
+/* Adds the targets of references to the set. Sets *is_possible to false if one of them is
+ * `false`. */
 static int close_set(struct schema *s, struct element_set *set, bool *is_possible)
 {
     *is_possible = true;
@@ -363,8 +366,8 @@ static int expand(struct schema *s, const struct element_set *from, unsigned typ
     struct element_set set = *from;
     bool is_possible;
     int rc = depth <= SCHEMA_CHOICES ? 0
-             : schema_refuse(s, from->at[0].node, "anyOf, oneOf", "too many choices within each "
-                             "other for one value");
+             : schema_refuse(s, from->at[0].node, "anyOf, oneOf", "choices for one value are "
+                             "nested too deeply");
     if (rc == 0)
         rc = close_set(s, &set, &is_possible);
     if (rc != 0 || !is_possible)
@@ -398,7 +401,7 @@ int schema_expand(struct schema *s, const struct element_set *set, unsigned type
     return expand(s, set, types, 0, list);
 }
 
-/* Automata of one place become one, and nothing stands beside the string that may be anything. */
+/* Merges the automata of one place, and drops all strings next to the rule for any string. */
 static int merge_rules(struct schema *s, struct rule_list *list)
 {
     struct rule *rules = s->program->rules;
@@ -444,7 +447,7 @@ static int compile_all(struct schema *s, uint32_t *value)
     return rc;
 }
 
-/* A document of its own, whose references stay within it. */
+/* Compiles a separate document, whose references stay within it. */
 static int compile_text(struct schema *s, const char *text, size_t bytes, uint32_t *value)
 {
     struct json_node *root = NULL;
@@ -461,7 +464,7 @@ static int compile_text(struct schema *s, const char *text, size_t bytes, uint32
 
 /* ---- calls ---------------------------------------------------------------------------------- */
 
-/* `is_limit`: a limit was met that all tools share. */
+/* `is_limit`: a limit was reached that all tools share. */
 static int refuse_tool(struct fm_error *err, const struct grammar_tool *tool, int rc,
                        const char *why, bool is_limit)
 {
@@ -469,10 +472,10 @@ static int refuse_tool(struct fm_error *err, const struct grammar_tool *tool, in
     const size_t n = sizeof prefix - 1;
     return err_set(err, rc == FM_ERR_NOMEM ? rc : FM_ERR_ARG, "the schema of tool '%.60s': %s%s",
                    tool->name, strncmp(why, prefix, n) == 0 ? why + n : why,
-                   is_limit ? " (all tools together may have no more)" : "");
+                   is_limit ? " (the limit applies to all tools together)" : "");
 }
 
-/* The arguments of one tool: what its schema allows of objects. */
+/* Compiles the arguments of one tool: the objects that its schema allows. */
 static int compile_arguments(struct schema *s, const struct grammar_tool *tool, uint32_t *value)
 {
     struct grammar_program *p = s->program;
@@ -486,8 +489,8 @@ static int compile_arguments(struct schema *s, const struct grammar_tool *tool, 
                       sizeof *p->values, "a schema", &why);
     uint32_t *rules = schema_new(s, (rc == 0 ? p->values[whole].n + 1 : 1) * sizeof *rules, &rc);
     s->err = err;
-    if (rc != 0) { /* this tool takes any object */
-        const bool is_full = s->arena.is_full; /* by its limit: there is memory */
+    if (rc != 0) { /* this tool accepts any object */
+        const bool is_full = s->arena.is_full; /* the limit was reached, not the end of memory */
         const bool is_limit = is_full || p->n_values == SCHEMA_VALUES || s->maker.fuel == 0;
         p->n_rules = n_rules;
         p->n_values = n_values;
@@ -506,7 +509,7 @@ static int compile_arguments(struct schema *s, const struct grammar_tool *tool, 
     return 0;
 }
 
-/* Makes a property of every tool; `any` takes any object. */
+/* Makes every tool a property; `any` accepts any object. */
 static int compile_tools(struct schema *s, const struct grammar_form *form, uint32_t any,
                          struct rule_property **out)
 {
@@ -527,7 +530,7 @@ static int compile_tools(struct schema *s, const struct grammar_form *form, uint
     return rc;
 }
 
-/* The rule of all calls, once the heights of their arguments are known. */
+/* Makes the rule of all calls, once the heights of their arguments are known. */
 static int finish_calls(struct schema *s, const struct grammar_form *form, uint32_t any,
                         struct rule_property *tools)
 {
@@ -536,8 +539,9 @@ static int finish_calls(struct schema *s, const struct grammar_form *form, uint3
     for (size_t i = 0; i < form->n_tools; i++)
         if (p->values[tools[i].value].height > GRAMMAR_DEPTH) {
             if (form->tools[i].is_strict)
-                return refuse_tool(s->err, &form->tools[i], FM_ERR_ARG, "no object fits it", false);
-            tools[i].value = any; /* nothing fits its schema */
+                return refuse_tool(s->err, &form->tools[i], FM_ERR_ARG, "no object satisfies "
+                                   "it", false);
+            tools[i].value = any; /* no object satisfies its schema */
         }
     struct rule rule = {.kind = RULE_OBJECT, .max = RULE_NONE, .properties = tools,
                         .n_properties = (uint32_t)form->n_tools};
@@ -551,13 +555,13 @@ static int finish_calls(struct schema *s, const struct grammar_form *form, uint3
 static int check_form(const struct grammar_form *form, struct fm_error *err)
 {
     if (form->schema == NULL && form->n_tools == 0)
-        return err_set(err, FM_ERR_ARG, "there is no tool that could be called");
+        return err_set(err, FM_ERR_ARG, "a tool call is required, but there is no tool");
     if (form->n_tools > 0 && form->call == NULL)
-        return err_set(err, FM_ERR_UNSUPPORTED, "calls cannot be enforced in the form this model "
-                       "writes them in");
+        return err_set(err, FM_ERR_UNSUPPORTED, "tool calls cannot be enforced in the format that "
+                       "this model writes");
     return form->n_tools <= GRAMMAR_PROPERTIES
-               ? 0 : err_set(err, FM_ERR_ARG, "there are %zu tools; calls can be held to at most "
-                             "%u", form->n_tools, GRAMMAR_PROPERTIES);
+               ? 0 : err_set(err, FM_ERR_ARG, "there are %zu tools; calls can be enforced for at "
+                             "most %u", form->n_tools, GRAMMAR_PROPERTIES);
 }
 
 static int compile_form(struct schema *s, const struct grammar_form *form)
@@ -582,7 +586,8 @@ static int compile_form(struct schema *s, const struct grammar_form *form)
     if (s->is_in_tools)
         rc = compile_tools(s, form, any, &tools);
     if (s->maker.fuel < fuel / 4)
-        s->maker.fuel = fuel / 4; /* tools that took too much are any objects, and it goes on */
+        s->maker.fuel = fuel / 4; /* tools that take too much accept any object; go on with the
+                                   * rest */
     if (rc != 0)
         return rc;
     s->is_in_tools = form->schema == NULL;
@@ -614,7 +619,7 @@ int schema_compile_form(const struct grammar_form *form, struct grammar_program 
         rc = schema_keep_call(&s, form->call);
     arena_clear(&s.arena);
     if (rc != 0) {
-        /* The limit of the arena is the schema's fault. */
+        /* Reaching the arena's limit is the schema's fault. */
         const bool is_full = rc == FM_ERR_NOMEM && (s.arena.is_full || p->arena.is_full);
         grammar_program_free(p);
         const bool has_name = strncmp(err->text, "the schema", 10) == 0;

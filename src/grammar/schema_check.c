@@ -1,5 +1,5 @@
-/* Literals of a schema against schemas, for 'enum' and 'const' beside other keywords and for
- * 'oneOf'; and the expressions of 'pattern' and 'format'. */
+/* Checks literals against schemas, for 'enum' and 'const' next to other keywords and for 'oneOf'.
+ * Also compiles the expressions of 'pattern' and 'format'. */
 #include <string.h>
 
 #include "grammar/decimal.h"
@@ -62,7 +62,7 @@ int schema_pattern(struct schema *s, const struct json_node *keyword, bool is_fo
     if (format == SCHEMA_FORMATS)
         return 0;
     const struct dfa **known = is_format ? &s->formats[format] : &s->patterns[keyword->id];
-    const bool is_name = keyword->kind != JSON_IS_STRING; /* of patternProperties */
+    const bool is_name = keyword->kind != JSON_IS_STRING; /* a key of patternProperties */
     const char *text = is_format ? formats[format][1] : is_name ? keyword->key : keyword->text;
     *out = *known;
     if (*out != NULL)
@@ -86,7 +86,7 @@ unsigned schema_type_of(const struct json_node *value)
     return decimal_is_integer(&d) ? TYPE_INTEGER : TYPE_NUMBER;
 }
 
-/* An exponent may stand for a million zeros: 10 to the power of them by squaring. */
+/* An exponent may stand for a million zeros, so compute the power of 10 by squaring. */
 static bool is_divisible(const struct decimal *d, uint64_t divisor)
 {
     if (d->n == 0 || !decimal_is_integer(d))
@@ -169,7 +169,7 @@ static int array_allowed(struct schema *s, const struct json_node *schema,
     return rc;
 }
 
-/* One member: all schemas that its name chooses. */
+/* Checks one member against all schemas that its name selects. */
 static int member_allowed(struct schema *s, const struct json_node *schema,
                           const struct json_node *member, unsigned depth, bool *out)
 {
@@ -215,7 +215,7 @@ static int object_allowed(struct schema *s, const struct json_node *schema,
     return rc;
 }
 
-/* allOf, anyOf, oneOf: how many of the list allow it. */
+/* Counts how many schemas of an allOf, anyOf or oneOf allow the literal. */
 static int count_allowing(struct schema *s, const struct json_node *list,
                           const struct json_node *value, unsigned depth, uint32_t *n)
 {
@@ -269,7 +269,7 @@ int schema_allows(struct schema *s, const struct json_node *schema, const struct
     if (schema->kind == JSON_IS_BOOL)
         return 0;
     if (depth > CHECK_DEPTH)
-        return schema_refuse(s, schema, "$ref", "schemas in each other are too deep");
+        return schema_refuse(s, schema, "$ref", "schemas are nested too deeply");
     int rc = schema_vet(s, schema);
     if (rc == 0)
         rc = dfa_burn(&s->maker, 10, s->err);
@@ -294,7 +294,7 @@ int schema_allows(struct schema *s, const struct json_node *schema, const struct
 static int are_apart(struct schema *s, const struct json_node *a, const struct json_node *b,
                      unsigned depth, bool *out);
 
-/* Whether every value that `a` lists is one that `b` does not allow; false when it has no list. */
+/* Returns whether `b` allows none of the values that `a` lists; false if `a` has no list. */
 static int lists_are_apart(struct schema *s, const struct json_node *a, const struct json_node *b,
                            bool *out)
 {
@@ -311,7 +311,7 @@ static int lists_are_apart(struct schema *s, const struct json_node *a, const st
     return rc;
 }
 
-/* Objects that both must have a property whose values differ. */
+/* Returns whether both require a property whose values are disjoint. */
 static int objects_are_apart(struct schema *s, const struct json_node *a,
                              const struct json_node *b, unsigned depth, bool *out)
 {
@@ -378,8 +378,8 @@ int schema_check_one_of(struct schema *s, const struct json_node *schema)
             bool apart = false;
             rc = are_apart(s, a, b, 0, &apart);
             if (rc == 0 && !apart)
-                rc = schema_refuse(s, schema, "oneOf", "a value may fit two of its schemas, which "
-                                   "cannot be ruled out; anyOf is enforced");
+                rc = schema_refuse(s, schema, "oneOf", "a value might satisfy two of its schemas; "
+                                   "use anyOf instead, which can be enforced");
         }
     return rc;
 }

@@ -1,4 +1,5 @@
-/* The last pass: how flat each value can be, what cannot be at all, and tables for running. */
+/* The last pass: computes the height of each value, removes impossible rules and builds the tables
+ * for running. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +26,7 @@ static uint32_t array_height(const struct schema *s, const struct rule *r)
     return height >= RULE_NONE - 1 ? RULE_NONE : height + 1;
 }
 
-/* An object that must have more properties than are required may need any of them. */
+/* An object with a minimum above its required properties may need any of the others. */
 static uint32_t object_height(const struct schema *s, const struct rule *r)
 {
     uint32_t height = 0, highest = 0, n_required = 0;
@@ -70,7 +71,7 @@ static int find_heights(struct schema *s)
                 continue;
             const uint32_t height = r->kind == RULE_ARRAY ? array_height(s, r)
                                                           : object_height(s, r);
-            /* Heights only fall: one that depends on more choices becomes no worse. */
+            /* Heights only decrease, so more choices never make one worse. */
             has_changed = has_changed || height < r->height;
             r->height = height < r->height ? height : r->height;
         }
@@ -87,7 +88,7 @@ static int find_heights(struct schema *s)
     return 0;
 }
 
-/* Once nothing can be there, or an item that cannot be, the array ends. */
+/* Ends the array before the first item that cannot exist. */
 static void finish_array(const struct schema *s, struct rule *r)
 {
     uint32_t n = 0;
@@ -97,7 +98,7 @@ static void finish_array(const struct schema *s, struct rule *r)
         r->max = n < r->max ? n : r->max;
 }
 
-/* The key as it is written: the shortest escapes, then the quote. */
+/* Writes the key as JSON: with the shortest escapes, then the closing quote. */
 static int write_key(struct schema *s, struct rule_property *p)
 {
     static const char short_names[] = "btn\vfr";
@@ -126,7 +127,8 @@ static int write_key(struct schema *s, struct rule_property *p)
 static int compare_keys(const struct rule_property *a, const struct rule_property *b)
 {
     const uint32_t n = a->key_bytes < b->key_bytes ? a->key_bytes : b->key_bytes;
-    return memcmp(a->key, b->key, n); /* the quote at the end makes none a part of another */
+    return memcmp(a->key, b->key, n); /* because of the closing quote no key is a prefix of
+                                       * another */
 }
 
 static void sort_keys(struct rule *r)
@@ -189,9 +191,9 @@ int schema_finish(struct schema *s)
             rc = schema_finish_object(s, r);
     }
     if (rc == 0 && p->values[0].height == RULE_NONE)
-        rc = err_set(s->err, FM_ERR_ARG, "the schema: no value fits it");
+        rc = err_set(s->err, FM_ERR_ARG, "the schema: no value satisfies it");
     if (rc == 0 && p->values[0].height > GRAMMAR_DEPTH)
-        rc = err_set(s->err, FM_ERR_ARG, "the schema: every value that fits it is more than %u "
-                     "objects and arrays deep", GRAMMAR_DEPTH);
+        rc = err_set(s->err, FM_ERR_ARG, "the schema: every value that satisfies it is nested more "
+                     "than %u levels deep", GRAMMAR_DEPTH);
     return rc;
 }

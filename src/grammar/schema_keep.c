@@ -1,5 +1,4 @@
-/* What stays of a compiled schema: copies of all that the program refers to. The rest of what
- * compiling took is several times as large. */
+/* Copies everything that the program refers to. Compiling takes several times as much memory. */
 #include <string.h>
 
 #include "grammar/schema_internal.h"
@@ -22,7 +21,7 @@ static void *keep(struct keeper *k, const void *from, size_t bytes)
     return copy;
 }
 
-/* Several rules may have one automaton, which is kept once. */
+/* Several rules may share an automaton, which is copied once. */
 static const struct dfa *keep_dfa(struct keeper *k, const struct dfa *from)
 {
     if (from == NULL || from->kept != NULL)
@@ -34,7 +33,8 @@ static const struct dfa *keep_dfa(struct keeper *k, const struct dfa *from)
     copy->states = keep(k, from->states, (from->n_states + 1u) * sizeof *from->states);
     copy->edges = keep(k, from->edges, n_edges * sizeof *from->edges);
     copy->n_words = keep(k, from->n_words, from->n_states * sizeof *from->n_words);
-    ((struct dfa *)(uintptr_t)from)->kept = copy; /* it is the compiler's, and about to be freed */
+    ((struct dfa *)(uintptr_t)from)->kept = copy; /* cast away const: the compiler owns it and is
+                                                   * about to free it */
     return copy;
 }
 
@@ -45,7 +45,7 @@ static void keep_object(struct keeper *k, struct rule *r)
     for (size_t i = 0; k->rc == 0 && r->properties != NULL && i < n; i++) {
         struct rule_property *p = &r->properties[i];
         p->key = keep(k, p->key, p->key_bytes);
-        p->name = NULL; /* the key is what is written */
+        p->name = NULL; /* the key is enough for running */
         p->name_bytes = 0;
     }
     r->by_key = keep(k, r->by_key, n * sizeof *r->by_key);
@@ -73,7 +73,7 @@ int schema_keep(struct schema *s)
     return k.rc;
 }
 
-/* Joins texts in the memory of the program. */
+/* Joins texts in the program's memory. */
 static char *join(struct keeper *k, const char *const texts[], size_t n)
 {
     size_t bytes = 1, at = 0;

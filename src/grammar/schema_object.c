@@ -1,4 +1,4 @@
-/* Arrays and objects: what all schemas of a set ask of each item and each property. */
+/* Arrays and objects: combines what all schemas of a set demand of each item and property. */
 #include <string.h>
 
 #include "grammar/regex.h"
@@ -6,8 +6,8 @@
 #include "text/unicode.h"
 
 #define TUPLE_ITEMS 1000u
-#define LISTED_NAMES 64u  /* of a language this small, each name becomes a property */
-#define PATTERN_KEYS 5u   /* 'patternProperties' that hold for one object */
+#define LISTED_NAMES 64u  /* if a language has at most this many names, each becomes a property */
+#define PATTERN_KEYS 5u   /* maximum number of 'patternProperties' of one object */
 
 /* ---- arrays --------------------------------------------------------------------------------- */
 
@@ -25,7 +25,7 @@ static const struct json_node *rest_of(const struct json_node *schema)
                                                          : items;
 }
 
-/* The value of the i-th item. */
+/* Finds the value of item number i. */
 static int item_value(struct schema *s, const struct element_set *set, uint32_t i, uint32_t *value)
 {
     struct element_set item = {.n = 0};
@@ -76,14 +76,14 @@ struct object {
     struct schema *s;
     const struct element_set *set;
     struct rule rule;
-    const struct dfa *names; /* all that may be used; NULL: any */
+    const struct dfa *names; /* all allowed names; NULL for any */
     const struct json_node *patterns[PATTERN_KEYS];
     const struct dfa *languages[PATTERN_KEYS];
-    uint32_t owners[PATTERN_KEYS]; /* whose they are, in the set */
+    uint32_t owners[PATTERN_KEYS]; /* index in the set of the schema that has the pattern */
     uint32_t n_patterns;
 };
 
-/* What the names may be by 'propertyNames': the strings of its rules. */
+/* Finds the names that 'propertyNames' allows: the strings of its rules. */
 static int find_names(struct object *o)
 {
     struct schema *s = o->s;
@@ -105,7 +105,7 @@ static int find_names(struct object *o)
         if (rule->kind != RULE_STRING)
             continue;
         if (dfa == NULL && rule->min == 0 && rule->max == RULE_NONE)
-            return 0; /* any */
+            return 0; /* any name */
         if (dfa == NULL)
             rc = dfa_lengths(&s->maker, rule->min, rule->max, &dfa, s->err);
         if (rc == 0)
@@ -113,7 +113,7 @@ static int find_names(struct object *o)
         sum = dfa;
     }
     if (rc == 0 && keyword != NULL && sum == NULL)
-        rc = dfa_words(&s->maker, NULL, 0, &sum, s->err); /* none at all */
+        rc = dfa_words(&s->maker, NULL, 0, &sum, s->err); /* no name */
     o->names = sum;
     return keyword != NULL ? schema_blame(s, keyword->parent, "propertyNames", rc) : rc;
 }
@@ -135,8 +135,8 @@ static int find_patterns(struct object *o)
     return rc;
 }
 
-/* The value of a name, or of all names that fit just the patterns in `matches` and no property
- * (name NULL). */
+/* Finds the value of a name. With name NULL, finds the value of all names that match exactly the
+ * patterns in `matches` and no property. */
 static int property_value(struct object *o, const char *name, size_t bytes, unsigned matches,
                           uint32_t *value)
 {
@@ -191,7 +191,7 @@ static int add_property(struct object *o, const char *name, size_t bytes, bool i
     for (uint32_t i = 0; i < o->n_patterns; i++)
         matches |= (unsigned)dfa_accepts(o->languages[i], name, bytes) << i;
     if (o->names != NULL && !dfa_accepts(o->names, name, bytes))
-        p->value = RULE_NONE; /* a name that cannot be */
+        p->value = RULE_NONE; /* a name that cannot exist */
     else
         rc = property_value(o, name, bytes, matches, &p->value);
     o->rule.n_properties++;
@@ -216,7 +216,7 @@ static int add_declared(struct object *o)
     return rc;
 }
 
-/* Names that are left once the properties are taken, of those that fit just these patterns. */
+/* Builds the names that match exactly these patterns and are not properties. */
 static int other_names(struct object *o, uint32_t n_patterns, unsigned matches,
                        const struct dfa **out)
 {
@@ -243,7 +243,7 @@ static int other_names(struct object *o, uint32_t n_patterns, unsigned matches,
     return rc;
 }
 
-/* Every text of a small language as a property of its own. */
+/* Makes every text of a small language a property. */
 static int list_names(struct object *o, const struct dfa *d, uint32_t state, char *text, size_t n)
 {
     int rc = 0;
@@ -275,7 +275,7 @@ static int list_all_names(struct object *o, const struct dfa *names)
     return rc == 0 ? list_names(o, names, 0, text, 0) : rc;
 }
 
-/* All names together, where 'propertyNames' leaves few, so that they come in one order. */
+/* Lists all names if 'propertyNames' allows only few, so that they have a fixed order. */
 static int list_few_names(struct object *o)
 {
     const struct dfa *names = NULL;
@@ -310,13 +310,13 @@ static int add_extra(struct object *o, unsigned matches, struct rule_extra *room
         if (rc == 0)
             rc = dfa_combine(&s->maker, DFA_BOTH, extra.names, ascii, &extra.names, s->err);
         if (rc == 0 && extra.names->n_states == 0)
-            return 0; /* such names are not written */
+            return 0; /* such names are never written */
     }
     room[o->rule.n_extras++] = extra;
     return rc;
 }
 
-/* False where a schema says so of all names that fit just these patterns. */
+/* Returns false if a schema forbids all names that match exactly these patterns. */
 static bool may_have_others(const struct object *o, unsigned matches)
 {
     for (uint32_t k = 0; k < o->set->n; k++) {
@@ -342,7 +342,7 @@ int schema_add_object(struct schema *s, const struct element_set *set, struct ru
         uint32_t bound;
         if (json_node_get(schema, "propertyNames") != NULL ||
             json_node_get(schema, "patternProperties") != NULL)
-            n = GRAMMAR_PROPERTIES; /* names may be listed */
+            n = GRAMMAR_PROPERTIES; /* names may have been listed */
         n += (map != NULL ? map->n : 0) + (required != NULL ? required->n : 0);
         if (schema_bound(schema, "minProperties", &bound) && bound > o.rule.min)
             o.rule.min = bound;

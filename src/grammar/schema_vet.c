@@ -1,10 +1,10 @@
-/* Keywords: which are understood, what they must look like, and what is refused. */
+/* Checks keywords: which are supported, what type they must have, and which are refused. */
 #include <string.h>
 
 #include "grammar/decimal.h"
 #include "grammar/schema_internal.h"
 
-#define CIRCLE_DEPTH 200u /* schemas in each other that hold for one value */
+#define CIRCLE_DEPTH 200u /* maximum nesting of schemas that apply to one value */
 
 enum expects { NOTE, SCHEMA, SCHEMAS, SCHEMA_MAP, COUNT, NUMBER, TEXT, FLAG, NAMES, VALUES,
                ANYTHING, TYPES, ITEMS };
@@ -126,7 +126,7 @@ static bool is_count(const struct json_node *node)
     return !value.is_negative && decimal_is_integer(&value);
 }
 
-/* What the keyword should be, or NULL when it is. */
+/* Returns what the keyword should be, or NULL if it is right. */
 static const char *misfit(const struct json_node *node, enum expects expects)
 {
     switch (expects) {
@@ -134,19 +134,19 @@ static const char *misfit(const struct json_node *node, enum expects expects)
         return is_schema(node) ? NULL : "expected a schema";
     case SCHEMAS:
         return node->kind == JSON_IS_ARRAY && node->n > 0 && are_schemas(node)
-                   ? NULL : "expected an array of schemas, not empty";
+                   ? NULL : "expected a non-empty array of schemas";
     case SCHEMA_MAP:
         return node->kind == JSON_IS_OBJECT && are_schemas(node) ? NULL
                                                                  : "expected an object of schemas";
     case COUNT:
-        return is_count(node) ? NULL : "expected an integer from 0 on";
+        return is_count(node) ? NULL : "expected a non-negative integer";
     case NUMBER:
         return node->kind == JSON_IS_NUMBER ? NULL : "expected a number";
     case TEXT:
         return node->kind == JSON_IS_STRING ? NULL : "expected a string";
     case FLAG:
         return node->kind != JSON_IS_BOOL ? "expected true or false"
-               : node->is_true            ? "that all items differ cannot be enforced" : NULL;
+               : node->is_true            ? "unique items cannot be enforced" : NULL;
     case NAMES:
         return are_strings(node) ? NULL : "expected an array of names";
     case VALUES:
@@ -172,24 +172,25 @@ static int vet_keyword(struct schema *s, const struct json_node *schema,
         i++;
     if (strcmp(node->key, "$id") == 0) {
         if (schema != s->root)
-            return schema_refuse(s, schema, "$id", "a schema inside a schema is not followed");
+            return schema_refuse(s, schema, "$id", "a schema with its own $id inside a schema is "
+                                 "not supported");
         return 0;
     }
     if (i == n && strncmp(node->key, "x-", 2) == 0)
-        return 0; /* an extension, which asks for nothing */
+        return 0; /* an extension, which demands nothing */
     if (i == n)
-        return schema_refuse(s, schema, node->key, "it is not enforced, or not known");
+        return schema_refuse(s, schema, node->key, "this keyword is unknown or cannot be enforced");
     const char *why = misfit(node, keywords[i].expects);
     if (why != NULL)
         return schema_refuse(s, schema, node->key, why);
     if (strcmp(node->key, "$ref") == 0 && schema_target(s, schema) == NULL)
-        return schema_refuse(s, schema, "$ref", "it names nothing in this schema; #/$defs/NAME "
-                             "and other pointers of that kind are followed");
+        return schema_refuse(s, schema, "$ref", "it names nothing in this schema; use a pointer "
+                             "such as #/$defs/NAME");
     if (strcmp(node->key, "multipleOf") == 0) {
         const struct decimal value = decimal_read(node->text);
         uint64_t divisor;
         if (!decimal_get_uint(&value, 10000, &divisor) || divisor == 0)
-            return schema_refuse(s, schema, "multipleOf", "only integers from 1 to 10000 are "
+            return schema_refuse(s, schema, "multipleOf", "only integers from 1 to 10000 can be "
                                  "enforced");
     }
     return 0;
@@ -203,7 +204,7 @@ int schema_vet(struct schema *s, const struct json_node *schema)
     int rc = dfa_burn(&s->maker, 1 + schema->n, s->err);
     if (!is_schema(schema)) {
         char at[JSON_POINTER_BYTES];
-        return err_set(s->err, FM_ERR_ARG, "the schema: %s is no schema",
+        return err_set(s->err, FM_ERR_ARG, "the schema: %s is not a schema",
                        json_node_pointer(schema, at));
     }
     if (schema->kind == JSON_IS_OBJECT)
@@ -212,7 +213,7 @@ int schema_vet(struct schema *s, const struct json_node *schema)
     const struct json_node *items = json_node_get(schema, "items");
     if (rc == 0 && items != NULL && items->kind == JSON_IS_ARRAY &&
         json_node_get(schema, "prefixItems") != NULL)
-        rc = schema_refuse(s, schema, "items", "an array cannot stand beside prefixItems");
+        rc = schema_refuse(s, schema, "items", "an array is not allowed together with prefixItems");
     return rc;
 }
 
@@ -239,8 +240,8 @@ int schema_check_circles(struct schema *s, const struct json_node *schema, unsig
     if ((*mark & MARK_NO_CIRCLE) != 0)
         return 0;
     if ((*mark & MARK_OPEN) != 0 || depth > CIRCLE_DEPTH)
-        return schema_refuse(s, schema, "$ref", "it leads back to itself without going into a "
-                             "property or an item, or through too many others");
+        return schema_refuse(s, schema, "$ref", "it refers back to itself without descending into "
+                             "a property or an item, or through too many others");
     *mark |= MARK_OPEN;
     int rc = dfa_burn(&s->maker, 1, s->err);
     const struct json_node *target = rc == 0 ? schema_target(s, schema) : NULL;

@@ -28,7 +28,7 @@ static uint32_t common_bytes(const struct token *a, const struct token *b)
     return n;
 }
 
-/* Tokens that stand for text and nothing else. */
+/* Lists the tokens that stand for nothing but text. */
 static size_t list_tokens(const struct tokenizer *tok, uint32_t n_ids, struct token *tokens)
 {
     size_t n = 0;
@@ -51,7 +51,7 @@ static size_t list_tokens(const struct tokenizer *tok, uint32_t n_ids, struct to
 
 static void add_nodes(struct token_trie *t, const struct token *tokens, size_t n)
 {
-    uint32_t open[TRIE_TOKEN_BYTES + 1]; /* the node of each byte of the last token */
+    uint32_t open[TRIE_TOKEN_BYTES + 1]; /* the node of each byte of the previous token */
     uint32_t depth = 0;
     for (size_t i = 0; i < n; i++) {
         const uint32_t kept = i > 0 ? common_bytes(&tokens[i - 1], &tokens[i]) : 0;
@@ -82,8 +82,8 @@ static int check_bytes(const struct token_trie *t, struct fm_error *err)
         has[t->nodes[i].byte] = t->nodes[i].token >= 0;
     for (unsigned b = 0x20; b < 0xf5; b++)
         if (!has[b] && b != 0x7f && b != 0xc0 && b != 0xc1)
-            return err_set(err, FM_ERR_UNSUPPORTED, "the vocabulary has no token for the byte "
-                           "0x%02x alone: answers cannot be held to a form", b);
+            return err_set(err, FM_ERR_UNSUPPORTED, "the vocabulary has no token for the single "
+                           "byte 0x%02x, so answers cannot be constrained to a schema", b);
     return 0;
 }
 

@@ -1,5 +1,5 @@
-/* a.b, a[b] and a[b:c:d]. A name behind a dot is a method before it is a key; a key in brackets is
- * a key before it is a method. */
+/* Evaluates a.b, a[b] and a[b:c:d]. A name after a dot is looked up as a method first and then as a
+ * key; a key in brackets the other way round. */
 #include <string.h>
 
 #include "jinja/run.h"
@@ -17,7 +17,7 @@ static struct value bound(struct run *r, struct value self, const struct method 
 static struct value loop_cycle(struct run *r, struct value self, const struct args *args)
 {
     if (args->n == 0)
-        return run_fail(r, "loop.cycle() needs something to choose from");
+        return run_fail(r, "loop.cycle() needs at least one argument");
     return args->args[self.u.loop->index % args->n];
 }
 
@@ -93,7 +93,7 @@ static struct value cycler_next(struct run *r, struct value self, const struct a
     (void)args;
     struct cycler *c = self.u.cycler;
     if (c->items->n == 0)
-        return run_fail(r, "a cycler of nothing");
+        return run_fail(r, "the cycler is empty");
     const struct value v = c->items->items[c->position];
     c->position = (c->position + 1) % c->items->n;
     return v;
@@ -119,7 +119,7 @@ static struct value cycler_attribute(struct run *r, struct value v, const struct
                                    : v_undefined();
 }
 
-/* What Python's getattr would find; missing when there is nothing. */
+/* Returns what Python's getattr finds; missing if nothing. */
 static struct value python_attribute(struct run *r, struct value v, const struct str *name)
 {
     const struct method *method = NULL;
@@ -152,7 +152,7 @@ static struct value python_attribute(struct run *r, struct value v, const struct
     }
     if (method != NULL)
         return bound(r, v, method);
-    /* Methods that would change something exist, but nobody gets them. */
+    /* Methods that change their object exist but cannot be used. */
     return is_mutator(v, name) ? v_undefined() : (struct value){0};
 }
 
@@ -163,7 +163,7 @@ static bool index_of(struct value key, size_t n, size_t *out)
     return at >= 0 && at < (int64_t)n;
 }
 
-/* What Python's v[key] would find; missing when that fails. */
+/* Returns what Python's v[key] finds; missing if it fails. */
 static struct value python_item(struct run *r, struct value v, struct value key)
 {
     size_t at;
@@ -212,7 +212,7 @@ struct value get_item(struct run *r, struct value v, struct value key)
 
 /* ---- slices ---------------------------------------------------------------------------------- */
 
-/* One bound of a slice as Python limits it. */
+/* Clamps one bound of a slice as Python does. */
 static int64_t slice_bound(struct run *r, struct value v, int64_t n, int64_t step,
                            int64_t fallback)
 {
@@ -255,7 +255,7 @@ struct value get_slice(struct run *r, struct value v, struct value start, struct
     const int64_t n = is_str(v) ? (int64_t)v.u.str->n_chars : (int64_t)v.u.list->n;
     const int64_t a = slice_bound(r, start, n, by, by < 0 ? n - 1 : 0);
     const int64_t b = slice_bound(r, stop, n, by, by < 0 ? -1 : n);
-    /* A step beyond the length is as good as the length. */
+    /* A step beyond the length has the same effect as the length. */
     const int64_t clipped = by > n ? n + 1 : by < -n ? -n - 1 : by;
     if (r->rc != 0)
         return v_undefined();
@@ -264,7 +264,7 @@ struct value get_slice(struct run *r, struct value v, struct value start, struct
     struct list *list = list_new(r, v.u.list->kind == LIST_GROUP ? LIST_TUPLE : v.u.list->kind);
     for (int64_t i = a; r->rc == 0 && (by > 0 ? i < b : i > b); i += clipped)
         list_push(r, list, v.u.list->items[i]);
-    if (v.u.list->kind == LIST_RANGE) { /* only shown, so that it may wrap */
+    if (v.u.list->kind == LIST_RANGE) { /* only printed, so it may wrap around */
         const uint64_t from = (uint64_t)v.u.list->start, unit = (uint64_t)v.u.list->step;
         list->start = (int64_t)(from + (uint64_t)a * unit);
         list->stop = (int64_t)(from + (uint64_t)b * unit);

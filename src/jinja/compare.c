@@ -1,4 +1,4 @@
-/* Truth, equality, order, membership and length, as Python has them. */
+/* Truth, equality, order, membership and length, as in Python. */
 #include <math.h>
 #include <string.h>
 #include <xxhash.h>
@@ -21,7 +21,7 @@ bool value_is_true(struct run *r, struct value v)
         return v.u.f != 0;
     case V_STR:
         return v.u.str->bytes > 0;
-    case V_LIST: /* a generator is true, whatever it holds */
+    case V_LIST: /* a generator is true, even if it is empty */
         return v.u.list->kind >= LIST_GENERATOR || v.u.list->n > 0;
     case V_DICT:
         return v.u.dict->n > 0;
@@ -52,7 +52,7 @@ bool value_same(struct value a, struct value b)
     }
 }
 
-/* An integer against a float without losing digits. */
+/* Compares an integer with a float without losing digits. */
 static int compare_numbers(struct value a, struct value b)
 {
     if (is_intlike(a) && is_intlike(b))
@@ -61,9 +61,9 @@ static int compare_numbers(struct value a, struct value b)
         return (a.u.f > b.u.f) - (a.u.f < b.u.f);
     const int64_t i = int_of(a.kind == V_FLOAT ? b : a);
     const double f = a.kind == V_FLOAT ? a.u.f : b.u.f;
-    int order; /* of the float against the integer */
+    int order; /* of the float relative to the integer */
     if (isnan(f))
-        order = 1; /* those who ask look for it themselves */
+        order = 1; /* NaN: callers check for it themselves */
     else if (f >= 9223372036854775808.0)
         order = 1;
     else if (f < -9223372036854775808.0)
@@ -245,7 +245,7 @@ static struct list *characters_of(struct run *r, const struct str *s)
         if (one == NULL)
             break;
         *one = *str_part(r, s, at, end);
-        one->is_markup = false; /* a character of markup is not markup */
+        one->is_markup = false; /* a character of markup is not markup itself */
         list_push(r, list, v_str(one));
         at = end;
     }
@@ -269,7 +269,7 @@ struct list *value_items(struct run *r, struct value v)
         for (size_t i = 0; i < v.u.dict->n && r->rc == 0; i++)
             list_push(r, list, v.u.dict->entries[i].key);
     } else if (v.kind != V_UNDEFINED && v.kind != V_MISSING) {
-        (void)run_fail(r, "%s cannot be gone through", value_type(v));
+        (void)run_fail(r, "%s is not iterable", value_type(v));
     }
     return list;
 }
@@ -299,7 +299,7 @@ static void merge(struct run *r, size_t *order, size_t *spare, const struct valu
     size_t a = begin, b = middle;
     for (size_t at = begin; at < end && r->rc == 0; at++) {
         bool takes_a = b == end;
-        if (a < middle && b < end) { /* Python asks whether the later one is less */
+        if (a < middle && b < end) { /* Python compares whether the later one is less */
             const int c = is_reverse ? value_compare(r, keys[order[a]], keys[order[b]], "<")
                                      : value_compare(r, keys[order[b]], keys[order[a]], "<");
             takes_a = c >= 0;

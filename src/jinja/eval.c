@@ -227,7 +227,7 @@ static struct value eval_sign(struct run *r, const struct node *node)
     if (v.kind == V_FLOAT)
         return v_float(is_negative ? -v.u.f : v.u.f);
     if (!is_intlike(v))
-        return run_fail(r, "%s has no sign", value_type(v));
+        return run_fail(r, "%s is not a number and cannot have a sign", value_type(v));
     int64_t x = int_of(v);
     if (is_negative && __builtin_sub_overflow(0, x, &x))
         return run_fail(r, "an integer does not fit into 64 bits");

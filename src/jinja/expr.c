@@ -1,4 +1,4 @@
-/* Expressions of a template as a tree, with the precedence of jinja2. */
+/* Parses expressions, with the precedence of jinja2. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,16 +7,17 @@
 
 static struct node *parse_unary(struct parser *p, bool with_filter);
 
-/* Counts nesting; false and a fault when there is too much of it. Undone by p->depth--. */
+/* Counts one nesting level. Returns false with an error if there are too many. Undo with
+ * p->depth--. */
 static bool deeper(struct parser *p)
 {
     if (++p->depth > JINJA_NESTING)
-        (void)parser_fail(p, p->token.line, "more than %d levels within each other",
+        (void)parser_fail(p, p->token.line, "nested more than %d levels deep",
                           JINJA_NESTING);
     return p->rc == 0;
 }
 
-/* `node` stands on top of `below`: a long chain is a deep tree too. */
+/* Records that `node` is the parent of `below`: a long chain is a deep tree too. */
 static void stack_on(struct parser *p, struct node *node, const struct node *below)
 {
     if (node == NULL || below == NULL)
@@ -92,7 +93,7 @@ static struct node *parse_sum(struct parser *p)
     return parse_binary(p, ops, meanings, 2, parse_concat);
 }
 
-/* The comparison at hand, which is skipped. */
+/* Consumes a comparison operator, if there is one. */
 static bool take_comparison(struct parser *p, enum operation *op)
 {
     static const char *const ops[] = {"==", "!=", "<", "<=", ">", ">="};
@@ -273,7 +274,7 @@ static struct node *parse_name(struct parser *p, bool with_namespace)
     if (with_namespace && parser_skip_operator(p, ".")) {
         node->kind = N_NSREF;
         if (p->token.kind != T_NAME)
-            return parser_fail(p, token.line, "a name is missing behind '.'");
+            return parser_fail(p, token.line, "a name is missing after '.'");
         const struct symbol *attribute = parser_symbol(p, p->token.text, p->token.bytes);
         node->attribute = attribute != NULL ? &attribute->name : NULL;
         parser_advance(p);
@@ -281,7 +282,7 @@ static struct node *parse_name(struct parser *p, bool with_namespace)
     return node;
 }
 
-/* Adjacent strings are one. */
+/* Joins adjacent strings. */
 static struct node *parse_string(struct parser *p)
 {
     struct node *node = parser_node(p, N_CONST, p->token.line);
@@ -346,7 +347,8 @@ static bool is_tuple_end(const struct parser *p, const char *end_name)
            parser_is_operator(p, ")") || (end_name != NULL && parser_is_name(p, end_name));
 }
 
-/* Elements up to the end of the tuple; one alone is itself. `parse` NULL: expressions. */
+/* Parses elements up to the end of the tuple; a single element stands for itself. `parse` NULL
+ * parses expressions. */
 static struct node *parse_elements(struct parser *p, bool is_target, bool with_condition,
                                    bool with_namespace, const char *end_name)
 {
@@ -381,7 +383,7 @@ struct node *parse_tuple(struct parser *p, bool with_condition, const char *end_
     return parse_elements(p, false, with_condition, false, end_name);
 }
 
-/* `loop` belongs to the loop. */
+/* The name `loop` cannot be assigned in a loop. */
 static bool can_assign(const struct parser *p, const struct node *node)
 {
     if (node->kind == N_NAME)
@@ -398,7 +400,7 @@ struct node *parse_target(struct parser *p, bool with_namespace, const char *end
 {
     struct node *node = parse_elements(p, true, false, with_namespace, end_name);
     if (node != NULL && !can_assign(p, node))
-        return parser_fail(p, node->line, "this cannot be assigned to");
+        return parser_fail(p, node->line, "this cannot be the target of an assignment");
     return node;
 }
 
@@ -447,7 +449,7 @@ static struct node *parse_subscript(struct parser *p, struct node *of)
             if (node->b != NULL)
                 node->b->value = p->token.value;
         } else {
-            return parser_fail(p, p->token.line, "a name or number is missing behind '.'");
+            return parser_fail(p, p->token.line, "a name or number is missing after '.'");
         }
         parser_advance(p);
         return node;
@@ -467,12 +469,12 @@ static struct node *parse_subscript(struct parser *p, struct node *of)
     }
     parser_expect_operator(p, "]");
     if (has_slice && p->rc == 0 && tuple->list->next != NULL)
-        return parser_fail(p, node->line, "a slice stands alone");
+        return parser_fail(p, node->line, "a slice cannot be combined with other subscripts");
     node->b = tuple->list != NULL && tuple->list->next == NULL ? tuple->list : tuple;
     return node;
 }
 
-/* The arguments of a call into node->list, more, b and c. */
+/* Parses the arguments of a call into node->list, more, b and c. */
 static void parse_arguments(struct parser *p, struct node *node)
 {
     struct node **tail = &node->list, **more = &node->more;
@@ -539,7 +541,7 @@ static struct node *parse_postfix(struct parser *p, struct node *node)
     return node;
 }
 
-/* The name of a filter or test into node->attribute, dots included. */
+/* Parses the name of a filter or test, including dots, into node->attribute. */
 static void parse_dotted(struct parser *p, struct node *node)
 {
     const struct symbol *name = NULL;

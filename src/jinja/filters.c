@@ -1,4 +1,4 @@
-/* Filters of text and numbers. */
+/* Filters for text and numbers. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,13 +8,13 @@
 #include "jinja/python_text.h"
 #include "text/unicode.h"
 
-/* Markup stays what it is, anything else becomes a string. */
+/* Returns markup unchanged and anything else as a string. */
 static struct value soft(struct run *r, struct value v)
 {
     return v_str(value_str(r, v));
 }
 
-/* A filter that is a method of the string. */
+/* Applies a filter that is a method of the string. */
 static struct value by_method(struct run *r, struct value v, const struct args *args,
                               const char *name)
 {
@@ -170,7 +170,7 @@ static struct value x_truncate(struct run *r, struct value v, const struct args 
     const int64_t leeway = given[3].kind == V_NONE ? 5 : arg_int(r, "truncate", given[3], 5);
     const int64_t kept = length < 0 ? -1 : length - (int64_t)end->n_chars;
     if (r->rc == 0 && (kept < 0 || leeway < 0))
-        return run_fail(r, "truncate: the length is shorter than the end");
+        return run_fail(r, "truncate: the length must not be shorter than the end");
     if (!value_length(r, v, &n) || n - leeway <= length)
         return v;
     const struct str *s = arg_str(r, "truncate", v);
@@ -265,7 +265,7 @@ static struct value x_xmlattr(struct run *r, struct value v, const struct args *
         const struct str *key = arg_str(r, "xmlattr", entry->key);
         for (size_t k = 0; k < key->bytes; k++)
             if (key->text[k] != '\0' && strchr(" \t\n\r\f\v/>=", key->text[k]) != NULL)
-                return run_fail(r, "xmlattr: a bad name");
+                return run_fail(r, "xmlattr: a name is not valid");
         if (text.n > 0 || autospace.kind == V_MISSING || value_is_true(r, autospace))
             sbuf_text(r, &text, " ");
         sbuf_str(r, &text, value_escape(r, entry->key));
@@ -311,11 +311,12 @@ static struct value x_abs(struct run *r, struct value v, const struct args *args
     return v_int(int_of(v) < 0 ? -int_of(v) : int_of(v));
 }
 
-/* A float as Python's int() cuts it; missing where it raises. */
+/* Truncates a float like Python's int(); missing where Python raises. */
 static struct value int_of_float(struct run *r, double x, bool is_quiet)
 {
     if (isnan(x) || isinf(x))
-        return is_quiet ? (struct value){0} : run_fail(r, "infinity is no integer");
+        return is_quiet ? (struct value){0}
+                        : run_fail(r, "infinity cannot be converted to an integer");
     if (fabs(x) >= 9223372036854775807.0)
         return run_fail(r, "an integer does not fit into 64 bits");
     return v_int((int64_t)x);
@@ -329,12 +330,12 @@ static struct value x_int(struct run *r, struct value v, const struct args *args
     const struct value fallback = given[0].kind == V_MISSING ? v_int(0) : given[0];
     const int64_t base = arg_int(r, "int", given[1], 10);
     if (v.kind == V_UNDEFINED)
-        return run_fail(r, "int of an undefined value");
+        return run_fail(r, "int: the value is undefined");
     if (is_intlike(v))
         return v_int(int_of(v));
     if (v.kind == V_FLOAT) {
         if (isinf(v.u.f))
-            return run_fail(r, "infinity is no integer");
+            return run_fail(r, "infinity cannot be converted to an integer");
         found = int_of_float(r, v.u.f, true);
     } else if (is_str(v)) {
         found = int_of_str(r, v.u.str, base);
@@ -351,7 +352,7 @@ static struct value x_float(struct run *r, struct value v, const struct args *ar
     if (!args_bind(r, "float", args, "default?", &given))
         return v_undefined();
     if (v.kind == V_UNDEFINED)
-        return run_fail(r, "float of an undefined value");
+        return run_fail(r, "float: the value is undefined");
     if (is_number(v))
         return v_float(float_of(v));
     if (is_str(v))
@@ -412,12 +413,12 @@ static struct value x_round(struct run *r, struct value v, const struct args *ar
     if (r->rc == 0 && !is_number(v))
         return run_fail(r, "round needs a number, not %s", value_type(v));
     if (digits > 300 || digits < -300)
-        return run_fail(r, "round to %lld digits", (long long)digits);
+        return run_fail(r, "round: %lld digits are out of range", (long long)digits);
     if (str_is(method, "common"))
         return r->rc == 0 ? round_common(r, v, digits) : v_undefined();
     const bool is_ceil = str_is(method, "ceil");
     if (r->rc != 0 || (!is_ceil && !str_is(method, "floor")))
-        return run_fail(r, "round: the method is common, ceil or floor");
+        return run_fail(r, "round: the method must be common, ceil or floor");
     const double unit = power_of_ten(digits < 0 ? -digits : digits);
     const double x = digits < 0 ? float_of(v) / unit : float_of(v) * unit;
     const double whole = is_ceil ? ceil(x) : floor(x);

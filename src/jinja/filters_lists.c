@@ -1,4 +1,4 @@
-/* Filters of lists and dicts, and the search for a filter by its name. */
+/* Filters for lists and dicts, and the lookup of filters by name. */
 #include <string.h>
 
 #include "jinja/run.h"
@@ -8,7 +8,7 @@ static struct value lower_of(struct run *r, struct value v)
     return is_str(v) ? v_str(str_case(r, v.u.str, 'l')) : v;
 }
 
-/* What elements are compared by. */
+/* Returns the key by which elements are compared. */
 static struct value key_of(struct run *r, struct value v, struct value path, bool is_exact)
 {
     v = get_path(r, v, path);
@@ -44,7 +44,7 @@ static struct value y_first(struct run *r, struct value v, const struct args *ar
     if (v.kind == V_LIST && v.u.list->kind >= LIST_GENERATOR) {
         struct list *l = v.u.list;
         if (l->n_taken == l->n)
-            (void)value_items(r, v); /* which may say why */
+            (void)value_items(r, v); /* reports why not */
         return l->n_taken < l->n ? l->items[l->n_taken++] : v_undefined();
     }
     const struct list *l = value_items(r, v);
@@ -56,7 +56,7 @@ static struct value y_last(struct run *r, struct value v, const struct args *arg
     if (!args_bind(r, "last", args, "", NULL))
         return v_undefined();
     if (v.kind == V_LIST && v.u.list->kind >= LIST_GENERATOR)
-        return run_fail(r, "last: a generator has no end");
+        return run_fail(r, "last: a generator has no last element");
     const struct list *l = value_items(r, v);
     return l->n > 0 ? l->items[l->n - 1] : v_undefined();
 }
@@ -125,7 +125,7 @@ static void sort_by(struct run *r, struct list *l, struct value path, bool is_ex
     list_sort(r, l, keys, is_reverse);
 }
 
-/* sort takes several paths, separated by commas: the keys are lists. */
+/* Sorts by several paths, separated by commas: the keys are lists. */
 static void sort_by_many(struct run *r, struct list *l, const struct str *paths, bool is_exact,
                          bool is_reverse)
 {
@@ -171,7 +171,7 @@ static struct value y_dictsort(struct run *r, struct value v, const struct args 
     if (given[1].kind != V_MISSING) {
         by = is_str(given[1]) && str_is(given[1].u.str, "value");
         if (by == 0 && !(is_str(given[1]) && str_is(given[1].u.str, "key")))
-            return run_fail(r, "dictsort: 'by' is \"key\" or \"value\"");
+            return run_fail(r, "dictsort: 'by' must be \"key\" or \"value\"");
     }
     struct list *l = dict_method(&name)->call(r, v, &(struct args){0}).u.list;
     if (r->rc != 0)
@@ -363,7 +363,7 @@ static struct value map_attribute(struct run *r, const struct list *l, const str
             v = get_path(r, v, given[0]);
             if (v.kind == V_UNDEFINED && given[1].kind != V_MISSING && given[1].kind != V_NONE)
                 v = given[1];
-        } else { /* the default stands in after every step of the path */
+        } else { /* the default replaces a missing value after every step of the path */
             const struct str *s = given[0].u.str;
             for (size_t begin = 0; begin <= s->bytes && r->rc == 0;) {
                 const char *dot = memchr(s->text + begin, '.', s->bytes - begin);

@@ -1,4 +1,4 @@
-/* Python's two ways of formatting: "%s" % x and "{}".format(x). */
+/* Python's two kinds of formatting: "%s" % x and "{}".format(x). */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,10 +8,10 @@
 
 #define MAX_WIDTH 10000
 
-/* How one value is to be laid out. */
+/* How one value is formatted. */
 struct layout {
     bool is_left, is_signed, is_blank, is_alternate, is_zero, has_comma, has_precision;
-    char align; /* 0: as usual for the type */
+    char align; /* 0 for the type's default */
     uint32_t fill;
     int64_t width, precision;
     char type;
@@ -33,7 +33,7 @@ static void add_padded(struct run *r, struct sbuf *out, const struct layout *l,
     sbuf_fill(r, out, &fill, n - before);
 }
 
-/* Commas between groups of three digits of the integer part. */
+/* Adds commas between groups of three digits of the integer part. */
 static void add_commas(const char *digits, char *out, size_t out_bytes)
 {
     const size_t n = strspn(digits, "0123456789");
@@ -90,7 +90,7 @@ static void add_int(struct run *r, struct sbuf *out, const struct layout *l, int
     const int zeros = l->has_precision && l->precision > (int64_t)strlen(digits)
                           ? (int)(l->precision - (int64_t)strlen(digits)) : 0;
     if (zeros > 400) {
-        (void)run_fail(r, "a number of %d digits", zeros);
+        (void)run_fail(r, "a number with %d digits is too long", zeros);
         return;
     }
     (void)snprintf(text, sizeof text, "%0*d%s", zeros, 0, digits);
@@ -104,7 +104,7 @@ static void add_float(struct run *r, struct sbuf *out, const struct layout *l, d
     const bool is_percent = type == '%', is_plain = type == 0;
     const int64_t precision = l->has_precision ? l->precision : 6;
     if (precision > 400) {
-        (void)run_fail(r, "a precision of %lld digits", (long long)precision);
+        (void)run_fail(r, "a precision of %lld digits is out of range", (long long)precision);
         return;
     }
     if (is_plain && !l->has_precision) {
@@ -131,7 +131,7 @@ struct percent {
     struct run *r;
     const struct str *format;
     size_t at;
-    const struct list *tuple; /* NULL: one value */
+    const struct list *tuple; /* NULL for a single value */
     struct value single;
     size_t n_used;
     bool is_mapped;
@@ -157,13 +157,13 @@ static int64_t take_number(struct percent *f)
     int64_t x = 0;
     if (look(f) == '*') {
         f->at++;
-        x = arg_int(f->r, "'*' in a format", next_value(f), 0);
+        x = arg_int(f->r, "'*' in a format is not supported", next_value(f), 0);
     }
     while (look(f) >= '0' && look(f) <= '9' && x <= MAX_WIDTH)
         x = 10 * x + (f->format->text[f->at++] - '0');
     if (x <= MAX_WIDTH && x >= -MAX_WIDTH)
         return x;
-    (void)run_fail(f->r, "a width of more than %d", MAX_WIDTH);
+    (void)run_fail(f->r, "a width above %d is not supported", MAX_WIDTH);
     return 0;
 }
 
@@ -252,7 +252,7 @@ static bool take_key(struct percent *f, struct value *v)
     const struct value key = v_str(str_part(f->r, f->format, begin, f->at - 1));
     const struct value *found = dict_find(f->r, f->single.u.dict, key);
     if (found == NULL) {
-        (void)run_fail(f->r, "the format's name is not in the mapping");
+        (void)run_fail(f->r, "a name in the format is not in the mapping");
         return false;
     }
     f->is_mapped = true;
@@ -336,7 +336,7 @@ struct braces {
 
 static void format_into(struct braces *f, const struct str *s, unsigned depth);
 
-/* The value a field names: "", "0", "name", each with .attributes and [items]. */
+/* Returns the value that a field names: "", "0" or "name", each with .attributes and [items]. */
 static struct value field_value(struct braces *f, const struct str *field)
 {
     struct run *r = f->r;
@@ -425,7 +425,7 @@ static bool parse_layout(struct run *r, const struct str *spec, struct layout *l
     }
     l->type = at < n ? (char)text[at++] : '\0';
     if (at < n || l->width > MAX_WIDTH || l->precision > MAX_WIDTH)
-        (void)run_fail(r, "format: '%.*s' is not understood", (int)n, spec->text);
+        (void)run_fail(r, "format: '%.*s' is not a valid format", (int)n, spec->text);
     return r->rc == 0;
 }
 
@@ -460,7 +460,7 @@ static void format_value(struct run *r, struct sbuf *out, struct value v, const 
     } else if (is_intlike(v) && !l.has_precision && (l.type == 0 || strchr("dxXob", l.type))) {
         add_int(r, out, &l, int_of(v));
     } else {
-        (void)run_fail(r, "format: '%.*s' does not fit %s", (int)spec->bytes, spec->text,
+        (void)run_fail(r, "format: '%.*s' cannot format %s", (int)spec->bytes, spec->text,
                        value_type(v));
     }
 }
@@ -481,7 +481,7 @@ static void format_field(struct braces *f, const struct str *field, unsigned dep
     if (end < field->bytes && field->text[end] == '!') {
         if (conversion == '\0' || strchr("rsa", conversion) == NULL ||
             (end + 2 < field->bytes && field->text[end + 2] != ':')) {
-            (void)run_fail(r, "format: '!' is followed by r or s");
+            (void)run_fail(r, "format: '!' must be followed by r or s");
             return;
         }
         end += 2;
@@ -505,7 +505,7 @@ static void format_into(struct braces *f, const struct str *s, unsigned depth)
 {
     struct run *r = f->r;
     if (depth > 1)
-        (void)run_fail(r, "format: fields within fields within fields");
+        (void)run_fail(r, "format: fields are nested too deeply");
     for (size_t at = 0; at < s->bytes && r->rc == 0;) {
         const char c = s->text[at];
         const bool is_double = at + 1 < s->bytes && s->text[at + 1] == c && depth == 0;

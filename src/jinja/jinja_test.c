@@ -165,8 +165,8 @@ static char *repeated(char *to, const char *text, size_t times)
     return to;
 }
 
-/* Sources whose trees or calls are deep without being nested deep, and values that are. Each ends
- * in an error, with little stack. */
+/* Sources whose trees or calls are deep without nested brackets, and deeply nested values. Each
+ * ends in an error and needs little stack. */
 static void *run_deep_trees(void *arg)
 {
     (void)arg;
@@ -175,7 +175,7 @@ static void *run_deep_trees(void *arg)
     char *at = repeated(sources[0], "{{ 'a'|map('map'", 1); /* a filter that calls itself */
     at = repeated(at, ",'map'", 40000);
     (void)repeated(at, ")|list }}", 1);
-    at = repeated(sources[1], "{{ ", 1); /* long sums as arguments within each other */
+    at = repeated(sources[1], "{{ ", 1); /* long sums as nested arguments */
     at = repeated(at, "n(", 90);
     for (int i = 0; i < 90; i++)
         at = repeated(repeated(at, "+1", 380), ")", 1);
@@ -228,7 +228,7 @@ static void test_origins(void **state)
     json_decref(trusted);
 }
 
-/* Every allocation fails once. */
+/* Makes every allocation fail once. */
 static void test_out_of_memory(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* JSON in and out: the variables of a template, and tojson as transformers defines it, which is
- * Python's json.dumps. */
+/* JSON input and output: the variables of a template, and tojson as transformers defines it, which
+ * is Python's json.dumps. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,7 +13,7 @@ struct dump {
     struct run *r;
     struct sbuf *out;
     bool is_ascii, is_sorted;
-    const struct str *indent; /* NULL: all in one line */
+    const struct str *indent; /* NULL to write everything in one line */
     const struct str *comma, *colon;
     unsigned level;
 };
@@ -34,7 +34,7 @@ static void dump_escape(struct dump *d, uint32_t c, uint8_t origin)
 static void dump_str(struct dump *d, const struct str *s)
 {
     static const char from[] = "\"\\\n\r\t\f\b", to[] = "\"\\nrtfb";
-    size_t begin = 0; /* of what is copied as it is */
+    size_t begin = 0; /* start of the part that is copied unchanged */
     sbuf_text(d->r, d->out, "\"");
     for (size_t at = 0; at < s->bytes && d->r->rc == 0;) {
         uint32_t c;
@@ -72,7 +72,8 @@ static void dump_value(struct dump *d, struct value v);
 static void dump_list(struct dump *d, const struct list *l)
 {
     if (l->kind != LIST_LIST && l->kind != LIST_TUPLE && l->kind != LIST_GROUP) {
-        (void)run_fail(d->r, "tojson: a %s is not JSON", value_type(v_list((struct list *)l)));
+        (void)run_fail(d->r, "tojson: a %s cannot be written as JSON",
+                       value_type(v_list((struct list *)l)));
         return;
     }
     sbuf_text(d->r, d->out, "[");
@@ -98,7 +99,7 @@ static void dump_key(struct dump *d, struct value key)
         dump_value(d, key);
         sbuf_text(d->r, d->out, "\"");
     } else {
-        (void)run_fail(d->r, "tojson: a key of JSON cannot be a %s", value_type(key));
+        (void)run_fail(d->r, "tojson: a JSON key cannot be a %s", value_type(key));
     }
 }
 
@@ -174,7 +175,7 @@ static void dump_value(struct dump *d, struct value v)
         dump_dict(d, v.u.dict);
         break;
     default:
-        (void)run_fail(r, "tojson: %s is not JSON", value_type(v));
+        (void)run_fail(r, "tojson: %s cannot be written as JSON", value_type(v));
         break;
     }
     run_leave(r);
@@ -205,7 +206,7 @@ struct value value_json(struct run *r, struct value v, const struct args *args)
     if (given[2].kind != V_MISSING && given[2].kind != V_NONE) {
         const struct list *two = value_items(r, given[2]);
         if (two->n != 2)
-            return run_fail(r, "tojson: 'separators' are two strings");
+            return run_fail(r, "tojson: 'separators' must be two strings");
         d.comma = arg_str(r, "tojson(separators)", two->items[0]);
         d.colon = arg_str(r, "tojson(separators)", two->items[1]);
     }
@@ -219,7 +220,7 @@ struct value value_json(struct run *r, struct value v, const struct args *args)
 static const struct str *str_from_json(struct run *r, const char *text, size_t bytes,
                                        enum jinja_origin origin)
 {
-    struct str *s = run_new(r, 1, sizeof *s); /* the text stays with the JSON document */
+    struct str *s = run_new(r, 1, sizeof *s); /* the JSON document keeps the text */
     if (s == NULL || !run_work(r, bytes))
         return &r->sink_str;
     *s = (struct str){.text = text, .bytes = bytes, .origin = (uint8_t)origin,
@@ -265,7 +266,8 @@ struct value value_from_json(struct run *r, const json_t *json, enum jinja_origi
     return v;
 }
 
-/* Roles are words of the frame: a template that writes '<|' + role + '|>' means a token. */
+/* Known roles count as the template's text: a template that writes '<|' + role + '|>' means a
+ * token. */
 static bool is_known_role(const char *role)
 {
     static const char *const known[] = {"system", "user", "assistant", "tool", "developer",

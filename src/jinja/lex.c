@@ -1,6 +1,6 @@
-/* A template as tokens. The rules are those of jinja2 with trim_blocks and lstrip_blocks: a block
- * or comment takes the line end behind it, and the blanks before it when nothing else stands in
- * the line; '-' takes all white space, '+' takes none. */
+/* Splits a template into tokens. The rules are those of jinja2 with trim_blocks and lstrip_blocks.
+ * A block or comment removes the line end after it, and the blanks before it if nothing else is in
+ * that line. '-' removes all white space, '+' removes none. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,14 +21,14 @@ int lexer_fail(const struct lexer *lexer, unsigned line, const char *fmt, ...)
     return err_set(lexer->err, FM_ERR_FORMAT, "%s: line %u: %s", lexer->name, line, text);
 }
 
-/* Line ends become '\n', and the last one goes away. */
+/* Converts line ends to '\n' and removes the last one. */
 int lexer_init(struct lexer *lexer, struct arena *arena, const char *name, const char *text,
                size_t bytes, struct fm_error *err)
 {
     *lexer = (struct lexer){.arena = arena, .name = name, .line = 1, .is_line_start = true,
                             .err = err};
     if (bytes > JINJA_SOURCE_BYTES)
-        return err_set(err, FM_ERR_FORMAT, "%s has %zu bytes; a chat template has at most %u",
+        return err_set(err, FM_ERR_FORMAT, "%s has %zu bytes; the limit for a chat template is %u",
                        name, bytes, JINJA_SOURCE_BYTES);
     if (utf8_count_bad((const uint8_t *)text, bytes) > 0)
         return err_set(err, FM_ERR_FORMAT, "%s is not UTF-8", name);
@@ -65,7 +65,7 @@ static size_t skip_space(const struct lexer *l, size_t at)
     return at;
 }
 
-/* Where the white space at the end of [begin, end) begins. */
+/* Returns where the white space at the end of [begin, end) starts. */
 static size_t trim_end(const struct lexer *l, size_t begin, size_t end)
 {
     size_t kept = begin;
@@ -85,7 +85,8 @@ static void move_to(struct lexer *l, size_t at)
     l->is_line_start = at > 0 && l->text[at - 1] == '\n';
 }
 
-/* The end of the text before a tag at `tag` that has this sign; `strips`: a block or comment. */
+/* Returns where the text before the tag at `tag` ends, given the tag's sign. `strips`: it is a
+ * block or comment. */
 static size_t data_end(const struct lexer *l, size_t begin, size_t tag, char sign, bool strips)
 {
     if (sign == '-')
@@ -104,8 +105,8 @@ static char sign_at(const struct lexer *l, size_t at)
     return at < l->bytes && (l->text[at] == '-' || l->text[at] == '+') ? l->text[at] : '\0';
 }
 
-/* The end of a tag that closes with `close` at `at`: 0 when it does not. A sign may stand before
- * it; `trims`: it takes a line end with it. */
+/* Returns the end of a tag that closes with `close` at `at`, or 0 if it does not. A sign may
+ * precede it. `trims`: it also removes a line end. */
 static size_t tag_end(const struct lexer *l, size_t at, const char *close, bool trims)
 {
     const char sign = sign_at(l, at);
@@ -119,7 +120,7 @@ static size_t tag_end(const struct lexer *l, size_t at, const char *close, bool 
     return trims && at < l->bytes && l->text[at] == '\n' ? at + 1 : at;
 }
 
-/* `{% raw %}` at `at`: where its content begins, or 0. */
+/* Returns where the content of a `{% raw %}` at `at` begins, or 0. */
 static size_t raw_begin(const struct lexer *l, size_t at)
 {
     at += 2;
@@ -141,7 +142,7 @@ static void set_data(struct lexer *l, struct token *token, size_t begin, size_t 
     token->bytes = end - begin;
 }
 
-/* The content of a raw block that begins where the lexer stands. */
+/* Reads the content of a raw block that begins at the current position. */
 static int lex_raw(struct lexer *l, struct token *token)
 {
     for (size_t at = l->at; at + 1 < l->bytes; at++) {
@@ -164,17 +165,18 @@ static int lex_raw(struct lexer *l, struct token *token)
 static int skip_comment(struct lexer *l, size_t at)
 {
     for (; at + 1 < l->bytes; at++) {
-        /* A sign belongs to the end, whatever it does. */
+        /* A sign belongs to the end of the comment and has no effect. */
         const size_t end = tag_end(l, at, "#}", true);
         if (end == 0)
             continue;
         move_to(l, end);
         return 0;
     }
-    return lexer_fail(l, l->line, "a comment has no end");
+    return lexer_fail(l, l->line, "a comment is not closed");
 }
 
-/* Text up to the next tag, and into it. *done is false when there is nothing to hand out yet. */
+/* Reads text up to the next tag, or enters the tag. Sets *done to false if there is no token
+ * yet. */
 static int lex_root(struct lexer *l, struct token *token, bool *done)
 {
     *done = true;
@@ -191,7 +193,7 @@ static int lex_root(struct lexer *l, struct token *token, bool *done)
     }
     const char kind = l->text[tag + 1], sign = sign_at(l, tag + 2);
     const size_t begin = l->at, end = data_end(l, begin, tag, sign, kind != '{');
-    if (end > begin) { /* the tag comes with the next call */
+    if (end > begin) { /* the next call reads the tag */
         set_data(l, token, begin, end);
         const bool is_line_start = tag > 0 && l->text[tag - 1] == '\n';
         move_to(l, tag);
@@ -221,7 +223,7 @@ static bool is_digit(const struct lexer *l, size_t at)
     return at < l->bytes && l->text[at] >= '0' && l->text[at] <= '9';
 }
 
-/* Digits with single underscores between them: the end, or `at` when there are none. */
+/* Returns the end of digits with single underscores between them, or `at` if there are none. */
 static size_t digits_end(const struct lexer *l, size_t at)
 {
     if (!is_digit(l, at))
@@ -293,7 +295,7 @@ static int lex_number(struct lexer *l, struct token *token)
         end = integer_end(l, l->at, &base);
     const size_t begin = l->at + (base != 10 ? 2 : 0);
     if (end - begin >= sizeof digits)
-        return lexer_fail(l, l->line, "a number of %zu digits", end - begin);
+        return lexer_fail(l, l->line, "a number with %zu digits is too long", end - begin);
     for (size_t i = begin; i < end; i++)
         if (l->text[i] != '_')
             digits[n++] = l->text[i];
@@ -313,7 +315,7 @@ static int lex_number(struct lexer *l, struct token *token)
     return 0;
 }
 
-/* The code point behind a backslash, *at standing on what follows it. false: not an escape. */
+/* Reads the code point after a backslash and advances *at. Returns false if it is not an escape. */
 static int unescape(struct lexer *l, const char *text, size_t bytes, size_t *at, uint32_t *out)
 {
     static const char from[] = "abfnrtv\\'\"", to[] = "\a\b\f\n\r\t\v\\'\"";
@@ -327,7 +329,7 @@ static int unescape(struct lexer *l, const char *text, size_t bytes, size_t *at,
     const size_t wanted = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 3;
     const bool is_octal = c >= '0' && c <= '7';
     if (!is_octal && wanted == 3)
-        return c == 'N' ? lexer_fail(l, l->line, "characters by name are not supported") : 0;
+        return c == 'N' ? lexer_fail(l, l->line, "\\N{...} escapes are not supported") : 0;
     size_t n = 0, i = *at + !is_octal;
     uint32_t x = 0;
     for (; n < wanted && i < bytes; n++, i++) {
@@ -338,7 +340,7 @@ static int unescape(struct lexer *l, const char *text, size_t bytes, size_t *at,
         x = x * (is_octal ? 8 : 16) + (uint32_t)digit;
     }
     if ((!is_octal && n < wanted) || x > 0x10ffff || (x >= 0xd800 && x < 0xe000))
-        return lexer_fail(l, l->line, "a string has a bad escape");
+        return lexer_fail(l, l->line, "a string has an escape that is not valid");
     *at = i;
     *out = x;
     return 1;
@@ -351,7 +353,7 @@ static int lex_string(struct lexer *l, struct token *token)
     while (end < l->bytes && l->text[end] != quote)
         end += l->text[end] == '\\' ? 2 : 1;
     if (end >= l->bytes)
-        return lexer_fail(l, l->line, "a string has no end");
+        return lexer_fail(l, l->line, "a string is not closed");
     const char *text = l->text + l->at + 1;
     const size_t bytes = end - l->at - 1;
     struct str *s = arena_new(l->arena, sizeof *s, l->err);
@@ -413,7 +415,7 @@ static int lex_operator(struct lexer *l, struct token *token)
     const char c = known[i][0];
     if (c == '(' || c == '[' || c == '{') {
         if (l->n_open == JINJA_NESTING)
-            return lexer_fail(l, l->line, "more than %d brackets within each other",
+            return lexer_fail(l, l->line, "brackets are nested more than %d levels deep",
                               JINJA_NESTING);
         l->open[l->n_open++] = c == '(' ? ')' : c == '[' ? ']' : '}';
     } else if (c == ')' || c == ']' || c == '}') {

@@ -1,4 +1,4 @@
-/* Methods of lists and dicts, and the functions a template finds. */
+/* Methods of lists and dicts, and the global functions of a template. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -169,14 +169,14 @@ static struct value f_range(struct run *r, const struct args *args)
     const uint64_t by = step > 0 ? (uint64_t)step : 0 - (uint64_t)step;
     const uint64_t n = is_empty ? 0 : (span - 1) / by + 1;
     if (n > JINJA_RANGE)
-        return run_fail(r, "range has %llu elements; at most %d are allowed",
+        return run_fail(r, "range has %llu elements; the limit is %d",
                         (unsigned long long)n, JINJA_RANGE);
     for (uint64_t i = 0; i < n && r->rc == 0; i++)
         list_push(r, list, v_int((int64_t)((uint64_t)start + i * (uint64_t)step)));
     return v_list(list);
 }
 
-/* dict() and namespace(): of pairs or another one, and keywords. */
+/* Implements dict() and namespace(): from pairs or another dict, and keywords. */
 static struct dict *make_dict(struct run *r, const struct args *args)
 {
     struct dict *d = dict_new(r);
@@ -225,7 +225,7 @@ static struct value f_raise_exception(struct run *r, const struct args *args)
     return v_undefined();
 }
 
-/* %z, %Z and %f, of which the C library knows nothing, as Python writes them for local time. */
+/* Expands %z, %Z and %f for local time as Python does, because the C library cannot. */
 static bool local_format(const struct str *s, char *out, size_t out_bytes)
 {
     size_t n = 0;
@@ -258,14 +258,14 @@ static struct value f_strftime_now(struct run *r, const struct args *args)
     if (r->rc != 0 || s->bytes == 0)
         return r->rc == 0 ? format : v_undefined();
     if (!local_format(s, form, sizeof form) || gmtime_r(&now, &parts) == NULL)
-        return run_fail(r, "strftime_now: a format of %zu bytes", s->bytes);
+        return run_fail(r, "strftime_now: a format of %zu bytes is too long", s->bytes);
     text[0] = '\0';
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
     const size_t n = form[0] != '\0' ? strftime(text, sizeof text, form, &parts) : 0;
 #pragma GCC diagnostic pop
     if (utf8_count_bad((const uint8_t *)text, n) > 0)
-        return run_fail(r, "strftime_now: what comes out is not UTF-8");
+        return run_fail(r, "strftime_now: the result is not UTF-8");
     struct sbuf b = {0};
     sbuf_add(r, &b, text, n, s->origins == NULL ? s->origin : (uint8_t)JINJA_DATA);
     return v_str(sbuf_take(r, &b));
@@ -275,7 +275,7 @@ static struct value f_cycler(struct run *r, const struct args *args)
 {
     struct cycler *c = run_new(r, 1, sizeof *c);
     if (c == NULL || args->n == 0)
-        return run_fail(r, "cycler() needs something to choose from");
+        return run_fail(r, "cycler() needs at least one argument");
     c->items = list_new(r, LIST_LIST);
     for (size_t i = 0; i < args->n; i++)
         list_push(r, c->items, args->args[i]);

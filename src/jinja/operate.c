@@ -1,4 +1,4 @@
-/* Arithmetic, and + * % of strings and lists, as Python has them. */
+/* Arithmetic, and + * % of strings and lists, as in Python. */
 #include <math.h>
 #include <string.h>
 
@@ -15,7 +15,7 @@ static int64_t floor_divide(int64_t a, int64_t b)
     return a % b != 0 && (a < 0) != (b < 0) ? q - 1 : q;
 }
 
-/* base^exponent for integers, exponent >= 0. */
+/* Computes base^exponent for integers with exponent >= 0. */
 static struct value power(struct run *r, int64_t base, int64_t exponent)
 {
     int64_t x = 1;
@@ -33,7 +33,7 @@ static struct value operate_ints(struct run *r, enum operation op, int64_t a, in
     bool is_over = false;
     if (b == 0 && (op == OP_DIV || op == OP_FLOORDIV || op == OP_MOD))
         return run_fail(r, "division by zero");
-    if (b == -1 && (op == OP_FLOORDIV || op == OP_MOD)) { /* the one quotient that overflows */
+    if (b == -1 && (op == OP_FLOORDIV || op == OP_MOD)) { /* the only quotient that overflows */
         is_over = op == OP_FLOORDIV && __builtin_sub_overflow(0, a, &x);
         return is_over ? too_large(r) : v_int(op == OP_MOD ? 0 : x);
     }
@@ -57,13 +57,13 @@ static struct value operate_ints(struct run *r, enum operation op, int64_t a, in
         if (b >= 0)
             return power(r, a, b);
         if (a == 0)
-            return run_fail(r, "0 to a negative power");
+            return run_fail(r, "0 cannot be raised to a negative power");
         return v_float(pow((double)a, (double)b));
     }
     return is_over ? too_large(r) : v_int(x);
 }
 
-/* The remainder has the sign of the divisor. */
+/* Computes a remainder with the sign of the divisor. */
 static double float_modulo(double a, double b)
 {
     double x = fmod(a, b);
@@ -104,7 +104,7 @@ static struct value operate_floats(struct run *r, enum operation op, double a, d
         break;
     }
     if ((a == 0 && b < 0) || (a < 0 && b != floor(b) && !isinf(a) && !isinf(b)))
-        return run_fail(r, "a power that is no real number");
+        return run_fail(r, "a power has no real result");
     const double x = pow(a, b);
     if (isinf(x) && !isinf(a) && !isinf(b))
         return run_fail(r, "a power is too large");

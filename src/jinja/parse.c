@@ -1,4 +1,4 @@
-/* Statements of a template as a tree, and the parser's tools. */
+/* Parses statements, and has the helpers of the parser. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,7 +12,7 @@ struct node *parser_fail(struct parser *p, unsigned line, const char *fmt, ...)
 {
     if (p->rc != 0)
         return NULL;
-    if (fmt == NULL) { /* an allocation has failed and said so */
+    if (fmt == NULL) { /* a failed allocation has already written the message */
         p->rc = p->err != NULL && p->err->code != 0 ? p->err->code : FM_ERR_NOMEM;
         return NULL;
     }
@@ -122,14 +122,14 @@ static void expect_block_end(struct parser *p)
     parser_advance(p);
 }
 
-/* The statements up to one of the tags, which becomes the current token. */
+/* Parses statements up to one of the tags, whose name becomes the current token. */
 static struct node *parse_body(struct parser *p, const char *const *ends)
 {
     (void)parser_skip_operator(p, ":");
     expect_block_end(p);
     struct node *body = NULL;
     if (++p->depth > JINJA_NESTING)
-        (void)parser_fail(p, p->token.line, "more than %d levels within each other",
+        (void)parser_fail(p, p->token.line, "nested more than %d levels deep",
                           JINJA_NESTING);
     else
         body = parse_bodies(p, ends);
@@ -141,12 +141,12 @@ static struct node *parse_body_to(struct parser *p, const char *end)
 {
     const char *const ends[] = {end, NULL};
     struct node *body = parse_body(p, ends);
-    parser_advance(p); /* the end tag's name */
+    parser_advance(p); /* skips the name of the end tag */
     return body;
 }
 
-/* A body that is a scope of its own: filters in it are looked up at once. `is_function`: break and
- * continue do not reach through it. */
+/* Parses a body with its own scope, in which filters are looked up at once. `is_function`: break
+ * and continue cannot leave it. */
 static struct node *parse_scope(struct parser *p, const char *end, bool is_function)
 {
     const bool was_soft = p->is_soft;
@@ -240,14 +240,15 @@ static void parse_parameters(struct parser *p, struct node *node)
             has_default = true;
         } else if (has_default) {
             (void)parser_fail(p, parameter->line,
-                              "a parameter without a default follows one that has it");
+                              "a parameter without a default follows one with a default");
         }
         parser_append(&tail, parameter);
     }
     parser_expect_operator(p, ")");
 }
 
-/* The body of a macro; which of the special names it uses decides what it takes. */
+/* Parses the body of a macro. The special names that it uses determine which arguments it
+ * accepts. */
 static void parse_macro_body(struct parser *p, struct node *node, const char *end)
 {
     const bool before[3] = {p->uses_varargs, p->uses_kwargs, p->uses_caller};
@@ -314,13 +315,13 @@ static void parse_generation(struct parser *p, struct node *node)
 static void parse_loop_control(struct parser *p, struct node *node)
 {
     if (p->n_loops == 0)
-        (void)parser_fail(p, node->line, "'break' and 'continue' belong into a loop");
+        (void)parser_fail(p, node->line, "'break' and 'continue' are only allowed in a loop");
 }
 
 static const struct {
     const char *name;
     enum node_kind kind;
-    void (*parse)(struct parser *p, struct node *node); /* NULL: refused */
+    void (*parse)(struct parser *p, struct node *node); /* NULL if the statement is refused */
 } statements[] = {
     {"if", N_IF, parse_if}, {"for", N_FOR, parse_for}, {"set", N_SET, parse_set},
     {"macro", N_MACRO, parse_macro}, {"call", N_CALL_BLOCK, parse_call_block},
@@ -331,7 +332,7 @@ static const struct {
     {"extends", N_DATA, NULL}, {"block", N_DATA, NULL}, {"autoescape", N_DATA, NULL},
 };
 
-/* `{% print a, b %}` is a list of nodes, everything else one. */
+/* `{% print a, b %}` gives several nodes, all other statements one. */
 static struct node *parse_statement(struct parser *p)
 {
     const unsigned line = p->token.line;
@@ -406,7 +407,7 @@ static struct node *parse_print(struct parser *p)
     return node;
 }
 
-/* Up to a tag of `ends`, whose name becomes the current token; NULL: up to the end. */
+/* Parses up to a tag of `ends`, whose name becomes the current token; NULL parses to the end. */
 static struct node *parse_bodies(struct parser *p, const char *const *ends)
 {
     struct node *first = NULL, **tail = &first;
@@ -433,7 +434,7 @@ static struct node *parse_bodies(struct parser *p, const char *const *ends)
 
 /* ---- compiling ------------------------------------------------------------------------------- */
 
-#define TREE_BYTES ((uint64_t)256 << 20) /* about 200 for every byte of the source */
+#define TREE_BYTES ((uint64_t)256 << 20) /* about 200 bytes per byte of the source */
 
 int jinja_compile(const char *name, const char *text, size_t bytes, struct jinja **out,
                   struct fm_error *err)

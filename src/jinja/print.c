@@ -8,7 +8,7 @@
 #include "jinja/python_text.h"
 #include "text/unicode.h"
 
-/* The fewest digits that read back as the same number, laid out as Python does. */
+/* Writes the shortest digits that read back as the same number, in Python's layout. */
 void float_repr(double x, char out[FLOAT_BYTES])
 {
     if (isnan(x) || isinf(x)) {
@@ -27,7 +27,7 @@ void float_repr(double x, char out[FLOAT_BYTES])
     *mark = '\0';
     const char *sign = digits[0] == '-' ? "-" : "";
     const char *all = digits + strlen(sign);
-    char plain[32]; /* without the point */
+    char plain[32]; /* the digits without the point */
     const size_t n = strlen(all) > 1 ? strlen(all) - 1 : 1;
     plain[0] = all[0];
     if (n > 1)
@@ -234,8 +234,8 @@ const struct str *value_escape(struct run *r, struct value v)
 
 /* ---- text as numbers ------------------------------------------------------------------------- */
 
-/* The characters of a number without blanks around them and without underscores between digits;
- * false when it cannot be one. */
+/* Copies a number without surrounding blanks and without underscores between digits. Returns false
+ * if it cannot be a number. */
 static bool plain_number(const struct str *s, char *out, size_t out_bytes)
 {
     size_t begin = 0, end = s->bytes, n = 0;

@@ -37,7 +37,7 @@ size_t python_change_case(uint32_t code_point, enum python_case how, uint32_t ou
     }
     const struct case_run *runs = maps[how].runs;
     size_t low = 0, high = maps[how].n_runs;
-    while (low < high) { /* the first run that begins behind the character */
+    while (low < high) { /* finds the first run that begins after the character */
         const size_t middle = (low + high) / 2;
         if (runs[middle].first <= code_point)
             low = middle + 1;

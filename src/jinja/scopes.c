@@ -1,8 +1,8 @@
-/* Which names a scope hides. jinja2 decides when it compiles where a name comes from: one that a
- * scope sets before it reads it is that scope's own from the beginning, so that in
- * `{% for x in y %}{{ tools }}{% endfor %}{% set tools = 1 %}` nothing is printed, whatever the
- * variables say. Names that are read first, are set in a branch only, or are known further out are
- * looked up when the template runs. */
+/* Determines which names a scope hides. jinja2 decides at compile time where a name comes from. A
+ * name that a scope sets before reading it belongs to that scope from the beginning, so `{% for x
+ * in y %}{{ tools }}{% endfor %}{% set tools = 1 %}` prints nothing, even if a variable has the
+ * name. Names that are read first, are set only in a branch, or are known in an outer scope are
+ * looked up at run time. */
 #include <string.h>
 
 #include "jinja/tree.h"
@@ -18,12 +18,12 @@ struct ref {
 
 struct frame {
     const struct frame *parent;
-    const struct ref *refs; /* newest first; a newer one replaces an older one */
+    const struct ref *refs; /* newest first; a newer entry replaces an older one */
 };
 
 struct analysis {
     struct jinja *jinja;
-    unsigned depth; /* of expressions within each other */
+    unsigned depth; /* nesting of expressions */
     int rc;
     struct fm_error *err;
 };
@@ -82,9 +82,9 @@ static void visit_expression(struct analysis *a, struct frame *frame, const stru
 {
     if (node == NULL || a->rc != 0)
         return;
-    if (++a->depth > JINJA_DEPTH) { /* evaluating it would fail too */
-        a->rc = err_set(a->err, FM_ERR_FORMAT, "%s: line %u: more than %d operations within each "
-                        "other", a->jinja->name, node->line, JINJA_DEPTH);
+    if (++a->depth > JINJA_DEPTH) { /* evaluating it would fail as well */
+        a->rc = err_set(a->err, FM_ERR_FORMAT, "%s: line %u: operations are nested more than %d "
+                        "levels deep", a->jinja->name, node->line, JINJA_DEPTH);
         return;
     }
     if (node->kind == N_NAME || node->kind == N_NSREF)
@@ -109,7 +109,7 @@ static void visit_target(struct analysis *a, struct frame *frame, const struct n
         visit_target(a, frame, item);
 }
 
-/* What a branch has added, down to what was there before. */
+/* Merges what a branch has added since `before`. */
 static void join_branch(struct analysis *a, struct frame *frame, const struct ref *before,
                         const struct ref *branch, const struct frame *branches)
 {

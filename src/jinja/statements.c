@@ -1,4 +1,4 @@
-/* Statements: scopes, loops, macros, blocks; and the rendering of a whole template. */
+/* Executes statements (scopes, loops, macros, blocks) and renders whole templates. */
 #include <string.h>
 
 #include "base/mem.h"
@@ -75,7 +75,7 @@ static void assign(struct run *r, const struct node *target, struct value v)
     if (target->kind == N_NSREF) {
         const struct value space = scope_get(r, target->symbol);
         if (space.kind != V_NAMESPACE)
-            (void)run_fail(r, "'%s' is not a namespace: its attributes cannot be set",
+            (void)run_fail(r, "'%s' is not a namespace, so its attributes cannot be set",
                            target->symbol->name.text);
         else
             dict_set(r, space.u.dict, v_str(target->attribute), v);
@@ -92,7 +92,7 @@ static void assign(struct run *r, const struct node *target, struct value v)
         assign(r, item, items->items[i++]);
 }
 
-/* The text that a body gives, in a scope of its own. */
+/* Renders a body in its own scope and returns the text. */
 static const struct str *capture(struct run *r, const struct node *node, struct scope *scope)
 {
     struct sbuf text = {0}, *const out = r->out;
@@ -123,7 +123,7 @@ static const struct symbol *loop_symbol(struct run *r)
     return NULL;
 }
 
-/* The elements of the loop, without those its condition refuses. */
+/* Returns the elements of the loop that satisfy its condition. */
 static struct list *loop_items(struct run *r, const struct node *node, struct value iterable)
 {
     struct list *items = value_items(r, iterable);
@@ -148,7 +148,7 @@ static void run_loop(struct run *r, const struct node *node, struct list *items,
     struct scope *const outer = r->scope, *const scope = scope_new(r, outer);
     const struct symbol *name = loop_symbol(r);
     struct loop *loop = run_new(r, 1, sizeof *loop);
-    bool is_done = false; /* jinja2: no `else` once a body has come to its end */
+    bool is_done = false; /* as in jinja2: no `else` once a body was completed */
     if (scope == NULL || loop == NULL)
         return;
     loop->items = items;
@@ -178,7 +178,7 @@ static void run_loop(struct run *r, const struct node *node, struct list *items,
 struct value call_loop(struct run *r, struct loop *loop, const struct args *args)
 {
     if (loop->recursive == NULL)
-        return run_fail(r, "a loop that calls itself must be 'recursive'");
+        return run_fail(r, "a loop that calls itself must be declared 'recursive'");
     if (args->n != 1 || args->keywords != NULL)
         return run_fail(r, "loop() takes one argument");
     struct sbuf text = {0}, *const out = r->out;
@@ -216,7 +216,7 @@ static const struct symbol *symbol_of(struct run *r, const char *name)
     return NULL;
 }
 
-/* Binds the parameters; what is left of the keywords ends in *rest. */
+/* Binds the parameters; the remaining keywords go to *rest. */
 static void bind_parameters(struct run *r, const struct node *node, const struct args *args,
                             struct scope *scope, struct dict *rest, size_t *n_parameters)
 {
@@ -253,7 +253,7 @@ static struct dict *without(struct run *r, const struct dict *from, const char *
     return kept;
 }
 
-/* `caller`, `kwargs` and `varargs`, as far as the macro uses them. */
+/* Binds `caller`, `kwargs` and `varargs` if the macro uses them. */
 static void bind_specials(struct run *r, const struct node *node, const struct args *args,
                           struct scope *scope, struct dict *rest, size_t n_parameters)
 {
@@ -308,7 +308,7 @@ static void run_call_block(struct run *r, const struct node *node)
 {
     const struct node *call = node->a;
     const struct value callee = eval(r, call->a);
-    struct node with_caller = *call; /* the arguments, and `caller` */
+    struct node with_caller = *call; /* the call's arguments plus `caller` */
     struct symbol name = {.name = {.text = "caller", .bytes = 6, .n_chars = 6}};
     const struct value macro = macro_value(r, node);
     struct node value = {.kind = N_CONST, .value = macro, .line = node->line};

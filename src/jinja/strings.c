@@ -1,4 +1,4 @@
-/* The methods of strings, as Python's str has them. */
+/* The methods of strings, as in Python's str. */
 #include <string.h>
 
 #include "jinja/run.h"
@@ -12,7 +12,7 @@ static struct value like(const struct str *made, const struct str *of)
     return v_str(made);
 }
 
-/* An argument of a method of markup is escaped. */
+/* Returns a text argument, escaped if `self` is markup. */
 static const struct str *text_arg(struct run *r, const struct str *self, const char *what,
                                   struct value v)
 {
@@ -32,7 +32,7 @@ static uint8_t origin_at(const struct str *s, size_t at)
     return s->origins != NULL ? s->origins[at] : s->origin;
 }
 
-/* Where the character before `at` begins. */
+/* Returns where the character before `at` begins. */
 static size_t step_back(const struct str *s, size_t at)
 {
     do
@@ -43,7 +43,7 @@ static size_t step_back(const struct str *s, size_t at)
 
 /* ---- case ------------------------------------------------------------------------------------ */
 
-/* Greek sigma at the end of a word has a form of its own. */
+/* Greek sigma has another form at the end of a word. */
 static bool is_final_sigma(const struct str *s, size_t at)
 {
     size_t used, i = at;
@@ -67,7 +67,7 @@ static bool is_final_sigma(const struct str *s, size_t at)
 const struct str *str_case(struct run *r, const struct str *s, int how)
 {
     struct sbuf text = {0};
-    bool is_start = true; /* of a word, for title; of the text, for capitalize */
+    bool is_start = true; /* of a word for title, of the text for capitalize */
     size_t used;
     for (size_t at = 0; at < s->bytes && r->rc == 0; at += used) {
         const uint32_t c = char_at(s, at, &used);
@@ -78,7 +78,8 @@ const struct str *str_case(struct run *r, const struct str *s, int how)
         if (how == 's')
             to = python_is_upper(c) ? PYTHON_LOWER : PYTHON_UPPER;
         size_t n = python_change_case(c, to, out);
-        if (how == 's' && !python_is_upper(c) && !python_is_lower(c)) { /* title case stays */
+        /* swapcase keeps title case */
+        if (how == 's' && !python_is_upper(c) && !python_is_lower(c)) {
             out[0] = c;
             n = 1;
         }
@@ -355,7 +356,7 @@ const struct str *str_replace(struct run *r, const struct str *s, const struct s
         size_t at;
         if (old->bytes > 0) {
             at = str_find(r, s, old, begin);
-        } else if (n == 0) { /* nothing stands before and behind every character */
+        } else if (n == 0) { /* an empty pattern matches before and after every character */
             at = 0;
         } else if (begin < s->bytes) {
             size_t used;
@@ -385,7 +386,7 @@ static struct value m_replace(struct run *r, struct value self, const struct arg
                             arg_int(r, "replace", given[2], -1)), s);
 }
 
-/* The part of a string that optional start and end leave; false when nothing can be in it. */
+/* Computes the range that optional start and end select. Returns false if nothing can be in it. */
 static bool bounds(struct run *r, const struct str *s, const struct value given[2], size_t *begin,
                    size_t *end)
 {
@@ -457,7 +458,7 @@ static struct value find(struct run *r, struct value self, const struct args *ar
     }
     if (at != SIZE_MAX)
         return v_int((int64_t)utf8_characters(self.u.str->text, begin + at));
-    return is_index ? run_fail(r, "index: there is no such part") : v_int(-1);
+    return is_index ? run_fail(r, "index: the substring was not found") : v_int(-1);
 }
 
 static struct value m_find(struct run *r, struct value self, const struct args *args)
@@ -533,7 +534,7 @@ static struct value pad(struct run *r, struct value self, const struct args *arg
     const struct str *fill = given[1].kind != V_MISSING ? arg_str(r, "center", given[1]) : &blank;
     const int64_t width = arg_int(r, "center", given[0], 0), have = (int64_t)s->n_chars;
     if (r->rc == 0 && fill->n_chars != 1)
-        return run_fail(r, "the fill character is not one character");
+        return run_fail(r, "the fill character must be a single character");
     const int64_t n = width > have ? width - have : 0;
     const int64_t half = n / 2 + (n & width & 1);
     const int64_t left = how == 'l' ? 0 : how == 'r' ? n : half;

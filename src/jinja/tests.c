@@ -1,4 +1,4 @@
-/* Tests: what stands behind `is`. */
+/* Tests: the names after `is`. */
 #include <math.h>
 #include <string.h>
 
@@ -82,7 +82,7 @@ static struct value t_upper(struct run *r, struct value v, const struct args *ar
 
 static struct value t_filter(struct run *r, struct value v, const struct args *args)
 {
-    uint64_t hash; /* what cannot be a key cannot be looked for */
+    uint64_t hash; /* a value that cannot be a key cannot be found */
     return none_given(r, args) && value_hash(r, v, &hash)
                ? v_bool(is_str(v) && filter_find(v.u.str) != NULL) : v_undefined();
 }
@@ -121,7 +121,7 @@ static struct value t_ne(struct run *r, struct value v, const struct args *args)
                                                       : v_undefined();
 }
 
-/* Whether the order of v and the argument is among those of the mask: 1 below, 2 equal, 4 above. */
+/* Returns whether the order of v and the argument is in the mask: 1 less, 2 equal, 4 greater. */
 static struct value ordered(struct run *r, struct value v, const struct args *args,
                             const char *op, int mask)
 {

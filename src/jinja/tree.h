@@ -1,5 +1,6 @@
-/* The tree of a template and how it is made: an arena, tokens, nodes. Everything lives in the
- * arena of the template. A failed function has written the sentence; nothing is undone. */
+/* The syntax tree of a template and the lexer and parser that build it. Everything lives in the
+ * template's arena. One thread while compiling. A function that fails has written the message;
+ * nothing is undone. */
 #ifndef FLASHMOE_JINJA_TREE_H
 #define FLASHMOE_JINJA_TREE_H
 
@@ -9,7 +10,7 @@
 extern "C" {
 #endif
 
-/* A name of the source; equal names are the same symbol. */
+/* A name in the source; equal names share one symbol. */
 struct symbol {
     struct str name;
     struct symbol *next;
@@ -23,7 +24,7 @@ enum token_kind {
 struct token {
     enum token_kind kind;
     unsigned line;
-    const char *text; /* in the source; of an operator: one or two characters */
+    const char *text; /* in the source; one or two characters for an operator */
     size_t bytes;
     struct value value; /* T_STRING, T_INT, T_FLOAT */
 };
@@ -68,17 +69,17 @@ struct node {
     enum node_kind kind;
     enum operation op;
     unsigned line;
-    unsigned height; /* of the chain of operators, subscripts and filters it ends */
+    unsigned height; /* height of the chain of operators, subscripts and filters that ends here */
     bool takes_varargs, takes_kwargs, takes_caller, has_caller; /* N_MACRO, N_CALL_BLOCK */
     bool is_recursive;                                         /* N_FOR */
     struct value value;
     struct symbol *symbol;
     const struct str *attribute;
-    const void *entry; /* of the filter or test; NULL: none of that name */
+    const void *entry; /* the filter or test; NULL if there is none of that name */
     struct node *a, *b, *c, *list, *more, *body;
-    struct node *next; /* in the list it stands in */
-    /* Names that are set in this scope before they are read in it (N_FOR, N_MACRO, ...): until then
-     * they are undefined, whatever the variables say. */
+    struct node *next; /* next in its list */
+    /* Names that this scope (N_FOR, N_MACRO, ...) sets before it reads them. They are undefined
+     * until then, even if a variable has the name. */
     struct symbol **hidden;
     size_t n_hidden;
 };
@@ -100,7 +101,7 @@ struct lexer {
     unsigned line;
     enum { LEX_ROOT, LEX_BLOCK, LEX_PRINT } state;
     bool is_line_start;
-    char open[JINJA_NESTING + 1]; /* brackets */
+    char open[JINJA_NESTING + 1]; /* open brackets */
     size_t n_open;
     struct fm_error *err;
 };
@@ -110,11 +111,11 @@ struct parser {
     struct jinja *jinja;
     struct token token, next;
     unsigned depth;
-    bool is_soft; /* an unknown filter is an error when it is used, not yet */
-    /* Whether the body that is being read uses these names. */
+    bool is_soft; /* an unknown filter is only an error when it is used */
+    /* Whether the current body uses these names. */
     bool uses_varargs, uses_kwargs, uses_caller;
-    unsigned n_loops; /* that break may leave */
-    unsigned n_fors;  /* around this place, also outside of a macro */
+    unsigned n_loops; /* loops that break may leave */
+    unsigned n_fors;  /* enclosing loops, also outside a macro */
     int rc;
     struct fm_error *err;
 };
@@ -124,7 +125,7 @@ int lexer_init(struct lexer *lexer, struct arena *arena, const char *name, const
 int lexer_next(struct lexer *lexer, struct token *token);
 int lexer_fail(const struct lexer *lexer, unsigned line, const char *fmt, ...) ERR_PRINTF(3, 4);
 
-/* The parser. After a failure (rc) every function returns NULL and does nothing. */
+/* The parser. After an error (rc) every function returns NULL and does nothing. */
 void parser_advance(struct parser *p);
 struct node *parser_fail(struct parser *p, unsigned line, const char *fmt, ...) ERR_PRINTF(3, 4);
 struct node *parser_node(struct parser *p, enum node_kind kind, unsigned line);
@@ -141,7 +142,7 @@ struct node *parse_tuple(struct parser *p, bool with_condition, const char *end_
 struct node *parse_target(struct parser *p, bool with_namespace, const char *end_name);
 struct node *parse_filters(struct parser *p, struct node *input, bool is_first_inline);
 
-/* Fills in the hidden names of every scope. */
+/* Computes the hidden names of every scope. */
 int scopes_analyse(struct jinja *jinja, struct fm_error *err);
 
 #ifdef __cplusplus

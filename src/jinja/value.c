@@ -30,8 +30,8 @@ void run_exceeds(struct run *r, const char *fmt, ...)
     (void)vsnprintf(text, sizeof text, fmt, list);
     va_end(list);
     if (r->rc == 0)
-        r->rc = err_set(r->err, FM_ERR_ARG, "%s: line %u: %s: the conversation is too large for "
-                        "it, or it does not end", r->jinja->name, r->line, text);
+        r->rc = err_set(r->err, FM_ERR_ARG, "%s: line %u: %s: the conversation is too large, or "
+                        "the template does not end", r->jinja->name, r->line, text);
 }
 
 bool run_work(struct run *r, uint64_t bytes)
@@ -45,7 +45,7 @@ bool run_work(struct run *r, uint64_t bytes)
 bool run_enter(struct run *r)
 {
     if (++r->depth > JINJA_DEPTH)
-        run_exceeds(r, "more than %d levels within each other", JINJA_DEPTH);
+        run_exceeds(r, "nested more than %d levels deep", JINJA_DEPTH);
     return r->rc == 0;
 }
 
@@ -152,7 +152,7 @@ bool str_is(const struct str *s, const char *text)
     return s->bytes == strlen(text) && memcmp(s->text, text, s->bytes) == 0;
 }
 
-/* The order of UTF-8 is that of code points. */
+/* Byte order of UTF-8 equals code point order. */
 int str_compare(const struct str *a, const struct str *b)
 {
     const size_t n = a->bytes < b->bytes ? a->bytes : b->bytes;
@@ -206,7 +206,7 @@ static bool sbuf_reserve(struct run *r, struct sbuf *b, size_t more)
     return true;
 }
 
-/* From here on every byte has its own origin. */
+/* Switches to one origin per byte. */
 static bool sbuf_mix(struct run *r, struct sbuf *b)
 {
     if (b->origins != NULL)

@@ -1,8 +1,8 @@
-/* Values of a running template and what can be done with them.
+/* Values of a running template and operations on them.
  *
- * Everything lives in the arena of the run and is never freed before its end. The first fault is
- * kept in run->rc with its sentence; from then on every function returns something harmless (a
- * missing value, an empty string or list), so that callers look at rc only where they loop. */
+ * Everything lives in the arena of the run and is freed only with it. One thread per run. The first
+ * error is kept in run->rc with its message. After that every function returns something harmless
+ * (a missing value, an empty string or list), so callers only need to check rc in loops. */
 #ifndef FLASHMOE_JINJA_VALUE_H
 #define FLASHMOE_JINJA_VALUE_H
 
@@ -13,13 +13,13 @@
 extern "C" {
 #endif
 
-/* Text with the origin of each byte: `origins`, or `origin` for all of it where that is NULL. */
+/* Text with the origin of each byte: `origins`, or `origin` for all bytes if that is NULL. */
 struct str {
     const char *text;
     size_t bytes, n_chars;
     const uint8_t *origins;
     uint8_t origin;
-    bool is_markup; /* what `safe` and `escape` give: strings added to it are escaped */
+    bool is_markup; /* result of `safe` and `escape`: strings added to it are escaped */
 };
 
 enum value_kind {
@@ -39,7 +39,7 @@ struct value {
         double f;
         const struct str *str;
         struct list *list;
-        struct dict *dict; /* also of a namespace */
+        struct dict *dict; /* also for a namespace */
         struct macro *macro;
         struct loop *loop;
         const struct function *function;
@@ -50,18 +50,18 @@ struct value {
 
 enum list_kind {
     LIST_LIST, LIST_TUPLE, LIST_RANGE, LIST_ITEMS, LIST_KEYS, LIST_VALUES,
-    LIST_GROUP,     /* a tuple with the names grouper and list */
-    LIST_GENERATOR, /* can be gone through once */
+    LIST_GROUP,     /* a tuple with the names `grouper` and `list` */
+    LIST_GENERATOR, /* can be iterated only once */
     LIST_REVERSED,  /* likewise */
 };
 
 struct list {
     struct value *items;
     size_t n, capacity;
-    size_t n_taken;  /* of a generator */
-    const char *why; /* of a generator that fails behind its last element: the sentence */
+    size_t n_taken;  /* for a generator */
+    const char *why; /* for a generator that fails after its last element: the message */
     enum list_kind kind;
-    int64_t start, stop, step; /* of a range */
+    int64_t start, stop, step; /* for a range */
 };
 
 struct dict_entry {
@@ -69,18 +69,18 @@ struct dict_entry {
     uint64_t hash;
 };
 
-/* In the order of insertion. */
+/* Keeps insertion order. */
 struct dict {
     struct dict_entry *entries;
     size_t n, capacity;
-    uint32_t *index; /* [n_index] number of the entry + 1; NULL while the dict is small */
+    uint32_t *index; /* [n_index] entry number + 1; NULL while the dict is small */
     size_t n_index;
 };
 
 struct args {
     struct value *args;
     size_t n;
-    struct dict *keywords; /* NULL: none */
+    struct dict *keywords; /* NULL for none */
 };
 
 struct function {
@@ -94,7 +94,7 @@ struct method {
     struct value (*call)(struct run *r, struct value self, const struct args *args);
 };
 
-struct cycler { /* also a joiner: position is whether it was used */
+struct cycler { /* also a joiner, for which `position` says whether it was used */
     struct list *items;
     size_t position;
     const struct str *separator;
@@ -105,14 +105,14 @@ struct loop {
     size_t index;
     unsigned depth;
     struct list *last_changed;
-    const struct node *recursive; /* the N_FOR, where it says so */
+    const struct node *recursive; /* the N_FOR if it is declared recursive */
     struct scope *scope;
 };
 
-/* A text that grows. */
+/* A growing text buffer. */
 struct sbuf {
     char *text;
-    uint8_t *origins; /* NULL while all bytes have the same */
+    uint8_t *origins; /* NULL while all bytes have the same origin */
     size_t n, capacity;
     uint8_t origin;
 };
@@ -126,9 +126,9 @@ struct run {
     struct sbuf *out;
     uint64_t n_steps, max_steps, max_output;
     unsigned depth, line;
-    bool is_broken, is_continued; /* break or continue is under way */
+    bool is_broken, is_continued; /* a break or continue is being executed */
     struct value block_text;      /* the input of a filter block */
-    struct list sink_list;        /* what failed allocations give */
+    struct list sink_list;        /* returned by failed allocations */
     struct dict sink_dict;
     struct str sink_str;
     int rc;
@@ -138,17 +138,18 @@ struct run {
 /* ---- faults and limits ----------------------------------------------------------------------- */
 
 struct value run_fail(struct run *r, const char *fmt, ...) ERR_PRINTF(2, 3);
-/* The same with FM_ERR_ARG: what was asked for is more than one of the limits. */
+/* Like run_fail with FM_ERR_ARG: the conversation exceeds one of the limits. */
 void run_exceeds(struct run *r, const char *fmt, ...) ERR_PRINTF(2, 3);
-/* Counts the work of going through so many bytes or elements; false when it was too much. */
+/* Counts the work of visiting `bytes` bytes or elements. Returns false when the limit is
+ * exceeded. */
 bool run_work(struct run *r, uint64_t bytes);
-bool run_enter(struct run *r); /* one level deeper; false when that is too deep */
+bool run_enter(struct run *r); /* enters a nesting level; false if that is too deep */
 void run_leave(struct run *r);
 void *run_new(struct run *r, size_t n, size_t bytes);
-/* A generator in Python fails when it is gone through, not when it is made: puts a fault of the
- * template off until then. */
+/* Defers an error of the template until `generator` is iterated, because a generator in Python
+ * fails then and not when it is created. */
 struct value run_put_off(struct run *r, struct list *generator);
-const char *value_type(struct value v); /* "str" and the like, for messages */
+const char *value_type(struct value v); /* the Python name such as "str", for messages */
 
 /* ---- making values --------------------------------------------------------------------------- */
 
@@ -170,16 +171,16 @@ static inline double float_of(struct value v)
     return v.kind == V_FLOAT ? v.u.f : (double)int_of(v);
 }
 
-/* Text of the interpreter's own, copied. */
+/* Copies text; its origin is the template. */
 struct value v_text(struct run *r, const char *text);
-/* A part of a string; `markup`: like the whole. */
+/* Returns a part of a string, which is markup if the whole is. */
 const struct str *str_part(struct run *r, const struct str *s, size_t begin, size_t end);
-/* Byte offset of a character, at most s->bytes. */
+/* Returns the byte offset of a character, at most s->bytes. */
 size_t str_offset(const struct str *s, size_t n_chars);
 bool str_equal(const struct str *a, const struct str *b);
 bool str_is(const struct str *s, const char *text);
 int str_compare(const struct str *a, const struct str *b);
-/* The first occurrence at or after `from`, SIZE_MAX when there is none; work is counted. */
+/* Returns the first occurrence at or after `from`, or SIZE_MAX. Counts the work. */
 size_t str_find(struct run *r, const struct str *s, const struct str *part, size_t from);
 size_t utf8_characters(const char *text, size_t bytes);
 
@@ -194,7 +195,7 @@ const struct str *sbuf_take(struct run *r, struct sbuf *b);
 struct list *list_new(struct run *r, enum list_kind kind);
 void list_push(struct run *r, struct list *l, struct value v);
 struct dict *dict_new(struct run *r);
-/* NULL when there is none; a key that cannot be hashed is a fault. */
+/* Returns NULL if there is none. Fails for a key that cannot be hashed. */
 struct value *dict_find(struct run *r, const struct dict *d, struct value key);
 struct value *dict_find_str(struct run *r, const struct dict *d, const struct str *key);
 struct value *dict_find_text(struct run *r, const struct dict *d, const char *key);

@@ -4,8 +4,8 @@
 
 #include "base/mem.h"
 
-/* Pieces up to this long are merged by looking for the lowest rank again after every merge:
- * quadratic, but without a heap. Words of real text are nearly all shorter. */
+/* Pieces up to this length are merged by searching for the lowest rank after every merge:
+ * quadratic, but without a heap. Nearly all words of real text are shorter. */
 #define SHORT_PIECE 32
 
 #define NO_SYMBOL UINT32_MAX
@@ -14,7 +14,7 @@ struct bpe_symbol {
     uint32_t id;
     uint32_t prev, next;
     uint32_t rank;   /* of the merge with the next symbol, BPE_NO_RANK for none */
-    uint32_t result; /* what that merge makes */
+    uint32_t result; /* the id that the merge makes */
 };
 
 static uint32_t slot_of(const struct bpe_table *table, uint32_t left, uint32_t right)
@@ -27,7 +27,7 @@ static uint32_t slot_of(const struct bpe_table *table, uint32_t left, uint32_t r
 
 int bpe_table_init(struct bpe_table *table, uint32_t n_merges, struct fm_error *err)
 {
-    /* Two thirds full: misses, which are most lookups, probe about five slots of 16 bytes. */
+    /* Two thirds full: most lookups are misses and probe about five slots of 16 bytes. */
     const uint64_t n_slots = (uint64_t)n_merges * 3 / 2 + 1;
     *table = (struct bpe_table){0};
     if (n_slots > UINT32_MAX)
@@ -47,7 +47,7 @@ void bpe_table_clear(struct bpe_table *table)
     *table = (struct bpe_table){0};
 }
 
-/* The slot of the pair, or the free one where it belongs. */
+/* Returns the slot of the pair, or the free slot where it belongs. */
 static struct bpe_merge *probe(const struct bpe_table *table, uint32_t left, uint32_t right)
 {
     uint32_t i = slot_of(table, left, right);

@@ -8,7 +8,7 @@ static int hex_value(char c)
            : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
 }
 
-/* One byte of the fragment, with its percent escape taken off. */
+/* Reads one byte of the fragment and decodes its percent escape. */
 static char take_byte(struct json_pointer *p)
 {
     const char c = *p->at++;

@@ -10,11 +10,11 @@ enum {
     EXPECT_KEY,
     EXPECT_FIRST_KEY, /* or the end of the object */
     EXPECT_COLON,
-    EXPECT_NEXT, /* a comma or the end of what is open */
+    EXPECT_NEXT, /* a comma or the end of the open container */
     IN_STRING,
     IN_ESCAPE,
     IN_HEX,
-    EXPECT_LOW,   /* the backslash of the second of a pair */
+    EXPECT_LOW,   /* the backslash of the low surrogate */
     EXPECT_LOW_U, /* its u */
     IN_LITERAL,
     AFTER_MINUS,
@@ -120,7 +120,7 @@ static bool begin_value(struct json_scan *s, uint8_t byte)
     return s->literal != NULL && go(s, IN_LITERAL);
 }
 
-/* Between values. */
+/* Handles a byte between values. */
 static bool push_structure(struct json_scan *s, uint8_t byte)
 {
     if (is_space(byte))
@@ -217,7 +217,7 @@ static bool push_string(struct json_scan *s, uint8_t byte)
     return s->is_key ? go(s, EXPECT_COLON) : end_value(s);
 }
 
-/* A number ends at the byte after it, which may be anything that can stand behind a value. */
+/* A number ends at the byte after it, which may be anything that can follow a value. */
 static bool push_number(struct json_scan *s, uint8_t byte)
 {
     const uint8_t state = s->state;

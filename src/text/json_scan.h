@@ -1,8 +1,8 @@
-/* JSON, byte by byte: is this still the beginning of a document, and what does this byte do in it.
- * The grammar of RFC 8259 to the letter; strings must be UTF-8 and surrogates must be pairs, so
- * that every document that passes can be read by any parser. Keys are not compared.
+/* Scans JSON byte by byte: checks that the text is still the beginning of a document, and reports
+ * what each byte does. Follows RFC 8259 exactly; strings must be UTF-8 and surrogates must be
+ * paired, so any parser can read a document that passes. Keys are not compared.
  *
- * Owns no memory. One scanner belongs to one thread. Nothing fails but the document. */
+ * Owns no memory. A scanner belongs to one thread. Nothing fails except the document. */
 #ifndef FLASHMOE_TEXT_JSON_SCAN_H
 #define FLASHMOE_TEXT_JSON_SCAN_H
 
@@ -14,51 +14,54 @@
 extern "C" {
 #endif
 
-/* Objects and arrays within each other; real arguments have fewer than ten. */
+/* Maximum nesting of objects and arrays; real arguments have fewer than ten levels. */
 #define JSON_SCAN_DEPTH 128
 
-/* UTF-8 byte by byte; all zero at the start of a character. */
+/* Scans UTF-8 byte by byte; all zero at the start of a character. */
 struct utf8_scan {
     uint8_t n_left;  /* bytes still to come */
-    uint8_t lo, hi;  /* what the next of them may be */
+    uint8_t lo, hi;  /* range of the next byte */
 };
-/* False for a byte that cannot stand there. */
+/* Returns false for a byte that is not allowed there. */
 bool utf8_scan_push(struct utf8_scan *u, uint8_t byte);
 
 enum json_event {
-    JSON_NOTHING,      /* the middle of something, or white space */
-    JSON_OPENED,       /* an object or array; depth counts it already */
-    JSON_CLOSED,       /* one; depth no longer counts it */
-    JSON_STRING_BEGAN, /* with its quote */
-    JSON_STRING_ENDED, /* likewise */
+    JSON_NOTHING,      /* inside a token, or white space */
+    JSON_OPENED,       /* an object or array was opened; depth includes it */
+    JSON_CLOSED,       /* one was closed; depth no longer includes it */
+    JSON_STRING_BEGAN, /* at its quote */
+    JSON_STRING_ENDED, /* at its quote */
     JSON_SCALAR_BEGAN, /* a number, true, false or null */
 };
 
 struct json_scan {
     uint8_t state;
-    uint8_t event;     /* of the last byte: enum json_event */
-    uint8_t kind;      /* of the value that began last: its first byte, '0' for any number */
-    bool is_key;       /* the string that began last is a key */
+    uint8_t event;     /* enum json_event of the last byte */
+    uint8_t kind;      /* first byte of the value that started last, '0' for any number */
+    bool is_key;       /* the string that started last is a key */
     uint16_t depth;
-    uint8_t n_decoded; /* what the last byte added to the string in progress */
+    uint8_t n_decoded; /* bytes that the last byte added to the decoded string */
     uint8_t decoded[4];
-    const char *literal; /* what is left of true, false or null */
+    const char *literal; /* the rest of true, false or null */
     uint8_t n_hex;
-    uint16_t unit, high; /* of \uXXXX; the first of a pair */
+    uint16_t unit, high; /* of \uXXXX; the high surrogate of a pair */
     struct utf8_scan utf8;
     uint8_t is_object[JSON_SCAN_DEPTH / 8];
 };
 
 void json_scan_init(struct json_scan *s);
-/* False: no document begins like this, or it is too deep. The scanner is of no use then. */
+/* Returns false if no document begins like this or if it is too deep. The scanner must not be used
+ * after that. */
 bool json_scan_push(struct json_scan *s, uint8_t byte);
-/* True when what was pushed is a whole document. */
+/* Returns true if the bytes so far are a complete document. */
 bool json_scan_is_whole(const struct json_scan *s);
 
-/* The first byte of the value ('0' for any number) when the whole text is one document, else 0. */
+/* Returns the first byte of the value ('0' for any number) if the whole text is one document,
+ * otherwise 0. */
 uint8_t json_scan_text(const char *text, size_t bytes);
 
-/* `byte` as it stands in a JSON string: itself, or its escape. Returns the bytes of `out`. */
+/* Writes `byte` as it appears in a JSON string: itself or its escape. Returns the number of
+ * bytes. */
 size_t json_escape(uint8_t byte, char out[6]);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
-/* The text is cut into segments: a character at which NFC may begin anew, and the active ones
- * after it. A segment is decomposed, its marks are ordered, and it is composed again; everything
+/* Splits the text into segments: a character at which NFC may start over, and the active characters
+ * after it. A segment is decomposed, its marks are ordered, and it is composed again. Everything
  * else is copied. */
 #include "text/nfc.h"
 
@@ -15,7 +15,7 @@ struct nfc_mark {
 
 struct decomposition {
     uint32_t code_point;
-    uint16_t at; /* into decomposed[] */
+    uint16_t at; /* index into decomposed[] */
     uint8_t n;
 };
 
@@ -73,7 +73,7 @@ static const struct decomposition *find_decomposition(uint32_t code_point)
     return &decompositions[low];
 }
 
-/* The composite of two characters, 0 when there is none. */
+/* Returns the composite of two characters, or 0. */
 static uint32_t compose(uint32_t first, uint32_t second)
 {
     const uint32_t l = first - HANGUL_L, v = second - HANGUL_V, s = first - HANGUL_S;
@@ -134,8 +134,8 @@ static int append_decomposed(struct nfc_buffer *buffer, uint32_t code_point,
     return 0;
 }
 
-/* Stable sort by class: by insertion when short, else by counting, so that a megabyte of marks
- * stays linear. `sorted` has room for n. */
+/* Sorts stably by class: by insertion if short, otherwise by counting, so that a megabyte of marks
+ * takes linear time. `sorted` has room for n. */
 static void sort_marks(struct nfc_mark *marks, size_t n, struct nfc_mark *sorted)
 {
     if (n <= 32) {
@@ -183,7 +183,7 @@ static void compose_segment(struct nfc_buffer *buffer)
     struct nfc_mark *starter = NULL;
     for (size_t i = 0; i < buffer->n_segment; i++) {
         const struct nfc_mark mark = segment[i];
-        /* Blocked when a kept character of class 0 or of at least this class lies between. */
+        /* Blocked if a kept character of class 0 or of at least this class lies between. */
         const bool is_adjacent = starter != NULL && &segment[n - 1] == starter;
         const bool is_free =
             starter != NULL &&
@@ -238,8 +238,8 @@ static int normalize_segment(struct nfc_buffer *buffer, const uint8_t *text, siz
     return rc;
 }
 
-/* The first active character at or after `from`; *before is where the character before it
- * begins, or the place itself when `from` is active. */
+/* Returns the first active character at or after `from`. *before is where the character before it
+ * begins, or the same place if `from` is active. */
 static size_t find_active_from(const uint8_t *text, size_t bytes, size_t from, size_t *before)
 {
     uint32_t code_point;

@@ -1,9 +1,9 @@
-/* Unicode normalisation form C, as the official `tokenizers` package computes it: its tables are
- * older than the newest Unicode version, so a general library would order or compose some newer
+/* Unicode normalisation form C, as the official `tokenizers` package computes it. Its tables are
+ * older than the newest Unicode version, so a general library would reorder or compose some newer
  * characters that the package leaves alone.
  *
- * A buffer belongs to the caller and may be used again; one thread at a time per buffer. Only
- * allocation fails. */
+ * The caller owns a buffer and may reuse it; one thread at a time per buffer. The only failure is
+ * FM_ERR_NOMEM. */
 #ifndef FLASHMOE_TEXT_NFC_H
 #define FLASHMOE_TEXT_NFC_H
 
@@ -27,11 +27,12 @@ struct nfc_buffer {
     size_t sorted_capacity;
 };
 
-/* Where the first character stands that NFC might change: `bytes` when text is already NFC. */
+/* Returns the offset of the first character that NFC might change; `bytes` if text is already
+ * NFC. */
 size_t nfc_find_active(const uint8_t *text, size_t bytes);
 
-/* Writes NFC(text) to buffer->text. `text` is valid UTF-8 outside the buffer. Linear time. The
- * buffer starts zeroed; free it with nfc_clear. */
+/* Writes NFC(text) to buffer->text. `text` must be valid UTF-8 outside the buffer. Linear time. A
+ * new buffer is zeroed; free it with nfc_clear. */
 int nfc_normalize(struct nfc_buffer *buffer, const uint8_t *text, size_t bytes,
                   struct fm_error *err);
 void nfc_clear(struct nfc_buffer *buffer);

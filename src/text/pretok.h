@@ -1,6 +1,6 @@
-/* The pre-tokenizers: text is cut into pieces that are merged on their own. Each pattern is one
- * regular expression in tokenizer.json, known here by its exact text and matched by a hand-written
- * scanner in one pass. One file and one line of pretok_list.h per pattern.
+/* Pre-tokenizers: split text into pieces that are merged separately. Each pattern is one regular
+ * expression in tokenizer.json, identified by its exact text and matched by a hand-written scanner
+ * in one pass. One file and one line of pretok_list.h per pattern.
  *
  * Owns nothing. Any thread; nothing allocates or fails. */
 #ifndef FLASHMOE_TEXT_PRETOK_H
@@ -16,21 +16,21 @@ extern "C" {
 
 struct pretok {
     const char *models; /* for messages: "Qwen3.5" */
-    const char *regex;  /* as tokenizer.json spells it */
-    /* tokenizer.ggml.pre of GGUF files with this pattern, NULL-terminated, and what such a file
-     * does not say about the tokenizer. */
+    const char *regex;  /* as tokenizer.json writes it */
+    /* Values of tokenizer.ggml.pre in GGUF files with this pattern, NULL-terminated, and what such
+     * a file does not say about the tokenizer. */
     const char *const *gguf_names;
     bool gguf_has_nfc;
-    /* Returns the bytes of the first piece of `text`, which is valid UTF-8 and not empty. The end
-     * of `text` is what the expression sees as the end. */
+    /* Returns the length of the first piece of `text`, which must be valid UTF-8 and not empty. The
+     * expression sees the end of `text` as the end. */
     size_t (*next)(const uint8_t *text, size_t bytes);
 };
 
-/* The i-th pattern; NULL behind the last one. */
+/* Returns pattern number i; NULL after the last one. */
 const struct pretok *pretok_at(unsigned i);
-/* The pattern of a regular expression; NULL when there is none. */
+/* Returns the pattern of a regular expression, or NULL. */
 const struct pretok *pretok_find(const char *regex);
-/* The pattern of a name in GGUF, which is not NUL-terminated; NULL when there is none. */
+/* Returns the pattern of a GGUF name, which is not NUL-terminated, or NULL. */
 const struct pretok *pretok_find_gguf(const char *name, size_t bytes);
 
 #ifdef __cplusplus

@@ -4,7 +4,7 @@
 
 #include "text/unicode.h"
 
-/* Bits of the character at `at` and its length; 0 bits and length 0 at the end. */
+/* Returns the bits and the length of the character at `at`; 0 and length 0 at the end. */
 static unsigned bits_at(const uint8_t *text, size_t bytes, size_t at, size_t *step)
 {
     *step = 0;
@@ -15,7 +15,7 @@ static unsigned bits_at(const uint8_t *text, size_t bytes, size_t at, size_t *st
     return unicode_bits(code_point);
 }
 
-/* The end of the run of characters that have one of the bits `any`. */
+/* Returns the end of the run of characters that have one of the bits `any`. */
 static size_t run_of(const uint8_t *text, size_t bytes, size_t at, unsigned any)
 {
     size_t step;
@@ -29,14 +29,14 @@ static bool is_newline(uint8_t byte)
     return byte == '\r' || byte == '\n';
 }
 
-/* ASCII letters without case. */
+/* Converts ASCII letters to lower case. */
 static int lower(uint8_t byte)
 {
     return byte >= 'A' && byte <= 'Z' ? byte + ('a' - 'A') : byte;
 }
 
-/* (?i:'s|'t|'re|'ve|'m|'ll|'d) at an apostrophe; 0 when it does not match. Case folding makes
- * U+017F, the long s, an s. */
+/* Matches (?i:'s|'t|'re|'ve|'m|'ll|'d) at an apostrophe; returns 0 if it does not match. Case
+ * folding turns U+017F, the long s, into an s. */
 static size_t match_contraction(const uint8_t *text, size_t bytes)
 {
     if (bytes < 2)
@@ -53,7 +53,7 @@ static size_t match_contraction(const uint8_t *text, size_t bytes)
     return matches ? 3 : 0;
 }
 
-/* The three white space alternatives, at white space. */
+/* Matches the three white space alternatives, at white space. */
 static size_t match_space(const uint8_t *text, size_t bytes)
 {
     size_t end = 0, last = 0, after_newline = 0, step;
@@ -66,7 +66,7 @@ static size_t match_space(const uint8_t *text, size_t bytes)
     if (after_newline > 0)
         return after_newline; /* \s*[\r\n]+ */
     if (end < bytes && last > 0)
-        return last; /* \s+(?!\S) leaves one character to what follows */
+        return last; /* \s+(?!\S) leaves one character to the next piece */
     return end;
 }
 

@@ -1,5 +1,5 @@
-/* Bytes that grow. Owns its memory; one thread. The only failure is want of memory, which leaves
- * what was there. */
+/* A growing byte buffer. Owns its memory; one thread. The only failure is lack of memory, which
+ * leaves the content unchanged. */
 #ifndef FLASHMOE_TEXT_TEXT_BUFFER_H
 #define FLASHMOE_TEXT_TEXT_BUFFER_H
 
@@ -16,7 +16,7 @@ struct text_buffer {
     size_t n, capacity;
 };
 
-/* False for want of memory. */
+/* Returns false if memory runs out. */
 static inline bool text_buffer_add(struct text_buffer *b, const char *text, size_t bytes)
 {
     if (b->capacity < b->n + bytes &&

@@ -49,7 +49,7 @@ int tokenizer_open(const char *path, struct tokenizer **out, struct fm_error *er
         return rc;
     rc = tokenizer_new(&doc, out, err);
     jdoc_clear(&doc);
-    plat_memory_trim(); /* the document is about ten times as large as what is kept of it */
+    plat_memory_trim(); /* the document is about ten times as large as the tokenizer */
     return rc;
 }
 
@@ -73,8 +73,8 @@ size_t tokenizer_n_ids(const struct tokenizer *tok)
     return tok->n_ids;
 }
 
-/* No text becomes shorter than a third of its bytes when it is normalized to NFC: U+0390 has six
- * bytes decomposed and two composed, and no character has a larger ratio. */
+/* NFC never makes a text shorter than a third of its bytes: U+0390 has six bytes decomposed and two
+ * composed, and no character has a larger ratio. */
 #define NFC_SHRINK 3
 
 size_t tokenizer_max_token_bytes(const struct tokenizer *tok)
@@ -101,9 +101,9 @@ const char *tokenizer_piece(const struct tokenizer *tok, int32_t id, size_t *byt
     return (const char *)tok->pieces + tok->piece_begin[id];
 }
 
-/* The longest added token at the beginning of `text`, NULL for none. The candidates are sorted,
- * so those that share the first k bytes are neighbours: the range [low, high) narrows byte by
- * byte, and its first entry is the one that ends there, if any does. */
+/* Returns the longest added token at the beginning of `text`, or NULL. The candidates are sorted,
+ * so those that share the first k bytes are neighbours. The range [low, high) narrows byte by byte;
+ * its first entry is the token that ends there, if any. */
 static const struct added_token *match_added(const struct tokenizer *tok, const char *text,
                                              size_t bytes)
 {
@@ -117,7 +117,7 @@ static const struct added_token *match_added(const struct tokenizer *tok, const 
             break;
         const uint8_t byte = (uint8_t)text[k];
         size_t a = low, b = high;
-        while (a < b) { /* the first whose byte k is not below */
+        while (a < b) { /* the first whose byte k is not smaller */
             const size_t middle = (a + b) / 2;
             if ((uint8_t)tok->added[middle].text[k] < byte)
                 a = middle + 1;
@@ -126,7 +126,7 @@ static const struct added_token *match_added(const struct tokenizer *tok, const 
         }
         low = a;
         b = high;
-        while (a < b) { /* the first whose byte k is above */
+        while (a < b) { /* the first whose byte k is larger */
             const size_t middle = (a + b) / 2;
             if ((uint8_t)tok->added[middle].text[k] <= byte)
                 a = middle + 1;
@@ -158,7 +158,7 @@ struct encoder {
     struct bpe_work bpe;
 };
 
-/* Text without added tokens. */
+/* Encodes text without added tokens. */
 static int encode_span(struct encoder *e, const uint8_t *text, size_t bytes, struct fm_error *err)
 {
     const struct tokenizer *tok = e->tok;
@@ -176,7 +176,7 @@ static int encode_span(struct encoder *e, const uint8_t *text, size_t bytes, str
     return rc;
 }
 
-/* The longest added token at the beginning of `text` that all its bytes allow. */
+/* Returns the longest added token at the beginning of `text` that all its bytes allow. */
 static const struct added_token *match_marked(const struct tokenizer *tok, const char *text,
                                               size_t bytes, const uint8_t *marks)
 {
@@ -189,7 +189,7 @@ static const struct added_token *match_marked(const struct tokenizer *tok, const
             n++;
         if (n == added->bytes)
             break;
-        /* A shorter one may end before the byte that refuses. */
+        /* A shorter token may end before the byte that forbids it. */
         const size_t max = marks[n] == TOKENIZER_NONE ? n : added->bytes - 1u;
         added = max > 0 ? match_added(tok, text, max) : NULL;
     }
@@ -199,7 +199,7 @@ static const struct added_token *match_marked(const struct tokenizer *tok, const
 static int encode_text(struct encoder *e, const char *text, size_t bytes, bool with_special,
                        const uint8_t *marks, struct fm_error *err)
 {
-    size_t span = 0; /* where the text not yet encoded begins */
+    size_t span = 0; /* where the text that is not encoded yet begins */
     int rc = 0;
     for (size_t at = 0; with_special && rc == 0 && at < bytes;) {
         const struct added_token *added =

@@ -4,7 +4,7 @@
 #include "text/tokenizer_impl.h"
 #include "text/unicode.h"
 
-/* An unfinished character is at most three bytes. */
+/* An incomplete character has at most three bytes. */
 #define CUT_BYTES 3
 
 int token_decoder_init(struct token_decoder *decoder, const struct tokenizer *tok,
@@ -13,7 +13,7 @@ int token_decoder_init(struct token_decoder *decoder, const struct tokenizer *to
     const size_t raw_bytes = CUT_BYTES + tok->max_piece_bytes;
     *decoder = (struct token_decoder){.tok = tok};
     decoder->raw = mem_new(raw_bytes, 1, "a decoder", err);
-    decoder->text = mem_new(raw_bytes, 3, "a decoder", err); /* U+FFFD for every byte */
+    decoder->text = mem_new(raw_bytes, 3, "a decoder", err); /* room for U+FFFD for every byte */
     if (decoder->raw == NULL || decoder->text == NULL) {
         token_decoder_clear(decoder);
         return FM_ERR_NOMEM;

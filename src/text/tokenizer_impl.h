@@ -1,4 +1,5 @@
-/* The inside of a tokenizer, shared by the files that load, encode and decode. */
+/* The private fields of a tokenizer, shared by the files that load, encode and decode; not for
+ * other code. Ownership and threads as in tokenizer.h. */
 #ifndef FLASHMOE_TEXT_TOKENIZER_IMPL_H
 #define FLASHMOE_TEXT_TOKENIZER_IMPL_H
 
@@ -35,17 +36,17 @@ struct tokenizer {
     struct added_token *added; /* [n_added] sorted by bytes */
     size_t n_added;
     char *added_text;
-    /* Added tokens that begin with byte b: added[added_begin[b]] up to added_begin[b + 1]. */
+    /* Added tokens that begin with byte b are added[added_begin[b]] up to added_begin[b + 1]. */
     uint32_t added_begin[257];
 
     bool has_nfc;
     const struct pretok *pretok;
 };
 
-/* Refuses every setting of the document that is not understood; sets has_nfc and pretok. */
+/* Refuses every unsupported setting of the document; sets has_nfc and pretok. */
 int tokenizer_check_settings(struct tokenizer *tok, const struct jdoc *doc, struct fm_error *err);
 
-/* Reads vocabulary, added tokens and merges. On failure the tokenizer is only fit to be closed. */
+/* Reads vocabulary, added tokens and merges. After a failure the tokenizer can only be closed. */
 int tokenizer_load_tokens(struct tokenizer *tok, const struct jdoc *doc, struct fm_error *err);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* Vocabulary, added tokens and merges. */
+/* Loads vocabulary, added tokens and merges. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,14 +12,14 @@ struct loader {
     struct tokenizer *tok;
     const struct jdoc *doc;
     const json_t *vocab;
-    const char **texts; /* [n_ids] NULL: no token */
+    const char **texts; /* [n_ids] NULL if there is no token */
     char *joined;       /* both parts of a merge */
     size_t joined_capacity;
 };
 
 /* ---- the byte alphabet ------------------------------------------------------------------- */
 
-/* Bytes that stand for themselves; the others follow from U+0100 in ascending order. */
+/* Returns whether a byte stands for itself; the others map to U+0100 and up, in ascending order. */
 static bool is_own_character(unsigned byte)
 {
     return (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
@@ -27,7 +27,7 @@ static bool is_own_character(unsigned byte)
 
 #define N_ALPHABET (0x100 + 68)
 
-/* characters[b] is the character of byte b; bytes_of[c] the byte of character c, or -1. */
+/* characters[b] is the character of byte b; bytes_of[c] is the byte of character c, or -1. */
 struct alphabet {
     uint32_t characters[256];
     int16_t bytes_of[N_ALPHABET];
@@ -44,8 +44,8 @@ static void alphabet_init(struct alphabet *alphabet)
     }
 }
 
-/* The bytes a token text stands for: through the alphabet, or as it is when a character is not in
- * the alphabet, which is what the official decoder does. Returns how many; `out` may be NULL. */
+/* Converts a token text to its bytes: through the alphabet, or unchanged if a character is not in
+ * the alphabet, as the official decoder does. Returns the number of bytes; `out` may be NULL. */
 static size_t text_to_bytes(const struct alphabet *alphabet, const char *text, uint8_t *out)
 {
     const size_t bytes = strlen(text);
@@ -67,7 +67,7 @@ static size_t text_to_bytes(const struct alphabet *alphabet, const char *text, u
 
 /* ---- ids --------------------------------------------------------------------------------- */
 
-/* Checks one id and widens n_ids. */
+/* Checks one id and raises n_ids if needed. */
 static int count_id(struct loader *l, const json_t *id, const char *text, struct fm_error *err)
 {
     const json_int_t n = json_integer_value(id);
@@ -165,7 +165,7 @@ static int check_added(const struct loader *l, const json_t *token, const char *
         if (!json_is_false(value))
             return refuse_added(l, content, field, value, "false", err);
     }
-    /* Whether a token is looked for before or after normalisation has to be said. */
+    /* The document must say whether a token is matched before or after normalisation. */
     if (json_object_get(token, "normalized") == NULL)
         return err_set(err, FM_ERR_UNSUPPORTED,
                        "%s: added token '%.60s': field 'normalized' is absent; only false is "
@@ -290,8 +290,8 @@ static int find_byte_ids(struct loader *l, const struct alphabet *alphabet, stru
 
 /* ---- merges ------------------------------------------------------------------------------ */
 
-/* Both parts of a merge, "a b" or ["a", "b"], are written to l->joined without the space;
- * *left_bytes says where the right one begins. */
+/* Writes both parts of a merge, "a b" or ["a", "b"], to l->joined without the space. *left_bytes is
+ * where the right part begins. */
 static int join_merge(struct loader *l, const json_t *merge, size_t rank, size_t *left_bytes,
                       struct fm_error *err)
 {
@@ -327,7 +327,7 @@ static int join_merge(struct loader *l, const json_t *merge, size_t rank, size_t
     return 0;
 }
 
-/* The vocabulary's id of `text`, a part of merge number `rank`. */
+/* Finds the id of `text`, a part of merge number `rank`, in the vocabulary. */
 static int find_part(struct loader *l, const json_t *merge, size_t rank, const char *text,
                      uint32_t *id, struct fm_error *err)
 {

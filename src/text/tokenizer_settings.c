@@ -1,5 +1,5 @@
-/* What a tokenizer.json may say besides its tokens. Everything that would change an id must be
- * understood; everything else is refused by name. */
+/* Checks the settings of a tokenizer.json. Every setting that could change an id must be supported;
+ * all others are refused by name. */
 #include <stdio.h>
 #include <string.h>
 
@@ -68,7 +68,7 @@ static int check_normalizer(struct tokenizer *tok, const struct jdoc *doc, const
     return rc;
 }
 
-/* "the regex of A, of B or of C" */
+/* Writes "the regex of A, of B or of C". */
 static const char *known_patterns(char *text, size_t bytes)
 {
     int used = snprintf(text, bytes, "the regex");
@@ -140,7 +140,7 @@ static int check_pre_tokenizer(struct tokenizer *tok, const struct jdoc *doc, co
     return 0;
 }
 
-/* Settings of the model that must be off. */
+/* Checks the settings of the model that must be off. */
 static int check_model(const struct jdoc *doc, const json_t *model, struct fm_error *err)
 {
     static const char *const known[] = {
@@ -174,7 +174,7 @@ static int check_model(const struct jdoc *doc, const json_t *model, struct fm_er
     return 0;
 }
 
-/* A template for one text that is the text and nothing else. */
+/* Returns whether a template for one text adds nothing to the text. */
 static bool adds_nothing(const json_t *template)
 {
     const json_t *single = jdoc_find(template, "single");
@@ -183,7 +183,7 @@ static bool adds_nothing(const json_t *template)
            json_object_size(piece) == 1 && jdoc_find(piece, "Sequence") != NULL;
 }
 
-/* A ByteLevel post-processor trims offsets and leaves the ids alone. */
+/* A ByteLevel post-processor trims offsets and does not change ids. */
 static int check_post_processor(const struct jdoc *doc, const json_t *value, struct fm_error *err)
 {
     if (value == NULL || adds_nothing(value))

@@ -61,7 +61,7 @@ static void check_ids(const struct tokenizer *tok, const char *text, bool with_s
         check_ids(tok, text, with_special, expected, sizeof expected / sizeof expected[0]);       \
     } while (0)
 
-/* Byte b is id 3 + b. The numbers are the official package's. */
+/* Byte b has id 3 + b. The ids are those of the official package. */
 static void test_encode(void **state)
 {
     const struct tokenizer *tok = ((struct fixture *)*state)->tok;
@@ -111,8 +111,8 @@ static void test_text_too_long(void **state)
     assert_null(ids);
 }
 
-/* A megabyte without a space takes about 0.3 s with the heap and an hour without: then ctest's
- * time limit ends it. */
+/* A megabyte without a space takes about 0.3 s with the heap and an hour without, when ctest's time
+ * limit ends the test. */
 static void test_megabyte_word(void **state)
 {
     const struct tokenizer *tok = ((struct fixture *)*state)->tok;
@@ -137,8 +137,8 @@ static void test_megabyte_word(void **state)
     mem_free(text);
 }
 
-/* Words around the length where the method changes are merged alike: a word of period 10 gives
- * the same ids in its middle whatever its length. */
+/* Words around the length where the method changes are merged the same way: a word of period 10
+ * gives the same ids in its middle, whatever its length. */
 static void test_short_and_long_words_agree(void **state)
 {
     const struct tokenizer *tok = ((struct fixture *)*state)->tok;
@@ -191,11 +191,11 @@ static void test_decode_whole_characters(void **state)
     push(&d, 3 + 0x98, "");
     push(&d, 3 + 0x80, "\U0001f600");
     push(&d, 3 + 0xe4, "");
-    push(&d, 261, "\uFFFD the"); /* never finished */
+    push(&d, 261, "\uFFFD the"); /* never completed */
     push(&d, 3 + 0xff, "\uFFFD");
     push(&d, 3 + 0xe4, "");
     push(&d, 3 + 0xbd, "");
-    push(&d, 1, ""); /* special tokens are no text and break nothing */
+    push(&d, 1, ""); /* special tokens have no text and break nothing */
     push(&d, 3 + 0xa0, "\u4f60");
     finish(&d, "");
     push(&d, 3 + 0xe4, "");
@@ -244,7 +244,8 @@ static void test_pieces_and_flags(void **state)
 
 /* ---- what is refused --------------------------------------------------------------------- */
 
-/* The tiny tokenizer with the first `from` replaced by `to`; "" gives the file as it is. */
+/* Returns the tiny tokenizer with the first `from` replaced by `to`; "" keeps the file
+ * unchanged. */
 static char *change(const struct fixture *f, const char *from, const char *to)
 {
     const char *at = strstr(f->json, from);
@@ -420,7 +421,7 @@ static void test_accepted_variants(void **state)
         tokenizer_close(tok);
     }
     struct tokenizer *tok = open_changed(*state, "{\n  \"type\": \"NFC\"\n }", "null");
-    CHECK_IDS(tok, "a\u0301", true, 100, 3 + 0xcc, 3 + 0x81); /* left as it is */
+    CHECK_IDS(tok, "a\u0301", true, 100, 3 + 0xcc, 3 + 0x81); /* not normalised */
     tokenizer_close(tok);
 }
 
@@ -452,7 +453,7 @@ static void test_added_tokens_nest(void **state)
 
 /* ---- allocation failures ----------------------------------------------------------------- */
 
-/* All that allocates, once; negative on failure. */
+/* Does everything that allocates, once. Returns a negative value on failure. */
 static int use_all(const struct fixture *f)
 {
     static const char text[] = "the e\u0301 <|im_end|>\xff thatthereinthatthereinthatthereinthat";

@@ -14,9 +14,8 @@ unsigned unicode_bits(uint32_t code_point)
     return unicode_bits_of[block * UNICODE_BLOCK + code_point % UNICODE_BLOCK];
 }
 
-/* What the lead byte promises: the length, and the range of the second byte, which is where
- * overlong forms, surrogates and values above U+10FFFF are excluded. 0 for a byte that cannot
- * lead. */
+/* Returns the length that a lead byte announces, and the range of the second byte, which excludes
+ * overlong forms, surrogates and values above U+10FFFF. Returns 0 for a byte that cannot lead. */
 static size_t lead_length(uint8_t lead, uint8_t *second_min, uint8_t *second_max)
 {
     *second_min = 0x80;

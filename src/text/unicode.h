@@ -1,8 +1,8 @@
-/* Code points: UTF-8 in and out, and the classes the pre-tokenizer asks for.
+/* Code points: reading and writing UTF-8, and the character classes that the pre-tokenizer needs.
  *
- * Owns nothing but constant tables, which are generated from the official `tokenizers` package
- * (tools/gen_unicode.py) and therefore say what that package says, whatever Unicode version the
- * system has. Any thread; nothing here allocates or fails. */
+ * Owns only constant tables, which are generated from the official `tokenizers` package
+ * (tools/gen_unicode.py). They therefore agree with that package, whatever Unicode version the
+ * system has. Any thread; nothing allocates or fails. */
 #ifndef FLASHMOE_TEXT_UNICODE_H
 #define FLASHMOE_TEXT_UNICODE_H
 
@@ -19,10 +19,10 @@ enum {
     UNICODE_M = 2,     /* \p{M} */
     UNICODE_N = 4,     /* \p{N} */
     UNICODE_SPACE = 8, /* \s */
-    UNICODE_NFC = 16,  /* NFC may change it or join it to what stands before it */
+    UNICODE_NFC = 16,  /* NFC may change it or join it to the character before it */
 };
 
-/* The bits above; 0 for anything that is not a code point. */
+/* Returns the bits above; 0 for a value that is not a code point. */
 unsigned unicode_bits(uint32_t code_point);
 
 enum utf8_status {
@@ -31,11 +31,11 @@ enum utf8_status {
     UTF8_CUT,  /* the text ends inside a character that may still become valid */
 };
 
-/* Reads the first character of `text`, `bytes` > 0. *used is at least 1. *code_point is set for
- * UTF8_CHAR only. */
+/* Reads the first character of `text`; `bytes` must be above 0. *used is at least 1. *code_point is
+ * set only for UTF8_CHAR. */
 enum utf8_status utf8_step(const uint8_t *text, size_t bytes, uint32_t *code_point, size_t *used);
 
-/* The same for text known to be valid: returns the bytes used. */
+/* Does the same for valid text. Returns the number of bytes used. */
 static inline size_t utf8_get(const uint8_t *text, uint32_t *code_point)
 {
     const uint32_t lead = text[0];
@@ -57,16 +57,16 @@ static inline size_t utf8_get(const uint8_t *text, uint32_t *code_point)
     return 4;
 }
 
-/* Bytes written. `code_point` is a valid one. */
+/* Writes a valid code point. Returns the number of bytes. */
 size_t utf8_put(uint32_t code_point, uint8_t out[4]);
 
-/* How many times utf8_repair would write U+FFFD: 0 for valid text. */
+/* Returns how often utf8_repair would write U+FFFD: 0 for valid text. */
 size_t utf8_count_bad(const uint8_t *text, size_t bytes);
 
 /* Copies `text` with U+FFFD for every maximal subpart that is not UTF-8, as Rust's
- * String::from_utf8_lossy does. `out` has room for bytes + 2 * utf8_count_bad(text) bytes, of
- * which 3 * bytes is an upper bound. Returns the bytes written. A character cut off at the end
- * counts as bad when `used` is NULL; otherwise it is left alone and *used says where it begins. */
+ * String::from_utf8_lossy does. `out` needs room for bytes + 2 * utf8_count_bad(text) bytes, at
+ * most 3 * bytes. Returns the number of bytes written. A character cut off at the end counts as bad
+ * if `used` is NULL; otherwise it is not copied and *used says where it begins. */
 size_t utf8_repair(const uint8_t *text, size_t bytes, uint8_t *out, size_t *used);
 
 #ifdef __cplusplus

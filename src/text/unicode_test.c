@@ -26,7 +26,7 @@ static void test_class_bits(void **state)
     assert_int_equal(unicode_bits(0x0301), UNICODE_M | UNICODE_NFC);
     assert_int_equal(unicode_bits(0x3000), UNICODE_SPACE);
     assert_int_equal(unicode_bits(0x85), UNICODE_SPACE);
-    assert_int_equal(unicode_bits(0x180e), 0); /* not white space any more */
+    assert_int_equal(unicode_bits(0x180e), 0); /* no longer white space */
     assert_int_equal(unicode_bits(0x4e2d), UNICODE_L);
     assert_int_equal(unicode_bits(0x2163), UNICODE_N);
     assert_int_equal(unicode_bits(0x10ffff), 0);
@@ -52,7 +52,7 @@ static void test_utf8_round_trip(void **state)
     }
 }
 
-/* The replacement must be the one of Rust's String::from_utf8_lossy. */
+/* The result must equal that of Rust's String::from_utf8_lossy. */
 static void test_utf8_repair(void **state)
 {
     (void)state;
@@ -65,7 +65,7 @@ static void test_utf8_repair(void **state)
         {"\xc0\xaf", "\uFFFD\uFFFD"},             /* overlong */
         {"\xed\xa0\x80", "\uFFFD\uFFFD\uFFFD"},   /* surrogate */
         {"\xf4\x90\x80\x80", "\uFFFD\uFFFD\uFFFD\uFFFD"},
-        {"\xe4\xbd", "\uFFFD"},                   /* cut: one for the maximal subpart */
+        {"\xe4\xbd", "\uFFFD"},                   /* cut off: one for the maximal subpart */
         {"\xf0\x9f\x98" "a", "\uFFFD" "a"},
         {"\xe4\xbd\xe4\xbd\xa0", "\uFFFD\u4F60"},
         {"a\xc3\xa9\xc3", "a\u00e9\uFFFD"},
@@ -98,14 +98,14 @@ static void test_nfc(void **state)
     check_nfc("\u0301a", "\u0301a");
     check_nfc("\u212b", "\u00c5");                   /* singleton */
     check_nfc("a\u0301\u0323", "\u1ea1\u0301");      /* ordered, then composed */
-    check_nfc("\u1e0b\u0323", "\u1e0d\u0307");       /* a composed character taken apart */
+    check_nfc("\u1e0b\u0323", "\u1e0d\u0307");       /* decomposed, ordered and composed again */
     check_nfc("e\u0301\u0301", "\u00e9\u0301");      /* the second is blocked */
     check_nfc("\u0958", "\u0915\u093c");             /* excluded from composition */
     check_nfc("\u1100\u1161\u11a8", "\uac01");       /* Hangul */
     check_nfc("\uac00\u11a8\u11a8", "\uac01\u11a8");
     check_nfc("\uac00\u11a7", "\uac00\u11a7");
     check_nfc("\u0344", "\u0308\u0301");
-    /* Characters newer than the official package's tables stay as they are. */
+    /* Characters newer than the official package's tables are not changed. */
     check_nfc("a\u0345\u08d3", "a\u0345\u08d3");
     check_nfc("\U00011935\U00011930", "\U00011935\U00011930");
 }
@@ -117,7 +117,7 @@ static void test_nfc_active(void **state)
     assert_int_equal(nfc_find_active(u8("cafe\u0301"), 6), 4);
 }
 
-/* Orders many marks after one letter: by counting, not by insertion. */
+/* Sorts many marks after one letter: by counting, not by insertion. */
 static void test_nfc_many_marks(void **state)
 {
     (void)state;

@@ -17,7 +17,7 @@ import tempfile
 import unittest
 
 from one_server import OneServer, read_all, wait_until
-from served import Server
+from served import Server, default_signals
 
 PROGRAM, NANO, SHIM = sys.argv[1:4]
 CHAT = "/v1/chat/completions"
@@ -466,13 +466,13 @@ class Signals(Scripted):
             self.assertTrue(list(pathlib.Path(kept).glob("*.fmsnap")))
 
     def test_ignored(self):
-        """What nohup has started goes on."""
-        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        try:
-            server = Server(PROGRAM, self.folder.name)
-        finally:
-            signal.signal(signal.SIGHUP, before)
-        with server:
+        """A server that nohup started survives SIGHUP."""
+        class Nohup(Server):
+            @staticmethod
+            def prepare():
+                signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+        with Nohup(PROGRAM, self.folder.name) as server:
             server.process.send_signal(signal.SIGHUP)
             server.ask("A")
             self.assertIsNone(server.process.poll())
@@ -487,6 +487,7 @@ class Signals(Scripted):
             pid, terminal = pty.fork()
             if pid == 0:
                 try:
+                    default_signals()
                     os.execv(PROGRAM, [PROGRAM, "serve", self.folder.name, "--port", "0",
                                        "--no-heat", "--api-key-file", str(keys)])
                 finally:

@@ -7,8 +7,8 @@ usage: schema_load.py PROGRAM MODEL [--schemas N] [--seeds K] [--first S] [--cli
 Asks /v1/chat/completions of the real server for N random schemas with K seeds each, C requests at a
 time, at temperature 1. Every answer that ends by itself must be JSON without a name twice that
 jsonschema, formats included, finds nothing wrong with, and ajv where --ajv says where its packages
-are. A schema may be refused only because no value fits it, which is held against values made for
-it, or because its oneOf cannot be told apart. The other OPTIONs are the server's.
+are. A schema may be refused only because no value satisfies it, which is checked against values
+made for it, or because its oneOf cannot be decided. The other OPTIONs are passed to the server.
 """
 import argparse
 import collections
@@ -118,7 +118,7 @@ class Asked:
     def refused(self, schema, seed, status, reply, maker):
         self.count("refused")
         message = reply.get("error", {}).get("message", "")
-        is_empty = "no value fits" in message
+        is_empty = "no value satisfies" in message
         if status != 400 or not (is_empty or "'oneOf'" in message):
             self.fault(f"refused with {status}: {message}", schema, seed)
             return

@@ -10,6 +10,10 @@ import json
 import pathlib
 import random
 import struct
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "format"))
+import safetensors_file # pylint: disable=wrong-import-position
 
 SCRIPTS = {
     "A": ["Hello", " there", ", world."],
@@ -159,8 +163,7 @@ def write_safetensors(path, found):
         header[name] = {"dtype": "BF16", "shape": shape,
                         "data_offsets": [len(data), len(data) + len(more)]}
         data += more
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+    path.write_bytes(safetensors_file.framed(header, data))
 
 
 def make(folder, context=4096):

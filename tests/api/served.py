@@ -11,15 +11,24 @@ import tempfile
 import time
 
 
+def default_signals():
+    """Restores the default actions of SIGHUP and SIGINT in a child. A child inherits ignored
+    signals: nohup ignores SIGHUP, and a shell ignores SIGINT in background jobs."""
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+
+
 class Server:
-    """The real program on a port of its own; `with` ends it."""
+    """Runs `flashmoe serve` on a free port; `with` stops it."""
+    prepare = staticmethod(default_signals) # called in the child before the program starts
 
     def __init__(self, program, model, *options, **environment):
         self.cache = tempfile.TemporaryDirectory()
         self.log = open(pathlib.Path(self.cache.name) / "log", "w+", encoding="utf-8")
         self.process = subprocess.Popen(
             [program, "serve", model, "--port", "0", "--no-heat", *options], stdout=self.log,
-            stderr=self.log, env={**os.environ, "XDG_CACHE_HOME": self.cache.name, **environment})
+            stderr=self.log, env={**os.environ, "XDG_CACHE_HOME": self.cache.name, **environment},
+            preexec_fn=self.prepare)
         try:
             self.port = self.wait_for_port()
         except BaseException:

@@ -100,7 +100,7 @@ class Strict(Forms):
         wide = [self.tool(f"t{i}", {"type": "object", "properties": {
             "a": {"type": "string", "pattern": f"^([a-z]{{0,60}}{i}){{0,60}}$"}}})
             for i in range(40)]
-        for tools, words in ((self.nested(32), ("4096 different places", "together")),
+        for tools, words in ((self.nested(32), ("4096 distinct places", "together")),
                              (wide, ("too much work", "together"))):
             for how in ({"tool_choice": "required"}, {"json_schema": SCHEMA}):
                 status, answer = self.chat(tools, **how)
@@ -139,7 +139,8 @@ class Strict(Forms):
                                                      "properties": {"a": {"$ref": "#/$defs/a"}}}}}
         for parameters, word in ((self.UNIQUE, "'uniqueItems' at #/properties/a"),
                                  ({"type": "object", "not": {}}, "'not' at #"),
-                                 ({"type": "string"}, "no object fits"), (deep, "no object fits")):
+                                 ({"type": "string"}, "no object satisfies"),
+                                 (deep, "no object satisfies")):
             for dialect in self.dialects:
                 for how in ({"choice": "required"}, {"choice": "get_time"}, {"schema": SCHEMA}):
                     status, answer = self.post(dialect, parameters, True, **how)

@@ -42,17 +42,15 @@ def change(folder, tensor, index, value):
     """A copy of the checkpoint with one value changed, or with all of the tensor."""
     shutil.copytree(MODEL, folder)
     path = os.path.join(folder, "model.safetensors")
-    with open(path, "rb") as f:
-        content = bytearray(f.read())
-    size = struct.unpack_from("<Q", content)[0]
-    begin, end = json.loads(content[8:8 + size])[tensor]["data_offsets"]
-    begin, end = begin + 8 + size, end + 8 + size
+    header, data = safetensors_file.read(path)
+    data = bytearray(data)
+    begin, end = header[tensor]["data_offsets"]
     if index is None:
-        content[begin:end] = struct.pack("<H", value) * ((end - begin) // 2)
+        data[begin:end] = struct.pack("<H", value) * ((end - begin) // 2)
     else:
-        struct.pack_into("<H", content, begin + 2 * index, value)
+        struct.pack_into("<H", data, begin + 2 * index, value)
     with open(path, "wb") as f:
-        f.write(content)
+        f.write(safetensors_file.framed(header, data))
 
 
 def flashmoe(*args, text=""):
@@ -117,6 +115,7 @@ class Finite(unittest.TestCase):
 
 if __name__ == "__main__":
     PROGRAM, MODEL = sys.argv[1:3]
-    sys.path.insert(0, os.path.join(sys.argv[3], "api"))
+    sys.path[:0] = [os.path.join(sys.argv[3], folder) for folder in ("api", "format")]
+    import safetensors_file
     from served import Server
     unittest.main(argv=[sys.argv[0], *sys.argv[4:]])

@@ -154,7 +154,7 @@ class Gguf(Case):
                           rope__scaling__attn_factor=w.f32(2))
         self.refuses_keys("'qwen3moe.rope.scaling.low_freq_factor' is unknown",
                           rope__scaling__low_freq_factor=w.f32(1))
-        self.refuses_keys("'qwen3moe.rope.dimension_count' is 4", "key_length 8",
+        self.refuses_keys("'qwen3moe.rope.dimension_count' is 4", "key_length is 8",
                           rope__dimension_count=w.u32(4))
         self.refuses_keys("expert_gating_func' is 2", expert_gating_func=w.u32(2))
         self.refuses_keys("expert_weights_scale' is 2.5", expert_weights_scale=w.f32(2.5))
@@ -244,7 +244,7 @@ class Gguf(Case):
                 ("tokens", w.u32(1), ("'tokenizer.ggml.tokens'", "list")),
                 ("tokens", w.array(w.TEXT, [b"\xc3"]), ("token 0 is not UTF-8",)),
                 ("token_type", None, ("'tokenizer.ggml.token_type' is missing",)),
-                ("token_type", w.array(w.I32, [1, 1]), ("tokenizer.ggml.token_type", "each")),
+                ("token_type", w.array(w.I32, [1, 1]), ("tokenizer.ggml.token_type", "per token")),
                 ("token_type", w.array(w.I32, [6] * 400), ("token 0 has type 6",)),
                 ("merges", None, ("'tokenizer.ggml.merges' is missing",)),
                 ("merges", w.array(w.TEXT, ["a b c"]), ("merges[0]",))):
@@ -256,7 +256,7 @@ class Gguf(Case):
     def test_damaged_files(self):
         data = w.make(metadata(), tensors())
         self.refuses(self.write("m.gguf", data[:-1000]), "m.gguf", "1000 bytes are missing")
-        self.refuses(self.write("m.gguf", data[:700]), "m.gguf", "cut short")
+        self.refuses(self.write("m.gguf", data[:700]), "m.gguf", "truncated")
         self.refuses(self.write("m.gguf", b""), "m.gguf: 0 bytes, too short")
         self.refuses(self.write("m.gguf", b"version https://git-lfs.github.com/spec/v1\n"),
                      "Git LFS pointer")
@@ -296,7 +296,7 @@ class Gguf(Case):
         self.refuses(self.split(3, split__count=w.u16(4))[0], "part-00002-of-00003.gguf",
                      "'split.count' is 4")
         self.refuses(self.split(3, split__tensors__count=w.i32(9))[0],
-                     "'split.tensors.count' is 9", f"hold {len(tensors())} tensors")
+                     "'split.tensors.count' is 9", f"contain {len(tensors())} tensors")
         path = self.folder / "renamed.gguf"
         os.rename(self.split(2)[0], path)
         self.refuses(path, "'split.count' is 2", "NAME-00001-of-00002.gguf")

@@ -185,7 +185,7 @@ class Prepared(Case):
             os.replace(self.folder / "other", tmp)
             errors = held.finish()
         self.assertEqual(held.process.returncode, 1)
-        self.assertIn("plan.json.tmp' was replaced meanwhile", errors)
+        self.assertIn("plan.json.tmp' was replaced by another file", errors)
         self.assertFalse((self.partial / "plan.json").exists())
 
     def consume_held(self, src, at):

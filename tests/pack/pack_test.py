@@ -198,7 +198,7 @@ class Verify(Case):
         path = self.dst / "experts-002.bin"
         with open(path, "ab") as f:
             f.write(b"x")
-        self.assert_fails(self.verify(), "experts-002.bin", "bytes, model.json says")
+        self.assert_fails(self.verify(), "experts-002.bin", "bytes, but model.json says")
         path.unlink()
         self.assert_fails(self.verify(), "experts-002.bin", "is missing")
 

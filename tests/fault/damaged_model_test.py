@@ -1,6 +1,6 @@
 """Gives the flashmoe program damaged checkpoints and wrong arguments.
 
-Usage: hostile_test.py PROGRAM GOLDEN [TestClass...]
+Usage: damaged_model_test.py PROGRAM GOLDEN [TestClass...]
 
 GOLDEN is the folder of tiny checkpoints. Every refusal must be one line on standard error that
 names the file and the field or tensor at fault, with nothing on standard output and exit status
@@ -20,6 +20,9 @@ import sys
 import tempfile
 import unittest
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "format"))
+import safetensors_file # pylint: disable=wrong-import-position
+
 PROGRAM = ""
 GOLDEN = ""
 SECONDS = 1800  # ends what hangs; no test needs a fast machine
@@ -36,13 +39,6 @@ EMBED = "model.embed_tokens.weight"
 def read_json(path):
     with open(path, encoding="utf-8") as f:
         return json.load(f)
-
-
-def read_weights(path):
-    """Header and data of a safetensors file."""
-    with open(path, "rb") as f:
-        size = struct.unpack("<Q", f.read(8))[0]
-        return json.loads(f.read(size)), f.read()
 
 
 def data_end(header):
@@ -96,20 +92,18 @@ class Checkpoint:
     def header(self, change, name=WEIGHTS):
         """Applies a function to the header of the weights; the data stays where it is and ends
         with the last tensor."""
-        header, data = read_weights(self.path(name))
+        header, data = safetensors_file.read(self.path(name))
         change(header)
-        text = json.dumps(header).encode()
-        self.write(name, struct.pack("<Q", len(text)) + text + data[:data_end(header)])
+        self.write(name, safetensors_file.framed(header, data[:data_end(header)]))
 
     def split(self):
         """Two shards and an index instead of one file."""
-        header, data = read_weights(self.path(WEIGHTS))
+        header, data = safetensors_file.read(self.path(WEIGHTS))
         names = sorted(n for n in header if n != "__metadata__")
         placed = {n: f"model-{1 + (i % 2)}.safetensors" for i, n in enumerate(names)}
         for shard in set(placed.values()):
             part = {n: header[n] for n in names if placed[n] == shard}
-            text = json.dumps(part).encode()
-            self.write(shard, struct.pack("<Q", len(text)) + text + data[:data_end(part)])
+            self.write(shard, safetensors_file.framed(part, data[:data_end(part)]))
         self.remove(WEIGHTS)
         self.write(INDEX, json.dumps({"weight_map": placed}))
 
@@ -164,31 +158,28 @@ class Sound(Case):
         """No checksum can tell; whatever the numbers are, the program must live."""
         pairs = (b"\xff\xff", b"\x80\x7f", b"\x80\xff", b"\x7f\x7f", b"\x01\x00", b"\x00\x00")
         for family in (NEXT, QWEN35, MOE):
-            header, data = read_weights(os.path.join(GOLDEN, family, WEIGHTS))
-            text = json.dumps(header).encode()
+            header, data = safetensors_file.read(os.path.join(GOLDEN, family, WEIGHTS))
             fills = [pair * (len(data) // 2) for pair in pairs] + [data[::-1]]
             for fill in fills:
                 with self.subTest(fill[:2]), tempfile.TemporaryDirectory() as folder:
                     copy = Checkpoint(folder, family)
-                    copy.write(WEIGHTS, struct.pack("<Q", len(text)) + text + fill)
+                    copy.write(WEIGHTS, safetensors_file.framed(header, fill))
                     for choice in ("--greedy", "--temp=1"):
                         result = run(copy.dir, "-p", "hi", "-n", "4", "-q", choice)
                         self.assertIn(result.returncode, (0, 1), result.stderr)
-
 
     def test_values_beyond_f16(self):
         """Those that give no number with f16 do with f32, and the message names it."""
         with tempfile.TemporaryDirectory() as folder:
             copy = Checkpoint(folder, NEXT)
-            header, data = read_weights(copy.path(WEIGHTS))
+            header, data = safetensors_file.read(copy.path(WEIGHTS))
             data = bytearray(data)
             for name in (name for name in header if name.endswith("v_proj.weight")):
                 begin, end = header[name]["data_offsets"]
                 numbers = struct.unpack(f"<{(end - begin) // 2}H", data[begin:end])
                 larger = [x + (40 << 7) if x & 0x7f80 else x for x in numbers]  # bf16, times 2^40
                 data[begin:end] = struct.pack(f"<{len(larger)}H", *larger)
-            text = json.dumps(header).encode()
-            copy.write(WEIGHTS, struct.pack("<Q", len(text)) + text + data)
+            copy.write(WEIGHTS, safetensors_file.framed(header, data))
             args = (copy.dir, "-p", "hi", "-n", "4", "--greedy", "-q")
             self.assert_refused(run(*args), ["not numbers (NaN)", "f16", "try --kv f32"])
             result = run(*args, "--kv", "f32")
@@ -536,7 +527,7 @@ class Weights(Case):
 
     def test_entries(self):
         twice = f'{{"{EMBED}": {{}}, "{EMBED}": {{}}}}'.encode()
-        self.refuse(lambda c: c.write(WEIGHTS, struct.pack("<Q", len(twice)) + twice),
+        self.refuse(lambda c: c.write(WEIGHTS, safetensors_file.framed(twice)),
                     f"/{WEIGHTS}", "duplicate")
         for field in ("dtype", "shape", "data_offsets"):
             self.refuse_header(lambda h, f=field: h[EMBED].pop(f), EMBED, f"has no {field}")
@@ -623,8 +614,8 @@ class Weights(Case):
         for where in ("../x.safetensors", "/etc/passwd", "", 1, None, []):
             self.refuse(placing(where), f"/{INDEX}", EMBED)
         for where in (first, second):
-            held = json.dumps({EMBED: {"dtype": "BF16", "shape": [0], "data_offsets": [0, 0]}})
-            content = struct.pack("<Q", len(held)) + held.encode()
+            content = safetensors_file.framed(
+                {EMBED: {"dtype": "BF16", "shape": [0], "data_offsets": [0, 0]}})
             self.refuse(damaged(lambda c, w=where, x=content: c.write(w, x)), "model-")
         for text in ("", "[]", "{}", '{"weight_map": 1}', '{"weight_map": {}}'):
             self.refuse(damaged(lambda c, t=text: c.write(INDEX, t)), f"/{INDEX}")

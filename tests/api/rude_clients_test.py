@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The server and clients that are slow, rude, gone or too many; and how it stops.
 
-usage: hostile_test.py PROGRAM NANO [PART...]
+usage: rude_clients_test.py PROGRAM NANO [PART...]
 """
 import itertools
 import signal

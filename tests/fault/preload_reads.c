@@ -1,0 +1,119 @@
+/* Makes reads fail: an LD_PRELOAD library that intercepts pread. Reads of files in /proc and /sys
+ * are neither counted nor changed. preload.h lists the variables that every such library reads;
+ * this one also reads:
+ *
+ *   FAULT_KIND   what a faulty call does. eio: fails with EIO. zero: reports the end of the file.
+ *                short: reads only a few bytes. eintr: fails with EINTR in two of three calls.
+ *                storm: short and eintr together. slow: takes ten milliseconds longer
+ *   FAULT_RANGE  a file that is read again at every call. While it has a line NAME BEGIN END,
+ *                reads that touch bytes BEGIN to END of a file of that name fail with EIO. While
+ *                it has a line HOLD PREFIX, reads of files whose name starts with PREFIX wait
+ *
+ * Without FAULT_KIND and FAULT_RANGE it only counts calls. */
+#include "preload.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+#include <time.h>
+
+PRELOAD_EXPORTED ssize_t pread(int fd, void *dst, size_t bytes, off_t offset);
+PRELOAD_EXPORTED ssize_t pread64(int fd, void *dst, size_t bytes, off64_t offset);
+
+static void nap(void)
+{
+    const struct timespec ten_ms = {.tv_nsec = 10000000};
+    (void)nanosleep(&ten_ms, NULL);
+}
+
+/* Returns what FAULT_RANGE demands of a call now: 0 nothing, 1 to fail, 2 to wait. */
+static int look_up(const char *ranges, const char *name, long long from, long long to)
+{
+    char line[256], first[128], second[128];
+    long long begin, end;
+    int found = 0;
+    FILE *f = fopen(ranges, "r");
+    while (f != NULL && found != 2 && fgets(line, sizeof line, f) != NULL) {
+        if (sscanf(line, "%127s %127s", first, second) == 2 && strcmp(first, "HOLD") == 0)
+            found = strncmp(name, second, strlen(second)) == 0 ? 2 : found;
+        else if (sscanf(line, "%127s %lld %lld", first, &begin, &end) == 3 &&
+                 strcmp(first, name) == 0 && from < end && begin < to)
+            found = 1;
+    }
+    if (f != NULL)
+        (void)fclose(f);
+    return found;
+}
+
+/* Waits while FAULT_RANGE holds the file; then returns whether the read shall fail. */
+static bool is_in_range(const char *path, size_t bytes, long long offset)
+{
+    const char *ranges = getenv("FAULT_RANGE");
+    if (ranges == NULL || path[0] == '\0')
+        return false;
+    const char *slash = strrchr(path, '/'), *name = slash != NULL ? slash + 1 : path;
+    int found;
+    while ((found = look_up(ranges, name, offset, offset + (long long)bytes)) == 2)
+        nap();
+    return found != 0;
+}
+
+/* Returns true when the call ends here with *result. Otherwise may have reduced *bytes. */
+static bool inject(int fd, size_t *bytes, long long offset, ssize_t *result)
+{
+    char path[PRELOAD_PATH_BYTES];
+    preload_path_of_fd(fd, path);
+    if (strncmp(path, "/proc/", 6) == 0 || strncmp(path, "/sys/", 5) == 0)
+        return false;
+    const long call = preload_count_call();
+    if (is_in_range(path, *bytes, offset)) {
+        errno = EIO;
+        *result = -1;
+        return true;
+    }
+    const char *kind = getenv("FAULT_KIND");
+    if (kind == NULL || !preload_is_faulty(call))
+        return false;
+    const bool is_storm = strcmp(kind, "storm") == 0;
+    *result = -1;
+    if (strcmp(kind, "eio") == 0) {
+        errno = EIO;
+        return true;
+    }
+    if ((is_storm || strcmp(kind, "eintr") == 0) && call % 3 != 0) {
+        errno = EINTR;
+        return true;
+    }
+    if (strcmp(kind, "slow") == 0)
+        nap();
+    if (strcmp(kind, "zero") == 0) {
+        *result = 0;
+        return true;
+    }
+    if ((is_storm || strcmp(kind, "short") == 0) && *bytes > PRELOAD_SHORT_BYTES)
+        *bytes = PRELOAD_SHORT_BYTES;
+    return false;
+}
+
+ssize_t pread(int fd, void *dst, size_t bytes, off_t offset)
+{
+    ssize_t (*next)(int, void *, size_t, off_t);
+    ssize_t result;
+    if (inject(fd, &bytes, offset, &result))
+        return result;
+    *(void **)&next = dlsym(RTLD_NEXT, "pread");
+    return next(fd, dst, bytes, offset);
+}
+
+ssize_t pread64(int fd, void *dst, size_t bytes, off64_t offset)
+{
+    ssize_t (*next)(int, void *, size_t, off64_t);
+    ssize_t result;
+    if (inject(fd, &bytes, offset, &result))
+        return result;
+    *(void **)&next = dlsym(RTLD_NEXT, "pread64");
+    return next(fd, dst, bytes, offset);
+}
