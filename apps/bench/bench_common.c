@@ -15,7 +15,7 @@ static void show_pass(void *ctx, uint64_t done, uint64_t total)
     progress_steps(ctx, done, total, "passes");
 }
 
-/* Two measurements as one; the first may be none. */
+/* Merges two measurements; the first may be empty. */
 static void join(struct fm_speed *a, const struct fm_speed *b)
 {
     if (a->median == 0) {
@@ -55,7 +55,7 @@ static int measure_machine(struct bench *bench, unsigned what, struct fm_error *
 
 /* ---- the work -------------------------------------------------------------------------------- */
 
-/* Some length and several subjects, so that a prompt made of it uses many experts. */
+/* A long text with several subjects, so that a prompt uses many experts. */
 static const char prompt_text[] =
     "In the year the river froze, the clockmaker of Hallow Street stopped selling clocks. He said "
     "that time had become too cheap. \"Everyone has an hour,\" he told the baker, \"and nobody has "
@@ -192,7 +192,7 @@ static int open_model(struct bench *bench, const struct bench_kind *kind, struct
     return rc == 0 ? kind->open(bench, err) : rc;
 }
 
-/* Its memory is what the measurement behind it needs to reach beyond the caches. */
+/* Closes the model early: the following measurement needs its memory to exceed the caches. */
 static int close_model(struct bench *bench, struct fm_error *err)
 {
     const char *routes = bench->end.routes, *approximate = bench->end.approximate;
@@ -213,11 +213,11 @@ static int close_model(struct bench *bench, struct fm_error *err)
 static int run_all(struct bench *bench, const struct bench_kind *kind, struct fm_error *err)
 {
     int rc = 0;
-    /* The measured memory must not count as the model's: where the peak cannot begin anew, the
-     * machine is measured behind the work only. */
+    /* The measured memory must not count as the model's. Where the peak cannot be reset, the
+     * machine is measured only after the work. */
     if (plat_resident_peak_reset()) {
         rc = measure_machine(bench, kind->measure, err);
-        (void)plat_resident_peak_reset(); /* it could a moment ago */
+        (void)plat_resident_peak_reset(); /* it just worked */
     }
     if (rc == 0)
         rc = open_model(bench, kind, err);
@@ -248,7 +248,7 @@ int bench_run(const struct args *args, const struct bench_kind *kind)
         rc = run_all(bench, kind, &err);
     int status = rc == 0 ? kind->print(bench) : STATUS_FAILED;
     if (rc == FM_ERR_CANCELLED) {
-        say("interrupted; there is no result");
+        say("interrupted; no result");
         status = STATUS_INTERRUPTED;
     } else if (rc != 0) {
         status = say_failed(&err, STATUS_FAILED);
@@ -350,8 +350,8 @@ void bench_print_read(const struct bench *bench)
                  human_rate(bench->read.max, max),
                  bench->n_measured > 1 ? "before and after" : "after");
     if (!app_is_beyond_cache(bench->read_buffer_bytes))
-        (void)printf("             in part the speed of the cache of %s: too little memory is "
-                     "free\n", human_bytes(plat_cache_bytes(), cache));
+        (void)printf("             partly the speed of the processor's cache (%s): too little "
+                     "memory is free\n", human_bytes(plat_cache_bytes(), cache));
 }
 
 void bench_print_disk(const struct bench *bench)
@@ -359,7 +359,7 @@ void bench_print_disk(const struct bench *bench)
     const struct fm_disk_speeds *s = &bench->disk;
     char median[UNIT_BYTES], min[UNIT_BYTES], max[UNIT_BYTES], expert[UNIT_BYTES];
     if (s->read.median > 0)
-        (void)printf("disk read    %s, %s to %s, experts of %s, %u reads at a time, %s, measured "
+        (void)printf("disk read    %s, %s to %s, experts of %s, %u concurrent reads, %s, measured "
                      "after\n", human_rate(s->read.median, median),
                      human_rate(s->read.min, min), human_rate(s->read.max, max),
                      human_bytes(s->expert_bytes, expert), s->read_depth, s->io);
@@ -375,8 +375,8 @@ void bench_print_elastic(const char *where, uint64_t n_shrinks, uint64_t n_grows
 {
     char smaller[UNIT_BYTES], larger[UNIT_BYTES];
     if (n_shrinks + n_grows > 0)
-        (void)printf("elastic      %sthe cache became smaller %s and larger %s, as the machine had "
-                     "memory (--elastic off: it keeps its size)\n", where,
+        (void)printf("elastic      %sthe cache shrank %s and grew %s with the available memory "
+                     "(--elastic off: fixed size)\n", where,
                      times(n_shrinks, smaller), times(n_grows, larger));
 }
 

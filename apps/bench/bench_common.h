@@ -1,5 +1,7 @@
-/* What the measurements of a model share: the model and its prompt, pieces of work that repeat, and
- * the machine's own speed, measured in the same run with the same threads. One thread. */
+/* What the benchmarks of one model share: the model and its prompt, repeated pieces of work, and
+ * the machine's speed, measured in the same run with the same threads.
+ *
+ * bench_run owns everything in `struct bench` and frees it. One thread. */
 #ifndef FLASHMOE_APPS_BENCH_BENCH_COMMON_H
 #define FLASHMOE_APPS_BENCH_BENCH_COMMON_H
 
@@ -18,55 +20,56 @@ struct bench_piece {
 
 struct bench {
     const struct args *args;
-    unsigned n_tokens, n_repeat; /* of a piece; pieces that count */
-    unsigned n_warm;             /* pieces before them that do not */
+    unsigned n_tokens, n_repeat; /* tokens per piece; measured pieces */
+    unsigned n_warm;             /* warm-up pieces, which are not measured */
     struct fm_model *model;
     struct fm_session *session;
-    struct fm_sampler *sampler; /* the command's, closed here; may be NULL */
+    struct fm_sampler *sampler; /* set by the command, closed by bench_run; may be NULL */
     struct fm_model_info info;
     int32_t *prompt;
     size_t n_prompt;
-    bool is_resident; /* the cache has room for every expert of the model */
+    bool is_resident; /* the cache has room for every expert */
     struct progress progress;
-    uint64_t n_tokens_done; /* for the progress line, counted or not */
+    uint64_t n_tokens_done; /* for the progress line; includes warm-up */
 
     struct bench_piece pieces[BENCH_REPEAT_MAX];
-    struct fm_stats begin, end; /* around all pieces that count */
-    struct known known;         /* of decoding; not finished */
-    struct profile profile;     /* of the pieces that count */
-    bool is_counting;           /* one of them is running */
+    struct fm_stats begin, end; /* before and after the measured pieces */
+    struct known known;         /* of decoding; known_finish is still to be called */
+    struct profile profile;     /* of the measured pieces */
+    bool is_counting;           /* a measured piece is running */
     char logits_hash[33];
-    json_t *recall; /* of looking ahead: a number for every layer, null where it was not tried */
-    char *architecture, *routes, *approximate; /* the model is closed when results are printed */
-    struct fm_speed read; /* bytes per second, before and behind the pieces */
+    json_t *recall; /* of predicted experts: a number per layer, null where nothing was predicted */
+    char *architecture, *routes, *approximate; /* copies: the model is closed before printing */
+    struct fm_speed read; /* memory bytes per second, before and after the pieces */
     struct fm_speed int8; /* operations per second; 0: not measured */
-    struct fm_disk_speeds disk; /* behind the pieces; all 0: not measured */
-    unsigned n_measured;  /* times that the machine was measured */
-    uint64_t read_buffer_bytes; /* the smallest */
+    struct fm_disk_speeds disk; /* after the pieces; all 0: not measured */
+    unsigned n_measured;  /* number of measurements of the machine */
+    uint64_t read_buffer_bytes; /* of the smallest measurement */
 };
 
-/* How one command uses it. */
+/* What differs between the commands. */
 struct bench_kind {
     unsigned measure;         /* FM_MEASURE_* */
-    bool measures_disk;       /* too, where not every expert fits */
-    const char *pieces_name;  /* in JSON */
-    /* Positions of the session; the bench has nothing but its options yet. */
+    bool measures_disk;       /* unless every expert fits */
+    const char *pieces_name;  /* JSON key */
+    /* Returns the positions that the session needs. Only the options of the bench are set yet. */
     unsigned (*n_context)(const struct bench *bench);
-    int (*open)(struct bench *bench, struct fm_error *err); /* prompt, n_warm and the like */
-    /* Before the pieces that do not count, if any, and again before those that do; may be NULL. */
+    int (*open)(struct bench *bench, struct fm_error *err); /* sets the prompt, n_warm, ... */
+    /* Called before the warm-up pieces, if any, and again before the measured ones; may be NULL. */
     int (*start)(struct bench *bench, struct fm_error *err);
     int (*piece)(struct bench *bench, struct fm_error *err);
     int (*print)(const struct bench *bench); /* returns the exit status */
 };
 
-/* All of a command that has the options "tokens" and "repeat"; returns the exit status. */
+/* Runs a command with the options "tokens" and "repeat"; returns the exit status. */
 int bench_run(const struct args *args, const struct bench_kind *kind);
 
-/* For `open`: `n` tokens of a fixed text, over and over, or of a sequence without a tokenizer. */
+/* For `open`: fills the prompt with `n` tokens of a repeated text, or of any ids without a
+ * tokenizer. */
 int bench_make_prompt(struct bench *bench, size_t n, struct fm_error *err);
-/* For `open`: looks into the session with the bench as ctx; `observer` may have more than that. */
+/* For `open`: observes the session with the bench as ctx. `observer` may set further callbacks. */
 void bench_observe(struct bench *bench, struct fm_observer observer);
-/* For `piece`: so many tokens are done altogether. */
+/* For `piece`: reports the total number of tokens done. */
 void bench_progress(struct bench *bench, uint64_t n_tokens_done);
 
 /* ---- results ------------------------------------------------------------------------------- */
@@ -74,14 +77,14 @@ void bench_progress(struct bench *bench, uint64_t n_tokens_done);
 struct fm_speed bench_tok_per_s(const struct bench *bench);
 double bench_hit_rate(const struct bench *bench);
 double bench_bytes_per_token(const struct bench *bench);
-/* The keys that all of these commands have; takes the reference to `more` and adds to it. */
+/* Adds the common keys to `more` and returns it; takes the reference. */
 json_t *bench_json(const struct bench *bench, const struct bench_kind *kind, json_t *more);
-/* The lines about memory and disk; the last lines of the text. */
+/* Print the lines about memory, the disk, and the rest. */
 void bench_print_read(const struct bench *bench);
-void bench_print_disk(const struct bench *bench); /* none when it was not measured */
+void bench_print_disk(const struct bench *bench); /* prints nothing if it was not measured */
 void bench_print_rest(const struct bench *bench);
 void bench_print_engine(const struct fm_stats *stats); /* memory, processor, routes */
-/* That the cache has changed its size, if it has; `where` is "" or "at this budget ". */
+/* Prints that the cache changed its size, if it did. `where` is "" or such as "at 8.0 GiB ". */
 void bench_print_elastic(const char *where, uint64_t n_shrinks, uint64_t n_grows);
 
 #endif

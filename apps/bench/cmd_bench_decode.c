@@ -13,8 +13,8 @@ static unsigned decode_context(const struct bench *bench)
     return n_prompt_tokens(bench) + bench->n_tokens * bench->n_repeat;
 }
 
-/* Where every expert fits, all that is measured is decoded once before, so that nothing is read
- * from the disk while it counts: the tokens are the same the second time. */
+/* When every expert fits, decodes all measured tokens once before, so that no disk read is
+ * measured. The tokens are the same the second time. */
 static int decode_open(struct bench *bench, struct fm_error *err)
 {
     bench->n_warm = bench->is_resident ? bench->n_repeat : 0;
@@ -62,8 +62,8 @@ static void print_recall(const struct bench *bench)
         n++;
     }
     if (n > 0)
-        (void)printf("foreseen     %.0f%% of a layer's experts, %.0f%% to %.0f%%; %llu read ahead, "
-                     "%llu of them used\n", 100 * sum / n, 100 * min, 100 * max,
+        (void)printf("prediction   %.0f%% recall of a layer's experts, %.0f%% to %.0f%%; %llu "
+                     "prefetched, %llu of them used\n", 100 * sum / n, 100 * min, 100 * max,
                      (unsigned long long)bench->end.n_guesses,
                      (unsigned long long)bench->end.n_guesses_used);
 }
@@ -78,7 +78,7 @@ static int decode_print(const struct bench *bench)
     known_set_speed(&known, speed.median);
     if (args_flag(bench->args, "json")) {
         json_t *more = known_json(&known);
-        (void)json_object_set(more, "recall", bench->recall); /* NULL: bench_json has none either */
+        (void)json_object_set(more, "recall", bench->recall); /* bench_json handles NULL */
         return out_json(bench_json(bench, &decode_kind, more)) ? STATUS_OK : STATUS_FAILED;
     }
     char limit[LIMIT_TEXT_BYTES], text[KNOWN_TEXT_BYTES], read[UNIT_BYTES];
@@ -88,14 +88,14 @@ static int decode_print(const struct bench *bench)
     bench_print_read(bench);
     bench_print_disk(bench);
     (void)printf("expert hits  %.1f%%%s\n", 100 * bench_hit_rate(bench),
-                 bench->is_resident ? "; everything is resident, the same tokens were decoded once "
-                                      "before"
+                 bench->is_resident ? "; every expert is resident, the same tokens were decoded "
+                                      "once before"
                                     : "");
     (void)printf("read         %s per token\n",
                  human_bytes((uint64_t)bench_bytes_per_token(bench), read));
     if (!bench->is_resident) {
         (void)printf("miss curve   %s\n", known_curve_text(&known, text));
-        (void)printf("one more GiB %s\n", known_more_text(&known, text));
+        (void)printf("+1 GiB       %s\n", known_more_text(&known, text));
     }
     print_recall(bench);
     bench_print_rest(bench);
@@ -120,12 +120,12 @@ static int run_decode(const struct args *args)
 
 static const struct option decode_options[] = {
     {.name = "tokens", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = 1u << 16,
-     .value = "32", .help = "Tokens in a stretch"},
+     .value = "32", .help = "Tokens per stretch"},
     {.name = "repeat", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = BENCH_REPEAT_MAX,
-     .value = "5", .help = "Stretches, one after the other"},
+     .value = "5", .help = "Number of stretches"},
     {.name = "prompt", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_CONTEXT / 2,
      .value = "16",
-     .help = "Tokens of the prompt. A long one leaves a full cache behind, as in use"},
+     .help = "Tokens of the prompt. A long prompt fills the cache, as in real use"},
     {.name = NULL},
 };
 static const struct option_group group_decode = {"Measurement", decode_options};
@@ -134,23 +134,21 @@ const struct command cmd_bench_decode = {
     .name = "bench decode",
     .summary = "Measure how fast a model generates tokens",
     .description =
-        "A fixed prompt is read and not counted. Then the most likely tokens are decoded, "
-        "stop tokens or not, in stretches that follow each other in one session: repeating the "
-        "same tokens would find their experts in the cache. Printed are the median, the lowest "
-        "and the highest speed of the stretches, and over all of them the expert hit rate and "
-        "the bytes read per token. The first stretch begins with the cache as the prompt left "
-        "it.\n"
-        "Where the budget holds every expert, all of this is done twice and only the second time "
-        "counts: then everything is resident and no disk is measured.\n"
-        "Before, and after the model is closed, the speed at which the same number of threads "
-        "reads memory is measured, and afterwards, where experts had to be read, the speed at "
-        "which random ones come from the disk. The limit follows from both: a token cannot be "
-        "faster than its reads from the disk, nor than memory lets pass the dense weights, its "
-        "experts, keys and values at the middle position, the recurrent state read and written, "
-        "and twice what comes from the disk. Where both overlap entirely the longer one binds. "
-        "Experts that were read ahead and never used are not in the limit. Its percentage is "
-        "what the median speed has of it. A model that fits into the processor's cache can be "
-        "faster.",
+        "Reads a fixed prompt, then decodes greedily, ignoring stop tokens, in consecutive "
+        "stretches of one session. Repeating the same tokens would find their experts in the "
+        "cache. Prints the median, lowest and highest speed of the stretches, and the overall "
+        "expert hit rate and bytes read per token. The first stretch starts with the cache as the "
+        "prompt left it.\n"
+        "If the budget holds every expert, everything is done twice and only the second time "
+        "counts: then every expert is resident and no disk read is measured.\n"
+        "Also measures how fast the same number of threads reads memory, before opening and after "
+        "closing the model, and, if experts had to be read, how fast random ones come from the "
+        "disk. From these follows the limit. Per token, the disk must deliver the missing experts, "
+        "and memory the dense weights, the experts, the KV cache at the middle position, the "
+        "recurrent state (read and written) and twice the bytes from the disk. With full overlap, "
+        "the slower of the two sets the limit. Prefetched experts that were not used do not count. "
+        "The percentage is the share of the limit that the median speed reaches. A model that fits "
+        "into the processor's cache can exceed it.",
     .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help,
                                           .is_optional = true},
                                          {.name = NULL}},
@@ -159,7 +157,7 @@ const struct command cmd_bench_decode = {
                                                    &group_help, NULL},
     .examples = (const struct example[]){
         {"flashmoe bench decode MODEL --memory 8G --routes gen",
-         "The speed with 8 GiB, with experts chosen as real models do"},
+         "Speed with 8 GiB and realistic routing"},
         {NULL, NULL}},
     .run = run_decode,
 };

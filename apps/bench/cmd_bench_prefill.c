@@ -64,17 +64,17 @@ static int prefill_print(const struct bench *bench)
     char read[UNIT_BYTES];
     (void)printf("speed        %.2f tok/s median, %.2f to %.2f, of %u prompts of %u tokens\n",
                  speed.median, speed.min, speed.max, bench->n_repeat, bench->n_tokens);
-    (void)printf("arithmetic   %.1f GOP/s in matrices", operations_per_s * 1e-9);
+    (void)printf("arithmetic   %.1f GOP/s in matrix products", operations_per_s * 1e-9);
     const double percent =
         bench->int8.median > 0 ? 100 * operations_per_s / bench->int8.median : 0;
     if (limit_is_exceeded(percent))
-        (void)printf(", more than the %.1f GOP/s measured with int8: the machine was busy then",
+        (void)printf(", above the %.1f GOP/s measured with int8: the machine was busy then",
                      bench->int8.median * 1e-9);
     else if (bench->int8.median > 0)
         (void)printf(", %.1f%% of the %.1f GOP/s measured with int8", percent,
                      bench->int8.median * 1e-9);
-    (void)printf("\nchunk        %u tokens computed together\n", bench->end.prefill_chunk);
-    (void)printf("expert hits  %.1f%%; one prompt was computed before, not counted\n",
+    (void)printf("\nchunk        %u tokens per batch\n", bench->end.prefill_chunk);
+    (void)printf("expert hits  %.1f%%; after one prompt that is not counted\n",
                  100 * bench_hit_rate(bench));
     (void)printf("read         %s per token\n",
                  human_bytes((uint64_t)bench_bytes_per_token(bench), read));
@@ -98,9 +98,9 @@ static int run_prefill(const struct args *args)
 
 static const struct option prefill_options[] = {
     {.name = "tokens", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_CONTEXT,
-     .value = "512", .help = "Tokens in a prompt"},
+     .value = "512", .help = "Tokens per prompt"},
     {.name = "repeat", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = BENCH_REPEAT_MAX,
-     .value = "5", .help = "Prompts that count"},
+     .value = "5", .help = "Number of measured prompts"},
     {.name = NULL},
 };
 static const struct option_group group_prefill = {"Measurement", prefill_options};
@@ -109,10 +109,10 @@ const struct command cmd_bench_prefill = {
     .name = "bench prefill",
     .summary = "Measure how fast a model reads a prompt",
     .description =
-        "A fixed text of the given length is computed from an empty session, again and again. The "
-        "first time does not count: it fills the expert cache. Printed are the median, the lowest "
-        "and the highest speed of the others, and the operations in matrices per second, two for "
-        "every weight that a token meets, beside what the same threads can do with int8 in "
+        "Evaluates a fixed text of the given length from an empty session, repeatedly. The first "
+        "time fills the expert cache and does not count. Prints the median, lowest and highest "
+        "speed of the others, and the operations in matrix products per second: two for every "
+        "weight that a token uses. For comparison, shows what the same threads reach with int8 in "
         "registers.",
     .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help,
                                           .is_optional = true},
@@ -121,7 +121,7 @@ const struct command cmd_bench_prefill = {
                                                    &group_profile, &group_json, &group_messages,
                                                    &group_help, NULL},
     .examples = (const struct example[]){
-        {"flashmoe bench prefill MODEL --tokens 2048", "The speed with a long prompt"},
+        {"flashmoe bench prefill MODEL --tokens 2048", "Speed with a long prompt"},
         {NULL, NULL}},
     .run = run_prefill,
 };

@@ -18,7 +18,7 @@ struct replay {
     unsigned n_points;
 };
 
-/* "6.25,12.5,...": percentages. */
+/* Parses percentages: "6.25,12.5,...". */
 static int parse_residency(const char *text, struct replay *replay, struct fm_error *err)
 {
     const char *at = text;
@@ -95,7 +95,7 @@ static void print_policies(const struct replay *replay, bool is_late)
 static int print_table(const struct replay *replay)
 {
     const struct fm_routes_stats *s = &replay->stats;
-    (void)printf("%s: %u layers, %u of %u experts a token, %u tokens to warm up, %u measured\n\n",
+    (void)printf("%s: %u layers, %u of %u experts per token, %u warm-up tokens, %u measured\n\n",
                  replay->name, s->n_layers, s->n_used, s->n_experts, s->n_warm, s->n_tokens);
     (void)printf("%-*s", NAME_CHARACTERS, "resident, %");
     for (unsigned i = 0; i < replay->n_points; i++)
@@ -108,7 +108,7 @@ static int print_table(const struct replay *replay)
     (void)printf("\nhits in the second half, %%\n");
     print_policies(replay, true);
     if (s->overlap[0] >= 0)
-        (void)printf("\nA token uses %.1f %% of the experts of the token before it.\n",
+        (void)printf("\nA token shares %.1f %% of its experts with the previous token.\n",
                      100 * s->overlap[0]);
     return STATUS_OK;
 }
@@ -135,30 +135,30 @@ static int run_bench_replay(const struct args *args)
 static const struct option replay_options[] = {
     {.name = "residency", .kind = OPTION_STRING, .metavar = "LIST",
      .value = "6.25,12.5,18.75,25,37.5,50",
-     .help = "Percentages of all experts that the cache has room for, separated by commas"},
+     .help = "Cache sizes as percentages of all experts, separated by commas"},
     {.name = NULL},
 };
 static const struct option_group group_replay = {"Cache", replay_options};
 
 const struct command cmd_bench_replay = {
     .name = "bench replay",
-    .summary = "Show what cache policies would hit on a recorded routing",
+    .summary = "Show the hit rates of cache policies on a recorded routing",
     .description =
-        "How many of the experts that tokens need are in the cache, for several sizes of it. lru "
-        "and lcp are the engine's own policies, with one pool for all layers. layer-lru and "
-        "layer-lfu give each layer as many slots. static keeps what the first half of the tokens "
-        "used most and is measured in the second half. belady knows the future, for each layer "
-        "or for all together: nothing can do better.",
+        "Prints the hit rate for several cache sizes. lru and lcp are the engine's own policies, "
+        "with one pool for all layers. layer-lru and layer-lfu give each layer the same number of "
+        "slots. static keeps the experts most used in the first half of the tokens and is measured "
+        "in the second half. belady knows the future, per layer or for all together: the upper "
+        "bound.",
     .operands = (const struct operand[]){
         {.name = "TRACE",
-         .help = "What --routes takes: a trace, gen or gen:KEY=VALUE,...; or nano's routes, *.u8"},
+         .help = "As for --routes: a trace, gen or gen:KEY=VALUE,...; or nano's routes, *.u8"},
         {.name = NULL}},
     .groups = (const struct option_group *const[]){&group_replay, &group_shape, &group_json,
                                                    &group_help, NULL},
     .examples = (const struct example[]){
         {"flashmoe bench replay trace.csv", "A recording of 'flashmoe run --trace trace.csv'"},
         {"flashmoe bench replay gen --experts 512 --used 10 --residency 10,20,40",
-         "Generated routes of a model with 512 experts"},
+         "Generated routes for a model with 512 experts"},
         {NULL, NULL}},
     .run = run_bench_replay,
 };

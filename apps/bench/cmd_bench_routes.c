@@ -5,7 +5,7 @@
 #include "apps/cli/term.h"
 #include "flashmoe_lab.h"
 
-#define COLUMNS_MAX 5 /* this routing and the references */
+#define COLUMNS_MAX 5 /* these routes and the references */
 #define COLUMN_CHARACTERS 16
 
 struct column {
@@ -102,7 +102,7 @@ static int print_table(const struct column *columns, size_t n)
     print_counts("layers", columns, n, offsetof(struct fm_routes_stats, n_layers));
     print_counts("experts", columns, n, offsetof(struct fm_routes_stats, n_experts));
     print_counts("experts per token", columns, n, offsetof(struct fm_routes_stats, n_used));
-    print_counts("tokens to warm up", columns, n, offsetof(struct fm_routes_stats, n_warm));
+    print_counts("warm-up tokens", columns, n, offsetof(struct fm_routes_stats, n_warm));
     print_counts("tokens measured", columns, n, offsetof(struct fm_routes_stats, n_tokens));
     char title[64];
     for (unsigned i = 0; i < FM_ROUTES_POINTS; i++) {
@@ -139,19 +139,19 @@ static int run_bench_routes(const struct args *args)
 
 const struct command cmd_bench_routes = {
     .name = "bench routes",
-    .summary = "Show how much a routing reuses its experts, beside real models",
+    .summary = "Show how much a routing reuses experts, compared with real models",
     .description =
-        "One table, as means over the layers: how many of a token's experts an earlier token "
-        "used too, how many different experts a number of tokens use, and how often an expert "
-        "is found in an LRU that holds a share of all experts. Beside it stand the same numbers "
-        "of recorded traces of real models.",
+        "Prints one table of means over the layers: how many of a token's experts an earlier token "
+        "also used, how many distinct experts a number of tokens use, and the hit rate of an LRU "
+        "cache that holds a share of all experts. Further columns show recorded traces of real "
+        "models.",
     .operands = (const struct operand[]){
-        {.name = "ROUTES", .help = "What --routes takes: gen, gen:KEY=VALUE,... or a trace"},
+        {.name = "ROUTES", .help = "As for --routes: gen, gen:KEY=VALUE,... or a trace"},
         {.name = NULL}},
     .groups = (const struct option_group *const[]){&group_shape, &group_json, &group_help, NULL},
     .examples = (const struct example[]){
         {"flashmoe bench routes gen --experts 512 --used 10",
-         "What the generator makes of a model with 512 experts"},
+         "Statistics of generated routes for 512 experts"},
         {"flashmoe bench routes trace.csv", "A recording of 'flashmoe run --trace trace.csv'"},
         {NULL, NULL}},
     .run = run_bench_routes,

@@ -11,30 +11,30 @@
 #include "apps/bench/topics.h"
 #include "flashmoe_lab.h"
 
-/* Tokens are evaluated one by one, so scratch for more would only take memory from the experts. */
+/* Tokens are evaluated one by one; scratch for more would take memory from the experts. */
 #define PREFILL_CHUNK 16
-/* What the program takes differs a little from one opening to the next. */
+/* The size of the program varies between openings. */
 #define BUDGET_MARGIN (2u << 20)
 #define WORD_MAX 64
 #define HASHES_BYTES (STREAM_PASSES * N_TOPICS * 33)
 
-/* Where the default budgets lie between the floor and all of the model. */
+/* Positions of the default budgets between the floor and the whole model. */
 static const double default_shares[] = {0, 0.1, 0.25, 0.45, 0.7, 1};
 #define N_DEFAULT (sizeof default_shares / sizeof default_shares[0])
 
-/* What belongs to the command and not to its results. */
+/* The command's own state, apart from its results. */
 struct job {
     struct stream *stream;
-    char *routes_wanted; /* as the model is opened with; NULL: its own */
+    char *routes_wanted; /* opens the model with these; NULL: its own routers */
     unsigned n_context;
     bool is_again; /* the model was opened before */
-    unsigned at;   /* the budget that is measured now */
+    unsigned at;   /* index of the current budget */
     uint64_t floor_bytes, all_bytes;
     const char *io; /* how experts are read */
     struct progress progress;
     char note[UNIT_BYTES + 32];
     uint64_t n_done; /* tokens */
-    /* Of every conversation; of the first budget and of this one. */
+    /* Logits hashes of every conversation: of the first budget and of this one. */
     char first_hashes[HASHES_BYTES], hashes[HASHES_BYTES];
 };
 
@@ -51,7 +51,7 @@ static int open_model(struct job *job, uint64_t memory_bytes, struct fm_model **
     return app_model_open(job->stream->args, &how, model, err);
 }
 
-/* What stays of a model that is closed. */
+/* Copies what is needed after the model is closed. */
 static int keep_facts(struct stream *s, const struct fm_model *model, struct fm_error *err)
 {
     struct fm_stats stats = {.size = sizeof stats};
@@ -85,8 +85,8 @@ static int keep_facts(struct stream *s, const struct fm_model *model, struct fm_
     return 0;
 }
 
-/* The least budget and the one that holds every expert, as far as --memory or the machine goes:
- * from how a large budget is divided. */
+/* Finds the smallest budget and the one that holds every expert, limited by --memory or the
+ * machine, from how a large budget is divided. */
 static int find_ends(struct job *job, struct fm_error *err)
 {
     struct stream *s = job->stream;
@@ -117,7 +117,7 @@ static int find_ends(struct job *job, struct fm_error *err)
 static int add_budget(struct stream *s, uint64_t bytes, struct fm_error *err)
 {
     if (s->n_points == STREAM_BUDGETS_MAX)
-        return err_set(err, FM_ERR_ARG, "--budgets: more than %d", STREAM_BUDGETS_MAX);
+        return err_set(err, FM_ERR_ARG, "--budgets: more than %d budgets", STREAM_BUDGETS_MAX);
     s->points[s->n_points++].budget_bytes = bytes;
     return 0;
 }
@@ -128,7 +128,7 @@ static int add_named_budget(struct job *job, const char *word, size_t n, uint64_
     char text[WORD_MAX];
     uint64_t bytes;
     if (n >= sizeof text)
-        return err_set(err, FM_ERR_ARG, "--budgets: '%.40s...' is no size", word);
+        return err_set(err, FM_ERR_ARG, "--budgets: '%.40s...' is not a size", word);
     memcpy(text, word, n);
     text[n] = '\0';
     if (strcmp(text, "floor") == 0)
@@ -137,8 +137,8 @@ static int add_named_budget(struct job *job, const char *word, size_t n, uint64_
         return add_budget(job->stream, job->all_bytes, err);
     struct fm_error why = {0};
     if (bytes_parse(text, available, &bytes, &why) != 0)
-        return err_set(err, FM_ERR_ARG, "--budgets: expected floor, all, or sizes as --memory "
-                       "takes, separated by commas: %.200s", why.text);
+        return err_set(err, FM_ERR_ARG, "--budgets: expected floor, all or sizes as for --memory, "
+                       "separated by commas: %.200s", why.text);
     return add_budget(job->stream, bytes, err);
 }
 
@@ -192,7 +192,7 @@ static int measure_machine(struct stream *s, const char *io, struct fm_error *er
     return interrupt_seen() ? FM_ERR_CANCELLED : 0;
 }
 
-/* A conversation about one topic, or all of a pass where routes are given. */
+/* Decodes one topic, or the whole pass if routes are given. */
 static int decode(struct job *job, struct topics *topics, const int32_t *opening, size_t n_opening,
                   unsigned n, struct fm_error *err)
 {
@@ -213,7 +213,7 @@ static int decode(struct job *job, struct topics *topics, const int32_t *opening
     return rc;
 }
 
-/* All tokens of a pass are evaluated alone; the first one of a conversation counts as a prompt. */
+/* Evaluates all tokens of a pass alone. The first of a conversation counts as a prompt. */
 static void count_all(const struct fm_model *model, struct fm_stats *stats)
 {
     stats->size = sizeof *stats;
@@ -225,7 +225,7 @@ static void count_all(const struct fm_model *model, struct fm_stats *stats)
 static int run_pass(struct job *job, struct topics *topics, unsigned pass, struct fm_stats *before,
                     struct fm_stats *after, struct fm_error *err)
 {
-    static const int32_t first_token = 1; /* the routes are given: it means nothing */
+    static const int32_t first_token = 1; /* any: the routes are given */
     struct stream *s = job->stream;
     char budget[UNIT_BYTES];
     char *hashes = job->hashes + (size_t)pass * N_TOPICS * 33;
@@ -248,14 +248,14 @@ static int run_pass(struct job *job, struct topics *topics, unsigned pass, struc
     return rc;
 }
 
-/* Needs the machine's speed before and behind the budget. */
+/* Computes the limits of a budget. Needs the machine's speed before and after it. */
 static void sum_up(struct stream *s, unsigned i, unsigned pass, const struct fm_stats *before,
                    const struct fm_stats *after)
 {
     struct stream_pass *out = &s->points[i].passes[pass];
     const double hits = (double)(after->n_expert_hits - before->n_expert_hits);
     const double misses = (double)(after->n_expert_misses - before->n_expert_misses);
-    /* limit_between takes the mean position to be half of all tokens further. */
+    /* limit_between adds half the number of tokens to get the mean position. */
     const double first = s->is_text ? ((double)s->n_topic_tokens - s->n_tokens) / 2
                                     : (double)pass * s->n_tokens;
     out->hit_rate = hits + misses > 0 ? hits / (hits + misses) : 0;
@@ -272,9 +272,9 @@ static int check_hashes(struct job *job, struct fm_error *err)
         memcpy(job->first_hashes, job->hashes, sizeof job->hashes);
     if (s->depends_on_budget || memcmp(job->first_hashes, job->hashes, sizeof job->hashes) == 0)
         return 0;
-    return err_set(err, FM_ERR_FORMAT, "'%s': the logits with a budget of %s are not those with "
-                   "%s, which must never be: a file that changes, memory that is faulty, or a "
-                   "fault of this program", app_model_path(s->args),
+    return err_set(err, FM_ERR_FORMAT, "'%s': the logits with a budget of %s differ from those "
+                   "with %s. A file changed, the memory is faulty, or this is a bug",
+                   app_model_path(s->args),
                    human_bytes(s->points[job->at].budget_bytes, this),
                    human_bytes(s->points[0].budget_bytes, first));
 }
@@ -314,18 +314,18 @@ static int run_all(struct job *job, struct fm_error *err)
 {
     struct stream *s = job->stream;
     if (args_given(s->args, "heat"))
-        return err_set(err, FM_ERR_ARG, "--heat: bench stream measures cold starts, which have no "
-                       "heat file; leave it out");
-    int rc = choose_budgets(job, err); /* a bad list is refused before anything is loaded */
+        return err_set(err, FM_ERR_ARG, "--heat cannot be used: bench stream measures cold starts "
+                       "without a heat file");
+    int rc = choose_budgets(job, err); /* refuses a wrong list before loading anything */
     s->n_points = 0;
     if (rc == 0)
         rc = topics_choose_routes(s->args, s->n_topic_tokens, true, &job->routes_wanted, err);
     job->n_context = job->routes_wanted != NULL ? STREAM_PASSES * s->n_tokens : s->n_topic_tokens;
     if (rc == 0)
-        rc = measure_machine(s, NULL, err); /* first: what it leaves counts as the program's */
+        rc = measure_machine(s, NULL, err); /* first, so that its memory counts as the program's */
     if (rc == 0)
         rc = find_ends(job, err);
-    if (rc == 0 && strcmp(job->io, s->reads.io) != 0) { /* the model has chosen another way */
+    if (rc == 0 && strcmp(job->io, s->reads.io) != 0) { /* the model chose another mode */
         s->n_measured = 0;
         rc = measure_machine(s, job->io, err);
     }
@@ -347,7 +347,7 @@ static int run_bench_stream(const struct args *args)
     s.n_topic_tokens = (unsigned)(args_uint(args, "tokens") + N_TOPICS - 1) / N_TOPICS;
     s.n_tokens = s.n_topic_tokens * N_TOPICS;
     interrupt_install();
-    interrupt_hold(true); /* no file is left half written */
+    interrupt_hold(true); /* leaves no file half written */
     int rc = part_file_open(&svg, "--svg", args_text(args, "svg"), PLAT_SHARED, &err);
     if (rc == 0)
         rc = run_all(&job, &err);
@@ -357,7 +357,7 @@ static int run_bench_stream(const struct args *args)
             stream_write_svg(&s, svg.file);
         status = args_flag(args, "json") ? stream_print_json(&s) : stream_print_table(&s);
     } else if (rc == FM_ERR_CANCELLED) {
-        say("interrupted; there is no result");
+        say("interrupted; no result");
         status = STATUS_INTERRUPTED;
     } else {
         status = say_failed(&err, rc == FM_ERR_ARG ? STATUS_USAGE : STATUS_FAILED);
@@ -374,12 +374,12 @@ static int run_bench_stream(const struct args *args)
 static const struct option stream_options[] = {
     {.name = "budgets", .kind = OPTION_STRING, .metavar = "LIST", .excludes = "memory",
      .shown = "six from floor to all",
-     .help = "Memory budgets, separated by commas: sizes as --memory takes them, floor, the least "
-             "that is possible, and all, with room for every expert"},
+     .help = "Memory budgets, separated by commas: sizes as for --memory, floor (the smallest "
+             "possible) and all (room for every expert)"},
     {.name = "tokens", .kind = OPTION_UINT, .metavar = "N", .min = 2 * N_TOPICS, .max = 1u << 16,
-     .value = "288", .help = "Tokens in a pass over all six topics"},
+     .value = "288", .help = "Tokens per pass over all six topics"},
     {.name = "svg", .kind = OPTION_PATH, .metavar = "FILE",
-     .help = "Plot speed, hits, bytes and the share of the limit against the budget"},
+     .help = "Plot speed, hit rate, bytes read and share of the limit against the budget"},
     {.name = NULL},
 };
 static const struct option_group group_stream = {"Measurement", stream_options};
@@ -388,20 +388,18 @@ const struct command cmd_bench_stream = {
     .name = "bench stream",
     .summary = "Show how speed depends on the memory budget, cold and warm",
     .description =
-        "For every budget the model is opened anew, without a heat file, and decodes six topics "
-        "one after the other: that is the cold pass. Then the topics come again with other "
-        "tokens: the warm pass. Every token is evaluated alone and counts, the openings of the "
-        "texts too. The texts are drawn with a fixed seed and are the same at every budget, which "
-        "the hash of all logits proves; if it ever differs, that is an error. With --cache-bias "
-        "the logits depend on the budget, and it says so. With --routes gen, and for a model that "
-        "has no tokenizer, generated routes change the topics; a recording has those that it "
-        "has.\n"
-        "Before every budget and after the last one the speeds of the disk, for random experts, "
-        "and of memory are measured; a budget's limit is that of the two measurements beside it. "
-        "The limit is what 'flashmoe help bench decode' says: the longer of the times that the "
-        "token's reads take of the disk, and that its bytes take of memory.\n"
-        "The largest of the default budgets has room for every expert, or is --memory, or what "
-        "the machine has free.",
+        "For every budget, opens the model without a heat file and decodes six topics in turn: the "
+        "cold pass. Then decodes the topics again with other tokens: the warm pass. Every token is "
+        "evaluated alone and counts, including the openings of the texts. The texts are sampled "
+        "with a fixed seed and are identical at every budget; the hash of all logits proves it, "
+        "and a difference is an error. With --cache-bias the logits depend on the budget, and the "
+        "output says so. With --routes gen, or without a tokenizer, generated routes define the "
+        "topics; a recording keeps its own.\n"
+        "Measures the speeds of the disk, with random experts, and of memory before every budget "
+        "and after the last one. The limit of a budget uses the measurements just before and after "
+        "it; 'flashmoe help bench decode' defines it.\n"
+        "The largest default budget holds every expert, or is --memory or the free memory if that "
+        "is less.",
     .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help,
                                           .is_optional = true},
                                          {.name = NULL}},
@@ -411,7 +409,7 @@ const struct command cmd_bench_stream = {
     .examples = (const struct example[]){
         {"flashmoe bench stream nano --svg nano.svg", "The nano model, with a plot"},
         {"flashmoe bench stream MODEL --budgets floor,4G,8G,12G --routes gen",
-         "A model with random weights, whose routes are generated"},
+         "A model with random weights and generated routes"},
         {NULL, NULL}},
     .run = run_bench_stream,
 };

@@ -8,22 +8,22 @@
 #include "apps/bench/route_trace.h"
 #include "apps/bench/topics.h"
 
-#define STEADY_TOKENS 32 /* before the switch, and the last ones after it */
-#define WINDOW_TOKENS 8  /* single tokens vary too much to say when all is as before */
-#define BACK_SHARE 1.1   /* of the steady state */
-#define BACK_MISSES 0.5  /* and so much more: a tenth of almost no misses is less than one */
-#define OPENING_TOKENS 128 /* at most: no opening has as many bytes */
+#define STEADY_TOKENS 32 /* before the switch, and at the end */
+#define WINDOW_TOKENS 8  /* single tokens vary too much to detect the steady state */
+#define BACK_SHARE 1.1   /* maximum ratio to the steady state */
+#define BACK_MISSES 0.5  /* plus this: 10 % of almost no misses is less than one */
+#define OPENING_TOKENS 128 /* maximum: no opening has as many bytes */
 #define PROMPT_TOKENS 16   /* without an opening */
-#define SINGLE_TOKENS 8    /* of the table, before it goes on with means */
+#define SINGLE_TOKENS 8    /* rows of single tokens before rows of means */
 
-/* What evaluating a token or a prompt took; as a mean of several it is not whole. */
+/* The cost of evaluating a token or a prompt, or a mean of several. */
 struct cost {
     double ms, misses, bytes;
 };
 
 struct switching {
     const struct args *args;
-    unsigned n_tokens; /* before the switch, and as many after it */
+    unsigned n_tokens; /* before the switch, and also after it */
     struct fm_model *model;
     struct fm_model_info info;
     struct fm_stats stats; /* at the end */
@@ -31,15 +31,15 @@ struct switching {
     struct route_trace trace;
     struct progress progress;
     struct cost *costs; /* [2 * n_tokens] */
-    struct cost prompt; /* at the switch; no tokens: generated routes need none */
+    struct cost prompt; /* at the switch; empty with generated routes */
     size_t n_prompt;
     unsigned n_done;
-    char logits_hash[2][33]; /* of the conversations */
+    char logits_hash[2][33]; /* one per conversation */
 
     struct cost before, steady;
-    unsigned worst; /* the slowest of the first STEADY_TOKENS after the switch, from 0 */
-    unsigned back_ms, back_misses; /* the first token of the new steady state; n_tokens: none */
-    struct cost extra; /* beyond the steady state, until it is reached */
+    unsigned worst; /* index of the slowest of the first STEADY_TOKENS after the switch */
+    unsigned back_ms, back_misses; /* first token of the new steady state; n_tokens: not reached */
+    struct cost extra; /* cost above the steady state until it is reached */
 };
 
 /* ---- the tokens ------------------------------------------------------------------------------ */
@@ -73,7 +73,7 @@ static int decode(struct switching *s, unsigned n, struct fm_error *err)
     return rc;
 }
 
-/* Two conversations, one after the other, as a user would have them. */
+/* Decodes two conversations, one after the other. */
 static int decode_texts(struct switching *s, struct fm_error *err)
 {
     static const unsigned topics[2] = {TOPIC_C, TOPIC_VERSE};
@@ -140,7 +140,7 @@ static void sum_up(struct switching *s)
             s->worst = i;
     if (s->n_prompt > 0)
         s->extra = s->prompt;
-    /* What comes later is chance, and adds up. */
+    /* Later differences are noise and would add up. */
     for (unsigned i = 0; i < s->back_ms || i < s->back_misses; i++) {
         add(&s->extra, &after[i], 1);
         add(&s->extra, &s->steady, -1);
@@ -158,7 +158,7 @@ static json_t *cost_json(const struct cost *cost)
                      cost->bytes);
 }
 
-/* 0: the first token already. */
+/* Returns the number of tokens until the steady state; 0: from the first token. */
 static json_t *back_json(const struct switching *s, unsigned back)
 {
     return back < s->n_tokens ? json_integer(back) : json_null();
@@ -240,7 +240,7 @@ static void print_after(const struct switching *s)
 {
     const struct cost *after = s->costs + s->n_tokens;
     unsigned first = 0;
-    while (first < s->n_tokens) { /* one by one, then stretches that double */
+    while (first < s->n_tokens) { /* single tokens, then stretches of doubling length */
         unsigned n = first < SINGLE_TOKENS ? 1 : first;
         n = first + n < s->n_tokens ? n : s->n_tokens - first;
         const struct cost mean = mean_of(after + first, n);
@@ -261,13 +261,13 @@ static void print_back(const char *what, const struct switching *s, unsigned bac
 static int print_table(const struct switching *s)
 {
     const struct cost *worst = &s->costs[s->n_tokens + s->worst];
-    (void)printf("switch       %s, %u tokens of each\n\n", title_of(s), s->n_tokens);
+    (void)printf("switch       %s, %u tokens each\n\n", title_of(s), s->n_tokens);
     (void)printf("%22s%12s%12s%12s\n", "token", "ms", "misses", "MB read");
     print_row("before", -STEADY_TOKENS, -1, &s->before);
     if (s->n_prompt > 0)
         print_row("prompt", 0, 0, &s->prompt);
     print_after(s);
-    (void)printf("\nA token needs %u experts. Stretches are means.\n\n",
+    (void)printf("\nA token needs %u experts. Rows with several tokens are means.\n\n",
                  s->info.n_experts_per_token * s->info.n_moe_layers);
     if (s->n_prompt > 0)
         (void)printf("prompt       %zu tokens in %.2f ms\n", s->n_prompt, s->prompt.ms);
@@ -279,9 +279,9 @@ static int print_table(const struct switching *s)
     print_back(", misses", s, s->back_misses);
     (void)printf(": means of %d tokens within 10%% of the last %d\n", WINDOW_TOKENS,
                  STEADY_TOKENS);
-    (void)printf("extra        %.2f MB, %.0f misses and %.2f ms beyond the steady state, until it "
+    (void)printf("extra        %.2f MB, %.0f misses and %.2f ms above the steady state until it "
                  "is reached%s\n", s->extra.bytes * 1e-6, s->extra.misses, s->extra.ms,
-                 s->n_prompt > 0 ? "; the prompt included" : "");
+                 s->n_prompt > 0 ? ", including the prompt" : "");
     bench_print_engine(&s->stats);
     return STATUS_OK;
 }
@@ -332,7 +332,7 @@ static int run_bench_switch(const struct args *args)
     struct switching s = {.args = args, .n_tokens = (unsigned)args_uint(args, "tokens")};
     struct part_file csv = {0};
     interrupt_install();
-    interrupt_hold(true); /* no file is left half written */
+    interrupt_hold(true); /* leaves no file half written */
     int rc = part_file_open(&csv, "--csv", args_text(args, "csv"), PLAT_SHARED, &err);
     if (rc == 0)
         rc = route_trace_open(&s.trace, args_text(args, "trace"), &err);
@@ -345,7 +345,7 @@ static int run_bench_switch(const struct args *args)
             write_csv(&s, csv.file);
         status = args_flag(args, "json") ? print_json(&s) : print_table(&s);
     } else if (rc == FM_ERR_CANCELLED) {
-        say("interrupted; there is no result");
+        say("interrupted; no result");
         status = STATUS_INTERRUPTED;
     } else {
         status = say_failed(&err, rc == FM_ERR_ARG ? STATUS_USAGE : STATUS_FAILED);
@@ -362,28 +362,27 @@ static int run_bench_switch(const struct args *args)
 
 static const struct option switch_options[] = {
     {.name = "tokens", .kind = OPTION_UINT, .metavar = "N", .min = 2 * STEADY_TOKENS,
-     .max = 1u << 16, .value = "256", .help = "Tokens before the switch, and as many after it"},
+     .max = 1u << 16, .value = "256", .help = "Tokens before the switch, and also after it"},
     {.name = "csv", .kind = OPTION_PATH, .metavar = "FILE",
-     .help = "Write every token's time, misses and bytes; token 0 is the prompt at the switch"},
+     .help = "Write the time, misses and bytes of each token; token 0 is the prompt at the switch"},
     {.name = NULL},
 };
 static const struct option_group group_switch = {"Measurement", switch_options};
 
 const struct command cmd_bench_switch = {
     .name = "bench switch",
-    .summary = "Show what a change of topic costs, token by token",
+    .summary = "Show the cost of a topic change, token by token",
     .description =
-        "A model that routes itself writes C code and then, in a new conversation, Chinese verse: "
-        "nothing is called in between and nothing is prepared. The tokens are drawn with a fixed "
-        "seed and are the same at every budget; a token that ends the text is passed over. With "
-        "--routes gen, and for a model that has no tokenizer, the generated routes change their "
-        "topic instead.\n"
-        "The table has the time, the experts that were not in the cache and the bytes read, for "
-        "the last tokens before the switch, the prompt, single tokens after it and then means of "
-        "ever longer stretches. The steady state is the mean of the last tokens; what the prompt "
-        "and the tokens until it is reached took beyond it is what the switch has cost.\n"
-        "Give a small --memory: with room for every expert only those are read that no token "
-        "has used yet. With --trace, writing the recording takes part of the time.",
+        "A model with its own routers writes C code and then, in a new conversation, Chinese "
+        "verse. Nothing is prepared in between. Tokens are sampled with a fixed seed and are "
+        "identical at every budget; stop tokens are skipped. With --routes gen, or without a "
+        "tokenizer, generated routes change their topic instead.\n"
+        "The table shows time, cache misses and bytes read for the last tokens before the switch, "
+        "the prompt, single tokens after it, and means of longer and longer stretches. The steady "
+        "state is the mean of the last tokens. The cost of the switch is everything above the "
+        "steady state until it is reached, including the prompt.\n"
+        "Use a small --memory: with room for every expert, only experts that no token has used yet "
+        "are read. With --trace, writing the recording takes part of the time.",
     .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help,
                                           .is_optional = true},
                                          {.name = NULL}},
@@ -391,9 +390,9 @@ const struct command cmd_bench_switch = {
                                                    &group_engine, &group_json, &group_messages,
                                                    &group_help, NULL},
     .examples = (const struct example[]){
-        {"flashmoe bench switch nano --memory 48M", "The nano model with a part of its experts"},
+        {"flashmoe bench switch nano --memory 48M", "The nano model with part of its experts"},
         {"flashmoe bench switch MODEL --memory 8G --routes gen --csv switch.csv",
-         "A topic of generated routes to the next, every token in a file"},
+         "Generated routes, with every token in a file"},
         {NULL, NULL}},
     .run = run_bench_switch,
 };

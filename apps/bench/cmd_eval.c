@@ -11,8 +11,8 @@
 #include "apps/bench/route_trace.h"
 #include "apps/cli/term.h"
 
-/* Tokens a window looks at beyond its length: a window of N tokens also predicts the first token
- * of the next one, N in all. */
+/* Extra tokens of a window: the last of N tokens predicts the first token of the next window, which
+ * makes N predictions. */
 #define WINDOW_EXTRA 1
 
 struct nll {
@@ -22,17 +22,17 @@ struct nll {
     struct eval_tokens tokens;
     size_t window, n_windows; /* n_windows 0: the whole file */
 
-    const int32_t *targets; /* of the window being computed, by position */
+    const int32_t *targets; /* of the current window, by position */
     size_t n_targets;
     struct nll_sum {
         double nats;
         uint64_t n_predicted, n_done_windows, elapsed_ns;
-    } sum, exact; /* exact: the same text once more, where `sum` is approximate */
-    bool one_by_one; /* tokens as an answer computes them, not together as a prompt */
+    } sum, exact; /* exact: the same text again without approximations */
+    bool one_by_one; /* evaluates tokens alone, as in an answer, not as a prompt */
     bool has_bad_target;
     struct route_trace trace; /* every window is a turn */
 
-    struct fm_stats stats; /* of the evaluation asked for; its labels are not kept */
+    struct fm_stats stats; /* of the first evaluation; its strings are not kept */
     char architecture[64], approximate[160];
 };
 
@@ -49,17 +49,17 @@ static int check_window(const struct nll *nll, struct fm_error *err)
     fm_model_info(nll->model, &info);
     if (nll->window <= info.max_context)
         return 0;
-    return err_set(err, FM_ERR_ARG, "--window %zu: the model was made for a context of %u "
+    return err_set(err, FM_ERR_ARG, "--window %zu: the model supports a context of at most %u "
                    "positions", nll->window, info.max_context);
 }
 
-/* The tokens come first, with the tokenizer alone: what they take then counts as the program's own
- * when the budget is divided, and a bad file is found before the weights are read. */
+/* Tokenizes before opening the weights. The memory of the tokens then counts as the program's when
+ * the budget is divided, and a bad file is found early. */
 static int tokenize_file(struct nll *nll, struct fm_error *err)
 {
     struct fm_model_options options = {.size = sizeof options};
     options.metadata_only = true;
-    fm_log_to(NULL, NULL); /* the second opening says it */
+    fm_log_to(NULL, NULL); /* the second opening repeats the messages */
     int rc = fm_model_open(app_model_path(nll->args), &options, &nll->model, err);
     if (rc == 0)
         rc = check_window(nll, err);
@@ -103,7 +103,7 @@ static void record_route(void *ctx, unsigned layer, unsigned position, unsigned 
     route_trace_row(&nll->trace, layer, position, n, ids, weights);
 }
 
-/* Tokens of the window that begins at `at`; fewer than 2 when the text is used up. */
+/* Returns the tokens of the window at `at`; fewer than 2 at the end of the text. */
 static size_t window_tokens(const struct nll *nll, size_t at)
 {
     size_t left = at < nll->tokens.n_ids ? nll->tokens.n_ids - at : 0;
@@ -131,7 +131,7 @@ static int eval_window(struct nll *nll, size_t at, struct fm_error *err)
     for (size_t i = 0; rc == 0 && i < nll->n_targets; i += n)
         rc = fm_session_eval(nll->session, ids + i, n, err);
     if (rc == 0 && nll->has_bad_target)
-        rc = err_set(err, FM_ERR_FORMAT, "the tokenizer gives ids beyond the model's vocabulary");
+        rc = err_set(err, FM_ERR_FORMAT, "the tokenizer has ids outside the model's vocabulary");
     return rc;
 }
 
@@ -170,8 +170,8 @@ static int eval_windows(struct nll *nll, bool records, struct fm_error *err)
     return rc;
 }
 
-/* Again without the approximations: the difference is what they cost. Tokens are computed together,
- * which changes no bit. */
+/* Evaluates again without approximations; the difference is their cost. Tokens are evaluated in
+ * batches, which changes no bit. */
 static int eval_exact(struct nll *nll, struct fm_error *err)
 {
     const struct app_model_options how = {.n_context = (unsigned)nll->window, .is_exact = true};
@@ -271,7 +271,7 @@ static int run_nll(const struct args *args)
         rc = eval_all(&nll, &err);
     int status;
     if (rc == FM_ERR_CANCELLED) {
-        say("interrupted after %llu window%s; there is no result",
+        say("interrupted after %llu window%s; no result",
             (unsigned long long)nll.sum.n_done_windows, nll.sum.n_done_windows == 1 ? "" : "s");
         status = STATUS_INTERRUPTED;
     } else {
@@ -288,9 +288,9 @@ static int run_nll(const struct args *args)
 
 static const struct option window_options[] = {
     {.name = "window", .kind = OPTION_UINT, .metavar = "N", .min = 2, .max = LIMIT_CONTEXT,
-     .value = "512", .help = "Tokens per window. Every window begins with an empty session"},
+     .value = "512", .help = "Tokens per window. Every window starts with an empty session"},
     {.name = "windows", .kind = OPTION_UINT, .metavar = "N", .max = 1u << 30, .value = "0",
-     .help = "Evaluate the first N windows only; 0 evaluates the whole file"},
+     .help = "Evaluate only the first N windows; 0: the whole file"},
     {.name = NULL},
 };
 static const struct option_group group_windows = {"Windows", window_options};
@@ -299,12 +299,12 @@ const struct command cmd_eval_nll = {
     .name = "eval nll",
     .summary = "Measure how well a model predicts a text, in nats per token",
     .description =
-        "The documents are put one after the other and cut into windows that do not overlap. In "
-        "each, the model starts empty, reads N tokens and predicts the one after each of them. "
-        "Less is better; the perplexity is e to the power of the nats per token.\n"
-        "With --experts-per-token, --cache-bias or a --kv below f16 the text is evaluated twice, "
-        "the second time exactly, and the cost in nats is the difference. With --cache-bias each "
-        "token is computed by itself, as in an answer.",
+        "Concatenates the documents and cuts them into windows without overlap. In each window, "
+        "the model starts empty, reads N tokens and predicts the token after each. Lower is "
+        "better; perplexity is e to the power of the nats per token.\n"
+        "With --experts-per-token, --cache-bias or a --kv below f16, the text is evaluated twice, "
+        "the second time exactly, and the difference is the cost in nats. With --cache-bias, "
+        "tokens are evaluated one by one, as in an answer.",
     .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help},
                                          {.name = "FILE", .help = operand_corpus_help},
                                          {.name = NULL}},

@@ -1,4 +1,4 @@
-/* Needles in a haystack: whether a number that was told somewhere in a long text is found again. */
+/* Needles in a haystack: checks whether a model recalls a number from somewhere in a long text. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,14 +12,14 @@
 #include "apps/cli/term.h"
 
 #define MAX_DEPTHS 64
-#define MAX_NEEDLE_TOKENS 256 /* of the sentence, the question and the answer together */
+#define MAX_NEEDLE_TOKENS 256 /* sentence, question and answer together */
 
-/* What one pass over all needles found. */
+/* Results of one pass over all needles. */
 struct needle_sum {
-    unsigned n, n_hits; /* needles; those whose answer is what the model says first */
+    unsigned n, n_hits; /* needles; needles whose answer is the model's first choice */
     unsigned hits[MAX_DEPTHS];
     double nats; /* of the answers' tokens */
-    uint64_t n_tokens, n_same; /* of answers; where the model says the same as exactly */
+    uint64_t n_tokens, n_same; /* of answers; with the same first choice as the exact pass */
 };
 
 struct needle {
@@ -30,9 +30,9 @@ struct needle {
     struct eval_tokens *texts; /* [3 * n_needles]: question, answer, end of the sentence */
     int32_t *prompt;
     unsigned n_context, n_depths, n_needles; /* needles at each depth */
-    void *said; /* int32_t: what the first pass says for each token of the answers */
+    void *said; /* int32_t: first choices of the first pass, for every answer token */
     size_t said_capacity;
-    struct needle_sum sum, exact; /* exact: once more, where `sum` is approximate */
+    struct needle_sum sum, exact; /* exact: again without approximations */
     char approximate[160];
 };
 
@@ -44,7 +44,7 @@ static uint32_t next_random(uint32_t *state)
     return *state >> 16;
 }
 
-/* The sentence and the question begin with the same tokens, and the answer has the same in both. */
+/* Builds texts whose sentence and question begin with the same tokens, with the same answer. */
 static int make_needle(struct needle *needle, unsigned i, uint32_t *state, struct fm_error *err)
 {
     static const char *const names[] = {"Anna", "Ben", "Clara", "David",
@@ -68,7 +68,7 @@ static int make_needle(struct needle *needle, unsigned i, uint32_t *state, struc
     return rc;
 }
 
-/* With the tokenizer alone, as in eval nll. */
+/* Tokenizes before opening the weights, as in eval nll. */
 static int prepare(struct needle *needle, struct fm_error *err)
 {
     struct fm_model_options options = {.size = sizeof options};
@@ -80,14 +80,14 @@ static int prepare(struct needle *needle, struct fm_error *err)
     struct fm_model_info info = {.size = sizeof info};
     fm_model_info(needle->model, &info);
     if (needle->n_context > info.max_context)
-        rc = err_set(err, FM_ERR_ARG, "--context %u: the model was made for a context of %u "
+        rc = err_set(err, FM_ERR_ARG, "--context %u: the model supports a context of at most %u "
                      "positions", needle->n_context, info.max_context);
     const size_t enough = (size_t)needle->n_context * (needle->n_needles + 1);
     if (rc == 0)
         rc = eval_tokens_read(&needle->filler, needle->args, needle->model,
                               args_operand(needle->args, 1), enough, err);
     if (rc == 0 && needle->filler.n_ids < needle->n_context)
-        rc = err_set(err, FM_ERR_ARG, "'%s' gives %zu tokens; a context of %u needs as many",
+        rc = err_set(err, FM_ERR_ARG, "'%s' has %zu tokens; a context of %u needs as many",
                      args_operand(needle->args, 1), needle->filler.n_ids, needle->n_context);
     uint32_t state = 20240229;
     for (unsigned i = 0; rc == 0 && i < needle->n_needles; i++)
@@ -108,7 +108,7 @@ static void put_text(struct needle *needle, size_t *at, const struct eval_tokens
     put(needle, at, eval_tokens_at(text, 0), text->n_ids);
 }
 
-/* Filler, the sentence at its depth, filler, the question: with the answer, n_context tokens. */
+/* Builds filler, the sentence at its depth, filler and the question: n_context with the answer. */
 static size_t make_prompt(struct needle *needle, unsigned i, unsigned depth)
 {
     const struct eval_tokens *text = &needle->texts[3 * (size_t)i];
@@ -129,7 +129,7 @@ static size_t make_prompt(struct needle *needle, unsigned i, unsigned depth)
 
 /* ---- what is found ------------------------------------------------------------------------- */
 
-/* Adds one token of an answer; returns whether it is what the model says. */
+/* Evaluates one answer token; returns whether it is the model's first choice. */
 static bool add_token(struct needle *needle, const float *logits, unsigned n, int32_t wanted)
 {
     struct needle_sum *sum = &needle->sum;
@@ -307,7 +307,7 @@ static int run_needle(const struct args *args)
     if (rc == 0)
         rc = eval_all(&needle, &err);
     if (rc == FM_ERR_CANCELLED) {
-        say("interrupted after %u needles; there is no result", needle.sum.n);
+        say("interrupted after %u needles; no result", needle.sum.n);
         status = STATUS_INTERRUPTED;
     } else {
         status = rc == 0 ? print_needle(&needle) : say_failed(&err, STATUS_FAILED);
@@ -326,30 +326,30 @@ static const struct option needle_options[] = {
     {.name = "context", .kind = OPTION_UINT, .metavar = "N", .min = MAX_NEEDLE_TOKENS,
      .max = LIMIT_CONTEXT, .value = "1024", .help = "Tokens of each prompt with its answer"},
     {.name = "depths", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = MAX_DEPTHS,
-     .value = "5", .help = "Places in the text, from its beginning to its end"},
+     .value = "5", .help = "Number of depths, from the start of the text to its end"},
     {.name = "needles", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = 1024, .value = "8",
-     .help = "Sentences hidden at each of them, one at a time"},
+     .help = "Needles per depth, hidden one at a time"},
     {.name = NULL},
 };
 static const struct option_group group_needles = {"Needles", needle_options};
 
 const struct command cmd_eval_needle = {
     .name = "eval needle",
-    .summary = "Measure whether a model finds again what a long text says",
+    .summary = "Measure whether a model recalls facts from a long text",
     .description =
-        "A sentence that gives somebody's code, four random digits, is hidden in the text of FILE, "
-        "which ends with the beginning of that sentence. A needle is found when the tokens of the "
-        "code are the model's first choice. The nats per token of the codes tell more where few "
-        "are found, or all.\n"
-        "With --kv below f16, or any other approximation, all needles are sought twice, the second "
-        "time exactly.",
+        "Hides a sentence with somebody's code, four random digits, in the text of FILE, which "
+        "ends with the beginning of that sentence. A needle is found if the tokens of the code are "
+        "the model's first choice. If almost none or almost all are found, the nats per token of "
+        "the codes tell more.\n"
+        "With a --kv below f16, or another approximation, all needles are searched twice, the "
+        "second time exactly.",
     .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help},
                                          {.name = "FILE", .help = operand_corpus_help},
                                          {.name = NULL}},
     .groups = (const struct option_group *const[]){&group_needles, &group_engine, &group_json,
                                                    &group_messages, &group_help, NULL},
     .examples = (const struct example[]){
-        {"flashmoe eval needle MODEL heldout.jsonl --kv rot4", "What 4-bit keys and values lose"},
+        {"flashmoe eval needle MODEL heldout.jsonl --kv rot4", "The loss of 4-bit keys and values"},
         {NULL, NULL}},
     .run = run_needle,
 };

@@ -9,9 +9,9 @@
 
 #define NUMBER(option_name, option_max, option_help)                                               \
     {.name = option_name, .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = option_max,        \
-     .shown = "the shape's", .help = option_help}
+     .shown = "from the shape", .help = option_help}
 
-/* In the order of FM_SYNTH_LAYERS and its like. */
+/* In the order of FM_SYNTH_LAYERS and the other FM_SYNTH_* indices. */
 static const struct option number_options[] = {
     NUMBER("layers", LIMIT_LAYERS, "Layers"),
     NUMBER("hidden", LIMIT_HIDDEN, "Width of the residual stream"),
@@ -28,44 +28,44 @@ static const struct option number_options[] = {
     NUMBER("value-dim", LIMIT_HEAD_DIM, "Width of a value head"),
     NUMBER("conv", LIMIT_CONV_KERNEL, "Width of the convolution"),
     NUMBER("interval", LIMIT_LAYERS, "Every Nth layer has full attention"),
-    NUMBER("vocab", LIMIT_VOCAB, "Tokens of the vocabulary"),
-    NUMBER("context", LIMIT_CONTEXT, "Positions the model is said to be made for"),
+    NUMBER("vocab", LIMIT_VOCAB, "Vocabulary size"),
+    NUMBER("context", LIMIT_CONTEXT, "Maximum context that the model declares"),
     {.name = NULL},
 };
 
 static const struct option file_options[] = {
     {.name = "form", .kind = OPTION_STRING, .metavar = "FORM",
      .shown = "by the name of DST: gguf for .gguf, packed for .fmoe, otherwise safetensors",
-     .help = "packed, safetensors or gguf"},
+     .help = "File format: packed, safetensors or gguf"},
     {.name = "experts-format", .kind = OPTION_STRING, .metavar = "NAME",
      .shown = "affine4-g64; safetensors: bf16; gguf: q4_k",
-     .help = "Number format of the experts. Affine formats in safetensors make a directory as "
-             "MLX has it"},
+     .help = "Number format of the experts. Affine formats in safetensors produce an MLX "
+             "directory"},
     {.name = "dense-format", .kind = OPTION_STRING, .metavar = "NAME",
      .shown = "affine4-g64; safetensors: bf16; gguf: q4_k",
      .help = "Number format of the other matrices"},
     {.name = "embed-format", .kind = OPTION_STRING, .metavar = "NAME",
-     .shown = "as --dense-format", .help = "Number format of the embedding"},
+     .shown = "--dense-format", .help = "Number format of the embedding"},
     {.name = "head-format", .kind = OPTION_STRING, .metavar = "NAME",
-     .shown = "as --dense-format; gguf: q6_k", .help = "Number format of the head"},
+     .shown = "--dense-format; gguf: q6_k", .help = "Number format of the head"},
     {.name = "split-size", .kind = OPTION_BYTES, .metavar = "SIZE", .min = 1 << 10,
      .shown = "4 GB for safetensors, one file for gguf",
-     .help = "Begin a new file when one would become larger"},
+     .help = "Maximum file size; more files are written as needed"},
     {.name = "seed", .kind = OPTION_UINT, .metavar = "N", .max = INT64_MAX, .value = "1",
-     .help = "The same seed gives the same bytes"},
+     .help = "Random seed; the same seed gives the same bytes"},
     {.name = "threads", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_THREADS,
-     .shown = "two per processor", .help = "Threads that make and write the weights"},
-    {.name = "dry-run", .kind = OPTION_FLAG, .help = "Say how large it becomes, write nothing"},
+     .shown = "two per processor", .help = "Threads that generate and write the weights"},
+    {.name = "dry-run", .kind = OPTION_FLAG, .help = "Print the sizes and write nothing"},
     {.name = NULL},
 };
 
 static const struct option quiet_options[] = {
     {.name = "quiet", .letter = 'q', .kind = OPTION_FLAG,
-     .help = "No progress and no closing line; errors remain"},
+     .help = "No progress and no summary line; errors remain"},
     {.name = NULL},
 };
 
-static const struct option_group group_numbers = {"Numbers of the shape", number_options};
+static const struct option_group group_numbers = {"Shape", number_options};
 static const struct option_group group_files = {"Files", file_options};
 static const struct option_group group_quiet = {"Output", quiet_options};
 
@@ -90,7 +90,7 @@ static int choose_form(const struct args *args, enum fm_synth_form *form, struct
             *form = (enum fm_synth_form)i;
             return 0;
         }
-    return err_set(err, FM_ERR_ARG, "--form: '%s' is none of packed, safetensors and gguf", name);
+    return err_set(err, FM_ERR_ARG, "--form must be packed, safetensors or gguf, not '%s'", name);
 }
 
 /* ---- output ---------------------------------------------------------------------------- */
@@ -177,7 +177,7 @@ static int run_synth(const struct args *args)
     const double seconds = work_seconds(&work);
     work_end(&work);
     if (rc == FM_ERR_CANCELLED)
-        say("stopped; nothing is left of '%s'", dst);
+        say("stopped; '%s' was removed", dst);
     if (rc != 0)
         return rc == FM_ERR_CANCELLED ? STATUS_INTERRUPTED
                                       : say_failed(&err, rc == FM_ERR_ARG ? STATUS_USAGE
@@ -197,24 +197,24 @@ static int run_synth(const struct args *args)
 
 const struct command cmd_synth = {
     .name = "synth",
-    .summary = "Write a model of random weights with the shape of a public one",
+    .summary = "Write a model with random weights in the shape of a public one",
     .description =
-        "For measuring speed without a download: the files are as large, and one token reads as "
-        "much, as with the real model; the text is gibberish. The bytes depend on the shape, the "
-        "formats and the seed alone.\n"
-        "Every number of the shape can be replaced, so that --layers 8 gives a short one. DST must "
-        "not exist; the files are written beside it and renamed when they are whole.",
+        "For measuring speed without a download: file sizes and bytes read per token equal those "
+        "of the real model; the text is gibberish. The bytes depend only on the shape, the formats "
+        "and the seed.\n"
+        "Every number of the shape can be changed, so --layers 8 gives a small model. DST must not "
+        "exist; files are written next to it and renamed when complete.",
     .operands = (const struct operand[]){
-        {.name = "SHAPE", .help = "The model whose shape it has",
+        {.name = "SHAPE", .help = "Model to take the shape from",
          .choice = fm_synth_shape_name},
-        {.name = "DST", .help = "What to write: NAME.fmoe, NAME.gguf, or a directory"},
+        {.name = "DST", .help = "Output: NAME.fmoe, NAME.gguf, or a directory"},
         {.name = NULL}},
     .groups = (const struct option_group *const[]){&group_numbers, &group_files, &group_json,
                                                    &group_quiet, &group_help, NULL},
     .examples = (const struct example[]){
-        {"flashmoe synth coder-next big.fmoe", "80 billion parameters in four bits, 45 GB"},
-        {"flashmoe synth coder-next short.fmoe --layers 8 --experts 64", "A short, narrow one"},
-        {"flashmoe synth 397b any.fmoe --dry-run", "Only the sizes"},
+        {"flashmoe synth coder-next big.fmoe", "80 billion parameters in 4 bits, 45 GB"},
+        {"flashmoe synth coder-next short.fmoe --layers 8 --experts 64", "A small model"},
+        {"flashmoe synth 397b any.fmoe --dry-run", "Only print the sizes"},
         {NULL, NULL}},
     .run = run_synth,
 };

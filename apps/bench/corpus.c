@@ -23,7 +23,7 @@ void corpus_close(struct corpus *corpus)
 
 /* ---- records --------------------------------------------------------------------------- */
 
-/* A document that grows. After a failure appending does nothing. */
+/* A growing document. After a failure, appending does nothing. */
 struct draft {
     void *text;
     size_t n_bytes, capacity;
@@ -78,7 +78,7 @@ static bool starts_with(const char *text, size_t n_bytes, const char *prefix)
     return n_bytes >= n && memcmp(text, prefix, n) == 0;
 }
 
-/* The role a line opens with its name and a colon, NULL when it opens none. */
+/* Returns the role if the line begins with its name and a colon, else NULL. */
 static const char *line_role(const char *line, size_t n_bytes)
 {
     if (starts_with(line, n_bytes, "User: "))
@@ -86,8 +86,8 @@ static const char *line_role(const char *line, size_t n_bytes)
     return starts_with(line, n_bytes, "Assistant: ") ? "assistant" : NULL;
 }
 
-/* A prompt that begins with "User: " is a conversation: every line that begins with "User: " or
- * "Assistant: " opens a turn. Any other prompt is one turn. */
+/* Splits a prompt that begins with "User: " into turns: every line that begins with "User: " or
+ * "Assistant: " starts one. Any other prompt is one turn. */
 static void add_prompt(struct draft *draft, struct corpus_marks marks, const char *text,
                        size_t n_bytes)
 {
@@ -99,7 +99,7 @@ static void add_prompt(struct draft *draft, struct corpus_marks marks, const cha
     while (text < end) {
         const char *role = line_role(text, (size_t)(end - text));
         const char *begin = text + strlen(role) + strlen(": ");
-        const char *stop = begin; /* the newline before the next turn, or the end */
+        const char *stop = begin; /* becomes the newline before the next turn, or the end */
         while (stop < end &&
                !(*stop == '\n' && line_role(stop + 1, (size_t)(end - stop) - 1) != NULL))
             stop++;
@@ -115,7 +115,7 @@ struct span {
     size_t n_bytes;
 };
 
-/* Bytes of the white space character that begins (or ends) the span, 0 when there is none. */
+/* Returns the bytes of a white space character at the start (or end) of the span, or 0. */
 static size_t blank_at(struct span s, bool is_end)
 {
     static const char *const blanks[] = {
@@ -143,7 +143,7 @@ static struct span stripped(const json_t *string)
     return s;
 }
 
-/* The one place that says how a record becomes text. White space around a field is dropped. */
+/* Converts a record to text, without white space around fields. */
 static int record_render(const struct corpus *corpus, const json_t *record, char **text,
                          size_t *text_bytes, struct fm_error *err)
 {
@@ -159,7 +159,7 @@ static int record_render(const struct corpus *corpus, const json_t *record, char
         add_prompt(&draft, corpus->marks, question.text, question.n_bytes);
         add_turn(&draft, corpus->marks, "assistant", answer.text, answer.n_bytes);
     } else {
-        return err_set(err, FM_ERR_FORMAT, "'%s' line %u: neither \"text\" nor \"prompt\" and "
+        return err_set(err, FM_ERR_FORMAT, "'%s' line %u: has neither \"text\" nor \"prompt\" and "
                        "\"response\" as strings", corpus->path, corpus->line);
     }
     if (corpus->marks.has_end)
@@ -179,7 +179,7 @@ static bool is_blank(const char *text, size_t n_bytes)
     return true;
 }
 
-/* The next line that is not blank; false at the end. */
+/* Finds the next line that is not blank; returns false at the end. */
 static bool next_line(struct corpus *corpus, const char **line, size_t *line_bytes, bool *is_whole)
 {
     while (corpus->at < corpus->text_bytes) {

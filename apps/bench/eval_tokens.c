@@ -7,7 +7,7 @@
 #include "apps/cli/term.h"
 
 const char operand_corpus_help[] =
-    "NAME.jsonl with one record per line, {\"text\": ...} or {\"prompt\": ..., \"response\": "
+    "NAME.jsonl has one record per line, {\"text\": ...} or {\"prompt\": ..., \"response\": "
     "...}, which is rendered as chat; any other file is one plain text";
 
 static int has_token(const struct fm_model *model, const char *mark, bool *has,
@@ -73,7 +73,7 @@ int eval_tokens_read(struct eval_tokens *tokens, const struct args *args,
         say("note: '%s' line %u, the last one, is cut off and was skipped", path, corpus.line);
     corpus_close(&corpus);
     if (rc == 0 && tokens->n_ids < 2)
-        rc = err_set(err, FM_ERR_FORMAT, "'%s' gives %zu tokens; at least 2 are needed", path,
+        rc = err_set(err, FM_ERR_FORMAT, "'%s' has %zu tokens; at least 2 are needed", path,
                      tokens->n_ids);
     return rc;
 }

@@ -1,5 +1,5 @@
-/* The tokens of a file to evaluate with: its documents (corpus.h), one after the other. The caller
- * owns them. One thread. */
+/* The tokens of an evaluation file: its documents (corpus.h), concatenated. The struct owns them.
+ * One thread. */
 #ifndef FLASHMOE_APPS_BENCH_EVAL_TOKENS_H
 #define FLASHMOE_APPS_BENCH_EVAL_TOKENS_H
 
@@ -13,16 +13,16 @@ struct eval_tokens {
 
 extern const char operand_corpus_help[];
 
-/* Documents are read until there are enough tokens; fewer than 2 are an error. */
+/* Reads documents until there are enough tokens. Fails with fewer than 2. */
 int eval_tokens_read(struct eval_tokens *tokens, const struct args *args,
                      const struct fm_model *model, const char *path, size_t enough,
                      struct fm_error *err);
 void eval_tokens_clear(struct eval_tokens *tokens); /* accepts a zeroed one */
 
-/* The tokens from `at` on. */
+/* Returns the tokens from index `at` on. */
 const int32_t *eval_tokens_at(const struct eval_tokens *tokens, size_t at);
 
-/* Adds the tokens of a text. */
+/* Appends the tokens of a text. */
 int eval_tokens_add(struct eval_tokens *tokens, const struct fm_model *model, const char *text,
                     size_t text_bytes, struct fm_error *err);
 

@@ -39,7 +39,7 @@ void limit_of(const struct limit_load *load, double tok_per_s, struct limit *lim
     limit->percent = limit->is_exceeded ? 0 : percent;
 }
 
-/* Experts are counted, bytes are wanted: of experts of different sizes the mean. */
+/* Converts a count of unused experts into bytes, with the mean size. */
 static double unused_bytes(const struct fm_stats *before, const struct fm_stats *after,
                            const struct fm_model_info *info)
 {
@@ -96,18 +96,18 @@ const char *limit_text(const struct limit *limit, char text[LIMIT_TEXT_BYTES])
     (void)human_bytes((uint64_t)limit->load.miss_bytes, miss);
     (void)human_bytes((uint64_t)limit->memory_bytes, memory);
     if (limit->max_per_s <= 0) {
-        (void)snprintf(text, LIMIT_TEXT_BYTES, "not known: a token reads %s from the disk and "
-                       "touches %s of memory, whose speeds were not both measured", miss, memory);
+        (void)snprintf(text, LIMIT_TEXT_BYTES, "unknown: %s from the disk and %s of memory per "
+                       "token, but not both speeds were measured", miss, memory);
         return text;
     }
     if (limit->is_exceeded)
         (void)snprintf(reached, sizeof reached,
-                       "no share: %.2f tok/s are more than it allows (%s); ", limit->tok_per_s,
+                       "no share: %.2f tok/s are above the limit (%s); ", limit->tok_per_s,
                        LIMIT_EXCEEDED_WHY);
     else if (limit->tok_per_s > 0)
         (void)snprintf(reached, sizeof reached, "%.1f%% of ", limit->percent);
-    (void)snprintf(text, LIMIT_TEXT_BYTES, "%s%.2f tok/s, bound by %s: a token takes %.3g ms of "
-                   "the disk (%s) and %.3g ms of memory (%s); without any overlap %.2f tok/s",
+    (void)snprintf(text, LIMIT_TEXT_BYTES, "%s%.2f tok/s, bound by %s: %.3g ms of disk (%s) and "
+                   "%.3g ms of memory (%s) per token; %.2f tok/s without overlap",
                    reached, limit->max_per_s, limit->is_io_bound ? "the disk" : "memory",
                    1e3 * limit->io_s, miss, 1e3 * limit->ram_s, memory, limit->min_per_s);
     return text;

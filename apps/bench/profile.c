@@ -20,11 +20,11 @@ static const char *const columns[] = {"evaluation", "position", "n_tokens", "lay
 
 static const struct option profile_options[] = {
     {.name = "profile", .kind = OPTION_PATH, .metavar = "FILE",
-     .help = "Record for every evaluation and layer how long it mixed, routed, waited for experts "
-             "and computed, in nanoseconds, and its expert hits, misses and bytes read; the last "
-             "layer is the head. read_ns runs beside wait_ns and compute_ns: from the start of "
-             "the layer's reads until its last missing expert was taken up, 0 without a miss. "
-             "CSV, or JSON where FILE ends in .json"},
+     .help = "Record for every evaluation and layer the nanoseconds of mixing, routing, waiting "
+             "for experts and computing, and the expert hits, misses and bytes read; the last "
+             "layer is the head. read_ns overlaps wait_ns and compute_ns: it is the time from the "
+             "first read of the layer until its last missing expert is used, 0 without a miss. "
+             "Writes CSV, or JSON if FILE ends in .json"},
     {.name = NULL},
 };
 const struct option_group group_profile = {"Output", profile_options};
@@ -56,8 +56,8 @@ static int write_json_head(FILE *out, const struct fm_model_info *info, struct f
     char *text = labels != NULL ? json_dumps(labels, 0) : NULL;
     json_decref(labels);
     if (text == NULL)
-        return err_set(err, FM_ERR_NOMEM, "there is not enough memory for the profile's labels");
-    const size_t n = strlen(text) - 1; /* open at its end */
+        return err_set(err, FM_ERR_NOMEM, "out of memory for the profile's labels");
+    const size_t n = strlen(text) - 1; /* leaves the object open */
     (void)fprintf(out, "%.*s, \"rows\": [", (int)n, text);
     free(text);
     return 0;

@@ -33,7 +33,7 @@ void route_trace_row(void *ctx, unsigned layer, unsigned position, unsigned n,
     unsigned order[LIMIT_TOP_K];
     if (trace->out.file == NULL)
         return;
-    for (unsigned i = 0; i < n; i++) { /* heaviest first, then the lower expert */
+    for (unsigned i = 0; i < n; i++) { /* highest weight first, then the lower expert id */
         unsigned at = i;
         for (; at > 0 && weights[order[at - 1]] < weights[i]; at--)
             order[at] = order[at - 1];

@@ -16,7 +16,7 @@ static double resident_share(const struct stream *s, const struct stream_point *
     return (double)point->n_slots / ((double)s->info.n_experts * s->info.n_moe_layers);
 }
 
-/* The mean of all, the slowest and the fastest. */
+/* Returns the mean, minimum and maximum of all measurements. */
 static struct fm_speed together(const struct fm_speed *speeds, unsigned n)
 {
     struct fm_speed all = {0};
@@ -58,7 +58,7 @@ static void print_topics(const struct stream *s)
     (void)printf("topics       ");
     for (unsigned i = 0; s->is_text && i < N_TOPICS; i++)
         (void)printf("%s%s", i > 0 ? ", " : "", topic_name(i));
-    (void)printf("%s, %u tokens each\n", s->is_text ? "" : "those of the routes",
+    (void)printf("%s, %u tokens each\n", s->is_text ? "" : "from the routes",
                  s->n_topic_tokens);
     (void)printf("routes       %s\n", s->routes != NULL ? s->routes : "the model's own");
     if (s->approximate != NULL)
@@ -82,7 +82,7 @@ static void print_busy(const struct stream *s)
         for (unsigned pass = 0; pass < STREAM_PASSES; pass++)
             is_any |= s->points[i].passes[pass].limit.is_exceeded;
     if (is_any)
-        (void)printf("busy         faster than the limit allows: %s\n", LIMIT_EXCEEDED_WHY);
+        (void)printf("busy         above the limit: %s\n", LIMIT_EXCEEDED_WHY);
 }
 
 int stream_print_table(const struct stream *s)
@@ -103,18 +103,18 @@ int stream_print_table(const struct stream *s)
             print_pass(&point->passes[pass], pass_names[pass]);
         }
     }
-    (void)printf("\ntokens       %u in a pass; the logits %s\n", s->n_tokens,
+    (void)printf("\ntokens       %u per pass; the logits %s\n", s->n_tokens,
                  s->depends_on_budget ? "depend on the budget (approximate)"
-                                      : "are the same at every budget");
+                                      : "are identical at every budget");
     print_busy(s);
     print_topics(s);
     print_elastic(s);
     print_speed("disk read", s->disk, s->n_measured);
-    (void)printf("; experts of %s, %u reads at a time, %s\n",
+    (void)printf("; experts of %s, %u concurrent reads, %s\n",
                  human_bytes(s->reads.expert_bytes, expert), s->reads.read_depth, s->reads.io);
     print_speed("memory read", s->memory, s->n_measured);
     if (!app_is_beyond_cache(s->read_buffer_bytes))
-        (void)printf("; in part the speed of the processor's cache: too little memory is free");
+        (void)printf("; partly the speed of the processor's cache: too little memory is free");
     (void)printf("\nprocessor    level %s, %u thread%s\n", s->cpu_level, s->n_threads,
                  s->n_threads == 1 ? "" : "s");
     return STATUS_OK;
@@ -214,7 +214,7 @@ void stream_write_svg(const struct stream *s, FILE *out)
     struct curves curves;
     double x[STREAM_BUDGETS_MAX];
     char names[STREAM_BUDGETS_MAX][UNIT_BYTES], subtitle[128], note[256];
-    char routes[LIMIT_PATH_BYTES + 256]; /* a label may hold a path */
+    char routes[LIMIT_PATH_BYTES + 256]; /* a label may contain a path */
     char experts[UNIT_BYTES], disk[UNIT_BYTES], memory[UNIT_BYTES];
     const char *x_names[STREAM_BUDGETS_MAX];
     fill_curves(s, &curves);
@@ -238,12 +238,12 @@ void stream_write_svg(const struct stream *s, FILE *out)
     (void)snprintf(title, sizeof title, "%.80s: decoding over changing topics by memory budget",
                    slash != NULL && slash[1] != '\0' ? slash + 1 : path);
     (void)snprintf(subtitle, sizeof subtitle,
-                   "%s of experts; %u tokens in a pass, %u of each topic",
+                   "%s of experts; %u tokens per pass, %u per topic",
                    human_bytes(s->info.experts_bytes, experts), s->n_tokens, s->n_topic_tokens);
     (void)snprintf(routes, sizeof routes, "Routes: %s",
                    s->routes != NULL ? s->routes : "the model's own");
-    (void)snprintf(note, sizeof note, "cold: after a fresh start; warm: the topics again. Measured "
-                   "in between: disk %s, memory %s. Level %s, %u threads.",
+    (void)snprintf(note, sizeof note, "cold: after a fresh start; warm: the same topics again. "
+                   "Measured in between: disk %s, memory %s. Level %s, %u threads.",
                    human_rate(together(s->disk, s->n_measured).median, disk),
                    human_rate(together(s->memory, s->n_measured).median, memory), s->cpu_level,
                    s->n_threads);

@@ -1,4 +1,5 @@
-/* The results of `bench stream`: what every budget gave, cold and warm, and how they are shown. */
+/* The results of `bench stream`: every budget, cold and warm, as a table, JSON or a plot. The
+ * command owns the strings. One thread. */
 #ifndef FLASHMOE_APPS_BENCH_STREAM_REPORT_H
 #define FLASHMOE_APPS_BENCH_STREAM_REPORT_H
 
@@ -12,7 +13,7 @@ enum { STREAM_COLD, STREAM_WARM, STREAM_PASSES };
 
 struct stream_pass {
     double hit_rate, bytes_per_token;
-    struct limit limit; /* has the speed too */
+    struct limit limit; /* includes the speed */
 };
 
 struct stream_point {
@@ -25,25 +26,25 @@ struct stream_point {
 
 struct stream {
     const struct args *args;
-    struct fm_model_info info; /* of a model that is closed: no texts but `architecture` */
-    char *architecture, *routes, *approximate; /* routes NULL: the model's own */
+    struct fm_model_info info; /* the model is closed: its strings must not be used */
+    char *architecture, *routes, *approximate; /* copies; routes NULL: the model's own */
     char cpu_level[32];
     unsigned n_threads;
-    bool is_text;       /* six texts; or else the topics are those of the routes */
-    /* A bias to what is in memory makes the budget part of the result. Without one the logits were
-     * compared, and a difference was an error. */
+    bool is_text;       /* topics are six texts; otherwise they come from the routes */
+    /* With --cache-bias the logits depend on the budget. Otherwise they were compared, and a
+     * difference was an error. */
     bool depends_on_budget;
-    unsigned n_tokens, n_topic_tokens; /* of a pass, of a topic */
+    unsigned n_tokens, n_topic_tokens; /* per pass, per topic */
     struct stream_point points[STREAM_BUDGETS_MAX];
     unsigned n_points;
-    /* Before every budget, and after the last one. */
+    /* Measured before every budget and after the last one. */
     struct fm_speed disk[STREAM_BUDGETS_MAX + 1], memory[STREAM_BUDGETS_MAX + 1];
-    struct fm_disk_speeds reads; /* how they were made */
+    struct fm_disk_speeds reads; /* how the disk was read */
     unsigned n_measured;
-    uint64_t read_buffer_bytes; /* of memory, the smallest */
+    uint64_t read_buffer_bytes; /* of the smallest memory measurement */
 };
 
-int stream_print_table(const struct stream *stream); /* these return the exit status */
+int stream_print_table(const struct stream *stream); /* both print functions return the status */
 int stream_print_json(const struct stream *stream);
 void stream_write_svg(const struct stream *stream, FILE *out);
 

@@ -11,21 +11,21 @@
 #define HEAD 100       /* title, subtitle, legend */
 #define NOTE_LINE 18
 #define FOOT 18        /* below the notes */
-#define NOTE_CHARACTERS 125 /* in a line */
+#define NOTE_CHARACTERS 125 /* per line */
 #define MARGIN 24
 #define CELL_WIDTH ((WIDTH - 2 * MARGIN) / 2)
 #define CELL_HEIGHT 268
-#define PLOT_LEFT 62   /* in a cell, for the numbers of the y axis */
+#define PLOT_LEFT 62   /* within a cell, for the y axis labels */
 #define PLOT_TOP 36
 #define PLOT_WIDTH (CELL_WIDTH - PLOT_LEFT - 22)
 #define PLOT_HEIGHT (CELL_HEIGHT - PLOT_TOP - 58)
-#define X_PAD 14       /* between the frame and the first and last point */
-#define CHARACTER 6.4  /* of the small text */
-#define NAME_GAP 4     /* between names of the x axis */
+#define X_PAD 14       /* between the frame and the outer points */
+#define CHARACTER 6.4  /* width in the small text */
+#define NAME_GAP 4     /* between x axis labels */
 
-#define Y_STEPS 5 /* at most */
+#define Y_STEPS 5 /* maximum */
 
-/* Colours are written out twice: not every renderer knows variables. */
+/* Colours are repeated: not every renderer supports CSS variables. */
 static const char style_sheet[] =
     "<style>\n"
     "svg { font-family: system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif; }\n"
@@ -65,7 +65,7 @@ static const char style_sheet[] =
 
 static const char *const style_names[] = {"solid", "dashed", "dotted"};
 
-/* A file name may hold anything; XML may not. */
+/* Writes text with invalid XML characters replaced; a file name may contain any byte. */
 static void put_text(FILE *out, const char *text)
 {
     for (size_t left = strlen(text), n; left > 0; left -= n, text += n) {
@@ -124,7 +124,7 @@ static double y_of(const struct frame *f, double y)
     return f->top + PLOT_HEIGHT * (1 - y / f->y_end);
 }
 
-/* 1, 2 or 5 times a power of ten, so that few steps reach the highest value. */
+/* Returns 1, 2 or 5 times a power of ten, so that at most Y_STEPS steps reach the maximum. */
 static void choose_scale(struct frame *f)
 {
     double max = f->panel->y_max;
@@ -153,8 +153,8 @@ static void draw_y_axis(const struct frame *f)
     }
 }
 
-/* Every point has a mark; its name stands there where it does not touch the one before it or the
- * last one, which is always there. */
+/* Draws a tick for every point, and its label unless it would touch the previous or the last one.
+ * The last one is always drawn. */
 static void draw_x_axis(const struct frame *f)
 {
     const double bottom = f->top + PLOT_HEIGHT;
@@ -222,13 +222,13 @@ static void draw_panel(FILE *out, const struct plot *plot, unsigned i)
     (void)fputs("</tspan></text>\n", out);
     draw_y_axis(&f);
     draw_x_axis(&f);
-    for (unsigned s = f.panel->n_series; s-- > 0;) /* the first one on top */
+    for (unsigned s = f.panel->n_series; s-- > 0;) /* draws the first one on top */
         draw_series(&f, &f.panel->series[s]);
 }
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
-/* Of the first panel, which has every series. */
+/* Draws the legend from the first panel, which has every series. */
 static void draw_legend(FILE *out, const struct plot *plot)
 {
     double x = MARGIN + PLOT_LEFT;
@@ -244,7 +244,7 @@ static void draw_legend(FILE *out, const struct plot *plot)
     }
 }
 
-/* How much of a note goes into its next line: up to a blank or comma where it is too long. */
+/* Returns how many bytes of a note fit on a line, breaking at a blank or comma. */
 static size_t line_bytes(const char *note)
 {
     const size_t n = strlen(note);
@@ -254,7 +254,7 @@ static size_t line_bytes(const char *note)
     return at > 0 ? at : NOTE_CHARACTERS;
 }
 
-/* Draws them from `top` on unless `out` is NULL; returns the number of lines. */
+/* Draws the notes from `top` on unless `out` is NULL; returns the number of lines. */
 static unsigned draw_notes(FILE *out, const struct plot *plot, double top)
 {
     unsigned n = 0;

@@ -1,6 +1,6 @@
-/* A plot as one SVG file that needs nothing else: panels over one common x axis, readable on a
- * light and on a dark page. Every point carries its numbers as a tooltip. Faults of the stream are
- * left to the caller. */
+/* Writes a plot as one self-contained SVG file: panels with a common x axis, readable on light and
+ * dark pages. Every point has a tooltip with its numbers. The caller checks the stream for
+ * errors. */
 #ifndef FLASHMOE_APPS_BENCH_SVG_PLOT_H
 #define FLASHMOE_APPS_BENCH_SVG_PLOT_H
 
@@ -14,25 +14,25 @@ enum plot_style { PLOT_SOLID, PLOT_DASHED, PLOT_DOTTED }; /* dotted: thin, witho
 struct plot_series {
     const char *name; /* the same name has the same style in all panels */
     enum plot_style style;
-    const double *y; /* [n_points]; not a number: no point */
+    const double *y; /* [n_points]; NaN: no point */
 };
 
 struct plot_panel {
     const char *title, *unit;
-    double y_max;  /* the axis goes so far at least; 0: as far as the values */
-    double y_mark; /* a line of the grid that stands out; 0: none */
+    double y_max;  /* minimum extent of the axis; 0: from the values */
+    double y_mark; /* value of a highlighted grid line; 0: none */
     struct plot_series series[PLOT_SERIES_MAX];
     unsigned n_series;
 };
 
 struct plot {
     const char *title, *subtitle;
-    const char *notes[PLOT_NOTES_MAX]; /* below, broken into lines; NULL: none */
+    const char *notes[PLOT_NOTES_MAX]; /* wrapped below the panels; NULL: none */
     const char *x_title, *x_unit;
     const double *x;            /* [n_points], ascending */
-    const char *const *x_names; /* as they are shown, without the unit */
+    const char *const *x_names; /* axis labels, without the unit */
     unsigned n_points;
-    const struct plot_panel *panels; /* two in a row */
+    const struct plot_panel *panels; /* two per row */
     unsigned n_panels;
 };
 

@@ -8,7 +8,7 @@
 #define TEMPERATURE 1.0f
 #define TOP_P 0.95f
 #define SEED 1
-#define NEVER (-1e30f) /* a logit */
+#define NEVER (-1e30f) /* logit of a forbidden token */
 
 static const struct {
     const char *name, *opening;
@@ -56,13 +56,14 @@ int topics_choose_routes(const struct args *args, unsigned n_topic_tokens, bool 
     const bool has_keys = strncmp(given, "gen:", 4) == 0;
     if (!has_keys && strcmp(given, "gen") != 0) {
         if (!takes_trace)
-            return err_set(err, FM_ERR_ARG, "--routes: %s needs a topic that changes at a known "
-                           "token: gen or gen:KEY=VALUE,..., found '%s'", command, given);
+            return err_set(err, FM_ERR_ARG, "--routes: %s needs routes that change their topic at "
+                           "a known token: gen or gen:KEY=VALUE,..., not '%s'", command, given);
         *routes = mem_strdup(given, err);
         return *routes != NULL ? 0 : FM_ERR_NOMEM;
     }
     if (strstr(given, "topic") != NULL)
-        return err_set(err, FM_ERR_ARG, "--routes: %s sets topic and topics itself, found '%s'",
+        return err_set(err, FM_ERR_ARG, "--routes: %s sets topic and topics itself; remove them "
+                       "from '%s'",
                        command, given);
     const size_t bytes = strlen(given) + 64;
     *routes = mem_new(bytes, 1, "the routes", err);
@@ -101,7 +102,7 @@ static int read_openings(struct topics *t, struct fm_error *err)
         rc = fm_tokenize(t->model, text, strlen(text), FM_TEXT_PLAIN, &t->openings[i].ids,
                          &t->openings[i].n_ids, err);
         if (rc == 0 && t->openings[i].n_ids == 0)
-            rc = err_set(err, FM_ERR_FORMAT, "'%s': its tokenizer makes no token of '%s'",
+            rc = err_set(err, FM_ERR_FORMAT, "'%s': its tokenizer produces no token for '%s'",
                          app_model_path(t->args), text);
     }
     return rc;

@@ -1,12 +1,12 @@
-/* What the measurements of changing topics decode.
+/* The tokens that benchmarks of changing topics decode.
  *
- * A model that routes itself continues the openings of six texts of different kinds, each in a
- * conversation of its own. The tokens are drawn with a fixed seed, so that they are the same
- * whatever the memory budget; the most likely ones would run in circles and need few experts. A
- * token that ends the text is passed over. Where routes are generated the topics are theirs and the
- * tokens mean nothing.
+ * A model with its own routers continues the openings of six different texts, each in its own
+ * conversation. Tokens are sampled with a fixed seed, so that they do not depend on the memory
+ * budget; greedy decoding would loop and use few experts. Stop tokens are skipped. With generated
+ * routes the topics come from the routes and the tokens have no meaning.
  *
- * A `struct topics` belongs to one open model and must be closed before it. One thread. */
+ * `struct topics` owns its session, sampler and arrays. It belongs to one open model and must be
+ * closed before it. One thread. */
 #ifndef FLASHMOE_APPS_BENCH_TOPICS_H
 #define FLASHMOE_APPS_BENCH_TOPICS_H
 
@@ -14,19 +14,19 @@
 
 enum { TOPIC_C, TOPIC_VERSE, TOPIC_STORY, TOPIC_PYTHON, TOPIC_JAPANESE, TOPIC_SUMS, N_TOPICS };
 
-/* What `--routes` must become: as given, completed with topics of so many tokens, or, for a model
- * that has no tokenizer, generated. NULL: the model routes itself. Free *routes with mem_free.
- * FM_ERR_ARG for generated routes that set their topics themselves, and for a recording unless
- * takes_trace. */
+/* Returns the routes to open the model with: those given, with topics of n_topic_tokens added, or
+ * generated ones for a model without a tokenizer. NULL: the model's own routers. Free *routes with
+ * mem_free. Fails with FM_ERR_ARG for generated routes that set their topics themselves, and for a
+ * recording unless takes_trace. */
 int topics_choose_routes(const struct args *args, unsigned n_topic_tokens, bool takes_trace,
                          char **routes, struct fm_error *err);
 
 struct topics {
     const struct args *args;
     struct fm_model *model;
-    struct fm_session *session; /* open as long as this is */
+    struct fm_session *session; /* owned */
     struct fm_sampler *sampler;
-    bool is_text; /* the openings are there */
+    bool is_text; /* uses the openings */
     struct {
         int32_t *ids;
         size_t n_ids;
@@ -39,12 +39,12 @@ struct topics {
 
 const char *topic_name(unsigned topic);
 
-/* Opens the model's session, which Ctrl-C cancels. Close after a failure too. */
+/* Opens a session that Ctrl-C cancels. Call topics_close after a failure too. */
 int topics_open(struct topics *topics, const struct args *args, struct fm_model *model,
                 struct fm_error *err);
 void topics_close(struct topics *topics);
 
-/* The next token after those that the session has. */
+/* Samples the next token of the session. */
 int topics_pick(struct topics *topics, int32_t *id, struct fm_error *err);
 
 #endif

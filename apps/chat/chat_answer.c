@@ -1,4 +1,4 @@
-/* One turn: from the conversation's tokens to the answer's text. */
+/* One turn: from the tokens of the conversation to the text of the answer. */
 #include <stdio.h>
 #include <string.h>
 
@@ -18,15 +18,15 @@ struct text {
     size_t bytes, capacity;
 };
 
-/* An answer as it comes. */
+/* An answer in progress. */
 struct answer {
     struct chat *chat;
     struct fm_answer *answer;
     struct text content, reasoning;
     bool is_dim, is_line_open;
-    struct foreign_text shown, noted; /* on standard output and standard error */
+    struct foreign_text shown, noted; /* state of standard output and standard error */
     struct progress progress;
-    size_t n_before, n_piece, n_total; /* tokens of the prompt, while it is read */
+    size_t n_before, n_piece, n_total; /* prompt tokens, for the progress line */
 };
 
 /* ---- the prompt ------------------------------------------------------------------------- */
@@ -35,13 +35,13 @@ static void show_progress(void *ctx, uint64_t done, uint64_t total)
 {
     struct answer *a = ctx;
     if (interrupt_seen())
-        a->progress.label = "stopping soon (Ctrl-C: at once)";
+        a->progress.label = "stopping soon (Ctrl-C again: now)";
     progress_steps(&a->progress, a->n_before + done * a->n_piece / total, a->n_total, "tokens");
 }
 
-/* In pieces: between two of them Ctrl-C loses nothing of what is computed. Where `last_apart`, the
- * last token is one of its own: recurrent layers can go back to the place before it, so that
- * another answer computes that token alone. */
+/* Evaluates in pieces, so that Ctrl-C between two of them loses no computed state. With
+ * `last_apart` the last token is a piece of its own: recurrent layers can return to the mark before
+ * it, so that another answer computes only that token. */
 static int eval_prompt(struct answer *a, const int32_t *ids, size_t n_ids, bool last_apart,
                        struct fm_error *err)
 {
@@ -77,13 +77,13 @@ static int check_context(const struct chat *chat, size_t n_ids, struct fm_error 
     if (n_ids < chat->n_context)
         return 0;
     if (n_ids >= chat->info.max_context)
-        return err_set(err, FM_ERR_ARG, "the conversation would have %zu tokens, the context holds "
-                       "%u and the model was made for %u (--context): the message was not taken; "
-                       "/undo makes room, /new begins again", n_ids, chat->n_context,
+        return err_set(err, FM_ERR_ARG, "the conversation would have %zu tokens, but the context "
+                       "holds %u and the model supports at most %u (--context). The message was "
+                       "not added; use /undo or /new", n_ids, chat->n_context,
                        chat->info.max_context);
-    return err_set(err, FM_ERR_ARG, "the context is full: the conversation would have %zu tokens "
-                   "and the context holds %u. The message was not taken; /undo makes room, or "
-                   "/save, start again with a larger --context, and /load", n_ids,
+    return err_set(err, FM_ERR_ARG, "the context is full: the conversation would have %zu tokens, "
+                   "but the context holds %u. The message was not added; use /undo, or /save, "
+                   "restart with a larger --context, and /load", n_ids,
                    chat->n_context);
 }
 
@@ -151,7 +151,7 @@ static int keep(struct text *text, const char *more, size_t bytes, struct fm_err
         return rc;
     char *to = (char *)text->at + text->bytes;
     for (size_t i = 0; i < bytes; i++)
-        to[i] = more[i] != '\0' ? more[i] : '?'; /* JSON has no NUL */
+        to[i] = more[i] != '\0' ? more[i] : '?'; /* JSON strings cannot contain NUL */
     text->bytes += bytes;
     return 0;
 }
@@ -185,7 +185,7 @@ static int take_event(void *ctx, const struct fm_answer_event *event, struct fm_
     return 0;
 }
 
-/* Until the answer is over, Ctrl-C, or nobody reads it any more. */
+/* Decodes until the answer ends, Ctrl-C is pressed, or standard output is closed. */
 static int decode(struct answer *a, struct fm_error *err)
 {
     struct chat *chat = a->chat;
@@ -199,7 +199,7 @@ static int decode(struct answer *a, struct fm_error *err)
     return rc;
 }
 
-/* What is still held back, also after a failure. */
+/* Emits what is still held back, also after a failure. */
 static int finish_text(struct answer *a, struct fm_error *err)
 {
     const int rc = fm_answer_finish(a->answer, err);
@@ -254,7 +254,7 @@ static void count(struct chat_turn *turn, const struct fm_stats *before,
     turn->wall_ns = wall_ns;
 }
 
-/* Appends what was written. */
+/* Appends the generated text to the conversation. */
 static int keep_answer(struct answer *a, struct fm_error *err)
 {
     struct chat *chat = a->chat;
@@ -265,7 +265,7 @@ static int keep_answer(struct answer *a, struct fm_error *err)
     json_t *message = json_array_get(chat->messages, json_array_size(chat->messages) - 1);
     return json_object_set_new(message, "reasoning_content",
                                json_text(a->reasoning.at, a->reasoning.bytes)) == 0
-               ? 0 : err_set(err, FM_ERR_NOMEM, "no memory for the answer");
+               ? 0 : err_set(err, FM_ERR_NOMEM, "out of memory for the answer");
 }
 
 static int write_answer(struct answer *a, const int32_t *ids, size_t n_ids, struct fm_error *err)
@@ -290,7 +290,7 @@ static int write_answer(struct answer *a, const int32_t *ids, size_t n_ids, stru
     fm_model_stats(chat->model, &after);
     count(&chat->last, &before, &after, plat_now_ns() - begin_ns);
     if (rc == FM_ERR_CANCELLED)
-        rc = 0; /* the answer ends as interrupted */
+        rc = 0; /* the answer ends as "interrupted" */
     struct fm_error late = {0};
     if (finish_text(a, &late) != 0 && rc == 0) {
         *err = late;
@@ -322,10 +322,10 @@ bool chat_answer(struct chat *chat)
         if (!is_kept)
             (void)say_failed(&err, 0);
     } else if (rc == 0) {
-        say("interrupted before anything was written; the message was not taken");
+        say("interrupted before any text; the message was not added");
     }
     if (is_kept && rc == 0 && strcmp(chat->last.end, "context") == 0)
-        say("the context of %u tokens is full (--context); the answer was kept as far as it goes",
+        say("the context of %u tokens is full (--context); the answer was cut off",
             chat->n_context);
     close_answer(&a);
     interrupt_forget();

@@ -1,4 +1,4 @@
-/* The commands of a conversation, and what a message does. */
+/* The commands of the chat, and sending a message. */
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
@@ -42,7 +42,7 @@ static int do_regen(struct chat *chat, const char *rest, struct fm_error *err)
     if (chat_answer(chat))
         after_answer(chat);
     else
-        (void)json_array_append(chat->messages, old); /* the old answer stays */
+        (void)json_array_append(chat->messages, old); /* keeps the old answer */
     json_decref(old);
     return 0;
 }
@@ -53,10 +53,10 @@ static int do_undo(struct chat *chat, const char *rest, struct fm_error *err)
     json_t *answer = chat_take_last(chat, "assistant");
     json_t *question = chat_take_last(chat, "user");
     if (answer == NULL && question == NULL)
-        return err_set(err, FM_ERR_ARG, "/undo: there is nothing to take back");
+        return err_set(err, FM_ERR_ARG, "/undo: there is nothing to undo");
     json_decref(answer);
     json_decref(question);
-    say("the last exchange is taken back; %zu messages are left", json_array_size(chat->messages));
+    say("removed the last exchange; %zu messages remain", json_array_size(chat->messages));
     return 0;
 }
 
@@ -74,7 +74,7 @@ static int do_new(struct chat *chat, const char *rest, struct fm_error *err)
         if (last == NULL)
             (void)json_array_remove(chat->messages, json_array_size(chat->messages) - 1);
     }
-    say("a new conversation");
+    say("started a new conversation");
     return 0;
 }
 
@@ -84,7 +84,7 @@ static int do_system(struct chat *chat, const char *rest, struct fm_error *err)
 {
     int rc = chat_set_system(chat, rest, strlen(rest), err);
     if (rc == 0)
-        say(rest[0] != '\0' ? "the system message is set" : "there is no system message now");
+        say(rest[0] != '\0' ? "system message set" : "system message removed");
     return rc;
 }
 
@@ -94,7 +94,7 @@ static int do_think(struct chat *chat, const char *rest, struct fm_error *err)
         return err_set(err, FM_ERR_ARG, "/think takes on or off, not '%s'", rest);
     if (rest[0] != '\0')
         chat->thinking = strcmp(rest, "on") == 0;
-    say("thinking: %s", chat->thinking < 0 ? "as the model's template has it"
+    say("thinking: %s", chat->thinking < 0 ? "the template's default"
                         : chat->thinking  ? "on" : "off");
     return 0;
 }
@@ -111,7 +111,7 @@ static int do_load(struct chat *chat, const char *rest, struct fm_error *err)
                            : err_set(err, FM_ERR_ARG, "/load needs a FILE");
 }
 
-/* FILE, or "FILE WITH BLANKS", then perhaps a text. */
+/* Splits FILE, or "FILE WITH BLANKS", from an optional text after it. */
 static const char *split_path(const char *rest, char path[LIMIT_PATH_BYTES])
 {
     const bool is_quoted = rest[0] == '"' && strchr(rest + 1, '"') != NULL;
@@ -131,7 +131,7 @@ static int do_read(struct chat *chat, const char *rest, struct fm_error *err)
     const char *text = split_path(rest, path);
     const size_t text_bytes = strlen(text);
     if (strcmp(path, "-") == 0)
-        return err_set(err, FM_ERR_ARG, "/read takes a file, and '-' is the conversation itself");
+        return err_set(err, FM_ERR_ARG, "/read needs a file; '-' is the conversation itself");
     int rc = file_read(path, &file, &file_bytes, err);
     if (rc != 0)
         return rc;
@@ -139,7 +139,7 @@ static int do_read(struct chat *chat, const char *rest, struct fm_error *err)
         file_bytes--;
     if (memchr(file, '\0', file_bytes) != NULL || file_bytes == 0)
         rc = err_set(err, FM_ERR_ARG, "/read: '%s' %s", path,
-                     file_bytes == 0 ? "is empty" : "is no text");
+                     file_bytes == 0 ? "is empty" : "is not text");
     char *message = rc == 0 ? mem_new(text_bytes + file_bytes + 3, 1, "the message", err) : NULL;
     if (message != NULL) {
         const size_t n_gap = text_bytes > 0 ? 2 : 0;
@@ -179,7 +179,7 @@ static int do_stats(struct chat *chat, const char *rest, struct fm_error *err)
                  n_used > 0 ? 100 * (double)turn->n_hits / (double)n_used : 100.0,
                  human_bytes(turn->bytes_read, a),
                  per_second(turn->bytes_read, turn->wall_ns) * 1e-9);
-    (void)printf("memory        %s of %s, most %s\n", human_bytes(plat_resident_bytes(), a),
+    (void)printf("memory        %s of %s, peak %s\n", human_bytes(plat_resident_bytes(), a),
                  human_bytes(stats.memory_budget_bytes, b),
                  human_bytes(stats.memory_resident_peak_bytes, c));
     if (chat->snapshots != NULL) {
@@ -199,7 +199,7 @@ static int do_stats(struct chat *chat, const char *rest, struct fm_error *err)
 
 struct setting {
     const char *name;
-    float *real;      /* one of the three */
+    float *real;      /* exactly one of the three is set */
     unsigned *number;
     uint64_t *large;
     double min, max;
@@ -244,7 +244,7 @@ static int set_value(const struct setting *setting, const char *text, struct fm_
     const bool is_whole = setting->real == NULL;
     if (end == text || *end != '\0' || !isfinite(x) || x < setting->min || x > setting->max ||
         (is_whole && text[strspn(text, "0123456789")] != '\0'))
-        return err_set(err, FM_ERR_ARG, "/set %s takes a %snumber from %g to %g, not '%s'",
+        return err_set(err, FM_ERR_ARG, "/set %s needs a %snumber from %g to %g, not '%s'",
                        setting->name, is_whole ? "whole " : "", setting->min, setting->max,
                        text);
     if (setting->real != NULL)
@@ -286,8 +286,8 @@ static int do_set(struct chat *chat, const char *rest, struct fm_error *err)
         if (name[0] == '\0' || (names[i] != NULL && strcmp(name, names[i]) == 0))
             return 0;
     const char *nearest = nearest_word(name, names);
-    return err_set(err, FM_ERR_ARG, "/set: there is no '%s'; %s%s%s", name,
-                   nearest != NULL ? "did you mean '" : "/set lists what there is",
+    return err_set(err, FM_ERR_ARG, "/set: unknown setting '%s'; %s%s%s", name,
+                   nearest != NULL ? "did you mean '" : "/set lists all settings",
                    nearest != NULL ? nearest : "", nearest != NULL ? "'?" : "");
 }
 
@@ -307,18 +307,18 @@ static const struct chat_command {
     const char *name, *operand, *help;
     int (*run)(struct chat *chat, const char *rest, struct fm_error *err);
 } commands[] = {
-    {"help", "", "this list", do_help},
-    {"system", "TEXT", "set or replace the system message; without TEXT remove it", do_system},
-    {"think", "on|off", "let the model think before it answers, where its template can", do_think},
-    {"regen", "", "answer the last message again, with another seed", do_regen},
-    {"undo", "", "take back the last message and its answer", do_undo},
-    {"new", "", "begin again; the system message stays", do_new},
+    {"help", "", "show this list", do_help},
+    {"system", "TEXT", "set the system message; without TEXT, remove it", do_system},
+    {"think", "on|off", "turn thinking on or off, if the model's template supports it", do_think},
+    {"regen", "", "answer the last message again with another seed", do_regen},
+    {"undo", "", "remove the last message and its answer", do_undo},
+    {"new", "", "start a new conversation; keeps the system message", do_new},
     {"read", "FILE [TEXT]", "send TEXT and the contents of a file", do_read},
-    {"save", "FILE", "keep the conversation, and what is computed in FILE.fmsnap", do_save},
-    {"load", "FILE", "go on with one that was saved", do_load},
+    {"save", "FILE", "save the conversation, and its computed state in FILE.fmsnap", do_save},
+    {"load", "FILE", "load a saved conversation", do_load},
     {"set", "[NAME [VALUE]]", "show or change temperature, top_p, seed, max_tokens, ...", do_set},
-    {"stats", "", "tokens reused and computed, speed, hit rate, memory", do_stats},
-    {"quit", "", "leave, as Ctrl-D does", do_quit},
+    {"stats", "", "show tokens reused and computed, speed, hit rate, memory", do_stats},
+    {"quit", "", "quit (also Ctrl-D)", do_quit},
 };
 #define N_COMMANDS (sizeof commands / sizeof commands[0])
 
@@ -329,9 +329,9 @@ static int do_help(struct chat *chat, const char *rest, struct fm_error *err)
     for (size_t i = 0; i < N_COMMANDS; i++)
         (void)printf("/%s %-*s  %s\n", commands[i].name,
                      (int)(20 - strlen(commands[i].name)), commands[i].operand, commands[i].help);
-    (void)printf("A message of several lines: paste it, put it between two \"\"\", or end lines "
-                 "with \\.\nOne that begins with '/': put a blank before it. Ctrl-C stops an "
-                 "answer, which stays.\n");
+    (void)printf("For a message of several lines, paste it, put it between two \"\"\", or end "
+                 "lines with \\.\nFor a message that begins with '/', put a space before it.\n"
+                 "Ctrl-C stops an answer and keeps its text.\n");
     chat->is_out_gone = !out_text("", 0);
     return 0;
 }
@@ -356,7 +356,7 @@ void chat_command(struct chat *chat, const char *line)
     }
     const char *nearest = rc == FM_ERR_UNSUPPORTED ? nearest_word(name, names) : NULL;
     if (rc == FM_ERR_UNSUPPORTED && err.code == 0)
-        say("there is no command '/%s'; %s%s%s/help lists them", name,
+        say("unknown command '/%s'; %s%s%s/help lists them", name,
             nearest != NULL ? "did you mean '/" : "", nearest != NULL ? nearest : "",
             nearest != NULL ? "'? " : "");
     else if (rc != 0)

@@ -74,7 +74,7 @@ static void on_change(int signal_number)
 
 static void watch_terminal(void)
 {
-    struct sigaction action = {.sa_handler = on_change}; /* a read in progress ends */
+    struct sigaction action = {.sa_handler = on_change}; /* interrupts a read in progress */
     (void)sigemptyset(&action.sa_mask);
     (void)sigaction(SIGWINCH, &action, NULL);
     (void)sigaction(SIGCONT, &action, NULL);
@@ -82,7 +82,7 @@ static void watch_terminal(void)
 
 /* ---- characters ------------------------------------------------------------------------ */
 
-/* One byte: 1, 0 at the end, -1 after a fault or Ctrl-C. */
+/* Reads one byte. Returns 1, 0 at the end, or -1 after an error or Ctrl-C. */
 static int next_byte(EditLine *el, unsigned char *byte)
 {
     for (;;) {
@@ -92,7 +92,7 @@ static int next_byte(EditLine *el, unsigned char *byte)
             return (int)n;
         if (interrupt_seen() || (is_there && errno != EINTR))
             return -1;
-        if (is_continued) { /* the shell has had the terminal */
+        if (is_continued) { /* the process was suspended; the shell changed the terminal */
             is_continued = 0;
             (void)el_set(el, EL_PREP_TERM, 0);
             (void)el_set(el, EL_PREP_TERM, 1);
@@ -111,7 +111,7 @@ static size_t sequence_bytes(unsigned char first)
     return first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : first >= 0xc2 ? 2 : 1;
 }
 
-/* The character that n bytes are, or U+FFFD. */
+/* Decodes n bytes into a character, or U+FFFD. */
 static wchar_t decode(const unsigned char *s, size_t n)
 {
     if (s[0] < 0x80)
@@ -156,7 +156,7 @@ static int next_char(EditLine *el, wchar_t *out)
 
 /* ---- paste ------------------------------------------------------------------------------ */
 
-/* What follows ESC [ 200 ~ up to ESC [ 201 ~, its newlines kept as such. */
+/* Takes a bracketed paste: everything between ESC [ 200 ~ and ESC [ 201 ~, with its newlines. */
 static unsigned char take_paste(EditLine *el, wint_t key)
 {
     static const wchar_t end[] = L"\033[201~";
@@ -214,12 +214,12 @@ static void set_up(struct chat_edit *edit)
     EditLine *el = edit->el;
     (void)el_set(el, EL_CLIENTDATA, edit);
     (void)el_set(el, EL_EDITOR, "emacs");
-    (void)el_set(el, EL_SIGNAL, 0); /* Ctrl-C is interrupt.h's */
+    (void)el_set(el, EL_SIGNAL, 0); /* interrupt.h handles Ctrl-C */
     (void)el_set(el, EL_PROMPT, prompt_of);
     (void)el_set(el, EL_HIST, history, edit->history);
     (void)el_set(el, EL_BIND, "^R", "em-inc-search-prev", NULL);
-    (void)el_source(el, NULL); /* the user's own keys; none is fine */
-    (void)el_wset(el, EL_ADDFN, L"flashmoe-paste", L"A paste in brackets", take_paste);
+    (void)el_source(el, NULL); /* the user's key bindings, if any */
+    (void)el_wset(el, EL_ADDFN, L"flashmoe-paste", L"Bracketed paste", take_paste);
     (void)el_set(el, EL_BIND, "\\e[200~", "flashmoe-paste", NULL);
     (void)el_wset(el, EL_GETCFN, next_char);
 }
@@ -247,7 +247,7 @@ bool chat_edit_open(const char *path, struct chat_edit **out)
     if (path != NULL)
         plat_make_path_private(path);
     if (path != NULL)
-        (void)history(edit->history, &event, H_LOAD, path); /* the first time there is none */
+        (void)history(edit->history, &event, H_LOAD, path); /* it may not exist yet */
     set_up(edit);
     watch_terminal();
     *out = edit;
@@ -276,11 +276,11 @@ int chat_edit_read(struct chat_edit *edit, const char *prompt, const char **line
         is_resized = 0;
         el_resize(edit->el);
     }
-    (void)el_set(edit->el, EL_PREP_TERM, 1); /* before the prompt: what is typed at it is edited */
-    (void)out_text("\033[?2004h", 8);        /* pastes in brackets */
+    (void)el_set(edit->el, EL_PREP_TERM, 1); /* first: early typing is edited too */
+    (void)out_text("\033[?2004h", 8);        /* turns bracketed paste on */
     const wchar_t *wide = el_wgets(edit->el, &n);
     if (interrupt_seen())
-        clearerr(stdout); /* Ctrl-C ended a write of the editor's; a real fault comes again */
+        clearerr(stdout); /* Ctrl-C interrupted a write; a real error will recur */
     (void)out_text("\033[?2004l", 8);
     if (wide == NULL || n <= 0)
         return interrupt_seen() ? EDIT_CLEARED : EDIT_END;
@@ -304,7 +304,7 @@ void chat_edit_remember(struct chat_edit *edit, const char *text)
     (void)history(edit->history, &event, H_ENTER, text);
     struct part_file out;
     if (edit->path == NULL || part_file_open(&out, "", edit->path, PLAT_PRIVATE, NULL) != 0)
-        return; /* not worth a message */
+        return; /* a lost history entry is not worth a message */
     const bool is_whole = history(edit->history, &event, H_SAVE_FP, out.file) >= 0;
     (void)part_file_close(&out, is_whole, NULL);
 }

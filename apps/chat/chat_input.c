@@ -24,8 +24,8 @@ struct text {
 
 struct chat_input {
     bool is_terminal;
-    struct chat_edit *edit; /* NULL: lines as they come */
-    char *ahead;            /* [READ_BYTES] read and not yet used */
+    struct chat_edit *edit; /* NULL: unedited lines */
+    char *ahead;            /* [READ_BYTES] read but not yet used */
     size_t n_ahead, n_used;
     struct text line, message;
 };
@@ -66,7 +66,7 @@ int chat_input_open(bool is_terminal, const char *history, struct chat_input **o
         return FM_ERR_NOMEM;
     }
     if (is_terminal)
-        (void)chat_edit_open(history, &input->edit); /* without it: plain lines */
+        (void)chat_edit_open(history, &input->edit); /* falls back to plain lines */
     *out = input;
     return 0;
 }
@@ -84,7 +84,7 @@ void chat_input_close(struct chat_input *input)
 
 /* ---- lines ------------------------------------------------------------------------------ */
 
-/* Appends the rest of a line to `line`, which the newline ends. */
+/* Appends the rest of a line to `line`, without the newline. */
 static int read_line(struct chat_input *input, struct fm_error *err)
 {
     bool is_empty = true;
@@ -124,7 +124,7 @@ static void cut(struct text *text, char *at, size_t bytes)
     text->bytes -= bytes;
 }
 
-/* Without an editor: a paste is all lines from its first bracket to its last. */
+/* Without an editor, joins all lines from the start of a bracketed paste to its end. */
 static int read_plain(struct chat_input *input, const char *prompt, const char **line,
                       struct fm_error *err)
 {
@@ -166,8 +166,8 @@ static bool ends_with(const char *text, const char *tail)
     return n >= n_tail && strcmp(text + n - n_tail, tail) == 0;
 }
 
-/* The lines from the one that begins with three quotes to the one that ends with three. The file's
- * end ends it too. */
+/* Joins the lines from the one that begins with three quotes to the one that ends with three, or to
+ * the end of the file. */
 static int read_block(struct chat_input *input, const char *line, struct fm_error *err)
 {
     struct text *message = &input->message;
@@ -191,7 +191,7 @@ static int read_block(struct chat_input *input, const char *line, struct fm_erro
     return EDIT_LINE;
 }
 
-/* Lines up to the first that does not end with a backslash. */
+/* Joins lines up to the first that does not end with a backslash. */
 static int read_continued(struct chat_input *input, const char *line, struct fm_error *err)
 {
     struct text *message = &input->message;

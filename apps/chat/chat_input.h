@@ -1,9 +1,9 @@
-/* What a person types, or a script writes, to `flashmoe chat`: one message or command at a time.
+/* Reads the input of `flashmoe chat`, one message or command at a time.
  *
- * On a terminal lines are edited, with a history, where libedit was there at build time; otherwise
- * the terminal's own editing has to do. A message of several lines is a paste, a block between two
- * """, or lines that end with a backslash. From anything but a terminal lines are read as they
- * are. One thread. */
+ * On a terminal, lines are edited with libedit, with a history, if it was available at build time;
+ * otherwise with the terminal's own editing. A message of several lines is a paste, a block between
+ * two """, or lines that end with a backslash. Without a terminal, lines are read as they are. The
+ * struct owns its buffers. One thread. */
 #ifndef FLASHMOE_APPS_CHAT_CHAT_INPUT_H
 #define FLASHMOE_APPS_CHAT_CHAT_INPUT_H
 
@@ -15,18 +15,19 @@
 enum input_kind {
     INPUT_MESSAGE,
     INPUT_COMMAND, /* one line that begins with '/' */
-    INPUT_NOTHING, /* an empty line, or one that Ctrl-C took back */
+    INPUT_NOTHING, /* an empty line, or one cancelled with Ctrl-C */
     INPUT_END,     /* Ctrl-D, or the end of the file */
     INPUT_FAILED,
 };
 
 struct chat_input;
 
-/* `history` is a file, or NULL for none; it is borrowed. */
+/* Opens the input. `history` is the path of a file, borrowed, or NULL for no history. */
 int chat_input_open(bool is_terminal, const char *history, struct chat_input **out,
                     struct fm_error *err);
 void chat_input_close(struct chat_input *input); /* accepts NULL */
-/* *text is NUL-terminated, without NUL in it, and valid until the next call. */
+/* Reads the next input. *text is NUL-terminated, contains no other NUL, and is valid until the next
+ * call. */
 enum input_kind chat_input_read(struct chat_input *input, const char **text, size_t *text_bytes,
                                 struct fm_error *err);
 

@@ -1,4 +1,4 @@
-/* The conversation: its messages, its tokens, its files. */
+/* The conversation: messages, tokens and files. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 
 static int no_memory(struct fm_error *err)
 {
-    return err_set(err, FM_ERR_NOMEM, "no memory for the conversation");
+    return err_set(err, FM_ERR_NOMEM, "out of memory for the conversation");
 }
 
 static json_t *new_message(const char *role, const char *text, size_t text_bytes)
@@ -57,7 +57,7 @@ json_t *chat_take_last(struct chat *chat, const char *role)
     return last;
 }
 
-/* What the template gets, and a file of /save holds: messages is borrowed. */
+/* Builds the object for the template and for /save; borrows `messages`. */
 static char *conversation_text(const struct chat *chat, const json_t *messages, bool is_file)
 {
     json_t *object = json_pack("{s:O}", "messages", (json_t *)(uintptr_t)messages);
@@ -110,19 +110,19 @@ int chat_save(struct chat *chat, const char *path, struct fm_error *err)
     struct fm_error why = {0};
     const unsigned position = fm_session_position(chat->session);
     if (position > 0 && fm_session_save(chat->session, snapshot, &why) != 0)
-        say("note: what was computed is not saved, so that it will be computed again: %s",
+        say("note: the snapshot was not saved, so /load will compute the conversation again: %s",
             why.text);
     say("saved %zu messages in '%s'%s", json_array_size(chat->messages), path,
-        position > 0 && why.code == 0 ? ", and what was computed beside it" : "");
+        position > 0 && why.code == 0 ? ", with a snapshot beside it" : "");
     return 0;
 }
 
-/* The messages of a file's contents: borrowed from it. */
+/* Returns the messages of a parsed file, borrowed from it. */
 static int find_messages(const char *path, const json_t *file, json_t **out, struct fm_error *err)
 {
     *out = json_is_array(file) ? (json_t *)(uintptr_t)file : json_object_get(file, "messages");
     if (!json_is_array(*out))
-        return err_set(err, FM_ERR_FORMAT, "'%s' holds no conversation: neither an array of "
+        return err_set(err, FM_ERR_FORMAT, "'%s' is not a conversation: it is neither an array of "
                        "messages nor an object with 'messages'", path);
     for (size_t i = 0; i < json_array_size(*out); i++) {
         const json_t *message = json_array_get(*out, i);
@@ -146,19 +146,18 @@ static int read_json(const char *path, json_t **out, struct fm_error *err)
                                       why.line, why.text);
 }
 
-/* What the session had computed when the conversation was saved. Without it the next turn computes
- * everything. */
+/* Restores the session's snapshot. Without it the next turn computes everything. */
 static void load_snapshot(struct chat *chat, const char *path)
 {
     struct fm_error why = {0};
     if (!plat_file_exists(path)) {
-        say("note: there is no '%s'; the conversation is computed again with the next message",
+        say("note: '%s' is missing; the next message computes the conversation again",
             path);
         return;
     }
     if (fm_session_load(chat->session, path, &why) != 0) {
         say("note: %s", why.text);
-        say("note: the conversation is computed again with the next message");
+        say("note: the next message computes the conversation again");
         fm_session_reset(chat->session);
     }
 }
@@ -175,7 +174,7 @@ int chat_load(struct chat *chat, const char *path, struct fm_error *err)
     if (rc == 0)
         rc = find_messages(path, file, &messages, err);
     if (rc == 0 && json_array_size(messages) > 0)
-        rc = chat_tokens(chat, messages, &ids, &n_ids, err); /* the template takes it */
+        rc = chat_tokens(chat, messages, &ids, &n_ids, err); /* checks that the template accepts */
     fm_free(ids);
     if (rc == 0) {
         const json_t *thinking = json_object_get(file, "enable_thinking");
@@ -190,9 +189,9 @@ int chat_load(struct chat *chat, const char *path, struct fm_error *err)
         json_decref(chat->messages);
         chat->messages = messages;
         if (now_s != NULL)
-            plat_make_path_private(path); /* what /save has made */
+            plat_make_path_private(path); /* the files of /save */
         load_snapshot(chat, snapshot);
-        say("loaded %zu messages, %zu tokens; %u of them are computed already",
+        say("loaded %zu messages, %zu tokens; %u of them are already computed",
             json_array_size(messages), n_ids, fm_session_position(chat->session));
     }
     json_decref(file);

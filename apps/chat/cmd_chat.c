@@ -10,7 +10,7 @@
 #include "apps/cli/interrupt.h"
 #include "apps/cli/prefix_options.h"
 
-/* A conversation needs a chat form: that is found out before anything is typed. */
+/* Checks that the model can chat before anything is typed. */
 static int check_chat_form(struct chat *chat, struct fm_error *err)
 {
     int32_t *ids = NULL;
@@ -48,7 +48,7 @@ static int open_model(struct chat *chat, struct fm_error *err)
     return rc == 0 ? prefix_open_snapshots(args, chat->model, &chat->snapshots, err) : rc;
 }
 
-/* --system or --system-file, computed before the first message comes. */
+/* Sets the system message and computes it before the first user message. */
 static int take_system(struct chat *chat, struct fm_error *err)
 {
     char *text;
@@ -67,7 +67,7 @@ static int open_all(struct chat *chat, struct fm_error *err)
                              app_cache_path("chat_history", history);
     chat->messages = json_array();
     if (chat->messages == NULL)
-        return err_set(err, FM_ERR_NOMEM, "no memory for the conversation");
+        return err_set(err, FM_ERR_NOMEM, "out of memory for the conversation");
     int rc = open_model(chat, err);
     if (rc != 0)
         return rc;
@@ -96,7 +96,7 @@ static int talk(struct chat *chat)
 {
     const bool is_shown = chat->is_terminal && !chat->is_quiet;
     if (is_shown)
-        (void)printf("%s, %u tokens of context. /help lists the commands, Ctrl-D leaves.\n",
+        (void)printf("%s, %u tokens of context. /help lists the commands, Ctrl-D quits.\n",
                      chat->info.architecture, chat->n_context);
     while (!chat->is_over && !chat->is_out_gone) {
         struct fm_error err = {0};
@@ -141,17 +141,17 @@ static int run_chat(const struct args *args)
 
 static const struct option chat_options[] = {
     {.name = "no-history", .kind = OPTION_FLAG,
-     .help = "Neither use nor write the history of lines in the user's cache folder"},
+     .help = "Neither read nor write the input history in the user's cache folder"},
     {.name = NULL},
 };
 
 static const struct option answer_options[] = {
     {.name = "n-tokens", .letter = 'n', .kind = OPTION_UINT, .metavar = "N", .max = 1u << 30,
      .value = "0",
-     .help = "Tokens of an answer at most; 0: as many as the context holds"},
+     .help = "Maximum tokens per answer; 0: limited by the context only"},
     {.name = "stop", .kind = OPTION_STRING, .metavar = "TEXT", .is_many = true,
-     .help = "End an answer before this text. May be given several times: the one that comes "
-             "first counts"},
+     .help = "End an answer before this text. May be given several times; the first match ends the "
+             "answer"},
     {.name = NULL},
 };
 
@@ -160,19 +160,19 @@ static const struct option_group group_answer = {"Answer", answer_options};
 
 const struct command cmd_chat = {
     .name = "chat",
-    .summary = "Talk with a model, turn by turn",
+    .summary = "Chat with a model",
     .description =
-        "Type a message and Enter. A message of several lines is pasted, or stands between two "
-        "\"\"\", or has lines that end with a backslash. Ctrl-C stops an answer, of which what was "
-        "written stays in the conversation; Ctrl-D leaves.\n"
-        "Commands begin with '/': /help lists them. /save FILE and /load FILE keep a conversation "
-        "and what was computed for it; /regen answers again, /undo takes back; /read FILE sends a "
-        "file; /set temperature 0.5 changes a setting; /stats says how fast it was and what was "
-        "reused.\n"
-        "Every turn computes only what is new. After an answer one line says tokens per second, "
-        "expert hit rate, disk speed, memory of the budget, and how full the context is. Where "
-        "standard input is no terminal, its lines are messages and commands, and only the answers "
-        "and what commands print go to standard output.",
+        "Type a message and press Enter. For several lines, paste them, put them between two "
+        "\"\"\", or end lines with a backslash. Ctrl-C stops an answer and keeps its text; Ctrl-D "
+        "quits.\n"
+        "Commands begin with '/'; /help lists them. /save FILE and /load FILE store a conversation "
+        "with its computed state; /regen answers again, /undo removes the last exchange; /read "
+        "FILE sends a file; /set temperature 0.5 changes a setting; /stats shows speed and "
+        "reuse.\n"
+        "Every turn computes only new tokens. After an answer, a status line shows tokens per "
+        "second, expert hit rate, disk speed, memory and context use. If standard input is not a "
+        "terminal, its lines are messages and commands, and standard output gets only answers and "
+        "the output of commands.",
     .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help,
                                           .is_optional = true},
                                          {.name = NULL}},
@@ -181,11 +181,11 @@ const struct command cmd_chat = {
                                                    &group_messages,
                                                    &group_help, NULL},
     .examples = (const struct example[]){
-        {"flashmoe chat", "Talk with the nano model that comes with the program"},
+        {"flashmoe chat", "Chat with the bundled nano model"},
         {"flashmoe chat MODEL --memory 12G --system \"Be brief.\"",
-         "With instructions, and at most 12 GiB"},
+         "Use a system message and at most 12 GiB"},
         {"flashmoe chat MODEL --system-file agent.txt --snapshots ~/.cache/chats",
-         "Long instructions that are computed once and kept on disk"},
+         "Compute long instructions once and keep them on disk"},
         {NULL, NULL}},
     .run = run_chat,
 };

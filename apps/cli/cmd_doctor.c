@@ -20,12 +20,12 @@ struct doctor {
     struct fm_machine_info info;
     struct fm_level_info levels[LEVELS_MAX];
     unsigned n_levels;
-    const struct fm_level_info *level; /* in use; NULL when this processor can run none */
+    const struct fm_level_info *level; /* in use; NULL: this processor supports none */
     struct fm_machine_speeds speeds;
-    const char *model; /* whose disk is measured; NULL: none */
+    const char *model; /* measures the disk it is on; NULL: none */
     struct fm_disk_speeds disk;
-    struct fm_io_speeds io; /* what --io auto goes by */
-    char findings[FINDINGS_MAX][FINDING_BYTES]; /* what can be better, most important first */
+    struct fm_io_speeds io; /* the basis of --io auto */
+    char findings[FINDINGS_MAX][FINDING_BYTES]; /* suggestions, most important first */
     unsigned n_findings;
 };
 
@@ -65,15 +65,15 @@ static void judge_levels(struct doctor *d)
         if (d->levels[i].is_usable)
             best = &d->levels[i];
     if (best == NULL) {
-        find(d, "This processor cannot compute: the lowest level needs %s.", d->levels[0].needs);
+        find(d, "This processor is not supported: the lowest level needs %s.", d->levels[0].needs);
         return;
     }
     if (d->level != NULL && d->level != best)
-        find(d, "Level '%s' was asked for; without --cpu it is '%s'.", d->level->name, best->name);
+        find(d, "--cpu selects level '%s'; the default here is '%s'.", d->level->name, best->name);
     const struct fm_level_info *top = &d->levels[d->n_levels - 1];
     if (best != top)
         find(d, "The best level here is '%s'. A processor with %s runs '%s', which is faster; a "
-             "virtual machine must be given these instructions.", best->name, top->needs,
+             "virtual machine must expose these instructions.", best->name, top->needs,
              top->name);
 }
 
@@ -81,20 +81,20 @@ static void judge_cores(struct doctor *d)
 {
     const struct fm_machine_info *m = &d->info;
     if (m->n_cpus < m->n_cpus_of_machine)
-        find(d, "This process is kept to %u of the machine's %u processors (taskset, a cpuset or "
+        find(d, "This process may use only %u of the machine's %u processors (taskset, a cpuset or "
              "a container).", m->n_cpus, m->n_cpus_of_machine);
     if (m->cpu_quota > 0 && m->cpu_quota < m->n_cpus)
         find(d, "A cgroup limits this process to the time of %.3g of %u processors (cpu.max).",
              m->cpu_quota, m->n_cpus);
     if (m->n_cores == 1)
-        find(d, "Only one core is usable: nothing computes side by side.");
+        find(d, "Only one core is usable: nothing runs in parallel.");
     if (d->speeds.n_threads > m->n_cores)
-        find(d, "%u threads are more than the %u usable core%s: they take turns.",
+        find(d, "%u threads share %u usable core%s: use fewer threads.",
              d->speeds.n_threads, m->n_cores, m->n_cores == 1 ? "" : "s");
     double load;
     if (getloadavg(&load, 1) == 1 && load > 0.5 && load > 0.25 * m->n_cpus_of_machine)
-        find(d, "Other programs are running (a load of %.1f on %u processors in the last minute); "
-             "what is measured here is what they leave.", load, m->n_cpus_of_machine);
+        find(d, "Other programs are running (load average %.1f on %u processors); they slow down "
+             "these measurements.", load, m->n_cpus_of_machine);
 }
 
 static void judge_memory(struct doctor *d)
@@ -102,15 +102,15 @@ static void judge_memory(struct doctor *d)
     const struct fm_machine_info *m = &d->info;
     char available[UNIT_BYTES], total[UNIT_BYTES];
     if (m->memory_bytes > 0 && m->memory_available_bytes < m->memory_bytes / 4)
-        find(d, "Only %s of %s of memory is available: another program or a cgroup has the rest.",
+        find(d, "Only %s of %s of memory is available: other programs or a cgroup hold the rest.",
              human_bytes(m->memory_available_bytes, available),
              human_bytes(m->memory_bytes, total));
     if (strcmp(m->huge_pages, "never") == 0)
-        find(d, "Transparent huge pages are off, which makes large memory slower. As root: echo "
+        find(d, "Transparent huge pages are off, which slows down memory access. As root: echo "
              "madvise > /sys/kernel/mm/transparent_hugepage/enabled");
     const struct fm_speed *read = &d->speeds.read;
     if (read->median > 0 && read->max - read->min > 0.25 * read->median)
-        find(d, "The speed of memory varied by %.0f%% while it was measured: something else uses "
+        find(d, "Memory speed varied by %.0f%% during the measurement: other programs are using "
              "the machine.", 100 * (read->max - read->min) / read->median);
     if (!app_is_beyond_cache(d->speeds.read_buffer_bytes))
         find(d, "Too little memory is free to measure it beyond the processor's cache of %s.",
@@ -124,7 +124,7 @@ static void show_pass(void *ctx, uint64_t done, uint64_t total)
     progress_steps(ctx, done, total, "passes");
 }
 
-/* Which way experts come faster, kept for the next start, and how fast they come that way. */
+/* Measures which --io mode is faster, stores it for the next start, and measures that mode. */
 static int measure_disk(struct doctor *d, bool quick, struct fm_error *err)
 {
     struct fm_model_options options = {.size = sizeof options};
@@ -229,18 +229,18 @@ static void print_disk(const struct doctor *d)
     char median[UNIT_BYTES], min[UNIT_BYTES], max[UNIT_BYTES], expert[UNIT_BYTES];
     if (d->model == NULL)
         return;
-    (void)printf("disk read    %s, %s to %s, experts of %s, %u reads at a time, %s\n",
+    (void)printf("disk read    %s, %s to %s, experts of %s, %u concurrent reads, %s\n",
                  human_rate(s->read.median, median), human_rate(s->read.min, min),
                  human_rate(s->read.max, max), human_bytes(s->expert_bytes, expert),
                  s->read_depth, s->io);
     char direct[UNIT_BYTES], page[UNIT_BYTES];
-    (void)printf("io auto      %s: %s past the page cache, %s through it, from the disk\n",
+    (void)printf("io auto      %s: %s direct, %s through the page cache\n",
                  word_text(&words_io, (int)d->io.io),
                  d->io.direct > 0 ? human_rate(d->io.direct, direct) : "impossible",
                  d->io.page > 0 ? human_rate(d->io.page, page) : "not measured (slow)");
 }
 
-/* In lines of at most COLUMNS, with those behind the first indented. */
+/* Prints text wrapped at COLUMNS, with all lines but the first indented. */
 static void print_wrapped(const char *text)
 {
     size_t column = INDENT;
@@ -259,9 +259,9 @@ static void print_wrapped(const char *text)
 static void print_findings(const struct doctor *d)
 {
     if (d->n_findings == 0)
-        (void)printf("\nNothing to improve was found.\n");
+        (void)printf("\nNo suggestions: nothing to improve was found.\n");
     else
-        (void)printf("\nWhat could be better:\n");
+        (void)printf("\nSuggestions:\n");
     for (unsigned i = 0; i < d->n_findings; i++) {
         (void)printf("%2u. ", i + 1);
         print_wrapped(d->findings[i]);
@@ -275,7 +275,7 @@ static json_t *text_or_null(const char *text)
     return text != NULL && text[0] != '\0' ? json_text(text, strlen(text)) : json_null();
 }
 
-/* Adds NAME, NAME_min and NAME_max in thousand millions. */
+/* Adds NAME, NAME_min and NAME_max, divided by 1e9. */
 static int put_speed(json_t *object, const char *name, const struct fm_speed *speed)
 {
     static const char *const suffixes[] = {"", "_min", "_max"};
@@ -370,12 +370,12 @@ static int run_doctor(const struct args *args)
 
 static const struct option doctor_options[] = {
     {.name = "quick", .kind = OPTION_FLAG,
-     .help = "Measure fewer passes over less memory: less exact"},
+     .help = "Measure fewer passes over less memory; less precise"},
     {.name = "threads", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_THREADS,
-     .shown = "one per physical core", .help = "Threads to measure with, beside one"},
+     .shown = "one per physical core", .help = "Threads to measure with, besides one thread"},
     {.name = "pin", .kind = OPTION_FLAG, .help = option_pin_help},
     {.name = "cpu", .kind = OPTION_STRING, .metavar = "LEVEL",
-     .shown = "the best of this processor", .help = option_cpu_help},
+     .shown = "the best for this processor", .help = option_cpu_help},
     {.name = NULL},
 };
 static const struct option quiet_options[] = {
@@ -388,23 +388,22 @@ static const struct option_group group_quiet = {"Output", quiet_options};
 
 const struct command cmd_doctor = {
     .name = "doctor",
-    .summary = "Show what this machine can do, and what slows it down",
+    .summary = "Show what this machine can do and what slows it down",
     .description =
-        "Prints the processor, the cores that may be used, the levels of instructions that "
-        "Flash-MoE has for it, and the memory. Then measures how fast memory is read, which "
-        "bounds how fast tokens are generated, and how fast int8 numbers are multiplied, which "
-        "bounds how fast prompts are read: the median of several passes, the slowest and the "
-        "fastest. With MODEL also how fast its experts come from its disk, random ones and whole, "
-        "and whether past the page cache or through it, which is what '--io auto' goes by. "
-        "At the end stands in plain words what could be better.\n"
-        "It takes a few seconds and up to an eighth of the available memory.",
+        "Prints the processor, the usable cores, the instruction levels that Flash-MoE supports, "
+        "and the memory. Then measures the memory read speed, which limits how fast tokens are "
+        "generated, and the int8 multiplication speed, which limits how fast prompts are read. "
+        "Each is the median of several passes, followed by the slowest and the fastest. With "
+        "MODEL, also measures how fast random experts are read from its disk, directly and through "
+        "the page cache; '--io auto' uses the result. Ends with suggestions.\n"
+        "Takes a few seconds and up to an eighth of the available memory.",
     .operands = (const struct operand[]){{.name = "MODEL", .is_optional = true,
-                                          .help = "A model whose disk is measured too"},
+                                          .help = "Also measure the disk of this model"},
                                          {.name = NULL}},
     .groups = (const struct option_group *const[]){&group_doctor, &group_json, &group_quiet,
                                                    &group_help, NULL},
     .examples = (const struct example[]){
-        {"flashmoe doctor --json", "The same for a program"},
+        {"flashmoe doctor --json", "Print the report for a program"},
         {NULL, NULL}},
     .run = run_doctor,
 };

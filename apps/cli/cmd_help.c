@@ -8,12 +8,12 @@
 
 /* ---- help ------------------------------------------------------------------------------ */
 
-/* Every number format, with what it takes and whether `pack` can make it. */
+/* Prints every number format with its size and whether `pack` can write it. */
 static void print_formats(void)
 {
     struct fm_number_format format = {.size = sizeof format};
-    (void)printf("Formats of weights this version reads, with the bits one weight takes. Those\n"
-                 "with a * can be made: 'flashmoe pack --experts NAME'.\n\n");
+    (void)printf("Weight formats that this version reads, with bits per weight. 'flashmoe pack\n"
+                 "--experts NAME' can write those marked with *.\n\n");
     for (unsigned i = 0; fm_number_format(i, &format); i++)
         (void)printf("  %-18s%c %8.4g\n", format.name, format.can_be_made ? '*' : ' ',
                      format.bits_per_weight);
@@ -56,14 +56,14 @@ const struct command cmd_help = {
     .summary = "Explain a command",
     .operands = (const struct operand[]){{.name = "COMMAND", .is_optional = true,
                                           .is_command = true, .is_many = true,
-                                          .help = "The command to explain, of one or two words, or "
+                                          .help = "The command to explain (one or two words), or "
                                                   "'formats'"},
                                          {.name = NULL}},
     .groups = (const struct option_group *const[]){&group_man, &group_help, NULL},
     .examples = (const struct example[]){
         {"flashmoe help run", "All options of 'flashmoe run'"},
         {"flashmoe help formats", "The number formats of weights"},
-        {"flashmoe help --man | man -l -", "Read the manual page of this program"},
+        {"flashmoe help --man | man -l -", "Read the manual page"},
         {NULL, NULL}},
     .run = run_help,
 };
@@ -74,15 +74,15 @@ static int run_completions(const struct args *args)
 {
     if (docs_completions(stdout, command_list, args_operand(args, 0)))
         return STATUS_OK;
-    say("no completions for '%s'; the shell is one of bash, zsh, fish", args_operand(args, 0));
+    say("no completions for '%s'; use bash, zsh or fish", args_operand(args, 0));
     return STATUS_USAGE;
 }
 
 const struct command cmd_completions = {
     .name = "completions",
-    .summary = "Print the completion script of a shell",
+    .summary = "Print a shell completion script",
     .operands = (const struct operand[]){{.name = "SHELL", .choices = "bash zsh fish",
-                                          .help = "One of bash, zsh, fish"},
+                                          .help = "bash, zsh or fish"},
                                          {.name = NULL}},
     .groups = (const struct option_group *const[]){&group_help, NULL},
     .examples = (const struct example[]){

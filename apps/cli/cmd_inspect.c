@@ -5,13 +5,13 @@
 #include "apps/cli/common.h"
 #include "apps/cli/term.h"
 
-/* Keys and values of a session's first positions. */
+/* Returns the bytes of a session's first KV block. */
 static uint64_t first_kv_bytes(const struct fm_model_info *info)
 {
     return info->kv_position_bytes * info->kv_block_positions;
 }
 
-/* Without scratch, which depends on the threads and the prefill chunk. */
+/* Excludes scratch, which depends on the threads and the prefill chunk. */
 static uint64_t min_bytes(const struct fm_model_info *info)
 {
     return info->dense_bytes + info->expert_token_bytes + info->state_bytes + first_kv_bytes(info);
@@ -36,7 +36,7 @@ static void print_shape(const char *path, const struct fm_model_info *info)
                  grouped_digits(info->n_parameters, exact));
     (void)printf("Layers        %u: %u with experts, %u with full attention\n", info->n_layers,
                  info->n_moe_layers, info->n_attention_layers);
-    (void)printf("Experts       %u per layer, %u of them per token\n", info->n_experts,
+    (void)printf("Experts       %u per layer, %u per token\n", info->n_experts,
                  info->n_experts_per_token);
     (void)printf("Hidden size   %s\n", grouped_digits(info->hidden, exact));
     (void)printf("Vocabulary    %s tokens%s\n", grouped_digits(info->vocabulary, exact),
@@ -49,8 +49,8 @@ static void print_shape(const char *path, const struct fm_model_info *info)
                  info->has_tokenizer ? "yes" : "none: put tokenizer.json into the directory");
     (void)printf("Checksums     %s\n",
                  info->has_checksums
-                     ? "of every expert and tensor, verified as they are read"
-                     : "none: damaged weights are not noticed; 'flashmoe pack' adds them");
+                     ? "every expert and tensor, verified when read"
+                     : "none: damaged weights go undetected; 'flashmoe pack' adds them");
     if (info->n_ignored_tensors > 0)
         (void)printf("Not used      %u tensors (vision, multi-token prediction)\n",
                      info->n_ignored_tensors);
@@ -74,19 +74,19 @@ static void print_sizes(const struct fm_model_info *info, const char *kv)
     char what[64], human[UNIT_BYTES];
     (void)printf("\nSizes\n");
     print_size("dense weights, always in memory", info->dense_bytes);
-    print_size("all experts, on the disk", info->experts_bytes);
-    print_size("one expert, the largest", info->expert_bytes);
+    print_size("all experts, on disk", info->experts_bytes);
+    print_size("largest expert", info->expert_bytes);
     (void)printf("\nOne token reads\n");
     print_size("expert weights", info->expert_token_bytes);
     print_size("dense weights", info->dense_token_bytes);
-    (void)printf("\nOne session holds\n");
+    (void)printf("\nOne session uses\n");
     (void)snprintf(what, sizeof what, "KV per position, %s", kv);
     print_size(what, info->kv_position_bytes);
     (void)snprintf(what, sizeof what, "KV of %u positions, %s", info->max_context, kv);
     print_size(what, info->kv_position_bytes * info->max_context);
     print_size("recurrent state", info->state_bytes);
-    (void)printf("\n--memory must be at least %s plus scratch and the program itself; what is\n"
-                 "left over caches experts, and positions take of it as they are reached.\n",
+    (void)printf("\n--memory must be at least %s plus scratch and the program itself. The rest\n"
+                 "caches experts and shrinks as positions are used.\n",
                  human_bytes(min_bytes(info), human));
 }
 
@@ -170,8 +170,8 @@ static int run_inspect(const struct args *args)
 
 const struct command cmd_inspect = {
     .name = "inspect",
-    .summary = "Show what a model is made of and what it needs",
-    .description = "Reads headers only, so it is quick for a model of any size.",
+    .summary = "Show the structure of a model and what it needs",
+    .description = "Reads headers only, so it is fast for a model of any size.",
     .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help,
                                           .is_optional = true},
                                          {.name = NULL}},

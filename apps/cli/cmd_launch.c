@@ -12,10 +12,10 @@
 #include "apps/cli/launch.h"
 #include "apps/cli/term.h"
 
-#define ANSWER_ROOM 2048u /* what an answer wants besides the first request */
-#define NOT_RUN 127       /* of the child, as a shell has it */
+#define ANSWER_ROOM 2048u /* context that an answer needs besides the first request */
+#define NOT_RUN 127       /* exit status of a program that cannot be run, as in a shell */
 
-static const char placeholder_key[] = "flashmoe"; /* for a server that wants none */
+static const char placeholder_key[] = "flashmoe"; /* for a server that requires no key */
 
 /* ---- the server ------------------------------------------------------------------------- */
 
@@ -23,8 +23,8 @@ static int no_server(const struct http_url *url, int rc, struct fm_error *err)
 {
     char why[sizeof err->text];
     (void)snprintf(why, sizeof why, "%s", err->text);
-    return err_set(err, rc, "no server at %s: %s. Start one with 'flashmoe serve MODEL', or name "
-                   "it with --url", url->base, why);
+    return err_set(err, rc, "no server at %s: %s. Start one with 'flashmoe serve MODEL', or give "
+                   "its address with --url", url->base, why);
 }
 
 static int ask(const struct launch *l, const char *path, const char *key,
@@ -39,21 +39,21 @@ static int ask(const struct launch *l, const char *path, const char *key,
     mem_free(answer->body);
     answer->body = NULL;
     if (status == 403)
-        return err_set(err, FM_ERR_IO, "the server at %s refuses requests to the host '%s' (403): "
-                       "start it with --allowed-host %s, or use its address", l->url.base,
+        return err_set(err, FM_ERR_IO, "the server at %s refuses requests to the host '%s' (403); "
+                       "start it with --allowed-host %s, or use its IP address", l->url.base,
                        l->url.host, l->url.host);
     if (status == 401)
-        return err_set(err, FM_ERR_IO, "the server at %s wants %s API key: --api-key KEY, or "
+        return err_set(err, FM_ERR_IO, "the server at %s requires %s API key; use --api-key KEY or "
                        "FLASHMOE_API_KEY in the environment", l->url.base,
                        key != NULL ? "another" : "an");
     if (status == 503)
-        return err_set(err, FM_ERR_IO, "the server at %s is not ready yet (503): try again when it "
-                       "has loaded its model", l->url.base);
-    return err_set(err, FM_ERR_IO, "%s%s answers %u: that is no server of models", l->url.base,
+        return err_set(err, FM_ERR_IO, "the server at %s is not ready (503); try again when it has "
+                       "loaded its model", l->url.base);
+    return err_set(err, FM_ERR_IO, "%s%s answers %u: this is not a model server", l->url.base,
                    path, status);
 }
 
-/* The first model of the list; its name stays in `list`. */
+/* Returns the first model of the list; its name stays in `list`. */
 static int read_models(struct launch *l, const struct http_answer *answer, json_t **list,
                        struct fm_error *err)
 {
@@ -62,7 +62,7 @@ static int read_models(struct launch *l, const struct http_answer *answer, json_
     const char *name = json_string_value(json_object_get(first, "id"));
     const json_int_t n = json_integer_value(json_object_get(first, "context_length"));
     if (name == NULL)
-        return err_set(err, FM_ERR_IO, "%s/v1/models lists no model: that is no server of models",
+        return err_set(err, FM_ERR_IO, "%s/v1/models lists no model: this is not a model server",
                        l->url.base);
     l->model = l->model != NULL ? l->model : name;
     l->n_context = n > 0 && n <= LIMIT_CONTEXT ? (unsigned)n : 0;
@@ -73,8 +73,8 @@ static int check_server(struct launch *l, const char *key, json_t **list, struct
 {
     struct http_answer answer = {0};
     if (l->url.is_https && l->model == NULL)
-        return err_set(err, FM_ERR_ARG, "%s cannot be asked for its model, as this program speaks "
-                       "no TLS: give --model NAME", l->url.base);
+        return err_set(err, FM_ERR_ARG, "cannot ask %s for its model, since this program has no "
+                       "TLS; use --model NAME", l->url.base);
     if (l->url.is_https)
         return 0;
     int rc = ask(l, "/health", key, &answer, err);
@@ -92,14 +92,14 @@ static void check_context(const struct launch *l)
 {
     const struct agent *agent = l->agent;
     if (l->n_context > 0 && l->n_context < agent->first_tokens + ANSWER_ROOM)
-        say_warning("the server has %u tokens of context, and the first request of %s alone has "
+        say_warning("the server's context is %u tokens, but the first request of %s alone has "
                     "about %u. Start it with --context %u, if the model and the memory allow it",
                     l->n_context, agent->name, agent->first_tokens, agent->good_context);
 }
 
 /* ---- printing --------------------------------------------------------------------------- */
 
-/* One word of a shell. */
+/* Prints one shell word, quoted if necessary. */
 static void print_word(const char *text)
 {
     const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:=,@%+";
@@ -113,7 +113,7 @@ static void print_word(const char *text)
     (void)putchar('\'');
 }
 
-/* What a shell would have to do. */
+/* Prints the equivalent shell commands. */
 static void print_launch(const struct launch *l)
 {
     const char *name;
@@ -156,7 +156,7 @@ static bool is_on_path(const char *program)
     return false;
 }
 
-/* Comes back only when it failed. `file` stands for LAUNCH_FILE. */
+/* Runs the agent in place of this process; returns only on failure. `file` replaces LAUNCH_FILE. */
 static void become(const struct launch *l, const char *file)
 {
     const size_t n = json_array_size(l->arguments);
@@ -174,7 +174,7 @@ static void become(const struct launch *l, const char *file)
         const char *word = json_string_value(value);
         argv[i + 1] = (char *)(file != NULL && strcmp(word, LAUNCH_FILE) == 0 ? file : word);
     }
-    (void)signal(SIGPIPE, SIG_DFL); /* ignored signals stay ignored in a new program */
+    (void)signal(SIGPIPE, SIG_DFL); /* exec keeps ignored signals ignored */
     (void)execvp(l->agent->program, argv);
 out:
     free(argv);
@@ -187,7 +187,7 @@ static void pass_on(int signal_number)
     (void)kill((pid_t)child_pid, signal_number);
 }
 
-/* Waits for the agent. The terminal sends its signals to both: they are the agent's to handle. */
+/* Waits for the agent. The terminal sends signals to both processes; the agent handles them. */
 static int wait_agent(pid_t child)
 {
     const struct sigaction pass = {.sa_handler = pass_on};
@@ -212,7 +212,7 @@ static int write_file(const char *path, const char *text, struct fm_error *err)
     return is_good ? 0 : err_set(err, FM_ERR_IO, "%s: %s", path, strerror(errno));
 }
 
-/* The file lives as long as the agent. */
+/* Creates the file, runs the agent, and removes the file when the agent ends. */
 static int run_with_file(const struct launch *l, struct fm_error *err)
 {
     const char *temporary = getenv("TMPDIR");
@@ -231,13 +231,13 @@ static int run_with_file(const struct launch *l, struct fm_error *err)
         const pid_t child = fork();
         if (child == 0) {
             become(l, file);
-            say("%s cannot be run: %s", l->agent->program, strerror(errno));
+            say("cannot run %s: %s", l->agent->program, strerror(errno));
             _exit(NOT_RUN);
         }
         if (child > 0)
             status = wait_agent(child);
         else
-            say("%s cannot be run: %s", l->agent->program, strerror(errno));
+            say("cannot run %s: %s", l->agent->program, strerror(errno));
     }
     (void)unlink(file);
     (void)rmdir(dir);
@@ -247,15 +247,15 @@ static int run_with_file(const struct launch *l, struct fm_error *err)
 static int run_agent(const struct launch *l, struct fm_error *err)
 {
     if (!is_on_path(l->agent->program)) {
-        (void)err_set(err, FM_ERR_IO, "there is no '%s' on PATH. 'npm install -g %s' brings it; "
-                      "--print shows how to run it from elsewhere", l->agent->program,
+        (void)err_set(err, FM_ERR_IO, "'%s' is not on PATH. Install it with 'npm install -g %s'; "
+                      "--print shows how to run it elsewhere", l->agent->program,
                       l->agent->package);
         return say_failed(err, STATUS_FAILED);
     }
     if (l->file_name != NULL)
         return run_with_file(l, err);
     become(l, NULL);
-    (void)err_set(err, FM_ERR_IO, "%s cannot be run: %s", l->agent->program, strerror(errno));
+    (void)err_set(err, FM_ERR_IO, "cannot run %s: %s", l->agent->program, strerror(errno));
     return say_failed(err, STATUS_FAILED);
 }
 
@@ -274,18 +274,20 @@ static int find_agent(const char *name, const struct agent **out, struct fm_erro
     }
     const char *nearest = nearest_word(name, names);
     if (nearest != NULL)
-        return err_set(err, FM_ERR_ARG, "no agent '%s' is known; did you mean '%s'?", name,
+        return err_set(err, FM_ERR_ARG, "unknown agent '%s'; did you mean '%s'?", name,
                        nearest);
-    return err_set(err, FM_ERR_ARG, "no agent '%s' is known: claude, codex, opencode, qwen and pi "
-                   "are. Others take OpenAI's API at URL/v1, or Anthropic's at URL", name);
+    return err_set(err, FM_ERR_ARG, "unknown agent '%s'; the known ones are claude, codex, "
+                   "opencode, qwen and pi. Others can use the OpenAI API at URL/v1 or the "
+                   "Anthropic API at URL", name);
 }
 
-/* A key goes into a header. */
+/* Checks that the key can be sent in a header. */
 static int check_key(const char *key, struct fm_error *err)
 {
     for (const char *c = key; c != NULL && *c != '\0'; c++)
         if (*c <= ' ' || *c > '~')
-            return err_set(err, FM_ERR_ARG, "the API key has a character that no header can have");
+            return err_set(err, FM_ERR_ARG, "the API key has a character that a header cannot "
+                           "contain");
     return 0;
 }
 
@@ -334,39 +336,39 @@ static int run_launch(const struct args *args)
 
 static const struct option launch_options[] = {
     {.name = "url", .letter = 'u', .kind = OPTION_STRING, .metavar = "URL",
-     .value = "http://127.0.0.1:8080", .help = "Where the server is, without /v1"},
+     .value = "http://127.0.0.1:8080", .help = "Address of the server, without /v1"},
     {.name = "api-key", .kind = OPTION_STRING, .metavar = "KEY",
-     .shown = "FLASHMOE_API_KEY, or none", .help = "The key that the server wants"},
-    {.name = "model", .kind = OPTION_STRING, .metavar = "NAME", .shown = "what the server says",
-     .help = "The model's name in the agent"},
+     .shown = "FLASHMOE_API_KEY, or none", .help = "API key of the server"},
+    {.name = "model", .kind = OPTION_STRING, .metavar = "NAME", .shown = "what the server reports",
+     .help = "Model name to give to the agent"},
     {.name = "print", .kind = OPTION_FLAG,
-     .help = "Print the commands of a shell that would do the same, and run nothing"},
+     .help = "Print the equivalent shell commands instead of running the agent"},
     {.name = NULL},
 };
 static const struct option_group group_launch = {"Launching", launch_options};
 
 const struct command cmd_launch = {
     .name = "launch",
-    .summary = "Run a coding agent with a server of this program",
+    .summary = "Run a coding agent on a flashmoe server",
     .description =
-        "Asks the server for its model and its context, and runs the agent, which must be on "
-        "PATH, with what makes it use them: variables of the environment, arguments, or a file "
-        "that is removed at the end. The settings that the user keeps for the agent are not "
-        "changed. What follows -- goes to the agent.\n"
-        "The exit status is that of the agent, or 1 when the server does not answer or the agent "
-        "is not there.",
+        "Asks the server for its model and context size, and runs the agent, which must be on "
+        "PATH, configured to use them: through environment variables, arguments, or a file that is "
+        "removed at the end. The user's own settings for the agent stay unchanged. Arguments after "
+        "-- go to the agent.\n"
+        "The exit status is that of the agent, or 1 if the server does not answer or the agent is "
+        "not installed.",
     .operands = (const struct operand[]){
         {.name = "AGENT", .help = "claude, codex, opencode, qwen or pi",
          .choices = "claude codex opencode qwen pi"},
-        {.name = "ARGUMENT", .help = "For the agent; those that begin with - stand behind --",
+        {.name = "ARGUMENT", .help = "Passed to the agent; after -- if it begins with -",
          .is_optional = true, .is_many = true},
         {.name = NULL}},
     .groups = (const struct option_group *const[]){&group_launch, &group_help, NULL},
     .examples = (const struct example[]){
-        {"flashmoe launch claude", "With the server of 'flashmoe serve', in this folder"},
-        {"flashmoe launch codex -- exec \"What is in this folder?\"", "One question, one answer"},
+        {"flashmoe launch claude", "Use the server of 'flashmoe serve', in this folder"},
+        {"flashmoe launch codex -- exec \"What is in this folder?\"", "Ask a single question"},
         {"flashmoe launch opencode --url http://server:8080 --print",
-         "How to run it somewhere else"},
+         "Show how to run it elsewhere"},
         {NULL, NULL}},
     .run = run_launch,
 };

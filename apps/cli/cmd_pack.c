@@ -9,7 +9,7 @@
 #include "apps/cli/interrupt.h"
 #include "apps/cli/work.h"
 
-#define LEFT_OUT "vision, multi-token prediction and the like, which this version does not use"
+#define LEFT_OUT "vision, multi-token prediction and others, which this version does not use"
 
 /* ---- before ---------------------------------------------------------------------------- */
 
@@ -25,24 +25,24 @@ static void read_options(const struct args *args, struct fm_pack_options *o)
     o->restart = args_flag(args, "restart");
 }
 
-/* True when the answer is yes. */
+/* Asks on the terminal; returns true for yes. */
 static bool ask(const char *src, const struct fm_pack_result *plan)
 {
     char size[UNIT_BYTES], answer[16];
-    (void)fprintf(stderr, "flashmoe: --consume removes %u file%s (%s) of '%s' for good, each once "
-                  "it is packed and verified.\n", plan->n_removable,
+    (void)fprintf(stderr, "flashmoe: --consume permanently removes %u file%s (%s) of '%s', each "
+                  "after it is packed and verified.\n", plan->n_removable,
                   plan->n_removable == 1 ? "" : "s", human_bytes(plan->removable_bytes, size), src);
     if (plan->changes[0] != '\0')
-        (void)fprintf(stderr, "Formats are changed (%s).\n", plan->changes);
+        (void)fprintf(stderr, "Formats will change (%s).\n", plan->changes);
     if (plan->n_left_out > 0)
         (void)fprintf(stderr, "%u tensor%s will not be in the pack: " LEFT_OUT ".\n",
                       plan->n_left_out, plan->n_left_out == 1 ? "" : "s");
-    (void)fprintf(stderr, "Go on? [y/N] ");
+    (void)fprintf(stderr, "Continue? [y/N] ");
     (void)fflush(stderr);
     return fgets(answer, sizeof answer, stdin) != NULL && (answer[0] == 'y' || answer[0] == 'Y');
 }
 
-/* STATUS_OK to go on. */
+/* Returns STATUS_OK to continue. */
 static int confirm(const struct args *args, const struct fm_pack_options *options)
 {
     struct fm_pack_options plan_options = *options;
@@ -52,14 +52,14 @@ static int confirm(const struct args *args, const struct fm_pack_options *option
     if (!options->consume || args_flag(args, "yes"))
         return STATUS_OK;
     if (!isatty(STDIN_FILENO)) {
-        say("--consume removes the source files: add --yes where nobody can be asked");
+        say("--consume removes the source files; add --yes to confirm without a terminal");
         return STATUS_USAGE;
     }
     if (fm_pack(args_operand(args, 0), args_operand(args, 1), &plan_options, &plan, &err) != 0)
         return say_failed(&err, STATUS_FAILED);
     if (plan.n_removable == 0 || ask(args_operand(args, 0), &plan))
         return STATUS_OK;
-    say("nothing was done");
+    say("nothing was changed");
     return STATUS_FAILED;
 }
 
@@ -70,27 +70,27 @@ static void say_result(const struct args *args, const struct fm_pack_result *r, 
     char size[UNIT_BYTES], rate[UNIT_BYTES], time[UNIT_BYTES], gone[UNIT_BYTES];
     const uint64_t made = r->packed_bytes - r->found_bytes;
     if (r->was_whole) {
-        say("'%s': %s, completed: an earlier run had packed and verified it",
+        say("'%s': %s, complete: an earlier run packed and verified it",
             args_operand(args, 1), human_bytes(r->packed_bytes, size));
         if (args_flag(args, "consume"))
-            say("this run has removed no source file");
+            say("this run removed no source file");
         return;
     }
     say("'%s': %s in %s, %s, verified", args_operand(args, 1), human_bytes(r->packed_bytes, size),
         human_seconds(seconds, time), human_rate(seconds > 0 ? (double)made / seconds : 0, rate));
     if (r->found_bytes > 0)
-        say("continued: %s had been packed before", human_bytes(r->found_bytes, size));
+        say("resumed: %s were already packed", human_bytes(r->found_bytes, size));
     if (r->n_left_out > 0)
         say("%u tensor%s not in the pack: " LEFT_OUT, r->n_left_out,
             r->n_left_out == 1 ? " is" : "s are");
     if (r->n_too_narrow > 0)
-        say("%u matrices keep their format: their columns are no multiple of the chosen one's "
-            "block", r->n_too_narrow);
+        say("%u matrices keep their format: their column count is not a multiple of the new "
+            "format's block size", r->n_too_narrow);
     if (!args_flag(args, "consume"))
         return;
     say("%u source file%s removed (%s)%s%s%s", r->n_removable, r->n_removable == 1 ? "" : "s",
         human_bytes(r->removable_bytes, gone), r->left[0] != '\0' ? "; '" : "", r->left,
-        r->left[0] != '\0' ? "' was left: nothing is taken of it" : "");
+        r->left[0] != '\0' ? "' was kept: the pack uses nothing from it" : "");
 }
 
 static bool print_json(const struct args *args, const struct fm_pack_result *r, double seconds)
@@ -129,7 +129,7 @@ static int run_pack(const struct args *args)
     const double seconds = work_seconds(&work);
     work_end(&work);
     if (rc == FM_ERR_CANCELLED) {
-        say("stopped; the same command continues");
+        say("stopped; run the same command again to continue");
         return STATUS_INTERRUPTED;
     }
     if (rc != 0)
@@ -144,26 +144,26 @@ static int run_pack(const struct args *args)
 static const struct option format_options[] = {
     {.name = "experts", .kind = OPTION_STRING, .metavar = "FORMAT",
      .shown = "affine4-g64 for floats, else keep",
-     .help = "Format of the routed experts: a name, as inspect shows them, or keep"},
+     .help = "Format of the routed experts: a name that 'flashmoe inspect' shows, or keep"},
     {.name = "dense", .kind = OPTION_STRING, .metavar = "FORMAT", .shown = "keep",
-     .help = "Format of the other matrices; routers get no less than 8 bits, vectors are kept"},
+     .help = "Format of the other matrices; routers keep at least 8 bits, vectors are unchanged"},
     {.name = "embed", .kind = OPTION_STRING, .metavar = "FORMAT", .shown = "keep",
      .help = "Format of the embedding"},
     {.name = "head", .kind = OPTION_STRING, .metavar = "FORMAT", .shown = "keep",
-     .help = "Format of the output head; a head tied to the embedding is one with it"},
+     .help = "Format of the output head; a tied head has the format of the embedding"},
     {.name = NULL},
 };
 
 static const struct option file_options[] = {
     {.name = "consume", .kind = OPTION_FLAG,
-     .help = "Remove each source file once everything taken from it is packed and verified, so "
-             "that little free space is needed. Asks first"},
+     .help = "Remove each source file after everything used from it is packed and verified, to "
+             "need little free space. Asks first"},
     {.name = "yes", .kind = OPTION_FLAG, .help = "Do not ask"},
     {.name = "restart", .kind = OPTION_FLAG,
-     .help = "Throw away what an interrupted packing has left and begin again; refused where that "
-             "is the only copy"},
+     .help = "Discard the result of an interrupted run and start again; refused if it is the only "
+             "copy of the data"},
     {.name = "threads", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_THREADS,
-     .shown = "one per processor", .help = "Threads that compute"},
+     .shown = "one per processor", .help = "Number of compute threads"},
     {.name = NULL},
 };
 
@@ -172,23 +172,23 @@ static const struct option_group group_files = {"Files", file_options};
 
 const struct command cmd_pack = {
     .name = "pack",
-    .summary = "Make the packed form of a model, which runs fastest",
+    .summary = "Convert a model to the packed form, which runs fastest",
     .description =
-        "DST is a directory, by custom NAME.fmoe, that must not exist. Every expert becomes one "
-        "aligned record that a miss reads at once; everything has a checksum. Quantised weights "
-        "keep every bit unless a format is named.\n"
-        "The work is done in DST.partial: each file is written, synced and read back before it "
-        "gets its name. Interrupted by anything, even by a power cut, the same command continues, "
-        "reads again what was finished and ends with the same bytes. Memory stays below 1 GiB "
-        "whatever the size of the model.",
+        "DST is a new directory, by convention NAME.fmoe. Every expert becomes one aligned record "
+        "that a cache miss reads at once; everything has a checksum. Quantised weights stay "
+        "bit-identical unless a format is given.\n"
+        "The work is done in DST.partial: each file is written, synced and read back before it is "
+        "renamed. After any interruption, even a power failure, run the same command again: it "
+        "verifies what was finished, continues and produces the same bytes. Memory use stays below "
+        "1 GiB for any model size.",
     .operands = (const struct operand[]){
         {.name = "SRC", .help = "A Hugging Face or MLX directory, a GGUF file or a packed model"},
-        {.name = "DST", .help = "The directory to make"},
+        {.name = "DST", .help = "The directory to create"},
         {.name = NULL}},
     .groups = (const struct option_group *const[]){&group_formats, &group_files, &group_json,
                                                    &group_messages, &group_help, NULL},
     .examples = (const struct example[]){
-        {"flashmoe pack Qwen3-Next qwen.fmoe", "Experts to 4 bits, everything else as it is"},
+        {"flashmoe pack Qwen3-Next qwen.fmoe", "Experts to 4 bits, everything else unchanged"},
         {"flashmoe pack model.gguf model.fmoe --experts keep", "The same weights, bit for bit"},
         {"flashmoe pack big big.fmoe --consume", "With little free space on the disk"},
         {NULL, NULL}},

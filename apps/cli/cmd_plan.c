@@ -10,28 +10,28 @@
 
 #define ROWS_MAX 8
 #define REPLAY_TOKENS 256
-/* Speeds are told at half of it where no context was asked for. */
+/* Without --context, speeds are predicted for half this many positions. */
 #define USUAL_CONTEXT 4096u
 #define MEBIBYTE ((uint64_t)1 << 20)
 
-/* One budget and what is to be expected of it. */
+/* One budget and its predictions. */
 struct plan_row {
     const char *what;
     struct fm_plan plan;
-    double share, hit_rate; /* of all experts that fit; of those used that are there */
+    double share, hit_rate; /* fraction of all experts cached; of used experts found there */
     struct limit limit;
-    double first_token_s; /* negative: not known */
+    double first_token_s; /* negative: unknown */
 };
 
 struct planner {
     const struct args *args;
     struct fm_model *model;
-    struct fm_model_options options; /* as run would have them */
-    char io_path[LIMIT_PATH_BYTES]; /* what is kept about the disk */
+    struct fm_model_options options; /* as run would use them */
+    char io_path[LIMIT_PATH_BYTES]; /* file with the measured --io choice */
     struct fm_model_info info;
     uint64_t n_all;    /* routed experts of all layers */
     uint64_t min_bytes;
-    double position;   /* of the token that speeds are for */
+    double position;   /* of the token that speeds are predicted for */
     struct app_speeds speeds;
     struct plan_row rows[ROWS_MAX]; /* the smallest budget first */
     unsigned n_rows, chosen;
@@ -39,13 +39,13 @@ struct planner {
 
 /* ---- what fits ------------------------------------------------------------------------------- */
 
-/* What the program itself takes differs a little from run to run. */
+/* Rounds up to MiB with a reserve: the size of the program itself varies between runs. */
 static uint64_t rounded_up(uint64_t bytes)
 {
     return (bytes / MEBIBYTE + 2) * MEBIBYTE;
 }
 
-/* Too small a budget is no row; any other fault is an error. */
+/* Adds a row unless the budget is too small. Any other fault is an error. */
 static int add_row(struct planner *p, const char *what, uint64_t memory_bytes,
                    struct fm_error *err)
 {
@@ -64,7 +64,7 @@ static int add_row(struct planner *p, const char *what, uint64_t memory_bytes,
     return 0;
 }
 
-/* The budget asked for must fit. */
+/* Adds the budget that was asked for; fails if it is too small. */
 static int add_chosen(struct planner *p, struct fm_error *err)
 {
     const bool is_asked = p->options.memory_bytes > 0;
@@ -101,7 +101,7 @@ static int add_rows(struct planner *p, struct fm_error *err)
     for (unsigned i = 0; rc == 0 && i < sizeof parts / sizeof parts[0]; i++)
         if (model_bytes / 4 * (i + 1) > p->min_bytes)
             rc = add_row(p, parts[i], model_bytes / 4 * (i + 1), err);
-    if (rc == 0) /* more than any model takes; then exactly that */
+    if (rc == 0) /* asks for more than any model needs, then sets the exact size */
         rc = add_row(p, "every expert fits", UINT64_MAX / 2, err);
     if (rc != 0)
         return rc;
@@ -128,7 +128,7 @@ static unsigned policy_index(const char *name)
     return i;
 }
 
-/* What each budget's cache hits on the routing once it is warm: in the tokens' second half. */
+/* Predicts each budget's hit rate with a warm cache: from the second half of the tokens. */
 static int replay(struct planner *p, struct fm_error *err)
 {
     struct fm_replay_point points[ROWS_MAX] = {{0}};
@@ -149,8 +149,8 @@ static int replay(struct planner *p, struct fm_error *err)
     return rc;
 }
 
-/* Once the model is known: how fast a warm token can be, and a first one, for which the dense
- * weights are read and then all its experts. */
+/* Predicts the speed of a warm token and the time of a first one, which reads the dense weights and
+ * all its experts. */
 static void expect(struct planner *p, struct plan_row *row)
 {
     const double experts = (double)p->info.expert_token_bytes;
@@ -207,9 +207,10 @@ static void print_model(const struct planner *p)
     (void)printf("model        %s, %s: %s of dense weights, %s of experts\n",
                  out_name(app_model_path(p->args), name), info->architecture,
                  human_bytes(info->dense_bytes, dense), human_bytes(info->experts_bytes, experts));
-    (void)printf("a token      reads %s of dense weights and %u experts of each of %u layers, %s\n",
-                 human_bytes(info->dense_token_bytes, one), info->n_experts_per_token,
-                 info->n_moe_layers, human_bytes(info->expert_token_bytes, token));
+    (void)printf("per token    %s of dense weights, %s of experts (%u in each of %u layers)\n",
+                 human_bytes(info->dense_token_bytes, one),
+                 human_bytes(info->expert_token_bytes, token), info->n_experts_per_token,
+                 info->n_moe_layers);
     if (info->approximate != NULL)
         (void)printf("%s\n", info->approximate);
 }
@@ -222,11 +223,11 @@ static void print_machine(const struct planner *p)
     (void)printf("memory read  %s with %u thread%s, measured now\n",
                  human_rate(m->read.median, memory), m->n_threads, m->n_threads == 1 ? "" : "s");
     if (d->read.median > 0)
-        (void)printf("disk read    %s, experts of %s, %u reads at a time, %s, measured now\n",
+        (void)printf("disk read    %s, experts of %s, %u concurrent reads, %s, measured now\n",
                      human_rate(d->read.median, disk), human_bytes(d->expert_bytes, expert),
                      d->read_depth, d->io);
     if (p->n_all > 0)
-        (void)printf("routing      %s: hit rates are those of %s on it, once warm\n",
+        (void)printf("routing      %s: hit rates of policy %s with a warm cache\n",
                      args_text(p->args, "routes"), policy_name(p));
 }
 
@@ -235,18 +236,18 @@ static void print_split(const struct planner *p)
     const struct fm_plan *plan = &p->rows[p->chosen].plan;
     char budget[UNIT_BYTES], program[UNIT_BYTES], dense[UNIT_BYTES], cache[UNIT_BYTES];
     char kv[UNIT_BYTES], max[UNIT_BYTES], scratch[UNIT_BYTES], min[UNIT_BYTES];
-    (void)printf("budget       %s: program %s, dense weights %s, expert cache %s (%llu of %llu "
-                 "experts), KV and state %s, up to %s at %u positions, scratch %s (%u tokens at a "
-                 "time)\n",
-                 human_bytes(plan->memory_budget_bytes, budget),
-                 human_bytes(plan->memory_program_bytes, program),
-                 human_bytes(plan->memory_dense_bytes, dense),
+    (void)printf("budget       %s\n", human_bytes(plan->memory_budget_bytes, budget));
+    (void)printf("  program        %10s\n", human_bytes(plan->memory_program_bytes, program));
+    (void)printf("  dense weights  %10s\n", human_bytes(plan->memory_dense_bytes, dense));
+    (void)printf("  expert cache   %10s  %llu of %llu experts\n",
                  human_bytes(plan->memory_cache_bytes, cache),
-                 (unsigned long long)plan->n_cache_slots, (unsigned long long)p->n_all,
+                 (unsigned long long)plan->n_cache_slots, (unsigned long long)p->n_all);
+    (void)printf("  KV and state   %10s  up to %s at %u positions\n",
                  human_bytes(plan->memory_kv_bytes, kv),
-                 human_bytes(plan->memory_kv_max_bytes, max), plan->n_context,
+                 human_bytes(plan->memory_kv_max_bytes, max), plan->n_context);
+    (void)printf("  scratch        %10s  %u tokens per batch\n",
                  human_bytes(plan->memory_scratch_bytes, scratch), plan->prefill_chunk);
-    (void)printf("least        %s\n", human_bytes(p->min_bytes, min));
+    (void)printf("minimum      %s\n", human_bytes(p->min_bytes, min));
 }
 
 static void print_table(const struct planner *p)
@@ -264,9 +265,10 @@ static void print_table(const struct planner *p)
                      100 * row->hit_rate, speed, row->limit.is_io_bound ? "disk" : "memory", first,
                      row->what, i == p->chosen ? " <-" : "");
     }
-    (void)printf("\ntok/s: from nothing overlapping to everything, at position %.0f. First token: "
-                 "cold, after\na prompt of one token; the dense weights and its experts are "
-                 "read.\n", p->position);
+    (void)printf("\nexperts: share that fits into the cache. hits: hit rate of a warm cache.\n"
+                 "tok/s: range from no I/O overlap to full overlap, at position %.0f.\n"
+                 "first token: cold start with a prompt of one token; reads the dense weights and "
+                 "its\nexperts.\n", p->position);
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
@@ -340,9 +342,9 @@ static int run_plan(const struct args *args)
 
 static const struct option plan_options[] = {
     {.name = "routes", .kind = OPTION_PATH, .metavar = "SPEC|FILE", .value = "gen",
-     .help = "The routing that hit rates are predicted for: 'gen', 'gen:KEY=VALUE,...' as in "
+     .help = "Routing that hit rates are predicted for: 'gen' or 'gen:KEY=VALUE,...' as in "
              "'flashmoe bench decode', or a recording of this model made with 'flashmoe run "
-             "--trace', which is better"},
+             "--trace', which is more accurate"},
     {.name = NULL},
 };
 static const struct option_group group_plan = {"Routing", plan_options};
@@ -356,25 +358,25 @@ static const struct option_group group_quiet = {"Output", quiet_options};
 
 const struct command cmd_plan = {
     .name = "plan",
-    .summary = "Say what fits into memory and how fast it can be",
+    .summary = "Predict what fits into memory and how fast it runs",
     .description =
-        "Divides the budget as 'flashmoe run' would, without reading the weights, and predicts "
-        "the speed of decoding and the time to the first token for this budget and for others, so "
-        "that one sees what more memory would give. The speeds of memory and disk are measured "
-        "now. Which experts are in the cache is found by replaying a routing: one drawn as a real "
-        "model uses its experts, or a recording. What comes out are the limits of disk and "
-        "memory; 'flashmoe bench decode' measures what is reached of them. The options are those "
-        "of 'flashmoe run'; what --lookahead, --heat and --cache-bias do to the hits is not "
-        "predicted.\n"
-        "A budget that is too small fails with the arithmetic and the smallest one that works.",
+        "Divides the budget as 'flashmoe run' would, without reading the weights. Predicts the "
+        "decode speed and the time to the first token for this budget and for others, to show "
+        "what more memory would change. Measures the speeds of memory and disk. Predicts hit "
+        "rates by replaying a routing: a generated one with the statistics of a real model, or a "
+        "recording. The speeds are upper limits set by disk and memory; 'flashmoe bench decode' "
+        "measures what is reached. The options are those of 'flashmoe run'; the effects of "
+        "--lookahead, --heat and --cache-bias on hit rates are not predicted.\n"
+        "A budget that is too small fails; the error shows the sizes and the smallest budget that "
+        "works.",
     .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help,
                                           .is_optional = true},
                                          {.name = NULL}},
     .groups = (const struct option_group *const[]){&group_engine, &group_context, &group_plan,
                                                    &group_json, &group_quiet, &group_help, NULL},
     .examples = (const struct example[]){
-        {"flashmoe plan MODEL --memory 8G", "What 8 GiB would give, and what more would"},
-        {"flashmoe plan MODEL --context 32768", "What fits beside a long context"},
+        {"flashmoe plan MODEL --memory 8G", "What 8 GiB allow, and what more would"},
+        {"flashmoe plan MODEL --context 32768", "What fits next to a long context"},
         {NULL, NULL}},
     .run = run_plan,
 };

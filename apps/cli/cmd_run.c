@@ -16,7 +16,7 @@
 #include "apps/cli/term.h"
 #include "apps/cli/token_logprobs.h"
 
-/* One run from the prompt to the closing line. */
+/* One run, from the prompt to the summary line. */
 struct run {
     const struct args *args;
     bool is_json, is_quiet;
@@ -24,32 +24,32 @@ struct run {
     struct fm_session *session;
     struct fm_answer *answer;
     struct fm_snapshots *snapshots; /* NULL: none */
-    struct fm_grammar *grammar; /* NULL: any text */
+    struct fm_grammar *grammar; /* NULL: the answer is unconstrained */
     struct fm_sampling sampling;
     struct fm_logit_bias bias[SAMPLING_BIAS_MAX];
     struct fm_model_info info;
     unsigned n_context;
     struct route_trace trace;
     struct profile profile;
-    struct progress progress; /* while the prompt is read */
+    struct progress progress; /* of reading the prompt */
 
     int32_t *prompt; /* [n_prompt] */
     size_t n_prompt;
-    size_t n_system; /* tokens of it that come before any user's message */
-    size_t n_reused; /* tokens of it that a snapshot had */
-    size_t eval_from, eval_to; /* those that are being computed */
-    void *tokens; /* int32_t [n_tokens], the stop token included */
+    size_t n_system; /* prompt tokens before the first user message */
+    size_t n_reused; /* prompt tokens restored from a snapshot */
+    size_t eval_from, eval_to; /* prompt tokens being evaluated */
+    void *tokens; /* int32_t [n_tokens], including the stop token */
     size_t n_tokens, tokens_capacity;
-    void *text; /* what the answer is so far; kept for JSON only */
+    void *text; /* the answer so far; kept only for JSON */
     size_t text_bytes, text_capacity;
     struct foreign_text shown;
     bool is_line_open; /* the text on standard output does not end with a newline */
-    bool is_out_gone;  /* standard output cannot be written any more */
+    bool is_out_gone;  /* standard output can no longer be written */
     const char *stop_reason;
-    int stop_string; /* the --stop that ended the answer, or -1 */
+    int stop_string; /* index of the --stop that ended the answer, or -1 */
     struct token_logprobs logprobs;
-    json_t *json; /* what is printed at the end */
-    struct fm_stats prompt_end; /* when the prompt was read */
+    json_t *json; /* printed at the end */
+    struct fm_stats prompt_end; /* statistics at the end of the prompt */
     struct known known;         /* --stats */
 };
 
@@ -61,8 +61,8 @@ static int check_context(const struct run *run, struct fm_error *err)
         return 0;
     size_t need = run->n_prompt + 256;
     if (run->info.max_context < run->n_prompt)
-        return err_set(err, FM_ERR_ARG, "the prompt has %zu tokens, the context holds %u and the "
-                       "model was made for %u; shorten the prompt", run->n_prompt,
+        return err_set(err, FM_ERR_ARG, "the prompt has %zu tokens but the context holds %u and "
+                       "the model supports at most %u; shorten the prompt", run->n_prompt,
                        run->n_context, run->info.max_context);
     if (need > run->info.max_context)
         need = run->info.max_context;
@@ -76,8 +76,8 @@ static bool is_constrained(const struct run *run)
     return args_flag(run->args, "json-object") || args_given(run->args, "json-schema");
 }
 
-/* One message of the user in the chat form. Where the answer is JSON from its first byte on, no
- * model that can do without thinks first. */
+/* Tokenizes one user message with the chat template. A constrained answer must begin with JSON, so
+ * thinking is disabled for models that allow it. */
 static int tokenize_turn(const struct run *run, const char *system, const char *text,
                          size_t text_bytes, int32_t **ids, size_t *n_ids, struct fm_error *err)
 {
@@ -94,14 +94,14 @@ static int tokenize_turn(const struct run *run, const char *system, const char *
     char *conversation = all != NULL ? json_dumps(all, JSON_COMPACT) : NULL;
     json_decref(all);
     const int rc = conversation == NULL
-        ? err_set(err, FM_ERR_NOMEM, "no memory for the prompt")
+        ? err_set(err, FM_ERR_NOMEM, "out of memory for the prompt")
         : fm_chat_tokenize(run->model, conversation, strlen(conversation), &now, ids, n_ids,
                                err);
     free(conversation); /* jansson's */
     return rc;
 }
 
-/* The prompt, and how much of it comes before any user's message. */
+/* Tokenizes the prompt and finds how many of its tokens precede the user message. */
 static int tokenize_chat(struct run *run, const char *text, size_t text_bytes,
                          struct fm_error *err)
 {
@@ -123,7 +123,7 @@ static int tokenize_chat(struct run *run, const char *text, size_t text_bytes,
     return rc;
 }
 
-/* The prompt in the model's chat form, or as it is when there is none. */
+/* Tokenizes the prompt with the chat template, or as plain text if the model has none. */
 static int tokenize_prompt(struct run *run, const char *text, size_t text_bytes,
                            struct fm_error *err)
 {
@@ -132,13 +132,13 @@ static int tokenize_prompt(struct run *run, const char *text, size_t text_bytes,
         if (rc != FM_ERR_UNSUPPORTED || !run->info.has_tokenizer)
             return rc;
         if (!run->is_quiet)
-            say("note: this model has no chat form; the prompt is continued as it is (--raw)");
+            say("note: this model cannot chat; the prompt is continued as it is (--raw)");
     }
     return fm_tokenize(run->model, text, text_bytes, FM_TEXT_WITH_SPECIAL, &run->prompt,
                        &run->n_prompt, err);
 }
 
-/* --json-object, --json-schema. */
+/* Opens the grammar of --json-object or --json-schema. */
 static int open_grammar(struct run *run, struct fm_error *err)
 {
     const char *path = args_text(run->args, "json-schema");
@@ -155,7 +155,7 @@ static int open_grammar(struct run *run, struct fm_error *err)
 
 static int take_event(void *ctx, const struct fm_answer_event *event, struct fm_error *err);
 
-/* The answer is all text: what a model thinks is shown as it comes. */
+/* Opens the answer. Reasoning is printed as ordinary text. */
 static int open_answer(struct run *run, struct fm_error *err)
 {
     const char *stops[REPEATS_MAX];
@@ -208,7 +208,7 @@ static int open_all(struct run *run, const char *text, size_t text_bytes, struct
     if (rc == 0)
         rc = tokenize_prompt(run, text, text_bytes, err);
     if (rc == 0 && run->n_prompt == 0)
-        rc = err_set(err, FM_ERR_ARG, "the prompt gives no tokens");
+        rc = err_set(err, FM_ERR_ARG, "the prompt has no tokens");
     if (rc == 0)
         rc = check_context(run, err);
     if (rc == 0)
@@ -290,7 +290,7 @@ static void record_times(void *ctx, const struct fm_layer_profile *layer)
     profile_add(&run->profile, layer);
 }
 
-/* Up to position `to`. */
+/* Evaluates the prompt up to position `to`. */
 static int eval_to(struct run *run, size_t to, struct fm_error *err)
 {
     if (interrupt_seen())
@@ -300,13 +300,13 @@ static int eval_to(struct run *run, size_t to, struct fm_error *err)
     return fm_session_eval(run->session, run->prompt + run->eval_from, to - run->eval_from, err);
 }
 
-/* What could not be kept is no fault of the answer. */
+/* Evaluates up to `to` and saves a snapshot. A snapshot that cannot be saved is only a warning. */
 static int eval_and_keep(struct run *run, size_t to, struct fm_error *err)
 {
     struct fm_error why = {0};
     int rc = eval_to(run, to, err);
     if (rc == 0 && fm_snapshots_keep(run->snapshots, run->session, &why) != 0)
-        say_warning("what was computed is not kept: %s", why.text);
+        say_warning("no snapshot was saved: %s", why.text);
     return rc;
 }
 
@@ -316,7 +316,7 @@ static int eval_kept_prompt(struct run *run, struct fm_error *err)
     run->n_reused = fm_snapshots_restore(run->snapshots, run->session, run->prompt, run->n_prompt);
     if (run->n_reused < run->n_system) {
         rc = eval_and_keep(run, run->n_system, err);
-        (void)fm_session_rewind(run->session, run->prompt, run->n_prompt); /* logits begin anew */
+        (void)fm_session_rewind(run->session, run->prompt, run->n_prompt); /* resets the logits */
     }
     return rc == 0 ? eval_and_keep(run, run->n_prompt, err) : rc;
 }
@@ -340,7 +340,7 @@ static int eval_prompt(struct run *run, struct fm_error *err)
     return rc;
 }
 
-/* Until the answer is over, Ctrl-C, or nobody reads it any more. */
+/* Decodes until the answer ends, Ctrl-C is pressed, or standard output is closed. */
 static int decode(struct run *run, struct fm_error *err)
 {
     int rc = 0;
@@ -360,7 +360,7 @@ static int generate(struct run *run, struct fm_error *err)
     if (rc == 0 && !is_prompt_only)
         rc = decode(run, err);
     if (rc == FM_ERR_CANCELLED)
-        rc = 0; /* the answer ends as interrupted */
+        rc = 0; /* the answer ends as "interrupted" */
     else if (rc == 0 && is_prompt_only)
         run->stop_reason = "length";
     if (rc != 0 || run->is_out_gone || run->stop_reason != NULL)
@@ -376,7 +376,7 @@ static double hit_rate(const struct fm_stats *stats)
     return n > 0 ? (double)stats->n_expert_hits / (double)n : 0;
 }
 
-/* The --stop that was found, or null. */
+/* Returns the --stop that ended the answer, or null. */
 static json_t *stop_json(const struct run *run)
 {
     if (run->stop_string < 0)
@@ -442,7 +442,7 @@ static void print_closing_line(const struct run *run, const struct fm_stats *sta
     if (isatty(STDOUT_FILENO) && isatty(STDERR_FILENO))
         (void)fputc('\n', stderr);
     if (run->n_reused > 0)
-        (void)snprintf(kept, sizeof kept, ", %zu of them kept", run->n_reused);
+        (void)snprintf(kept, sizeof kept, ", %zu from a snapshot", run->n_reused);
     say("%zu token%s (%s), %.2f tok/s | prompt %zu token%s%s, %.2f tok/s | expert hits %.1f%%, %s "
         "read | memory %s of %s | %s", run->n_tokens, run->n_tokens == 1 ? "" : "s", why,
         per_second(stats->n_decode_tokens, stats->decode_ns), run->n_prompt,
@@ -452,15 +452,15 @@ static void print_closing_line(const struct run *run, const struct fm_stats *sta
         human_bytes(stats->memory_resident_peak_bytes, peak),
         human_bytes(stats->memory_budget_bytes, budget), seed);
     if (stats->n_shrinks > 0)
-        say("memory was scarce: the expert cache gave some back and has room for %llu experts now "
-            "(--elastic off: it keeps what it has)", (unsigned long long)stats->n_cache_slots);
+        say("memory was scarce: the expert cache shrank to %llu experts (--elastic off prevents "
+            "this)", (unsigned long long)stats->n_cache_slots);
     if (stats->routes != NULL)
         say("routes: %s", stats->routes);
     if (stats->approximate != NULL)
         say("%s", stats->approximate);
 }
 
-/* Accepts what is closed already. */
+/* Closes everything; may be called twice. */
 static void close_all(struct run *run)
 {
     interrupt_watch(NULL);
@@ -481,12 +481,12 @@ static double larger(double a, double b)
     return a > b ? a : b;
 }
 
-/* Times that the machine is measured at most. */
+/* Maximum number of times that the machine is measured. */
 #define MEASURES_MAX 2
 
-/* After the answer, in the memory that the model had: the speeds of memory and disk, and what
- * follows from them. Where the answer was faster than they allow, something else used the machine,
- * and they are measured again. What cannot be measured is not known, and no reason to fail. */
+/* Measures memory and disk after the answer, in the memory that the model used, and computes the
+ * limits. An answer that was faster than the limit means that another program slowed the
+ * measurement; it is then repeated. A failed measurement is only a warning. */
 static void measure_stats(struct run *run)
 {
     const struct known *known = &run->known;
@@ -513,12 +513,12 @@ static void print_stats(const struct run *run)
 {
     char limit[LIMIT_TEXT_BYTES], text[KNOWN_TEXT_BYTES];
     if (run->known.limit.tok_per_s == 0) {
-        say("limit: not known, as no token was decoded after the first");
+        say("limit: unknown: no token was decoded after the first");
         return;
     }
     say("limit: %s", limit_text(&run->known.limit, limit));
     say("miss curve: %s", known_curve_text(&run->known, text));
-    say("one more GiB %s", known_more_text(&run->known, text));
+    say("+1 GiB: %s", known_more_text(&run->known, text));
 }
 
 static int finish(struct run *run)
@@ -527,7 +527,7 @@ static int finish(struct run *run)
     if (run->is_out_gone && !interrupt_seen())
         return STATUS_FAILED;
     if (run->stop_reason == NULL)
-        run->stop_reason = "interrupted"; /* a write into a full pipe ended by Ctrl-C */
+        run->stop_reason = "interrupted"; /* Ctrl-C ended a write into a full pipe */
     struct fm_stats stats = {.size = sizeof stats};
     fm_model_stats(run->model, &stats);
     if (run->is_json)
@@ -569,7 +569,7 @@ static int run_run(const struct args *args)
         text[--text_bytes] = '\0';
     if (text_bytes == 0) {
         mem_free(text);
-        say("the prompt is empty; give one with -p TEXT, with -f FILE or on standard input");
+        say("the prompt is empty; use -p TEXT, -f FILE or standard input");
         return STATUS_USAGE;
     }
     interrupt_install();
@@ -580,7 +580,7 @@ static int run_run(const struct args *args)
         rc = generate(&run, &err);
     }
     if (rc != 0 && run.is_line_open && isatty(STDOUT_FILENO))
-        (void)out_text("\n", 1); /* the message begins on a line of its own */
+        (void)out_text("\n", 1); /* the message starts on its own line */
     int status = rc == 0 ? finish(&run) : say_failed(&err, STATUS_FAILED);
     if (route_trace_close(&run.trace, rc == 0, &err) != 0)
         status = say_failed(&err, STATUS_FAILED);
@@ -598,37 +598,37 @@ static const struct option prompt_options[] = {
     {.name = "prompt", .letter = 'p', .kind = OPTION_STRING, .metavar = "TEXT", .excludes = "file",
      .help = "The prompt. Without -p and -f it is read from standard input"},
     {.name = "file", .letter = 'f', .kind = OPTION_PATH, .metavar = "FILE",
-     .help = "Read the prompt from a file; one newline at its end is dropped"},
+     .help = "Read the prompt from a file; drops one trailing newline"},
     {.name = "raw", .kind = OPTION_FLAG,
-     .help = "Continue the prompt as it is, without the chat form. Special tokens such as "
-             "<|im_start|> in it are recognised"},
+     .help = "Continue the prompt as it is, without the chat template. Special tokens such as "
+             "<|im_start|> are recognised"},
     {.name = NULL},
 };
 
 static const struct option answer_options[] = {
     {.name = "json-object", .kind = OPTION_FLAG, .excludes = "json-schema",
-     .help = "The answer is a JSON object: tokens that could not be part of one are never chosen"},
+     .help = "Constrain the answer to a JSON object"},
     {.name = "json-schema", .kind = OPTION_PATH, .metavar = "FILE",
-     .help = "The answer is JSON that fits the schema in FILE. What of it cannot be enforced is "
-             "refused; docs/SCHEMA.md lists what can. The answer may still be cut off by -n"},
+     .help = "Constrain the answer to the JSON schema in FILE. A schema that cannot be enforced is "
+             "refused; see docs/SCHEMA.md. -n may still cut the answer off"},
     {.name = "n-tokens", .letter = 'n', .kind = OPTION_UINT, .metavar = "N", .max = 1u << 30,
      .value = "512",
-     .help = "Tokens to generate at most. The answer ends earlier at the model's stop token or at "
-             "the end of the context; 0 only reads the prompt"},
+     .help = "Maximum tokens to generate. The answer ends earlier at the model's stop token or "
+             "when the context is full; 0 only reads the prompt"},
     {.name = "stop", .kind = OPTION_STRING, .metavar = "TEXT", .is_many = true,
-     .help = "End the answer before this text. May be given several times: the one that comes "
-             "first counts"},
+     .help = "End the answer before this text. May be given several times; the first match ends "
+             "the answer"},
     {.name = NULL},
 };
 
 static const struct option stats_options[] = {
     {.name = "stats", .kind = OPTION_FLAG,
-     .help = "Say which of disk and memory bound the answer's speed, what share of that limit it "
-             "reached, and what other cache sizes would have hit. Their speeds are measured after "
-             "the answer, which takes a few seconds"},
+     .help = "Show whether disk or memory limits the speed, what share of that limit was reached, "
+             "and the hit rates of other cache sizes. The limits are measured after the answer, "
+             "which takes a few seconds"},
     {.name = "logprobs", .kind = OPTION_UINT, .metavar = "N", .max = FM_TOP_LOGPROBS_MAX,
-     .help = "Show each token's log probability and the N most likely tokens in its place, with "
-             "--json in the object, otherwise on standard error. They are the model's own, before "
+     .help = "Show the log probability of each token and of its N most likely alternatives: in the "
+             "object with --json, otherwise on standard error. They are computed before "
              "temperature, penalties and filters"},
     {.name = NULL},
 };
@@ -639,14 +639,14 @@ static const struct option_group group_answer = {"Answer", answer_options};
 
 const struct command cmd_run = {
     .name = "run",
-    .summary = "Answer a prompt and print the text as it comes",
+    .summary = "Answer a prompt and print the text as it is generated",
     .description =
-        "The answer goes to standard output. Progress and a closing line with speed, expert hit "
-        "rate, bytes read and memory go to standard error. Ctrl-C ends the answer in order with "
+        "The answer goes to standard output. Progress and a summary line with speed, expert hit "
+        "rate, bytes read and memory go to standard error. Ctrl-C ends the answer cleanly with "
         "exit status 130; a second Ctrl-C kills the program.\n"
-        "With --json one object holds the text, the token ids (the stop token included), the "
-        "reason for stopping (stop, length, context, interrupted), the stop string that was found, "
-        "speed, hit rate, bytes read, memory, the seed and a hash of all logits.",
+        "--json prints one object: the text, the token ids (including the stop token), the stop "
+        "reason (stop, length, context, interrupted), the matched stop string, speed, hit rate, "
+        "bytes read, memory, the seed and a hash of all logits.",
     .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help,
                                           .is_optional = true},
                                          {.name = NULL}},
@@ -658,19 +658,19 @@ const struct command cmd_run = {
                                                    &group_help, NULL},
     .examples = (const struct example[]){
         {"flashmoe run -p \"Write a story about a robot who loves music.\"",
-         "The nano model that comes with the program"},
+         "Use the bundled nano model"},
         {"flashmoe run MODEL -p \"What is the Moon?\"", "Ask one question"},
         {"flashmoe run MODEL --memory 8G -n 100 --seed 7 < question.txt",
-         "Read the prompt from a file, use at most 8 GiB, and make it repeatable"},
+         "Read the prompt from a file, use at most 8 GiB, and make the answer reproducible"},
         {"flashmoe run MODEL --json --greedy -p Hello | jq -r .text",
          "Use the answer and the measurements in a script"},
         {"flashmoe run MODEL --temp 0.7 --top-p 0.8 --stop END -p \"Count to ten.\"",
-         "Vary more, and end the answer at a word"},
+         "Sample with more variety, and end the answer at a word"},
         {"flashmoe run MODEL --system-file rules.txt --snapshots kept -f question.txt",
-         "Compute long instructions once, and keep them on disk for the next question"},
+         "Compute long instructions once and keep them on disk for the next question"},
         {"flashmoe run MODEL --json-schema person.json -p \"Invent a person.\"",
-         "Get an answer that a program can read"},
-        {"flashmoe run MODEL --routes gen -p Hello", "Measure speed where the weights are random"},
+         "Get an answer that a program can parse"},
+        {"flashmoe run MODEL --routes gen -p Hello", "Measure the speed of random weights"},
         {NULL, NULL}},
     .run = run_run,
 };

@@ -17,13 +17,13 @@
 #include "apps/cli/term.h"
 
 #define SESSIONS_MIN 4
-/* Memory for requests where none was asked for: a share of the budget, within these. */
+/* Default memory for requests: a share of the budget, within these bounds. */
 #define REQUEST_MEMORY_SHARE 16
-#define REQUEST_MEMORY_MIN (8ull << 20) /* that may be asked for */
+#define REQUEST_MEMORY_MIN (8ull << 20) /* of --request-memory */
 #define REQUEST_MEMORY_DEFAULT_MIN (48ull << 20)
 #define REQUEST_MEMORY_MAX (256ull << 20)
 
-static struct server *volatile running; /* for the signal handlers; NULL: it takes no wishes */
+static struct server *volatile running; /* for the signal handlers; NULL: signals are ignored */
 
 struct serving {
     const struct args *args;
@@ -49,7 +49,8 @@ static void on_hang_up(int signal_number)
         server_hang_up(running);
 }
 
-/* Once the model is loaded; before that a signal kills. `nohup` has SIGHUP ignored: it stays so. */
+/* Installs the handlers after the model is loaded; before that a signal kills. SIGHUP stays ignored
+ * under `nohup`. */
 static void catch_signals(void)
 {
     struct sigaction action = {.sa_handler = on_stop}, old = {.sa_handler = SIG_DFL};
@@ -85,7 +86,7 @@ static double limit_share(void *ctx, const struct fm_stats *before, const struct
     return limit.percent > 0 ? limit.percent / 100 : -1;
 }
 
-/* The file's or directory's name, without what only says its form. */
+/* Copies the file's or directory's name without .fmoe or .gguf. */
 static void name_model(const char *path, char name[128])
 {
     char real[LIMIT_PATH_BYTES];
@@ -135,7 +136,7 @@ static void say_ready(const struct serving *s, const char *host, unsigned port, 
     char budget[UNIT_BYTES];
     const char *open = strchr(host, ':') != NULL ? "[" : "";
     fm_model_stats(s->model, &stats);
-    say("%s (%s), %u tokens of context, %u together, %u conversations in memory, budget %s", name,
+    say("%s (%s), context %u tokens, %u parallel, %u sessions in memory, budget %s", name,
         s->info.architecture, stats.n_context, n_parallel, n_sessions,
         human_bytes(stats.memory_budget_bytes, budget));
     say("listening on http://%s%s%s:%u", open, host, open[0] != '\0' ? "]" : "", port);
@@ -143,7 +144,7 @@ static void say_ready(const struct serving *s, const char *host, unsigned port, 
 
 /* ---- API keys --------------------------------------------------------------------------- */
 
-/* The keys of the options, or else the one of the environment. */
+/* Reads the keys of the options, or else of the environment. */
 static int read_keys(const struct args *args, struct access_keys *keys, struct fm_error *err)
 {
     const char *key = args_text(args, "api-key"), *path = args_text(args, "api-key-file");
@@ -158,14 +159,14 @@ static int read_keys(const struct args *args, struct access_keys *keys, struct f
         rc = access_keys_add(keys, variable, strlen(variable),
                              "FLASHMOE_API_KEY in the environment", err);
     if (rc == 0 && is_exposed)
-        say_warning("every user of this machine may read the API keys '%s': run chmod 600 on it",
+        say_warning("every user of this machine can read the API keys in '%s': run chmod 600 on it",
                     path);
     if (rc != 0)
         access_keys_clear(keys);
     return rc;
 }
 
-/* A terminal that was closed answers nothing but EIO. */
+/* Returns whether the terminal was closed: it then fails with EIO. */
 static bool is_terminal_gone(void)
 {
     struct termios how;
@@ -175,7 +176,7 @@ static bool is_terminal_gone(void)
     return false;
 }
 
-/* SIGHUP: the terminal was closed, or the key file is to be read again. */
+/* Handles SIGHUP: stops the server if the terminal was closed, else reads the key file again. */
 static void hung_up(void *ctx)
 {
     const struct serving *s = ctx;
@@ -186,12 +187,12 @@ static void hung_up(void *ctx)
         return;
     }
     if (read_keys(s->args, &keys, &err) != 0) {
-        say_warning("the API keys stay as they were: %s", err.text);
+        say_warning("the API keys are unchanged: %s", err.text);
         return;
     }
     const size_t n = keys.n;
     server_set_keys(s->server, &keys);
-    say("%zu API keys are read again", n);
+    say("%zu API keys read again", n);
 }
 
 static void warn_of_access(const struct serving *s, const struct server_options *o, size_t n_keys)
@@ -199,19 +200,19 @@ static void warn_of_access(const struct serving *s, const struct server_options 
     if (n_keys > 0)
         return;
     if (server_is_exposed(s->server))
-        say_warning("everybody who can reach %s may use this server, as it requires no API key: "
-                    "give --api-key-file, or listen on 127.0.0.1", o->host);
+        say_warning("anyone who can reach %s can use this server, since it requires no API key; "
+                    "use --api-key-file, or listen on 127.0.0.1", o->host);
     if (access_allows_all(o->cors))
-        say_warning("every web page that a browser on this machine shows may use this server: it "
-                    "requires no API key, and --cors allows all origins");
+        say_warning("any web page open in a browser on this machine can use this server, since it "
+                    "requires no API key and --cors allows all origins");
     if (access_allows_all(o->hosts))
-        say_warning("web pages can use this server by DNS rebinding: it requires no API key, and "
-                    "--allowed-host allows all names");
+        say_warning("web pages can use this server through DNS rebinding, since it requires no API "
+                    "key and --allowed-host allows all names");
 }
 
 /* ---- serving ---------------------------------------------------------------------------- */
 
-/* From here on signals are wishes to the server, until it has done all it was asked for. */
+/* Runs the server until it stops. Signals reach it from here on. */
 static int run_server(struct serving *s, const struct server_options *o, struct access_keys *keys,
                       struct fm_error *err)
 {
@@ -225,7 +226,7 @@ static int run_server(struct serving *s, const struct server_options *o, struct 
     warn_of_access(s, o, n_keys);
     say_ready(s, o->host, server_port(s->server), o->model_name, o->n_parallel, o->n_sessions);
     rc = server_run(s->server, err);
-    running = NULL; /* a signal that comes late finds nobody, and does not hurry the end */
+    running = NULL; /* a late signal must not cut the shutdown short */
     if (!s->is_quiet)
         say("stopped");
     server_close(s->server);
@@ -244,10 +245,10 @@ static int serve(struct serving *s, struct access_keys *keys, struct fm_error *e
         n_sessions = n_parallel + 2 > SESSIONS_MIN ? n_parallel + 2 : SESSIONS_MIN;
     if (n_sessions < n_parallel)
         return err_set(err, FM_ERR_ARG, "--sessions %u is less than --parallel %u: each answer "
-                       "needs one", n_sessions, n_parallel);
+                       "needs a session", n_sessions, n_parallel);
     if (request_bytes < REQUEST_MEMORY_MIN)
-        return err_set(err, FM_ERR_ARG, "--request-memory is %llu bytes: give 8M or more, or leave "
-                       "the option out", (unsigned long long)request_bytes);
+        return err_set(err, FM_ERR_ARG, "--request-memory is %llu bytes; the minimum is 8M",
+                       (unsigned long long)request_bytes);
     int rc = access_check_lists(args_text(args, "allowed-host"), args_text(args, "cors"), err);
     if (rc == 0)
         rc = read_keys(args, keys, err);
@@ -297,67 +298,66 @@ static int run_serve(const struct args *args)
 
 static const struct option server_options[] = {
     {.name = "host", .kind = OPTION_STRING, .metavar = "ADDRESS", .value = "127.0.0.1",
-     .help = "Address to listen on. The default is reached from this machine alone; 0.0.0.0 from "
-             "everywhere, which wants --api-key-file and a reverse proxy with TLS"},
+     .help = "Address to listen on. The default accepts connections from this machine only, "
+             "0.0.0.0 from everywhere; then use --api-key-file and a reverse proxy with TLS"},
     {.name = "port", .letter = 'P', .kind = OPTION_UINT, .metavar = "N", .max = 65535,
-     .value = "8080", .help = "Port to listen on; 0 takes one that is free"},
+     .value = "8080", .help = "Port to listen on; 0 picks a free one"},
     {.name = "name", .kind = OPTION_STRING, .metavar = "TEXT", .shown = "the file's name",
-     .help = "The model's name in the API. Requests may ask for any"},
+     .help = "Model name in the API. Requests may name any model"},
     {.name = "api-key", .kind = OPTION_STRING, .metavar = "KEY",
      .shown = "FLASHMOE_API_KEY, or none",
-     .help = "Require this key, as 'Authorization: Bearer KEY' or 'x-api-key: KEY'. In a file or "
-             "in the environment, others on the machine do not see it"},
+     .help = "Require this key, as 'Authorization: Bearer KEY' or 'x-api-key: KEY'. Other users of "
+             "the machine can see a command line; use a file or the environment to hide the key"},
     {.name = "api-key-file", .kind = OPTION_PATH, .metavar = "FILE",
-     .help = "Require one of the keys in this file, one per line; SIGHUP reads it again. Each key "
-             "has cached prefixes of its own"},
+     .help = "Require one of the keys in this file, one per line. SIGHUP reads it again. Each key "
+             "has its own cached prefixes"},
     {.name = "share-prefixes", .kind = OPTION_FLAG,
-     .help = "Let all API keys use the same cached prefixes, as where they are one person's. "
-             "Otherwise cached_tokens never tells what another key has sent"},
+     .help = "Share cached prefixes between all API keys, for keys of one person. Otherwise "
+             "cached_tokens reveals nothing about the requests of another key"},
     {.name = "allowed-host", .kind = OPTION_STRING, .metavar = "NAME,...",
      .shown = "localhost; beyond loopback, every IP address and this machine's name",
-     .help = "Further host names that requests may be sent to, as behind a proxy; * for all. "
-             "Others get 403, against DNS rebinding"},
+     .help = "Additional host names that requests may be sent to, for example behind a proxy; * "
+             "allows all. Other names get 403, to prevent DNS rebinding"},
     {.name = "cors", .kind = OPTION_STRING, .metavar = "ORIGIN,...",
-     .help = "Allowed CORS origins beside pages of this machine, as https://a.example or "
-             "app://obsidian.md; * for all. Pages of other origins get 403"},
+     .help = "Allowed CORS origins besides pages of this machine, such as https://a.example or "
+             "app://obsidian.md; * allows all. Pages of other origins get 403"},
     {.name = "parallel", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = 256, .value = "4",
-     .help = "Requests answered together: each pass over the model computes a token of each"},
+     .help = "Requests decoded together; each pass over the model computes one token of each"},
     {.name = "sessions", .kind = OPTION_UINT, .metavar = "N", .max = 1024, .value = "0",
-     .help = "Conversations whose state stays in memory; 0: --parallel and two, at least four"},
+     .help = "Sessions kept in memory. 0 means max(4, parallel + 2)"},
     {.name = "queue", .kind = OPTION_UINT, .metavar = "N", .max = 65536, .value = "64",
-     .help = "Requests that may wait. More are told to come back (503, or 529 for Anthropic's "
-             "clients)"},
+     .help = "Maximum waiting requests. Further requests get 503 with Retry-After (529 in "
+             "Anthropic's API)"},
     {.name = "connections", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = 60000,
-     .shown = "2048, or what half of --request-memory holds", .help = "Connections at a time"},
+     .shown = "2048, or what half of --request-memory holds", .help = "Maximum connections"},
     {.name = "request-limit", .kind = OPTION_BYTES, .metavar = "SIZE", .min = 1024, .value = "32M",
-     .help = "Bytes of a request at most"},
+     .help = "Maximum request size in bytes"},
     {.name = "request-memory", .kind = OPTION_BYTES, .metavar = "SIZE",
      .shown = "a sixteenth of the budget, 48M to 256M",
-     .help = "Memory for connections, requests, what is made of them, and answers that wait to be "
-             "sent, together. It is part of --memory. Requests beyond it get 503, and one that "
-             "alone takes more 413"},
+     .help = "Memory for connections, requests, their parsed form and unsent answers. It is part "
+             "of --memory. Requests beyond it get 503; one that alone exceeds it gets 413"},
     {.name = "n-tokens", .letter = 'n', .kind = OPTION_UINT, .metavar = "N", .max = 1u << 30,
-     .value = "0", .help = "Tokens of an answer at most, also where a request asks for more; 0: as "
-                           "many as the context holds"},
+     .value = "0", .help = "Maximum tokens per answer; larger requests are capped. 0: limited by "
+                           "the context only"},
     {.name = "time-limit", .kind = OPTION_UINT, .metavar = "SECONDS", .max = 1u << 30,
-     .value = "0", .help = "A request that takes longer fails; 0: none does"},
+     .value = "0", .help = "Maximum time per request; a slower one fails. 0: no limit"},
     {.name = "idle-limit", .kind = OPTION_UINT, .metavar = "SECONDS", .min = 1, .max = 86400,
-     .value = "60", .help = "A connection without a request is closed after this time"},
+     .value = "60", .help = "Close a connection without a request after this time"},
     {.name = "grace", .kind = OPTION_UINT, .metavar = "SECONDS", .max = 86400, .value = "30",
-     .help = "Time that running answers have to finish when the server is stopped"},
+     .help = "Time that running answers have to finish when the server stops"},
     {.name = "measure", .kind = OPTION_FLAG,
-     .help = "Measure memory and disk at the start, in a few seconds, so that the page can show "
-             "how near decoding comes to what the machine allows"},
+     .help = "Measure memory and disk at the start, which takes a few seconds, so that the page "
+             "can show the share of the hardware limit that decoding reaches"},
     {.name = NULL},
 };
 
 static const struct option kept_options[] = {
     {.name = "snapshots", .kind = OPTION_PATH, .metavar = "DIR",
-     .help = "Keep conversations in this folder when they leave memory, in idle time, and at the "
-             "end, so that none is computed again"},
+     .help = "Save sessions to this folder when they leave memory, when idle and on exit, so that "
+             "no prefix is computed twice"},
     {.name = "snapshot-limit", .kind = OPTION_BYTES, .metavar = "SIZE", .min = 1 << 20,
      .value = "8G",
-     .help = "Most that the folder may hold; what was used longest ago goes first"},
+     .help = "Maximum size of the folder; the least recently used snapshots are removed first"},
     {.name = NULL},
 };
 
@@ -366,18 +366,18 @@ static const struct option_group group_kept = {"Conversations", kept_options};
 
 const struct command cmd_serve = {
     .name = "serve",
-    .summary = "Serve a model over HTTP: OpenAI's and Anthropic's API, and a page",
+    .summary = "Serve a model over HTTP with the OpenAI and Anthropic APIs and a web page",
     .description =
-        "Answers /v1/chat/completions, /v1/completions, /v1/responses and /v1/messages, streamed "
-        "or whole, with tools and reasoning; /v1/models, /v1/messages/count_tokens, /tokenize, "
-        "/detokenize, /apply-template, /health, /metrics, /props, /slots, /stats and /experts; "
-        "and a page to chat with at /. docs/SERVER.md describes all of it.\n"
-        "Requests are answered together, --parallel at a time, with the bits that each would get "
-        "alone. A conversation that goes on computes only what is new.\n"
-        "Ctrl-C or SIGTERM takes no more requests, lets those that run finish within --grace, and "
-        "keeps conversations where --snapshots says; a second one ends them at once. SIGHUP reads "
-        "--api-key-file again; without one, or when the terminal was closed, it ends the server "
-        "likewise. Each request gets one line on standard error.",
+        "Endpoints: /v1/chat/completions, /v1/completions, /v1/responses and /v1/messages, "
+        "streamed or not, with tools and reasoning; /v1/models, /v1/messages/count_tokens, "
+        "/tokenize, /detokenize, /apply-template, /health, /metrics, /props, /slots, /stats and "
+        "/experts; and a chat page at /. docs/SERVER.md describes them.\n"
+        "Up to --parallel requests are decoded together, each with the same bits as alone. A "
+        "continued conversation computes only its new tokens.\n"
+        "Ctrl-C or SIGTERM stops accepting requests, lets running ones finish within --grace, and "
+        "saves sessions to --snapshots; a second one ends them at once. SIGHUP reads "
+        "--api-key-file again; without one, or when the terminal is closed, it stops the server "
+        "the same way. Each request logs one line on standard error.",
     .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help,
                                           .is_optional = true},
                                          {.name = NULL}},
@@ -385,11 +385,11 @@ const struct command cmd_serve = {
                                                    &group_context, &group_messages, &group_help,
                                                    NULL},
     .examples = (const struct example[]){
-        {"flashmoe serve", "The nano model, at http://127.0.0.1:8080"},
+        {"flashmoe serve", "Serve the nano model at http://127.0.0.1:8080"},
         {"flashmoe serve MODEL --memory 12G --snapshots ~/.cache/serve",
-         "A large one, whose conversations survive a restart"},
+         "Serve a large model whose sessions survive a restart"},
         {"flashmoe serve MODEL --host 0.0.0.0 --api-key-file ~/keys --parallel 8",
-         "For others, eight at a time"},
+         "Serve other machines, eight requests at a time"},
         {NULL, NULL}},
     .run = run_serve,
 };

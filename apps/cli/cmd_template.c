@@ -7,7 +7,7 @@
 #include "apps/cli/common.h"
 #include "apps/cli/term.h"
 
-/* JSON of a text that is called `what` in messages. */
+/* Parses JSON; `what` names the text in errors. */
 static int parse_json(const char *what, const char *text, size_t bytes, json_t **out,
                       struct fm_error *err)
 {
@@ -32,10 +32,10 @@ static int read_json(const char *path, json_t **out, struct fm_error *err)
 
 static int no_memory(struct fm_error *err)
 {
-    return err_set(err, FM_ERR_NOMEM, "no memory for the conversation");
+    return err_set(err, FM_ERR_NOMEM, "out of memory for the conversation");
 }
 
-/* KEY=JSON, or an object of several. */
+/* Sets KEY=JSON, or several variables from an object. */
 static int set_variables(json_t *conversation, const char *text, struct fm_error *err)
 {
     json_t *value = NULL;
@@ -58,7 +58,7 @@ static int set_variables(json_t *conversation, const char *text, struct fm_error
     return rc;
 }
 
-/* The file with what the options say, as an object. */
+/* Reads the file, applies the options and returns an object. */
 static int read_conversation(const struct args *args, json_t **out, struct fm_error *err)
 {
     json_t *given = NULL, *tools = NULL;
@@ -164,11 +164,11 @@ static int run_template(const struct args *args)
 
 static const struct option conversation_options[] = {
     {.name = "tools", .kind = OPTION_PATH, .metavar = "FILE",
-     .help = "An array of tools as JSON, in place of the conversation's own"},
+     .help = "A JSON array of tools; replaces those of the conversation"},
     {.name = "no-generation-prompt", .kind = OPTION_FLAG,
      .help = "Do not open the assistant's turn at the end"},
     {.name = "set", .kind = OPTION_STRING, .metavar = "KEY=JSON",
-     .help = "A variable of the template, such as enable_thinking=false; an object sets several"},
+     .help = "Set a template variable, such as enable_thinking=false; an object sets several"},
     {.name = NULL},
 };
 
@@ -183,11 +183,11 @@ static const struct option_group group_form = {"Output", form_options};
 
 const struct command cmd_template = {
     .name = "template",
-    .summary = "Show a conversation in the model's chat form",
+    .summary = "Render a conversation with the model's chat template",
     .description = "MESSAGES is a JSON file: an array of messages, or an object with 'messages', "
-                   "'tools' and variables of the template. '-' is standard input. The text is what "
-                   "the model's chat template makes of it, or ChatML for a model that has none.\n"
-                   "Special tokens in what somebody wrote stay ordinary text: --tokens shows it.",
+                   "'tools' and template variables. '-' is standard input. The output is rendered "
+                   "by the model's chat template, or by ChatML for a model without one.\n"
+                   "Special tokens inside messages stay plain text; --tokens shows this.",
     .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help},
                                          {.name = "MESSAGES",
                                           .help = "The conversation, a JSON file"},
@@ -195,9 +195,9 @@ const struct command cmd_template = {
     .groups = (const struct option_group *const[]){&group_conversation, &group_form, &group_json,
                                                    &group_help, NULL},
     .examples = (const struct example[]){
-        {"flashmoe template MODEL messages.json", "The text the model gets"},
+        {"flashmoe template MODEL messages.json", "Show the text that the model receives"},
         {"flashmoe template MODEL chat.json --set enable_thinking=false",
-         "With a variable of the template"},
+         "Set a template variable"},
         {NULL, NULL}},
     .run = run_template,
 };

@@ -71,17 +71,17 @@ static const struct option text_options[] = {
     {.name = "prompt", .letter = 'p', .kind = OPTION_STRING, .metavar = "TEXT", .excludes = "file",
      .help = "The text. Without -p and -f it is read from standard input"},
     {.name = "file", .letter = 'f', .kind = OPTION_PATH, .metavar = "FILE",
-     .help = "Read the text from a file, every byte of it"},
+     .help = "Read the text from a file, including a trailing newline"},
     {.name = "plain", .kind = OPTION_FLAG,
-     .help = "Take special tokens such as <|im_end|> in the text as ordinary characters"},
+     .help = "Treat special tokens such as <|im_end|> in the text as plain characters"},
     {.name = NULL},
 };
 
 static const struct option form_options[] = {
     {.name = "ids", .kind = OPTION_FLAG, .excludes = "count json",
-     .help = "Print the ids only, one per line"},
+     .help = "Print only the ids, one per line"},
     {.name = "count", .kind = OPTION_FLAG, .excludes = "json",
-     .help = "Print the number of tokens only"},
+     .help = "Print only the number of tokens"},
     {.name = NULL},
 };
 
@@ -91,8 +91,8 @@ static const struct option_group group_form = {"Output", form_options};
 const struct command cmd_tokenize = {
     .name = "tokenize",
     .summary = "Show the tokens of a text",
-    .description = "One line per token: its id and its text, escaped as in C. Special tokens are "
-                   "recognised.",
+    .description = "Prints one line per token: its id and its text, escaped as in C. Special "
+                   "tokens are recognised.",
     .operands = (const struct operand[]){{.name = "MODEL", .help = operand_model_help,
                                           .is_optional = true},
                                          {.name = NULL}},
@@ -100,7 +100,7 @@ const struct command cmd_tokenize = {
                                                    &group_help, NULL},
     .examples = (const struct example[]){
         {"flashmoe tokenize MODEL -p \"Hello, world\"", "One line per token"},
-        {"flashmoe tokenize MODEL --count -f book.txt", "How long a text is for this model"},
+        {"flashmoe tokenize MODEL --count -f book.txt", "Count the tokens of a file"},
         {NULL, NULL}},
     .run = run_tokenize,
 };

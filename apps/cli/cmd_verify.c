@@ -99,18 +99,18 @@ static const struct option verify_options[] = {
     {.name = "threads", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_THREADS,
      .shown = "one per processor", .help = "Threads that compute checksums"},
     {.name = "quiet", .letter = 'q', .kind = OPTION_FLAG,
-     .help = "No progress and no closing line; bad items are listed all the same"},
+     .help = "No progress and no summary line; damaged items are still listed"},
     {.name = NULL},
 };
 static const struct option_group group_verify = {"Output", verify_options};
 
 const struct command cmd_verify = {
     .name = "verify",
-    .summary = "Hold every byte of a packed model against its checksums",
+    .summary = "Verify the checksums of a packed model",
     .description =
-        "Reads everything from the device, past the page cache where that is possible, and says "
-        "which expert of which layer, which tensor or which file is bad. The exit status is 1 when "
-        "anything is, and 2 for a model that has no checksums because it is not packed.",
+        "Reads everything from the disk, bypassing the page cache where possible, and names each "
+        "damaged expert, tensor or file. The exit status is 1 if anything is damaged, and 2 for a "
+        "model that has no checksums because it is not packed.",
     .operands = (const struct operand[]){{.name = "MODEL", .help = "A packed model, NAME.fmoe"},
                                          {.name = NULL}},
     .groups = (const struct option_group *const[]){&group_verify, &group_json, &group_help, NULL},

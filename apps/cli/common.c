@@ -14,85 +14,85 @@
 #include "apps/cli/term.h"
 #include "flashmoe_lab.h"
 
-/* Text is held in memory once as bytes and once as token ids. */
+/* Maximum text size. A text is in memory twice: as bytes and as token ids. */
 #define TEXT_BYTES_MAX ((size_t)1 << 30)
-/* What is measured with a buffer of fewer caches than this is partly their speed. */
+/* A buffer smaller than this many caches measures partly the caches. */
 #define BEYOND_CACHES 3
 
 const char operand_model_help[] =
-    "A packed model (NAME.fmoe), a GGUF file, or the directory of a Hugging Face or MLX "
-    "checkpoint. Without it: what FLASHMOE_MODEL names, or else nano, the small model that comes "
-    "with the program";
+    "A packed model (NAME.fmoe), a GGUF file, or a Hugging Face or MLX checkpoint directory. "
+    "Default: $FLASHMOE_MODEL, or else the bundled nano model";
 
 const char option_pin_help[] =
-    "Keep every computing thread but the first on a core of its own. Helps beside programs that "
-    "want the same cores, and harms beside one that pins its threads too";
+    "Pin every compute thread except the first to its own core. Helps when other programs compete "
+    "for the cores, and hurts next to a program that pins its threads too";
 
 const char option_cpu_help[] =
-    "Instructions to compute with: a LEVEL that 'flashmoe doctor' lists. The results are the same "
-    "bits at every level";
+    "Instruction set to compute with; 'flashmoe doctor' lists the levels. Results are "
+    "bit-identical at every level";
 
 #define KV_OPTION                                                                                  \
     {.name = "kv", .kind = OPTION_STRING, .metavar = "FORMAT", .value = "f16",                     \
-     .help = "Format of keys and values: f16; f32, which rounds nothing and takes twice the "      \
-             "memory; or, approximate, rotated and in fewer bits: rot8, rot4, rot3 or rot2. "      \
-             "'flashmoe eval' measures what they cost"}
+     .help = "Format of the KV cache. f16; f32, unrounded, at twice the memory; or rot8, rot4, "   \
+             "rot3 or rot2, which are approximate: rotated and quantised to fewer bits. "          \
+             "'flashmoe eval' measures the loss"}
 
 static const struct option engine_options[] = {
     {.name = "memory", .kind = OPTION_BYTES, .metavar = "SIZE", .min = 1 << 20,
-     .shown = "what the machine has free",
-     .help = "Budget for everything: dense weights, expert cache, KV and scratch. A larger one "
-             "caches more experts"},
+     .shown = "the memory that is free",
+     .help = "Memory budget for everything: dense weights, expert cache, KV and scratch. A larger "
+             "budget caches more experts"},
     {.name = "elastic", .kind = OPTION_STRING, .metavar = "WHEN", .value = "on",
-     .help = "Give memory back while others need it: on or off. The cache shrinks at once and "
-             "grows again slowly, up to --memory or, without it, to what the machine has. It "
-             "changes speed and no bit of the answer"},
+     .help = "Return memory while other programs need it: on or off. The expert cache shrinks at "
+             "once and grows back slowly, up to --memory or, without it, to what the machine has. "
+             "Affects speed only; the answer stays bit-identical"},
     {.name = "threads", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_THREADS,
-     .shown = "one per physical core", .help = "Threads that compute"},
+     .shown = "one per physical core", .help = "Number of compute threads"},
     {.name = "pin", .kind = OPTION_FLAG, .help = option_pin_help},
     {.name = "cpu", .kind = OPTION_STRING, .metavar = "LEVEL",
-     .shown = "the best of this processor", .help = option_cpu_help},
+     .shown = "the best for this processor", .help = option_cpu_help},
     {.name = "prefill-chunk", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_CONTEXT,
      .shown = "chosen from the budget",
-     .help = "Prompt tokens computed together. More of them read each expert less often and take "
-             "more scratch memory"},
+     .help = "Prompt tokens per batch. A larger chunk reads each expert fewer times per prompt and "
+             "needs more scratch memory"},
     KV_OPTION,
     {.name = "io", .kind = OPTION_STRING, .metavar = "HOW", .value = "auto",
-     .help = "How experts are read: direct, past the system's page cache, so that nothing is held "
-             "twice; page, through it, which keeps what it likes outside of --memory; or auto: "
-             "whichever brings this model faster from its disk, inside of --memory, measured at "
-             "its first start and kept in the user's cache folder ('flashmoe doctor MODEL' "
-             "measures again), and direct where there is no such folder"},
+     .help = "How experts are read. direct bypasses the page cache, so that nothing is in memory "
+             "twice. page uses it; the system then caches data outside --memory. auto takes the "
+             "faster of the two for this model and disk, within --memory. It measures both at the "
+             "first start and keeps the result in the user's cache folder ('flashmoe doctor MODEL' "
+             "measures again); without such a folder it is direct"},
     {.name = "reader", .kind = OPTION_STRING, .metavar = "NAME", .value = "pread",
-     .help = "Who reads: pread, threads that wait for the disk, or uring, one thread with an "
-             "io_uring where the system allows it"},
+     .help = "I/O method: pread, threads with blocking reads, or uring, one thread with io_uring "
+             "where the system allows it"},
     {.name = "read-depth", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = 64, .value = "8",
-     .help = "Reads under way at a time"},
+     .help = "Maximum concurrent reads"},
     {.name = "policy", .kind = OPTION_STRING, .metavar = "NAME", .value = "lcp",
-     .help = "Which expert the cache drops: lcp, used seldom and long ago, or lru, used longest "
-             "ago"},
+     .help = "Cache eviction policy: lcp evicts experts used rarely and long ago, lru the least "
+             "recently used"},
     {.name = "lookahead", .kind = OPTION_STRING, .metavar = "WHEN", .value = "auto",
-     .help = "Read experts that the next layer will probably choose: on, off, or auto: tried in "
-             "turns and kept while it is faster"},
+     .help = "Prefetch the experts that the next layer will probably choose: on, off, or auto, "
+             "which tries both in turns and keeps the faster"},
     {.name = "heat", .kind = OPTION_PATH, .metavar = "FILE", .shown = "in the user's cache folder",
      .excludes = "no-heat",
-     .help = "Where it is kept which experts were used, so that the next start reads them at once"},
-    {.name = "no-heat", .kind = OPTION_FLAG, .help = "Neither use nor write a heat file"},
+     .help = "File that records which experts are used, so that the next start loads them first"},
+    {.name = "no-heat", .kind = OPTION_FLAG, .help = "Neither read nor write a heat file"},
     {.name = "check", .kind = OPTION_STRING, .metavar = "WHEN", .value = "auto",
      .help = "Verify what is read: auto, on or off. auto compares every expert and dense tensor of "
-             "a packed model with its checksum as it is read. GGUF and safetensors have none: of "
-             "those it only notices that a file changes while the model is open. on also refuses a "
-             "model without checksums and verifies files that are not used. off verifies nothing"},
+             "a packed model with its checksum as it is read. GGUF and safetensors files have no "
+             "checksums; auto only detects that such a file changes while the model is open. on "
+             "also refuses models without checksums and verifies unused files. off verifies "
+             "nothing"},
     {.name = "experts-per-token", .kind = OPTION_UINT, .metavar = "N", .min = 1,
      .max = LIMIT_TOP_K, .shown = "the model's own number",
-     .help = "Approximate: give each token to fewer experts than the model was made for. Less is "
-             "read and computed, and every output says so; 'flashmoe eval nll' shows the cost"},
+     .help = "Approximate: route each token to fewer experts than the model was trained with. "
+             "Reads and computes less; every output says so. 'flashmoe eval nll' measures the "
+             "loss"},
     {.name = "cache-bias", .kind = OPTION_FLOAT, .metavar = "X", .float_min = 0, .float_max = 1,
      .value = "0",
-     .help = "Approximate: let decoded tokens prefer experts that are in memory, by X of the "
-             "distance between the router's highest and lowest rating. Less is read, but the "
-             "answer then depends on what the cache holds: another budget or an earlier answer "
-             "changes it. 0: the routers alone choose"},
+     .help = "Approximate: prefer experts that are in memory while decoding. X is the bonus, as a "
+             "fraction of the range of the router's scores. Reads less, but the answer then "
+             "depends on what is cached: another budget or an earlier answer changes it. 0: off"},
     {.name = NULL},
 };
 
@@ -100,29 +100,29 @@ static const struct option kv_options[] = {KV_OPTION, {.name = NULL}};
 
 static const struct option context_options[] = {
     {.name = "context", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_CONTEXT,
-     .shown = "the model's maximum, or what --memory could hold",
-     .help = "Positions that prompt and answer share. They take memory as they are reached, which "
-             "the expert cache gives up for them"},
+     .shown = "the model's maximum, or what fits into --memory",
+     .help = "Maximum positions, shared by prompt and answer. The expert cache gives up memory for "
+             "them as they are used"},
     {.name = NULL},
 };
 
 static const struct option routes_options[] = {
     {.name = "routes", .kind = OPTION_PATH, .metavar = "SPEC|FILE",
      .shown = "the model's own routers",
-     .help = "Replace the routers' choice of experts, to measure speed: the text becomes "
-             "meaningless. Random weights choose almost uniformly, which no trained model does. "
-             "'gen' draws experts as Qwen3-30B uses them; 'gen:KEY=VALUE,...' changes how: hot "
-             "(experts in a layer's hot set, or a percentage), alpha (how popularity falls with "
-             "rank), delta (how rare the others are), beta (how much a token keeps of the last "
-             "one), drift (changes per token), topic (tokens until everything changes; 0: never), "
-             "topics (how many there are, in turn; 0: always new ones) and seed. A FILE is a "
+     .help = "Replace the routers' choice of experts to measure speed; the text becomes "
+             "meaningless. Random weights route almost uniformly, unlike a trained model. 'gen' "
+             "generates routes with the statistics of Qwen3-30B. 'gen:KEY=VALUE,...' changes them: "
+             "hot (size of a layer's hot set, in experts or percent), alpha (how popularity falls "
+             "with rank), delta (how rare the other experts are), beta (how many experts a token "
+             "keeps from the previous one), drift (hot set changes per token), topic (tokens per "
+             "topic; 0: endless), topics (topics in rotation; 0: always new) and seed. A FILE is a "
              "recording made with --trace, or another route_trace v1 file"},
     {.name = NULL},
 };
 
 static const struct option trace_options[] = {
     {.name = "trace", .kind = OPTION_PATH, .metavar = "FILE",
-     .help = "Record which experts every token uses, as CSV (route_trace v1)"},
+     .help = "Record the experts that every token uses, as CSV (route_trace v1)"},
     {.name = NULL},
 };
 
@@ -133,22 +133,22 @@ static const struct option json_options[] = {
 
 static const struct option message_options[] = {
     {.name = "quiet", .letter = 'q', .kind = OPTION_FLAG, .excludes = "verbose",
-     .help = "No progress, notes or closing line on standard error; errors and warnings remain"},
+     .help = "No progress, notes or summary line on standard error; errors and warnings remain"},
     {.name = "verbose", .letter = 'v', .kind = OPTION_FLAG,
-     .help = "Say how the model was opened and how the budget is spent"},
+     .help = "Show how the model was opened and how the budget is divided"},
     {.name = NULL},
 };
 
 static const struct option shape_options[] = {
     {.name = "experts", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_EXPERTS,
-     .shown = "the trace's own, or 128", .help = "Experts in a layer"},
+     .shown = "from the trace, or 128", .help = "Experts per layer"},
     {.name = "used", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_TOP_K,
-     .shown = "the trace's own, or 6", .help = "Experts per token"},
+     .shown = "from the trace, or 6", .help = "Experts per token"},
     {.name = "layers", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = LIMIT_LAYERS,
-     .shown = "the trace's own, or 48", .help = "Layers with experts"},
+     .shown = "from the trace, or 48", .help = "Layers with experts"},
     {.name = "tokens", .kind = OPTION_UINT, .metavar = "N", .min = 1, .max = 4096,
-     .shown = "what the trace decodes, or 128",
-     .help = "Tokens to measure, after those of the prompt"},
+     .shown = "the decoded tokens of the trace, or 128",
+     .help = "Tokens to measure, not counting the prompt"},
     {.name = NULL},
 };
 
@@ -186,7 +186,7 @@ static void say_plan(const struct fm_model *model)
         stats.prefill_chunk, stats.n_threads, stats.cpu_level);
 }
 
-/* Where an installed program and one in its build folder have it. */
+/* Where an installed program, or one in its build folder, finds the bundled model. */
 static const char *find_nano(void)
 {
     static const char *const places[] = {"../share/flashmoe/nano.fmoe", "../models/nano.fmoe"};
@@ -213,7 +213,7 @@ const char *app_model_path(const struct args *args)
     return nano != NULL ? nano : given;
 }
 
-/* FNV-1a: names a model's path in a file name. */
+/* Hashes a model's path (FNV-1a) for use in a file name. */
 static unsigned long long path_hash(const char *path)
 {
     unsigned long long hash = 0xcbf29ce484222325ull;
@@ -237,7 +237,7 @@ bool app_cache_path(const char *file, char path[LIMIT_PATH_BYTES])
     (void)strncat(dir, "/flashmoe", sizeof dir - (size_t)n - 1);
     if (plat_make_private_dir(dir, NULL) != 0)
         return false;
-    /* What was typed and used lies in it: another user's is of no use. */
+    /* The files tell what was typed and used: refuses a folder of another user. */
     struct plat_dir own;
     const bool is_own = plat_dir_open(dir, PLAT_OWN_LINK, &own, NULL) == 0 &&
                         plat_dir_check_own(&own, NULL) == 0;
@@ -416,15 +416,15 @@ void app_note_template(const struct fm_model *model)
     int32_t *ids = NULL;
     size_t n_ids;
     if (fm_chat_tokenize_turn(model, NULL, "a", 1, &now, &ids, &n_ids, &ignored) == 0)
-        say("note: this model has no chat template; ChatML stands in");
+        say("note: this model has no chat template; using ChatML");
     fm_free(ids);
 }
 
 int app_not_numbers(const struct args *args, struct fm_error *err)
 {
     const char *kv = args_text(args, "kv");
-    return err_set(err, FM_ERR_FORMAT, "'%s' gives logits that are not numbers (NaN): its weights "
-                   "are damaged%s", app_model_path(args),
+    return err_set(err, FM_ERR_FORMAT, "'%s' produced NaN logits: its weights are damaged%s",
+                   app_model_path(args),
                    strcmp(kv, "f32") != 0
                        ? ", or its keys or values exceed the range of f16; try --kv f32"
                        : "");
@@ -463,7 +463,7 @@ static void csv_label(FILE *out, const char *title, const char *label)
     if (label == NULL)
         return;
     (void)fprintf(out, "# %s", title);
-    for (; *label != '\0'; label++) /* a path in it may hold anything */
+    for (; *label != '\0'; label++) /* it may contain a path with any bytes */
         (void)fputc(iscntrl((unsigned char)*label) ? '?' : *label, out);
     (void)fputc('\n', out);
 }
@@ -550,7 +550,7 @@ int prompt_read(const struct args *args, char **text, size_t *text_bytes, struct
         return *text != NULL ? 0 : FM_ERR_NOMEM;
     }
     if (path == NULL && isatty(STDIN_FILENO))
-        return err_set(err, FM_ERR_ARG, "there is no text: give it with -p TEXT, with -f FILE, or "
-                       "on standard input (echo TEXT | flashmoe %s)", args->command->name);
+        return err_set(err, FM_ERR_ARG, "no text given; use -p TEXT, -f FILE or standard input "
+                       "(echo TEXT | flashmoe %s)", args->command->name);
     return file_read(path != NULL ? path : "-", text, text_bytes, err);
 }

@@ -1,4 +1,7 @@
-/* What several commands share: option groups, opening a model, reading the prompt. */
+/* What several commands share: option groups, opening a model, reading the prompt.
+ *
+ * Called from the main thread only. Functions that can fail return 0 or an FM_ERR code and fill
+ * `err`. */
 #ifndef FLASHMOE_APPS_CLI_COMMON_H
 #define FLASHMOE_APPS_CLI_COMMON_H
 
@@ -10,92 +13,93 @@
 #include "flashmoe_lab.h"
 #include "apps/cli/options.h"
 
-/* The commands in the order help shows them; ends with NULL. */
+/* All commands, in the order of the help; ends with NULL. */
 extern const struct command *const command_list[];
 
-/* Groups of the same title stand together under one heading. */
+/* Adjacent groups with the same title share one heading. */
 extern const struct option_group group_engine;   /* memory, threads, pin, cpu, ... */
-extern const struct option_group group_kv;       /* kv, which is in group_engine too */
+extern const struct option_group group_kv;       /* kv alone; group_engine contains it too */
 extern const struct option_group group_context;  /* context */
 extern const struct option_group group_routes;   /* routes */
-extern const struct option_group group_shape;    /* experts, used, layers, tokens: of routes */
+extern const struct option_group group_shape;    /* experts, used, layers, tokens of routes */
 extern const struct option_group group_trace;    /* trace */
 extern const struct option_group group_json;     /* json */
 extern const struct option_group group_messages; /* quiet, verbose */
-extern const struct option_group group_help;     /* help; every command has it */
+extern const struct option_group group_help;     /* help; part of every command */
 
 extern const char operand_model_help[];
 extern const char option_pin_help[], option_cpu_help[];
 
-/* The model of a command whose first operand is MODEL: what was given; without one, what
- * FLASHMOE_MODEL names, or else the nano model that comes with the program, which "nano" means
- * too: "nano" itself when that is not there. Lives as long as the program. */
+/* Returns the path of the model of a command whose first operand is MODEL. Without the operand it
+ * is FLASHMOE_MODEL, else the bundled nano model. "nano" stands for the bundled model; it is
+ * returned as it is when that model is not installed. The string lives as long as the program. */
 const char *app_model_path(const struct args *args);
 
 struct app_model_options {
     unsigned n_context, n_marks; /* as in fm_model_options */
     const char *routes; /* likewise */
     unsigned n_sessions; /* likewise; 0: one */
-    bool is_exact;      /* whatever approximations the options ask for */
-    bool keeps_heat;    /* without --heat too: in the user's cache folder */
-    uint64_t memory_bytes;  /* instead of --memory; 0: that */
-    uint64_t caller_bytes;  /* of the budget, left to the command */
-    unsigned prefill_chunk; /* without --prefill-chunk; 0: chosen from the budget */
-    bool is_again;          /* opened before by this command: the routes are not named again */
+    bool is_exact;      /* ignores the approximations of the options */
+    bool keeps_heat;    /* without --heat, uses a file in the user's cache folder */
+    uint64_t memory_bytes;  /* replaces --memory; 0: does not */
+    uint64_t caller_bytes;  /* part of the budget that the command itself uses */
+    unsigned prefill_chunk; /* used without --prefill-chunk; 0: chosen from the budget */
+    bool is_again;          /* this command opened it before: does not repeat the warnings */
 };
 
-/* The options of group_engine, as the user gave them. FM_ERR_ARG: a word is none of an option's. */
+/* Reads the options of group_engine. Fails with FM_ERR_ARG when a value is not a known word. */
 int app_engine_options(const struct args *args, struct fm_model_options *options,
                        struct fm_error *err);
-/* Opens the model with the options of group_engine and a progress bar. Says on standard error when
- * routes or approximations are in use. */
+/* Opens the model with the options of group_engine and shows a progress bar. Warns on standard
+ * error when routes or approximations are in use. The caller closes *out. */
 int app_model_open(const struct args *args, const struct app_model_options *how,
                    struct fm_model **out, struct fm_error *err);
 int app_model_open_metadata(const struct args *args, const char *kv, struct fm_model **out,
                             struct fm_error *err);
-/* Says on standard error when ChatML stands in for a chat template that the model lacks. Says
- * nothing about a model that has no chat form at all. */
+/* Says on standard error that ChatML replaces a missing chat template. Says nothing about a model
+ * that cannot chat at all. */
 void app_note_template(const struct fm_model *model);
-/* The clock on the wall, for templates that write the date. */
+/* Returns chat options with the current local time, for templates that write the date. */
 struct fm_chat_options app_chat_now(void);
-/* The machine's speeds, measured now and quickly, for the model and the options of group_engine:
- * memory, and where `with_disk` the disk, of which a few hundred megabytes are read. What was not
- * measured is 0, all of it after a failure. Not while a model is open: it takes memory. `io` is how
- * a run has read its experts, as fm_stats has it; NULL: as the next one will, if that is known. */
+/* Measures the machine quickly, for the model and the options of group_engine: memory and, with
+ * `with_disk`, the disk, from which it reads a few hundred megabytes. Speeds that were not measured
+ * are 0; after a failure all are. No model may be open, since this takes memory. `io` is the mode
+ * to measure, as fm_stats names it; NULL: the mode that the next run will use, if it is known. */
 struct app_speeds {
-    struct fm_machine_speeds machine; /* reading memory alone */
+    struct fm_machine_speeds machine; /* memory reads only */
     struct fm_disk_speeds disk;
 };
 int app_speeds_measure(const struct args *args, bool with_disk, const char *io,
                        struct app_speeds *speeds, struct fm_error *err);
-/* The disk alone. */
+/* Measures the disk only. */
 int app_disk_measure(const struct args *args, const char *io, struct fm_disk_speeds *speeds,
                      struct fm_error *err);
-/* A file in the user's cache folder, which is made; false when there is none. */
+/* Builds the path of a file in the user's cache folder and creates the folder. Returns false when
+ * there is no such folder. */
 bool app_cache_path(const char *name, char path[LIMIT_PATH_BYTES]);
-/* Such a file for what is kept about a model. */
+/* Builds the path of the cache file with this suffix for a model. */
 bool app_kept_path(const char *model, const char *suffix, char path[LIMIT_PATH_BYTES]);
-/* Such a file for what '--io auto' goes by, where that is the option. */
+/* With --io auto, sets the file that stores the measured choice; `path` holds its name. */
 void app_keep_io(const char *model, struct fm_model_options *options, char path[LIMIT_PATH_BYTES]);
-/* The error of a model none of whose logits is a number. */
+/* Sets the error for a model whose logits are NaN. */
 int app_not_numbers(const struct args *args, struct fm_error *err);
 
-/* Why an answer ended, as run and chat say it: "stop", "length", "context", "interrupted". */
+/* Returns why an answer ended: "stop", "length", "context" or "interrupted". */
 const char *app_end_name(enum fm_end end);
 
-/* False: what was measured with such a buffer is in part the speed of the processor's caches. */
+/* Returns whether a buffer is so large that the processor's caches hardly affect its speed. */
 bool app_is_beyond_cache(uint64_t buffer_bytes);
 
-/* A label of fm_stats, routes or approximate, as JSON: a string or null. */
+/* Returns a label of fm_stats (routes or approximate) as a JSON string or null. */
 json_t *json_label(const char *label);
-/* Both labels as the first lines of a CSV file, each behind "# "; nothing where there are none. */
+/* Writes both labels as comment lines ("# ...") at the start of a CSV file, if there are any. */
 void csv_labels(FILE *out, const struct fm_model_info *info);
 
-/* The text of -p, -f or standard input, NUL-terminated; free with mem_free. Fails with
- * FM_ERR_ARG when there is none and standard input is a terminal. */
+/* Reads the text of -p, -f or standard input, NUL-terminated; free it with mem_free. Fails with
+ * FM_ERR_ARG when none is given and standard input is a terminal. */
 int prompt_read(const struct args *args, char **text, size_t *text_bytes, struct fm_error *err);
 
-/* A whole file, whatever kind it is; "-" is standard input. NUL-terminated; free with mem_free. */
+/* Reads a whole file; "-" is standard input. NUL-terminated; free it with mem_free. */
 int file_read(const char *path, char **text, size_t *text_bytes, struct fm_error *err);
 
 #endif

@@ -24,7 +24,7 @@ static int first_word_bytes(const struct command *command)
     return (int)strcspn(command->name, " ");
 }
 
-/* Two-word commands with the same first word stand together in the list. */
+/* Returns whether the command starts a new first word. Commands with the same one are adjacent. */
 static bool is_new_first_word(const struct command *const *commands, size_t i)
 {
     int n = first_word_bytes(commands[i]);
@@ -50,8 +50,8 @@ static void put_second_words(FILE *out, const struct command *const *commands, s
     }
 }
 
-/* What completes the i-th argument: "file", "command", the choices, or NULL for nothing. Valid
- * until the next call. */
+/* Returns what completes the operand: "file", "command" or the choices. Valid until the next
+ * call. */
 static const char *operand_source(const struct operand *operand)
 {
     static char words[1024];
@@ -67,8 +67,8 @@ static const char *operand_source(const struct operand *operand)
     return operand->choices != NULL ? operand->choices : "file";
 }
 
-/* The first sentence inside single quotes; `special` characters get a backslash, for the shell's
- * own syntax. */
+/* Writes the first sentence for single quotes; characters in `special` get a backslash, as the
+ * shell's own syntax requires. */
 static void put_quoted(FILE *out, const char *text, const char *special)
 {
     for (; *text != '\0' && strncmp(text, ". ", 2) != 0; text++) {

@@ -5,32 +5,32 @@
 #include "flashmoe.h"
 
 const struct word_table words_elastic = {
-    "the budget can be elastic on or off, not", "",
+    "--elastic must be on or off",
     {{"on", FM_ON}, {"off", FM_OFF}},
 };
 
 const struct word_table words_check = {
-    "--check can be auto, on or off, not", "",
+    "--check must be auto, on or off",
     {{"auto", FM_AUTO}, {"on", FM_ON}, {"off", FM_OFF}},
 };
 
 const struct word_table words_lookahead = {
-    "looking ahead can be on, off or auto, not", "",
+    "--lookahead must be on, off or auto",
     {{"auto", FM_AUTO}, {"on", FM_ON}, {"off", FM_OFF}},
 };
 
 const struct word_table words_io = {
-    "experts cannot be read by", ", only direct, page or auto",
+    "--io must be direct, page or auto",
     {{"auto", FM_IO_AUTO}, {"direct", FM_IO_DIRECT}, {"page", FM_IO_PAGE}},
 };
 
 const struct word_table words_reader = {
-    "there is no reader", ", only pread and uring",
+    "--reader must be pread or uring",
     {{"pread", FM_READER_PREAD}, {"uring", FM_READER_URING}},
 };
 
 const struct word_table words_policy = {
-    "there is no cache policy", ", only lcp and lru",
+    "--policy must be lcp or lru",
     {{"lcp", FM_POLICY_LCP}, {"lru", FM_POLICY_LRU}},
 };
 
@@ -41,7 +41,7 @@ int word_value(const struct word_table *table, const char *text, int *value, str
             *value = word->value;
             return 0;
         }
-    return err_set(err, FM_ERR_ARG, "%s '%s'%s", table->before, text, table->after);
+    return err_set(err, FM_ERR_ARG, "%s, not '%s'", table->rule, text);
 }
 
 const char *word_text(const struct word_table *table, int value)

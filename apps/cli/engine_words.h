@@ -1,4 +1,4 @@
-/* The words of options that are enums in the library: one table for each. */
+/* The words of options that are enums in the library: one constant table per option. Any thread. */
 #ifndef FLASHMOE_APPS_CLI_ENGINE_WORDS_H
 #define FLASHMOE_APPS_CLI_ENGINE_WORDS_H
 
@@ -12,7 +12,7 @@ struct word {
 };
 
 struct word_table {
-    const char *before, *after; /* around the word that is refused */
+    const char *rule; /* start of the error for a word that is not in the table */
     struct word words[WORDS_MAX];
 };
 
@@ -23,9 +23,9 @@ extern const struct word_table words_io;        /* enum fm_io */
 extern const struct word_table words_reader;    /* enum fm_reader */
 extern const struct word_table words_policy;    /* enum fm_policy */
 
-/* Finds the value of a word. FM_ERR_ARG, with the words that there are: it is none of them. */
+/* Finds the value of a word. Fails with FM_ERR_ARG and the valid words. */
 int word_value(const struct word_table *table, const char *text, int *value, struct fm_error *err);
-/* Returns the word of a value that is in the table. */
+/* Returns the word of a value; the value must be in the table. */
 const char *word_text(const struct word_table *table, int value);
 
 #endif

@@ -15,9 +15,9 @@
 enum state {
     TEXT,
     AFTER_ESCAPE,
-    IN_CONTROL,         /* CSI: parameters up to a letter */
-    IN_STRING,          /* OSC, DCS, SOS, PM, APC: up to BEL or ST */
-    ESCAPE_IN_STRING,   /* perhaps the first half of ST */
+    IN_CONTROL,         /* CSI: parameters until a letter */
+    IN_STRING,          /* OSC, DCS, SOS, PM, APC: until BEL or ST */
+    ESCAPE_IN_STRING,   /* possibly the first half of ST */
 };
 
 static unsigned decode(const unsigned char *s, size_t n)
@@ -33,7 +33,7 @@ static bool is_shown(unsigned c)
     return c == '\n' || c == '\t' || (c >= 0x20 && c < DELETE) || c >= 0xa0;
 }
 
-/* The state that a C1 control leads to. */
+/* Returns the state after a C1 control. */
 static enum state after_c1(unsigned c)
 {
     if (c == 0x9b)
@@ -50,7 +50,7 @@ static enum state after_escape(unsigned c)
     return c == ']' || c == 'P' || c == 'X' || c == '^' || c == '_' ? IN_STRING : TEXT;
 }
 
-/* Takes one character; true: it is shown. */
+/* Processes one character; returns whether it is shown. */
 static bool take(struct foreign_text *f, unsigned c)
 {
     const enum state was = (enum state)f->state;
@@ -74,15 +74,15 @@ static bool take(struct foreign_text *f, unsigned c)
         return false;
     }
     if (c < 0x20 || c == DELETE)
-        return false; /* a terminal goes on with the sequence */
+        return false; /* terminals continue the sequence */
     if (c >= 0x80) {
-        f->state = TEXT; /* no sequence has such characters */
+        f->state = TEXT; /* no sequence contains such characters */
         return true;
     }
     if (was == IN_CONTROL)
         f->state = c >= 0x40 ? TEXT : IN_CONTROL;
     else
-        f->state = after_escape(c); /* of ST, ESC \, too */
+        f->state = after_escape(c); /* also ends ST, ESC \ */
     return false;
 }
 
@@ -99,7 +99,7 @@ static size_t put(struct foreign_text *f, const unsigned char *s, size_t n, char
     return n;
 }
 
-/* Bytes that a character with this first byte has; 1 where there is none. */
+/* Returns the length of a character from its first byte; 1 if the byte cannot start one. */
 static size_t wanted(unsigned char first)
 {
     if (first < 0xc2 || first > 0xf4)

@@ -4,17 +4,17 @@
 #include "flashmoe.h"
 
 #define HELP_COLUMNS 80
-#define HELP_LEFT 26 /* where the descriptions of options begin */
+#define HELP_LEFT 26 /* column where option descriptions begin */
 
 const char docs_tagline[] = "run Mixture-of-Experts language models that are larger than memory";
 
 const char docs_sizes[] =
     "A SIZE is a number with a unit. K, M, G and T, also written KiB, MiB, GiB and TiB, are powers "
     "of 1024; KB, MB, GB and TB are powers of 1000; a bare number is bytes. A percentage, as in "
-    "70%, is that part of the memory that is available when the program starts.";
+    "70%, is a share of the memory that is available when the program starts.";
 
-/* Prints text from column `column` on, with lines of at most HELP_COLUMNS that begin at
- * `indent`, and ends the last line. A newline in the text begins a new line. */
+/* Prints text from `column` on, wrapped at HELP_COLUMNS and indented by `indent`, and ends the last
+ * line. A newline in the text starts a new line. */
 static void print_wrapped(FILE *out, const char *text, int column, int indent)
 {
     bool is_line_start = true;
@@ -41,7 +41,7 @@ static void print_wrapped(FILE *out, const char *text, int column, int indent)
 
 void docs_limits(const struct option *option, char *buffer, size_t buffer_bytes)
 {
-    const unsigned long long max_shown = 1000000; /* larger limits only guard the arithmetic */
+    const unsigned long long max_shown = 1000000; /* larger limits only guard against overflow */
     char range[64] = "";
     if (option->kind == OPTION_FLOAT)
         (void)snprintf(range, sizeof range, "%g to %g", option->float_min, option->float_max);
@@ -138,9 +138,9 @@ void docs_overview(FILE *out, const struct command *const *commands)
     for (size_t i = 0; commands[i] != NULL; i++)
         fprintf(out, "  %-13s  %s\n", commands[i]->name, commands[i]->summary);
     fprintf(out,
-            "\nStart here, with the small model that comes with the program:\n"
+            "\nTry the bundled model first:\n"
             "  flashmoe run -p \"Write a story about a robot who loves music.\"\n"
-            "then with a GGUF file, a packed model, or a Hugging Face or MLX directory as MODEL:\n"
+            "MODEL is a GGUF file, a packed model, or a Hugging Face or MLX directory:\n"
             "  flashmoe inspect MODEL\n"
             "  flashmoe run MODEL -p \"What is the Moon?\"\n"
             "\n'flashmoe help COMMAND' explains a command; 'flashmoe --version' prints the "

@@ -22,7 +22,7 @@
 
 static int bad_url(const char *text, const char *why, struct fm_error *err)
 {
-    return err_set(err, FM_ERR_ARG, "'%.100s' is no URL of a server: %s; it looks like "
+    return err_set(err, FM_ERR_ARG, "'%.100s' is not a server URL: %s; it should look like "
                    "http://127.0.0.1:8080", text, why);
 }
 
@@ -41,7 +41,7 @@ static bool is_port(const char *text)
     return n > 0 && n <= 5 && text[n] == '\0' && strtoul(text, NULL, 10) - 1 < 65535;
 }
 
-/* HOST, HOST:PORT or [ADDRESS]:PORT. */
+/* Parses HOST, HOST:PORT or [ADDRESS]:PORT. */
 static bool split_host(const char *text, size_t n, struct http_url *url)
 {
     const char *end = text + n, *port = url->is_https ? ":443" : ":80";
@@ -68,14 +68,14 @@ int http_url_parse(const char *text, struct http_url *url, struct fm_error *err)
         return bad_url(text, "it does not begin with http:// or https://", err);
     for (const char *c = text; *c != '\0'; c++)
         if (*c <= ' ' || *c > '~' || strchr("\"'\\<>?#@", *c) != NULL)
-            return bad_url(text, "it has a character that does not belong there", err);
+            return bad_url(text, "it has an invalid character", err);
     const char *host = text + (url->is_https ? 8 : 7);
     size_t host_bytes = strcspn(host, "/"), all = strlen(text);
     while (all > 0 && text[all - 1] == '/')
         all--;
     const char *path = host + host_bytes, *end = text + all;
     if (!split_host(host, host_bytes, url))
-        return bad_url(text, "its host or its port is wrong", err);
+        return bad_url(text, "its host or port is wrong", err);
     if (!copy(url->base, sizeof url->base, text, all) ||
         !copy(url->prefix, sizeof url->prefix, path, end > path ? (size_t)(end - path) : 0))
         return bad_url(text, "it is too long", err);
@@ -93,10 +93,10 @@ struct talk {
 static int talk_fail(const struct talk *t, const char *what, int error, struct fm_error *err)
 {
     return err_set(err, FM_ERR_IO, "%s port %s: %s: %s", t->url->host, t->url->port, what,
-                   error == ETIMEDOUT ? "no answer in time" : strerror(error));
+                   error == ETIMEDOUT ? "timed out" : strerror(error));
 }
 
-/* 0, or an errno. */
+/* Returns 0 or an errno. */
 static int wait_for(const struct talk *t, short events)
 {
     for (;;) {
@@ -112,7 +112,7 @@ static int wait_for(const struct talk *t, short events)
     }
 }
 
-/* 0, or an errno; then there is no descriptor. */
+/* Returns 0, or an errno without leaving a descriptor open. */
 static int connect_one(struct talk *t, const struct addrinfo *to)
 {
     int error = 0;
@@ -164,7 +164,7 @@ static int talk_send(const struct talk *t, const char *text, size_t bytes, struc
     return 0;
 }
 
-/* Everything until the other side closes; `text` has room for MAX_BYTES and a NUL. */
+/* Reads until the other side closes; `text` has room for MAX_BYTES and a NUL. */
 static int talk_receive(const struct talk *t, char *text, size_t *bytes, struct fm_error *err)
 {
     for (*bytes = 0;;) {
@@ -188,7 +188,7 @@ static int talk_receive(const struct talk *t, char *text, size_t *bytes, struct 
 
 /* ---- the answer ------------------------------------------------------------------------- */
 
-/* In place: what the chunks hold. False when they are not whole. */
+/* Decodes chunks in place. Returns false when they are incomplete. */
 static bool join_chunks(char *text, size_t *bytes)
 {
     size_t at = 0, n = 0;
@@ -214,7 +214,7 @@ static bool join_chunks(char *text, size_t *bytes)
     return true;
 }
 
-/* The value of a header, up to the end of its line; NULL: it is not there. */
+/* Returns the value of a header, up to the end of its line, or NULL. */
 static const char *find_header(const char *head, const char *name)
 {
     const size_t n = strlen(name);
@@ -224,7 +224,7 @@ static const char *find_header(const char *head, const char *name)
     return NULL;
 }
 
-/* Of the whole answer in `text`, which becomes the body. */
+/* Parses the whole response in `text`, which becomes the body. */
 static bool read_answer(char *text, size_t bytes, struct http_answer *answer)
 {
     char *body = strstr(text, "\r\n\r\n");
@@ -270,8 +270,8 @@ int http_get(const struct http_url *url, const char *path, const char *api_key,
     if (rc == 0)
         rc = talk_receive(&t, text, &bytes, err);
     if (rc == 0 && !read_answer(text, bytes, answer))
-        rc = err_set(err, FM_ERR_IO, "%s port %s: what answers there does not speak HTTP, or "
-                     "stopped in its midst", url->host, url->port);
+        rc = err_set(err, FM_ERR_IO, "%s port %s: the response is not HTTP or is incomplete",
+                     url->host, url->port);
     if (t.fd >= 0)
         (void)close(t.fd);
     if (rc != 0)

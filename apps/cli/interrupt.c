@@ -24,7 +24,7 @@ static void on_interrupt(int signal_number)
 
 void interrupt_install(void)
 {
-    /* Without SA_RESTART a write into a full pipe ends too. */
+    /* Without SA_RESTART, Ctrl-C also ends a write into a full pipe. */
     struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = SA_RESETHAND};
     (void)sigemptyset(&action.sa_mask); /* cannot fail for a valid pointer */
     (void)sigaction(SIGINT, &action, NULL);
@@ -55,7 +55,7 @@ bool interrupt_wait_input(int fd)
     sigset_t with, without;
     fd_set input;
     FD_ZERO(&input);
-    FD_SET(fd, &input); /* standard input: a small number */
+    FD_SET(fd, &input); /* standard input is below FD_SETSIZE */
     (void)sigemptyset(&with);
     (void)sigaddset(&with, SIGINT);
     (void)sigprocmask(SIG_BLOCK, &with, &without);

@@ -1,6 +1,8 @@
-/* Ctrl-C. The first one cancels the watched session so that the command can end in order; the
- * second one kills. While no session is watched, as when a model loads, the first one kills, unless
- * it is held: then it is only noted, for work that looks at interrupt_seen. */
+/* Handles Ctrl-C. The first one cancels the watched session, so that the command can end cleanly;
+ * the second one kills. Without a watched session, as while a model loads, the first one kills,
+ * unless interrupts are held: then it is only recorded for work that polls interrupt_seen.
+ *
+ * Owns the SIGINT handler. Call from the main thread. */
 #ifndef FLASHMOE_APPS_CLI_INTERRUPT_H
 #define FLASHMOE_APPS_CLI_INTERRUPT_H
 
@@ -9,18 +11,18 @@
 #include "flashmoe.h"
 
 void interrupt_install(void);
-/* NULL before the session is closed. */
+/* Sets the session that Ctrl-C cancels. Pass NULL before the session is closed. */
 void interrupt_watch(struct fm_session *session);
 void interrupt_hold(bool hold);
 bool interrupt_seen(void);
 
-/* For a program that goes on after Ctrl-C: the first one is only noted, the second cancels the
- * watched session, the third kills. Reads and writes in progress end. */
+/* Installs a handler for a program that continues after Ctrl-C: the first one is only recorded, the
+ * second cancels the watched session, the third kills. System calls in progress are interrupted. */
 void interrupt_install_patient(void);
-/* Waits until there is something to read: true. False after any signal, Ctrl-C that came before it
- * included: none is missed between looking and waiting. */
+/* Waits until `fd` can be read and returns true. Returns false after any signal, including a Ctrl-C
+ * that came before the call: none is lost between checking and waiting. */
 bool interrupt_wait_input(int fd);
-/* Counts from the first one again. */
+/* Resets the count of Ctrl-C presses. */
 void interrupt_forget(void);
 
 #endif

@@ -40,7 +40,7 @@ void known_take(struct known *known, const struct fm_model *model, const struct 
     known->is_resident = n_slots >= n_all_experts(known);
     take_point(known, model, cache_bytes, &known->now);
     take_point(known, model, cache_bytes + ONE_MORE, &known->more);
-    for (unsigned i = 0; i < KNOWN_POINTS && n_slots > 0; i++) /* what is not slots is little */
+    for (unsigned i = 0; i < KNOWN_POINTS && n_slots > 0; i++) /* nearly all bytes are slots */
         take_point(known, model,
                    (uint64_t)((double)cache_bytes * shares[i] * (double)n_all_experts(known) /
                               (double)n_slots), &known->points[i]);
@@ -84,15 +84,14 @@ void known_set_speed(struct known *known, double tok_per_s)
 const char *known_curve_text(const struct known *known, char text[KNOWN_TEXT_BYTES])
 {
     if (!known->has_curve) {
-        (void)snprintf(text, KNOWN_TEXT_BYTES, "not known: no token was decoded with experts");
+        (void)snprintf(text, KNOWN_TEXT_BYTES, "unknown: no token was decoded with experts");
         return text;
     }
-    int n = snprintf(text, KNOWN_TEXT_BYTES, "%.1f%% of the experts fit and %.1f%% of those used "
-                     "were there; a cache of", 100 * known->now.share, 100 * known->now.hit_rate);
+    int n = snprintf(text, KNOWN_TEXT_BYTES, "cache holds %.1f%% of experts, hit rate %.1f%%; hit "
+                     "rate by cache size:", 100 * known->now.share, 100 * known->now.hit_rate);
     for (unsigned i = 0; i < KNOWN_POINTS && n > 0 && n < KNOWN_TEXT_BYTES; i++)
-        n += snprintf(text + n, KNOWN_TEXT_BYTES - (size_t)n, "%s%.3g%%%s %.1f%%",
-                      i == 0 ? " " : ", ", 100 * shares[i],
-                      i == 0 ? " would have had" : ":", 100 * known->points[i].hit_rate);
+        n += snprintf(text + n, KNOWN_TEXT_BYTES - (size_t)n, "%s %.3g%%: %.1f%%",
+                      i == 0 ? "" : ",", 100 * shares[i], 100 * known->points[i].hit_rate);
     return text;
 }
 
@@ -100,17 +99,16 @@ const char *known_more_text(const struct known *known, char text[KNOWN_TEXT_BYTE
 {
     char limit[UNIT_BYTES * 2] = "";
     if (known->is_resident)
-        (void)snprintf(text, KNOWN_TEXT_BYTES, "would change nothing: every expert has its place");
+        (void)snprintf(text, KNOWN_TEXT_BYTES, "no change: every expert is in the cache");
     else if (!known->has_curve)
-        (void)snprintf(text, KNOWN_TEXT_BYTES, "not known: no token was decoded with experts");
+        (void)snprintf(text, KNOWN_TEXT_BYTES, "unknown: no token was decoded with experts");
     else {
         if (known->more.limit.max_per_s > 0)
-            (void)snprintf(limit, sizeof limit, ", and a limit of %.2f tok/s instead of %.2f",
-                           known->more.limit.max_per_s, known->limit.max_per_s);
-        (void)snprintf(text, KNOWN_TEXT_BYTES, "would give %.1f%% of the experts instead of "
-                       "%.1f%%, %.1f%% of those used there instead of %.1f%%%s",
-                       100 * known->more.share, 100 * known->now.share,
-                       100 * known->more.hit_rate, 100 * known->now.hit_rate, limit);
+            (void)snprintf(limit, sizeof limit, ", limit %.2f -> %.2f tok/s",
+                           known->limit.max_per_s, known->more.limit.max_per_s);
+        (void)snprintf(text, KNOWN_TEXT_BYTES, "cache %.1f%% -> %.1f%% of experts, hit rate "
+                       "%.1f%% -> %.1f%%%s", 100 * known->now.share, 100 * known->more.share,
+                       100 * known->now.hit_rate, 100 * known->more.hit_rate, limit);
     }
     return text;
 }

@@ -1,5 +1,5 @@
-/* What a run knows of its own speed: the limit it was bound by, and what more memory would give, as
- * text and as JSON. One thread. */
+/* What limits the speed of a run, and what more memory would change, as text and as JSON. The
+ * structs own no memory. One thread. */
 #ifndef FLASHMOE_APPS_CLI_KNOWN_H
 #define FLASHMOE_APPS_CLI_KNOWN_H
 
@@ -7,39 +7,39 @@
 
 #define KNOWN_POINTS 5
 
-/* A cache of some size. Hit rates are today's, as the bytes read tell it, moved by what the miss
- * curve says of the other size; the limit follows from them. */
+/* Predictions for one cache size. The hit rate is the measured one, shifted by the difference that
+ * the miss curve gives between the two sizes. The limit follows from it. */
 struct known_point {
     uint64_t cache_bytes;
     unsigned n_slots;
-    double share;    /* of all experts */
+    double share;    /* fraction of all experts that fit */
     double hit_rate; /* negative: nothing was decoded */
     struct limit limit;
 };
 
 struct known {
     struct fm_stats before, after;
-    struct fm_model_info info; /* its texts are not looked at: the model may be closed */
+    struct fm_model_info info; /* its strings may dangle: the model may be closed */
     double first_position;
     bool is_resident, has_curve; /* every expert fits; tokens were decoded with experts */
-    double curve_hit_rate;       /* what the curve says of today's cache */
+    double curve_hit_rate;       /* of the current cache, on the miss curve */
     struct limit limit;
-    struct known_point now, more; /* today's, and one GiB more */
+    struct known_point now, more; /* the current cache, and one GiB more */
     struct known_point points[KNOWN_POINTS]; /* 1/8, 1/4, 1/2, 3/4 and all of the experts */
 };
 
-/* While the model is open. `before` was taken when the token at first_position was about to be
- * decoded; since then nothing but single tokens of one session. */
+/* Collects the statistics of an open model. `before` was taken just before the token at
+ * first_position was decoded. Since then one session must have decoded single tokens only. */
 void known_take(struct known *known, const struct fm_model *model, const struct fm_stats *before,
                 double first_position);
-/* The machine's bytes per second, 0 where they were not measured; the model may be closed. What is
- * reached of the limit is the mean speed. */
+/* Computes the limits from the machine's bytes per second, 0 where not measured. The share of the
+ * limit is that of the mean speed. The model may be closed. */
 void known_finish(struct known *known, double disk_per_s, double memory_per_s);
-/* After that, where another speed is shown than the mean: the limit is held against it. */
+/* Recomputes the share of the limit for another speed than the mean. Call after known_finish. */
 void known_set_speed(struct known *known, double tok_per_s);
 
-/* The limit alone is limit_text's; these are "a cache of 25% would have ..." and "one more GiB
- * would ...". */
+/* Describe the hit rates of other cache sizes and the effect of one more GiB. limit_text describes
+ * the limit. All write into `text` and return it. */
 #define KNOWN_TEXT_BYTES 320
 const char *known_curve_text(const struct known *known, char text[KNOWN_TEXT_BYTES]);
 const char *known_more_text(const struct known *known, char text[KNOWN_TEXT_BYTES]);

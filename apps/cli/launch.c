@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_ANSWER 32000u /* tokens of one answer at most, where an agent must name a number */
+#define MAX_ANSWER 32000u /* maximum tokens per answer, for agents that require a number */
 #define CONTEXT_GUESS 32768u
 
 static bool set(struct launch *l, const char *name, const char *value)
@@ -12,7 +12,7 @@ static bool set(struct launch *l, const char *name, const char *value)
     return json_object_set_new(l->environment, name, json_string(value)) == 0;
 }
 
-/* What the user has set otherwise stays. */
+/* Sets a variable unless the user has set it. */
 static bool set_default(struct launch *l, const char *name, unsigned value)
 {
     char text[16];
@@ -25,7 +25,7 @@ static bool add(struct launch *l, json_t *text)
     return text != NULL && json_array_append_new(l->arguments, text) == 0;
 }
 
-/* The base URL of OpenAI's clients. */
+/* Returns the base URL for OpenAI clients. */
 static json_t *openai_url(const struct launch *l)
 {
     return json_sprintf("%s/v1", l->url.base);
@@ -41,7 +41,7 @@ static unsigned context_of(const struct launch *l)
     return l->n_context > 0 ? l->n_context : CONTEXT_GUESS;
 }
 
-/* An answer may take a quarter of the context: the rest is what was said before. */
+/* Allows an answer a quarter of the context; the conversation needs the rest. */
 static unsigned answer_of(const struct launch *l)
 {
     const unsigned quarter = context_of(l) / 4;
@@ -50,8 +50,8 @@ static unsigned answer_of(const struct launch *l)
 
 /* ---- one agent each --------------------------------------------------------------------- */
 
-/* Any model name that it asks for is answered by the one model; all are set, so that what it shows
- * is true. The attribution header would change the start of the prompt from request to request. */
+/* The server answers any model name with its one model. All names are set, so that the agent shows
+ * the right one. The attribution header would change the start of the prompt with every request. */
 static bool tell_claude(struct launch *l)
 {
     static const char *const models[] = {
@@ -69,7 +69,7 @@ static bool tell_claude(struct launch *l)
            set_default(l, "API_TIMEOUT_MS", 3600000);
 }
 
-/* -c KEY=VALUE; a JSON string is a TOML string too. */
+/* Adds -c KEY=VALUE. A JSON string is also a TOML string. */
 static bool add_setting(struct launch *l, const char *key, json_t *value)
 {
     char *text = value != NULL ? json_dumps(value, JSON_ENCODE_ANY) : NULL;
@@ -119,7 +119,7 @@ static bool tell_qwen(struct launch *l)
            add(l, json_string("--model")) && add(l, json_string(l->model));
 }
 
-/* Its list of models is one of the user's files; an extension adds one for this run. */
+/* The agent's model list is a user file, so an extension adds the model for this run. */
 static bool tell_pi(struct launch *l)
 {
     json_t *provider = json_pack(

@@ -1,8 +1,8 @@
-/* The coding agents that `flashmoe launch` knows, and how each is told of a server.
+/* The coding agents that `flashmoe launch` knows, and how each is configured for a server.
  *
- * An agent is told by its environment, its command line and, where neither can say it, a file that
- * is given to it by name; never by the user's own settings. `struct launch` owns its JSON values;
- * one thread. The only failure is want of memory. */
+ * An agent is configured through its environment, its command line and, where neither suffices, a
+ * file that it is given by name; never through the user's own settings. `struct launch` owns its
+ * JSON values and file_text. One thread. The only failure is lack of memory. */
 #ifndef FLASHMOE_APPS_CLI_LAUNCH_H
 #define FLASHMOE_APPS_CLI_LAUNCH_H
 
@@ -15,11 +15,11 @@ struct launch;
 
 struct agent {
     const char *name; /* NULL ends the table */
-    const char *program, *package; /* on PATH; of npm */
-    /* Tokens of its first request, in a project without instructions of its own: measured with the
-     * versions that docs/DEPLOY.md names. And a context in which some work gets done. */
+    const char *program, *package; /* name on PATH; npm package */
+    /* Tokens of its first request in a project without instructions, measured with the versions in
+     * docs/DEPLOY.md; and a context that is large enough for useful work. */
     unsigned first_tokens, good_context;
-    /* Fills environment, arguments and file; false for want of memory. */
+    /* Fills environment, arguments and file. Returns false when memory runs out. */
     bool (*tell)(struct launch *launch);
 };
 
@@ -29,16 +29,16 @@ extern const struct agent agents[];
 struct launch {
     const struct agent *agent;
     struct http_url url;
-    const char *api_key; /* what the agent sends; never empty, as none takes that */
+    const char *api_key; /* what the agent sends; agents refuse an empty one */
     const char *model;
-    unsigned n_context;  /* of the server; 0: not known */
+    unsigned n_context;  /* of the server; 0: unknown */
     json_t *environment; /* an object of strings, in order */
-    json_t *arguments;   /* an array of strings, those of the user last */
-    const char *file_name; /* NULL: there is none */
-    char *file_text;       /* of malloc */
+    json_t *arguments;   /* an array of strings; the user's come last */
+    const char *file_name; /* NULL: no file */
+    char *file_text;       /* allocated with malloc */
 };
 
-/* Where the file will be stands as this in the arguments. */
+/* Stands for the path of the file in the arguments. */
 #define LAUNCH_FILE "@file@"
 
 bool launch_fill(struct launch *launch);

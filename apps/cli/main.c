@@ -18,8 +18,8 @@ const struct command *const command_list[] = {
     NULL,
 };
 
-/* A model file must never be opened as descriptor 0, 1 or 2. A closed standard output is
- * replaced by something that cannot be written, so that the fault is reported. */
+/* Opens /dev/null for closed descriptors 0 to 2, so that no model file gets one of them. It is read
+ * only, so that writing to a closed standard output still fails and is reported. */
 static void fill_standard_files(void)
 {
     for (int fd = 0; fd <= 2; fd++)
@@ -27,7 +27,7 @@ static void fill_standard_files(void)
             (void)open("/dev/null", O_RDONLY);
 }
 
-/* Of the commands that have --cpu, before they do anything. */
+/* Checks --cpu, if the command has it, before any work. */
 static int check_level(const struct args *args, struct fm_error *err)
 {
     for (size_t i = 0; i < args->n_values; i++)
@@ -59,7 +59,7 @@ static int run_command(int argc, char **argv)
 int main(int argc, char **argv)
 {
     fill_standard_files();
-    (void)signal(SIGPIPE, SIG_IGN); /* a reader that goes away is an error of write() */
+    (void)signal(SIGPIPE, SIG_IGN); /* write() reports a reader that went away */
     const char *first = argc > 1 ? argv[1] : "--help";
     int status = STATUS_OK;
     if (strcmp(first, "--help") == 0 || strcmp(first, "-h") == 0)
@@ -67,13 +67,13 @@ int main(int argc, char **argv)
     else if (strcmp(first, "--version") == 0)
         (void)printf("flashmoe %s\n", fm_version());
     else if (first[0] == '-')
-        status = say_failed(&(struct fm_error){.text = "the command comes first, as in 'flashmoe "
-                                                       "run MODEL -p TEXT'; 'flashmoe help' "
-                                                       "lists the commands"}, STATUS_USAGE);
+        status = say_failed(&(struct fm_error){.text = "the command must come first, as in "
+                                                       "'flashmoe run MODEL -p TEXT'; 'flashmoe "
+                                                       "help' lists the commands"}, STATUS_USAGE);
     else
         status = run_command(argc - 1, argv + 1);
     status = out_finish(status);
     if (ferror(stdout))
-        _exit(status); /* an ordinary exit would try to write the rest and could block */
+        _exit(status); /* exit() would try to write the rest and could block */
     return status;
 }

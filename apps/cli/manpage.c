@@ -5,7 +5,7 @@
 #include "apps/cli/docs.h"
 #include "flashmoe.h"
 
-/* Text within a line for troff: every character that troff would interpret is escaped. */
+/* Writes text within a line, with all troff characters escaped. */
 static void put_escaped(FILE *out, const char *text)
 {
     for (const char *c = text; *c != '\0'; c++) {
@@ -24,11 +24,11 @@ static void put_escaped(FILE *out, const char *text)
     }
 }
 
-/* Running text in lines of at most 80 characters. Sentences end lines, which is what troff wants
- * for its spacing; a newline begins a paragraph. */
+/* Writes running text in lines of at most 80 characters. Each sentence ends its line, as troff
+ * expects for spacing; a newline starts a paragraph. */
 static void put_text(FILE *out, const char *text)
 {
-    const size_t max_columns = 66; /* escapes make a line a little longer */
+    const size_t max_columns = 66; /* escapes make lines longer */
     size_t column = 0;
     while (*text != '\0') {
         char word[128];
@@ -59,7 +59,7 @@ static void put_text(FILE *out, const char *text)
         fputc('\n', out);
 }
 
-/* One sentence that has no full stop in the table. */
+/* Writes a sentence that has no full stop in the table. */
 static void put_sentence(FILE *out, const char *text)
 {
     char sentence[1024];
@@ -134,7 +134,7 @@ static void put_examples(FILE *out, const struct command *const *commands)
     }
 }
 
-/* SOURCE_DATE_EPOCH makes the page reproducible in a package build. */
+/* Writes the title; SOURCE_DATE_EPOCH makes it reproducible in package builds. */
 static void put_title(FILE *out)
 {
     const char *epoch = getenv("SOURCE_DATE_EPOCH");
@@ -148,23 +148,23 @@ static void put_title(FILE *out)
 
 static const char man_description[] =
     "Flash-MoE runs Mixture-of-Experts language models that are larger than memory. The dense "
-    "weights stay in memory, the experts stay on the disk, and each token reads only the experts "
-    "its routers choose, through a cache.\n"
+    "weights stay in memory, the experts stay on disk, and each token reads only the experts its "
+    "routers choose, through a cache.\n"
     "One budget, --memory, covers everything: dense weights, expert cache, KV and scratch. For a "
-    "given model file the results are the same bits whatever the budget, the number of threads "
-    "and the prefill chunk.\n"
-    "A model is the directory of a Hugging Face checkpoint: config.json, safetensors files, "
-    "tokenizer.json. Options and arguments may be given in any order; -- ends the options. "
+    "given model file the results are bit-identical for every budget, number of threads and "
+    "prefill chunk.\n"
+    "A model is a packed model (NAME.fmoe), a GGUF file, or a Hugging Face or MLX checkpoint "
+    "directory. Options and arguments may be given in any order; -- ends the options. "
     "--name value and --name=value mean the same.";
 
 static const char man_status[] =
     ".SH EXIT STATUS\n"
     ".TP\n.B 0\nSuccess.\n"
-    ".TP\n.B 1\nThe command failed while it ran: a file cannot be read, the model does not"
-    "\nfit into the budget, standard output was closed.\n"
+    ".TP\n.B 1\nThe command failed: for example, a file cannot be read, the model does not"
+    "\nfit into the budget, or standard output was closed.\n"
     ".TP\n.B 2\nThe command line is wrong.\n"
     ".TP\n.B 130\nInterrupted with Ctrl\\-C.\n"
-    "What was generated so far has been printed.\n";
+    "The text generated so far has been printed.\n";
 
 void docs_man(FILE *out, const struct command *const *commands)
 {

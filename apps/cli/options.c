@@ -18,7 +18,7 @@ static unsigned min3(unsigned a, unsigned b, unsigned c)
     return ab < c ? ab : c;
 }
 
-/* Insertions, deletions, substitutions and swaps of neighbours that turn one into the other. */
+/* Counts the insertions, deletions, substitutions and swaps that turn one word into the other. */
 static unsigned edit_distance(const char *a, const char *b)
 {
     const size_t n_a = strlen(a), n_b = strlen(b);
@@ -92,7 +92,7 @@ static int unit_find(const char *suffix, double *unit_bytes)
 int bytes_parse(const char *text, uint64_t available_bytes, uint64_t *out, struct fm_error *err)
 {
     static const char forms[] = "write a number and a unit, as in 8G, 512M, 1.5GiB or 70%";
-    /* Digits and at most one point: strtod alone would also take "inf", "0x10" and "1e9". */
+    /* Allows digits and one point. strtod alone would also accept "inf", "0x10" and "1e9". */
     size_t n = strspn(text, "0123456789.");
     if (n == 0 || !isdigit((unsigned char)text[0]) || n > 20)
         return err_set(err, FM_ERR_ARG, "'%s' is not a size; %s", text, forms);
@@ -110,8 +110,8 @@ int bytes_parse(const char *text, uint64_t available_bytes, uint64_t *out, struc
         if (number <= 0 || number > 100)
             return err_set(err, FM_ERR_ARG, "'%s' must be more than 0%% and at most 100%%", text);
         if (available_bytes == 0)
-            return err_set(err, FM_ERR_ARG, "'%s': the available memory of this machine is not "
-                           "known; give a size such as 8G", text);
+            return err_set(err, FM_ERR_ARG, "'%s': the available memory of this machine is unknown;"
+                           " give a size such as 8G", text);
         unit_bytes = (double)available_bytes / 100;
     } else if (unit_find(suffix, &unit_bytes) != 0) {
         return err_set(err, FM_ERR_ARG, "'%s' is not a size: unknown unit '%s'; %s", text, suffix,
@@ -160,7 +160,7 @@ static int size_parse(const struct option *option, const char *text, uint64_t *o
     uint64_t available = strchr(text, '%') != NULL ? plat_memory_available() : 0;
     int rc = bytes_parse(text, available, out, err);
     if (rc == 0 && *out < option->min)
-        rc = err_set(err, FM_ERR_ARG, "%s is %llu bytes, less than the least possible %llu; "
+        rc = err_set(err, FM_ERR_ARG, "%s is %llu bytes, below the minimum of %llu; "
                      "give a unit, as in 8G", text, (unsigned long long)*out,
                      (unsigned long long)option->min);
     return rc;
@@ -240,8 +240,8 @@ static struct arg_value *find_letter(struct args *args, char letter)
     return NULL;
 }
 
-/* `attached` is the value written into the same word, or NULL. *i moves over a value that is a
- * word of its own. */
+/* Stores an option's value. `attached` is a value written in the same word ("--name=value"), or
+ * NULL; otherwise the next word is the value and *i advances over it. */
 static int take_value(struct arg_value *value, const char *attached, int argc,
                       char *const *argv, int *i, struct fm_error *err)
 {
@@ -273,7 +273,7 @@ static int parse_long(struct args *args, int argc, char *const *argv, int *i,
     return unknown_option(args, shown, shown + 2, err);
 }
 
-/* "-n 32", "-n32", and flags together as in "-qv". */
+/* Parses "-n 32", "-n32", and several flags as in "-qv". */
 static int parse_letters(struct args *args, int argc, char *const *argv, int *i,
                          struct fm_error *err)
 {
@@ -303,11 +303,11 @@ static int add_operand(struct args *args, const char *word, struct fm_error *err
         args->operands[args->n_operands++] = word;
         return 0;
     }
-    return err_set(err, FM_ERR_ARG, "unexpected argument '%s'; quote a value that contains blanks "
+    return err_set(err, FM_ERR_ARG, "unexpected argument '%s'; quote a value that contains spaces "
                    "(see 'flashmoe help %s')", word, args->command->name);
 }
 
-/* False also where the command has no such option. */
+/* Returns false also when the command has no such option. */
 static bool is_given(const struct args *args, const char *name)
 {
     for (size_t i = 0; i < args->n_values; i++)
@@ -453,7 +453,7 @@ const char *args_operand(const struct args *args, size_t i)
 
 /* ---- commands -------------------------------------------------------------------------- */
 
-/* True when `name` is "WORD ..." with more words after it. */
+/* Returns whether `name` is `word` followed by another word. */
 static bool is_first_word(const char *name, const char *word)
 {
     size_t n = strlen(word);
@@ -472,8 +472,8 @@ static int unknown_second_word(const struct command *const *commands, const char
             used += n > 0 && used + (size_t)n < sizeof known ? (size_t)n : 0;
         }
     if (second == NULL)
-        return err_set(err, FM_ERR_ARG, "'%s' needs one more word: %s", first, known);
-    return err_set(err, FM_ERR_ARG, "unknown command '%s %s'; there is %s", first, second, known);
+        return err_set(err, FM_ERR_ARG, "'%s' needs a second word: %s", first, known);
+    return err_set(err, FM_ERR_ARG, "unknown command '%s %s'; use %s", first, second, known);
 }
 
 int command_find(const struct command *const *commands, int argc, char *const *argv,

@@ -1,8 +1,8 @@
 /* Commands and their options as constant tables. Parsing, help, the manual page and the shell
- * completions are all generated from these tables, so that they cannot disagree.
+ * completions all use these tables, so that they cannot disagree.
  *
- * The tables are constant data and the parsed arguments borrow argv; nothing here allocates,
- * prints or exits. A usage error is a sentence in `struct fm_error` with FM_ERR_ARG. */
+ * The tables are constant; parsed arguments borrow argv. Nothing here allocates, prints or exits.
+ * One thread. A usage error fails with FM_ERR_ARG and a message. */
 #ifndef FLASHMOE_APPS_CLI_OPTIONS_H
 #define FLASHMOE_APPS_CLI_OPTIONS_H
 
@@ -12,10 +12,10 @@
 
 #include "base/err.h"
 
-#define OPTIONS_MAX 64 /* options of one command */
-#define REPEATS_MAX 16 /* of one option */
-#define OPERANDS_MAX 128 /* operands of one command line */
-#define WORD_BYTES 64  /* a command or option name in a message */
+#define OPTIONS_MAX 64   /* options per command */
+#define REPEATS_MAX 16   /* values per option with is_many */
+#define OPERANDS_MAX 128 /* operands per command line */
+#define WORD_BYTES 64    /* a command or option name in a message */
 
 enum option_kind {
     OPTION_FLAG,
@@ -34,10 +34,10 @@ struct option {
     uint64_t min, max; /* OPTION_UINT and OPTION_BYTES; max 0: no limit */
     double float_min, float_max;
     const char *value;    /* the default, parsed like an argument; NULL: none */
-    const char *shown;    /* the default in words, where no fixed value says it */
-    const char *excludes; /* names, separated by blanks, that may not be given with this one */
-    const char *help;     /* sentences without a full stop at the end */
-    bool is_many; /* OPTION_STRING: every value counts; otherwise the last one does */
+    const char *shown;    /* the default as text, when it is not a fixed value */
+    const char *excludes; /* options that conflict with this one, separated by blanks */
+    const char *help;     /* sentences; the last one has no full stop */
+    bool is_many; /* OPTION_STRING: keeps every value; otherwise the last one wins */
 };
 
 struct option_group {
@@ -48,10 +48,10 @@ struct option_group {
 struct operand {
     const char *name; /* "MODEL"; NULL ends a table */
     const char *help;
-    const char *choices; /* separated by blanks; NULL: a path, or a command where is_command */
-    const char *(*choice)(unsigned i); /* in their place: the i-th, NULL behind the last */
+    const char *choices; /* separated by blanks; NULL: a path, or a command with is_command */
+    const char *(*choice)(unsigned i); /* replaces `choices`: returns the i-th, NULL at the end */
     bool is_optional, is_command;
-    bool is_many; /* takes all words that follow; the last one of its table */
+    bool is_many; /* takes all remaining words; must be the last operand */
 };
 
 struct example {
@@ -74,11 +74,11 @@ struct command {
 struct arg_value {
     const struct option *option;
     bool is_given;
-    bool has_value; /* given, or the option has a default */
+    bool has_value; /* it was given or has a default */
     uint64_t number;
     double real;
     const char *text; /* borrowed from argv or the table */
-    const char *texts[REPEATS_MAX]; /* likewise, all of them where is_many */
+    const char *texts[REPEATS_MAX]; /* all values with is_many, borrowed likewise */
     size_t n_texts;
 };
 
@@ -88,34 +88,34 @@ struct args {
     size_t n_values;
     const char *operands[OPERANDS_MAX];
     size_t n_operands;
-    bool wants_help; /* --help was seen: nothing after it was checked */
+    bool wants_help; /* --help was given; nothing after it was checked */
 };
 
-/* Parses everything after the command's name. Options and operands may be mixed; "--" ends the
- * options. */
+/* Parses everything after the command's name. Options and operands may come in any order; "--"
+ * ends the options. */
 int args_parse(const struct command *command, int argc, char *const *argv, struct args *args,
                struct fm_error *err);
 
-/* Readers. The name must be one of the command's options; the kind must fit. */
+/* Return the value of an option. The command must have an option of this name and kind. */
 bool args_given(const struct args *args, const char *name);
-bool args_has(const struct args *args, const char *name); /* given or with a default */
+bool args_has(const struct args *args, const char *name); /* given, or has a default */
 bool args_flag(const struct args *args, const char *name);
-uint64_t args_uint(const struct args *args, const char *name); /* also bytes; 0 without value */
+uint64_t args_uint(const struct args *args, const char *name); /* also bytes; 0: no value */
 double args_float(const struct args *args, const char *name);
-const char *args_text(const struct args *args, const char *name); /* NULL without value */
-/* The values of an option that may be given several times. */
+const char *args_text(const struct args *args, const char *name); /* NULL: no value */
+/* Return the values of an option with is_many. */
 size_t args_count(const struct args *args, const char *name);
 const char *args_text_at(const struct args *args, const char *name, size_t i);
 const char *args_operand(const struct args *args, size_t i);      /* NULL when absent */
 
-/* "8G" and the like in bytes. `available_bytes` is what "100%" means; 0: unknown. */
+/* Parses a size such as "8G" into bytes. `available_bytes` stands for 100%; 0: unknown. */
 int bytes_parse(const char *text, uint64_t available_bytes, uint64_t *out, struct fm_error *err);
 
-/* The word of `words` (ends with NULL) closest to `word`, or NULL when none is close. */
+/* Returns the entry of `words` (ends with NULL) closest to `word`, or NULL if none is close. */
 const char *nearest_word(const char *word, const char *const *words);
 
-/* The command whose name is argv[0] or argv[0] argv[1]; *n_words is the number of words used.
- * The error says what was probably meant. `commands` ends with NULL. */
+/* Finds the command named argv[0] or argv[0] argv[1]; *n_words is the number of words used. The
+ * error suggests what was probably meant. `commands` ends with NULL. */
 int command_find(const struct command *const *commands, int argc, char *const *argv,
                  const struct command **out, int *n_words, struct fm_error *err);
 

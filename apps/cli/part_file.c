@@ -60,7 +60,7 @@ int part_file_close(struct part_file *out, bool is_whole, struct fm_error *err)
     if (is_whole && rc == 0)
         rc = plat_dir_rename(&out->dir, out->part, path_base(out->path), &out->is, &why);
     if (!is_whole || rc != 0)
-        (void)plat_dir_remove(&out->dir, out->part, &out->is, NULL); /* the fault is reported */
+        (void)plat_dir_remove(&out->dir, out->part, &out->is, NULL); /* the first error counts */
     if (is_whole && rc != 0)
         (void)err_set(err, rc, "%s: cannot write '%s': %s", out->option, out->path, why.text);
     plat_dir_close(&out->dir);

@@ -27,7 +27,7 @@ int prefix_read_system(const struct args *args, char **text, size_t *text_bytes,
         return 0;
     mem_free(*text);
     *text = NULL;
-    return err_set(err, FM_ERR_FORMAT, "'%s' is no text: it holds a zero byte", path);
+    return err_set(err, FM_ERR_FORMAT, "'%s' is not text: it contains a zero byte", path);
 }
 
 int prefix_open_snapshots(const struct args *args, struct fm_model *model,
@@ -49,15 +49,15 @@ size_t prefix_common(const int32_t *a, size_t n_a, const int32_t *b, size_t n_b)
 
 static const struct option prefix_options[] = {
     {.name = "system", .kind = OPTION_STRING, .metavar = "TEXT", .excludes = "system-file raw",
-     .help = "Instructions that come before the conversation"},
+     .help = "System message"},
     {.name = "system-file", .kind = OPTION_PATH, .metavar = "FILE", .excludes = "raw",
-     .help = "Read them from a file; newlines at its end are dropped"},
+     .help = "Read the system message from a file; drops trailing newlines"},
     {.name = "snapshots", .kind = OPTION_PATH, .metavar = "DIR", .excludes = "routes trace",
-     .help = "Keep what was computed in this folder: the system message as soon as it is, and what "
-             "followed. The next start does not compute it again"},
+     .help = "Save computed state to this folder: the system message, and the conversation so far. "
+             "The next start does not compute it again"},
     {.name = "snapshot-limit", .kind = OPTION_BYTES, .metavar = "SIZE", .min = 1 << 20,
      .value = "8G",
-     .help = "Most that the folder may hold; what was used longest ago goes first"},
+     .help = "Maximum size of the folder; the least recently used snapshots are removed first"},
     {.name = NULL},
 };
 

@@ -13,49 +13,48 @@
 
 static const struct option sampling_options[] = {
     {.name = "greedy", .kind = OPTION_FLAG, .excludes = "temp",
-     .help = "Take the most likely token every time, as --temp 0 does"},
+     .help = "Always take the most likely token, like --temp 0"},
     {.name = "temp", .kind = OPTION_FLOAT, .metavar = "X", .float_min = 0, .float_max = 10,
-     .shown = "what the model recommends, else 0",
-     .help = "Temperature: 0 takes the most likely token, higher values vary more"},
+     .shown = "the model's recommendation, or 0",
+     .help = "Temperature. 0 takes the most likely token; higher values vary more"},
     {.name = "top-k", .kind = OPTION_UINT, .metavar = "N", .max = LIMIT_VOCAB,
-     .shown = "what the model recommends",
-     .help = "Choose among the N most likely tokens only; 0 switches it off"},
+     .shown = "the model's recommendation",
+     .help = "Sample from the N most likely tokens; 0: off"},
     {.name = "top-p", .kind = OPTION_FLOAT, .metavar = "X", .float_min = 0, .float_max = 1,
-     .shown = "what the model recommends",
-     .help = "Choose among the most likely tokens that together have probability X; 1 switches it "
-             "off"},
+     .shown = "the model's recommendation",
+     .help = "Sample from the most likely tokens whose total probability is X; 1: off"},
     {.name = "min-p", .kind = OPTION_FLOAT, .metavar = "X", .float_min = 0, .float_max = 1,
-     .shown = "what the model recommends",
-     .help = "Leave out tokens less likely than X times the most likely one; 0 switches it off"},
+     .shown = "the model's recommendation",
+     .help = "Exclude tokens less likely than X times the most likely one; 0: off"},
     {.name = "typical-p", .kind = OPTION_FLOAT, .metavar = "X", .float_min = 0, .float_max = 1,
-     .shown = "what the model recommends",
-     .help = "Choose among the tokens whose surprise is nearest to the mean and that together have "
-             "probability X; 1 switches it off"},
+     .shown = "the model's recommendation",
+     .help = "Locally typical sampling: from the tokens whose surprise is closest to the mean and "
+             "whose total probability is X; 1: off"},
     {.name = "repeat-penalty", .kind = OPTION_FLOAT, .metavar = "X", .float_min = 0,
-     .float_max = 100, .shown = "what the model recommends",
-     .help = "Make tokens of the prompt and the answer less likely to come again: logits above 0 "
-             "are divided by X, others multiplied; 1 switches it off"},
+     .float_max = 100, .shown = "the model's recommendation",
+     .help = "Penalise tokens of the prompt and the answer: positive logits are divided by X, "
+             "negative ones multiplied; 1: off"},
     {.name = "presence-penalty", .kind = OPTION_FLOAT, .metavar = "X", .float_min = -100,
      .float_max = 100, .value = "0",
-     .help = "Subtract X from the logits of tokens that the answer has"},
+     .help = "Subtract X from the logits of tokens that occur in the answer"},
     {.name = "frequency-penalty", .kind = OPTION_FLOAT, .metavar = "X", .float_min = -100,
      .float_max = 100, .value = "0",
-     .help = "Subtract X from a token's logit for each time that the answer has it"},
+     .help = "Subtract X from a token's logit for each occurrence in the answer"},
     {.name = "repeat-window", .kind = OPTION_UINT, .metavar = "N", .max = LIMIT_CONTEXT,
-     .value = "0", .help = "Penalties look at the last N tokens only; 0: at all"},
+     .value = "0", .help = "Apply penalties to the last N tokens only; 0: all"},
     {.name = "logit-bias", .kind = OPTION_STRING, .metavar = "ID=X", .is_many = true,
      .help = "Add X to the logit of token ID ('flashmoe tokenize' shows ids); -inf forbids it. "
-             "Several are separated by commas, or given one by one"},
+             "Separate several with commas, or repeat the option"},
     {.name = "seed", .kind = OPTION_UINT, .metavar = "N", .max = INT64_MAX,
      .shown = "from the clock",
-     .help = "Seed of the choice. The closing line names it, and the same seed gives the same "
+     .help = "Random seed. The summary line shows it, and the same seed gives the same "
              "answer"},
     {.name = NULL},
 };
 
 const struct option_group group_sampling = {"Answer", sampling_options};
 
-/* 32 bits that differ from run to run, short enough to be typed again. */
+/* Returns 32 bits that differ between runs, short enough to retype. */
 static uint64_t clock_seed(void)
 {
     struct timespec now;
@@ -65,7 +64,7 @@ static uint64_t clock_seed(void)
     return splitmix_mix(x) & 0xffffffffu;
 }
 
-/* "7=2.5,9=-inf" behind what is there. */
+/* Parses "7=2.5,9=-inf" and appends to the list. */
 static int add_bias(const char *text, struct fm_sampling *sampling, struct fm_logit_bias *bias,
                     struct fm_error *err)
 {
@@ -139,13 +138,13 @@ int stops_choose(const struct args *args, const char *stops[REPEATS_MAX], unsign
     return 0;
 }
 
-/* The number as it was typed: 0.7, not 0.699999988. */
+/* Returns the number as it was typed: 0.7, not 0.699999988. */
 static double shown(float x)
 {
     return round((double)x * 1e6) / 1e6;
 }
 
-/* 0 means the same as 1, which is what is shown. */
+/* Shows 1 instead of 0, which means the same. */
 static double shown_or_off(float x)
 {
     return x == 0 ? 1 : shown(x);

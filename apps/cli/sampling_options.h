@@ -1,4 +1,5 @@
-/* The options that say how tokens are chosen, and what they come to for a model. One thread. */
+/* The sampling options, combined with the model's recommendations. One thread; nothing here owns
+ * memory. */
 #ifndef FLASHMOE_APPS_CLI_SAMPLING_OPTIONS_H
 #define FLASHMOE_APPS_CLI_SAMPLING_OPTIONS_H
 
@@ -9,18 +10,19 @@
 
 extern const struct option_group group_sampling; /* greedy, temp, top-k, ..., seed */
 
-/* What the model recommends, changed by what was given. `bias` has SAMPLING_BIAS_MAX places, which
- * the result borrows. Unless `is_quiet`, says which options have no effect. */
+/* Fills the model's recommendations, overridden by the options. `bias` has SAMPLING_BIAS_MAX
+ * entries and is borrowed by the result. Unless `is_quiet`, names options that have no effect. */
 #define SAMPLING_BIAS_MAX 1024
 int sampling_choose(const struct args *args, const struct fm_model *model, bool is_quiet,
                     struct fm_logit_bias *bias, struct fm_sampling *sampling,
                     struct fm_error *err);
 
-/* The strings of --stop, borrowed from `args`. FM_ERR_ARG when one is empty or too long. */
+/* Returns the strings of --stop, borrowed from `args`. Fails with FM_ERR_ARG when one is empty or
+ * too long. */
 int stops_choose(const struct args *args, const char *stops[REPEATS_MAX], unsigned *n_stops,
                  struct fm_error *err);
 
-/* All but the seed, each number as it was typed. */
+/* Returns all settings except the seed, each number as it was typed. */
 json_t *sampling_json(const struct fm_sampling *sampling);
 
 #endif

@@ -18,11 +18,11 @@
 #define BAR_CELLS_MIN 4
 #define LINE_BYTES 256
 
-/* A progress line is on the screen. */
+/* Whether a progress line is on the screen. */
 static volatile sig_atomic_t is_line_drawn;
 static int out_errno; /* why standard output failed, 0 while it works */
 
-/* A whole text without control sequences, with a NUL, into `out`: FOREIGN_BYTES(bytes) + 1. */
+/* Copies text without control sequences, with a NUL; `out` has FOREIGN_BYTES(bytes) + 1. */
 static void clean_all(const char *text, size_t bytes, char *out)
 {
     struct foreign_text f = {0};
@@ -37,7 +37,7 @@ static void say_line(const char *prefix, const char *fmt, va_list args)
 {
     char text[2 * FM_ERROR_BYTES];
     (void)vsnprintf(text, sizeof text, fmt, args); /* truncation is acceptable */
-    /* What it quotes may come from a file. */
+    /* The text may quote a file. */
     char clean[FOREIGN_BYTES(sizeof text) + 1];
     const bool is_terminal = isatty(STDERR_FILENO);
     if (is_terminal)
@@ -95,7 +95,7 @@ static int line_columns(void)
     return 80;
 }
 
-/* Cut to the width of the terminal: a line that wraps cannot be erased. */
+/* Draws the line, cut to the terminal's width: a wrapped line cannot be erased. */
 static void draw_line(const char *text)
 {
     (void)fprintf(stderr, ERASE_LINE "%.*s", line_columns() - 1, text);
@@ -103,7 +103,7 @@ static void draw_line(const char *text)
     is_line_drawn = 1;
 }
 
-/* At most ten times a second, and not within the first 0.2 s: short work shows nothing. */
+/* Limits drawing to ten times a second, and to work that takes longer than 0.2 s. */
 static bool is_due(struct progress *progress)
 {
     uint64_t now_ns = plat_now_ns();
@@ -114,7 +114,7 @@ static bool is_due(struct progress *progress)
     return true;
 }
 
-/* LABEL [####----] TEXT, with a bar that is shorter where the terminal is narrow. */
+/* Draws LABEL [####----] TEXT, with a shorter bar on a narrow terminal. */
 static void draw_bar(const char *label, double part, const char *text)
 {
     const int left = line_columns() - 1 - (int)strlen(label) - (int)strlen(text) - 4;
@@ -191,7 +191,7 @@ static const char *scaled(double value, double step, const char *const *units, s
                           char buffer[UNIT_BYTES])
 {
     size_t i = 0;
-    /* 999.95 would be shown as 1000.0. */
+    /* Avoids showing 999.95 as 1000.0. */
     while (i + 1 < n_units && value >= (step == 1024 ? 1023.95 : 999.95)) {
         value /= step;
         i++;
@@ -300,7 +300,7 @@ const char *out_name(const char *name, char buffer[NAME_BYTES])
     return buffer;
 }
 
-/* JSON has escaped the C0 controls; of the others it gets the same spelling here. */
+/* Prints JSON, in which C0 controls are already escaped, and escapes DEL and C1 likewise. */
 static void print_json(const char *text, FILE *file)
 {
     for (; *text != '\0'; text++) {
@@ -330,7 +330,7 @@ bool out_json(json_t *object)
     char *text = object != NULL ? json_dumps(object, flags) : NULL;
     json_decref(object);
     if (text == NULL) {
-        say("no memory for the JSON output");
+        say("out of memory for the JSON output");
         return false;
     }
     if (isatty(STDOUT_FILENO))

@@ -54,7 +54,7 @@ json_t *token_logprobs_json(const struct token_logprobs *t, const struct fm_mode
     return list;
 }
 
-/* The token as JSON writes it, which fits on a line whatever it is. */
+/* Prints the token as a JSON string, which always fits on one line. */
 static void print_token(const struct fm_model *model, const struct fm_logprob *token,
                         const char *before)
 {

@@ -1,4 +1,4 @@
-/* The log probabilities of an answer's tokens, kept as they come, shown at the end. One thread. */
+/* Collects the log probabilities of an answer's tokens. The struct owns its list. One thread. */
 #ifndef FLASHMOE_APPS_CLI_TOKEN_LOGPROBS_H
 #define FLASHMOE_APPS_CLI_TOKEN_LOGPROBS_H
 
@@ -16,10 +16,10 @@ int token_logprobs_add(struct token_logprobs *t, const struct fm_logprob *logpro
                        struct fm_error *err);
 void token_logprobs_clear(struct token_logprobs *t); /* accepts a zeroed one */
 
-/* [{"id", "text", "logprob", "top": [{"id", "text", "logprob"}, ...]}, ...]. What has no
- * probability at all has -9999, as OpenAI writes it. */
+/* Returns [{"id", "text", "logprob", "top": [{"id", "text", "logprob"}, ...]}, ...]. A probability
+ * of zero is written as -9999, as OpenAI does. */
 json_t *token_logprobs_json(const struct token_logprobs *t, const struct fm_model *model);
-/* A table on standard error. */
+/* Prints a table on standard error. */
 void token_logprobs_print(const struct token_logprobs *t, const struct fm_model *model);
 
 #endif

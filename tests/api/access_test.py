@@ -357,15 +357,15 @@ class Keys(Scripted):
         """SIGHUP reads the file again; one that is bad changes nothing."""
         self.write("ann\nbob\n", 0o644)
         with Server(PROGRAM, self.folder.name, "--api-key-file", str(self.file)) as server:
-            self.assertIn("every user of this machine may read the API keys", server.lines())
+            self.assertIn("every user of this machine can read the API keys", server.lines())
             self.write("bob\ncarl\n")
             server.process.send_signal(signal.SIGHUP)
-            self.assertTrue(wait_until(lambda: "2 API keys are read again" in server.lines()))
+            self.assertTrue(wait_until(lambda: "2 API keys read again" in server.lines()))
             self.assertEqual([self.key(server, k) for k in ("ann", "bob", "carl")],
                              [401, 200, 200])
             self.write("")
             server.process.send_signal(signal.SIGHUP)
-            self.assertTrue(wait_until(lambda: "stay as they were" in server.lines()))
+            self.assertTrue(wait_until(lambda: "the API keys are unchanged" in server.lines()))
             self.assertEqual([self.key(server, k) for k in ("ann", "bob", "carl")],
                              [401, 200, 200])
             self.assertEqual(server.stop(seconds=DEADLINE), 0)

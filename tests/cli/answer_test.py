@@ -126,7 +126,8 @@ class Prefix(Case):
                 self.assertGreater(kept["n_prompt_reused"], 100)
                 self.assertLess(kept["n_prompt_tokens"] - kept["n_prompt_reused"], 40)
         again = run("-n", "1", "--system-file", self.rules, *self.snapshots)
-        self.assertRegex(self.assert_works(again).stderr, r"prompt \d+ tokens, \d+ of them kept,")
+        self.assertRegex(self.assert_works(again).stderr,
+                         r"prompt \d+ tokens, \d+ from a snapshot,")
 
     def test_refusals(self):
         for option in ("--system-file", self.rules), ("--system", "x"):

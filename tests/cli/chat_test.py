@@ -83,7 +83,7 @@ class Talk(Talking):
         self.assertEqual(self.messages("Tell me a story.", "And the dog?", "/undo"), one)
         other = self.messages("And the dog?", "/undo", "Tell me a story.")
         self.assertEqual(other, one)
-        self.assertIn("nothing to take back", self.talk("/undo").stderr)
+        self.assertIn("nothing to undo", self.talk("/undo").stderr)
 
     def test_regen(self):
         args = ("--temp", "1.5", "--seed", "5", "-n", "12", "--memory", "400M", "--no-heat")
@@ -135,7 +135,7 @@ class Talk(Talking):
 
     def test_think(self):
         result = self.talk("/think", "/think on", "/think off", "/think maybe")
-        self.assertRegex(result.stderr, r"template has it\n.*: on\n.*: off\n.*on or off, not")
+        self.assertRegex(result.stderr, r"template's default\n.*: on\n.*: off\n.*on or off, not")
 
     def test_wrong_commands(self):
         result = self.talk("/staats", "/zzz", "/", "/save", "/load", "/read", "/read /no/such",
@@ -174,14 +174,14 @@ class Talk(Talking):
         self.assertEqual([each["content"] for each in messages if each["role"] == "user"],
                          ["Line one.\nLine two.", "What is this?\n\nLine one.\nLine two."])
         self.assertIn("is empty", self.talk(f"/read {self.path('empty', '')}").stderr)
-        self.assertIn("is no text", self.talk(f"/read {cli_test.PROGRAM}").stderr)
+        self.assertIn("is not text", self.talk(f"/read {cli_test.PROGRAM}").stderr)
 
     def test_context_full(self):
         args = (*ARGS, "--context", "64", "-n", "0")
         result = self.talk("Tell me a story about a cat.", "What then?", "/stats", args=args)
         self.assertEqual(result.stderr.count("--context"), 2)
-        self.assertIn("the answer was kept", result.stderr)
-        self.assertIn("The message was not taken", result.stderr)
+        self.assertIn("the answer was cut off", result.stderr)
+        self.assertIn("The message was not added", result.stderr)
         self.assertIn("2 messages, position 64 of 64", result.stdout)
         roles = [each["role"] for each in self.messages("Tell me a story about a cat.",
                                                         "What then?", "/undo", "Hi", args=args)]
@@ -267,7 +267,7 @@ class Files(Talking):
             damage(path + ".fmsnap")
             out = self.path("messages.json")
             result = self.talk(f"/load {path}", self.ASK[1], "/stats", f"/save {out}")
-            self.assertIn("computed again", result.stderr)
+            self.assertIn("computes the conversation again", result.stderr)
             self.assertEqual(self.turns(result.stdout)[0][1], 0)
             with open(out, encoding="utf-8") as file:
                 self.assertEqual(json.load(file)["messages"], whole)
@@ -276,8 +276,8 @@ class Files(Talking):
         array = self.path("array.json", json.dumps([{"role": "user", "content": "Hi"},
                                                     {"role": "assistant", "content": "Hello."}]))
         self.assertEqual(len(self.messages(f"/load {array}", "And?")), 4)
-        for text, word in (("{", "not JSON"), ("{}", "no conversation"), ("[1]", "no role"),
-                           ('{"messages": 1}', "no conversation"), ("3", "JSON")):
+        for text, word in (("{", "not JSON"), ("{}", "not a conversation"), ("[1]", "no role"),
+                           ('{"messages": 1}', "not a conversation"), ("3", "JSON")):
             bad = self.path("bad.json", text)
             self.assertIn(word, self.talk(f"/load {bad}").stderr)
             self.assertEqual(len(self.messages("Hi", f"/load {bad}")), 2)

@@ -226,10 +226,10 @@ class LaunchServers(Launching):
 
     def test_key_and_model(self):
         with Server(key="secret") as server:
-            self.assert_fails(self.launch("claude", "--url", server.url), 1, "wants an API key",
+            self.assert_fails(self.launch("claude", "--url", server.url), 1, "requires an API key",
                               "--api-key", "FLASHMOE_API_KEY")
             self.assert_fails(self.launch("claude", "--url", server.url, "--api-key", "x"), 1,
-                              "wants another API key")
+                              "requires another API key")
             told = self.ran("claude", "--url", server.url, FLASHMOE_API_KEY="secret")["env"]
             self.assertEqual(told["ANTHROPIC_AUTH_TOKEN"], "secret")
             told = self.ran("claude", "--url", server.url, "--model", "other", "--api-key",
@@ -278,11 +278,11 @@ class LaunchServers(Launching):
                        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{",
                        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}",
                        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfffffffffffffff\r\n"):
-            self.assert_fails(self.raw(answer), 1, "does not speak HTTP")
+            self.assert_fails(self.raw(answer), 1, "the response is not HTTP")
         self.assert_fails(self.raw(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (2 << 20)), 1, "too long")
         self.assert_fails(self.raw(b"HTTP/1.0 404 No\r\n\r\n"), 1, "answers 404",
-                          "no server of models")
-        self.assert_fails(self.raw(b"HTTP/1.1 503 No\r\n\r\n"), 1, "not ready yet")
+                          "not a model server")
+        self.assert_fails(self.raw(b"HTTP/1.1 503 No\r\n\r\n"), 1, "not ready (503)")
         self.assert_fails(self.raw(b"HTTP/1.1 403 No\r\n\r\n"), 1, "--allowed-host 127.0.0.1")
         for body in (b"", b"[]", b"{}", b'{"data":[]}', b'{"data":[{"id":7}]}', b"{", b"\xff"):
             with Server(body=body) as server:
@@ -294,8 +294,8 @@ class LaunchServers(Launching):
                     "http://[::1]80", "http://a b",
                     "http://a\r\nX: y", "http://u@h", "http://a/?q", "ftp://a",
                     "http://" + "a" * 999, "http://a/" + "b" * 2000):
-            self.assert_fails(self.launch("pi", "--url", url), 2, "is no URL of a server")
-        self.assert_fails(self.launch("pi", "--api-key", "a\nb"), 2, "no header can have")
+            self.assert_fails(self.launch("pi", "--url", url), 2, "is not a server URL")
+        self.assert_fails(self.launch("pi", "--api-key", "a\nb"), 2, "a header cannot contain")
         self.assert_fails(self.launch("pi", "--api-key", "a" * 9999), 2, "too long")
         self.assert_fails(self.launch("pi", "--url", "https://a.invalid"), 2, "--model NAME")
         told = self.ran("claude", "--url", "https://a.invalid/x/", "--model", "m")["env"]
@@ -340,7 +340,7 @@ class LaunchRuns(Launching):
             for name, package in (("claude", "@anthropic-ai/claude-code"), ("pi", "pi-coding")):
                 (self.bin / name).unlink()
                 self.assert_fails(self.launch(name, "--url", server.url, PATH=str(self.bin)), 1,
-                                  f"no '{name}' on PATH", "npm install -g", package)
+                                  f"'{name}' is not on PATH", "npm install -g", package)
                 self.assert_works(self.launch(name, "--url", server.url, "--print",
                                               PATH=str(self.bin)))
 

@@ -41,7 +41,7 @@ class Template(Case):
 
     def test_note(self):
         """Every command that uses ChatML in place of a template says so, once."""
-        note = "note: this model has no chat template; ChatML stands in"
+        note = "note: this model has no chat template; using ChatML"
         run = ["run", cli_test.MODEL, "-p", "Hi", "-n", "1", "--greedy"]
         for command, expected in ((run, 1), ([*run, "--quiet"], 0), ([*run, "--raw"], 0),
                                   (["chat", cli_test.MODEL, "-n", "1"], 1),

@@ -182,8 +182,8 @@ class Texts(Case):
 class Words(Case):
     def test_inspect(self):
         packed = self.pack(GOLDEN / "qwen3_moe")
-        for model, has, words in ((packed, True, "verified as they are read"),
-                                  (GOLDEN / "qwen3_moe", False, "none: damaged weights are not")):
+        for model, has, words in ((packed, True, "verified when read"),
+                                  (GOLDEN / "qwen3_moe", False, "none: damaged weights go ")):
             self.assertRegex(self.done(flashmoe("inspect", model)), f"\nChecksums +[^\n]*{words}")
             facts = json.loads(self.done(flashmoe("inspect", model, "--json")))
             self.assertEqual(facts["has_checksums"], has)
