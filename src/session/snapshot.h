@@ -21,7 +21,7 @@ struct snapshot_info {
     uint64_t bytes;
     uint32_t n_tokens, n_marks;
     uint32_t marks[SEQUENCE_MARKS]; /* positions to go back to beside the end */
-    bool is_attention_only;         /* every position is one */
+    bool is_rewindable;             /* every position is one */
     int32_t *ids;                   /* [n_tokens]; free with mem_free */
 };
 
