@@ -6,6 +6,8 @@
 #ifndef FLASHMOE_ARCH_ARCH_H
 #define FLASHMOE_ARCH_ARCH_H
 
+#include <assert.h>
+
 #include "backend/backend.h"
 #include "model/model.h"
 
@@ -13,13 +15,40 @@
 extern "C" {
 #endif
 
-/* What one layer keeps per sequence. */
-struct layer_state {
-    /* Attention: keys and values of head_dim numbers at every position. 0 heads: none. */
-    uint32_t n_kv_heads, head_dim;
-    /* Recurrent layers, in floats. */
-    uint64_t conv_floats, delta_floats;
+enum state_kind {
+    /* Rows for every position, which stay as they are: a sequence goes back by forgetting the later
+     * ones. Memory for them grows with the sequence. */
+    STATE_BY_POSITION,
+    /* A fixed number of bytes that every token changes: a sequence goes back to its marks. Zero at
+     * position 0. */
+    STATE_RECURRENT,
 };
+
+/* A part of what one layer keeps per sequence. */
+struct state_part {
+    enum state_kind kind;
+    uint32_t n_rows, n_values; /* by position: rows, and numbers of a row in the KV format */
+    uint64_t bytes;            /* recurrent: all of it, a multiple of 4 */
+};
+
+/* How a mixer describes the state of its layer. Part i is state[i] of backend_segment. */
+struct layer_state {
+    uint32_t n_parts;
+    struct state_part parts[BACKEND_STATE_PARTS];
+};
+
+static inline void layer_state_add(struct layer_state *state, struct state_part part)
+{
+    assert(state->n_parts < BACKEND_STATE_PARTS);
+    state->parts[state->n_parts++] = part;
+}
+
+/* Bytes of a row of a part that is addressed by position. */
+static inline uint64_t state_row_bytes(const struct state_part *part,
+                                       const struct kv_format *format)
+{
+    return kv_row_bytes(format, part->n_values);
+}
 
 /* Sizes that scratch memory is made from. */
 struct arch_sizes {
@@ -86,21 +115,23 @@ struct arch {
     struct model_family family; /* first: forward.c goes from the family to its arch */
 
     void (*sizes)(const void *arch, struct arch_sizes *sizes);
+    /* Describes what the layer keeps of every sequence. */
     void (*state)(const void *arch, uint32_t layer, struct layer_state *state);
     /* The layer's index in model->expert_layers, or ARCH_NO_EXPERTS for a dense block. */
     uint32_t (*expert_layer)(const void *arch, uint32_t layer);
 
     void (*embed)(struct step *step);
-    /* Makes what the mixers need of the rows' positions: before the first layer, and again when
-     * rows have left the batch. */
+    /* Prepares what the mixers need of the rows' positions. Called before the first layer, and
+     * again when rows have left the batch. */
     void (*place)(struct step *step);
     void (*mix)(struct step *step, uint32_t layer);   /* x += mixer(norm(x)) */
     void (*route)(struct step *step, uint32_t layer); /* normed, ids, weights */
-    /* ahead_ids: what `layer` would choose if its input were x as it is now. Of one row, between
-     * route and experts of a layer before; the backend's input stays `normed`. */
+    /* Predicts the experts of a later layer from x as it is now: fills ahead_ids and ahead_weights.
+     * For one row, between route and experts of an earlier layer; the backend's input stays
+     * `normed`. */
     void (*foresee)(struct step *step, uint32_t layer);
     void (*dense)(struct step *step, uint32_t layer); /* the whole block when not routed */
-    /* Experts on their rows; `shared` along with the first, of which there may be none. */
+    /* Computes experts on their rows, and the shared expert when asked to; n may be 0. */
     void (*experts)(struct step *step, uint32_t layer, const struct step_expert *experts,
                     uint32_t n, bool with_shared);
     void (*close)(struct step *step, uint32_t layer); /* x += all parts */

@@ -52,6 +52,7 @@ struct mixer {
     void (*bind)(void *mix, struct binder *b, const struct transformer *t,
                  const struct layer_names *names);
     void (*sizes)(const void *mix, struct mixer_sizes *sizes);
+    /* Adds the parts of its state to an empty description; the same for every sequence. */
     void (*state)(const void *mix, struct layer_state *state);
     void (*run)(const void *mix, struct step *step, const struct mix_buffers *m);
 };

@@ -292,6 +292,14 @@ static void bind_all(struct binder *b, struct transformer *t,
     binder_ignore(b, "mtp.", false, "multi-token prediction is not used");
 }
 
+static bool has_positions(const struct layer_state *state)
+{
+    uint32_t i = 0;
+    while (i < state->n_parts && state->parts[i].kind != STATE_BY_POSITION)
+        i++;
+    return i < state->n_parts;
+}
+
 static void fill_shape(const struct transformer *t, struct model_shape *shape)
 {
     *shape = (struct model_shape){
@@ -303,7 +311,7 @@ static void fill_shape(const struct transformer *t, struct model_shape *shape)
     for (uint32_t i = 0; i < t->n_layers; i++) {
         struct layer_state state = {0};
         t->layers[i].mixer->state(t->layers[i].mix, &state);
-        shape->n_attention_layers += state.n_kv_heads > 0;
+        shape->n_attention_layers += has_positions(&state);
     }
 }
 

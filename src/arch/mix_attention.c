@@ -133,8 +133,9 @@ static void attention_sizes(const void *mix, struct mixer_sizes *s)
 static void attention_state(const void *mix, struct layer_state *state)
 {
     const struct attention *a = mix;
-    state->n_kv_heads = a->n_kv_heads;
-    state->head_dim = a->head_dim;
+    const struct state_part heads = {STATE_BY_POSITION, a->n_kv_heads, a->head_dim, 0};
+    for (unsigned i = 0; i < ATTENTION_PARTS; i++)
+        layer_state_add(state, heads);
 }
 
 /* Queries or keys of all rows: norms and rotation. */

@@ -1,5 +1,6 @@
 #include "arch/mix_delta_net.h"
 
+#include "arch/recurrent.h"
 #include "base/limits.h"
 
 static uint32_t key_width(const struct delta_net *d)
@@ -91,51 +92,19 @@ static void delta_net_sizes(const void *mix, struct mixer_sizes *s)
 static void delta_net_state(const void *mix, struct layer_state *state)
 {
     const struct delta_net *d = mix;
-    state->conv_floats = (uint64_t)(d->conv_kernel - 1) * conv_channels(d);
-    state->delta_floats = (uint64_t)d->n_value_heads * d->key_dim * d->value_dim;
+    const uint64_t conv = (uint64_t)(d->conv_kernel - 1) * conv_channels(d);
+    const uint64_t delta = (uint64_t)d->n_value_heads * d->key_dim * d->value_dim;
+    layer_state_add(state, (struct state_part){STATE_RECURRENT, 0, 0, conv * sizeof(float)});
+    layer_state_add(state, (struct state_part){STATE_RECURRENT, 0, 0, delta * sizeof(float)});
 }
 
-/* The rows of a segment with a mark: those before it, its state, those behind it. */
-static void run_marked(const struct delta_net *d, struct backend *be,
-                       struct backend_delta_net args, const struct backend_segment *segment)
+static void run_segments(void *ctx, struct backend *be, const struct backend_segment *segments,
+                         size_t n)
 {
-    struct backend_segment part = *segment;
-    struct layer_state size = {0};
-    delta_net_state(d, &size);
-    args.segments = &part;
-    args.n_segments = 1;
-    part.n_rows = segment->mark_rows;
-    be->ops->delta_net(be, &args);
-    memory_copy(be->memory, segment->mark_conv, segment->conv, size.conv_floats * sizeof(float));
-    memory_copy(be->memory, segment->mark_delta, segment->delta,
-                size.delta_floats * sizeof(float));
-    part.first_row += part.n_rows;
-    part.position += part.n_rows;
-    part.n_rows = segment->n_rows - part.n_rows;
-    be->ops->delta_net(be, &args);
-}
-
-/* Tokens follow each other here, so cutting the rows changes nothing. */
-static void run_segments(const struct delta_net *d, struct backend *be,
-                         struct backend_delta_net args)
-{
-    const struct backend_segment *segments = args.segments;
-    const size_t n = args.n_segments;
-    bool has_mark = false;
-    for (size_t i = 0; i < n; i++)
-        has_mark |= segments[i].mark_rows > 0;
-    if (!has_mark) {
-        be->ops->delta_net(be, &args);
-        return;
-    }
-    args.n_segments = 1;
-    for (size_t i = 0; i < n; i++) {
-        args.segments = &segments[i];
-        if (segments[i].mark_rows > 0)
-            run_marked(d, be, args, &segments[i]);
-        else
-            be->ops->delta_net(be, &args);
-    }
+    struct backend_delta_net *args = ctx;
+    args->segments = segments;
+    args->n_segments = n;
+    be->ops->delta_net(be, args);
 }
 
 static void delta_net_run(const void *mix, struct step *step, const struct mix_buffers *m)
@@ -151,15 +120,17 @@ static void delta_net_run(const void *mix, struct step *step, const struct mix_b
         {&d->qkv, qkv, NULL}, {&d->z, z, NULL}, {&d->b, beta, NULL}, {&d->a, alpha, NULL}};
     be->ops->input(be, step->normed, n, t->hidden);
     be->ops->matmul(be, products, 4);
-    run_segments(d, be, (struct backend_delta_net){
-        .segments = step->segments, .n_segments = step->n_segments,
+    struct layer_state state = {0};
+    delta_net_state(d, &state);
+    struct backend_delta_net args = {
         .n_key_heads = d->n_key_heads, .n_value_heads = d->n_value_heads,
         .has_tiled_value_heads = d->has_tiled_value_heads, .key_dim = d->key_dim,
         .value_dim = d->value_dim, .kernel = d->conv_kernel,
         .qkv = qkv, .z = z, .b = beta, .a = alpha, .conv_weight = d->conv,
         .decay = d->decay, .dt_bias = d->dt_bias, .norm = d->norm, .eps = d->eps,
         .mixed = convolved, .out = heads,
-    });
+    };
+    recurrent_run(be, &state, step->segments, step->n_segments, run_segments, &args);
     be->ops->input(be, heads, n, d->out.n_cols);
     be->ops->matmul(be, &(struct backend_product){&d->out, m->out, NULL}, 1);
 }

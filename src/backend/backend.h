@@ -31,19 +31,18 @@ extern "C" {
 
 struct backend;
 
+#define BACKEND_STATE_PARTS 4 /* of one layer, at most */
+
 /* One sequence's rows within a batch, and its state for the layer at hand. */
 struct backend_segment {
     uint32_t first_row, n_rows;
     uint32_t position; /* of the first row */
-    /* Attention layers: [n_kv_heads, block_positions] rows in kv format, of the first block; that
-     * of the next lies block_bytes behind it. */
-    void *keys, *values;
-    /* Recurrent layers. */
-    float *conv;  /* [kernel - 1, channels], oldest first */
-    float *delta; /* [n_value_heads, value_dim, key_dim] */
-    /* After the first mark_rows rows their state is copied there; 0: not. */
+    /* A mixer copies its recurrent parts from `state` to `mark` after so many rows; 0: it does
+     * not. Operations do not look at it. */
     uint32_t mark_rows;
-    float *mark_conv, *mark_delta;
+    /* The parts of the layer's state. The struct of an operation says which of them it uses. */
+    void *state[BACKEND_STATE_PARTS];
+    void *mark[BACKEND_STATE_PARTS]; /* NULL: the part is addressed by position */
 };
 
 /* Heads of queries or keys: norm over each head, where there is one, then rotary embedding, in
@@ -56,6 +55,10 @@ struct backend_heads {
     float eps;
     const float *rope; /* [n, rotary_dim]: cosines, then sines */
 };
+
+/* Parts of the state that attention uses: [n_kv_heads, block_positions] rows in kv_format, of the
+ * first block. Those of the next block lie block_bytes behind. */
+enum { ATTENTION_KEYS, ATTENTION_VALUES, ATTENTION_PARTS };
 
 struct backend_attention {
     const struct backend_segment *segments; /* [n_segments], the host's */
@@ -76,6 +79,13 @@ struct backend_attention {
     /* One more score for each head, whose value is zero; NULL: none. */
     const float *sinks; /* [n_heads] */
     float *out; /* [n, n_heads * head_dim] */
+};
+
+/* Parts of the state that the delta rule uses, in floats. */
+enum {
+    DELTA_NET_CONV,  /* [kernel - 1, channels], oldest first */
+    DELTA_NET_STATE, /* [n_value_heads, value_dim, key_dim] */
+    DELTA_NET_PARTS
 };
 
 struct backend_delta_net {

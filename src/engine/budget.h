@@ -14,14 +14,14 @@ extern "C" {
 struct budget {
     uint64_t total;       /* now */
     uint64_t min, max; /* what it may become */
-    uint64_t reserve;     /* what is left to everybody else */
+    uint64_t reserve;     /* left to other processes */
     /* Resident before the model's own memory, counted in the first stage; buffers of reads, a
      * margin. */
     uint64_t program;
     uint64_t caller;  /* left to the caller: a server's requests */
     uint64_t dense, scratch, cache;
     uint64_t sessions; /* but for keys and values */
-    uint64_t kv;       /* keys and values now, of every session one block at least */
+    uint64_t kv;       /* keys and values now, at least one block per session */
     struct sequence_blocks blocks;
     uint64_t need; /* with the fewest experts that work */
     uint32_t n_slots, n_min, n_max; /* experts cached: now, and what that may become */
@@ -37,21 +37,21 @@ int budget_check_limit(uint64_t asked, uint64_t limit, const char *file, uint64_
 int budget_plan(struct budget *b, const struct model *model, const struct kv_format *kv_format,
                 uint64_t reader_bytes, const struct fm_model_options *options, bool is_elastic,
                 struct fm_error *err);
-/* Another total between `min` and `max`: fills in what depends on it. The model has experts. */
+/* Changes the total, within `min` and `max`, and what depends on it. The model has experts. */
 void budget_change(struct budget *b, const struct model *model, uint64_t total);
-/* It never becomes more than it is now. */
+/* Makes the present total the maximum. */
 void budget_stop_growth(struct budget *b, const struct model *model);
-/* With the fewest experts. */
+/* Shrinks the budget to the minimum number of experts. */
 void budget_shrink(struct budget *b, const struct model *model);
-/* Adds up the budgets of stages. What they have in common is that of the first. */
+/* Adds the budget of a stage to `sum`. What stages have in common is taken from the first. */
 void budget_add(struct budget *sum, const struct budget *b);
 /* Says with the arithmetic that `need` bytes do not fit into the total of b. */
 int budget_does_not_fit(const struct budget *b, const struct model *model, uint64_t need,
                         struct fm_error *err);
-/* Keys and values take so many bytes from now on, of this total or of as much as they need. False:
- * that is more than `max`, and nothing has changed. */
+/* Counts `kv` bytes for keys and values from now on; the total grows where they need it. Returns
+ * false, and changes nothing, when it would exceed `max`. */
 bool budget_change_kv(struct budget *b, const struct model *model, uint64_t kv, uint64_t max);
-/* Keys and values when all sessions are full. */
+/* Returns the bytes of keys and values when all sessions are full. */
 uint64_t budget_kv_max(const struct budget *b);
 
 #ifdef __cplusplus

@@ -248,17 +248,6 @@ static void drop_given_up(struct forward *f)
         f->arch->place(&f->step);
 }
 
-static void point_at_mark(struct backend_segment *segment, const struct sequence *sequence,
-                          const struct sequence_part *part)
-{
-    if (sequence->next_position == 0)
-        return;
-    segment->mark_rows = sequence->next_position - sequence->position;
-    assert(segment->mark_rows < segment->n_rows && sequence->next_mark < sequence->n_marks);
-    segment->mark_conv = sequence_next_state(sequence, part, segment->conv);
-    segment->mark_delta = sequence_next_state(sequence, part, segment->delta);
-}
-
 static void point_at_layer(struct forward *f, uint32_t layer)
 {
     struct pass *pass = f->pass;
@@ -267,11 +256,17 @@ static void point_at_layer(struct forward *f, uint32_t layer)
         const struct sequence_part *part = &sequence->parts[f->options.stage];
         assert(f->options.stage < sequence->n_parts && layer >= part->first_layer);
         const struct sequence_layer *l = &part->layers[layer - part->first_layer];
-        pass->segments[s].keys = l->keys;
-        pass->segments[s].values = l->values;
-        pass->segments[s].conv = l->conv;
-        pass->segments[s].delta = l->delta;
-        point_at_mark(&pass->segments[s], sequence, part);
+        struct backend_segment *segment = &pass->segments[s];
+        if (sequence->next_position > 0) {
+            segment->mark_rows = sequence->next_position - sequence->position;
+            assert(segment->mark_rows < segment->n_rows &&
+                   sequence->next_mark < sequence->n_marks);
+        }
+        for (uint32_t i = 0; i < BACKEND_STATE_PARTS; i++) {
+            segment->state[i] = l->state[i];
+            segment->mark[i] = sequence->next_position > 0 && l->is_recurrent[i]
+                                   ? sequence_next_state(sequence, part, l->state[i]) : NULL;
+        }
     }
 }
 

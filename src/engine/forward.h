@@ -17,8 +17,8 @@ extern "C" {
 
 struct forward;
 
-/* Experts in the place of those that the router chose for a token: ids [k], ascending, of a layer
- * counted among all layers with experts. */
+/* Replaces the experts that the router chose for a token. `ids` is [k], ascending. `expert_layer`
+ * counts all layers with experts. */
 typedef void replace_ids_fn(void *ctx, uint32_t position, uint32_t expert_layer, uint32_t *ids);
 
 struct forward_options {
@@ -32,7 +32,7 @@ struct forward_options {
     void *replace_ctx;
 };
 
-/* Memory a forward will take. */
+/* Returns the memory that a forward will take. */
 uint64_t forward_bytes(const struct model *model, const struct forward_options *options);
 /* Fills in what the backend must be prepared for: everything but threads and level. */
 void forward_backend_options(const struct model *model, const struct forward_options *options,
@@ -44,7 +44,7 @@ int forward_open(const struct model *model, struct backend *be, struct expert_ca
                  struct fm_error *err);
 void forward_close(struct forward *forward); /* accepts NULL */
 
-/* What looking ahead has foreseen in an expert layer so far; false when there is no such layer. */
+/* Tells how well experts of a layer were predicted so far; false when there is no such layer. */
 bool forward_recall(const struct forward *f, uint32_t expert_layer, struct lookahead_layer *layer);
 
 /* Takes the rows of the pass through the layers. Segments that are given up leave the pass. */

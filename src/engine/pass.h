@@ -84,9 +84,9 @@ uint64_t pass_bytes(const struct pass_options *options);
 int pass_open(struct pass *pass, const struct pass_options *options, struct fm_error *err);
 void pass_close(struct pass *pass); /* accepts a zeroed one */
 
-/* Lays out the rows of a batch; its sequences expect their tokens. */
+/* Lays out the rows of a batch and prepares its sequences for them (sequence_expect). */
 void pass_begin(struct pass *pass, const struct batch *batch);
-/* The sequences that are still there have their tokens. The others have to go back:
+/* Advances the sequences that are still in the pass. The caller takes the others back with
  * sequence_rewind. */
 void pass_end(struct pass *pass);
 
@@ -99,8 +99,8 @@ bool pass_is_given_up(const struct pass *pass, uint32_t segment);
 bool pass_all_given_up(const struct pass *pass);
 bool pass_any_given_up(const struct pass *pass);
 
-/* Rows do not depend on each other: those of segments that are not given up move up. `memory` has
- * the rows x [n_rows, row_bytes]. Returns whether any have left. */
+/* Drops the rows of segments that are given up and moves the others up: no row depends on another.
+ * `memory` has the rows x [n_rows, row_bytes]. Returns whether any were dropped. */
 bool pass_drop_given_up(struct pass *pass, const struct memory *memory, void *x,
                         uint64_t row_bytes);
 

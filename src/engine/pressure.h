@@ -1,10 +1,10 @@
-/* What a memory budget follows: how scarce memory is. A pure function of what was seen and when, so
- * that tests bring a clock of their own.
+/* How a memory budget follows the machine's free memory. A pure function of what was seen and when,
+ * so that tests bring a clock of their own.
  *
- * What could be resident is what is and what is available. Of that, a reserve is left to everybody
- * else. When half of it is gone, the budget shrinks at once until it is there again; when there was
- * no pressure for some seconds and more than the reserve is there, it grows by a few percent a
- * second. Allocates nothing, reads nothing. One thread at a time. */
+ * A reserve of the free memory is left to other processes. When half of the reserve is gone, the
+ * budget shrinks at once until it is there again. After some seconds without pressure, with more
+ * than the reserve free, the budget grows by a few percent a second. Allocates nothing, reads
+ * nothing. One thread at a time. */
 #ifndef FLASHMOE_ENGINE_PRESSURE_H
 #define FLASHMOE_ENGINE_PRESSURE_H
 
@@ -17,8 +17,8 @@ extern "C" {
 struct pressure {
     uint64_t min, max; /* bytes the budget may be */
     uint64_t reserve;
-    /* Experts are read through the page cache: who waits for memory may wait for its pages, which
-     * a smaller budget makes no faster. */
+    /* Experts are read through the page cache. A stall may then be a wait for its pages, which a
+     * smaller budget does not shorten. */
     bool ignores_stalls;
     uint64_t budget; /* now */
     bool has_last;
@@ -30,13 +30,13 @@ struct pressure {
 #define PRESSURE_GROW_NS 1000000000ull /* between two growths */
 #define PRESSURE_GROW_SHARE 50         /* of what the budget could be, that a growth is */
 
-/* The new budget. *is_urgent: hardly anything is left, so that it is better to stop for a moment
- * than to shrink little by little. */
+/* Returns the new budget. *is_urgent: hardly any memory is free, so the cache should shrink at once
+ * rather than little by little. */
 uint64_t pressure_follow(struct pressure *p, uint64_t now_ns, const struct plat_pressure *seen,
                          bool *is_urgent);
 
-/* What the budget may become at once because its least grows: half of what is available on top.
- * Little always fits, and what would drive others out does not. */
+/* Returns what the budget may become at once when its minimum grows: half of the available memory
+ * more. A small increase always fits; one that would push other processes out does not. */
 uint64_t pressure_raised(const struct pressure *p, const struct plat_pressure *seen);
 
 #ifdef __cplusplus

@@ -4,6 +4,43 @@
 
 #include "base/mem.h"
 
+/* ---- the state of layers --------------------------------------------------------------------- */
+
+/* The rows of a part for n_positions, where those of the next part may begin. */
+static uint64_t part_bytes(const struct state_part *part, const struct kv_format *kv_format,
+                           uint32_t n_positions)
+{
+    return mem_round_up(part->n_rows * state_row_bytes(part, kv_format) * n_positions,
+                        sizeof(float));
+}
+
+static uint64_t recurrent_bytes(const struct layer_state *s)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < s->n_parts; i++)
+        bytes += s->parts[i].kind == STATE_RECURRENT ? s->parts[i].bytes : 0;
+    return mem_round_up(bytes, MEM_CACHE_LINE);
+}
+
+static uint64_t position_bytes(const struct layer_state *s, const struct kv_format *kv_format)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < s->n_parts; i++)
+        if (s->parts[i].kind == STATE_BY_POSITION)
+            bytes += s->parts[i].n_rows * state_row_bytes(&s->parts[i], kv_format);
+    return bytes;
+}
+
+static uint64_t block_bytes(const struct layer_state *s, const struct kv_format *kv_format,
+                            uint32_t n_positions)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < s->n_parts; i++)
+        if (s->parts[i].kind == STATE_BY_POSITION)
+            bytes += part_bytes(&s->parts[i], kv_format, n_positions);
+    return bytes;
+}
+
 void sequence_sizes(const struct model *model, const struct kv_format *kv_format,
                     struct sequence_sizes *sizes)
 {
@@ -12,9 +49,8 @@ void sequence_sizes(const struct model *model, const struct kv_format *kv_format
     for (uint32_t i = model->first_layer; i < model->end_layer; i++) {
         struct layer_state s;
         arch->state(model->arch, i, &s);
-        sizes->kv_position_bytes += 2 * s.n_kv_heads * kv_row_bytes(kv_format, s.head_dim);
-        sizes->recurrent_bytes +=
-            mem_round_up((s.conv_floats + s.delta_floats) * sizeof(float), MEM_CACHE_LINE);
+        sizes->kv_position_bytes += position_bytes(&s, kv_format);
+        sizes->recurrent_bytes += recurrent_bytes(&s);
     }
 }
 
@@ -24,11 +60,12 @@ int sequence_check(const struct model *model, const struct kv_format *kv_format,
     for (uint32_t i = model->first_layer; i < model->end_layer; i++) {
         struct layer_state s;
         arch_of(model)->state(model->arch, i, &s);
-        if (s.n_kv_heads > 0 && !kv_fits(kv_format, s.head_dim))
-            return err_set(err, FM_ERR_ARG,
-                           "keys and values cannot be kept as '%s': layer %u has heads of %u "
-                           "dimensions, and only multiples of %d are rotated; use f16",
-                           kv_format->name, i, s.head_dim, KV_GROUP);
+        for (uint32_t p = 0; p < s.n_parts; p++)
+            if (s.parts[p].kind == STATE_BY_POSITION && !kv_fits(kv_format, s.parts[p].n_values))
+                return err_set(err, FM_ERR_ARG,
+                               "keys and values cannot be kept as '%s': layer %u has heads of %u "
+                               "dimensions, and only multiples of %d are rotated; use f16",
+                               kv_format->name, i, s.parts[p].n_values, KV_GROUP);
     }
     return 0;
 }
@@ -39,10 +76,13 @@ int sequence_check(const struct model *model, const struct kv_format *kv_format,
 void sequence_blocks(const struct model *model, const struct kv_format *kv_format,
                      uint32_t n_context, struct sequence_blocks *blocks)
 {
-    struct sequence_sizes sizes;
-    sequence_sizes(model, kv_format, &sizes);
     blocks->n_positions = n_context < BLOCK_POSITIONS ? n_context : BLOCK_POSITIONS;
-    blocks->bytes = blocks->n_positions * sizes.kv_position_bytes;
+    blocks->bytes = 0;
+    for (uint32_t i = model->first_layer; i < model->end_layer; i++) {
+        struct layer_state s;
+        arch_of(model)->state(model->arch, i, &s);
+        blocks->bytes += block_bytes(&s, kv_format, blocks->n_positions);
+    }
 }
 
 uint64_t sequence_kv_bytes(const struct sequence_blocks *blocks, uint32_t n_positions)
@@ -67,7 +107,22 @@ static int allocate(struct sequence_part *part, uint32_t n_context, uint32_t n_m
                                          "the KV cache", err);
 }
 
-/* Gives each layer its place in the part's memory. */
+/* Gives the parts of a layer their places: KV from `kv` on, recurrent ones from `recurrent` on. */
+static void lay_out_layer(struct sequence_layer *l, const struct layer_state *s,
+                          const struct kv_format *kv_format, uint32_t n_positions, char *kv,
+                          char *recurrent)
+{
+    for (uint32_t i = 0; i < s->n_parts; i++) {
+        const struct state_part *part = &s->parts[i];
+        l->is_recurrent[i] = part->kind == STATE_RECURRENT;
+        l->state[i] = l->is_recurrent[i] ? recurrent : kv;
+        if (l->is_recurrent[i])
+            recurrent += part->bytes;
+        else
+            kv += part_bytes(part, kv_format, n_positions);
+    }
+}
+
 static void lay_out(struct sequence_part *part, const struct model *model,
                     const struct kv_format *kv_format)
 {
@@ -75,18 +130,10 @@ static void lay_out(struct sequence_part *part, const struct model *model,
     for (uint32_t i = model->first_layer; i < model->end_layer; i++) {
         struct layer_state s;
         arch_of(model)->state(model->arch, i, &s);
-        struct sequence_layer *l = &part->layers[i - model->first_layer];
-        l->conv = (float *)(void *)recurrent;
-        l->delta = l->conv + s.conv_floats;
-        recurrent += mem_round_up((s.conv_floats + s.delta_floats) * sizeof(float),
-                                  MEM_CACHE_LINE);
-        if (s.n_kv_heads == 0)
-            continue;
-        const uint64_t half = (uint64_t)s.n_kv_heads * kv_row_bytes(kv_format, s.head_dim) *
-                              part->blocks.n_positions;
-        l->keys = kv;
-        l->values = kv + half;
-        kv += 2 * half;
+        lay_out_layer(&part->layers[i - model->first_layer], &s, kv_format,
+                      part->blocks.n_positions, kv, recurrent);
+        kv += block_bytes(&s, kv_format, part->blocks.n_positions);
+        recurrent += recurrent_bytes(&s);
     }
     assert((uint64_t)(recurrent - (char *)part->block) == part->recurrent_bytes);
     assert((uint64_t)(kv - (char *)part->kv.at) == part->blocks.bytes);

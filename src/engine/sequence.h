@@ -1,12 +1,14 @@
 /* A sequence: what the layers of a model remember of one token stream. It has a part for each stage
- * of the model, in the memory of that stage's backend: keys and values of attention layers, and the
- * recurrent state of the others, which is taken at new. Keys and values
- * have addresses for n_context positions, and memory for those that sequence_reach has asked for,
- * in blocks: of some positions all layers of a part lie together, so that memory grows at its end.
+ * of the model, in the memory of that stage's backend. Each layer's mixer describes its state
+ * (struct layer_state), and nothing here knows more of it: rows that are addressed by position, as
+ * keys and values are ("KV" below), and recurrent state, which is allocated at new. KV has
+ * addresses for n_context positions, and memory for those that sequence_reach has asked for, in
+ * blocks. A block has the rows of all layers of a part for some positions, so that memory grows at
+ * its end.
  *
- * Keys and values of a position stay what they are, so attention can go back to any position. A
- * recurrent state cannot: of some positions it is copied aside, which are the sequence's marks. The
- * more tokens ago, the further apart they are.
+ * Rows of a position stay as they are, so a sequence without recurrent state can go back to any
+ * position. A recurrent state is copied aside at some positions, which are the sequence's marks.
+ * The more tokens ago, the further apart they are.
  *
  * Belongs to the thread that drives the forward pass. */
 #ifndef FLASHMOE_ENGINE_SEQUENCE_H
@@ -19,12 +21,13 @@
 extern "C" {
 #endif
 
+/* Where the parts of a layer's state are. */
 struct sequence_layer {
-    void *keys, *values;
-    float *conv, *delta;
+    void *state[BACKEND_STATE_PARTS]; /* by position: in the first block */
+    bool is_recurrent[BACKEND_STATE_PARTS];
 };
 
-/* How keys and values lie. */
+/* How KV lies. */
 struct sequence_blocks {
     uint32_t n_positions; /* of one block */
     uint64_t bytes;
@@ -66,67 +69,67 @@ struct sequence_place {
 
 /* Of the layers that a model has. */
 struct sequence_sizes {
-    uint64_t kv_position_bytes; /* keys and values of one position, all layers */
+    uint64_t kv_position_bytes; /* rows of one position, all layers */
     uint64_t recurrent_bytes;
 };
 
 void sequence_sizes(const struct model *model, const struct kv_format *kv_format,
                     struct sequence_sizes *sizes);
-/* Refuses a format that the heads of a layer do not fit. */
+/* Refuses a format that the rows of a layer do not fit. */
 int sequence_check(const struct model *model, const struct kv_format *kv_format,
                    struct fm_error *err);
 
 void sequence_blocks(const struct model *model, const struct kv_format *kv_format,
                      uint32_t n_context, struct sequence_blocks *blocks);
-/* What those of so many positions take, which is one block at least; UINT64_MAX on overflow. */
+/* Returns the bytes of KV for n_positions, at least one block; UINT64_MAX on overflow. */
 uint64_t sequence_kv_bytes(const struct sequence_blocks *blocks, uint32_t n_positions);
 
-/* A part for each place. The models outlive it. */
+/* Makes a sequence with a part in each place. The models outlive it. */
 int sequence_new(const struct sequence_place *places, uint32_t n_places,
                  const struct kv_format *kv_format, uint32_t n_context, uint32_t n_marks,
                  struct sequence **out, struct fm_error *err);
 void sequence_free(struct sequence *sequence); /* accepts NULL */
 
-/* Has memory for keys and values of so many positions, or one block, and no more; at least for
- * those that it has. FM_ERR_NOMEM: it is as it was. */
+/* Changes the memory for KV to that of n_positions, at least one block and at least the positions
+ * that the sequence has. FM_ERR_NOMEM: nothing has changed. */
 int sequence_reach(struct sequence *sequence, uint32_t n_positions, struct fm_error *err);
 bool sequence_holds(const struct sequence *sequence, uint32_t n_positions);
 
 /* Waits until no queued operation uses the sequence: its state may be filled. */
 void sequence_finish(const struct sequence *sequence);
 
-/* Back to position 0, without marks. */
+/* Goes back to position 0 and drops all marks. */
 void sequence_reset(struct sequence *sequence);
 
 /* ---- going back ------------------------------------------------------------------------------ */
 
-/* The nearest position at or before this one that the sequence can go back to; 0 always is. */
+/* Returns the last position up to this one that the sequence can go back to; 0 always is one. */
 uint32_t sequence_nearest(const struct sequence *sequence, uint32_t position);
-/* Goes there, from wherever its layers are; marks behind it are dropped. */
+/* Goes back to that position, however far its layers are, and drops later marks. */
 void sequence_rewind(struct sequence *sequence, uint32_t position);
-/* The same in another sequence of the model, an empty one that holds so many positions: it becomes
- * what this one was there. `position` is one that it can go back to. */
+/* Makes `to` what `from` was at `position`, one that `from` can go back to. `to` is empty, of the
+ * same model, and has memory for so many positions. */
 void sequence_copy(struct sequence *to, const struct sequence *from, uint32_t position);
-/* Marks where it is. */
+/* Sets a mark at its position. */
 void sequence_mark(struct sequence *sequence);
 
-/* The next n_tokens will be computed and leave a mark a little before their end, where a prompt
- * that has changed in its last line can go on: where layers copy their state there to, offset as
- * the state itself. From here on the sequence can only advance or go back. */
+/* Prepares for n_tokens that will be computed. They leave a mark a little before their end, where a
+ * prompt that has changed in its last line can go on; layers copy their recurrent state there. From
+ * here on the sequence can only advance or go back. */
 void sequence_expect(struct sequence *sequence, uint32_t n_tokens);
-/* They are computed: the position moves on. */
+/* Moves the position on when the tokens are computed. */
 void sequence_advance(struct sequence *sequence, uint32_t n_tokens);
-/* The recurrent state of a part at a mark. */
+/* Returns where a part's recurrent state at a mark is. */
 static inline char *sequence_mark_state(const struct sequence_part *part, uint32_t mark)
 {
     return (char *)part->block + (mark + (uint64_t)1) * part->recurrent_bytes;
 }
-/* A layer's state in that of the next mark, which lies there as in the part's own. */
-static inline float *sequence_next_state(const struct sequence *sequence,
-                                         const struct sequence_part *part, const float *state)
+/* Returns where a layer's state goes for the next mark, which is laid out as the part's own. */
+static inline void *sequence_next_state(const struct sequence *sequence,
+                                        const struct sequence_part *part, const void *state)
 {
-    return (float *)(void *)(sequence_mark_state(part, sequence->next_mark) +
-                             ((const char *)state - (const char *)part->block));
+    return sequence_mark_state(part, sequence->next_mark) +
+           ((const char *)state - (const char *)part->block);
 }
 
 #ifdef __cplusplus

@@ -39,13 +39,13 @@ struct stage_options {
     void *progress_ctx;
 };
 
-/* Opens all but the model, whose headers are read, as the budget says: backend, dense weights,
- * store, cache, forward pass. After a failure stage_close is called as well. */
+/* Opens backend, dense weights, store, cache and forward pass, with the sizes of the budget. The
+ * model's headers are open already. The caller calls stage_close, also after a failure. */
 int stage_open(struct stage *stage, const struct stage_options *options, struct fm_error *err);
 /* Saves the heat and closes everything, the model too; accepts a zeroed one. */
 void stage_close(struct stage *stage);
 
-/* Memory that a batch of so many rows takes, beside the weights and the sequences. */
+/* Returns the memory that a batch of max_rows takes beside weights and sequences. */
 uint64_t stage_scratch_bytes(const struct model *model, const struct kv_format *kv_format,
                              const struct budget *b, uint32_t max_rows);
 

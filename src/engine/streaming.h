@@ -25,15 +25,17 @@ struct streaming {
 int streaming_choose(struct streaming *s, const struct fm_model_options *options,
                      struct fm_error *err);
 int streaming_open_reader(const struct streaming *s, struct reader **reader, struct fm_error *err);
-/* Once the model's headers are read: what io is where it was left open, as it was kept or as it is
- * measured now where it may be. Never fails: what is not known is read past the page cache. */
+/* Decides `io` where the options left it open: takes what was kept from an earlier run, or measures
+ * the disk where it may. Called once the model's headers are read. Never fails: without a figure,
+ * experts are read past the page cache. */
 void io_choose(struct streaming *s, const struct model *model, bool may_measure);
-/* After that. */
+/* Fits the reader to the model's experts. Called after io_choose. */
 void streaming_fit(struct streaming *s, const struct model *model);
-/* Then: memory that reads take on their way. */
+/* Returns the memory that reads take on their way. Called after streaming_fit. */
 uint64_t streaming_bytes(const struct streaming *s, const struct model *model);
-/* The options and the headers of a model whose disk is to be measured: one with routed experts. The
- * model, NULL when it could not be opened, is the caller's also after a failure. */
+/* Takes the options apart and opens the headers of a model whose disk is to be measured. Fails
+ * without routed experts. The caller closes *model, also after a failure; NULL: it was not
+ * opened. */
 int streaming_open_model(const char *model_path, const struct fm_model_options *options,
                          struct streaming *s, struct model **model, struct fm_error *err);
 

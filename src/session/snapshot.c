@@ -207,9 +207,9 @@ static void transfer_marks(struct snapshot_file *f, const struct sequence *seq, 
         transfer_recurrent(f, seq, i < seq->n_marks, i);
 }
 
-/* Transfers the rows of one head in the order of positions. */
-static void transfer_head(struct snapshot_file *f, const struct sequence_part *part, char *first,
-                          uint64_t row_bytes, uint32_t n_positions)
+/* Transfers one row of every position, in the order of positions. `first` is the row of position 0. */
+static void transfer_row(struct snapshot_file *f, const struct sequence_part *part, char *first,
+                         uint64_t row_bytes, uint32_t n_positions)
 {
     const uint32_t max = part->blocks.n_positions;
     for (uint32_t at = 0; at < n_positions; at += max) {
@@ -218,20 +218,37 @@ static void transfer_head(struct snapshot_file *f, const struct sequence_part *p
     }
 }
 
+/* Transfers row `row` of every part of a layer that has that many. Returns whether one has. */
+static bool transfer_rows(struct snapshot_file *f, const struct sequence_part *part,
+                          const struct layer_state *state, const struct sequence_layer *l,
+                          const struct kv_format *kv_format, uint32_t row, uint32_t n_positions)
+{
+    bool has_any = false;
+    for (uint32_t i = 0; i < state->n_parts; i++) {
+        const struct state_part *p = &state->parts[i];
+        const uint64_t bytes = state_row_bytes(p, kv_format);
+        if (p->kind != STATE_BY_POSITION || row >= p->n_rows)
+            continue;
+        has_any = true;
+        transfer_row(f, part, (char *)l->state[i] + row * bytes * part->blocks.n_positions, bytes,
+                     n_positions);
+    }
+    return has_any;
+}
+
+/* Transfers what is addressed by position, layer by layer: the first row of every part, then the
+ * second. */
 static void transfer_kv(struct snapshot_file *f, const struct engine *e, uint32_t stage,
                         const struct sequence_part *part, uint32_t n_positions)
 {
     const struct model *model = e->stages[stage].model;
     for (uint32_t i = model->first_layer; i < model->end_layer; i++) {
-        struct layer_state layer;
-        arch_of(model)->state(model->arch, i, &layer);
         const struct sequence_layer *l = &part->layers[i - part->first_layer];
-        const uint64_t row = kv_row_bytes(e->kv_format, layer.head_dim);
-        const uint64_t head = row * part->blocks.n_positions;
-        for (uint32_t h = 0; h < layer.n_kv_heads; h++) {
-            transfer_head(f, part, (char *)l->keys + h * head, row, n_positions);
-            transfer_head(f, part, (char *)l->values + h * head, row, n_positions);
-        }
+        struct layer_state state;
+        arch_of(model)->state(model->arch, i, &state);
+        uint32_t row = 0;
+        while (transfer_rows(f, part, &state, l, e->kv_format, row, n_positions))
+            row++;
     }
 }
 
@@ -410,7 +427,7 @@ int snapshot_read_info(const struct fm_model *m, uint64_t model, const struct pl
     info->bytes = bytes;
     info->n_tokens = h.n_tokens;
     info->n_marks = h.n_marks;
-    info->is_attention_only = h.recurrent_bytes == 0;
+    info->is_rewindable = h.recurrent_bytes == 0;
     return 0;
 }
 

@@ -21,7 +21,7 @@ struct snapshot_info {
     uint64_t bytes;
     uint32_t n_tokens, n_marks;
     uint32_t marks[SEQUENCE_MARKS]; /* positions to rewind to, besides the end */
-    bool is_attention_only;         /* it can be rewound to every position */
+    bool is_rewindable;             /* it can be rewound to every position */
     int32_t *ids;                   /* [n_tokens]; free with mem_free */
 };
 

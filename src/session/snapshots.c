@@ -355,7 +355,7 @@ static uint32_t usable(const struct entry *e, const int32_t *ids, size_t n_ids)
     while (n_common < info->n_tokens && n_common + 1 < n_ids &&
            info->ids[n_common] == ids[n_common])
         n_common++;
-    if (n_common == info->n_tokens || info->is_attention_only)
+    if (n_common == info->n_tokens || info->is_rewindable)
         return n_common;
     for (uint32_t i = 0; i < info->n_marks; i++)
         if (info->marks[i] <= n_common && info->marks[i] > best)

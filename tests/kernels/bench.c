@@ -246,7 +246,7 @@ static void bench_delta(const struct kernels *k, double peak)
     float *one = random_floats(DIM), *state = random_floats((size_t)HEADS * DIM * DIM);
     float *results = allocate((size_t)ROWS * HEADS * DIM * sizeof *results);
     job.floats[0] = allocate(KERNEL_DELTA_SCRATCH(DIM) * sizeof(float));
-    job.segment = (struct backend_segment){.n_rows = ROWS, .delta = state};
+    job.segment = (struct backend_segment){.n_rows = ROWS, .state = {[DELTA_NET_STATE] = state}};
     job.net = (struct backend_delta_net){
         .n_key_heads = HEADS, .n_value_heads = HEADS, .key_dim = DIM, .value_dim = DIM,
         .z = z, .b = ab, .a = ab, .decay = one, .dt_bias = one, .norm = one, .eps = 1e-6f,

@@ -181,7 +181,8 @@ void check_conv_silu(struct check *c)
     describe(c, "channels %zu..%zu of %zu, kernel %u, rows %zu+%zu+%zu", begin, end, net.channels,
              net.args.kernel, net.first, net.parts[0], net.parts[1]);
     EACH_SIDE(c, k) {
-        struct backend_segment segment = {.first_row = (uint32_t)net.first, .conv = out(c, conv)};
+        struct backend_segment segment = {.first_row = (uint32_t)net.first,
+                                          .state = {[DELTA_NET_CONV] = out(c, conv)}};
         net.args.mixed = out(c, mixed);
         for (unsigned part = 0; part < 2; part++) {
             segment.n_rows = (uint32_t)net.parts[part];
@@ -245,7 +246,7 @@ void check_delta_head(struct check *c)
              a->key_dim, a->value_dim, net.first, net.parts[0], net.parts[1]);
     EACH_SIDE(c, k) {
         struct backend_segment segment = {.first_row = (uint32_t)net.first,
-                                          .delta = out(c, state)};
+                                          .state = {[DELTA_NET_STATE] = out(c, state)}};
         a->out = out(c, result);
         for (unsigned part = 0; part < 2; part++) {
             segment.n_rows = (uint32_t)net.parts[part];

@@ -417,6 +417,15 @@ FAULTS = [
           '    memory_close(memory, at, n);\n',
           '    transfer(f, at, n);\n',
           ['stream.guarded.prefix']),
+    # ---- the state of mixers
+    Fault('a mark has the first part of a layer only', 'src/arch/recurrent.c',
+          '        if (state->parts[i].kind == STATE_RECURRENT)\n            memory_copy',
+          '        if (i == 0)\n            memory_copy',
+          ['stream.prefix.qwen3_next']),
+    Fault('values lie where keys do', 'src/engine/sequence.c',
+          '            kv += part_bytes(part, kv_format, n_positions);\n',
+          '            kv += 0;\n',
+          ['stream.same_bits.qwen3_moe']),
     # ---- operations that are queued
     Fault('a slot is released before its operations', 'src/cache/expert_cache.c',
           '        slot->last_use = fence;\n',

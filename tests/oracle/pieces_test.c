@@ -271,7 +271,9 @@ static void run_attention(const struct attention *a, struct step *step, const fl
     step->kv_block_bytes = 2 * half;
     for (uint32_t at = 0; at < n; at += batch) {
         struct backend_segment segment = {.n_rows = n - at < batch ? n - at : batch,
-                                          .position = at, .keys = kv, .values = kv + half};
+                                          .position = at,
+                                          .state = {[ATTENTION_KEYS] = kv,
+                                                    [ATTENTION_VALUES] = kv + half}};
         uint32_t positions[512];
         for (uint32_t i = 0; i < segment.n_rows; i++)
             positions[i] = at + i;

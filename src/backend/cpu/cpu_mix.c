@@ -39,8 +39,10 @@ static void store_part(void *ctx, unsigned part, unsigned n_parts)
         const size_t t = i / a->n_kv_heads, h = i % a->n_kv_heads, row = segment->first_row + t;
         const size_t at = row_at(a, h, segment->position + t);
         const size_t from = (row * a->n_kv_heads + h) * dim;
-        kernels->store_kv(a->kv_format, KV_KEY, a->k + from, dim, (char *)segment->keys + at);
-        kernels->store_kv(a->kv_format, KV_VALUE, a->v + from, dim, (char *)segment->values + at);
+        kernels->store_kv(a->kv_format, KV_KEY, a->k + from, dim,
+                          (char *)segment->state[ATTENTION_KEYS] + at);
+        kernels->store_kv(a->kv_format, KV_VALUE, a->v + from, dim,
+                          (char *)segment->state[ATTENTION_VALUES] + at);
         for (size_t q = h * group; is_rotated(a) && q < (h + 1) * group; q++)
             kv_rotate(a->q + row * a->q_row_stride + q * a->q_head_stride, dim);
     }
@@ -76,7 +78,8 @@ static void attend_block(const struct attention_job *job, size_t row, size_t kv_
     job->cpu->kernels.attend(&(struct kernel_attention){
         .kv_format = a->kv_format, .q = a->q + q_at, .q_stride = a->q_head_stride,
         .n_heads = (unsigned)group, .head_dim = a->head_dim,
-        .keys = (const char *)segment->keys + at, .values = (const char *)segment->values + at,
+        .keys = (const char *)segment->state[ATTENTION_KEYS] + at,
+        .values = (const char *)segment->state[ATTENTION_VALUES] + at,
         .n_positions = smaller(visible, (block + 1) * KERNEL_ATTENTION_BLOCK) - first,
         .scale = a->scale,
         .max = max, .total = total, .out = out, .scratch = scores});

@@ -260,6 +260,7 @@ static void conv_silu(const struct backend_delta_net *args, const struct backend
     const size_t channels = 2 * (size_t)args->n_key_heads * args->key_dim +
                             (size_t)args->n_value_heads * args->value_dim;
     const unsigned kernel = args->kernel;
+    float *history = segment->state[DELTA_NET_CONV];
     for (size_t t = 0; t < segment->n_rows; t++) {
         const float *newest = args->qkv + (segment->first_row + t) * channels;
         float *out = args->mixed + (segment->first_row + t) * channels;
@@ -267,15 +268,15 @@ static void conv_silu(const struct backend_delta_net *args, const struct backend
             const float *w = args->conv_weight + c;
             float acc = 0;
             for (unsigned s = 0; s + 1 < kernel; s++)
-                acc = fmaf(w[s * channels], segment->conv[s * channels + c], acc);
+                acc = fmaf(w[s * channels], history[s * channels + c], acc);
             acc = fmaf(w[(kernel - 1) * channels], newest[c], acc);
             out[c] = fmath_silu(acc);
         }
         for (unsigned s = 0; s + 2 < kernel; s++)
-            memcpy(segment->conv + s * channels + begin, segment->conv + (s + 1) * channels + begin,
+            memcpy(history + s * channels + begin, history + (s + 1) * channels + begin,
                    (end - begin) * sizeof(float));
         if (kernel > 1)
-            memcpy(segment->conv + (kernel - 2) * channels + begin, newest + begin,
+            memcpy(history + (kernel - 2) * channels + begin, newest + begin,
                    (end - begin) * sizeof(float));
     }
 }
@@ -316,7 +317,7 @@ static void delta_head(const struct backend_delta_net *args, const struct backen
                                 : head / (args->n_value_heads / args->n_key_heads);
     const float query_scale = 1.0f / sqrtf((float)key_dim);
     float *q = scratch, *k = scratch + key_dim;
-    float *state = segment->delta + head * key_dim * value_dim;
+    float *state = (float *)segment->state[DELTA_NET_STATE] + head * key_dim * value_dim;
     for (size_t t = segment->first_row; t < segment->first_row + segment->n_rows; t++) {
         const float *mixed = args->mixed + t * (2 * key_width + value_width);
         unit_norm(mixed + key_head * key_dim, key_dim, query_scale, q);

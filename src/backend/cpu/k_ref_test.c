@@ -442,7 +442,8 @@ static void make_delta(struct delta_fixture *f, bool is_tiled)
     fill(f->norm, VALUE_DIM);
     for (unsigned h = 0; h < VALUE_HEADS; h++)
         f->decay[h] = -0.5f - (float)h;
-    f->segment = (struct backend_segment){.n_rows = TOKENS, .conv = f->conv, .delta = f->delta};
+    f->segment = (struct backend_segment){
+        .n_rows = TOKENS, .state = {[DELTA_NET_CONV] = f->conv, [DELTA_NET_STATE] = f->delta}};
     f->args = (struct backend_delta_net){
         .segments = &f->segment, .n_segments = 1, .n_key_heads = KEY_HEADS,
         .n_value_heads = VALUE_HEADS, .key_dim = KEY_DIM, .value_dim = VALUE_DIM,

@@ -13,7 +13,7 @@ static void conv_silu(const struct backend_delta_net *args, const struct backend
         const float *newest = args->qkv + (segment->first_row + t) * channels + begin;
         float *out = args->mixed + (segment->first_row + t) * channels + begin;
         const float *weight = args->conv_weight + begin;
-        float *history = segment->conv + begin;
+        float *history = (float *)segment->state[DELTA_NET_CONV] + begin;
         EACH_VECTOR(end - begin, {
             vf acc = vf_zero();
             for (unsigned s = 0; s + 1 < kernel; s++) {
@@ -145,7 +145,7 @@ static void delta_head(const struct backend_delta_net *args, const struct backen
     const size_t key_width = args->n_key_heads * key_dim;
     const size_t value_width = args->n_value_heads * value_dim;
     const size_t width = 2 * key_width + value_width;
-    float *state = segment->delta + head * key_dim * value_dim;
+    float *state = (float *)segment->state[DELTA_NET_STATE] + head * key_dim * value_dim;
     const struct delta_inputs in = {.q = scratch, .k = scratch + KERNEL_DELTA_ROWS * key_dim,
                                     .alpha = scratch + 2 * KERNEL_DELTA_ROWS * key_dim,
                                     .beta = scratch + (2 * key_dim + 1) * KERNEL_DELTA_ROWS};
