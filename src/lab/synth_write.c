@@ -388,8 +388,8 @@ int synth_write(struct synth_plan *plan, const char *dst, const struct fm_synth_
         return FM_ERR_NOMEM;
     w->plan = plan;
     w->dir.fd = -1;
-    const struct crew_plan crew_plan = {.ctx = w, .next = next_work, .run = run_work,
-                                        .done = work_done, .label = work_label};
+    const struct crew_job job = {.ctx = w, .next = next_work, .run = run_work,
+                                 .done = work_done, .label = work_label};
     struct crew_options crew_options = {.progress = options->progress,
                                         .progress_ctx = options->progress_ctx};
     for (size_t f = 0; f < plan->n_files; f++)
@@ -408,7 +408,7 @@ int synth_write(struct synth_plan *plan, const char *dst, const struct fm_synth_
         rc = create_files(w, err);
     }
     if (rc == 0)
-        rc = crew_run(&crew_plan, &crew_options, err);
+        rc = crew_run(&job, &crew_options, err);
     if (rc == 0)
         rc = write_texts(w, err);
     if (rc == 0)
