@@ -1,4 +1,4 @@
-/* fm_disk_measure: how fast experts of a model come from the disk right now. */
+/* fm_disk_measure: measures how fast experts are read from the disk. */
 #include <stdlib.h>
 
 #include "base/plat.h"
@@ -11,10 +11,10 @@
 #define PASSES 7
 #define PASSES_QUICK 3
 #define PASS_BYTES (512ull << 20)
-/* More than processors' caches hold. */
+/* More than the processor's caches hold. */
 #define MEASURE_MEMORY_BYTES (1ull << 30)
 
-/* A quarter of what the model itself would take, so that the measurement stays far inside. */
+/* Returns a quarter of the model's budget, so that the measurement stays well inside it. */
 static uint64_t measure_memory(uint64_t budget)
 {
     const uint64_t quarter = (budget > 0 ? budget : plat_memory_available()) / 4;
@@ -27,8 +27,8 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Through the page cache, too, experts come from the disk: of a model that does not fit into memory
- * few pages are there. */
+/* Measures one way of reading. Through the page cache experts come from the disk too, because few
+ * pages of a model that exceeds memory are cached. */
 static int measure(const struct model *model, const struct streaming *s, bool quick,
                    uint64_t memory_bytes, struct fm_disk_speeds *speeds, struct fm_error *err)
 {
@@ -81,7 +81,7 @@ int fm_disk_measure(const char *model_path, const struct fm_model_options *optio
                 found.expert_bytes = model->expert_layers[i].read_bytes;
         rc = measure(model, &s, quick, measure_memory(own.o.memory_bytes), &found, err);
     }
-    (void)sized_give(speeds, &found, sizeof found); /* a wrong size was refused */
+    (void)sized_give(speeds, &found, sizeof found); /* a wrong size was refused above */
     model_close(model);
     return rc;
 }

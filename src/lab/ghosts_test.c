@@ -1,4 +1,4 @@
-/* The miss curve against caches that are replayed whole, one for each size. */
+/* Compares the miss curve with caches that are replayed in full, one per size. */
 #include "cache/ghosts.h"
 
 #include <math.h>
@@ -33,8 +33,8 @@ static bool is_among(const uint16_t *ids, uint32_t n, uint16_t id)
     return false;
 }
 
-/* Popular experts, some of which a token keeps of the last one, and another subject every `topic`
- * tokens. With a flatness of 1 all experts are alike. */
+/* Makes routes with popular experts; a token keeps some experts of the previous one, and the topic
+ * changes every `topic` tokens. With a flatness of 1 all experts are equally popular. */
 static uint16_t *make_routes(uint32_t seed, uint32_t topic, uint32_t flatness)
 {
     uint16_t *ids = malloc(sizeof *ids * TOKENS * LAYERS * USED);
@@ -72,7 +72,7 @@ static void feed(struct heat *heat, struct ghosts *g, const uint16_t *ids)
         }
 }
 
-/* Points by which the curve may lie off. */
+/* Compares the curve with the replays; it may be off by this much. */
 static void check(enum heat_policy policy, const uint16_t *ids, double max)
 {
     const double shares[] = {0.0625, 0.125, 0.25, 0.375, 0.5, 0.75, 1};
@@ -116,7 +116,7 @@ static void test_curve(void **state)
     }
 }
 
-/* A key far beyond the window, one far behind it, and the order between them. */
+/* A key far above the window, one far below it, and the order between them. */
 static void test_window(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* fm_machine: what the machine is, and how fast it is right now. */
+/* fm_machine: describes the machine and measures its speed. */
 #include "backend/machine.h"
 #include "base/limits.h"
 #include "base/plat.h"
@@ -118,6 +118,6 @@ int fm_machine_measure(const struct fm_machine_options *options, struct fm_machi
         rc = sized_take(&own, sizeof own, options, "fm_machine_options", err);
     if (rc == 0)
         rc = measure(&own, &found, err);
-    (void)sized_give(speeds, &found, sizeof found); /* a wrong size was refused */
+    (void)sized_give(speeds, &found, sizeof found); /* a wrong size was refused above */
     return rc;
 }

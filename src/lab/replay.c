@@ -61,7 +61,8 @@ static uint32_t *where_of(struct pool *p, uint32_t layer, uint32_t expert)
     return &p->where[(size_t)layer * p->heat.n_experts + expert];
 }
 
-/* A slot for the layer: an empty one, or the coldest expert's; NO_SLOT when all are pinned. */
+/* Returns a slot for the layer: an empty one, or that of the coldest expert; NO_SLOT when all are
+ * pinned. */
 static uint32_t take_slot(struct pool *p, uint32_t layer)
 {
     if (p->n_filled < p->n_slots)
@@ -97,8 +98,8 @@ static void release(struct pool *p, uint32_t n)
     memmove(p->pinned, p->pinned + n, p->n_pinned * sizeof *p->pinned);
 }
 
-/* expert_cache_begin, then _next until all are handed out: first those that were there, then the
- * others, all that there was room for at a time. */
+/* Does what expert_cache_begin and _next do until all experts are handed out: first the resident
+ * ones, then the others, as many at a time as there is room for. */
 static uint32_t run_plan(struct pool *p, uint32_t layer, const uint16_t *ids, uint32_t n)
 {
     p->n_pinned = p->n_missing = p->next_missing = 0;
@@ -150,12 +151,13 @@ static int run_pool(const struct replay_routes *r, enum heat_policy policy, uint
 
 /* ---- the future ------------------------------------------------------------------------------ */
 
-/* [n_total, n_layers, n_used]: the token that uses the expert next, or NEVER. */
+/* Returns [n_total, n_layers, n_used]: the token that next uses the expert, or NEVER. The caller
+ * frees it. */
 static uint32_t *find_next_uses(const struct replay_routes *r, struct fm_error *err)
 {
     const uint64_t n_all = (uint64_t)r->n_layers * r->n_experts;
     const size_t row = (size_t)r->n_layers * r->n_used;
-    uint32_t *uses = mem_new(n_all, sizeof *uses, "a replay", err); /* the next by now */
+    uint32_t *uses = mem_new(n_all, sizeof *uses, "a replay", err); /* the next use seen so far */
     uint32_t *next = mem_new((uint64_t)n_total(r) * row, sizeof *next, "a replay", err);
     if (uses != NULL)
         memset(uses, 0xff, n_all * sizeof *uses); /* NEVER */
@@ -179,7 +181,7 @@ static uint32_t *find_next_uses(const struct replay_routes *r, struct fm_error *
 struct expert_state {
     bool is_here;
     uint32_t n_uses, last_token;
-    uint64_t key; /* the larger, the rather to be kept */
+    uint64_t key; /* the expert with the smallest key is evicted first */
 };
 
 struct layer_cache {
@@ -202,7 +204,8 @@ static uint64_t key_for(const struct layer_cache *c, uint32_t token, uint32_t la
     return NEVER - c->next_uses[((size_t)token * r->n_layers + layer) * r->n_used + i];
 }
 
-/* What the token uses goes last, but not with Belady: there it may go at once. */
+/* Evicts the coldest expert. Experts of the current token are evicted last, except with Belady,
+ * where they may go at once. */
 static void drop_coldest(struct layer_cache *c, uint32_t token)
 {
     struct expert_state *coldest = NULL;
@@ -222,7 +225,7 @@ static void drop_coldest(struct layer_cache *c, uint32_t token)
     c->n_here--;
 }
 
-/* All experts of a token are looked up before any of them takes a place. */
+/* Looks up all experts of a token before any of them is inserted. */
 static uint32_t layer_token(struct layer_cache *c, uint32_t token, uint32_t layer)
 {
     const struct replay_routes *r = c->routes;
@@ -264,7 +267,7 @@ static int run_layers(const struct replay_routes *r, enum replay_policy policy, 
 
 /* ---- Belady over all layers ------------------------------------------------------------------ */
 
-/* A heap of what is there, the one that is used last of all first. */
+/* A heap of the cached experts; the one whose next use is latest is first. */
 struct future {
     uint64_t *times; /* [n_layers * n_experts] of the next use */
     uint32_t *places; /* [n_layers * n_experts] in the heap, or NO_SLOT */
@@ -313,7 +316,7 @@ static uint32_t future_token(const struct replay_routes *r, struct future *f, ui
     for (uint32_t i = 0; i < r->n_used; i++) {
         const uint32_t expert = layer * r->n_experts + ids[i];
         const bool is_here = f->places[expert] != NO_SLOT;
-        f->times[expert] = (uint64_t)next_uses[i] * r->n_layers + layer; /* NEVER is the last */
+        f->times[expert] = (uint64_t)next_uses[i] * r->n_layers + layer; /* NEVER sorts last */
         n_hits += is_here;
         future_rise(f, is_here ? f->places[expert] : f->n++, expert);
     }
@@ -349,11 +352,13 @@ static int run_belady(const struct replay_routes *r, uint32_t n_slots, struct re
 
 /* ---- pinned ---------------------------------------------------------------------------------- */
 
-/* The uses that the last of the n_slots most used has, and how many with just as many still fit. */
+/* Returns the number of uses of the n_slots-th most used expert, and how many experts with exactly
+ * that number still fit. */
 static uint32_t find_threshold(const uint32_t *uses, uint64_t n_all, uint32_t max,
                                uint32_t n_slots, uint32_t *n_equal, struct fm_error *err)
 {
-    uint32_t *with = mem_new((uint64_t)max + 1, sizeof *with, "a replay", err); /* so many uses */
+    /* with[i]: experts with i uses */
+    uint32_t *with = mem_new((uint64_t)max + 1, sizeof *with, "a replay", err);
     if (with == NULL)
         return UINT32_MAX;
     for (uint64_t i = 0; i < n_all; i++)
@@ -379,7 +384,7 @@ static int run_static(const struct replay_routes *r, uint32_t n_slots, struct re
             uses[(size_t)(i / r->n_used) * r->n_experts + ids_at(r, token, 0)[i]]++;
     uint32_t n_equal = 0;
     const uint32_t threshold = find_threshold(uses, n_all, n_first, n_slots, &n_equal, err);
-    for (uint64_t i = 0; i < n_all; i++) { /* from here on: 1 when it is pinned */
+    for (uint64_t i = 0; i < n_all; i++) { /* from here on: 1 for a pinned expert */
         const bool fits = uses[i] == threshold && n_equal > 0;
         n_equal -= fits;
         uses[i] = uses[i] > threshold || fits;

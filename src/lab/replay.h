@@ -1,8 +1,8 @@
-/* Replay: what a cache policy would have hit on a recorded routing. REPLAY_LRU and REPLAY_LCP are
- * the engine's own heat and victims, driven in the order in which expert_cache.c drives them for
- * decode, one token after the other; the others are what they are compared with.
+/* Replay computes the hits that a cache policy would have had on recorded routing. REPLAY_LRU and
+ * REPLAY_LCP use the engine's own heat and victims, driven in the order in which expert_cache.c
+ * drives them for decode, one token after the other. The other policies are for comparison.
  *
- * Everything is borrowed and nothing kept: any thread may call. */
+ * The functions borrow all arguments and keep nothing. Any thread may call them. */
 #ifndef FLASHMOE_LAB_REPLAY_H
 #define FLASHMOE_LAB_REPLAY_H
 
@@ -15,15 +15,15 @@
 extern "C" {
 #endif
 
-/* The layer's ones give each layer the same number of slots. */
+/* A LAYER policy gives each layer the same number of slots. */
 enum replay_policy {
     REPLAY_LRU, /* the engine's pool with HEAT_LRU */
     REPLAY_LCP, /* the engine's pool with HEAT_LCP */
     REPLAY_LAYER_LRU,
-    REPLAY_LAYER_LFU,    /* the fewest uses since the beginning go first, then the least recent */
-    REPLAY_STATIC,       /* the most used of the first half; nothing enters or leaves */
-    REPLAY_LAYER_BELADY, /* keeps what is used next: no policy of a layer alone does better */
-    REPLAY_BELADY,       /* the same over all layers: no policy does better at all */
+    REPLAY_LAYER_LFU, /* evicts the expert with the fewest uses, then the least recently used one */
+    REPLAY_STATIC,       /* holds the most used experts of the first half; nothing is evicted */
+    REPLAY_LAYER_BELADY, /* evicts what is used last: optimal for each layer alone */
+    REPLAY_BELADY,       /* the same over all layers: the optimum of all policies */
     N_REPLAY_POLICIES,
 };
 
@@ -32,18 +32,19 @@ const char *replay_policy_name(enum replay_policy policy);
 struct replay_routes {
     uint32_t n_layers, n_experts, n_used;
     uint32_t n_positions;
-    const uint16_t *ids; /* [n_positions, n_layers, n_used], each row distinct; the first follows
-                          * the last */
-    uint32_t n_warm, n_tokens; /* tokens that only fill the cache, then those that are measured */
+    /* [n_positions, n_layers, n_used], distinct in each row; read cyclically */
+    const uint16_t *ids;
+    uint32_t n_warm, n_tokens; /* tokens that only fill the cache, then tokens that are measured */
 };
 
-/* Experts found in the cache, of n_tokens * n_layers * n_used; those of the second half of the
- * tokens apart. REPLAY_STATIC has the second half alone: it learns from the first. */
+/* Hits out of n_tokens * n_layers * n_used uses, and those of the second half of the tokens.
+ * REPLAY_STATIC learns from the first half and has hits in the second half only. */
 struct replay_hits {
     uint64_t n_all, n_late;
 };
 
-/* With n_slots for all layers together, of at least n_layers. */
+/* Replays the routes with n_slots >= n_layers slots for all layers together. Fails with
+ * FM_ERR_NOMEM. */
 int replay_run(const struct replay_routes *routes, enum replay_policy policy, uint32_t n_slots,
                struct replay_hits *hits, struct fm_error *err);
 

@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "base/plat.h"
 
-/* What the generator is fitted to: the decode of a Qwen3-30B trace. */
+/* The shape that the generator is fitted to: the decode of a Qwen3-30B trace. */
 static const struct routes_shape fitted_shape = {48, 128, 6, 156, 28};
 
 static bool is_generated(const char *text)
@@ -34,7 +34,7 @@ static void take_default(uint32_t *field, uint32_t value)
         *field = value;
 }
 
-/* Fills in what the caller left open, checks it and makes the table. */
+/* Completes and checks the shape, and allocates the table. */
 static int make_table(struct routes *routes, const struct routes_shape *own, struct fm_error *err)
 {
     struct routes_shape *s = &routes->shape;
@@ -48,8 +48,8 @@ static int make_table(struct routes *routes, const struct routes_shape *own, str
     if (s->n_layers > LIMIT_LAYERS || s->n_experts > LIMIT_EXPERTS || s->n_used > LIMIT_TOP_K ||
         s->n_used > s->n_experts)
         return err_set(err, FM_ERR_ARG,
-                       "routes of %u of %u experts in %u layers are not possible; at most %d of "
-                       "%d in %d are", s->n_used, s->n_experts, s->n_layers, LIMIT_TOP_K,
+                       "routes of %u of %u experts in %u layers are not supported; the maximum is "
+                       "%d of %d in %d", s->n_used, s->n_experts, s->n_layers, LIMIT_TOP_K,
                        LIMIT_EXPERTS, LIMIT_LAYERS);
     routes->ids = mem_new((uint64_t)s->n_positions * s->n_layers * s->n_used, sizeof *routes->ids,
                           "the routes", err);

@@ -1,8 +1,8 @@
-/* The generator. In each layer the experts have a popularity by rank, r^-alpha with a step down by
- * e^-delta after the hot set; the early layers are flatter. A token draws its experts one after the
- * other, without replacement and in proportion; what the token before used is e^beta likelier.
- * That is the same distribution as the Gumbel-top-k form in which such models are usually fitted,
- * but needs only whole numbers: the same bits everywhere. */
+/* The generator. In each layer experts have a popularity by rank: r^-alpha, times e^-delta outside
+ * the hot set; early layers are flatter. A token draws its experts one after the other, without
+ * replacement, in proportion to popularity; experts of the previous token are e^beta more probable.
+ * This is the distribution of the Gumbel-top-k form in which such models are usually fitted, but it
+ * needs only integers, so the bits are the same on every machine. */
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,20 +16,21 @@
 #define UNSET UINT64_MAX /* the default depends on the number of experts */
 
 /* Fitted to the Qwen3-30B trace (128 experts, 6 per token, 48 layers): overlap within 0.03 at every
- * lag, distinct experts within 2 % in every window, LRU hits within 0.02 at every size. More
- * experts: the hot set keeps its share and drift its rate per expert; popularity is a little
- * steeper, which for 512 experts and 10 per token gives LRU hits of .52, .68, .85 and .91 at 1/16,
- * 1/8, 1/4 and 3/8, where .54 to .59, .67, .81 and .92 to .94 were measured on such a model. */
+ * lag, distinct experts within 2 % in every window, LRU hit rates within 0.02 at every size. With
+ * more experts the hot set keeps its share, drift keeps its rate per expert, and popularity is a
+ * little steeper. For 512 experts and 10 per token this gives LRU hit rates of .52, .68, .85 and
+ * .91 at 1/16, 1/8, 1/4 and 3/8; .54 to .59, .67, .81 and .92 to .94 were measured on such a
+ * model. */
 #define FITTED_EXPERTS 128
 #define DEFAULT_HOT_SHARE 305000
 #define DEFAULT_ALPHA 840000
 #define ALPHA_PER_DOUBLING 55000
-#define ALPHA_DOUBLINGS 2 /* nothing is known of more */
+#define ALPHA_DOUBLINGS 2 /* nothing is known beyond */
 #define DEFAULT_DELTA 3600000
 #define DEFAULT_BETA 670000
 #define DEFAULT_DRIFT 330000
 
-/* Layers until the routing is as concentrated as it gets, and how flat the first one is. */
+/* Number of early layers with flatter routing, and the flatness of the first one. */
 #define EARLY_LAYERS 6
 #define FIRST_ALPHA_SHARE 0.45
 #define FIRST_HOT_SHARE 0.85
@@ -41,7 +42,7 @@ static const double euler = 2.718281828459045;
 struct gen_key {
     const char *name;
     size_t offset;
-    uint64_t max; /* the value itself, not in millionths */
+    uint64_t max; /* not in millionths */
     bool is_whole;
 };
 
@@ -58,7 +59,8 @@ static uint64_t *value_of(struct routes_gen *gen, const struct gen_key *key)
     return (uint64_t *)(void *)((char *)gen + key->offset);
 }
 
-/* "12.5" in millionths; false unless it is digits, at most 16 of them, with at most 6 decimals. */
+/* Parses a number such as "12.5" in millionths. Returns false unless it has at most 16 digits and
+ * at most 6 decimals. */
 static bool parse_millionths(const char *text, size_t n, uint64_t *out)
 {
     uint64_t value = 0;
@@ -166,7 +168,7 @@ void routes_gen_resolve(struct routes_gen *gen, uint32_t n_experts, char *text, 
 
 /* ---- the draws --------------------------------------------------------------------------- */
 
-/* One layer while its tokens are drawn; all arrays are [n_experts]. */
+/* One layer while its tokens are drawn. All arrays are [n_experts]. */
 struct gen_layer {
     uint32_t n_experts;
     uint64_t random;
@@ -178,7 +180,7 @@ struct gen_layer {
     uint64_t stick;    /* e^beta in 1/65536 */
 };
 
-/* 0 to n - 1, every one equally likely. */
+/* Returns a uniform random number from 0 to n - 1. */
 static uint64_t random_below(struct gen_layer *l, uint64_t n)
 {
     uint64_t mask = n - 1;
@@ -206,7 +208,7 @@ static void shuffle(struct gen_layer *l)
         swap_ranks(l, i - 1, (uint32_t)random_below(l, i));
 }
 
-/* The popularity that is a topic's own, whatever was drawn before: it returns with the topic. */
+/* Draws the popularity of a topic. It depends only on the topic, so it returns with it. */
 static void rank_topic(struct gen_layer *l, const struct routes_gen *gen, uint32_t layer,
                        uint64_t topic)
 {
@@ -249,7 +251,8 @@ static uint64_t weight_now(const struct gen_layer *l, uint32_t rank)
     return l->is_sticky[l->expert[rank]] ? (w * l->stick) >> 16 : w;
 }
 
-/* The experts of one token, ascending; `before` are those of the last one, NULL for the first. */
+/* Draws the experts of one token, ascending. `before` are those of the previous token; NULL for the
+ * first. */
 static void draw_token(struct gen_layer *l, uint16_t *ids, const uint16_t *before, uint32_t k)
 {
     uint64_t sum = l->sum;
@@ -301,7 +304,7 @@ static void fill_layer(struct gen_layer *l, const struct routes_gen *gen, struct
     const uint16_t *before = NULL;
     for (uint32_t p = 0; p < s->n_positions; p++) {
         uint16_t *ids = routes->ids + ((size_t)p * s->n_layers + layer) * s->n_used;
-        /* A quarter of two random hot sets is common, as it is between real topics. */
+        /* Two random hot sets share a quarter, as real topics do. */
         if (topic > 0 && n_topics > 0 && p % topic == 0)
             rank_topic(l, gen, layer, p / topic % n_topics);
         else if (p > 0 && topic > 0 && p % topic == 0)

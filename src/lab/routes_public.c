@@ -1,4 +1,4 @@
-/* The public face of routing statistics and of replays. */
+/* The public API of routing statistics and replays. */
 #include "base/sized.h"
 #include "lab/routes.h"
 #include "lab/replay.h"
@@ -14,7 +14,7 @@ static int open_and_measure(const char *text, struct fm_routes_stats *stats,
 {
     struct routes_shape shape = {.n_layers = stats->n_layers, .n_experts = stats->n_experts,
                                  .n_used = stats->n_used};
-    /* A generated table should hold all that is measured; a trace is as long as it is. */
+    /* A generated table is made long enough for the measurement; a trace has a fixed length. */
     if (stats->n_tokens > 0)
         shape.n_positions = ROUTES_POSITIONS_MAX;
     int rc = routes_open(text, &shape, routes, err);
@@ -49,7 +49,7 @@ const char *fm_replay_policy_name(unsigned i)
     return i < N_REPLAY_POLICIES ? replay_policy_name((enum replay_policy)i) : NULL;
 }
 
-/* The caller's points follow each other at the distance of their own size. */
+/* Returns the i-th of the caller's points, which are spaced by the caller's own struct size. */
 static struct fm_replay_point *point_at(struct fm_replay_point *points, unsigned i)
 {
     return (struct fm_replay_point *)((char *)points + i * points->size);
@@ -64,10 +64,11 @@ static int check_points(struct fm_replay_point *points, unsigned n_points, struc
             return rc;
         if (point_at(points, i)->size != points->size)
             return err_set(err, FM_ERR_ARG, "fm_replay_point.size is %zu at %u and %zu at 0: all "
-                           "points have one size", point_at(points, i)->size, i, points->size);
+                           "points must have the same size", point_at(points, i)->size, i,
+                           points->size);
         if (!(own.share > 0 && own.share <= 1))
-            return err_set(err, FM_ERR_ARG, "a cache of %g of all experts is not possible",
-                           own.share);
+            return err_set(err, FM_ERR_ARG, "fm_replay_point.share is %g: expected more than 0 and "
+                           "at most 1", own.share);
     }
     return 0;
 }

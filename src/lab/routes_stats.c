@@ -1,4 +1,4 @@
-/* How much a routing reuses its experts, and what real models do. */
+/* Measures how much routing reuses experts, and lists reference figures of real models. */
 #include <string.h>
 
 #include "lab/routes.h"
@@ -37,7 +37,8 @@ static double mean_overlap(const struct routes *r, uint32_t n_tokens, uint32_t l
            ((double)(n_tokens - lag) * r->shape.n_layers * r->shape.n_used);
 }
 
-/* Windows begin every half of their length. `seen` is [n_experts]: the window that last used it. */
+/* Returns the mean number of distinct experts per window. Windows start every half window.
+ * seen[expert] is the last window that used it. */
 static double mean_distinct(const struct routes *r, uint32_t n_tokens, uint32_t window,
                             uint32_t *seen)
 {
@@ -59,9 +60,10 @@ static double mean_distinct(const struct routes *r, uint32_t n_tokens, uint32_t 
     return (double)n_distinct / (double)n_windows;
 }
 
-/* One layer's LRU of every size at once. */
+/* The LRU caches of all sizes for one layer. */
 struct lru {
-    uint16_t *recent; /* every expert used so far, the latest first: c of them fit into size c */
+    /* all experts used so far, latest first: a cache of size c holds the first c */
+    uint16_t *recent;
     uint32_t n_recent;
     uint32_t capacity[FM_ROUTES_POINTS];
     uint64_t hits[FM_ROUTES_POINTS];
@@ -75,7 +77,7 @@ static uint32_t lru_find(const struct lru *lru, uint16_t id)
     return at;
 }
 
-/* All experts of a token are looked up before any of them takes a place. */
+/* Looks up all experts of a token before any of them is inserted. */
 static void lru_token(struct lru *lru, const uint16_t *ids, uint32_t k, bool is_counted)
 {
     for (uint32_t i = 0; is_counted && i < k; i++) {
@@ -131,7 +133,7 @@ int routes_measure(const struct routes *r, uint32_t n_tokens, struct fm_routes_s
 /* ---- real models -------------------------------------------------------------------------- */
 
 /* Decode of one prompt each, recorded by others (BigMoeOnEdge) with fewer experts per token than
- * the models were made for. tests/routes measures them again where the traces are at hand. */
+ * the models were trained with. tests/routes measures them again if the traces are available. */
 static const struct routes_reference reference_list[] = {
     {"Qwen3-30B-A3B",
      {0, 48, 128, 6, 28, 128,

@@ -77,7 +77,7 @@ static void test_beginning_does_not_depend_on_length(void **state)
     struct routes *longer = open_routes("gen", (struct routes_shape){4, 64, 8, 200, 0});
     struct routes *shorter = open_routes("gen", (struct routes_shape){4, 64, 8, 50, 0});
     assert_memory_equal(longer->ids, shorter->ids, (size_t)50 * 4 * 8 * sizeof *longer->ids);
-    assert_ptr_equal(routes_at(shorter, 50, 3), routes_at(shorter, 0, 3)); /* begins again */
+    assert_ptr_equal(routes_at(shorter, 50, 3), routes_at(shorter, 0, 3)); /* starts again */
     routes_close(longer);
     routes_close(shorter);
 }
@@ -87,7 +87,7 @@ static double distance(double a, double b)
     return a > b ? a - b : b - a;
 }
 
-/* How many experts of layer 7 two ranges of 50 positions have in common. */
+/* Counts the experts of layer 7 that two ranges of 50 positions have in common. */
 static unsigned n_common(const struct routes *r, uint32_t a, uint32_t b)
 {
     bool is_used[2][128] = {{false}};
@@ -102,7 +102,7 @@ static unsigned n_common(const struct routes *r, uint32_t a, uint32_t b)
     return n;
 }
 
-/* The third topic of two is the first one again: its popularity, but not its tokens. */
+/* With two topics the third one is the first again: its popularity, but not its tokens. */
 static void test_topics_return(void **state)
 {
     (void)state;
@@ -115,7 +115,7 @@ static void test_topics_return(void **state)
     routes_close(r);
 }
 
-/* The generator is as close to the trace it was fitted to as its comment says, for any seed. */
+/* For any seed the generator is as close to the trace it was fitted to as its comment says. */
 static void test_like_the_trace(void **state)
 {
     (void)state;
@@ -147,7 +147,7 @@ static void test_like_512_experts(void **state)
     assert_true(distance(s.lru_hits[5], 0.93) < 0.06);  /* 3/8 */
 }
 
-/* Every key does what its name says. */
+/* Every parameter does what its name says. */
 static void test_keys(void **state)
 {
     (void)state;
@@ -248,7 +248,7 @@ static void check_bad(const char *text, const char *const *words)
 #define HEAD "# route_trace v1\n# n_layer=4 n_expert=8 n_expert_used=2\n" \
              "turn,phase,step,layer,slot,expert,weight,residency,expert_bytes\n"
 
-/* The labels of a recording are no sizes, whatever a path in them holds. */
+/* The labels of a recording are not sizes, whatever a path in them contains. */
 static void test_labels_in_a_trace(void **state)
 {
     (void)state;
@@ -295,7 +295,7 @@ static void test_bad_traces(void **state)
         {HEAD "0,0,0,0,0,1,1,0,0,0\n", {"line 4", "9 fields"}},
         {HEAD "0,0,0,0,0,1,1,0,0\n0,0,0,0,1,1,1,0,0\n", {"line 5", "expert 1 twice"}},
         {HEAD "0,0,0,0,0,1,1,0,0\n0,0,0,0,0,2,1,0,0\n", {"line 5", "slot 0 twice"}},
-        {HEAD "0,0,0,0,0,1,1,0,0\n9999,0,0,1,0,1,1,0,0\n", {"no routes among the first 1"}},
+        {HEAD "0,0,0,0,0,1,1,0,0\n9999,0,0,1,0,1,1,0,0\n", {"no routes in the first 1"}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         check_bad(cases[i].text, cases[i].words);
@@ -356,7 +356,7 @@ static void test_missing_cells(void **state)
 static void test_statistics(void **state)
 {
     (void)state;
-    /* Two experts at a time, around a circle of 32: token t uses t and t + 1. */
+    /* Two experts per token on a circle of 32: token t uses t and t + 1. */
     uint16_t ids[40][2];
     for (unsigned t = 0; t < 40; t++) {
         const uint16_t a = (uint16_t)(t % 32), b = (uint16_t)((t + 1) % 32);
@@ -370,7 +370,7 @@ static void test_statistics(void **state)
     assert_true(s.overlap[5] == 1 && s.overlap[6] < 0); /* once around; too few tokens */
     assert_true(s.distinct[0] == 3 && s.distinct[1] == 5 && s.distinct[4] == 32);
     assert_true(s.distinct[5] < 0);
-    /* 39 of 80 experts are the token's before; from 32 on, an LRU of 16 has lost the others. */
+    /* 39 of 80 uses repeat the previous token's; from 32 on, an LRU of 16 has lost the others. */
     assert_true(s.lru_hits[0] == 39.0 / 80 && s.lru_hits[6] == 39.0 / 80);
     assert_int_equal(fm_routes_capacity(512, 0), 32);
     assert_int_equal(fm_routes_capacity(4, 0), 1);

@@ -1,4 +1,4 @@
-/* Recorded routing: the CSV reader, and how a trace of one model serves another. */
+/* Recorded routing: the CSV parser, and the mapping of a trace to another model. */
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,15 +9,15 @@
 
 #define FIRST_LINE "# route_trace v1"
 #define COLUMNS "turn,phase,step,layer,slot,expert,weight,residency,expert_bytes"
-/* Every turn has a token, so more turns than that add none that is kept. */
+/* Every turn has a token, so further turns would not be kept. */
 #define TURNS_MAX ROUTES_POSITIONS_MAX
 #define CELLS_MAX (1u << 26)
-/* A raw trace has no head: it is of a model of nano's shape. */
+/* A raw trace has no header; its shape is that of the nano model. */
 #define RAW_LAYERS 8
 #define RAW_EXPERTS 64
 #define RAW_USED 8
 #define SHOWN_BYTES 40
-/* Where the experts come from that a token of the trace does not have. */
+/* Number of far tokens that provide experts which a token of the trace lacks. */
 #define FAR_SOURCES 16 /* a power of two */
 #define NEAR_SOURCES 64
 
@@ -32,9 +32,9 @@ struct parser {
     const char *at, *end;
     uint32_t line;
     struct trace *trace;
-    uint32_t n_model_layers; /* the highest layer is one less; some have no experts */
+    uint32_t n_model_layers; /* the highest layer plus one; some layers have no experts */
     struct turn *turns;                   /* [TURNS_MAX] */
-    uint16_t layer_index[LIMIT_LAYERS];   /* of the layers that are there */
+    uint16_t layer_index[LIMIT_LAYERS];   /* index among the layers that occur */
     bool has_layer[LIMIT_LAYERS];
     bool has_decode;
     uint32_t decode_turn, decode_step; /* the first decoded token */
@@ -58,7 +58,7 @@ static int fail(const struct parser *p, struct fm_error *err, const char *what, 
                    shown, n > used ? "..." : "");
 }
 
-/* The next line without its end; false after the last one. */
+/* Returns the next line without its end. Returns false after the last one. */
 static bool next_line(struct parser *p, const char **line, size_t *n)
 {
     if (p->at == p->end)
@@ -87,7 +87,7 @@ static bool parse_uint(const char *text, size_t n, uint64_t max, uint64_t *out)
     return value <= max;
 }
 
-/* A decimal number with or without an exponent. Its value is not used. */
+/* Returns whether the text is a decimal number, with or without exponent. Its value is not used. */
 static bool is_real(const char *text, size_t n)
 {
     size_t i = 0, n_digits = 0;
@@ -150,7 +150,7 @@ static int parse_row(const struct parser *p, const char *line, size_t n, struct 
 
 /* ---- the head ---------------------------------------------------------------------------- */
 
-/* The number after the last " KEY=" of a comment: a path before it may hold anything. */
+/* Reads the number after the last " KEY=" of a comment. A path before it may contain anything. */
 static int find_size(const struct parser *p, const char *line, size_t n, const char *key,
                      uint64_t max, uint32_t *out, struct fm_error *err)
 {
@@ -180,7 +180,7 @@ static bool begins_with(const char *line, size_t n, const char *word)
 static int read_comment(struct parser *p, const char *line, size_t n, struct fm_error *err)
 {
     struct trace *t = p->trace;
-    /* How the recording was made; a path in it may hold anything. */
+    /* How the recording was made. A path in it may contain anything. */
     if (begins_with(line, n, "# routes: ") || begins_with(line, n, "# approximate: "))
         return 0;
     int rc = find_size(p, line, n, " n_layer=", LIMIT_LAYERS, &p->n_model_layers, err);
@@ -274,7 +274,7 @@ static int read_rows(struct parser *p, bool is_survey, struct fm_error *err)
     return rc;
 }
 
-/* Gives every token and layer its place, and the table its size. */
+/* Numbers all tokens and layers, and allocates the table. */
 static int number_all(struct parser *p, struct fm_error *err)
 {
     struct trace *t = p->trace;
@@ -291,7 +291,7 @@ static int number_all(struct parser *p, struct fm_error *err)
                 n_tokens = ROUTES_POSITIONS_MAX;
         }
     if (n_layers == 0 || n_tokens == 0)
-        return err_set(err, FM_ERR_FORMAT, "%s: there are no routes in it", p->name);
+        return err_set(err, FM_ERR_FORMAT, "%s: it contains no routes", p->name);
     if (p->has_decode) {
         const struct turn *turn = &p->turns[p->decode_turn];
         const uint64_t token = (uint64_t)turn->offset + (p->decode_step - turn->first);
@@ -324,8 +324,8 @@ static bool is_empty(const struct trace *t, const uint16_t *cell)
     return true;
 }
 
-/* A token that a layer does not have takes the next one's experts; after the last comes the
- * first. */
+/* A layer that lacks a token takes the experts of the next token; the first token follows the
+ * last. */
 static int fill_gaps(const struct parser *p, struct fm_error *err)
 {
     const struct trace *t = p->trace;
@@ -335,7 +335,7 @@ static int fill_gaps(const struct parser *p, struct fm_error *err)
             first++;
         if (first == t->n_tokens)
             return err_set(err, FM_ERR_FORMAT,
-                           "%s: the layer that is number %u has no routes among the first %u "
+                           "%s: layer %u of those in the trace has no routes in the first %u "
                            "tokens", p->name, layer, t->n_tokens);
         const uint16_t *next = cell_at(t, first, layer);
         for (uint32_t token = t->n_tokens; token-- > 0;) {
@@ -385,9 +385,9 @@ int trace_parse_raw(struct trace *trace, const char *name, const uint8_t *bytes,
     *trace = (struct trace){0};
     if (n == 0 || n % token_bytes != 0 || n > CELLS_MAX)
         return err_set(err, FM_ERR_FORMAT,
-                       "%s: %zu bytes are not routes of %d of %d experts in %d layers: %zu bytes "
-                       "are a token, and %u the most", name, n, RAW_USED, RAW_EXPERTS, RAW_LAYERS,
-                       token_bytes, CELLS_MAX);
+                       "%s: %zu bytes are not routes of %d of %d experts in %d layers: a token "
+                       "has %zu bytes, and the maximum is %u bytes", name, n, RAW_USED, RAW_EXPERTS,
+                       RAW_LAYERS, token_bytes, CELLS_MAX);
     for (size_t i = 0; i < n; i++) {
         bool is_bad = bytes[i] >= RAW_EXPERTS;
         for (size_t j = i - i % RAW_USED; j < i; j++)
@@ -417,7 +417,7 @@ void trace_clear(struct trace *trace)
 
 /* ---- from one shape to another ----------------------------------------------------------- */
 
-/* The experts of one token as they are chosen. */
+/* The experts chosen so far for one token. */
 struct choice {
     uint16_t *ids; /* ascending */
     uint32_t n, k;
@@ -435,8 +435,8 @@ static void choose(struct choice *c, uint16_t id)
     c->n++;
 }
 
-/* How far from a token its jth source lies: 0, then 1/2, 1/4, 3/4, 1/8, 5/8, ... of the trace, then
- * the tokens that follow it. */
+/* Returns the distance from a token to its jth source: 0, then 1/2, 1/4, 3/4, 1/8, 5/8 and so on of
+ * the trace, then the tokens that follow. */
 static uint32_t source_distance(uint32_t j, uint32_t n_tokens)
 {
     if (j >= FAR_SOURCES)
@@ -475,7 +475,7 @@ void trace_map(const struct trace *trace, struct routes *routes)
             for (uint32_t j = 0; c.n < c.k && j < FAR_SOURCES + NEAR_SOURCES; j++)
                 choose_from(trace, s, (p + source_distance(j, trace->n_tokens)) % trace->n_tokens,
                             layer, &c);
-            for (uint32_t e = 0; c.n < c.k; e++) /* the trace has too few: any will do */
+            for (uint32_t e = 0; c.n < c.k; e++) /* the trace has too few: take any */
                 choose(&c, (uint16_t)e);
         }
 }

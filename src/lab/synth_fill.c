@@ -1,8 +1,8 @@
-/* The bytes of synthetic weights. Codes are random words as they come; only scales, minimums and
- * the like are put in place, so nothing is quantised and nothing is slower than the generator.
+/* Generates the bytes of synthetic weights. Codes are random words; only scales, minimums and the
+ * like are patched. So nothing is quantised, and generation is as fast as the random generator.
  *
- * A part is made in units: the least number of whole blocks that is a whole number of words. Unit u
- * begins with word u * unit_bytes / 8 of the part's stream. */
+ * A part is made in units: the smallest number of whole blocks that is a whole number of words.
+ * Unit u begins with word u * unit_bytes / 8 of the part's random sequence. */
 #include <math.h>
 #include <string.h>
 
@@ -11,23 +11,23 @@
 #include "lab/synth_rng.h"
 
 #define UNIT_MAX_BYTES 2048
-#define SLICE_BYTES 16384 /* made and then patched while it lies in the first-level cache */
-#define PAIRS 16          /* scales an affine tensor chooses from: half of them negative */
+#define SLICE_BYTES 16384 /* generated and patched while in the first-level cache */
+#define PAIRS 16          /* scales that an affine tensor chooses from; half of them are negative */
 
-/* Where a block format keeps what must not be random. */
+/* Where a block format stores fields that must not be random. */
 struct synth_block {
     const char *name;
-    float unit_std;   /* of a weight when d is 1 */
-    uint8_t d_at;     /* f16; its sign stays random where has_sign */
-    bool has_sign;    /* codes whose mean is not quite 0: the sign evens it out */
+    float unit_std;   /* standard deviation of a weight when d is 1 */
+    uint8_t d_at;     /* offset of the f16 scale; its sign stays random if has_sign */
+    bool has_sign;    /* the codes' mean is not exactly 0; a random sign compensates */
     bool is_exponent; /* one byte, a power of two */
-    uint8_t min_at;   /* f16, 0: none */
+    uint8_t min_at;   /* offset of the f16 minimum; 0: none */
     float min_of_d;   /* the minimum in units of d */
     uint8_t fixed_at, n_fixed;
     uint8_t fixed[16];
 };
 
-/* Scales and minimums of eight groups, all 32, as q4_k and q5_k pack them. */
+/* Scales and minimums of eight groups, all 32, packed as in q4_k and q5_k. */
 #define K_SCALES {0xa0, 0xa0, 0xa0, 0xa0, 0xa0, 0xa0, 0xa0, 0xa0, 0, 0, 0, 0}
 #define SIXTEEN(x) {x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}
 
@@ -69,7 +69,7 @@ bool synth_can_fill(const struct quant *quant)
 
 /* ---- constants of a matrix ------------------------------------------------------------------- */
 
-/* A float is a random sign, a random mantissa and one of two neighbouring exponents, the upper one
+/* A float has a random sign, a random mantissa and one of two neighbouring exponents, the upper one
  * odd: magnitudes from 2^e to 2^(e+2), standard deviation 2.416 * 2^e. */
 static void init_floats(struct synth_matrix *m, double std)
 {
@@ -97,7 +97,7 @@ static double of_half(const struct quant *format, uint16_t bits)
     return format == &quant_f16 ? quant_f16_to_f32(bits) : quant_bf16_to_f32(bits);
 }
 
-/* Scales of 0.65 to 1.35 times the mean, so that groups differ; every bias centres its group. */
+/* Scales are 0.65 to 1.35 times the mean, so that groups differ. Every bias centres its group. */
 static void init_affine(struct synth_matrix *m, double std)
 {
     const struct quant *scale = m->quant->scale;
@@ -133,7 +133,7 @@ void synth_matrix_init(struct synth_matrix *m, const struct synth_tensor *t, uin
                                 .conventions = *conventions};
     const uint64_t key = synth_rng_key(seed, name);
     m->keys[0] = key;
-    /* A bias belongs to its scale: both come from the same words. */
+    /* A bias belongs to its scale: both use the same words. */
     m->keys[1] = m->keys[2] = splitmix_at(key, UINT64_MAX);
     if (t->quant->kind == QUANT_FLOAT)
         init_floats(m, t->std);
@@ -148,14 +148,14 @@ void synth_matrix_init(struct synth_matrix *m, const struct synth_tensor *t, uin
 static uint64_t unit_bytes(const struct synth_matrix *m, unsigned part)
 {
     if (m->block == NULL)
-        return part == 0 ? 8 : PAIRS * 2; /* sixteen scales come from one word */
+        return part == 0 ? 8 : PAIRS * 2; /* one word chooses sixteen scales */
     uint64_t bytes = m->quant->part_block_bytes[0];
     while (bytes % 8 != 0)
         bytes *= 2;
     return bytes;
 }
 
-/* Numbers of which there are few. */
+/* Returns a value of a small vector. */
 static float vector_value(const struct synth_matrix *m, uint64_t i)
 {
     const float u = (float)(splitmix_at(m->keys[0], i) >> 40) * 0x1p-24f;
@@ -164,7 +164,7 @@ static float vector_value(const struct synth_matrix *m, uint64_t i)
         return 1;
     case SYNTH_CENTRED_ONE:
         return m->conventions.has_final_norms ? 1 : 0;
-    case SYNTH_DECAY: { /* a state that forgets within one to some fifty tokens */
+    case SYNTH_DECAY: { /* a state that decays within one to about fifty tokens */
         const float a_log = 5 * u - 3;
         return m->conventions.has_final_decay ? -fmath_exp_of(a_log) : a_log;
     }
@@ -220,7 +220,7 @@ static void patch_blocks(const struct synth_matrix *m, size_t n, uint8_t *block)
         block[rule.d_at + 1] = (uint8_t)(high | (block[rule.d_at + 1] & sign));
         if (rule.min_at > 0)
             memcpy(block + rule.min_at, &m->min, sizeof m->min);
-        if (rule.n_fixed > 0) { /* 12 or 16 bytes, as two overlapping eights */
+        if (rule.n_fixed > 0) { /* 12 or 16 bytes, as two overlapping words */
             memcpy(block + rule.fixed_at, rule.fixed, 8);
             memcpy(block + rule.fixed_at + rule.n_fixed - 8, rule.fixed + rule.n_fixed - 8, 8);
         }
@@ -266,7 +266,7 @@ void synth_fill(const struct synth_matrix *m, unsigned part, uint64_t at, uint64
         uint64_t n = bytes - bytes % unit;
         if (skip == 0 && n > 0) {
             make_units(m, part, at / unit, n / unit, out);
-        } else { /* a unit that is cut at one end or both */
+        } else { /* a unit that is cut at one or both ends */
             n = unit - skip < bytes ? unit - skip : bytes;
             make_units(m, part, at / unit, 1, edge);
             memcpy(out, edge + skip, n);

@@ -1,5 +1,5 @@
-/* GGUF, one file or a split set, with the names and conventions of llama.cpp's converter. Value
- * heads are random in any order, so nothing is permuted. */
+/* Plans the GGUF form: one file or a split set, with the names and conventions of llama.cpp's
+ * converter. Value heads are random, so they need no permutation. */
 #include <stdio.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@
 
 enum { TOKEN_NORMAL = 1, TOKEN_CONTROL = 3, TOKEN_UNUSED = 5 };
 
-/* Bytes that grow; the first failure sticks. */
+/* A growing buffer. After the first failure it stays failed. */
 struct bytes {
     char *data;
     size_t n, capacity;
@@ -25,7 +25,7 @@ struct builder {
     struct synth_plan *plan;
     const struct gguf_family *family;
     uint64_t split_bytes;
-    struct bytes values, infos; /* of the file that is open, without its header */
+    struct bytes values, infos; /* of the open file, without its header */
     uint64_t n_values, n_infos, at;
     struct fm_error *err;
 };
@@ -58,7 +58,7 @@ static void put_text(struct bytes *b, const char *text)
 
 /* ---- metadata -------------------------------------------------------------------------------- */
 
-/* A key that begins with a point is the architecture's. */
+/* Writes a key. One that begins with a dot belongs to the architecture. */
 static void put_key(struct builder *b, const char *key, uint32_t type)
 {
     char name[96];
@@ -102,7 +102,7 @@ static void add_array(struct builder *b, const char *key, uint32_t type, uint64_
     put_u64(&b->values, n);
 }
 
-/* llama.cpp wants a token for every row of the embedding. */
+/* llama.cpp needs a token for every row of the embedding. */
 static void add_tokenizer(struct builder *b)
 {
     const uint32_t vocab = b->plan->shape.n[FM_SYNTH_VOCAB];
@@ -181,7 +181,7 @@ static void add_metadata(struct builder *b)
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-/* The first name that a list has for a tensor of Hugging Face's; NULL: none. */
+/* Returns the first name that a list has for a Hugging Face tensor, or NULL. */
 static const char *find_in(const struct gguf_name *list, const char *hf)
 {
     for (; list->ggml != NULL; list++)
@@ -221,10 +221,10 @@ static uint32_t type_id(const struct quant *quant)
     for (unsigned i = 0; gguf_format_at(i) != NULL; i++)
         if (strcmp(gguf_format_at(i)->quant, quant->name) == 0)
             return gguf_format_at(i)->id;
-    return 0; /* none: only formats of GGUF are let in */
+    return 0; /* cannot happen: only formats of GGUF are accepted */
 }
 
-/* Innermost first, dimensions of one left out. */
+/* Writes the dimensions, innermost first, without dimensions of one. */
 static void put_dims(struct bytes *b, const struct synth_tensor *t)
 {
     uint64_t dims[4];
@@ -286,7 +286,7 @@ static int close_file(struct builder *b)
     return head.rc != 0 ? head.rc : b->values.rc != 0 ? b->values.rc : b->infos.rc;
 }
 
-/* True when a tensor of so many bytes begins a new file behind `at`. */
+/* Returns whether a tensor of this size begins a new file after `at`. */
 static bool is_new(const struct builder *b, uint64_t at, const struct synth_tensor *t)
 {
     return at > 0 && b->split_bytes > 0 && at + tensor_bytes(t) > b->split_bytes;
@@ -315,7 +315,7 @@ static int open_file(struct builder *b, const char *path, uint32_t n_files)
     if (stem > 5 && strcmp(base + stem - 5, ".gguf") == 0)
         stem -= 5;
     if (base[0] == '\0' || stem > 200)
-        return err_set(b->err, FM_ERR_ARG, "'%.200s' is no name for a GGUF file", path);
+        return err_set(b->err, FM_ERR_ARG, "'%.200s' is not a name for a GGUF file", path);
     if (n_files == 1)
         (void)snprintf(file->name, sizeof file->name, "%s", base);
     else
@@ -351,7 +351,7 @@ int synth_plan_gguf(struct synth_plan *plan, const char *path, uint64_t split_by
                         .infos.err = err};
     if (b.family == NULL)
         return err_set(err, FM_ERR_UNSUPPORTED, "the shape '%s' has no GGUF form: its family, %s, "
-                       "has no names there", plan->shape.name, plan->shape.family->model_type);
+                       "has no GGUF names", plan->shape.name, plan->shape.family->model_type);
     const uint32_t n_files = count_files(&b);
     plan->conventions.has_final_norms = b.family->conventions.has_final_norms;
     plan->conventions.has_final_decay = b.family->conventions.has_final_decay;

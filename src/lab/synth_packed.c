@@ -1,4 +1,4 @@
-/* The packed form: dense.bin, experts-LLL.bin, and model.json once everything is written. */
+/* Plans the packed form: dense.bin, experts-LLL.bin, and model.json when everything is written. */
 #include <stdio.h>
 #include <string.h>
 
@@ -54,7 +54,7 @@ static int plan_records(struct synth_file *file, const struct packed_layer *laye
     return rc;
 }
 
-/* `first` is the layer's gate; up and down follow it. */
+/* Plans a layer. `first` is its gate; up and down follow. */
 static int plan_layer(struct synth_plan *plan, uint32_t first, struct fm_error *err)
 {
     const struct synth_tensor *t = &plan->tensors[first];
@@ -128,7 +128,7 @@ int synth_packed_model(struct synth_plan *plan, char **text, size_t *bytes, stru
                                    FLASHMOE_VERSION, "seed", (json_int_t)plan->seed);
     if (plan->config == NULL || provenance == NULL) {
         json_decref(provenance);
-        return err_set(err, FM_ERR_NOMEM, "out of memory: model.json");
+        return err_set(err, FM_ERR_NOMEM, "out of memory: cannot create model.json");
     }
     int rc = packed_model_text(plan->packed, plan->config, &plan->conventions, provenance, text,
                                bytes, err);

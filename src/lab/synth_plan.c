@@ -63,7 +63,7 @@ int synth_json_text(json_t *value, size_t flags, char **text, size_t *bytes, str
         (void)json_dumpb(value, out, *bytes, flags);
     json_decref(value);
     if (out == NULL)
-        return err_set(err, FM_ERR_NOMEM, "out of memory: a JSON text");
+        return err_set(err, FM_ERR_NOMEM, "out of memory: cannot create a JSON text");
     *text = out;
     return 0;
 }
@@ -79,7 +79,7 @@ int synth_plan_json(struct synth_plan *plan, const char *name, json_t *value,
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
-/* The first span that ends behind `offset`. */
+/* Returns the first span that ends after `offset`. */
 static size_t find_span(const struct synth_file *file, uint64_t offset)
 {
     size_t low = 0, high = file->n_spans;

@@ -1,5 +1,6 @@
-/* A Hugging Face directory; where a format is affine, one as mlx-lm writes it: experts of a matrix
- * stacked, norms and convolution in its convention, widths in config.json. */
+/* Plans a Hugging Face directory. With an affine format it is one as mlx-lm writes it: the experts
+ * of a matrix are stacked, norms and convolution follow its convention, and config.json lists the
+ * bit widths. */
 #include <stdio.h>
 #include <string.h>
 
@@ -12,8 +13,8 @@ struct builder {
     struct synth_plan *plan;
     uint64_t split_bytes;
     bool is_mlx;
-    json_t *header, *weight_map; /* of the shard that is open, of all */
-    uint64_t at, total_bytes;    /* in the shard's data */
+    json_t *header, *weight_map; /* of the open shard; of all shards */
+    uint64_t at, total_bytes;    /* offset in the shard's data; sum of all tensors */
     struct fm_error *err;
 };
 
@@ -64,7 +65,7 @@ static int shard_open(struct builder *b)
     return synth_plan_file(b->plan, b->err) != NULL ? 0 : FM_ERR_NOMEM;
 }
 
-/* Announces a tensor of `bytes` bytes; the caller adds that many. */
+/* Announces a tensor of `bytes` bytes. The caller adds that many. */
 static int add_entry(struct builder *b, const char *name, const char *dtype, const uint64_t dims[],
                      unsigned n_dims, uint64_t bytes)
 {
@@ -81,7 +82,7 @@ static int add_entry(struct builder *b, const char *name, const char *dtype, con
     if (json_object_set_new(b->header, name, entry) != 0 ||
         json_object_set_new(b->weight_map, name,
                             json_integer((json_int_t)b->plan->n_files)) != 0)
-        return err_set(b->err, FM_ERR_NOMEM, "out of memory: a header");
+        return err_set(b->err, FM_ERR_NOMEM, "out of memory: cannot create a header");
     return 0;
 }
 
@@ -103,8 +104,8 @@ static const char *dtype_of(const struct quant *quant)
     return quant == &quant_f32 ? "F32" : quant == &quant_f16 ? "F16" : "BF16";
 }
 
-/* One tensor of a matrix for each of n experts, or of one that is no expert's (n = 0): its floats,
- * or one part of its affine groups. */
+/* Adds one tensor with a matrix of each of n experts, or of a matrix outside the experts (n = 0):
+ * its floats, or one part of its affine groups. */
 static int add_stacked(struct builder *b, uint32_t tensor, const char *module, unsigned part)
 {
     static const char *const suffixes[] = {"weight", "scales", "biases"};
@@ -134,7 +135,7 @@ static int add_stacked(struct builder *b, uint32_t tensor, const char *module, u
     return rc;
 }
 
-/* All parts. `name` ends in .weight where the tensor may be quantised. */
+/* Adds all parts of a tensor. `name` ends in .weight if the tensor may be quantised. */
 static int add_whole(struct builder *b, uint32_t tensor, const char *name)
 {
     const struct quant *quant = b->plan->tensors[tensor].quant;
@@ -159,7 +160,7 @@ static void mlx_name(const struct synth_plan *plan, const struct synth_tensor *t
                        root, t->layer, t->matrix);
 }
 
-/* [E, 2I, H]: gate and up of one expert lie behind each other. */
+/* Adds a tensor [E, 2I, H]: up follows gate in each expert. */
 static int add_gate_up(struct builder *b, uint32_t gate)
 {
     const struct synth_tensor *t = &b->plan->tensors[gate];
@@ -176,7 +177,7 @@ static int add_gate_up(struct builder *b, uint32_t gate)
     return rc;
 }
 
-/* The three matrices from `gate` on, each expert by itself. */
+/* Adds the three matrices from `gate` on, one tensor per expert. */
 static int add_experts(struct builder *b, uint32_t gate)
 {
     int rc = 0;
@@ -229,7 +230,8 @@ static json_t *width_json(const struct quant *quant)
                      "mode", "affine");
 }
 
-/* The experts' width, or the first there is, and every module that has another. */
+/* Returns the bit width of the experts, or the first there is, and every module that has
+ * another. */
 static json_t *quantization_json(const struct synth_plan *plan)
 {
     const struct quant *max = NULL;

@@ -6,7 +6,7 @@
 #include "flashmoe_lab.h"
 #include "lab/synth_internal.h"
 
-/* A family is one entry here, its shapes are one line each below. */
+/* A family is one entry here; each of its shapes is one entry below. */
 
 static const struct synth_family qwen3 = {
     .model_type = "qwen3_moe",
@@ -54,7 +54,7 @@ static const struct synth_shape presets[] = {
      {48, 3072, 32, 2, 256, 256, 8, 1024, 1024, 16, 64, 128, 128, 4, 4, 248320, 262144}, 0, 1e7},
     {"397b", &qwen3_5,
      {60, 4096, 32, 2, 256, 512, 10, 1024, 1024, 16, 64, 128, 128, 4, 4, 248320, 262144}, 0, 1e7},
-    /* For tests: every width a multiple of 256, so that every format fits. */
+    /* For tests: every width is a multiple of 256, so that every format fits. */
     {"tiny-qwen3", &qwen3,
      {2, 256, 4, 2, 64, 8, 2, 256, 0, 0, 0, 0, 0, 0, 0, 512, 4096}, 512, 1e6},
     {"tiny-next", &qwen3_next,
@@ -105,14 +105,14 @@ static int find_preset(struct synth_shape *shape, const char *name, struct fm_er
         (void)snprintf(known + used, sizeof known - used, "%s%s", used > 0 ? ", " : "",
                        presets[i].name);
     }
-    return err_set(err, FM_ERR_ARG, "there is no shape '%s'; it is one of %s", name, known);
+    return err_set(err, FM_ERR_ARG, "unknown shape '%s'; expected one of %s", name, known);
 }
 
 static int no_multiple(const struct synth_shape *shape, unsigned a, unsigned b,
                        struct fm_error *err)
 {
-    return err_set(err, FM_ERR_ARG, "%s %u is no multiple of %s %u", numbers[a].name, shape->n[a],
-                   numbers[b].name, shape->n[b]);
+    return err_set(err, FM_ERR_ARG, "%s %u is not a multiple of %s %u", numbers[a].name,
+                   shape->n[a], numbers[b].name, shape->n[b]);
 }
 
 int synth_shape_init(struct synth_shape *shape, const char *name,
@@ -156,7 +156,7 @@ uint32_t synth_rotary_dims(const struct synth_shape *shape)
 
 static void set_uint(json_t *config, const char *field, uint32_t n)
 {
-    (void)json_object_set_new(config, field, json_integer(n)); /* synth_config sees the failure */
+    (void)json_object_set_new(config, field, json_integer(n)); /* synth_config checks for failure */
 }
 
 static json_t *common_config(const struct synth_shape *shape)

@@ -1,4 +1,4 @@
-/* The tensors of a shape, by their Hugging Face names, and the formats they are stored in. */
+/* Lists the tensors of a shape by their Hugging Face names, with their formats. */
 #include <stdio.h>
 #include <string.h>
 
@@ -25,7 +25,7 @@ void synth_tensor_name(const struct synth_tensor *t, uint32_t expert, char name[
         (void)snprintf(name, SYNTH_NAME_BYTES, "%.90s%u.%s.weight", t->stem, expert, t->matrix);
 }
 
-/* The next tensor, to be completed by the caller; one that nobody sees after a failure. */
+/* Appends a tensor, which the caller completes. After a failure returns one that is discarded. */
 static struct synth_tensor *add(struct builder *b, enum synth_role role, const char *name)
 {
     struct synth_plan *p = b->plan;
@@ -148,7 +148,7 @@ int synth_plan_tensors(struct synth_plan *plan, struct fm_error *err)
 {
     struct builder b = {.plan = plan, .n = plan->shape.n, .prefix = "model.", .err = err};
     const uint64_t vocab = b.n[FM_SYNTH_VOCAB], hidden = b.n[FM_SYNTH_HIDDEN];
-    /* Larger than what the layers add, so that a token's identity survives them. */
+    /* Larger than what the layers add, so that they do not hide the token. */
     add_matrix(&b, SYNTH_EMBED, vocab, hidden, "embed_tokens.weight")->std = 1;
     for (uint32_t i = 0; i < b.n[FM_SYNTH_LAYERS]; i++)
         add_layer(&b, i);
@@ -161,7 +161,7 @@ int synth_plan_tensors(struct synth_plan *plan, struct fm_error *err)
 
 /* ---- formats --------------------------------------------------------------------------------- */
 
-/* Formats to choose from where none is given: the first that fits the columns. */
+/* Default formats, in order of preference: the first that fits the columns is used. */
 static const char *const wanted[3][SYNTH_VECTOR + 1][4] = {
     [FM_SYNTH_PACKED] = {
         [SYNTH_EXPERT] = {"affine4-g64", "affine4-g32", "bf16"},
@@ -187,7 +187,7 @@ static int format_given(const char *name, int form, const struct quant **quant,
 {
     *quant = quant_find(name);
     if (*quant == NULL || !synth_can_fill(*quant))
-        return err_set(err, FM_ERR_ARG, "'%s' is no format that random weights are made in", name);
+        return err_set(err, FM_ERR_ARG, "random weights cannot be made in format '%s'", name);
     const bool is_affine = (*quant)->kind == QUANT_AFFINE, is_block = (*quant)->kind == QUANT_BLOCK;
     if ((form == FM_SYNTH_GGUF && is_affine) || (form == FM_SYNTH_SAFETENSORS && is_block))
         return err_set(err, FM_ERR_ARG, "a %s has no %s; it has %s",
@@ -197,7 +197,8 @@ static int format_given(const char *name, int form, const struct quant **quant,
     return 0;
 }
 
-/* A gate follows the dense weights, at eight bits where those are affine, as mlx-lm has it. */
+/* Returns the format of a gate: that of the dense weights, with 8 bits if it is affine, as in
+ * mlx-lm. */
 static const struct quant *gate_format(const struct quant *dense, uint64_t n_cols)
 {
     if (dense->kind == QUANT_FLOAT)
@@ -250,7 +251,7 @@ int synth_plan_formats(struct synth_plan *plan, const struct fm_synth_options *o
     for (unsigned i = 0; rc == 0 && i < SYNTH_GATE; i++)
         if (names[i] != NULL)
             rc = format_given(names[i], options->form, &given[i], err);
-        else if (i > SYNTH_DENSE) /* embedding and head are stored as the other dense weights */
+        else if (i > SYNTH_DENSE) /* embedding and head use the format of the dense weights */
             given[i] = given[SYNTH_DENSE];
     for (size_t i = 0; rc == 0 && i < plan->n_tensors; i++)
         rc = choose_format(&plan->tensors[i], options->form, given, err);

@@ -17,13 +17,13 @@
 static void rng_is_splitmix64(void **state)
 {
     (void)state;
-    /* The published outputs of splitmix64 for the seed 1234567. */
+    /* The published outputs of splitmix64 for seed 1234567. */
     static const uint64_t expected[] = {6457827717110365317u, 3203168211198807973u,
                                         9817491932198370423u, 4593380528125082431u,
                                         16408922859458223821u};
     for (uint64_t i = 0; i < 5; i++)
         assert_true(splitmix_at(1234567, i) == expected[i]);
-    /* Names and seeds must give the same keys for ever: files are compared by checksum. */
+    /* Names and seeds must give the same keys forever, because files are compared by checksum. */
     assert_true(synth_rng_key(1, "model.norm.weight") == 0x376fab51997987adu);
     assert_true(synth_rng_key(2, "model.norm.weight") != synth_rng_key(1, "model.norm.weight"));
 }
@@ -37,7 +37,7 @@ static void rng_fills_any_piece(void **state)
     assert_memory_equal(whole + 1 + 8 * 17, piece, sizeof piece);
 }
 
-/* Each byte value about equally often, each bit about half the time. */
+/* Each byte value occurs about equally often, and each bit about half the time. */
 static void rng_is_uniform(void **state)
 {
     (void)state;
@@ -105,7 +105,7 @@ static void check_spread(const struct quant *quant, double std)
         }
     }
     const double n = (double)ROWS * COLS, mean = sum / n, found = sqrt(squares / n - mean * mean);
-    /* mxfp4's scale is a power of two, a float's exponent one of every second. */
+    /* The scale of mxfp4 is a power of two; a float's exponent is every second one. */
     const double slack = quant->kind == QUANT_FLOAT || strcmp(quant->name, "mxfp4") == 0 ? 1.45
                                                                                         : 1.05;
     if (found > std * slack || found < std / slack || fabs(mean) > 0.02 * std)
@@ -171,7 +171,7 @@ static void vectors_follow_the_conventions(void **state)
     }
 }
 
-/* Every allocation that can fail while a plan is made: an error, and nothing leaks. */
+/* Every allocation that can fail while a plan is made returns an error, and nothing leaks. */
 static void no_memory_is_an_error(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* The files beside the weights: a tokenizer of the 256 bytes and ChatML's special tokens. */
+/* The files besides the weights: a tokenizer with the 256 bytes and ChatML's special tokens. */
 #include <stdio.h>
 #include <string.h>
 
@@ -12,14 +12,14 @@ const char synth_chat_template[] =
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
-/* Words, single digits, runs of marks, line ends, blanks. */
+/* Words, single digits, runs of punctuation, line ends, spaces. */
 const struct pretok *synth_pattern(void)
 {
     static const char name[] = "qwen2";
     return pretok_find_gguf(name, sizeof name - 1);
 }
 
-/* Printable Latin-1 stands for itself; the others follow from U+0100 on in their order. */
+/* Printable Latin-1 bytes represent themselves; the others are mapped in order from U+0100 on. */
 static bool is_shown(unsigned byte)
 {
     return (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte != 0xad);

@@ -1,4 +1,4 @@
-/* Writing a plan: several threads make pieces and write them past the page cache. */
+/* Writes a plan: several threads generate pieces and write them past the page cache. */
 #include <stdio.h>
 #include <string.h>
 #include <xxhash.h>
@@ -11,11 +11,11 @@
 #include "pack/crew.h"
 #include "lab/synth_internal.h"
 
-/* A thread waits for the disk most of the time; more of them than processors keep it busy. */
+/* A thread mostly waits for the disk, so more threads than processors keep it busy. */
 #define THREADS_PER_CPU 2
 #define MIN_THREADS 4
 #define MAX_THREADS 64
-/* Not the packer's suffix: what lies there may be all that is left of a source. */
+/* Not the packer's suffix: a directory of that name may hold the only copy of a source. */
 #define PARTIAL ".synth-partial"
 
 enum { WORK_PIECE, WORK_SYNC };
@@ -25,14 +25,14 @@ struct output {
     bool is_direct, is_synced;
     uint64_t n_pieces, n_left;
     char path[LIMIT_PATH_BYTES];
-    struct plat_file_info made; /* which file it is */
+    struct plat_file_info made; /* identity of the file */
 };
 
 struct writer {
     struct synth_plan *plan;
     char dst[LIMIT_PATH_BYTES];
-    char folder[LIMIT_PATH_BYTES]; /* what the files are written to */
-    struct plat_dir dir;           /* the same, once it is there */
+    char folder[LIMIT_PATH_BYTES]; /* where the files are written */
+    struct plat_dir dir;           /* `folder`, once it exists */
     struct output *outputs;
     size_t n_outputs; /* created */
     size_t file, n_unsynced;
@@ -71,14 +71,14 @@ static int write_piece(struct writer *w, size_t f, uint64_t offset, void *buffer
         if (file->record->matrices[m].lies_interleaved)
             record_interleave(&file->record->matrices[m], buffer);
     uint64_t n = *bytes;
-    if (out->is_direct) { /* the last piece; the file is cut to its length in the end */
+    if (out->is_direct) { /* the last piece; the file is truncated at the end */
         n = mem_round_up(n, MEM_PAGE);
         memset((char *)buffer + *bytes, 0, n - *bytes);
     }
     return plat_write_at(out->fd, out->path, buffer, n, offset, err);
 }
 
-/* Hashes bytes [at, at + bytes) of dense.bin into the tensors they belong to. */
+/* Hashes bytes [at, at + bytes) of dense.bin into the tensors that they belong to. */
 static void sum_tensors(struct packed *packed, size_t *tensor, XXH3_state_t *state, uint64_t at,
                         const char *data, uint64_t bytes)
 {
@@ -86,7 +86,7 @@ static void sum_tensors(struct packed *packed, size_t *tensor, XXH3_state_t *sta
         struct packed_tensor *t = &packed->tensors[*tensor];
         const uint64_t left = t->offset + t->bytes - at;
         const uint64_t n = left < bytes ? left : bytes;
-        (void)XXH3_128bits_update(state, data, n); /* fails for no state only */
+        (void)XXH3_128bits_update(state, data, n); /* fails only for NULL */
         at += n;
         data += n;
         bytes -= n;
@@ -106,9 +106,9 @@ static int write_dense(struct writer *w, struct crew *crew, size_t f, void *buff
     size_t tensor = 0;
     int rc = 0;
     if (one == NULL)
-        rc = err_set(err, FM_ERR_NOMEM, "out of memory: a checksum");
+        rc = err_set(err, FM_ERR_NOMEM, "out of memory: cannot allocate a checksum");
     else
-        (void)XXH3_128bits_reset(one); /* fails for no state only */
+        (void)XXH3_128bits_reset(one); /* fails only for NULL */
     for (uint64_t at = 0; rc == 0 && at < file->bytes;) {
         uint64_t bytes;
         rc = write_piece(w, f, at, buffer, &bytes, err);
@@ -188,7 +188,7 @@ static void work_label(void *ctx, char *text, size_t bytes)
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-/* A directory that others could have prepared is refused. */
+/* Creates the directory. Refuses an existing one, which others could have prepared. */
 static int open_folder(struct writer *w, struct fm_error *err)
 {
     const bool is_made = w->plan->is_directory;
@@ -223,7 +223,7 @@ static int create_files(struct writer *w, struct fm_error *err)
             rc = plat_dir_create(&w->dir, path_base(out->path), PLAT_SHARED, &out->is_direct,
                                  &out->fd, err);
         if (rc == 0 && !plat_open_file_info(out->fd, &out->made))
-            rc = err_set(err, FM_ERR_IO, "cannot look at '%s'", out->path);
+            rc = err_set(err, FM_ERR_IO, "cannot get the status of '%s'", out->path);
         w->n_outputs += out->fd >= 0;
         if (rc == 0)
             rc = plat_reserve(out->fd, out->path, file->bytes, err);
@@ -266,7 +266,7 @@ static int write_texts(struct writer *w, struct fm_error *err)
     return rc;
 }
 
-/* What was written; what else lies there stays, and the directory with it. */
+/* Removes the files that were written. Keeps other files, and then the directory. */
 static void remove_all(struct writer *w)
 {
     if (w->dir.fd < 0)
@@ -281,7 +281,7 @@ static void remove_all(struct writer *w)
         (void)plat_remove_dir(w->folder, NULL);
 }
 
-/* What a run that was killed has left of such a directory. Single files are replaced when they are
+/* Removes what a killed process has left in such a directory. A single file is replaced when it is
  * created. */
 static int remove_leftovers(struct writer *w, struct fm_error *err)
 {
@@ -292,7 +292,7 @@ static int remove_leftovers(struct writer *w, struct fm_error *err)
     for (size_t f = 0; rc == 0 && f < w->plan->n_files; f++)
         rc = plat_dir_remove(&w->dir, w->plan->files[f].name, NULL, err);
     if (rc == 0)
-        remove_all(w); /* the texts, and the directory if nothing else is in it */
+        remove_all(w); /* the texts, and the directory if it is empty then */
     plat_dir_close(&w->dir);
     if (rc == 0 && plat_file_info(w->folder, &info))
         rc = err_set(err, FM_ERR_ARG, "'%s' is in the way: it holds files of another kind; "
@@ -300,7 +300,7 @@ static int remove_leftovers(struct writer *w, struct fm_error *err)
     return rc;
 }
 
-/* Of several files the first comes last: whoever finds it finds them all. */
+/* Renames all files. The first one is renamed last, so that whoever finds it finds all. */
 static int rename_all(struct writer *w, struct fm_error *err)
 {
     char holder[LIMIT_PATH_BYTES];
@@ -344,7 +344,7 @@ static int check_free(const struct writer *w, uint64_t total, struct fm_error *e
     char holder[LIMIT_PATH_BYTES];
     path_folder(w->dst, holder);
     const uint64_t room = plat_free_bytes(holder);
-    if (room >= total) /* also when it is not known */
+    if (room >= total) /* also when it is unknown */
         return 0;
     return err_set(err, FM_ERR_IO, "'%s' takes %.1f GB, but '%s' has %.1f GB free", w->dst,
                    (double)total * 1e-9, holder, (double)room * 1e-9);
@@ -371,7 +371,7 @@ static int set_paths(struct writer *w, const char *dst, struct fm_error *err)
     while (n > 1 && dst[n - 1] == '/')
         n--;
     if (n == 0 || n + sizeof PARTIAL >= sizeof w->dst)
-        return err_set(err, FM_ERR_ARG, "'%.200s' is no path to write to", dst);
+        return err_set(err, FM_ERR_ARG, "'%.200s' is not a path to write to", dst);
     (void)snprintf(w->dst, sizeof w->dst, "%.*s", (int)n, dst);
     if (w->plan->is_directory)
         (void)snprintf(w->folder, sizeof w->folder, "%.*s" PARTIAL, (int)n, dst);
@@ -388,8 +388,8 @@ int synth_write(struct synth_plan *plan, const char *dst, const struct fm_synth_
         return FM_ERR_NOMEM;
     w->plan = plan;
     w->dir.fd = -1;
-    const struct crew_plan crew_plan = {.ctx = w, .next = next_work, .run = run_work,
-                                        .done = work_done, .label = work_label};
+    const struct crew_job job = {.ctx = w, .next = next_work, .run = run_work,
+                                 .done = work_done, .label = work_label};
     struct crew_options crew_options = {.progress = options->progress,
                                         .progress_ctx = options->progress_ctx};
     for (size_t f = 0; f < plan->n_files; f++)
@@ -408,7 +408,7 @@ int synth_write(struct synth_plan *plan, const char *dst, const struct fm_synth_
         rc = create_files(w, err);
     }
     if (rc == 0)
-        rc = crew_run(&crew_plan, &crew_options, err);
+        rc = crew_run(&job, &crew_options, err);
     if (rc == 0)
         rc = write_texts(w, err);
     if (rc == 0)

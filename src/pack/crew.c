@@ -19,20 +19,20 @@ struct worker {
 };
 
 struct crew {
-    const struct crew_plan *plan;
+    const struct crew_job *job;
     struct worker *workers;
     unsigned n_started;
 
-    pthread_mutex_t lock; /* covers everything below and the plan; never held across work */
+    pthread_mutex_t lock; /* covers everything below and the job; never held during work */
     pthread_cond_t changed;
     unsigned n_running; /* threads that have not ended */
     uint64_t done_bytes;
     bool is_stopping;
-    int rc; /* of the first failure, with `err` */
+    int rc; /* of the first failure */
     struct fm_error err;
 };
 
-/* The lock is held. */
+/* Stops the crew with the first failure. The caller holds the lock. */
 static void stop(struct crew *crew, int rc, const struct fm_error *err)
 {
     if (crew->rc == 0) {
@@ -47,12 +47,12 @@ static void *worker_main(void *arg)
 {
     struct worker *w = arg;
     struct crew *crew = w->crew;
-    const struct crew_plan *plan = crew->plan;
-    (void)fesetenv(FE_DFL_ENV); /* a thread inherits its maker's rounding: not with us */
+    const struct crew_job *job = crew->job;
+    (void)fesetenv(FE_DFL_ENV); /* a thread inherits its creator's rounding mode */
     pthread_mutex_lock(&crew->lock);
     while (!crew->is_stopping) {
         struct crew_work work = {0};
-        enum crew_next next = plan->next(plan->ctx, &work);
+        enum crew_next next = job->next(job->ctx, &work);
         if (next == CREW_END)
             break;
         if (next == CREW_WAIT) {
@@ -61,12 +61,12 @@ static void *worker_main(void *arg)
         }
         pthread_mutex_unlock(&crew->lock);
         struct fm_error err = {0};
-        int rc = plan->run(plan->ctx, crew, w->index, &work, &err);
+        int rc = job->run(job->ctx, crew, w->index, &work, &err);
         pthread_mutex_lock(&crew->lock);
         if (rc != 0)
             stop(crew, rc, &err);
         else
-            plan->done(plan->ctx, &work);
+            job->done(job->ctx, &work);
         pthread_cond_broadcast(&crew->changed);
     }
     crew->n_running--;
@@ -84,7 +84,7 @@ int crew_advance(struct crew *crew, uint64_t bytes, struct fm_error *err)
     return is_stopping ? err_set(err, FM_ERR_CANCELLED, "stopped") : 0;
 }
 
-/* Waits for the threads and shows progress. */
+/* Waits for the threads and reports progress. */
 static void watch(struct crew *crew, const struct crew_options *options)
 {
     pthread_mutex_lock(&crew->lock);
@@ -94,11 +94,12 @@ static void watch(struct crew *crew, const struct crew_options *options)
         until.tv_nsec += TICK_NS;
         until.tv_sec += until.tv_nsec / 1000000000;
         until.tv_nsec %= 1000000000;
-        (void)pthread_cond_timedwait(&crew->changed, &crew->lock, &until); /* late is no fault */
+        /* a late wake-up is harmless */
+        (void)pthread_cond_timedwait(&crew->changed, &crew->lock, &until);
         if (options->progress == NULL || crew->is_stopping)
             continue;
         char label[LABEL_BYTES] = "";
-        crew->plan->label(crew->plan->ctx, label, sizeof label);
+        crew->job->label(crew->job->ctx, label, sizeof label);
         const uint64_t done = crew->done_bytes;
         pthread_mutex_unlock(&crew->lock);
         bool goes_on = options->progress(options->progress_ctx, label, done, options->total_bytes);
@@ -119,7 +120,7 @@ static void start(struct crew *crew, unsigned n_threads)
         *w = (struct worker){.crew = crew, .index = i};
         int why = plat_thread_start(&w->thread, worker_main, w);
         if (why != 0 && i > 0)
-            break; /* fewer will do */
+            break; /* fewer threads are enough */
         if (why != 0) {
             struct fm_error err;
             stop(crew, err_set(&err, FM_ERR_NOMEM, "cannot start a thread: %s", strerror(why)),
@@ -132,10 +133,10 @@ static void start(struct crew *crew, unsigned n_threads)
     pthread_mutex_unlock(&crew->lock);
 }
 
-int crew_run(const struct crew_plan *plan, const struct crew_options *options,
+int crew_run(const struct crew_job *job, const struct crew_options *options,
              struct fm_error *err)
 {
-    struct crew crew = {.plan = plan, .done_bytes = options->done_bytes};
+    struct crew crew = {.job = job, .done_bytes = options->done_bytes};
     crew.workers = mem_new(options->n_threads, sizeof *crew.workers, "threads", err);
     if (crew.workers == NULL)
         return FM_ERR_NOMEM;

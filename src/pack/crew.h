@@ -1,7 +1,8 @@
-/* A crew: threads that take pieces of work from a plan until it is done. The plan decides under
- * the crew's lock what comes next, so it needs no lock of its own; the work runs without it. The
- * first failure, or a progress function that returns false, ends it all: no further piece is handed
- * out, and crew_run returns when the last one at work has returned. */
+/* A crew runs a job on several threads. The job hands out pieces of work until none is left. The
+ * crew calls the job's `next`, `done` and `label` with its lock held, so the job needs no lock of
+ * its own; `run` is called without the lock. The first failure, or a progress function that returns
+ * false, stops the crew: no further piece is handed out, and crew_run returns when the running
+ * pieces have returned. crew_run blocks; any thread may call it. The caller owns the job. */
 #ifndef FLASHMOE_PACK_CREW_H
 #define FLASHMOE_PACK_CREW_H
 
@@ -17,39 +18,40 @@ extern "C" {
 
 struct crew;
 
-/* A piece of work; what the numbers mean is the plan's affair. */
+/* A piece of work. The job decides what the numbers mean. */
 struct crew_work {
     unsigned kind;
     uint64_t first, second;
-    bool is_bad; /* false at first: what `run` has to say to `done` */
+    bool is_bad; /* set by `run`, read by `done`; false at first */
 };
 
 enum crew_next { CREW_WORK, CREW_WAIT, CREW_END };
 
-struct crew_plan {
+struct crew_job {
     void *ctx;
-    /* Under the lock: the next piece. CREW_WAIT only while a piece is at work. */
+    /* Chooses the next piece, with the lock held. May return CREW_WAIT only while a piece is
+     * running. */
     enum crew_next (*next)(void *ctx, struct crew_work *work);
-    /* Without it, on the thread of worker `worker` (from 0). */
+    /* Does the work, without the lock, on the thread of this worker (from 0). */
     int (*run)(void *ctx, struct crew *crew, unsigned worker, struct crew_work *work,
                struct fm_error *err);
-    /* Under the lock, after a run that succeeded. */
+    /* Called with the lock held after a successful run. */
     void (*done)(void *ctx, const struct crew_work *work);
-    /* Under the lock: a few words about what is going on. */
+    /* Describes the current work in a few words, with the lock held. */
     void (*label)(void *ctx, char *text, size_t bytes);
 };
 
 struct crew_options {
     unsigned n_threads;
-    fm_work_fn *progress; /* on the caller's thread, about ten times a second; may be NULL */
+    fm_work_fn *progress; /* called on the caller's thread about ten times a second; may be NULL */
     void *progress_ctx;
-    uint64_t done_bytes, total_bytes; /* for it */
+    uint64_t done_bytes, total_bytes; /* initial values for progress */
 };
 
-int crew_run(const struct crew_plan *plan, const struct crew_options *options,
+int crew_run(const struct crew_job *job, const struct crew_options *options,
              struct fm_error *err);
 
-/* For `run`: counts bytes done; FM_ERR_CANCELLED when the work is to end. */
+/* Counts bytes as done; called by `run`. Fails with FM_ERR_CANCELLED when the crew stops. */
 int crew_advance(struct crew *crew, uint64_t bytes, struct fm_error *err);
 
 #ifdef __cplusplus

@@ -27,7 +27,7 @@ void device_close(struct device_file *file)
 
 static int ends_early(const struct device_file *file, uint64_t at, struct fm_error *err)
 {
-    return err_set(err, FM_ERR_IO, "'%s' ends early: nothing at byte %llu", file->path,
+    return err_set(err, FM_ERR_IO, "'%s' ends early, at byte %llu", file->path,
                    (unsigned long long)at);
 }
 
@@ -37,7 +37,7 @@ static int sum_pieces(const struct device_file *file, uint64_t offset, uint64_t 
 {
     const uint64_t end = offset + bytes;
     for (uint64_t at = offset; at < end;) {
-        const uint64_t begin = at - at % MEM_PAGE; /* whole pages are read */
+        const uint64_t begin = at - at % MEM_PAGE; /* reads start at a page */
         uint64_t n = mem_round_up(end, MEM_PAGE) - begin;
         n = n < buffer_bytes ? n : buffer_bytes;
         int64_t got = plat_read_device(file->fd, buffer, n, begin);
@@ -62,11 +62,11 @@ int device_sum(const struct device_file *file, uint64_t offset, uint64_t bytes, 
 {
     XXH3_state_t *state = XXH3_createState();
     if (state == NULL)
-        return err_set(err, FM_ERR_NOMEM, "out of memory: a checksum");
-    (void)XXH3_128bits_reset(state); /* fails for no state only */
+        return err_set(err, FM_ERR_NOMEM, "out of memory: cannot allocate a checksum");
+    (void)XXH3_128bits_reset(state); /* fails only for NULL */
     int rc = sum_pieces(file, offset, bytes, buffer, buffer_bytes, crew, state, err);
     if (rc == 0)
         packed_sum_of_hash(state, sum);
-    (void)XXH3_freeState(state); /* never fails */
+    (void)XXH3_freeState(state); /* always succeeds */
     return rc;
 }

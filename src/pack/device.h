@@ -1,4 +1,6 @@
-/* Checksums of what the device holds. */
+/* Checksums of bytes as the device holds them, read past the page cache where possible. A
+ * device_file owns its descriptor. Functions fail with FM_ERR_IO or FM_ERR_NOMEM. One thread at a
+ * time opens and closes a file; any number may compute checksums of it. */
 #ifndef FLASHMOE_PACK_DEVICE_H
 #define FLASHMOE_PACK_DEVICE_H
 
@@ -17,13 +19,13 @@ struct device_file {
 };
 
 int device_open(struct device_file *file, const char *path, struct fm_error *err);
-/* The same for a name in a directory, of which `path` is the path. */
+/* Opens a name in a directory; `path` is used in messages. */
 int device_open_in(struct device_file *file, const struct plat_dir *dir, const char *path,
                    struct fm_error *err);
-void device_close(struct device_file *file); /* accepts one that was not opened (fd -1) */
+void device_close(struct device_file *file); /* accepts one that is not open (fd -1) */
 
-/* The checksum of bytes [offset, offset + bytes). `buffer` is aligned to MEM_PAGE and a multiple of
- * it long. Counts the bytes as done. */
+/* Computes the checksum of bytes [offset, offset + bytes). The size of `buffer` and its alignment
+ * are multiples of MEM_PAGE. Counts the bytes as done in the crew. */
 int device_sum(const struct device_file *file, uint64_t offset, uint64_t bytes, void *buffer,
                uint64_t buffer_bytes, struct crew *crew, struct packed_sum *sum,
                struct fm_error *err);

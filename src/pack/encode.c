@@ -6,14 +6,15 @@
 #include "base/plat.h"
 #include "quant/interleave.h"
 
-/* Rows of the source are decoded in pieces of about this size. */
+/* Approximate size of the pieces in which source rows are decoded. */
 #define RAW_BYTES (2u << 20)
-/* What is kept as it is is read and written in pieces of at most this size. */
+/* Maximum size of the pieces in which unchanged bytes are copied. */
 #define COPY_BYTES (4u << 20)
 
 /* ---- memory --------------------------------------------------------------------------------- */
 
-/* Rows that share a row of some part are decoded together. */
+/* Returns the number of rows that must be decoded together, because they share a row of some
+ * part. */
 static uint64_t rows_together(const struct quant *quant)
 {
     uint64_t max = 1;
@@ -22,13 +23,13 @@ static uint64_t rows_together(const struct quant *quant)
     return max;
 }
 
-/* Parts begin at multiples of a cache line. */
+/* Returns the buffer size for n_rows rows. Parts begin at cache-line boundaries. */
 static uint64_t raw_bytes_of(const struct quant *quant, uint64_t n_rows, uint64_t n_cols)
 {
     return quant_matrix_bytes(quant, n_rows, n_cols) + (uint64_t)QUANT_MAX_PARTS * MEM_CACHE_LINE;
 }
 
-/* Rows are read, decoded and written in pieces of whole groups. */
+/* Returns the number of rows that are read, decoded and written together, in whole groups. */
 static uint64_t rows_of_group(const struct matrix_source *from, const struct matrix_target *to)
 {
     const uint64_t group = rows_together(from->quant);
@@ -63,13 +64,13 @@ int encoder_init(struct encoder *e, const struct encoder_needs *needs, struct fm
     e->out = mem_new_aligned(MEM_PAGE, needs->out_bytes, "a write buffer", err);
     e->raw = mem_new_aligned(MEM_CACHE_LINE, needs->raw_bytes, "a read buffer", err);
     e->row = mem_new_aligned(MEM_CACHE_LINE, needs->max_cols * sizeof(float), "a row", err);
-    e->spare = mem_new_aligned(MEM_CACHE_LINE, needs->max_cols * sizeof(float), "a row", err);
-    e->taken = mem_new_aligned(MEM_CACHE_LINE, needs->max_cols * sizeof(float), "a row", err);
+    e->discarded = mem_new_aligned(MEM_CACHE_LINE, needs->max_cols * sizeof(float), "a row", err);
+    e->gathered = mem_new_aligned(MEM_CACHE_LINE, needs->max_cols * sizeof(float), "a row", err);
     e->hash = XXH3_createState();
     if (e->hash == NULL)
-        return err_set(err, FM_ERR_NOMEM, "out of memory: a checksum");
-    const bool has_all = e->out != NULL && e->raw != NULL && e->row != NULL && e->spare != NULL &&
-                         e->taken != NULL;
+        return err_set(err, FM_ERR_NOMEM, "out of memory: cannot allocate a checksum");
+    const bool has_all = e->out != NULL && e->raw != NULL && e->row != NULL &&
+                         e->discarded != NULL && e->gathered != NULL;
     return has_all ? 0 : FM_ERR_NOMEM;
 }
 
@@ -78,29 +79,29 @@ void encoder_clear(struct encoder *e)
     mem_free(e->out);
     mem_free(e->raw);
     mem_free(e->row);
-    mem_free(e->spare);
-    mem_free(e->taken);
+    mem_free(e->discarded);
+    mem_free(e->gathered);
     (void)XXH3_freeState(e->hash); /* accepts NULL */
     *e = (struct encoder){0};
 }
 
 /* ---- the stream ----------------------------------------------------------------------------- */
 
-void stream_begin(struct stream *s, struct encoder *e, struct crew *crew, int fd,
+void writer_begin(struct writer *s, struct encoder *e, struct crew *crew, int fd,
                   const char *path, bool is_direct, uint64_t at)
 {
-    *s = (struct stream){.encoder = e, .crew = crew, .fd = fd, .path = path, .at = at,
+    *s = (struct writer){.encoder = e, .crew = crew, .fd = fd, .path = path, .at = at,
                          .is_direct = is_direct};
-    (void)XXH3_128bits_reset(e->hash); /* fails for no state only */
+    (void)XXH3_128bits_reset(e->hash); /* fails only for NULL */
 }
 
-static void hash_up(struct stream *s)
+static void hash_up(struct writer *s)
 {
     (void)XXH3_128bits_update(s->encoder->hash, s->encoder->out + s->hashed, s->used - s->hashed);
     s->hashed = s->used;
 }
 
-static int flush(struct stream *s, struct fm_error *err)
+static int flush(struct writer *s, struct fm_error *err)
 {
     hash_up(s);
     const uint64_t n = s->is_direct ? s->used - s->used % MEM_PAGE : s->used;
@@ -116,8 +117,8 @@ static int flush(struct stream *s, struct fm_error *err)
     return crew_advance(s->crew, n, err);
 }
 
-/* Room for n bytes, at most out_bytes - MEM_PAGE; they count once `used` has grown. */
-static int make_room(struct stream *s, uint64_t n, char **at, struct fm_error *err)
+/* Makes room for n bytes, at most out_bytes - MEM_PAGE. They count once `used` has grown. */
+static int make_room(struct writer *s, uint64_t n, char **at, struct fm_error *err)
 {
     const bool is_due = s->used >= COPY_BYTES || s->encoder->out_bytes - s->used < n;
     int rc = is_due ? flush(s, err) : 0;
@@ -125,13 +126,13 @@ static int make_room(struct stream *s, uint64_t n, char **at, struct fm_error *e
     return rc;
 }
 
-static uint64_t max_at_once(const struct stream *s)
+static uint64_t max_at_once(const struct writer *s)
 {
     const uint64_t max = s->encoder->out_bytes - MEM_PAGE;
     return max < COPY_BYTES ? max : COPY_BYTES;
 }
 
-int stream_pad(struct stream *s, uint64_t to, struct fm_error *err)
+int writer_pad(struct writer *s, uint64_t to, struct fm_error *err)
 {
     while (s->at + s->used < to) {
         uint64_t n = to - s->at - s->used;
@@ -146,21 +147,21 @@ int stream_pad(struct stream *s, uint64_t to, struct fm_error *err)
     return 0;
 }
 
-void stream_sum(struct stream *s, struct packed_sum *sum)
+void writer_sum(struct writer *s, struct packed_sum *sum)
 {
     hash_up(s);
     packed_sum_of_hash(s->encoder->hash, sum);
-    (void)XXH3_128bits_reset(s->encoder->hash); /* fails for no state only */
+    (void)XXH3_128bits_reset(s->encoder->hash); /* fails only for NULL */
 }
 
-int stream_end(struct stream *s, struct fm_error *err)
+int writer_end(struct writer *s, struct fm_error *err)
 {
     return flush(s, err);
 }
 
 /* ---- matrices ------------------------------------------------------------------------------- */
 
-/* Bytes [at, at + bytes) of the slot. */
+/* Reads bytes [at, at + bytes) of the slot. */
 static int read_slot(const struct matrix_source *from, uint64_t at, uint64_t bytes, char *dst,
                      struct fm_error *err)
 {
@@ -186,8 +187,8 @@ static int refuse_rows(const struct matrix_source *from, struct fm_error *err)
                    (unsigned long long)from->n_cols);
 }
 
-/* A part that keeps its format; with `turns` its rows are interleaved on the way. */
-static int copy_part(struct stream *s, const struct matrix_source *from, unsigned part, bool turns,
+/* Copies a part that keeps its format. With `turns`, interleaves its rows. */
+static int copy_part(struct writer *s, const struct matrix_source *from, unsigned part, bool turns,
                      struct fm_error *err)
 {
     const uint64_t bytes = quant_part_bytes(from->quant, part, from->n_rows, from->n_cols);
@@ -212,7 +213,7 @@ static int copy_part(struct stream *s, const struct matrix_source *from, unsigne
     return 0;
 }
 
-/* Where row i of what was read lies; one of an interleaved matrix is put together. */
+/* Locates row i in the bytes that were read. Gathers a row of an interleaved matrix. */
 static void take_row(const struct encoder *e, const struct matrix_source *from,
                      const char *const raw[], uint64_t i, const void *row[])
 {
@@ -223,11 +224,11 @@ static void take_row(const struct encoder *e, const struct matrix_source *from,
                               quant_part_row_bytes(from->quant, p, from->n_cols);
     }
     if (from->is_interleaved)
-        interleave_take_row(&w, i, e->taken, row);
+        interleave_take_row(&w, i, e->gathered, row);
 }
 
-/* Rows [first, first + n), of which the first begins a group. Row i of part p goes to
- * out[p] + i * step[p]. */
+/* Encodes rows [first, first + n); the first one begins a group. Row i of part p goes to out[p] + i
+ * * step[p]. */
 static int encode_rows(struct encoder *e, const struct matrix_source *from, uint64_t first,
                        uint64_t n, const struct quant *to, char *const out[],
                        const uint64_t step[], struct fm_error *err)
@@ -256,8 +257,8 @@ static int encode_rows(struct encoder *e, const struct matrix_source *from, uint
     return 0;
 }
 
-/* All parts in one pass: they fit into the buffer together. */
-static int encode_at_once(struct stream *s, const struct matrix_source *from,
+/* Encodes all parts in one pass, because they fit into the buffer together. */
+static int encode_at_once(struct writer *s, const struct matrix_source *from,
                           const struct matrix_target *target, uint64_t span, struct fm_error *err)
 {
     const struct quant *to = target->quant;
@@ -290,8 +291,9 @@ static int encode_at_once(struct stream *s, const struct matrix_source *from,
     return rc;
 }
 
-/* One part of a matrix that is too large to be held; the others are computed and dropped. */
-static int encode_part(struct stream *s, const struct matrix_source *from,
+/* Encodes one part of a matrix that does not fit into the buffer. The other parts are computed and
+ * discarded. */
+static int encode_part(struct writer *s, const struct matrix_source *from,
                        const struct matrix_target *target, unsigned part, struct fm_error *err)
 {
     const struct quant *to = target->quant;
@@ -307,7 +309,7 @@ static int encode_part(struct stream *s, const struct matrix_source *from,
         uint64_t step[QUANT_MAX_PARTS] = {0};
         int rc = make_room(s, n * row_bytes, &at, err);
         for (unsigned p = 0; p < to->n_parts; p++)
-            out[p] = p == part ? at : s->encoder->spare;
+            out[p] = p == part ? at : s->encoder->discarded;
         step[part] = row_bytes;
         if (rc == 0)
             rc = encode_rows(s->encoder, from, r, n, to, out, step, err);
@@ -320,7 +322,7 @@ static int encode_part(struct stream *s, const struct matrix_source *from,
     return 0;
 }
 
-int encode_matrix(struct stream *s, const struct matrix_source *from,
+int encode_matrix(struct writer *s, const struct matrix_source *from,
                   const struct matrix_target *to, struct fm_error *err)
 {
     const unsigned last = to->quant->n_parts - 1;
@@ -330,11 +332,11 @@ int encode_matrix(struct stream *s, const struct matrix_source *from,
     const bool turns = to->is_interleaved && !from->is_interleaved;
     int rc = 0;
     if (from->quant != to->quant && span <= s->encoder->out_bytes - MEM_PAGE) {
-        rc = stream_pad(s, to->base + part_offset[0], err);
+        rc = writer_pad(s, to->base + part_offset[0], err);
         return rc != 0 ? rc : encode_at_once(s, from, to, span, err);
     }
     for (unsigned p = 0; rc == 0 && p < to->quant->n_parts; p++) {
-        rc = stream_pad(s, to->base + part_offset[p], err);
+        rc = writer_pad(s, to->base + part_offset[p], err);
         if (rc == 0)
             rc = from->quant == to->quant ? copy_part(s, from, p, turns, err)
                                           : encode_part(s, from, to, p, err);

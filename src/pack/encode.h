@@ -1,7 +1,7 @@
-/* Turns the bytes of a source into those of the pack: an ordered stream of bytes that is hashed and
- * written piece by piece, in memory that does not grow with the model.
+/* Converts matrices of a source into the formats of a packed model. A writer takes the bytes in
+ * order, hashes them and writes them in pieces, so memory does not grow with the model.
  *
- * One worker's, used by its thread only. */
+ * An encoder and its writer belong to one worker, and only its thread may use them. */
 #ifndef FLASHMOE_PACK_ENCODE_H
 #define FLASHMOE_PACK_ENCODE_H
 
@@ -12,50 +12,50 @@
 extern "C" {
 #endif
 
-/* Memory of one worker. */
+/* The buffers of one worker. */
 struct encoder {
-    char *out; /* [out_bytes], MEM_PAGE-aligned; the stream's, also for reading back */
+    char *out; /* [out_bytes], MEM_PAGE-aligned; the writer's buffer, also used to read back */
     uint64_t out_bytes;
     char *raw;   /* [raw_bytes] rows of the source */
     float *row;  /* [max_cols] */
-    char *spare; /* [4 * max_cols] parts of a row that are not wanted */
-    char *taken; /* [4 * max_cols] a row of an interleaved matrix */
+    char *discarded; /* [4 * max_cols] parts of a row that are not needed */
+    char *gathered; /* [4 * max_cols] a row gathered from an interleaved matrix */
     XXH3_state_t *hash;
 };
 
-/* What the memory must suffice for. */
+/* The buffer sizes that a set of matrices needs. */
 struct encoder_needs {
     uint64_t out_bytes, raw_bytes, max_cols;
 };
 
 int encoder_init(struct encoder *e, const struct encoder_needs *needs, struct fm_error *err);
-void encoder_clear(struct encoder *e); /* accepts a zeroed one */
-/* Widens the needs by a matrix that is turned from one format into another. */
+void encoder_clear(struct encoder *e); /* accepts a zeroed struct */
+/* Increases the needs to those of a matrix that is converted from this format. */
 void encoder_needs_add(struct encoder_needs *needs, const struct quant *from, uint64_t n_cols);
-/* Bytes of one worker. */
+/* Returns the memory of one worker. */
 uint64_t encoder_bytes(const struct encoder_needs *needs);
 
-/* Where the bytes go. */
-struct stream {
+/* A file that is being written. Borrows encoder, crew, descriptor and path. */
+struct writer {
     struct encoder *encoder;
     struct crew *crew;
     int fd;
     const char *path;
-    uint64_t at;           /* where the buffer's first byte goes in the file */
-    uint64_t used, hashed; /* bytes in the buffer; of them in the hash */
-    bool is_direct;        /* `at` and all sizes written are multiples of MEM_PAGE */
+    uint64_t at;           /* offset of the buffer's first byte in the file */
+    uint64_t used, hashed; /* bytes in the buffer; bytes of them that are hashed */
+    bool is_direct;        /* `at` and all write sizes are multiples of MEM_PAGE */
 };
 
-void stream_begin(struct stream *s, struct encoder *e, struct crew *crew, int fd,
+void writer_begin(struct writer *s, struct encoder *e, struct crew *crew, int fd,
                   const char *path, bool is_direct, uint64_t at);
-/* Zeros up to `to`, an offset in the file. */
-int stream_pad(struct stream *s, uint64_t to, struct fm_error *err);
-/* The checksum of everything since the last one. */
-void stream_sum(struct stream *s, struct packed_sum *sum);
-/* Writes what is left. */
-int stream_end(struct stream *s, struct fm_error *err);
+/* Writes zeros up to `to`, an offset in the file. */
+int writer_pad(struct writer *s, uint64_t to, struct fm_error *err);
+/* Computes the checksum of everything since the last call. */
+void writer_sum(struct writer *s, struct packed_sum *sum);
+/* Writes the rest of the buffer. */
+int writer_end(struct writer *s, struct fm_error *err);
 
-/* A matrix of the source: its parts lie in a slot, the slot in files. */
+/* A matrix of the source. Its parts lie in a slot, whose bytes lie in files. */
 struct matrix_source {
     const struct source *source;
     const struct quant *quant;
@@ -66,17 +66,17 @@ struct matrix_source {
     bool is_interleaved;
 };
 
-/* What becomes of it: its format, the order of its rows, and where its parts go in the file. One
- * that is interleaved and keeps its format stays so. */
+/* The matrix as it is written: format, order of rows, and places of its parts in the file. An
+ * interleaved matrix that keeps its format stays interleaved. */
 struct matrix_target {
     const struct quant *quant;
     bool is_interleaved;
-    const uint64_t *part_offset; /* from base on */
+    const uint64_t *part_offset; /* relative to base */
     uint64_t base;
 };
 
-/* Appends the matrix. */
-int encode_matrix(struct stream *s, const struct matrix_source *from,
+/* Converts and appends a matrix. Fails with FM_ERR_IO, FM_ERR_UNSUPPORTED or FM_ERR_CANCELLED. */
+int encode_matrix(struct writer *s, const struct matrix_source *from,
                   const struct matrix_target *to, struct fm_error *err);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
-/* The bytes of a matrix do not depend on the size of the buffer: kept, encoded at once, and encoded
- * part by part because it does not fit. */
+/* The encoded bytes do not depend on the size of the buffer: for a matrix that is copied, encoded
+ * in one pass, or encoded part by part because it does not fit. */
 #include "pack/encode.h"
 
 #include <setjmp.h>
@@ -17,7 +17,7 @@
 
 enum { N_ROWS = 304, N_COLS = 512, BASE = 8192 };
 
-/* One encoding, on the one thread of a crew. */
+/* One encoding, on a crew of one thread. */
 struct job {
     const struct quant *to;
     bool interleaves;
@@ -44,7 +44,7 @@ static int run_work(void *ctx, struct crew *crew, unsigned worker, struct crew_w
     struct job *job = ctx;
     struct encoder encoder;
     struct encoder_needs needs = {.out_bytes = job->out_bytes, .max_cols = 1};
-    struct stream s;
+    struct writer s;
     uint64_t part_offset[QUANT_MAX_PARTS], end = 0;
     int fd = -1;
     (void)worker, (void)work;
@@ -54,17 +54,17 @@ static int run_work(void *ctx, struct crew *crew, unsigned worker, struct crew_w
     int rc = encoder_init(&encoder, &needs, err);
     if (rc == 0)
         rc = plat_create(job->path, &job->is_direct, &fd, err);
-    stream_begin(&s, &encoder, crew, fd, job->path, job->is_direct, BASE);
+    writer_begin(&s, &encoder, crew, fd, job->path, job->is_direct, BASE);
     if (rc == 0)
         rc = encode_matrix(&s, &job->from,
                            &(struct matrix_target){job->to, job->interleaves, part_offset, BASE},
                            err);
     if (rc == 0)
-        rc = stream_pad(&s, BASE + job->bytes, err);
+        rc = writer_pad(&s, BASE + job->bytes, err);
     if (rc == 0)
-        stream_sum(&s, &job->sum);
+        writer_sum(&s, &job->sum);
     if (rc == 0)
-        rc = stream_end(&s, err);
+        rc = writer_end(&s, err);
     plat_close(fd);
     encoder_clear(&encoder);
     return rc;
@@ -78,11 +78,11 @@ static void work_done(void *ctx, const struct crew_work *work)
 static void encode(struct job *job, char **data)
 {
     struct fm_error err = {0};
-    const struct crew_plan plan = {.ctx = job, .next = next_work, .run = run_work,
-                                   .done = work_done};
+    const struct crew_job work = {.ctx = job, .next = next_work, .run = run_work,
+                                  .done = work_done};
     const struct crew_options options = {.n_threads = 1};
     size_t bytes;
-    assert_int_equal(crew_run(&plan, &options, &err), 0);
+    assert_int_equal(crew_run(&work, &options, &err), 0);
     assert_int_equal(plat_read_file(job->path, 1u << 24, data, &bytes, &err), 0);
     assert_int_equal(bytes, BASE + job->bytes);
     struct packed_sum sum;
@@ -90,7 +90,7 @@ static void encode(struct job *job, char **data)
     assert_true(packed_sum_equal(&sum, &job->sum));
 }
 
-/* A source of two extents in one file, the second before the first. */
+/* Makes a source of two extents in one file, the second before the first. */
 static void make_source(struct source *source, struct source_file *file, struct extent extents[2])
 {
     const uint64_t half = (uint64_t)N_ROWS * N_COLS; /* bytes: half of the bf16 values */
@@ -153,7 +153,8 @@ struct place {
     char folder[32], src[64], out[64];
 };
 
-/* The matrix in another format and order, with buffers of that size; from BASE on. */
+/* Returns the matrix in another format and order, encoded with buffers of this size, from BASE
+ * on. */
 static char *encoded(const struct place *place, const struct matrix_source *from, const char *to,
                      bool interleaves, uint64_t out_bytes)
 {
@@ -166,7 +167,7 @@ static char *encoded(const struct place *place, const struct matrix_source *from
     return data;
 }
 
-/* A source in `format` of what lies from BASE on in `data`. */
+/* Makes a source in `format` from the bytes at BASE of `data`. */
 static void put_source(const struct place *place, const char *format, bool is_interleaved,
                        const char *data, struct source *source, struct source_file *file,
                        struct extent *extent, uint64_t part_offset[], struct matrix_source *from)
@@ -193,7 +194,7 @@ static void drop_source(const struct place *place, struct source_file *file)
     assert_int_equal(unlink(place->src), 0);
 }
 
-/* Turns what lies by rows from BASE on. */
+/* Interleaves the rows at BASE. */
 static void turn(const char *format, char *data)
 {
     struct record_matrix matrix = {.quant = quant_find(format), .n_rows = N_ROWS,
@@ -210,7 +211,7 @@ static void check_same(const char *format, const char *a, const char *b)
     assert_memory_equal(a + BASE, b + BASE, end);
 }
 
-/* From rows and from blocks, to rows and to blocks, in one piece and in many: the same numbers. */
+/* From rows or blocks, to rows or blocks, in one piece or in many, the numbers are the same. */
 static void test_order_of_rows(void **state)
 {
     (void)state;

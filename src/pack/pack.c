@@ -28,20 +28,20 @@ static int set_paths(struct pack *pack, struct fm_error *err)
         n--;
     if (n == 0 || pack->dst[n - 1] == '/')
         return err_set(err, FM_ERR_ARG, "'%s' cannot be the destination", pack->dst);
-    /* Renamed by an earlier run, but not tidied up: the work goes on there. */
+    /* An earlier process renamed it but did not clean up: continue there. */
     pack->is_renamed = directory_has(pack->dst, PLAN_NAME) &&
                        directory_has(pack->dst, PACKED_MODEL_NAME) && !pack->options->restart;
     int length = snprintf(pack->partial, sizeof pack->partial, "%.*s%s", (int)n, pack->dst,
                           pack->is_renamed ? "" : PARTIAL_SUFFIX);
     if (length < 0 || (size_t)length >= sizeof pack->partial - 300)
         return err_set(err, FM_ERR_ARG, "the path of the destination is too long");
-    (void)snprintf(pack->spares, sizeof pack->spares, "%.*s/" SPARES_NAME,
-                   (int)(sizeof pack->spares - 16), pack->partial);
-    /* A link that leads nowhere is something too. */
+    (void)snprintf(pack->stubs, sizeof pack->stubs, "%.*s/" STUBS_NAME,
+                   (int)(sizeof pack->stubs - 16), pack->partial);
+    /* A dangling link counts as existing, too. */
     return !pack->is_renamed && plat_file_info(pack->dst, &info) ? exists_already(pack, err) : 0;
 }
 
-/* Makes DST.partial, or takes the one that is there. A plan takes it only if it is there. */
+/* Creates DST.partial or opens an existing one. A dry run only opens an existing one. */
 static int take_partial(struct pack *pack, struct fm_error *err)
 {
     const struct fm_pack_options *o = pack->options;
@@ -59,16 +59,16 @@ static int take_partial(struct pack *pack, struct fm_error *err)
     if (rc == 0)
         rc = plat_sync_dir(folder, err);
     if (rc == 0)
-        rc = state_check_own(pack, err);
+        rc = partial_check_own(pack, err);
     if (rc == 0 && o->restart)
-        rc = o->plan_only ? state_check_discard(pack, err) : state_discard(pack, err);
-    pack->is_afresh = o->restart;
+        rc = o->plan_only ? partial_check_discard(pack, err) : partial_discard(pack, err);
+    pack->is_restart = o->restart;
     return rc;
 }
 
 static int open_source(struct pack *pack, struct fm_error *err)
 {
-    const struct model_options options = {.families = arch_families(), .spare_dir = pack->spares,
+    const struct model_options options = {.families = arch_families(), .spare_dir = pack->stubs,
                                           .metadata_only = true};
     return model_open(pack->src, &options, &pack->model, err);
 }
@@ -79,7 +79,7 @@ static int write_texts(struct pack *pack, struct fm_error *err)
 {
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < pack->packed.n_files; i++)
-        rc = state_write(pack, pack->packed.files[i].name, pack->texts[i],
+        rc = partial_write(pack, pack->packed.files[i].name, pack->texts[i],
                          pack->packed.files[i].bytes, err);
     return rc;
 }
@@ -112,13 +112,13 @@ static int write_model(struct pack *pack, struct fm_error *err)
     int rc = packed_model_text(&pack->packed, source->config.root, &source->conventions,
                                provenance, &text, &bytes, err);
     if (rc == 0)
-        rc = state_write(pack, PACKED_MODEL_NAME, text, bytes, err);
+        rc = partial_write(pack, PACKED_MODEL_NAME, text, bytes, err);
     mem_free(text);
     json_decref(provenance);
     return rc;
 }
 
-/* DST.partial is whole: it opens as a model. */
+/* Checks that a complete DST.partial opens as a model. */
 static int check_whole(struct pack *pack, struct fm_error *err)
 {
     const struct model_options options = {.families = arch_families(), .metadata_only = true};
@@ -139,8 +139,8 @@ static int check_whole(struct pack *pack, struct fm_error *err)
     return 0;
 }
 
-/* The name is the last thing that is missing. What packing kept for itself goes afterwards: until
- * then it says which source files are gone. */
+/* Renames the complete DST.partial to DST. Files for packing itself are removed afterwards, because
+ * until then they record which source files are gone. */
 static int rename_whole(struct pack *pack, struct fm_error *err)
 {
     char folder[LIMIT_PATH_BYTES], name[LIMIT_PATH_BYTES];
@@ -151,7 +151,7 @@ static int rename_whole(struct pack *pack, struct fm_error *err)
     name[strlen(name) - strlen(PARTIAL_SUFFIX)] = '\0';
     int rc = plat_dir_open(folder, PLAT_ANY_LINK, &holder, err);
     if (rc == 0 && !plat_open_file_info(pack->dir.fd, &is))
-        rc = err_set(err, FM_ERR_IO, "cannot look at '%s'", pack->partial);
+        rc = err_set(err, FM_ERR_IO, "cannot get the status of '%s'", pack->partial);
     if (rc == 0)
         rc = plat_dir_rename(&holder, path_base(pack->partial), name, &is, err);
     if (rc != 0) {
@@ -159,8 +159,8 @@ static int rename_whole(struct pack *pack, struct fm_error *err)
         return rc;
     }
     pack->partial[strlen(pack->partial) - strlen(PARTIAL_SUFFIX)] = '\0';
-    (void)snprintf(pack->spares, sizeof pack->spares, "%.*s/" SPARES_NAME,
-                   (int)(sizeof pack->spares - 16), pack->partial);
+    (void)snprintf(pack->stubs, sizeof pack->stubs, "%.*s/" STUBS_NAME,
+                   (int)(sizeof pack->stubs - 16), pack->partial);
     pack->is_renamed = true;
     rc = plat_dir_sync(&holder, err);
     plat_dir_close(&holder);
@@ -172,14 +172,14 @@ static int finish(struct pack *pack, struct fm_error *err)
     int rc = check_whole(pack, err);
     if (rc == 0 && !pack->is_renamed)
         rc = rename_whole(pack, err);
-    return rc != 0 ? rc : state_clean(pack, err);
+    return rc != 0 ? rc : partial_clean(pack, err);
 }
 
-/* An earlier run has made all of it. */
+/* Finishes a pack that an earlier process has written completely. */
 static int finish_earlier(struct pack *pack, struct fm_error *err)
 {
     pack->result->was_whole = true;
-    int rc = state_check_whole(pack, err);
+    int rc = partial_check_whole(pack, err);
     if (rc == FM_ERR_ARG && pack->is_renamed)
         rc = exists_already(pack, err);
     return rc != 0 || pack->options->plan_only ? rc : finish(pack, err);
@@ -195,22 +195,22 @@ static int prepare(struct pack *pack, struct fm_error *err)
     if (rc == 0)
         rc = space_check_consume(pack, err);
     if (rc == 0)
-        rc = state_check_plan(pack, err);
+        rc = partial_check_plan(pack, err);
     if (rc == 0)
-        rc = state_find(pack, err);
+        rc = partial_find(pack, err);
     if (rc == 0)
         rc = space_check(pack, err);
     if (rc == 0)
-        rc = state_begin(pack, err);
+        rc = partial_begin(pack, err);
     for (uint32_t i = 0; i < pack->n_files; i++)
         pack->total_bytes += 2 * pack->files[i].bytes;
-    pack->done_bytes = pack->result->found_bytes; /* and will be read back */
+    pack->done_bytes = pack->result->found_bytes; /* they are read back too */
     return rc;
 }
 
 static int work(struct pack *pack, struct fm_error *err)
 {
-    if (!pack->is_afresh && directory_has(pack->partial, PACKED_MODEL_NAME))
+    if (!pack->is_restart && directory_has(pack->partial, PACKED_MODEL_NAME))
         return finish_earlier(pack, err);
     int rc = prepare(pack, err);
     if (rc != 0 || pack->options->plan_only)
@@ -221,7 +221,7 @@ static int work(struct pack *pack, struct fm_error *err)
     if (rc == 0)
         rc = write_model(pack, err);
     if (rc != 0)
-        state_drop(pack); /* a full disk is less full then */
+        partial_drop(pack); /* frees space on a full disk */
     return rc != 0 ? rc : finish(pack, err);
 }
 
@@ -249,12 +249,12 @@ int fm_pack(const char *src, const char *dst, const struct fm_pack_options *opti
     if (rc == 0)
         rc = work(pack, err);
     if (rc != 0 && pack->dir.fd >= 0 && !pack->is_renamed)
-        (void)plat_remove_dir(pack->partial, NULL); /* only if nothing is in it */
+        (void)plat_remove_dir(pack->partial, NULL); /* only succeeds when it is empty */
     plan_clear(pack);
     model_close(pack->model);
     plat_dir_close(&pack->dir);
     mem_free(pack);
     if (result != NULL)
-        (void)sized_give(result, &made, sizeof made); /* a wrong size was refused */
+        (void)sized_give(result, &made, sizeof made); /* a wrong size was refused above */
     return rc;
 }

@@ -1,7 +1,7 @@
-/* Writes the files: each one's items by all workers, then sync, then all of it read back by all
- * workers, then its name. While one file is synced and read back the next one is written, so that
- * the disk reads and writes at the same time; never more than two are on the way. What an earlier
- * run has finished is only read back; where it has suffered since, it is made again. */
+/* Writes the output files. All workers write the items of a file; then it is synced, read back by
+ * all workers, and renamed. While one file is synced and read back, the next one is written, so the
+ * disk reads and writes at the same time. At most two files are in progress. A file that an earlier
+ * process finished is only read back; if its bytes have changed, it is written again. */
 #include <stdio.h>
 
 #include "base/log.h"
@@ -14,8 +14,8 @@ enum work_kind { WORK_OPEN, WORK_WRITE, WORK_SYNC, WORK_READ, WORK_NAME };
 
 struct pipeline {
     struct pack *pack;
-    uint32_t n_done;              /* files from the front that are finished */
-    unsigned n_writing, n_reading; /* workers at it */
+    uint32_t n_done;              /* finished files, counted from the first */
+    unsigned n_writing, n_reading; /* workers in each step */
 };
 
 /* ---- work ----------------------------------------------------------------------------------- */
@@ -24,24 +24,24 @@ static int open_file(struct pack *pack, struct pack_file *file, struct fm_error 
 {
     int rc = 0;
     if (file->is_damaged) {
-        log_warn("pack", "'%s' is not what an earlier run has written: it is made again",
+        log_warn("pack", "'%s' has changed since an earlier run wrote it: writing it again",
                  file->path);
         device_close(&file->device);
         rc = plat_dir_remove(&pack->dir, path_base(file->path), NULL, err);
     }
     if (rc == 0)
         rc = pack_path(pack, file->name, ".tmp", file->path, err);
-    file->is_direct = file->from != NULL; /* records are whole pages, tensors are not */
+    file->is_direct = file->from != NULL; /* records are whole pages; tensors are not */
     if (rc == 0)
         rc = plat_dir_create(&pack->dir, path_base(file->path), PLAT_SHARED, &file->is_direct,
                              &file->fd, err);
     if (rc == 0 && !plat_open_file_info(file->fd, &file->made))
-        rc = err_set(err, FM_ERR_IO, "cannot look at '%s'", file->path);
+        rc = err_set(err, FM_ERR_IO, "cannot get the status of '%s'", file->path);
     return rc != 0 ? rc : plat_reserve(file->fd, file->path, file->bytes, err);
 }
 
 static int write_record(struct pack *pack, const struct pack_file *file, uint32_t expert,
-                        struct stream *s, struct fm_error *err)
+                        struct writer *s, struct fm_error *err)
 {
     const struct expert_layer *from = file->from;
     const uint64_t base = expert * file->to->record.bytes;
@@ -63,13 +63,13 @@ static int write_record(struct pack *pack, const struct pack_file *file, uint32_
                                                    base}, err);
     }
     if (rc == 0)
-        rc = stream_pad(s, base + file->to->record.bytes, err);
+        rc = writer_pad(s, base + file->to->record.bytes, err);
     if (rc == 0)
-        stream_sum(s, &file->to->sums[expert]);
+        writer_sum(s, &file->to->sums[expert]);
     return rc != 0 ? err_wrap(err, rc, "expert %u of layer %u", expert, from->layer) : 0;
 }
 
-static int write_tensor(struct pack *pack, uint64_t index, struct stream *s, struct fm_error *err)
+static int write_tensor(struct pack *pack, uint64_t index, struct writer *s, struct fm_error *err)
 {
     const struct tensor_info *t = pack->tensors[index];
     const struct tensor_use *use = &pack->model->uses[t - pack->model->source->tensors];
@@ -86,7 +86,7 @@ static int write_tensor(struct pack *pack, uint64_t index, struct stream *s, str
         .source = pack->model->source, .quant = use->quant, .n_rows = packed_tensor_rows(out),
         .n_cols = out->dims[out->n_dims - 1], .part_offset = slot_offset, .extents = extents,
         .n_extents = use->quant->n_parts};
-    (void)packed_tensor_layout(out, &bytes, part_offset); /* the plan has seen that it fits */
+    (void)packed_tensor_layout(out, &bytes, part_offset); /* the plan has checked that it fits */
     if (pack->model->source->packed != NULL) {
         int bad = packed_check_tensor(pack->model->source, t, err);
         if (bad != 0)
@@ -95,37 +95,38 @@ static int write_tensor(struct pack *pack, uint64_t index, struct stream *s, str
     int rc = encode_matrix(s, &matrix, &(struct matrix_target){out->quant, false, part_offset, 0},
                            err);
     if (rc == 0)
-        rc = stream_pad(s, out->offset + out->bytes, err);
+        rc = writer_pad(s, out->offset + out->bytes, err);
     if (rc == 0)
-        stream_sum(s, &out->sum);
+        writer_sum(s, &out->sum);
     return rc != 0 ? err_wrap(err, rc, "tensor '%s'", t->name) : 0;
 }
 
-/* Experts [*first, *last) of an item. */
-static void run_of(const struct pack_file *file, uint64_t item, uint32_t *first, uint32_t *last)
+/* Computes the experts [*first, *last) of an item. */
+static void experts_of(const struct pack_file *file, uint64_t item, uint32_t *first, uint32_t *last)
 {
-    *first = (uint32_t)(item * file->run);
-    *last = file->to->n_experts - *first < file->run ? file->to->n_experts : *first + file->run;
+    *first = (uint32_t)(item * file->item_experts);
+    const uint32_t left = file->to->n_experts - *first;
+    *last = *first + (left < file->item_experts ? left : file->item_experts);
 }
 
 static int write_item(struct pack *pack, struct crew *crew, struct encoder *encoder,
                       struct pack_file *file, uint64_t item, struct fm_error *err)
 {
-    struct stream s;
+    struct writer s;
     uint32_t first = 0, last = 0;
     int rc = 0;
     if (file->from == NULL) {
-        stream_begin(&s, encoder, crew, file->fd, file->path, false,
+        writer_begin(&s, encoder, crew, file->fd, file->path, false,
                      pack->packed.tensors[item].offset);
         rc = write_tensor(pack, item, &s, err);
     } else {
-        run_of(file, item, &first, &last);
-        stream_begin(&s, encoder, crew, file->fd, file->path, file->is_direct,
+        experts_of(file, item, &first, &last);
+        writer_begin(&s, encoder, crew, file->fd, file->path, file->is_direct,
                      first * file->to->record.bytes);
     }
     for (uint32_t e = first; rc == 0 && e < last; e++)
         rc = write_record(pack, file, e, &s, err);
-    return rc != 0 ? rc : stream_end(&s, err);
+    return rc != 0 ? rc : writer_end(&s, err);
 }
 
 static int sync_file(const struct pack *pack, struct pack_file *file, struct fm_error *err)
@@ -160,14 +161,14 @@ static int read_item(struct pack *pack, struct crew *crew, struct encoder *encod
     const uint64_t record_bytes = file->to->record.bytes;
     uint32_t first, last;
     int rc = 0;
-    run_of(file, item, &first, &last);
+    experts_of(file, item, &first, &last);
     for (uint32_t e = first; rc == 0 && e < last; e++)
         rc = check_sum(file, e * record_bytes, record_bytes, &file->to->sums[e], encoder, crew,
                        err);
     return rc;
 }
 
-/* True in *is_bad for what was found and must be made again, which can still be done. */
+/* Reads an item back. Sets *is_bad for a found file that is damaged and can be written again. */
 static int read_back(struct pack *pack, struct crew *crew, struct encoder *encoder,
                      const struct pack_file *file, uint64_t item, bool *is_bad,
                      struct fm_error *err)
@@ -176,15 +177,15 @@ static int read_back(struct pack *pack, struct crew *crew, struct encoder *encod
     if (rc != FM_ERR_IO || !file->was_found)
         return rc;
     *is_bad = true;
-    return state_check_source(pack, file, err);
+    return partial_check_source(pack, file, err);
 }
 
 static int name_file(struct pack *pack, struct pack_file *file, struct fm_error *err)
 {
     const uint32_t index = (uint32_t)(file - pack->files);
     device_close(&file->device);
-    int rc = file->was_found ? 0 : state_finish(pack, file, err);
-    /* Files are named in order, so all before this one are done too. */
+    int rc = file->was_found ? 0 : partial_finish(pack, file, err);
+    /* Files are finished in order, so all earlier ones are done too. */
     return rc != 0 || !pack->options->consume ? rc : space_consume(pack, index + 1, err);
 }
 
@@ -219,7 +220,7 @@ static bool take_item(struct pack_file *file, enum pack_step step, struct crew_w
     return true;
 }
 
-/* One step of the whole file by one worker. */
+/* Lets one worker do a step of the whole file. */
 static bool take_whole(struct pack_file *file, enum pack_step from, enum pack_step to)
 {
     if (file->step != from)
@@ -262,7 +263,7 @@ static enum crew_next next_work(void *ctx, struct crew_work *work)
     uint32_t end = p->n_done;
     for (unsigned n_open = 0; end < pack->n_files && n_open < PACK_WINDOW; end++)
         n_open += pack->files[end].step != PACK_DONE;
-    /* Both at the same time, as evenly as the workers allow. */
+    /* Balances writing and reading between the workers. */
     const bool prefers_writing = p->n_writing <= p->n_reading;
     for (unsigned i = 0; i < 2; i++)
         for (uint32_t f = p->n_done; f < end; f++)
@@ -326,7 +327,8 @@ static void show_label(void *ctx, char *text, size_t bytes)
         (void)snprintf(text, bytes, "layer %u of %u", f, pack->n_files - 1);
 }
 
-/* Each byte is written and read back: half of what is counted. What is made again counts twice. */
+/* Reports half of the counted bytes, because each byte is written and read back. Bytes written
+ * again count twice. */
 static bool show_progress(void *ctx, const char *what, uint64_t done, uint64_t total)
 {
     const struct fm_pack_options *options = ctx;
@@ -341,15 +343,15 @@ int pipeline_run(struct pack *pack, struct fm_error *err)
     for (unsigned i = 0; rc == 0 && i < pack->n_workers; i++)
         rc = encoder_init(&pack->encoders[i], &pack->needs, err);
     struct pipeline pipeline = {.pack = pack};
-    const struct crew_plan plan = {.ctx = &pipeline, .next = next_work, .run = run_work,
-                                   .done = work_done, .label = show_label};
+    const struct crew_job job = {.ctx = &pipeline, .next = next_work, .run = run_work,
+                                 .done = work_done, .label = show_label};
     const struct crew_options options = {
         .n_threads = pack->n_workers,
         .progress = pack->options->progress != NULL ? show_progress : NULL,
         .progress_ctx = (void *)(uintptr_t)pack->options,
         .done_bytes = pack->done_bytes, .total_bytes = pack->total_bytes};
     if (rc == 0)
-        rc = crew_run(&plan, &options, err);
+        rc = crew_run(&job, &options, err);
     for (unsigned i = 0; pack->encoders != NULL && i < pack->n_workers; i++)
         encoder_clear(&pack->encoders[i]);
     for (uint32_t i = 0; i < pack->n_files; i++) {

@@ -1,4 +1,4 @@
-/* Which format and place everything gets. */
+/* Chooses the format and place of every tensor and expert. */
 #include <stdio.h>
 #include <string.h>
 
@@ -11,23 +11,24 @@
 
 #define DEFAULT_EXPERTS "affine4-g64"
 #define KEEP "keep"
-/* All workers together; the program itself and the tables of a large model are about 200 MB. */
+/* Memory of all workers together. The program and the tables of a large model take about 200 MB
+ * more. */
 #define WORKERS_BYTES (512u << 20)
 #define MAX_WORKERS 64
 #define MAX_OUT_BYTES (48u << 20)
-/* Small experts are taken several at a time, so that reads and writes are of about this size. */
-#define RUN_BYTES (4u << 20)
-/* Reading and writing need more threads than there are processors. */
+/* Approximate size of reads and writes; several small experts are handled together. */
+#define ITEM_BYTES (4u << 20)
+/* Minimum number of workers: I/O needs more threads than there are processors. */
 #define IO_WORKERS 4
 
 /* ---- formats -------------------------------------------------------------------------------- */
 
 struct choice {
     const char *option;       /* "experts" */
-    const struct quant *to;   /* NULL: as it is */
-    bool is_default;          /* only floats are changed */
+    const struct quant *to;   /* NULL: keep the format */
+    bool is_default;          /* only floats are converted */
     bool is_warned;
-    const struct quant *from, *made; /* what becomes of the first, routers aside */
+    const struct quant *from, *made; /* formats of the first matrix, routers excepted */
 };
 
 struct choices {
@@ -80,7 +81,7 @@ static int choose_all(const struct pack *pack, struct choices *c, struct fm_erro
         rc = choose(&c->head, "head", o->head, KEEP, err);
     if (rc != 0 || !pack->model->shape.has_tied_head)
         return rc;
-    /* One tensor under both names. */
+    /* A tied head is the same tensor as the embedding. */
     if (!c->head.is_default && !c->embed.is_default && c->head.to != c->embed.to)
         return err_set(err, FM_ERR_ARG, "embed '%s' and head '%s' differ, but the head of this "
                        "model is tied to the embedding: they are one tensor", o->embed, o->head);
@@ -89,7 +90,7 @@ static int choose_all(const struct pack *pack, struct choices *c, struct fm_erro
     return 0;
 }
 
-/* Routers keep 8 bits: wrong choices are costly, and they are small. */
+/* Routers keep 8 bits: wrong choices are costly, and routers are small. */
 static const struct quant *gate_format(const struct quant *to)
 {
     if (to->kind == QUANT_FLOAT || to->bits >= 8)
@@ -159,13 +160,13 @@ static int plan_tensor(struct pack *pack, struct choices *choices, const struct 
     if (t->n_dims == 0)
         out->dims[out->n_dims++] = 1;
     if (t->scale != NULL)
-        out->dims[out->n_dims - 1] = use->n_cols; /* MLX's are words */
+        out->dims[out->n_dims - 1] = use->n_cols; /* MLX counts words */
     const uint64_t n_rows = packed_tensor_rows(out), n_cols = out->dims[out->n_dims - 1];
     for (unsigned p = 0; p < use->quant->n_parts; p++)
         if (t->parts[p].bytes != quant_part_bytes(use->quant, p, n_rows, n_cols) ||
             t->parts[p].stride != 0)
-            return err_set(err, FM_ERR_UNSUPPORTED, "tensor '%s' cannot be packed: its parts do "
-                           "not lie end to end", t->name);
+            return err_set(err, FM_ERR_UNSUPPORTED, "tensor '%s' cannot be packed: its parts are "
+                           "not contiguous", t->name);
     if (choice != NULL)
         out->quant = resolve(choices, choice, use->role, use->quant, n_cols);
     if (out->quant != use->quant)
@@ -209,8 +210,8 @@ static int plan_layer(struct pack *pack, struct choices *choices, uint32_t index
     if (to->prefix == NULL || to->sums == NULL)
         return FM_ERR_NOMEM;
     if (index > 0 && to[-1].layer >= to->layer)
-        return err_set(err, FM_ERR_UNSUPPORTED, "layer %u comes after layer %u: this cannot be "
-                       "packed", to->layer, to[-1].layer);
+        return err_set(err, FM_ERR_UNSUPPORTED, "layer %u comes after layer %u: layers out of "
+                       "order cannot be packed", to->layer, to[-1].layer);
     to->record = from->record;
     for (unsigned m = 0; m < EXPERT_MATRICES; m++) {
         struct record_matrix *matrix = &to->record.matrices[m];
@@ -226,9 +227,9 @@ static int plan_layer(struct pack *pack, struct choices *choices, uint32_t index
                        to->layer);
     *file = (struct pack_file){.bytes = all, .from = from, .to = to, .fd = -1, .device.fd = -1};
     (void)snprintf(file->name, sizeof file->name, PACKED_EXPERTS_NAME, to->layer);
-    file->run = (uint32_t)(RUN_BYTES / to->record.bytes);
-    file->run = file->run > 0 ? file->run : 1;
-    file->n_items = (to->n_experts + (uint64_t)file->run - 1) / file->run;
+    file->item_experts = (uint32_t)(ITEM_BYTES / to->record.bytes);
+    file->item_experts = file->item_experts > 0 ? file->item_experts : 1;
+    file->n_items = (to->n_experts + (uint64_t)file->item_experts - 1) / file->item_experts;
     return 0;
 }
 
@@ -256,16 +257,16 @@ static int plan_uses(struct pack *pack, struct fm_error *err)
 {
     const struct source *source = pack->model->source;
     pack->last_use = mem_new(source->n_files, sizeof *pack->last_use, "the files", err);
-    pack->is_spare = mem_new(source->n_files, sizeof *pack->is_spare, "the files", err);
+    pack->is_stub = mem_new(source->n_files, sizeof *pack->is_stub, "the files", err);
     pack->opened = mem_new(source->n_files, sizeof *pack->opened, "the files", err);
-    if (pack->last_use == NULL || pack->is_spare == NULL || pack->opened == NULL)
+    if (pack->last_use == NULL || pack->is_stub == NULL || pack->opened == NULL)
         return FM_ERR_NOMEM;
     for (unsigned f = 0; f < source->n_files; f++) {
         pack->last_use[f] = -1;
         if (!plat_open_file_info(source->files[f].fd, &pack->opened[f]))
-            return err_set(err, FM_ERR_IO, "cannot stat '%s'", source->files[f].path);
-        pack->is_spare[f] = strncmp(source->files[f].path, pack->spares,
-                                    strlen(pack->spares)) == 0;
+            return err_set(err, FM_ERR_IO, "cannot get the status of '%s'", source->files[f].path);
+        pack->is_stub[f] = strncmp(source->files[f].path, pack->stubs,
+                                    strlen(pack->stubs)) == 0;
     }
     for (size_t i = 0; i < pack->packed.n_tensors; i++)
         for (unsigned p = 0; p < pack->tensors[i]->n_parts; p++)
@@ -281,7 +282,7 @@ static int plan_uses(struct pack *pack, struct fm_error *err)
 
 /* ---- memory --------------------------------------------------------------------------------- */
 
-/* The largest matrix that is encoded wants to fit, so that one pass does. */
+/* Sizes the buffers so that the largest matrix is encoded in one pass if possible. */
 static void plan_memory(struct pack *pack)
 {
     const unsigned n_threads = pack->options->n_threads > 0 ? pack->options->n_threads
@@ -293,7 +294,7 @@ static void plan_memory(struct pack *pack)
     uint64_t out = WORKERS_BYTES / n;
     out = out < MAX_OUT_BYTES ? out : MAX_OUT_BYTES;
     uint64_t rest = needs->raw_bytes + needs->max_cols * 2 * sizeof(float);
-    out = out > rest + RUN_BYTES + 2 * MEM_PAGE ? out - rest : RUN_BYTES + 2 * MEM_PAGE;
+    out = out > rest + ITEM_BYTES + 2 * MEM_PAGE ? out - rest : ITEM_BYTES + 2 * MEM_PAGE;
     needs->out_bytes = out - out % MEM_PAGE;
     while (n > 1 && n * encoder_bytes(needs) > WORKERS_BYTES)
         n--;
@@ -302,7 +303,7 @@ static void plan_memory(struct pack *pack)
 
 /* ---- files beside the weights --------------------------------------------------------------- */
 
-/* In the order of strcmp. */
+/* Sorted as by strcmp. */
 static const char *const beside[] = {
     "LICENSE", "LICENSE.md", "LICENSE.txt", "NOTICE", "README.md", "chat_template.jinja",
     "chat_template.json", "generation_config.json", "special_tokens_map.json", "tokenizer.json",
@@ -337,7 +338,7 @@ static int plan_texts(struct pack *pack, struct fm_error *err)
     return 0;
 }
 
-/* "experts: bf16 becomes affine4-g64; head: ..." */
+/* Writes the conversions as text: "experts: bf16 becomes affine4-g64; head: ...". */
 static void list_changes(const struct choices *c, struct fm_pack_result *result)
 {
     const struct choice *const all[] = {&c->experts, &c->dense, &c->embed, &c->head};
@@ -389,6 +390,6 @@ void plan_clear(struct pack *pack)
     mem_free(pack->tensors);
     mem_free(pack->files);
     mem_free(pack->last_use);
-    mem_free(pack->is_spare);
+    mem_free(pack->is_stub);
     mem_free(pack->opened);
 }

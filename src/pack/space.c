@@ -1,4 +1,4 @@
-/* The disk: how much is needed at the worst moment, and which source files may go. */
+/* Disk space: how much is needed at the peak, and which source files can be removed. */
 #include <stdio.h>
 #include <string.h>
 
@@ -49,7 +49,7 @@ int space_check_consume(struct pack *pack, struct fm_error *err)
         const struct source_file *file = &source->files[f];
         if (pack->last_use[f] < 0) {
             (void)snprintf(result->left, sizeof result->left, "%.159s", path_base(file->path));
-        } else if (!pack->is_spare[f]) {
+        } else if (!pack->is_stub[f]) {
             int rc = pack->options->consume ? check_file(file->path, err) : 0;
             if (rc != 0)
                 return rc;
@@ -62,14 +62,15 @@ int space_check_consume(struct pack *pack, struct fm_error *err)
 
 /* ---- how much ------------------------------------------------------------------------------- */
 
-/* What removing the source files behind output file i frees on the destination's disk. */
+/* Returns the bytes that removing source files after output file i frees on the destination's
+ * disk. */
 static uint64_t freed_by(const struct pack *pack, uint32_t i, uint64_t device)
 {
     const struct source *source = pack->model->source;
     uint64_t bytes = 0;
     for (unsigned f = 0; f < source->n_files; f++) {
         struct plat_file_info info;
-        if (pack->last_use[f] == i && !pack->is_spare[f] &&
+        if (pack->last_use[f] == i && !pack->is_stub[f] &&
             plat_file_info(source->files[f].path, &info) && info.device == device &&
             info.n_links == 1)
             bytes += info.bytes;
@@ -77,7 +78,7 @@ static uint64_t freed_by(const struct pack *pack, uint32_t i, uint64_t device)
     return bytes;
 }
 
-/* Checksums, headers of removed files, model.json. */
+/* Returns the size of checksums, stubs of removed files and model.json. */
 static uint64_t small_files(const struct pack *pack)
 {
     uint64_t bytes = 4u << 20;
@@ -95,7 +96,7 @@ int space_check(struct pack *pack, struct fm_error *err)
     struct plat_file_info info = {0};
     path_folder(pack->partial, folder);
     (void)plat_file_info(folder, &info);
-    /* Negative: more than that was freed. */
+    /* Negative: more was freed than written. */
     int64_t used = (int64_t)small_files(pack), need = used;
     uint64_t freed[PACK_WINDOW] = {0};
     for (uint32_t i = 0; i < pack->n_files; i++) {
@@ -108,23 +109,24 @@ int space_check(struct pack *pack, struct fm_error *err)
     }
     pack->result->need_bytes = (uint64_t)need;
     pack->result->free_bytes = plat_free_bytes(folder);
-    /* What a plan for --restart would throw away is still there. */
+    /* A dry run of --restart counts what the restart would remove. */
     if (pack->result->need_bytes <= pack->result->free_bytes ||
-        (pack->is_afresh && pack->options->plan_only))
+        (pack->is_restart && pack->options->plan_only))
         return 0;
     const double gb = 1e-9;
-    return err_set(err, FM_ERR_IO, "not enough space on the disk of '%s': the pack has %.2f GB, of "
-                   "which %.2f GB are there already; %.2f GB more are needed%s and %.2f GB are "
+    return err_set(err, FM_ERR_IO, "not enough space on the disk of '%s': the pack has %.2f GB, "
+                   "and "
+                   "%.2f GB of it are written already; %.2f GB more are needed%s and %.2f GB are "
                    "free%s", pack->dst, (double)pack->result->packed_bytes * gb,
                    (double)pack->result->found_bytes * gb, (double)need * gb,
-                   pack->options->consume ? " at the worst moment" : "",
+                   pack->options->consume ? " at the peak" : "",
                    (double)pack->result->free_bytes * gb,
-                   pack->options->consume ? "" : "; --consume removes source files on the way");
+                   pack->options->consume ? "" : "; --consume removes source files while packing");
 }
 
 /* ---- removing ------------------------------------------------------------------------------- */
 
-/* Bytes in front of the first tensor of the file. */
+/* Returns the number of bytes before the first tensor of the file. */
 static uint64_t header_bytes(const struct source *source, unsigned f)
 {
     uint64_t bytes = source->files[f].bytes;
@@ -154,9 +156,10 @@ static int copy_header(const struct source_file *from, uint64_t bytes, int fd, c
     return rc;
 }
 
-/* The header and the length: with them the source can still be opened. */
-static int write_spare(const struct source *source, unsigned f, int fd, const char *path,
-                       struct fm_error *err)
+/* Writes a stub with the header and the length of a source file. With it the source can still be
+ * opened. */
+static int write_stub(const struct source *source, unsigned f, int fd, const char *path,
+                      struct fm_error *err)
 {
     const struct source_file *file = &source->files[f];
     const uint64_t head = header_bytes(source, f);
@@ -174,29 +177,29 @@ static int make_spare(struct pack *pack, unsigned f, struct fm_error *err)
     const struct source *source = pack->model->source;
     const char *name = path_base(source->files[f].path);
     char path[LIMIT_PATH_BYTES];
-    struct plat_dir spares = {.fd = -1};
+    struct plat_dir stubs = {.fd = -1};
     struct plat_file_info is;
     int fd = -1;
     bool is_direct = false;
-    /* In PARTIAL itself, where leftovers are cleared away. */
+    /* In PARTIAL itself, where leftover files are removed. */
     int rc = pack_path(pack, name, ".tmp", path, err);
     const char *tmp = path_base(path);
     if (rc == 0)
-        rc = plat_dir_make(&pack->dir, SPARES_NAME, err);
+        rc = plat_dir_make(&pack->dir, STUBS_NAME, err);
     if (rc == 0)
-        rc = plat_dir_open_in(&pack->dir, SPARES_NAME, pack->spares, &spares, err);
+        rc = plat_dir_open_in(&pack->dir, STUBS_NAME, pack->stubs, &stubs, err);
     if (rc == 0)
         rc = plat_dir_create(&pack->dir, tmp, PLAT_SHARED, &is_direct, &fd, err);
     if (rc == 0 && !plat_open_file_info(fd, &is))
-        rc = err_set(err, FM_ERR_IO, "cannot look at '%s'", path);
+        rc = err_set(err, FM_ERR_IO, "cannot get the status of '%s'", path);
     if (rc == 0)
-        rc = write_spare(source, f, fd, path, err);
+        rc = write_stub(source, f, fd, path, err);
     plat_close(fd);
     if (rc == 0)
-        rc = plat_dir_move(&pack->dir, tmp, &spares, name, &is, err);
+        rc = plat_dir_move(&pack->dir, tmp, &stubs, name, &is, err);
     if (rc == 0)
-        rc = plat_dir_sync(&spares, err);
-    plat_dir_close(&spares);
+        rc = plat_dir_sync(&stubs, err);
+    plat_dir_close(&stubs);
     return rc != 0 ? rc : plat_dir_sync(&pack->dir, err);
 }
 
@@ -214,11 +217,11 @@ static int remove_file(struct pack *pack, unsigned f, const struct plat_dir *fol
         return rc;
     rc = plat_dir_remove(folder, path_base(pack->model->source->files[f].path), is, err);
     if (rc != 0)
-        return err_wrap(err, rc, "--consume fails, go on without it");
+        return err_wrap(err, rc, "--consume failed, go on without it");
     return plat_dir_sync(folder, err);
 }
 
-/* Removes a file of which everything is packed. What has taken its name meanwhile is not it. */
+/* Removes a source file that is packed completely. Leaves a file that has replaced it. */
 static int consume_file(struct pack *pack, unsigned f, struct fm_error *err)
 {
     struct source_file *file = &pack->model->source->files[f];
@@ -237,8 +240,8 @@ static int consume_file(struct pack *pack, unsigned f, struct fm_error *err)
         rc = remove_file(pack, f, &folder, &is, err);
     }
     plat_dir_close(&folder);
-    pack->is_spare[f] = rc == 0;
-    plat_close(file->fd); /* nobody reads it any more; now its space is free */
+    pack->is_stub[f] = rc == 0;
+    plat_close(file->fd); /* closing the last descriptor frees its space */
     file->fd = -1;
     return rc;
 }
@@ -247,7 +250,7 @@ int space_consume(struct pack *pack, uint32_t n_done, struct fm_error *err)
 {
     int rc = 0;
     for (unsigned f = 0; rc == 0 && f < pack->model->source->n_files; f++)
-        if (pack->last_use[f] >= 0 && pack->last_use[f] < n_done && !pack->is_spare[f])
+        if (pack->last_use[f] >= 0 && pack->last_use[f] < n_done && !pack->is_stub[f])
             rc = consume_file(pack, f, err);
     return rc;
 }

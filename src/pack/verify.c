@@ -16,19 +16,19 @@
 
 enum verdict { VERDICT_GOOD, VERDICT_WRONG, VERDICT_UNREADABLE };
 
-/* Items: the tensors of dense.bin, then the experts layer by layer. */
+/* A verification. Items: the tensors of dense.bin, then the experts layer by layer. */
 struct verify {
     const struct source *source;
     struct device_file *files; /* [source->n_files] */
     void **buffers;            /* [n_workers] */
     unsigned n_workers;
     uint64_t n_items, n_taken;
-    uint64_t *layer_first; /* [n_layers] the first item of each */
+    uint64_t *layer_first; /* [n_layers] first item of each layer */
     uint8_t *verdicts;     /* [n_items] */
     uint64_t total_bytes;
 };
 
-/* What an item is. */
+/* Where an item is. */
 struct place {
     const struct packed_tensor *tensor; /* or: */
     const struct packed_layer *layer;
@@ -212,13 +212,13 @@ static int verify_weights(struct verify *v, struct finder *finder, struct fm_err
     int rc = make_tables(v, err);
     for (unsigned i = 0; rc == 0 && i < v->source->n_files; i++)
         rc = device_open(&v->files[i], v->source->files[i].path, err);
-    const struct crew_plan plan = {.ctx = v, .next = next_item, .run = run_item,
-                                   .done = item_done, .label = show_label};
+    const struct crew_job job = {.ctx = v, .next = next_item, .run = run_item,
+                                 .done = item_done, .label = show_label};
     const struct crew_options options = {.n_threads = v->n_workers, .progress = o->progress,
                                          .progress_ctx = o->progress_ctx,
                                          .total_bytes = v->total_bytes};
     if (rc == 0)
-        rc = crew_run(&plan, &options, err);
+        rc = crew_run(&job, &options, err);
     if (rc == 0) {
         find_bad_weights(finder, v);
         finder->result->n_tensors = v->source->packed->n_tensors;
@@ -273,6 +273,6 @@ int fm_verify(const char *path, const struct fm_verify_options *options,
     if (rc == 0)
         rc = verify_all(path, &own, &found, err);
     if (result != NULL)
-        (void)sized_give(result, &found, sizeof found); /* a wrong size was refused */
+        (void)sized_give(result, &found, sizeof found); /* a wrong size was refused above */
     return rc;
 }

@@ -1,5 +1,5 @@
 /* Affine groups as MLX stores them: x = scale * code + bias. The codes of a row are one
- * little-endian, least-significant-bit-first stream; scales and biases are bf16 or f16. */
+ * little-endian bit sequence, least significant bit first. Scales and biases are bf16 or f16. */
 #include <string.h>
 
 #include "quant/block_internal.h"
@@ -64,11 +64,11 @@ static inline float round_to_even(float x)
     return (x + magic) - magic;
 }
 
-/* MLX's choice of scale and bias: the end of the range farther from zero is represented exactly,
- * and zero is a code. */
+/* Chooses scale and bias as MLX does: the end of the range that is farther from zero is represented
+ * exactly, and zero is a code. */
 static void choose_scale(const float *x, unsigned n, unsigned max_code, float *scale, float *bias)
 {
-    enum { LANES = 8 }; /* side by side: the result does not depend on the order */
+    enum { LANES = 8 }; /* in parallel: the result does not depend on the order */
     float lows[LANES], highs[LANES];
     memcpy(lows, x, sizeof lows);
     memcpy(highs, x, sizeof highs);

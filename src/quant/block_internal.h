@@ -1,5 +1,5 @@
-/* What the block formats share: reading little-endian fields at any address, and the descriptor of
- * a format whose blocks stand alone. Private to this folder; fails nowhere. */
+/* What the block formats share: unaligned little-endian reads, and the descriptor of a format whose
+ * blocks are independent. Private to this folder. Pure functions; nothing fails. */
 #ifndef FLASHMOE_QUANT_BLOCK_INTERNAL_H
 #define FLASHMOE_QUANT_BLOCK_INTERNAL_H
 
@@ -31,7 +31,7 @@ static inline void store_f16(uint8_t *at, float x)
     at[1] = (uint8_t)(half >> 8);
 }
 
-/* Of a zero too: -0 becomes +0. */
+/* Returns |x|; -0 becomes +0. */
 static inline float magnitude(float x)
 {
     uint32_t bits;
@@ -41,7 +41,7 @@ static inline float magnitude(float x)
     return x;
 }
 
-/* What n codes stand for. Without biases these are not looked at. */
+/* Converts n codes to values. Does not read biases if the format has none. */
 static inline void decode_codes(const struct quant *q, const uint8_t *codes, const float *scales,
                                 const float *biases, float *dst, size_t n)
 {
@@ -54,7 +54,8 @@ static inline void decode_codes(const struct quant *q, const uint8_t *codes, con
         }
 }
 
-/* The descriptor quant_FORMAT of a format that is codes, in blocks that codes.h takes apart. */
+/* Defines the descriptor quant_FORMAT of a format that stores codes, in blocks that codes.h
+ * unpacks. */
 #define CODE_FORMAT(format, columns, bytes, code_bits, encoder, ...)                               \
     static void format##_unpack_row(const struct quant *q, const void *const parts[], size_t n,    \
                                     uint8_t *codes, float *scales, float *biases, size_t stride)   \
@@ -90,9 +91,8 @@ static inline void decode_codes(const struct quant *q, const uint8_t *codes, con
         .unpack_row = format##_unpack_row,                                                         \
         __VA_ARGS__};
 
-/* The descriptor quant_FORMAT of a format that is not. The file defines
- *   static void FORMAT_decode_block(const uint8_t *src, float *dst)
- * and passes NULL or an encode_row. */
+/* Defines the descriptor quant_FORMAT of any other block format. The file defines static void
+ * FORMAT_decode_block(const uint8_t *src, float *dst), and passes NULL or an encode_row. */
 #define BLOCK_FORMAT(format, columns, bytes, code_bits, encoder)                                   \
     static void format##_decode(const struct quant *q, const void *const parts[], float *dst,      \
                                 size_t n)                                                          \

@@ -1,10 +1,10 @@
-/* How the formats that are codes lie in their blocks. FORMAT_unpack takes one block apart:
- * one byte per column, then scale and bias of group g at [g * stride]; x = scale * (code - zero),
- * or scale * code + bias. Products like d * s are exact in f32, so every reader gets the same
- * bits. Inline, because the kernels compile them for their own instructions: a file that has a
- * faster half-precision conversion defines CODES_F16 before it includes this.
+/* The block layouts of formats that store codes. FORMAT_unpack unpacks one block: one byte per
+ * column, then the scale and bias of group g at [g * stride]. x = scale * (code - zero), or scale *
+ * code + bias. Products such as d * s are exact in f32, so every caller gets the same bits. The
+ * functions are inline because the kernels compile them for their own instruction set. A file with
+ * a faster half-precision conversion defines CODES_F16 before it includes this header.
  *
- * Pure functions: any thread, nothing fails, no alignment needed. */
+ * Pure functions for any thread. They cannot fail and need no alignment. */
 #ifndef FLASHMOE_QUANT_CODES_H
 #define FLASHMOE_QUANT_CODES_H
 
@@ -37,7 +37,7 @@ static inline float codes_f16(const uint8_t *at)
 
 /* ---- 32 columns: GGUF's first formats, and those of four bits through a table ---------------- */
 
-/* Byte i holds column i low and column i + 16 high. */
+/* Byte i holds column i in its low half and column i + 16 in its high half. */
 static inline void codes_nibbles(const uint8_t *__restrict src, uint8_t *__restrict codes)
 {
     for (unsigned i = 0; i < 16; i++)
@@ -46,7 +46,7 @@ static inline void codes_nibbles(const uint8_t *__restrict src, uint8_t *__restr
         codes[16 + i] = src[i] >> 4;
 }
 
-/* Bit i of a little-endian word is column i's fifth. */
+/* Bit i of a little-endian word is the fifth bit of column i. */
 static inline void codes_fives(const uint8_t *__restrict fifth, const uint8_t *__restrict src,
                                uint8_t *__restrict codes)
 {
@@ -109,7 +109,7 @@ static inline void q5_1_unpack(const uint8_t *__restrict src, uint8_t *__restric
 }
 
 /* MXFP4 as GGUF stores it: a power of two e and 16 bytes of FP4 (E2M1). x = 2^(e-128) * twice the
- * FP4 value; unlike in the OCP standard e = 255 is a number, and the negative zero is a zero. */
+ * FP4 value. Unlike in the OCP standard, e = 255 is a number, and negative zero is zero. */
 #define CODES_MXFP4_ZERO 12
 static const uint8_t codes_fp4_doubled[16] = {12, 13, 14, 15, 16, 18, 20, 24,
                                               12, 11, 10, 9,  8,  6,  4,  0};
@@ -130,7 +130,7 @@ static inline void mxfp4_unpack(const uint8_t *__restrict src, uint8_t *__restri
     codes_table(codes_fp4_doubled, src + 1, codes);
 }
 
-/* The 16 levels of iq4_nl and iq4_xs, 128 added. */
+/* The 16 levels of iq4_nl and iq4_xs, plus 128. */
 static const uint8_t codes_iq4_levels[16] = {1,   24,  45,  63,  79,  93,  106, 118,
                                              129, 141, 153, 166, 181, 197, 217, 241};
 
@@ -202,9 +202,9 @@ static inline void q3_k_unpack(const uint8_t *__restrict src, uint8_t *__restric
     }
 }
 
-/* Scale and minimum g of 8, six bits each: the first four of either in the low bits of bytes
- * 0..7; the others as nibbles of bytes 8..11, their upper two bits on top of bytes 0..7. Eight
- * bytes are taken apart at a time. */
+/* Unpacks scale and minimum g of 8, six bits each. The first four of both are the low bits of bytes
+ * 0..7. The others are nibbles of bytes 8..11, with their upper two bits in the top of bytes 0..7.
+ * Unpacks eight bytes at a time. */
 static inline void codes_scales_mins(const uint8_t *packed, uint8_t scales[8], uint8_t mins[8])
 {
     const uint32_t a = codes_u32(packed), b = codes_u32(packed + 4), c = codes_u32(packed + 8);

@@ -1,17 +1,17 @@
-/* FP8 (E4M3, finite) as Hugging Face checkpoints store it: a part of codes, one byte per weight,
- * and a part of scales, one per 128 x 128 weights. x = code * scale. */
+/* FP8 (E4M3, finite) as Hugging Face checkpoints store it: one part with codes, one byte per
+ * weight, and one part with scales, one per 128 x 128 weights. x = code * scale. */
 #include <string.h>
 
 #include "quant/quant.h"
 
 enum { COLUMNS = 128 };
 
-/* Sign, 4 bits of exponent (bias 7), 3 of mantissa; all ones is NaN. Without branches and without
+/* Sign, 4 bits of exponent (bias 7), 3 bits of mantissa; all ones is NaN. Avoids branches and
  * denormal operands, which cost some processors a hundred cycles each. */
 static inline float e4m3_value(uint8_t code)
 {
     const uint32_t magnitude = code & 0x7fu;
-    const float small = (float)(int)magnitude * 0x1p-9f; /* right where the exponent is 0 */
+    const float small = (float)(int)magnitude * 0x1p-9f; /* right if the exponent is 0 */
     uint32_t small_bits;
     memcpy(&small_bits, &small, sizeof small_bits);
     uint32_t bits = magnitude < 8 ? small_bits : (magnitude << 20) + (120u << 23);
@@ -39,8 +39,8 @@ static void fp8_decode(const struct quant *q, const void *const parts[], float *
     }
 }
 
-/* b128: a scale for 128 x 128 weights, as the files have it; g128: for 128 of one row, which rows
- * taken out of such a matrix get. */
+/* b128 has a scale per 128 x 128 weights, as in the files. g128 has one per 128 weights of a row,
+ * for rows taken out of such a matrix. */
 #define FP8_OF(format, scale_bytes, shape, rows, unshared_form)                                    \
     extern const struct quant quant_fp8_##shape##_##format;                                        \
     const struct quant quant_fp8_##shape##_##format = {                                            \

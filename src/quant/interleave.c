@@ -17,7 +17,7 @@ bool interleave_suits(const struct quant *quant, uint64_t n_rows, uint64_t n_col
 typedef uint32_t words __attribute__((vector_size(16)));
 typedef uint16_t halves __attribute__((vector_size(16)));
 
-/* 16 rows of n words become n columns of 16. */
+/* Transposes 16 rows of n words into n columns of 16. */
 static void turn_words(const char *from, size_t n, char *to)
 {
     const size_t row_bytes = n * sizeof(uint32_t);
@@ -39,7 +39,7 @@ static void turn_words(const char *from, size_t n, char *to)
         }
 }
 
-/* Low and high halves of two vectors, one of each in turn. */
+/* Interleave the low and high halves of two vectors. */
 #define ZIP_LOW(a, b) __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11)
 #define ZIP_HIGH(a, b) __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15)
 
@@ -60,7 +60,7 @@ static void turn_eight(const halves x[8], halves y[8])
     }
 }
 
-/* The same of halves. */
+/* Transposes 16-bit halves in the same way. */
 static void turn_halves(const char *from, size_t n, char *to)
 {
     const size_t row_bytes = n * sizeof(uint16_t);

@@ -1,10 +1,10 @@
-/* The order in which kernels like the rows of a matrix best: sixteen of them side by side. The
- * codes of a block of sixteen rows are four bytes of each row, then the next four of each; scales
- * and biases are one of each row, then the next one of each. A block takes the bytes it took
- * before, so a matrix changes its order in place, and any row can still be found.
+/* The order of rows that the kernels prefer: sixteen rows side by side. In a block of sixteen rows,
+ * the codes are four bytes of each row, then the next four bytes of each; scales and biases are one
+ * of each row, then the next one of each. A block keeps its size, so a matrix is reordered in place
+ * and every row can still be found.
  *
- * Affine formats of four and eight bits have this order, where the rows are whole blocks. Any
- * thread; nothing fails. */
+ * Affine formats of four and eight bits support this order if the rows are whole blocks. The
+ * functions borrow their arguments, cannot fail, and may be called from any thread. */
 #ifndef FLASHMOE_QUANT_INTERLEAVE_H
 #define FLASHMOE_QUANT_INTERLEAVE_H
 
@@ -15,21 +15,21 @@ extern "C" {
 #endif
 
 #define INTERLEAVE_ROWS 16
-/* The most bytes that the codes of a block have: 16,384 columns of four bits. */
+/* Maximum size of the codes of a block: 16,384 columns of four bits. */
 #define INTERLEAVE_BLOCK_BYTES (128u << 10)
 
 bool interleave_suits(const struct quant *quant, uint64_t n_rows, uint64_t n_cols);
 
-/* Brings the blocks [begin, end) of a matrix by rows into the order, in place. Takes
+/* Reorders the blocks [begin, end) of a matrix stored by rows, in place. Uses
  * INTERLEAVE_BLOCK_BYTES of stack. */
 void interleave_blocks(const struct quant *quant, uint64_t n_cols, void *const parts[],
                        uint64_t begin, uint64_t end);
-/* The same for n_blocks of one part, which begin at `rows`. */
+/* Reorders n_blocks blocks of one part, starting at `rows`. */
 void interleave_part(const struct quant *quant, unsigned part, uint64_t n_cols, void *rows,
                      uint64_t n_blocks);
 
-/* Row `r` of a matrix in this order, part after part, into `to` (quant_row_bytes); parts[] says
- * where each begins. */
+/* Copies row `r` of an interleaved matrix to `to` (quant_row_bytes), part after part. parts[] says
+ * where each part begins. */
 void interleave_take_row(const struct weight *w, uint64_t r, void *to, const void *parts[]);
 
 #ifdef __cplusplus

@@ -41,7 +41,7 @@ static void clear(struct matrix *m)
             free(m->bytes[i][p]);
 }
 
-/* Every row is found again, and every unit lies where the header says. */
+/* Checks that every row is found again and that every unit lies where the header says. */
 static void check(const char *format, uint32_t n_cols)
 {
     struct matrix m = {0};

@@ -1,4 +1,4 @@
-/* See the header. Each grid is sorted by its entries. */
+/* The grids of iq_grids_internal.h, each sorted by its entries. */
 #include "quant/iq_grids_internal.h"
 
 const uint16_t iq2_xxs_grid[256] = {

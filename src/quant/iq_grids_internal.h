@@ -1,8 +1,8 @@
-/* The grids of GGUF's "IQ" formats: the vectors a block's indices choose from. An entry is one
- * vector, its first column in the lowest bits:
+/* The grids of GGUF's "IQ" formats: the vectors that a block's indices select. An entry is one
+ * vector, with its first column in the lowest bits:
  *   iq2_*, iq1: eight columns of two bits, a code from 0 to 2
  *   iq3_*:      four columns of three bits, a code from 0 to 7
- * What a code stands for is the format's business. Private to this folder; constants. */
+ * Each format defines what a code means. Constants, private to this folder. */
 #ifndef FLASHMOE_QUANT_IQ_GRIDS_INTERNAL_H
 #define FLASHMOE_QUANT_IQ_GRIDS_INTERNAL_H
 

@@ -1,8 +1,8 @@
-/* GGUF's "IQ" formats. iq4_nl and iq4_xs take a nibble through a table of 16 levels. The others
- * take an index through a grid of vectors (iq_grids_internal.h), eight columns each, of iq3_* four.
- * iq2_* and iq3_* add a sign per column, eight bits or seven and their parity; iq1_* add or
- * subtract delta = 1/8. A scale s is that of 16 columns in iq2_xs, iq2_s and iq1_m, of 32 in the
- * rest; where scales are nibbles, the lower one of a byte is first.
+/* GGUF's "IQ" formats. iq4_nl and iq4_xs map a nibble to one of 16 levels. The others map an
+ * index to a vector of a grid (iq_grids_internal.h), which has eight columns, or four in iq3_*.
+ * iq2_* and iq3_* add a sign per column: eight bits, or seven bits and their parity. iq1_* add or
+ * subtract delta = 1/8. A scale s applies to 16 columns in iq2_xs, iq2_s and iq1_m, and to 32 in
+ * the others. If scales are nibbles, the lower one of a byte is first.
  *   iq4_nl,   32 columns: d, nibbles[16] (byte i: columns i and i + 16)    x = d * level
  *   iq4_xs,  256 columns: d, scale pairs u16, scale nibbles[4], then 16 bytes of nibbles per 32
  *                                                                         x = d * s * level
@@ -22,7 +22,7 @@
 #include "quant/block_internal.h"
 #include "quant/iq_grids_internal.h"
 
-/* By the grid's code. The last of iq2_* and iq1_* is in no vector. */
+/* Indexed by the grid's code. The last one of iq2_* and iq1_* occurs in no vector. */
 static const uint8_t iq2_magnitudes[4] = {8, 25, 43, 0};
 static const uint8_t iq3_xxs_magnitudes[8] = {4, 12, 20, 28, 36, 44, 52, 62};
 static const uint8_t iq3_s_magnitudes[8] = {1, 3, 5, 7, 9, 11, 13, 15};
@@ -33,7 +33,7 @@ static inline unsigned nibble(const uint8_t *at, unsigned i)
     return (unsigned)at[i / 2] >> i % 2 * 4 & 15;
 }
 
-/* Eight signs, bit e set where column e is negative, from the seven that are stored. */
+/* Returns eight signs, bit e set if column e is negative, from the seven that are stored. */
 static inline unsigned with_parity(unsigned seven)
 {
     unsigned parity = seven ^ seven >> 4;
@@ -42,7 +42,7 @@ static inline unsigned with_parity(unsigned seven)
     return seven | (parity & 1) << 7;
 }
 
-/* Without a branch, which random signs would mispredict half the time. */
+/* Avoids a branch, which random signs would mispredict half of the time. */
 static inline float with_sign(int size, unsigned signs, unsigned e)
 {
     const int negative = (int)(signs >> e & 1);
@@ -55,7 +55,7 @@ static inline void decode_iq2(unsigned vector, unsigned signs, float scale, floa
         dst[e] = scale * with_sign(iq2_magnitudes[vector >> 2 * e & 3], signs, e);
 }
 
-/* Of two vectors, the second twelve bits above the first. */
+/* Decodes two vectors; the second is twelve bits above the first. */
 static inline void decode_iq3(unsigned vectors, const uint8_t magnitudes[8], unsigned signs,
                               float scale, float *restrict dst)
 {

@@ -1,5 +1,5 @@
-/* GGUF's "K" formats: 256 columns with one or two f16 factors over small integer scales, one per
- * 16 or 32 columns. codes.h has their layout. */
+/* GGUF's "K" formats: 256 columns with one or two f16 factors and small integer scales, one per 16
+ * or 32 columns. codes.h has their layout. */
 #include "quant/block_internal.h"
 
 enum { COLUMNS = 256 };

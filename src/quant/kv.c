@@ -8,8 +8,8 @@
 
 #define LANES 16
 
-/* The codebooks in the unit, of all that keep the levels below 128, whose rounded levels have the
- * least error: it is 1.0006, 1.00003 and 1.0000006 times that of the exact ones. */
+/* The codebooks. The unit is the one, of all that keep the levels below 128, whose rounded levels
+ * have the smallest error: 1.0006, 1.00003 and 1.0000006 times that of the exact levels. */
 const struct kv_format kv_f32 = {.name = "f32", .plain = &quant_f32, .bits = 32};
 const struct kv_format kv_f16 = {.name = "f16", .plain = &quant_f16, .bits = 16};
 const struct kv_format kv_rot8 = {.name = "rot8", .bits = 8};
@@ -45,7 +45,8 @@ bool kv_fits(const struct kv_format *format, uint32_t dim)
 
 /* ---- rotation -------------------------------------------------------------------------------- */
 
-/* The sign bit of element i is flipped or not: three rounds of multiplying and folding. */
+/* Returns the sign bit that element i is multiplied with, from three rounds of multiplying and
+ * folding. */
 static inline uint32_t sign_of(uint32_t i)
 {
     uint32_t h = (i + 1) * 0x9e3779b1u;
@@ -64,7 +65,7 @@ static void flip_signs(float *x, size_t dim)
     }
 }
 
-/* Each block of n, a power of two. */
+/* Transforms each block of n elements; n is a power of two. */
 static void hadamard(float *x, size_t n)
 {
     for (size_t half = 1; half < n; half *= 2)
@@ -126,7 +127,7 @@ static float dot_levels(const float *x, const int8_t *levels, size_t n)
     return sum_lanes(lane);
 }
 
-/* What is no number has one pattern on every machine. */
+/* NaN has one bit pattern on every machine. */
 static uint16_t scale_bits(float scale)
 {
     return scale == scale ? quant_f32_to_f16(scale * KV_SCALE) : 0x7e00u;
@@ -137,10 +138,10 @@ static float scale_of_bits(uint16_t bits)
     return quant_f16_to_f32(bits) * (1.0f / KV_SCALE);
 }
 
-/* Magnitudes are compared as whole numbers, so that a NaN is the largest. */
+/* Compares magnitudes as integers, so that NaN is the largest. */
 static uint16_t store_bytes(const float *y, size_t dim, int8_t *levels)
 {
-    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to a whole number */
+    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
     uint32_t max_bits = 0;
     for (size_t i = 0; i < dim; i++) {
         uint32_t bits;
@@ -155,13 +156,13 @@ static uint16_t store_bytes(const float *y, size_t dim, int8_t *levels)
     for (size_t i = 0; i < dim; i++) {
         float z = y[i] * inverse;
         z = z > 127.0f ? 127.0f : z;
-        z = z > -127.0f ? z : -127.0f; /* what is no number too */
+        z = z > -127.0f ? z : -127.0f; /* NaN too */
         levels[i] = (int8_t)((z + magic) - magic);
     }
     return scale;
 }
 
-/* The nearest level of each coordinate, as its index; where two are as near, the lower. */
+/* Finds the index of the nearest level of each coordinate. A tie goes to the lower level. */
 static void find_codes(const struct kv_format *format, const float *y, size_t dim, float scale,
                        uint8_t *codes)
 {
@@ -174,7 +175,7 @@ static void find_codes(const struct kv_format *format, const float *y, size_t di
     }
 }
 
-/* A vector of nothing, or of next to nothing, has the scale 0. */
+/* Returns the scale of a vector; 0 for a vector of zeros or of tiny values. */
 static uint16_t find_scale(enum kv_side side, const float *y, const int8_t *levels, size_t dim,
                            float squares)
 {

@@ -27,7 +27,7 @@ static float normal(void)
     return (float)(sqrt(-2 * log(uniform())) * cos(6.283185307179586 * uniform()));
 }
 
-/* As keys are: some coordinates are much larger than others. */
+/* Fills a vector like a key: some coordinates are much larger than others. */
 static void fill(float *x, unsigned dim)
 {
     for (unsigned i = 0; i < dim; i++)
@@ -60,7 +60,8 @@ static void test_rotation_is_orthogonal(void **state)
     }
 }
 
-/* One coordinate becomes all of its block, of one size, with about as many signs of each kind. */
+/* One coordinate spreads over its whole block with equal magnitudes and about as many signs of each
+ * kind. */
 static void test_rotation_spreads(void **state)
 {
     (void)state;
@@ -71,12 +72,12 @@ static void test_rotation_spreads(void **state)
         kv_rotate(x, 128);
         for (unsigned i = 0; i < 128; i++)
             assert_true(fabsf(fabsf(x[i]) - 0.088388348f) < 1e-7f);
-        n_negative += x[0] < 0; /* the sign of the coordinate alone */
+        n_negative += x[0] < 0; /* only the sign of the coordinate */
     }
     assert_in_range(n_negative, 44, 84);
 }
 
-/* What tests/quant/make_lloyd_max.py prints. */
+/* Printed by tests/quant/make_lloyd_max.py. */
 static const struct codebook {
     const struct kv_format *format;
     double upper[8], error;
@@ -117,7 +118,7 @@ static void test_codebooks_are_lloyd_max(void **state)
     }
 }
 
-/* The row's coordinates, still rotated. */
+/* Loads the row's coordinates, still rotated. */
 static void load(const struct kv_format *format, const void *row, unsigned dim, float *y)
 {
     int8_t levels[MAX];
@@ -159,8 +160,8 @@ static void test_rows_keep_the_nearest_levels(void **state)
         }
 }
 
-/* The slope of kept against true inner products with queries that have to do with the keys, and
- * its standard error. */
+/* Returns the slope of stored against true inner products, with queries that are correlated with
+ * the keys, and its standard error. */
 static double slope(const struct kv_format *format, enum kv_side side, double *off)
 {
     enum { DIM = 128, N = 20000 };
@@ -193,11 +194,12 @@ static void test_keys_are_unbiased(void **state)
         if (format->plain != NULL)
             continue;
         const double of_keys = slope(format, KV_KEY, &off);
-        assert_true(fabs(of_keys - 1) < 4 * off + 2e-5); /* and the rounding of the scale */
+        assert_true(fabs(of_keys - 1) < 4 * off + 2e-5); /* plus the rounding of the scale */
         assert_true(off < 0.002);
         if (format->bits > 4)
             continue;
-        /* A value's scale has the least error, and shrinks: a key kept so would be noticed. */
+        /* A value's scale minimises the error and shrinks the vector: a key stored like that would
+         * be noticed. */
         const double of_values = slope(format, KV_VALUE, &off), min = format->bits == 2   ? 0.117
                                                                         : format->bits == 3 ? 0.034
                                                                                             : 0.009;
@@ -216,13 +218,13 @@ static void test_odd_vectors(void **state)
             load(kv_at(f), row, 64, y);
             for (unsigned i = 0; i < 64; i++)
                 assert_true(y[i] == 0);
-            x[7] = 1e-30f; /* next to nothing */
+            x[7] = 1e-30f; /* nearly zero */
             kv_store(kv_at(f), side, x, 64, row);
             assert_true(kv_load_scale(kv_at(f), row, 64) == 0);
             x[7] = NAN;
             kv_store(kv_at(f), side, x, 64, row);
             assert_true(isnan(kv_load_scale(kv_at(f), row, 64)));
-            x[7] = 3e38f; /* too large for the scale: noticed, not cut off */
+            x[7] = 3e38f; /* too large for the scale: detected, not clamped */
             kv_store(kv_at(f), side, x, 64, row);
             assert_false(isfinite(kv_load_scale(kv_at(f), row, 64)));
         }

@@ -1,6 +1,6 @@
-/* GGUF's first formats: 32 columns with one f16 scale d, and one f16 minimum m where zero is not
- * in the middle. Nibbles: byte i holds column i low and column i + 16 high. Fifth bits: bit i of
- * a little-endian word is column i's.
+/* GGUF's first formats: 32 columns with one f16 scale d, and one f16 minimum m if zero is not
+ * in the middle. Nibbles: byte i holds column i in its low half and column i + 16 in its high half.
+ * Fifth bits: bit i of a little-endian word belongs to column i.
  *   q8_0: d, q[32]             x = d * q
  *   q4_0: d, nibbles           x = d * (n - 8)
  *   q4_1: d, m, nibbles        x = d * n + m
@@ -12,20 +12,20 @@
 
 enum { COLUMNS = 32, HALF = 16 };
 
-/* Zero, as the reference has it, when there is no scale to divide by. */
+/* Returns 0 if d is 0, as the reference does. */
 static inline float reciprocal(float d)
 {
     return d == 0 ? 0 : 1 / d;
 }
 
-/* Towards zero and into 0..most; NaN gives 0. */
+/* Rounds towards zero and clamps to 0..max; NaN gives 0. */
 static inline unsigned clamped(float x, float max)
 {
     x = x > 0 ? x : 0;
     return (unsigned)(x < max ? x : max);
 }
 
-/* The value farthest from zero with its sign, the first of equals. */
+/* Returns the value farthest from zero with its sign, the first of equals. */
 static float farthest(const float *x)
 {
     float best = x[0];
@@ -74,7 +74,7 @@ static void store_codes(uint8_t *dst, const uint8_t *codes, unsigned bits)
         dst[i] = (uint8_t)((codes[i] & 15) | (codes[HALF + i] & 15) << 4);
 }
 
-/* q4_0 and q5_0: the value farthest from zero becomes code 0. */
+/* q4_0 and q5_0: the value farthest from zero gets code 0. */
 static void encode_centred(const struct quant *q, const float *src, void *const parts[], size_t n)
 {
     const float zero = (float)(1u << (q->bits - 1));
@@ -91,7 +91,7 @@ static void encode_centred(const struct quant *q, const float *src, void *const 
     }
 }
 
-/* q4_1 and q5_1: the lowest value is code 0, the highest the last one. */
+/* q4_1 and q5_1: the lowest value gets code 0, the highest the last code. */
 static void encode_ranged(const struct quant *q, const float *src, void *const parts[], size_t n)
 {
     const float max = (float)((1u << q->bits) - 1);

@@ -11,12 +11,13 @@ static inline float value_of(unsigned code)
     return (float)((int)codes_fp4_doubled[code] - CODES_MXFP4_ZERO);
 }
 
-/* The largest magnitude lies in [4, 8) times the scale. The reference takes floor(log2f(most)),
- * which rounds up for the last few floats before a power of two, how many depends on its libm;
- * this is the exact exponent. Below 2^-125 the reference's exponent wraps; this one stays 0. */
+/* Chooses the exponent so that the largest magnitude is in [4, 8) times the scale. The reference
+ * uses floor(log2f(max)), which rounds up for a few floats below a power of two, depending on its
+ * libm; this is the exact exponent. Below 2^-125 the reference's exponent wraps around; this one
+ * stays 0. */
 static unsigned choose_exponent(const float *x)
 {
-    uint32_t max = 0; /* bits without sign order like magnitudes */
+    uint32_t max = 0; /* bits without the sign are ordered like magnitudes */
     for (unsigned i = 0; i < COLUMNS; i++) {
         uint32_t bits;
         memcpy(&bits, &x[i], sizeof bits);
@@ -27,7 +28,7 @@ static unsigned choose_exponent(const float *x)
     return exponent > 2 ? exponent - 2 : 0;
 }
 
-/* The nearest code, the first of equals; 0 for NaN. */
+/* Returns the nearest code, the first of equals; 0 for NaN. */
 static unsigned nearest(float x, float d)
 {
     unsigned best = 0;

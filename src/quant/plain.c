@@ -37,8 +37,8 @@ uint16_t quant_f32_to_bf16(float x)
     return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
-/* Branch-free so that the row loop vectorises: the exponent is rebiased by one multiplication,
- * which also turns half denormals into normal floats. */
+/* Has no branches, so that the row loop vectorises. One multiplication adjusts the exponent and
+ * also turns half denormals into normal floats. */
 static inline float f16_value(uint16_t h)
 {
     const float two_to_112 = 0x1p112f;
@@ -64,7 +64,7 @@ uint16_t quant_f32_to_f16(float x)
     if (magnitude >= 0x477ff000u) /* 65520 and above round to infinity */
         return (uint16_t)(sign | 0x7c00u);
     if (magnitude < 0x38800000u) {
-        /* A half denormal is a multiple of 2^-24: adding 0.5 rounds to exactly that. */
+        /* A half denormal is a multiple of 2^-24: adding 0.5 rounds to such a multiple. */
         float shifted = float_of_bits(magnitude) + 0.5f;
         return (uint16_t)(sign | (uint16_t)(bits_of_float(shifted) - 0x3f000000u));
     }

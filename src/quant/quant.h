@@ -1,8 +1,9 @@
-/* Number formats of weights. A format is a descriptor found by name; sizes come from it and
- * nobody else knows them. A row of n columns is one byte stream per part (affine: codes, scales,
- * biases; fp8: codes, scales; all others: one), each a sequence of blocks of `block` columns.
+/* Number formats of weights. A format is a descriptor that is found by name; only the descriptor
+ * knows the sizes. A row of n columns has one byte sequence per part (affine: codes, scales,
+ * biases; fp8: codes, scales; all others: one). Each is a sequence of blocks of `block` columns.
  *
- * Descriptors are constants: any thread, nothing to free, nothing fails. */
+ * Descriptors are constants. Any thread may use them, nothing has to be freed, and nothing
+ * fails. */
 #ifndef FLASHMOE_QUANT_QUANT_H
 #define FLASHMOE_QUANT_QUANT_H
 
@@ -17,14 +18,14 @@ extern "C" {
 #define QUANT_MAX_PARTS 3
 
 enum quant_kind {
-    QUANT_FLOAT,  /* one value per column, used as it is */
+    QUANT_FLOAT,  /* one value per column */
     QUANT_AFFINE, /* x = scale * code + bias per group of `block` columns */
-    QUANT_BLOCK,  /* anything else */
+    QUANT_BLOCK,  /* any other layout */
 };
 
-/* How codes, scales and biases lie in a block, for formats that are codes: see codes.h. */
+/* How codes, scales and biases lie in a block (codes.h). */
 enum quant_codes {
-    QUANT_NO_CODES, /* used through decode_row */
+    QUANT_NO_CODES, /* no codes: use decode_row */
     QUANT_CODES_AFFINE,
     QUANT_CODES_Q8_0,
     QUANT_CODES_Q4_0,
@@ -45,51 +46,53 @@ struct quant {
     const char *name; /* "bf16", "affine4-g64", "q4_k", "fp8-b128-f32", ... */
     enum quant_kind kind;
     unsigned block;                             /* columns per block */
-    unsigned n_parts;                           /* byte streams per row */
+    unsigned n_parts;                           /* byte sequences per row */
     unsigned part_block_bytes[QUANT_MAX_PARTS]; /* bytes of one block in each part */
-    /* Rows of the matrix that share one row of the part; 0 means 1. More than one only where a
-     * scale belongs to a rectangle of weights (fp8). */
+    /* Matrix rows that share one row of the part; 0 means 1. More than one only if a scale belongs
+     * to a rectangle of weights (fp8). */
     unsigned part_rows[QUANT_MAX_PARTS];
-    const struct quant *unshared; /* the same with every row on its own; NULL where it is so */
-    unsigned bits;                              /* of one code, or of one float */
-    const struct quant *scale;                  /* format of scales and biases, if parts */
+    /* the same format with unshared rows; NULL if rows are not shared */
+    const struct quant *unshared;
+    unsigned bits;                              /* per code, or per float */
+    const struct quant *scale;                  /* format of scales and biases, if they are parts */
 
-    /* A format that is codes: x = scale * (code - zero), or scale * code + bias, with one scale
-     * and bias per `group` columns. */
+    /* For formats that store codes: x = scale * (code - zero), or scale * code + bias, with one
+     * scale and bias per `group` columns. */
     enum quant_codes codes;
     unsigned group, zero;
     bool has_bias;
-    bool has_wide_codes; /* codes up to 255; else up to 127 */
+    bool has_wide_codes; /* codes up to 255; otherwise up to 127 */
 
-    /* Both take n columns, a multiple of `block`. The pointers need no alignment. A format that
-     * is only read has no encode_row. */
+    /* Both convert n columns, a multiple of `block`. Pointers need no alignment. encode_row is NULL
+     * for a format that can only be read. */
     void (*decode_row)(const struct quant *q, const void *const parts[], float *dst, size_t n);
     void (*encode_row)(const struct quant *q, const float *src, void *const parts[], size_t n);
-    /* Of a format that is codes: one byte per column; scale and bias of group g at g * stride. */
+    /* For formats that store codes: writes one byte per column, and scale and bias of group g at g
+     * * stride. */
     void (*unpack_row)(const struct quant *q, const void *const parts[], size_t n, uint8_t *codes,
                        float *scales, float *biases, size_t stride);
 };
 
-/* NULL when there is no such format. */
+/* Returns NULL when there is no such format. */
 const struct quant *quant_find(const char *name);
-/* The i-th format, NULL past the end. */
+/* Returns the i-th format, or NULL past the end. */
 const struct quant *quant_at(unsigned i);
 
 extern const struct quant quant_f32, quant_f16, quant_bf16;
 
-/* Bytes of one row of n columns in one part. */
+/* Returns the bytes of one row of n columns in one part. */
 static inline uint64_t quant_part_row_bytes(const struct quant *q, unsigned part, uint64_t n)
 {
     return n / q->block * q->part_block_bytes[part];
 }
 
-/* The row of the part that matrix row r uses. */
+/* Returns the row of the part that matrix row r uses. */
 static inline uint64_t quant_part_row(const struct quant *q, unsigned part, uint64_t r)
 {
     return q->part_rows[part] > 1 ? r / q->part_rows[part] : r;
 }
 
-/* Bytes of n_rows rows of n_cols columns in one part, or in all of them. */
+/* Return the bytes of n_rows rows of n_cols columns in one part, or in all parts. */
 static inline uint64_t quant_part_bytes(const struct quant *q, unsigned part, uint64_t n_rows,
                                         uint64_t n_cols)
 {
@@ -110,7 +113,7 @@ static inline uint64_t quant_row_bytes(const struct quant *q, uint64_t n_cols)
     return quant_matrix_bytes(q, 1, n_cols);
 }
 
-/* Scalar conversions, exact or rounded to nearest even; NaN stays NaN. */
+/* Scalar conversions, exact or rounded to nearest even. NaN stays NaN. */
 float quant_f16_to_f32(uint16_t h);
 uint16_t quant_f32_to_f16(float x);
 float quant_bf16_to_f32(uint16_t h);

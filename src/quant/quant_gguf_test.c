@@ -1,5 +1,6 @@
-/* The block formats against their oracles, bit for bit. tests/quant/make_gguf_golden.py made the
- * file and says what is in it; random_word, tame_halves, random_row and checksum repeat it. */
+/* Compares the block formats with their oracles, bit for bit. tests/quant/make_gguf_golden.py made
+ * the file and describes it; random_word, tame_halves, random_row and checksum repeat its
+ * functions. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -94,7 +95,7 @@ static void read_exactly(FILE *f, void *dst, size_t bytes)
     assert_int_equal(fread(dst, 1, bytes, f), bytes);
 }
 
-/* Of just that size, so that a sanitizer sees a read or write past the end. */
+/* Allocates exactly this size, so that a sanitizer sees an access past the end. */
 static void *take(size_t bytes)
 {
     void *memory = malloc(bytes);
@@ -110,7 +111,7 @@ static void check_bits(const char *name, const float *mine, const float *expecte
                      (double)expected[i]);
 }
 
-/* The blocks as one row from an odd address. */
+/* Decodes the blocks as one row from an odd address. */
 static void decode_unaligned(const struct quant *q, const uint8_t *blocks, size_t bytes,
                              float *dst, size_t n)
 {
@@ -277,8 +278,8 @@ static void test_block_formats_equal_their_oracles(void **state)
     assert_int_equal(n_records[TAG_FP8], 3);
 }
 
-/* No oracle here, only that nothing is undefined: infinities, NaN, and scales whose reciprocal
- * overflows. */
+/* There is no oracle here: this only checks that nothing is undefined for infinities, NaN, and
+ * scales whose reciprocal overflows. */
 static void test_encoders_accept_any_float(void **state)
 {
     (void)state;
@@ -304,7 +305,7 @@ static void test_encoders_accept_any_float(void **state)
     }
 }
 
-/* Any bytes are a block: a file cannot make a decoder read or write elsewhere. */
+/* Any bytes are a valid block: a file cannot make a decoder access other memory. */
 static void test_decoders_accept_any_bytes(void **state)
 {
     (void)state;

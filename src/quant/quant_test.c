@@ -35,7 +35,7 @@ static void test_every_half_survives_a_round_trip(void **state)
     }
 }
 
-/* _Float16 conversions of the compiler are the oracle where they exist. */
+/* The compiler's _Float16 conversions are the oracle where they exist. */
 static void test_rounding_to_half_is_nearest_even(void **state)
 {
     (void)state;
@@ -79,7 +79,7 @@ static void read_exactly(FILE *f, void *dst, size_t bytes)
     assert_int_equal(fread(dst, 1, bytes, f), bytes);
 }
 
-/* MLX's own quantiser made the file; codes, scales and biases must be the same bits. */
+/* MLX's own quantiser made the file. Codes, scales and biases must have the same bits. */
 static void test_affine_equals_mlx(void **state)
 {
     (void)state;
@@ -111,7 +111,7 @@ static void test_affine_equals_mlx(void **state)
         assert_memory_equal(my_biases, biases, 2 * n_groups);
         const void *parts[] = {codes, scales, biases};
         q->decode_row(q, parts, decoded, n);
-        /* MLX rounds the decoded value to the weight's type; ours stays f32. */
+        /* MLX rounds the decoded value to the weight's type; here it stays f32. */
         for (unsigned i = 0; i < n; i++) {
             float rounded = head[2] ? quant_f16_to_f32(quant_f32_to_f16(decoded[i]))
                                     : quant_bf16_to_f32(quant_f32_to_bf16(decoded[i]));

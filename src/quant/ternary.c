@@ -1,7 +1,7 @@
 /* GGUF's ternary formats: 256 columns of x = d * (q - 1), d an f16 at the end of the block.
- *   tq1_0: 52 bytes, d. A byte is a fraction of 256 whose digits to the base of 3 are the q of five
- *          columns, of the last four bytes of four columns
- *   tq2_0: pairs of bits[64], d. A byte holds four columns, 32 apart; q is from 0 to 3 */
+ *   tq1_0: 52 bytes, d. A byte / 256 is a fraction whose base-3 digits are the q of five columns,
+ *          or of four columns in the last four bytes
+ *   tq2_0: bit pairs[64], d. A byte holds four columns, 32 apart; q is 0 to 3 */
 #include "quant/block_internal.h"
 
 /* Digit t of byte i goes to column n * t + i. */

@@ -1,5 +1,5 @@
 /* A matrix in memory: y = W x with rows of n_cols columns in one number format. It borrows the
- * bytes; row r of part p starts quant_part_row * quant_part_row_bytes bytes into parts[p], unless
+ * bytes. Row r of part p starts quant_part_row * quant_part_row_bytes bytes into parts[p], unless
  * the rows are interleaved (interleave.h). */
 #ifndef FLASHMOE_QUANT_WEIGHT_H
 #define FLASHMOE_QUANT_WEIGHT_H
@@ -17,18 +17,18 @@ struct weight {
     const void *parts[QUANT_MAX_PARTS];
 };
 
-/* Who brings weights into the layout that the kernels of a backend want. It belongs to the backend
- * and is handed down to those who read weights. Any thread may call it. */
+/* Converts weights into the layout that a backend's kernels want. The backend owns it; code that
+ * reads weights borrows it. Any thread may call its functions. */
 struct weight_preparer {
-    /* Whether the kernels want the rows of this weight interleaved, and they are not: by its format
-     * and shape. */
+    /* Returns whether the kernels want the rows of this weight interleaved and they are not.
+     * Depends on format and shape only. */
     bool (*changes)(const struct weight *w);
-    /* Interleaves them in place, where w->parts can be written: share `part` of n_parts. The shares
-     * may be done at the same time. */
+    /* Interleaves share `part` of n_parts in place; w->parts must be writable. Several threads may
+     * prepare different shares at the same time. */
     void (*prepare)(const struct weight *w, unsigned part, unsigned n_parts);
 };
 
-/* Where row `r` begins in each part of a weight by rows. */
+/* Sets parts[] to where row `r` begins in each part of a weight stored by rows. */
 static inline void weight_row(const struct weight *w, size_t r, const void *parts[])
 {
     for (unsigned p = 0; p < w->quant->n_parts; p++)

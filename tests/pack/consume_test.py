@@ -145,7 +145,7 @@ class Consume(Shards):
             else:
                 self.flip(self.partial / "experts-000.bin", 4321)
             done = flashmoe("pack", src, self.dst, "--consume", "--yes")
-            self.assert_fails(done, "experts-000.bin", "must be made again", "was removed")
+            self.assert_fails(done, "experts-000.bin", "cannot be written again", "was removed")
             self.assertEqual(digest(src), before)
 
     def test_coarse_times(self):
@@ -208,7 +208,7 @@ class Consume(Shards):
             self.assert_fails(done, "cannot remove", IN_ORDER[at - 1], "go on without it")
             self.assertEqual(sorted(path.name for path in src.glob("*.safetensors")),
                              sorted(IN_ORDER[at - 1:]))
-            self.assert_fails(flashmoe("pack", src, self.dst, "--restart"), "not begun again")
+            self.assert_fails(flashmoe("pack", src, self.dst, "--restart"), "not restarted")
             self.pack(src, self.dst, "--consume", "--yes")
             self.assertEqual(digest(self.dst), digest(self.reference))
             shutil.rmtree(self.dst)
@@ -230,7 +230,7 @@ class Restart(Shards):
                 done = flashmoe("pack", src, self.dst, "--restart")
                 if done.returncode != 0:
                     n_refused += 1
-                    self.assertRegex(done.stderr, "not begun again|is whole|exists already")
+                    self.assertRegex(done.stderr, "not restarted|is complete|exists already")
                     flashmoe("pack", src, self.dst)
                 self.assertEqual(digest(self.dst), digest(self.reference))
         self.assertGreater(n_refused, len(moments) // 8)
@@ -263,7 +263,7 @@ class Restart(Shards):
         src = self.copy()
         flashmoe("pack", src, self.dst, "--consume", "--yes", kind="kill", on=REMOVAL, at=3)
         done = self.ask("pack", src, self.dst, "--consume", "--restart", answer=b"y\n")
-        self.assert_fails(done, "not begun again")
+        self.assert_fails(done, "not restarted")
 
 
 class Whole(Shards):
@@ -307,7 +307,7 @@ class Whole(Shards):
     def test_restart_is_refused(self):
         src = self.copy()
         self.stop(src)
-        self.assert_fails(flashmoe("pack", src, self.dst, "--restart"), "is whole",
+        self.assert_fails(flashmoe("pack", src, self.dst, "--restart"), "is complete",
                           "without --restart")
         self.stop(src, named=True)
         self.assert_fails(flashmoe("pack", src, self.dst, "--restart"), "exists already")

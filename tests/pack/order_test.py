@@ -174,7 +174,7 @@ class Prepared(Case):
             self.assertEqual(digest(self.partial), kept)
         os.chown(self.partial, 0, 0)
         os.chown(self.partial / "dense.bin", 12345, 12345)
-        self.refused("dense.bin' is another user's")
+        self.refused("dense.bin' belongs to another user")
 
     def test_swapped_meanwhile(self):
         """The file that gets a name is the one that was written."""

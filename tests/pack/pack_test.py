@@ -277,7 +277,7 @@ class Refusals(Case):
             (self.partial / name).write_text("mine")
             for args in ([], ["--restart"]):
                 self.assert_fails(flashmoe("pack", self.golden, self.dst, *args), name,
-                                  "no packing has made it")
+                                  "no packing has created it")
             self.assertEqual(os.listdir(self.partial), [name])
             (self.partial / name).unlink()
         (self.partial / "plan.json.tmp").write_text("{")
@@ -412,7 +412,7 @@ class Kill(Case):
                 for at in (100, 5000, 9000):
                     self.flip(self.partial / name, at)
                 done = self.pack(src, self.dst, *args)
-                self.assertIn(f"{name}' is not what an earlier run has written", done.stderr)
+                self.assertIn(f"{name}' has changed since an earlier run wrote it", done.stderr)
                 self.assertEqual(flashmoe("verify", self.dst).returncode, 0)
                 self.assertEqual(digest(self.dst), digest(reference))
                 shutil.rmtree(self.dst)

@@ -1,12 +1,13 @@
-/* What is on the disk while a pack is made: DST.partial/ holds
- *   plan.json        what is packed into what: continuing with something else is refused
- *   NAME.tmp         being written
- *   NAME             finished: written, synced, read back
- *   NAME.sums        its checksums, so that continuing need not make it again
- *   source/NAME      the header of a source file that was removed
- *   model.json       last of all; with it the pack is whole
- * Then it gets its name, and only then all but the pack itself is removed from it, plan.json last:
- * with that the next run knows that there is something to tidy up. */
+/* The directory DST.partial, which holds a pack until it is complete:
+ *   plan.json        what is packed, and into which formats; a different packing is refused
+ *   NAME.tmp         a file that is being written
+ *   NAME             a finished file: written, synced and read back
+ *   NAME.sums        its checksums, so that a later process need not write it again
+ *   source/NAME      a stub: the header of a source file that was removed
+ *   model.json       written last; with it the pack is complete
+ * Then the directory is renamed to DST, and everything but the pack itself is removed from it.
+ * plan.json is removed last, because it tells the next process that there is something to clean
+ * up. */
 #include <stdio.h>
 #include <string.h>
 
@@ -43,7 +44,7 @@ static int read_back(const struct plat_dir *dir, const char *name, const void *d
     size_t n;
     int fd;
     uint64_t file_bytes;
-    /* Drops the page cache where it can; the bytes are then read through it. */
+    /* Drops the page cache where possible; then the bytes are read through it. */
     int rc = plat_dir_open_device(dir, name, &fd, &file_bytes, err);
     if (rc != 0)
         return rc;
@@ -76,8 +77,8 @@ static int load_json(const struct pack *pack, const char *name, struct jdoc *doc
     return rc;
 }
 
-int state_write(const struct pack *pack, const char *name, const void *data, size_t bytes,
-                struct fm_error *err)
+int partial_write(const struct pack *pack, const char *name, const void *data, size_t bytes,
+                  struct fm_error *err)
 {
     char path[LIMIT_PATH_BYTES];
     struct plat_file_info is;
@@ -87,7 +88,7 @@ int state_write(const struct pack *pack, const char *name, const void *data, siz
     if (rc == 0)
         rc = plat_dir_create(&pack->dir, tmp, PLAT_SHARED, &is_direct, &fd, err);
     if (rc == 0 && !plat_open_file_info(fd, &is))
-        rc = err_set(err, FM_ERR_IO, "cannot look at '%s'", path);
+        rc = err_set(err, FM_ERR_IO, "cannot get the status of '%s'", path);
     if (rc == 0)
         rc = plat_write_at(fd, path, data, bytes, 0, err);
     if (rc == 0)
@@ -109,7 +110,7 @@ static json_t *files_json(const struct pack *pack)
     for (unsigned f = 0; f < source->n_files; f++) {
         struct plat_file_info info = {0};
         char path[LIMIT_PATH_BYTES];
-        /* The file behind a link is the one that matters. */
+        /* Compares the target of a link. */
         if (!plat_real_path(source->files[f].path, path) || !plat_file_info(path, &info))
             info.mtime_ns = 0;
         (void)json_array_append_new(
@@ -161,8 +162,8 @@ static int changed_file(const struct pack *pack, const json_t *was, const json_t
 {
     const char *name = json_string_value(json_object_get(is, "name"));
     if (!has_equal(was, is, "name"))
-        return err_set(err, FM_ERR_ARG, "'%s' was begun with another source, in which there is "
-                       "no '%s': " START_AFRESH, pack->partial, name);
+        return err_set(err, FM_ERR_ARG, "'%s' was begun with another source, which has no "
+                       "'%s': " START_AFRESH, pack->partial, name);
     if (has_equal(was, is, "bytes"))
         return err_set(err, FM_ERR_ARG, "'%s' was begun with an older '%s', which was changed "
                        "since: " START_AFRESH, pack->partial, name);
@@ -179,9 +180,9 @@ static int compare_files(const struct pack *pack, const json_t *was, const json_
     const size_t n = json_array_size(b);
     for (size_t i = 0; i < n; i++) {
         const json_t *x = json_array_get(a, i), *y = json_array_get(b, i);
-        /* The time of a spare is its own. */
+        /* A stub has its own time. */
         if (!has_equal(x, y, "name") || !has_equal(x, y, "bytes") ||
-            (!pack->is_spare[i] && !has_equal(x, y, "mtime_ns")))
+            (!pack->is_stub[i] && !has_equal(x, y, "mtime_ns")))
             return changed_file(pack, x, y, err);
     }
     if (json_array_size(a) != n)
@@ -220,7 +221,7 @@ static int find_foreign(void *ctx, const char *name, struct fm_error *err)
 struct checked_dir {
     const struct plat_dir *dir;
     uint64_t owner;
-    bool has_spares; /* it may hold the directory of spares */
+    bool has_stubs; /* it may contain the directory of stubs */
 };
 
 static int check_name(void *ctx, const char *name, struct fm_error *err)
@@ -229,49 +230,50 @@ static int check_name(void *ctx, const char *name, struct fm_error *err)
     struct plat_file_info info;
     if (!plat_dir_info(c->dir, name, &info))
         return 0;
-    const bool is_spares = c->has_spares && strcmp(name, SPARES_NAME) == 0;
+    const bool is_spares = c->has_stubs && strcmp(name, STUBS_NAME) == 0;
     if (info.owner == c->owner && (is_spares ? info.is_dir : info.is_file))
         return 0;
-    return err_set(err, FM_ERR_ARG, "'%s/%.200s' is %s, which packing never makes: it is left as "
-                   "it is; remove it or choose another destination", c->dir->path, name,
-                   info.is_link               ? "a link"
-                   : info.owner != c->owner ? "another user's"
-                   : info.is_dir              ? "a directory"
-                                              : "no regular file");
+    return err_set(err, FM_ERR_ARG, "'%s/%.200s' %s: packing has not created it and does not "
+                   "change it; remove it or choose another destination", c->dir->path, name,
+                   info.is_link             ? "is a link"
+                   : info.owner != c->owner ? "belongs to another user"
+                   : info.is_dir            ? "is a directory"
+                                            : "is not a regular file");
 }
 
-static int check_names(const struct plat_dir *dir, bool has_spares, struct fm_error *err)
+static int check_names(const struct plat_dir *dir, bool has_stubs, struct fm_error *err)
 {
     struct plat_file_info info;
     if (!plat_open_file_info(dir->fd, &info))
-        return err_set(err, FM_ERR_IO, "cannot look at '%s'", dir->path);
-    struct checked_dir checked = {dir, info.owner, has_spares};
+        return err_set(err, FM_ERR_IO, "cannot get the status of '%s'", dir->path);
+    struct checked_dir checked = {dir, info.owner, has_stubs};
     return plat_dir_each_name(dir, check_name, &checked, err);
 }
 
-int state_check_own(const struct pack *pack, struct fm_error *err)
+int partial_check_own(const struct pack *pack, struct fm_error *err)
 {
     char found[DIRECTORY_NAME_BYTES] = "";
-    struct plat_dir spares = {.fd = -1};
+    struct plat_dir stubs = {.fd = -1};
     int rc = check_names(&pack->dir, true, err);
-    if (rc == 0 && has(pack, SPARES_NAME)) {
-        rc = plat_dir_open_in(&pack->dir, SPARES_NAME, pack->spares, &spares, err);
+    if (rc == 0 && has(pack, STUBS_NAME)) {
+        rc = plat_dir_open_in(&pack->dir, STUBS_NAME, pack->stubs, &stubs, err);
         if (rc == 0)
-            rc = check_names(&spares, false, err);
-        plat_dir_close(&spares);
+            rc = check_names(&stubs, false, err);
+        plat_dir_close(&stubs);
     }
     if (rc != 0 || has(pack, PLAN_NAME) || has(pack, PACKED_MODEL_NAME))
         return rc;
     rc = plat_dir_each_name(&pack->dir, find_foreign, found, err);
     if (rc == 0 && found[0] != '\0')
         rc = err_set(err, FM_ERR_ARG, "'%s' holds '%.200s' and no " PLAN_NAME ": no packing has "
-                     "made it; move it away or choose another destination", pack->partial, found);
+                     "created it; move it away or choose another destination", pack->partial,
+                     found);
     return rc;
 }
 
 /* ---- what is whole -------------------------------------------------------------------------- */
 
-/* Where the files of SRC lie, or have lain. */
+/* Writes the folder that holds, or held, the files of SRC. */
 static void source_folder(const struct pack *pack, char folder[LIMIT_PATH_BYTES])
 {
     char path[LIMIT_PATH_BYTES];
@@ -284,7 +286,8 @@ static void source_folder(const struct pack *pack, char folder[LIMIT_PATH_BYTES]
         (void)snprintf(folder, LIMIT_PATH_BYTES, "%s", pack->src);
 }
 
-/* True when the file of the plan is in the folder as it was; *is_there when any of its name is. */
+/* Returns whether a file of the plan is in the folder unchanged. Sets *is_there when a file of its
+ * name exists. */
 static bool is_original(const json_t *entry, const char *folder, bool *is_there)
 {
     const char *name = json_string_value(json_object_get(entry, "name"));
@@ -305,7 +308,7 @@ static int check_whole_plan(const struct pack *pack, struct fm_error *err)
     if (!has(pack, PLAN_NAME))
         return 0;
     json_t *formats = formats_json(pack->options);
-    int rc = formats == NULL ? err_set(err, FM_ERR_NOMEM, "out of memory: the plan")
+    int rc = formats == NULL ? err_set(err, FM_ERR_NOMEM, "out of memory: cannot create the plan")
                              : load_json(pack, PLAN_NAME, &was, err);
     if (rc == 0)
         rc = compare_formats(pack, was.root, formats, FINISH_IT, err);
@@ -315,8 +318,8 @@ static int check_whole_plan(const struct pack *pack, struct fm_error *err)
         const json_t *entry = json_array_get(files, i);
         bool is_there;
         if (!is_original(entry, folder, &is_there) && is_there)
-            rc = err_set(err, FM_ERR_ARG, "'%s' is whole, and made of another '%s' than there is "
-                         "in '%s': " FINISH_IT, pack->partial,
+            rc = err_set(err, FM_ERR_ARG, "'%s' is complete and was made from another '%s' than "
+                         "the one in '%s': " FINISH_IT, pack->partial,
                          json_string_value(json_object_get(entry, "name")), folder);
     }
     jdoc_clear(&was);
@@ -324,18 +327,18 @@ static int check_whole_plan(const struct pack *pack, struct fm_error *err)
     return rc;
 }
 
-int state_check_whole(const struct pack *pack, struct fm_error *err)
+int partial_check_whole(const struct pack *pack, struct fm_error *err)
 {
     char name[LIMIT_PATH_BYTES];
     struct jdoc model = {0};
     struct source *source = NULL;
-    const struct model_options options = {.families = arch_families(), .spare_dir = pack->spares};
+    const struct model_options options = {.families = arch_families(), .spare_dir = pack->stubs};
     int rc = load_json(pack, PACKED_MODEL_NAME, &model, err);
     const json_t *of = json_object_get(model.root, "provenance");
     const char *was = json_string_value(json_object_get(of, "source"));
     const char *kind = json_string_value(json_object_get(of, "kind"));
     pack_source_name(pack, name);
-    /* Nothing is taken of it any more: it need not open. Without its spares it may look like
+    /* Nothing is read from it any more, so it need not open. Without its stubs it may look like
      * something else. */
     if (!pack->is_renamed)
         (void)model_source_open(pack->src, &options, &source, NULL);
@@ -343,9 +346,9 @@ int state_check_whole(const struct pack *pack, struct fm_error *err)
                           (source != NULL && kind != NULL &&
                            strcmp(kind, source_kind_name(source)) != 0);
     if (rc == 0 && is_other)
-        rc = err_set(err, FM_ERR_ARG, "'%s' is whole, and made of '%.200s' (%.40s), not of '%s': "
-                     FINISH_IT, pack->partial, was != NULL ? was : "?", kind != NULL ? kind : "?",
-                     pack->src);
+        rc = err_set(err, FM_ERR_ARG, "'%s' is complete and was made from '%.200s' (%.40s), not "
+                     "'%s': " FINISH_IT, pack->partial, was != NULL ? was : "?",
+                     kind != NULL ? kind : "?", pack->src);
     source_close(source);
     jdoc_clear(&model);
     return rc != 0 ? rc : check_whole_plan(pack, err);
@@ -353,28 +356,28 @@ int state_check_whole(const struct pack *pack, struct fm_error *err)
 
 /* ---- beginning ------------------------------------------------------------------------------ */
 
-int state_check_plan(const struct pack *pack, struct fm_error *err)
+int partial_check_plan(const struct pack *pack, struct fm_error *err)
 {
-    if (pack->is_afresh || !has(pack, PLAN_NAME))
+    if (pack->is_restart || !has(pack, PLAN_NAME))
         return 0;
     json_t *plan = plan_json(pack);
-    int rc = plan == NULL ? err_set(err, FM_ERR_NOMEM, "out of memory: the plan")
+    int rc = plan == NULL ? err_set(err, FM_ERR_NOMEM, "out of memory: cannot create the plan")
                           : compare_plans(pack, plan, err);
     json_decref(plan);
     return rc;
 }
 
-int state_begin(const struct pack *pack, struct fm_error *err)
+int partial_begin(const struct pack *pack, struct fm_error *err)
 {
-    if (pack->options->plan_only || (!pack->is_afresh && has(pack, PLAN_NAME)))
+    if (pack->options->plan_only || (!pack->is_restart && has(pack, PLAN_NAME)))
         return 0;
     json_t *plan = plan_json(pack);
     const size_t n = plan != NULL ? json_dumpb(plan, NULL, 0, JSON_INDENT(1)) : 0;
     char *text = n > 0 ? mem_new(n + 1, 1, "the plan", err) : NULL;
-    int rc = text == NULL ? err_set(err, FM_ERR_NOMEM, "out of memory: the plan") : 0;
+    int rc = text == NULL ? err_set(err, FM_ERR_NOMEM, "out of memory: cannot create the plan") : 0;
     if (rc == 0) {
         (void)json_dumpb(plan, text, n, JSON_INDENT(1));
-        rc = state_write(pack, PLAN_NAME, text, n, err);
+        rc = partial_write(pack, PLAN_NAME, text, n, err);
     }
     mem_free(text);
     json_decref(plan);
@@ -393,7 +396,7 @@ static struct packed_sum *sum_at(struct pack *pack, struct pack_file *file, uint
     return file->to != NULL ? &file->to->sums[i] : &pack->packed.tensors[i].sum;
 }
 
-int state_finish(struct pack *pack, struct pack_file *file, struct fm_error *err)
+int partial_finish(struct pack *pack, struct pack_file *file, struct fm_error *err)
 {
     char name[PACKED_NAME_BYTES + 8];
     const size_t one = sizeof(struct packed_sum), n = n_sums(pack, file);
@@ -408,14 +411,14 @@ int state_finish(struct pack *pack, struct pack_file *file, struct fm_error *err
     packed_sum_of(sums, bytes - one, &own);
     memcpy(sums + bytes - one, &own, one);
     (void)snprintf(name, sizeof name, "%s%s", file->name, SUMS_SUFFIX);
-    int rc = state_write(pack, name, sums, bytes, err);
+    int rc = partial_write(pack, name, sums, bytes, err);
     mem_free(sums);
     if (rc == 0)
         rc = plat_dir_rename(&pack->dir, path_base(file->path), file->name, &file->made, err);
     return rc != 0 ? rc : plat_dir_sync(&pack->dir, err);
 }
 
-/* False when there are none that can be trusted. */
+/* Reads the checksums of a file. Returns false when they are missing or damaged. */
 static bool read_sums(struct pack *pack, struct pack_file *file, struct fm_error *err)
 {
     char name[PACKED_NAME_BYTES + 8], *text = NULL;
@@ -436,15 +439,16 @@ static bool read_sums(struct pack *pack, struct pack_file *file, struct fm_error
     return ok;
 }
 
-int state_check_source(const struct pack *pack, const struct pack_file *file,
-                       struct fm_error *err)
+int partial_check_source(const struct pack *pack, const struct pack_file *file,
+                         struct fm_error *err)
 {
     const struct source *source = pack->model->source;
     const int64_t index = file - pack->files;
     for (unsigned f = 0; f < source->n_files; f++)
-        if (pack->last_use[f] >= index && pack->is_spare[f])
-            return err_set(err, FM_ERR_FORMAT, "'%s/%s' must be made again, but '%s' was removed "
-                           "from the source after it had been packed", pack->partial, file->name,
+        if (pack->last_use[f] >= index && pack->is_stub[f])
+            return err_set(err, FM_ERR_FORMAT, "'%s/%s' is damaged and cannot be written again: "
+                           "'%s' was removed from the source after packing it", pack->partial,
+                           file->name,
                            path_base(source->files[f].path));
     return 0;
 }
@@ -458,7 +462,7 @@ static int find_file(struct pack *pack, struct pack_file *file, struct fm_error 
     file->was_found = plat_dir_info(&pack->dir, file->name, &info) && info.is_file &&
                       info.bytes == file->bytes && read_sums(pack, file, NULL);
     if (!file->was_found)
-        return state_check_source(pack, file, err);
+        return partial_check_source(pack, file, err);
     file->step = PACK_WRITTEN;
     pack->result->found_bytes += file->bytes;
     return 0;
@@ -475,20 +479,20 @@ static int remove_leftover(void *ctx, const char *name, struct fm_error *err)
     return name_has_suffix(name, l->suffix) ? plat_dir_remove(&l->pack->dir, name, NULL, err) : 0;
 }
 
-int state_find(struct pack *pack, struct fm_error *err)
+int partial_find(struct pack *pack, struct fm_error *err)
 {
     struct leftovers leftovers = {pack, TMP_SUFFIX};
     int rc = pack->options->plan_only
                  ? 0 : plat_dir_each_name(&pack->dir, remove_leftover, &leftovers, err);
-    for (uint32_t i = 0; rc == 0 && !pack->is_afresh && i < pack->n_files; i++)
+    for (uint32_t i = 0; rc == 0 && !pack->is_restart && i < pack->n_files; i++)
         rc = find_file(pack, &pack->files[i], err);
     return rc;
 }
 
 /* ---- the end -------------------------------------------------------------------------------- */
 
-/* What is no header kept by packing stays, whatever its name is. */
-static int remove_spare(void *ctx, const char *name, struct fm_error *err)
+/* Removes a stub. Refuses any other file, whatever its name is. */
+static int remove_stub(void *ctx, const char *name, struct fm_error *err)
 {
     const struct plat_dir *dir = ctx;
     char end[SOURCE_SPARE_BYTES] = {0};
@@ -498,32 +502,32 @@ static int remove_spare(void *ctx, const char *name, struct fm_error *err)
     int rc = plat_dir_read(dir, name, &fd, &bytes, err);
     if (rc != 0)
         return rc;
-    const bool is_spare = plat_open_file_info(fd, &is) && bytes >= sizeof end &&
+    const bool is_stub = plat_open_file_info(fd, &is) && bytes >= sizeof end &&
                           plat_read_some(fd, end, sizeof end, bytes - sizeof end) ==
                               (int64_t)sizeof end &&
                           memcmp(end, SOURCE_SPARE_MAGIC, sizeof SOURCE_SPARE_MAGIC - 1) == 0;
-    if (is_spare)
+    if (is_stub)
         rc = plat_dir_remove(dir, name, &is, err);
     else
-        rc = err_set(err, FM_ERR_ARG, "'%s/%.200s' is no header that packing has kept: it is left "
-                     "as it is; move it away and start the same command again", dir->path, name);
+        rc = err_set(err, FM_ERR_ARG, "'%s/%.200s' is not a stub that packing has written: it was "
+                     "not changed; move it away and start the same command again", dir->path, name);
     plat_close(fd);
     return rc;
 }
 
 static int remove_spares(const struct pack *pack, struct fm_error *err)
 {
-    struct plat_dir spares;
-    if (!has(pack, SPARES_NAME))
+    struct plat_dir stubs;
+    if (!has(pack, STUBS_NAME))
         return 0;
-    int rc = plat_dir_open_in(&pack->dir, SPARES_NAME, pack->spares, &spares, err);
+    int rc = plat_dir_open_in(&pack->dir, STUBS_NAME, pack->stubs, &stubs, err);
     if (rc == 0)
-        rc = plat_dir_each_name(&spares, remove_spare, &spares, err);
-    plat_dir_close(&spares);
-    return rc != 0 ? rc : plat_dir_remove_dir(&pack->dir, SPARES_NAME, err);
+        rc = plat_dir_each_name(&stubs, remove_stub, &stubs, err);
+    plat_dir_close(&stubs);
+    return rc != 0 ? rc : plat_dir_remove_dir(&pack->dir, STUBS_NAME, err);
 }
 
-int state_clean(const struct pack *pack, struct fm_error *err)
+int partial_clean(const struct pack *pack, struct fm_error *err)
 {
     struct leftovers sums = {pack, SUMS_SUFFIX}, tmp = {pack, TMP_SUFFIX};
     int rc = plat_dir_each_name(&pack->dir, remove_leftover, &sums, err);
@@ -536,7 +540,7 @@ int state_clean(const struct pack *pack, struct fm_error *err)
     return rc != 0 ? rc : plat_dir_sync(&pack->dir, err);
 }
 
-void state_drop(const struct pack *pack)
+void partial_drop(const struct pack *pack)
 {
     struct leftovers tmp = {pack, TMP_SUFFIX};
     (void)plat_dir_each_name(&pack->dir, remove_leftover, &tmp, NULL);
@@ -548,15 +552,15 @@ static int remove_any(void *ctx, const char *name, struct fm_error *err)
     return strcmp(name, PLAN_NAME) == 0 ? 0 : plat_dir_remove(&pack->dir, name, NULL, err);
 }
 
-struct spares {
+struct stubs {
     const json_t *files; /* of the plan */
     char folder[LIMIT_PATH_BYTES];
 };
 
-/* Fails for a spare that stands for a file which is not there any more. */
-static int check_spare(void *ctx, const char *name, struct fm_error *err)
+/* Fails for a stub whose source file no longer exists. */
+static int check_stub(void *ctx, const char *name, struct fm_error *err)
 {
-    const struct spares *s = ctx;
+    const struct stubs *s = ctx;
     bool is_there;
     for (size_t i = 0; i < json_array_size(s->files); i++) {
         const json_t *entry = json_array_get(s->files, i);
@@ -567,40 +571,41 @@ static int check_spare(void *ctx, const char *name, struct fm_error *err)
     return err_set(err, FM_ERR_ARG, "'%.200s' is gone", name);
 }
 
-int state_check_discard(const struct pack *pack, struct fm_error *err)
+int partial_check_discard(const struct pack *pack, struct fm_error *err)
 {
     struct jdoc plan = {0};
     struct plat_dir dir = {.fd = -1};
     if (has(pack, PACKED_MODEL_NAME))
-        return err_set(err, FM_ERR_ARG, "'%s' is whole: the same command without --restart "
+        return err_set(err, FM_ERR_ARG, "'%s' is complete: the same command without --restart "
                        "finishes it", pack->partial);
-    if (!has(pack, SPARES_NAME))
+    if (!has(pack, STUBS_NAME))
         return 0;
-    /* Headers of removed source files: what was packed of them exists nowhere else. */
-    struct spares spares;
-    source_folder(pack, spares.folder);
+    /* What was packed from a source file with a stub exists nowhere else. */
+    struct stubs stubs;
+    source_folder(pack, stubs.folder);
     int rc = load_json(pack, PLAN_NAME, &plan, err);
     if (rc == 0)
-        rc = plat_dir_open_in(&pack->dir, SPARES_NAME, pack->spares, &dir, err);
-    spares.files = json_object_get(plan.root, "files");
+        rc = plat_dir_open_in(&pack->dir, STUBS_NAME, pack->stubs, &dir, err);
+    stubs.files = json_object_get(plan.root, "files");
     if (rc == 0)
-        rc = plat_dir_each_name(&dir, check_spare, &spares, err);
+        rc = plat_dir_each_name(&dir, check_stub, &stubs, err);
     plat_dir_close(&dir);
     jdoc_clear(&plan);
     if (rc == 0 || rc == FM_ERR_NOMEM)
         return rc;
-    return err_set(err, FM_ERR_ARG, "'%s' holds what was taken from source files that are removed "
-                   "already: it can be continued, but not begun again", pack->partial);
+    return err_set(err, FM_ERR_ARG, "'%s' holds the only copy of source files that were removed: "
+                   "it can be continued, but not restarted", pack->partial);
 }
 
-int state_discard(const struct pack *pack, struct fm_error *err)
+int partial_discard(const struct pack *pack, struct fm_error *err)
 {
-    int rc = state_check_discard(pack, err);
+    int rc = partial_check_discard(pack, err);
     if (rc == 0)
         rc = remove_spares(pack, err);
     if (rc == 0)
         rc = plat_dir_each_name(&pack->dir, remove_any, (void *)(uintptr_t)pack, err);
     if (rc != 0)
         return rc;
-    return plat_dir_remove(&pack->dir, PLAN_NAME, NULL, err); /* last: without it none is ours */
+    /* last: without it PARTIAL is not ours */
+    return plat_dir_remove(&pack->dir, PLAN_NAME, NULL, err);
 }
