@@ -1,4 +1,4 @@
-# Flash-MoE. CMake does the work (see CMakePresets.json); these are the short names for it.
+# Flash-MoE. CMake does the work (see CMakePresets.json); these targets are shortcuts.
 # `make help` lists them. Works with GNU make 3.81 and later.
 
 PREFIX  ?= /usr/local
@@ -41,7 +41,7 @@ test-all: test-all-deps
 debug asan tsan: test-all-deps
 	@sh tools/check.sh $@ $(ARGS)
 
-# Real coding agents, 1.5 GB from npm, and many clients for SECONDS: minutes of work each.
+# Real coding agents (1.5 GB from npm), and many clients for SECONDS: each takes minutes.
 agents: test-all-deps all
 	python3 tests/agents/replay_test.py build/flashmoe
 	python3 tests/agents/agents_test.py build/flashmoe --cache build-agents
@@ -63,7 +63,7 @@ install: all
 	DESTDIR="$(DESTDIR)" cmake --install build --prefix "$(PREFIX)"
 	@cp build/install_manifest.txt build/installed.txt
 
-# Removes the files the last `make install` wrote.
+# Removes the files that the last `make install` wrote.
 uninstall:
 	@[ -f build/installed.txt ] || { echo "nothing was installed from this tree"; exit 1; }
 	@while read -r file || [ -n "$$file" ]; do rm -fv "$(DESTDIR)$$file"; done < build/installed.txt

@@ -1,5 +1,5 @@
-# cmake -DCOMMAND=PROGRAM;ARG;... -DOUTPUT=FILE -P capture.cmake: what the command prints becomes
-# the file. A command that fails or prints nothing leaves no file and stops the build.
+# cmake -DCOMMAND=PROGRAM;ARG;... -DOUTPUT=FILE -P capture.cmake: writes the output of the
+# command to the file. If the command fails or prints nothing, leaves no file and stops the build.
 cmake_minimum_required(VERSION 3.21)
 list(REMOVE_ITEM COMMAND "")
 execute_process(COMMAND ${COMMAND} OUTPUT_VARIABLE text RESULT_VARIABLE status)

@@ -1,5 +1,5 @@
-# cmake -DDIRECTORY=DIR -DOUTPUT=FILE.c -P embed.cmake: the files of a folder become the table of
-# src/server/web.h. A file of a kind that has no entry here stops the build.
+# cmake -DDIRECTORY=DIR -DOUTPUT=FILE.c -P embed.cmake: converts the files of a folder to the
+# table of src/server/web.h. A file type without an entry here stops the build.
 cmake_minimum_required(VERSION 3.21)
 
 set(type_html "text/html; charset=utf-8")

@@ -1,6 +1,6 @@
-# What `make install` puts where: the program, both libraries, the public headers, the nano
-# model, the pkg-config file, how to run the server for others, and what the program prints about
-# itself: man page and completions.
+# Installs the program, both libraries, the public headers, the nano model, the pkg-config file,
+# examples for running the server for others, and the man page and completions that the program
+# prints.
 
 install(TARGETS flashmoe flashmoe_static flashmoe_shared
         RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR}
@@ -12,7 +12,7 @@ install(DIRECTORY models/nano.fmoe DESTINATION ${CMAKE_INSTALL_DATADIR}/flashmoe
 install(FILES docs/DEPLOY.md contrib/flashmoe.service contrib/nginx.conf contrib/Caddyfile
         DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
-# Requires.private follows from what the library is linked to.
+# Requires.private is derived from the libraries it is linked to.
 set(FLASHMOE_PC_REQUIRES)
 get_target_property(linked flashmoe_objects LINK_LIBRARIES)
 foreach(library ${linked})
@@ -22,7 +22,7 @@ foreach(library ${linked})
 endforeach()
 list(JOIN FLASHMOE_PC_REQUIRES ", " FLASHMOE_PC_REQUIRES)
 
-# Configured twice: what the build knows now, the prefix when `cmake --install --prefix` names it.
+# Configured twice: now with what the build knows, at `cmake --install --prefix` with the prefix.
 set(FLASHMOE_PC_PREFIX "@CMAKE_INSTALL_PREFIX@")
 configure_file(cmake/flashmoe.pc.in share/flashmoe.pc.in @ONLY)
 install(CODE "configure_file(\"${CMAKE_CURRENT_BINARY_DIR}/share/flashmoe.pc.in\"

@@ -1,4 +1,4 @@
-# The kernel files of this architecture and their flags. Those of the other one are not compiled.
+# The kernel files of this architecture and their flags; those of the other one are not compiled.
 set(FLASHMOE_FLAGS_ref -O3)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     set(FLASHMOE_LEVELS ref avx2 avx512 amx)
@@ -8,15 +8,15 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     set(FLASHMOE_FLAGS_amx ${FLASHMOE_FLAGS_avx512} -mamx-tile -mamx-int8)
 else()
     set(FLASHMOE_LEVELS ref dotprod i8mm)
-    # GCC's scheduler in front of the register allocator moves loads up until accumulators spill.
+    # GCC's scheduler before register allocation moves loads up until accumulators spill.
     set(FLASHMOE_NEON_FLAGS -O3 $<$<C_COMPILER_ID:GNU>:-fno-schedule-insns>)
     set(FLASHMOE_FLAGS_dotprod ${FLASHMOE_NEON_FLAGS} -march=armv8.2-a+dotprod)
     set(FLASHMOE_FLAGS_i8mm ${FLASHMOE_NEON_FLAGS} -march=armv8.2-a+dotprod+i8mm)
 endif()
 
-# Instrumented, each of these files takes more than twelve minutes and 2 GB to compile. What they
-# could do wrong, reading or writing beyond their arrays, checkkernel finds with guard pages; the
-# definition, k_ref.c, is instrumented.
+# With instrumentation, each of these files takes more than twelve minutes and 2 GB to compile.
+# checkkernel finds accesses beyond their arrays with guard pages instead. The reference, k_ref.c,
+# is instrumented.
 if(FLASHMOE_SANITIZE)
     foreach(level ${FLASHMOE_LEVELS})
         if(NOT level STREQUAL ref)

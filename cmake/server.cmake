@@ -1,5 +1,5 @@
-# The server: part of the program, not of the library, which does not need libmicrohttpd. The page's
-# files become byte arrays in one generated C file.
+# The server: part of the program, not of the library, so the library does not need libmicrohttpd.
+# The files of the web page become byte arrays in one generated C file.
 file(GLOB FLASHMOE_SERVER_SOURCES CONFIGURE_DEPENDS src/server/*.c)
 list(FILTER FLASHMOE_SERVER_SOURCES EXCLUDE REGEX "_test\\.c$")
 file(GLOB FLASHMOE_WEB_FILES CONFIGURE_DEPENDS src/server/web/*)

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Who may use the server: hosts, origins, content types, keys; requests whose end is in doubt;
-signals.
+"""Tests who may use the server: hosts, origins, content types, keys; ambiguous requests; signals.
 
 usage: access_test.py PROGRAM NANO SHIM [PART...]
 """
@@ -24,12 +23,12 @@ CHAT = "/v1/chat/completions"
 BODY = {"messages": [{"role": "user", "content": "A"}], "temperature": 0}
 GETS = ("/", "/health", "/v1/models", "/metrics", "/v1/metrics", "/props", "/v1/props", "/slots",
         "/stats", "/experts")
-# Starting a model may take long on a busy machine. Nothing is expected to take this long.
+# Starting a model may take long on a busy machine. Nothing should take this long.
 DEADLINE = 300
 
 
 def end_child(pid):
-    """A test that failed leaves no server behind. One that passed has waited for it."""
+    """Kills the server of a failed test. A test that passed has already waited for it."""
     try:
         if os.waitpid(pid, os.WNOHANG)[0] == 0:
             os.kill(pid, signal.SIGKILL)
@@ -76,7 +75,7 @@ class Browsers(Scripted):
         self.assertIn("--allowed-host", error["message"])
 
     def test_rebinding(self):
-        """A page whose name now has the address 127.0.0.1: its requests are same-origin."""
+        """A page whose DNS name now resolves to 127.0.0.1: its requests are same-origin."""
         name = f"rebind.evil.example:{self.server.port}"
         for extra in ({}, {"Origin": f"http://{name}"}, {"Sec_Fetch_Site": "same-origin"}):
             self.assertEqual(self.status("POST", CHAT, Host=name, **extra), 403)
@@ -93,7 +92,7 @@ class Browsers(Scripted):
                     {"Origin": origin})
                 self.assertEqual(status, 403, (origin, method))
                 self.assertNotIn("Access-Control-Allow-Origin", headers)
-        for path in GETS[1:]: # as a picture or a script would be fetched
+        for path in GETS[1:]: # as the browser fetches an image or a script
             self.assertEqual(self.status("GET", path, Sec_Fetch_Site="cross-site",
                                          Sec_Fetch_Mode="no-cors", Sec_Fetch_Dest="script"), 403)
         self.assertEqual(self.status("POST", CHAT, Sec_Fetch_Site="cross-site"), 403)
@@ -140,7 +139,7 @@ class Browsers(Scripted):
         for kind in ("application/json", "Application/Json; charset=utf-8",
                      "application/vnd.api+json"):
             self.assertEqual(self.status("POST", CHAT, Content_Type=kind), 200, kind)
-        self.assertEqual(self.status("POST", CHAT), 200) # none is said
+        self.assertEqual(self.status("POST", CHAT), 200) # no Content-Type
         for kind in ("text/plain", "application/x-www-form-urlencoded", "application/jsonp",
                      "multipart/form-data; boundary=a", "text/plain; x=application/json"):
             for path in (CHAT, "/v1/messages", "/v1/responses", "/v1/completions", "/tokenize",
@@ -150,7 +149,8 @@ class Browsers(Scripted):
         self.assertIn("application/json", json.loads(body)["error"]["message"])
 
     def test_log_has_no_control_characters(self):
-        """A request cannot write lines of its own, or move the cursor of who reads the log."""
+        """A request can neither write its own log lines nor move the cursor of a reader's
+        terminal."""
         nasty = ("%0A12:00:00%20GET%20/forged%20200", "%1B[2J", "%0D", "%7F", "%C2%9B31m", "%00",
                  "%E2%80%AE", "%9B", "%08%08")
         for text in nasty:
@@ -178,13 +178,13 @@ class Browsers(Scripted):
 
 
 class Framing(Scripted):
-    """Requests that a proxy could end elsewhere than the server does."""
+    """Requests that a proxy and the server could delimit differently."""
     body = b'{"content":"A"}'
     chunks = b"f\r\n" + body + b"\r\n0\r\n\r\n"
     hidden = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
     def refused(self, *headers, data=body, version=b"1.1", line=b"POST /tokenize", status=b"400"):
-        """It gets that status, and what follows it no answer."""
+        """The request gets that status, and what follows it gets no answer."""
         whole = line + b" HTTP/" + version + b"\r\n" + b"\r\n".join(headers) + b"\r\n\r\n" + data
         answer = self.send(whole + self.hidden)
         self.assertIn(b" " + status + b" ", answer.split(b"\r\n")[0], (headers, answer))
@@ -228,7 +228,7 @@ class Framing(Scripted):
                 self.refused(b"Content-Length: 0", b"Host: " + name, data=b"", line=line)
 
     def test_probes(self):
-        """A health check of HTTP/1.0 names no host."""
+        """A health check with HTTP/1.0 names no host."""
         self.assertIn(b"200 OK", self.send(b"GET /health HTTP/1.0\r\n\r\n"))
         self.assertIn(b"200 OK", self.send(b"GET /health HTTP/1.0\r\nUser-Agent: x\r\n\r\n"))
         for rest in (b"/props HTTP/1.0", b"/health HTTP/1.1", b"/ HTTP/1.0",
@@ -238,7 +238,7 @@ class Framing(Scripted):
                                           b"\r\n\r\n"))
 
     def test_no_end(self):
-        """The library takes a line without a name for the end of the headers."""
+        """The library treats a line without a name as the end of the headers."""
         host, length = b"Host: localhost", b"Content-Length: 15"
         for method in (b"GET /health", b"POST /tokenize", b"HEAD /health", b"OPTIONS /health"):
             for bad in (b": x", b":", b": ", b"\t: x"):
@@ -316,7 +316,7 @@ class Keys(Scripted):
         self.assertIn("line 2", self.fails("--api-key-file", str(self.file)))
 
     def test_bad_lists(self):
-        """What no request could match is an error at the start, not 403 for ever."""
+        """A value that no request could match is an error at the start instead of 403 forever."""
         for option, good, *bad in (
                 ("--allowed-host", "chat.example", "https://chat.example", "*.corp.example",
                  "chat.example/", "fd00::7"),
@@ -328,7 +328,7 @@ class Keys(Scripted):
                 self.assertIn("write ", text)
 
     def test_slots(self):
-        """A key sees the sessions of its own conversations."""
+        """A key sees only the sessions of its own conversations."""
         with Server(PROGRAM, self.folder.name, "--api-key-file", str(self.file)) as server:
             ann, bob = ({"x-api-key": key} for key in ("ann", "bob"))
             self.assertEqual(server.get("/slots", **ann), [])
@@ -354,7 +354,7 @@ class Keys(Scripted):
             self.assertNotIn("warning", server.lines())
 
     def test_reload(self):
-        """SIGHUP reads the file again; one that is bad changes nothing."""
+        """SIGHUP reloads the file; a bad file changes nothing."""
         self.write("ann\nbob\n", 0o644)
         with Server(PROGRAM, self.folder.name, "--api-key-file", str(self.file)) as server:
             self.assertIn("every user of this machine can read the API keys", server.lines())
@@ -390,7 +390,8 @@ class Keys(Scripted):
         self.assertEqual(self.status("GET", "/props", Host=socket.gethostname() + "x"), 403)
 
     def test_prefixes_are_a_keys_own(self):
-        """Neither usage nor time tells what others have sent: in memory, for branches, on disk."""
+        """Neither usage nor timing reveals what others have sent: in memory, for branches, on
+        disk."""
         text = "Tell me a story about " + "a cat and a dog and a boat and " * 60 + "the sea."
         branch = text + " Then tell me another one."
         with tempfile.TemporaryDirectory() as kept:
@@ -409,13 +410,13 @@ class Keys(Scripted):
                 self.assertEqual(self.cached(server, "carl", branch), 0)
                 self.assertGreater(self.cached(server, "ann", text), 100)
                 self.assertGreater(self.cached(server, "bob", text), 100)
-                # The slots are full: what gives way is no beginning for another key.
+                # The slots are full: an evicted conversation is not a prefix for another key.
                 self.write("dora\n")
                 server.process.send_signal(signal.SIGHUP)
                 self.assertTrue(wait_until(lambda: "1 API keys" in server.lines()))
                 self.assertEqual(self.cached(server, "dora", text), 0)
                 self.assertEqual(server.stop(seconds=DEADLINE), 0)
-            with Server(PROGRAM, NANO, "--snapshots", kept) as server: # nobody's
+            with Server(PROGRAM, NANO, "--snapshots", kept) as server: # without an owner
                 self.assertEqual(self.cached(server, None, text), 0)
                 self.assertEqual(server.stop(seconds=DEADLINE), 0)
 
@@ -432,7 +433,7 @@ class Keys(Scripted):
 
 
 class Proxies(unittest.TestCase):
-    """The examples for proxies keep inside whatever tells of the machine."""
+    """The proxy examples do not expose endpoints that describe the machine."""
 
     def test_paths(self):
         root = pathlib.Path(__file__).resolve().parents[2]
@@ -457,7 +458,7 @@ class Proxies(unittest.TestCase):
 
 class Signals(Scripted):
     def test_hang_up(self):
-        """Without a key file SIGHUP ends the server as SIGTERM does."""
+        """Without a key file, SIGHUP ends the server like SIGTERM."""
         with tempfile.TemporaryDirectory() as kept:
             with Server(PROGRAM, NANO, "--snapshots", kept) as server:
                 server.ask("Tell me a story about " + "a cat and a dog and " * 60, max_tokens=4)
@@ -479,7 +480,7 @@ class Signals(Scripted):
             self.assertEqual(server.stop(seconds=DEADLINE), 0)
 
     def test_terminal_closed(self):
-        """A key file does not keep a server alive whose terminal was closed."""
+        """A key file does not keep a server alive after its terminal was closed."""
         with tempfile.TemporaryDirectory() as home:
             keys = pathlib.Path(home) / "keys"
             keys.write_text("ann\n", encoding="utf-8")
@@ -503,7 +504,7 @@ class Signals(Scripted):
             self.assertEqual(os.waitstatus_to_exitcode(ends[-1][1]), 0)
 
     def test_late(self):
-        """Signals that come while the server closes: with the shim, after every block it frees."""
+        """Signals during shutdown: with the shim, before every block it frees."""
         for number in (signal.SIGTERM, signal.SIGHUP):
             with Server(PROGRAM, self.folder.name, LD_PRELOAD=SHIM,
                         SHIM_LATE_SIGNAL=str(int(number))) as server:
@@ -512,7 +513,7 @@ class Signals(Scripted):
                 self.assertIn("late signals: ", server.lines())
 
     def test_idle_time(self):
-        """Conversations are kept in idle time, whatever the machine's clock says."""
+        """Conversations are saved when idle, whatever the machine's clock says."""
         with tempfile.TemporaryDirectory() as kept:
             with Server(PROGRAM, NANO, "--snapshots", kept, LD_PRELOAD=SHIM,
                         SHIM_CLOCK_AHEAD="86400") as server:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The server as a client meets it, without any client library.
+"""Tests the server as a client sees it, without any client library.
 
 usage: api_test.py PROGRAM NANO [PART...]
 """
@@ -23,13 +23,13 @@ TEXTS = {"A": "Hello there, world.", "J": "\u00e9t\u00e9 \u65e5\u672c\u8a9e \U00
 
 
 class Scripted(OneServer):
-    """Against the model that follows a script."""
+    """Tests with the scripted model."""
 
     def message(self, text, **fields):
         return self.server.ask(text, **fields)["choices"][0]
 
     def deltas(self, text, **fields):
-        """The joined deltas of a chat stream, and its last chunks."""
+        """Joins the deltas of a chat stream; also returns its last chunks."""
         body = {"messages": [{"role": "user", "content": text}], "temperature": 0, **fields}
         joined = {"content": "", "reasoning_content": "", "calls": []}
         events = [e for n, e in self.server.stream("/v1/chat/completions", body) if n != ":"]
@@ -168,7 +168,7 @@ class Chat(Scripted):
         self.assertEqual(joined["content"], "Hello there, ")
 
     def test_stop_ends_the_answer(self):
-        """An answer that would never end: no token is computed behind the stop string."""
+        """An answer that would never end: no token is computed after the stop string."""
         fields = {"stop": ["xx", "a la la"], "max_tokens": 50}
         whole = self.server.ask("L", **fields)
         choice = whole["choices"][0]
@@ -300,8 +300,8 @@ class Fields(Scripted):
         self.assertEqual(count["input_tokens"], usage["prompt_tokens"])
 
     def sees_experts(self):
-        """The picture of the experts. The router's weights are zero, so experts 0 and 1 are used
-        and read, and no other."""
+        """The picture of the experts. The router's weights are zero, so only experts 0 and 1 are
+        used and read."""
         self.server.ask("A")
         experts = self.server.get("/experts")
         if experts["heat"] == ["00000000"]:
@@ -324,7 +324,7 @@ class Fields(Scripted):
             "model", "n_context", "active", "queued", "tokens_per_s", "prefill_tokens_per_s",
             "hit_rate", "read_bytes_per_s", "memory_bytes", "memory_budget_bytes", "limit_share"})
         self.server.ask("A")
-        self.assertTrue(wait_until(self.sees_experts)) # when the engine finds time to draw them
+        self.assertTrue(wait_until(self.sees_experts)) # when the engine has time to draw them
         status, headers, body = self.server.request("GET", "/metrics")
         self.assertEqual(status, 200)
         self.assertTrue(headers["Content-Type"].startswith("text/plain; version=0.0.4"))
@@ -411,7 +411,7 @@ class Messages(Scripted):
         self.assertEqual(answer["content"][0]["text"], TEXTS["A"])
 
     def test_system(self):
-        """A line that changes with every request does not count; system may stand anywhere."""
+        """A line that changes with every request is ignored; system messages may be anywhere."""
         texts = []
         for billing in ("1", "2"):
             system = [{"type": "text", "text": f"x-anthropic-billing-header: v={billing}"},
@@ -550,7 +550,7 @@ class Limited(Scripted):
 
 
 class Formats(OneServer):
-    """Answers held to JSON, by nano, which would never write any."""
+    """Constrains answers of nano to JSON, which it would never write by itself."""
     model = NANO
     schema = {"type": "object", "additionalProperties": False, "required": ["name", "age", "tags"],
               "properties": {"name": {"type": "string", "maxLength": 12},
@@ -586,7 +586,7 @@ class Formats(OneServer):
             self.assertIsInstance(json.loads(answer["message"]["content"]), dict)
 
     def test_digits(self):
-        """Numbers of a schema keep their digits, in the request as in the answer."""
+        """Numbers of a schema keep their digits, in the request and in the answer."""
         numbers = ["3.14159265358979", "1234567890.125", "0.1", "1e21", "18446744073709551615",
                    "-9223372036854775809", "0.12345678901234567890123", "5.0"]
         request = ('{"messages": [{"role": "user", "content": "x"}], "response_format": {"type": '
@@ -672,7 +672,7 @@ class Formats(OneServer):
 
 
 class Slow(unittest.TestCase):
-    """A model that takes tens of milliseconds for a token."""
+    """A model that takes tens of milliseconds per token."""
 
     def test_tokens_come_one_by_one(self):
         body = {"messages": [{"role": "user", "content": "Tell me a story about a cat."}],
@@ -686,11 +686,11 @@ class Slow(unittest.TestCase):
                 self.assertTrue(pieces[-1])
             connection.close()
         n_alone = [piece.count(b'"content":"') for piece in pieces].count(1)
-        self.assertGreaterEqual(n_alone, 9) # a busy machine may let two meet
+        self.assertGreaterEqual(n_alone, 9) # on a busy machine two may coincide
 
 
 class Bits(unittest.TestCase):
-    """Answers together are the answers alone, bit for bit."""
+    """Answers computed together equal answers computed alone, bit for bit."""
 
     def test_same_alone_and_together(self):
         prompts = ["Tell me a story about a cat.", "What is 12 + 30?", "Write a C function.",

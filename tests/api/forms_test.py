@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What an answer may look like: schemas and tools together, calls that are cut off, fields that
-change the form of the answer, and texts that have no such character.
+"""Tests the forms of an answer: schemas and tools together, calls that are cut off, fields that
+change the form of the answer, and texts with invalid characters.
 
 usage: forms_test.py PROGRAM [PART...]
 """
@@ -23,12 +23,12 @@ TEXT = "Hello there, world."
 
 
 class Forms(OneServer):
-    """One server for all, and one way to ask every dialect."""
+    """One server for all tests, and one way to use every dialect."""
     dialects = ("chat", "responses", "messages")
 
     @staticmethod
     def body(dialect, text, schema=None, tools=NAMES, choice=None, one=False, n_tokens=200, **more):
-        """A request that says the same in each dialect."""
+        """Returns the same request for each dialect."""
         body = {"model": "m", "temperature": 0, **more}
         name = choice if choice in NAMES else None
         if dialect == "chat":
@@ -106,7 +106,7 @@ class Forms(OneServer):
         return text, [tuple(c) for c in calls], finish, None
 
     def stream_responses(self, events):
-        """Whole at the end; what came before must say the same."""
+        """Complete at the end; the events before must agree."""
         found = self.whole_responses(events[-1][1]["response"])
         deltas = {"response.output_text.delta": "", "response.function_call_arguments.delta": ""}
         for name, event in events:
@@ -133,7 +133,7 @@ class Forms(OneServer):
         return text, [tuple(c) for c in calls], reason, None
 
     def each(self, **how):
-        """Every dialect, whole and streamed."""
+        """Yields every dialect, complete and streamed."""
         def asker(dialect, stream):
             return lambda text, **more: self.ask(dialect, text, stream=stream, **{**how, **more})
         return [(dialect, stream, asker(dialect, stream)) for dialect in self.dialects
@@ -148,7 +148,7 @@ class Forms(OneServer):
 
 
 class Either(Forms):
-    """Tools and a schema: a call, or what fits the schema."""
+    """Tools and a schema: the answer is a call or fits the schema."""
     ended = {"chat": "stop", "responses": "completed", "messages": "end_turn"}
     called = {"chat": "tool_calls", "responses": "completed", "messages": "tool_use"}
 
@@ -166,7 +166,7 @@ class Either(Forms):
                              [("get_weather", {"city": "Bonn"}), ("get_time", {})])
 
     def test_text_is_neither(self):
-        """A model that wants to say something else says something of the form."""
+        """A model that would write something else writes something of the required form."""
         for _, _, ask in self.each(schema=SCHEMA):
             for key in "ARBXU":
                 text, calls, _, _ = ask(key, n_tokens=60)
@@ -192,7 +192,7 @@ class Either(Forms):
             self.assertEqual((text[:1], calls), ("{", []))
 
     def test_one_call(self):
-        """With parallel calls switched off the answer ends with the first one."""
+        """With parallel calls disabled, the answer ends with the first call."""
         for schema in (None, SCHEMA):
             for dialect, _, ask in self.each(schema=schema, one=True):
                 text, calls, end, _ = ask("W")
@@ -230,7 +230,7 @@ class Either(Forms):
                                       "tool_choice": {"type": "required"}}, "tool_choice.type")
 
     def test_many_tools(self):
-        """Each of a hundred tools can be called, by its own schema with references of its own."""
+        """Each of a hundred tools can be called with its own schema and its own references."""
         names = [f"tool_{i:03}" for i in range(100)]
         tools = [{"type": "function", "function": {"name": name, "parameters": {
             "type": "object", "properties": {"a": {"$ref": "#/$defs/A"}}, "required": ["a"],
@@ -252,7 +252,7 @@ class Either(Forms):
 
 
 class Names(Forms):
-    """How a call that must come is spelled."""
+    """How the name of a required call is written."""
 
     def test_literal(self):
         wanted = re.compile(r'\{ ?"name": ?"(get_weather|get_time)", ?"arguments": ?\{[^\n\t]*$')
@@ -265,7 +265,7 @@ class Names(Forms):
             self.assertNotIn("  ", text.split('"arguments"')[0])
 
     def test_hostile_names(self):
-        """A name that JSON has to escape, one that begins another, and two alike."""
+        """A name that JSON must escape, a name that is a prefix of another, and two equal names."""
         names = ['quo"te', "back\\slash", "get", "get_more", "get", "\u00e9t\u00e9"]
         tools = [{"type": "function", "function": {"name": n}} for n in names]
         for name in names[:6]:
@@ -280,7 +280,7 @@ class Names(Forms):
                     "tools")
 
     def test_arguments_are_objects(self):
-        """A schema that does not say so still has arguments that are an object."""
+        """Arguments are objects even if the schema does not say so."""
         for parameters in ({"properties": {"a": {"const": 1}}}, True, {}, {"type": "string"},
                            {"anyOf": [{"type": "integer"}, {"type": "object"}]}, None):
             tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
@@ -291,7 +291,7 @@ class Names(Forms):
 
 
 class Cut(Forms):
-    """A call that is not whole is sent once, and marked."""
+    """An incomplete call is sent once and marked."""
 
     def test_every_length(self):
         lengths = {"chat": "length", "responses": "incomplete", "messages": "max_tokens"}
@@ -317,8 +317,8 @@ class Cut(Forms):
                 self.assertEqual(statuses, ["completed"])
 
     def test_forced(self):
-        """The same for a call that must come, wherever it is cut. What is cut before its name is
-        whole is no call yet, and never text."""
+        """The same for a required call, wherever it is cut. Before its name is complete it is not a
+        call, and it is never text."""
         lengths = {"chat": "length", "responses": "incomplete", "messages": "max_tokens"}
         for dialect, stream, ask in self.each(choice="get_weather"):
             for n in [*range(1, 40), 47, 54]:
@@ -340,11 +340,11 @@ class Cut(Forms):
         for choice in ("required", "get_weather"):
             for dialect, stream, ask in self.each(choice=choice):
                 begun = [bool(ask("T", n_tokens=n)[1]) for n in range(1, 40)]
-                self.assertEqual(begun, sorted(begun)) # first no name, then one
+                self.assertEqual(begun, sorted(begun)) # first without a name, then with one
                 self.assertEqual(set(begun), {False, True})
 
     def test_forced_with_stop(self):
-        """Stop strings are for text: a call that must come is whole, whatever it has."""
+        """Stop strings apply to text: a required call is complete, whatever it contains."""
         stops = {"chat": "stop", "messages": "stop_sequences"}
         called = {"chat": "tool_calls", "messages": "tool_use"}
         for choice in ("required", "get_weather"):
@@ -359,7 +359,7 @@ class Cut(Forms):
                 self.assertEqual(ask("P", **{stops[dialect]: ["}", "city", '"']}), whole)
 
     def test_history(self):
-        """A client sends a cut call back with what became of it: the template gets an object."""
+        """A client sends a cut call back with its result: the template gets an object."""
         for cut in ('{"city": "Par', "[1]", "oops", "5"):
             call = {"id": "x", "type": "function", "function": {"name": "f", "arguments": cut}}
             body = {"messages": [{"role": "user", "content": "x"},
@@ -375,7 +375,7 @@ class Cut(Forms):
         self.assertEqual((status, items), ("incomplete", ["incomplete"]))
 
     def test_broken_in_a_stream(self):
-        """What has been sent as a call is not sent as text, too."""
+        """What was sent as a call is not sent as text as well."""
         for dialect, stream, ask in self.each():
             text, calls, end, statuses = ask("B")
             self.assertEqual(text, "oops not JSON" if stream else
@@ -435,7 +435,7 @@ class Dropped(Forms):
             self.assertIn(TEXT, json.dumps(answer))
 
     def form(self, path, **fields):
-        """The JSON that the model is held to; by itself it would say hello."""
+        """The JSON that the answer is constrained to; by itself the model would say hello."""
         status, answer = self.server.post(path, {**self.asks[path], "temperature": 0, **fields})
         self.assertEqual(status, 200, answer)
         found = {"/v1/chat/completions": lambda a: a["choices"][0]["message"]["content"],
@@ -485,7 +485,7 @@ class Dropped(Forms):
             self.refused(path, {**self.asks[path], **fields}, name)
 
     def test_nulls(self):
-        """What a client sends for what it has not set."""
+        """What clients send for fields that are not set."""
         null = dict.fromkeys
         tool = {"type": "function", "function": {"name": "f", **null(
             ("description", "parameters", "strict"))}}
@@ -550,7 +550,7 @@ class Dropped(Forms):
 
 
 class Characters(Forms):
-    """U+0000 and halves of surrogate pairs are replaced wherever they stand."""
+    """U+0000 and lone surrogates are replaced everywhere."""
     bad = ("\x00", "\ud83d", "\ude00", "a\x00b\udfffc")
 
     def test_everywhere(self):
@@ -602,7 +602,7 @@ class Characters(Forms):
             self.assertEqual(back["content"], shown)
 
     def test_bytes(self):
-        """Text that is no UTF-8 is repaired, and what is no JSON stays an error."""
+        """Text that is not UTF-8 is repaired; invalid JSON is still an error."""
         raw = b'{"messages": [{"role": "user", "content": "x \xff \xed\xa0\x80 A"}]}'
         status, answer = self.server.post("/v1/chat/completions", raw)
         self.assertEqual((status, answer["choices"][0]["message"]["content"]), (200, TEXT))
@@ -611,7 +611,7 @@ class Characters(Forms):
 
 
 class Blame(Forms):
-    """What is the request's fault is answered with 400."""
+    """Errors caused by the request are answered with 400."""
 
     def test_bias_against_the_form(self):
         _, tokens = self.server.post("/tokenize", {"content": "".join(map(chr, range(32, 127)))})
@@ -643,7 +643,7 @@ class Blame(Forms):
         self.assertEqual(status, 200)
 
     def test_too_large(self):
-        """More than a template takes, in number, in depth and in bytes."""
+        """Exceeds the limits of a template in number, depth and bytes."""
         many = [{"role": "user", "content": "A"}] * 60000
         long = [{"role": "user", "content": "word " * 400000}]
         for messages in (many, long):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The server and requests that take long to read, or much memory.
+"""Tests the server with requests that take long to read or need much memory.
 
 usage: heavy_test.py PROGRAM NANO [PART...]
 
@@ -57,8 +57,8 @@ class Reading(OneServer):
         self.assertTrue(wait_until(lambda: is_idle(self.server)))
 
     def while_reading(self, what, path="/tokenize", body=None):
-        """Calls `what` while the server reads a large request, until it is over before that request
-        is answered; a faster machine gets a larger one. False when it never is."""
+        """Calls `what` while the server reads a large request, until it returns before that request
+        is answered; a faster machine gets a larger one. Returns False if it never does."""
         for n in (1, 2, 4, 8):
             large = self.server.socket()
             data = json.dumps(body or {"content": WORDS * (20000 * n)}).encode()
@@ -80,7 +80,7 @@ class Reading(OneServer):
             lambda: self.assertEqual(self.server.get("/health"), {"status": "ok"})))
 
     def test_stream(self):
-        """Another stream goes on."""
+        """Another stream continues."""
         stream = self.server.socket()
         stream.sendall(raw_request("/v1/chat/completions", LONG))
         begun = b""
@@ -105,7 +105,7 @@ class Reading(OneServer):
         other.close()
 
     def test_gone(self):
-        """A client that leaves ends the reading and gives its memory back."""
+        """When a client leaves, reading ends and its memory is freed."""
         large = self.server.socket()
         large.sendall(raw_request("/tokenize", {"content": WORDS * 80000}))
         self.assertTrue(wait_until(lambda: metric(self.server, "requests_preparing") > 0))
@@ -113,7 +113,8 @@ class Reading(OneServer):
         self.assertTrue(wait_until(lambda: is_idle(self.server)))
 
     def test_too_long(self):
-        """What cannot fit is refused by its size: as a prompt, as a message, as messages."""
+        """A prompt that cannot fit is refused by its size: as a prompt, as a message, as
+        messages."""
         text = "a" * (30 << 20)
         messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
         for path, body in (("/v1/chat/completions", {"messages": messages * 250000}),
@@ -157,7 +158,7 @@ class Allowed(unittest.TestCase):
 
             few, n_few = work(10)
             many, n_many = work(35000)
-            self.assertEqual(n_few, n_many) # of all tools the one that is allowed stays
+            self.assertEqual(n_few, n_many) # only the allowed tool remains
             # In ticks of processor time. The product would be 3500 times as much.
             self.assertLess(many, 20 * (few + 10), (few, many))
 
@@ -179,8 +180,9 @@ class Stopping(unittest.TestCase):
 
 
 class Gone(unittest.TestCase):
-    """Clients that send a part of a request and go away take nothing from others. One that came
-    before them and stays tells that they did not go by a time limit, which ends it first."""
+    """Clients that send a part of a request and leave take nothing from others. A client that came
+    before them and stays proves that they were not ended by a time limit, which would end it
+    first."""
 
     CHAT = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
 
@@ -209,7 +211,7 @@ class Gone(unittest.TestCase):
                               b" " * 20000)
 
     def test_all_sent(self):
-        """Those that close their sending side behind requests are answered."""
+        """Clients that close their sending side after their requests are answered."""
         look = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
         with Server(PROGRAM, NANO) as server:
             for n in (1, 3, 50):
@@ -223,12 +225,12 @@ class Gone(unittest.TestCase):
 
 
 class Running(unittest.TestCase):
-    """Answers that run end well, however many bodies fill the memory for requests."""
+    """Running answers finish, however many bodies fill the memory for requests."""
 
     SIZES = (240000, 60000, 15000, 4000, 1000)
 
     def fill(self, server):
-        """Half-sent bodies, in ever smaller sizes, until none fits."""
+        """Sends half-sent bodies of decreasing size until none fits."""
         held = []
         for size in self.SIZES:
             for _ in range(20):
@@ -239,7 +241,7 @@ class Running(unittest.TestCase):
         return held
 
     def assert_finish(self, n_answers):
-        """False: an answer was over before the memory was full."""
+        """Returns False if an answer ended before the memory was full."""
         bodies = [{**LONG, "n": n_answers, "max_tokens": 300, "stream": stream, **more}
                   for stream, more in ((True, {"logprobs": True, "top_logprobs": 20}),
                                        (True, {}), (False, {}))]
@@ -263,12 +265,12 @@ class Running(unittest.TestCase):
 
 
 class Whole(unittest.TestCase):
-    """Answers that are not streamed: what was computed can be sent, in little memory."""
+    """Answers without streaming: what was computed can be sent, in little memory."""
 
     ASKED = {"temperature": 0, "logit_bias": LONG["logit_bias"], "max_tokens": 1000}
 
     def test_logprobs(self):
-        """A thousand tokens with twenty alternatives each, in the least memory there is."""
+        """A thousand tokens with twenty alternatives each, in the minimum memory."""
         with Server(PROGRAM, NANO, "--request-memory", "8M", "--context", "4096") as server:
             status, answer = server.post("/v1/chat/completions", {
                 **self.ASKED, "messages": LONG["messages"], "logprobs": True, "top_logprobs": 20})
@@ -306,8 +308,8 @@ class Whole(unittest.TestCase):
             self.assertEqual(sum(streamed, []), whole)
 
     def ask_then_fill(self, path, body):
-        """The answer of a request that runs while unfinished bodies fill the memory; None: it was
-        over before that."""
+        """Returns the answer of a request that runs while unfinished bodies fill the memory; None
+        if it ended before that."""
         with Server(PROGRAM, NANO, "--request-memory", "8M", "--context", "1024") as server, \
                 futures.ThreadPoolExecutor(1) as pool:
             asked = pool.submit(server.request, "POST", path, body)
@@ -327,7 +329,8 @@ class Whole(unittest.TestCase):
         return (status, data) if is_late or status != 200 else None
 
     def test_echo(self):
-        """What an answer repeats of its request is reserved, too, before it is computed."""
+        """Memory for the parts of a request that an answer repeats is reserved before it is
+        computed."""
         bias = LONG["logit_bias"]
         for path, body in (
                 ("/v1/responses", {"input": "Hi", "metadata": {"a": "x" * 300000}}),
@@ -336,7 +339,7 @@ class Whole(unittest.TestCase):
                     "parameters": {"description": "x" * 150000}}]}),
                 ("/v1/completions", {"prompt": " " * 2000, "echo": True, "n": 32})):
             found = None
-            for n in (250, 500, 900): # the fewest that are not over too soon
+            for n in (250, 500, 900): # the smallest number that does not end too soon
                 found = found or self.ask_then_fill(path, {
                     "temperature": 0, "logit_bias": bias, "max_output_tokens": n,
                     "max_tokens": n // 16, **body})
@@ -344,7 +347,7 @@ class Whole(unittest.TestCase):
             self.assertEqual((found[0], b'"error":{' in found[1]), (200, False), found[1][-300:])
 
     def test_too_much(self):
-        """What cannot be sent is not computed to its end."""
+        """An answer that cannot be sent is not computed to its end."""
         with tempfile.TemporaryDirectory() as folder:
             scripted_model.make(folder)
             for text, n, more in (("L", 64, {"logprobs": True, "top_logprobs": 20}), ("Z", 1, {})):
@@ -359,7 +362,7 @@ class Whole(unittest.TestCase):
 
 
 class Looking(unittest.TestCase):
-    """What a GET answers is part of the memory for requests while it waits to be read."""
+    """The answer to a GET counts as memory for requests until it has been read."""
 
     def test_counted(self):
         for path in ("/experts", "/metrics", "/props", "/v1/models"):
@@ -368,7 +371,7 @@ class Looking(unittest.TestCase):
                 connection.setblocking(False)
                 look = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() * 100
                 n_blocked = 0
-                while n_blocked < 20: # until nothing is read any more, since nothing can be sent
+                while n_blocked < 20: # until nothing is read any more, because nothing can be sent
                     try:
                         connection.send(look)
                         n_blocked = 0
@@ -383,7 +386,7 @@ class Looking(unittest.TestCase):
 
 
 class Memory(OneServer):
-    """What requests take is part of --memory, whatever they send, and is given back."""
+    """The memory of requests is part of --memory, whatever they send, and is freed."""
 
     BUDGET = 120 * MIB
     model = NANO
@@ -411,7 +414,7 @@ class Memory(OneServer):
         self.assertLess(after, self.before + (8 << 10))
 
     def send_some(self, connection, data):
-        """What the server takes; it may refuse at any byte."""
+        """Sends as much as the server accepts; it may refuse at any byte."""
         connection.settimeout(1800)
         try:
             connection.sendall(data)
@@ -429,7 +432,7 @@ class Memory(OneServer):
         self.assertGreater(metric(self.server, "request_memory_bytes"), MIB)
         self.assertEqual(self.server.ask("Hi", max_tokens=1)["usage"]["completion_tokens"], 1)
         statuses = set()
-        for i, connection in enumerate(held): # a client that goes on gets an answer
+        for i, connection in enumerate(held): # a client that continues gets an answer
             if i % 4 != 3:
                 rest = len(raw_request("/v1/chat/completions", b" " * 9000000)) - (8 << 20)
                 self.assertTrue(self.send_some(connection, b" " * rest))
@@ -458,7 +461,7 @@ class Memory(OneServer):
             self.assertIn(status, (400, 413), data[:300])
 
     def test_large_bodies_together(self):
-        """As many as come: each is answered, refused for now, or refused."""
+        """Any number of them: each is answered, refused for now, or refused."""
         body = raw_request("/tokenize", {"content": WORDS * 20000})
         held = [self.server.socket() for _ in range(20)]
         for connection in held:
@@ -473,7 +476,7 @@ class Memory(OneServer):
         self.assertTrue(statuses <= {200, 413, 503}, statuses)
 
     def test_logprobs(self):
-        """What is kept of twenty alternatives is counted."""
+        """The memory for twenty alternatives is counted."""
         body = {**SHORT, "logprobs": True, "top_logprobs": 20, "max_tokens": 200, "n": 8,
                 "logit_bias": LONG["logit_bias"]}
         held = [self.server.socket() for _ in range(8)]
@@ -485,7 +488,7 @@ class Memory(OneServer):
             connection.close()
 
     def test_slow_reader(self):
-        """A stream that nobody reads ends when its part of the memory is used."""
+        """A stream that nobody reads ends when its share of the memory is used."""
         body = {**LONG, "logprobs": True, "top_logprobs": 20, "n": 8, "max_tokens": 1500}
         held = []
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""What tests against a server share: one server for a class, its metrics, and waiting."""
+"""Shared by tests that use a server: one server per class, its metrics, and waiting."""
 import re
 import sys
 import tempfile
@@ -15,7 +15,7 @@ def metric(server, name):
 
 
 def wait_until(what, seconds=1800):
-    """A deadline of minutes: only a server that never gets there meets it."""
+    """Waits with a deadline of minutes, which only a hanging server reaches."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if what():
@@ -25,7 +25,7 @@ def wait_until(what, seconds=1800):
 
 
 def read_all(connection):
-    """What comes until the other side closes."""
+    """Reads until the other side closes."""
     data = b""
     try:
         while more := connection.recv(65536):
@@ -36,8 +36,9 @@ def read_all(connection):
 
 
 class OneServer(unittest.TestCase):
-    """A server of the program under test for all tests of a class; it must end well."""
-    model = None # the one that follows a script
+    """One server of the program under test for all tests of a class; it must end without an
+    error."""
+    model = None # the scripted model
     options = ()
 
     @classmethod
@@ -46,7 +47,7 @@ class OneServer(unittest.TestCase):
         cls.addClassCleanup(cls.folder.cleanup)
         model = cls.model or scripted_model.make(cls.folder.name)
         cls.server = Server(sys.argv[1], model, *cls.options)
-        cls.addClassCleanup(cls.stop_server) # also where setUpClass of a subclass fails
+        cls.addClassCleanup(cls.stop_server) # also if setUpClass of a subclass fails
 
     @classmethod
     def stop_server(cls):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""That the server of a class ends with the class, and that a bad end is told.
+"""Tests that the server of a class ends with the class, and that an error at its end is reported.
 
 usage: one_server_test.py PROGRAM
 """
@@ -11,7 +11,7 @@ from one_server import OneServer
 
 
 def run(case):
-    """The result of the class, run as unittest does."""
+    """Returns the result of the class, run as unittest does."""
     result = unittest.TestResult()
     unittest.defaultTestLoader.loadTestsFromTestCase(case).run(result)
     return result

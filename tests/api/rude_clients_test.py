@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The server and clients that are slow, rude, gone or too many; and how it stops.
+"""Tests the server with clients that are slow, rude, gone or too many, and how it stops.
 
 usage: rude_clients_test.py PROGRAM NANO [PART...]
 """
@@ -23,7 +23,7 @@ SHORT = {"messages": [{"role": "user", "content": "Hi"}], "temperature": 0, "max
 
 
 class Hostile(OneServer):
-    """Requests that are none. After each, others are answered."""
+    """Invalid requests. After each, others are answered."""
     options = ("--request-limit", "1M", "--idle-limit", "2", "--connections", "400")
 
     def tearDown(self):
@@ -68,14 +68,14 @@ class Hostile(OneServer):
         head = (b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\n"
                 b"Transfer-Encoding: chunked\r\n\r\n")
         chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
-        for end in (b"", b"0\r\n\r\n", chunk * 100 + b"0\r\n\r\n"): # it may go on, or wait
+        for end in (b"", b"0\r\n\r\n", chunk * 100 + b"0\r\n\r\n"): # it may continue or wait
             answer = self.send(head + chunk * 17 + end)
             self.assertIn(b"HTTP/1.1 413 ", answer.split(b"\r\n")[0])
             self.assertIn(b"request_too_large", answer)
             self.assertEqual(answer.count(b"HTTP/1.1"), 1)
         answer = self.send(head + chunk * 15 + b"0\r\n\r\n" + b"GET /health HTTP/1.1\r\n"
                            b"Host: localhost\r\nConnection: close\r\n\r\n")
-        self.assertIn(b" 400 ", answer.split(b"\r\n")[0]) # no JSON, but not too large
+        self.assertIn(b" 400 ", answer.split(b"\r\n")[0]) # not JSON, but not too large
 
     def test_truncated(self):
         whole = raw_request("/v1/chat/completions", SHORT)
@@ -85,7 +85,7 @@ class Hostile(OneServer):
             connection.close()
 
     def test_slow_headers(self):
-        """A byte now and then does not keep a connection, and holds nobody up."""
+        """An occasional byte does not keep a connection open and delays nobody."""
         slow = [self.server.socket() for _ in range(100)]
         text = itertools.cycle(b"GET / HTTP/1.1")
 
@@ -102,9 +102,9 @@ class Hostile(OneServer):
         self.assertTrue(wait_until(all_closed))
 
     def test_server_held_up(self):
-        """A request that came in time is answered by a server that could not look."""
+        """A request that arrived in time is answered even if the server was stopped meanwhile."""
         connection = self.server.socket()
-        time.sleep(0.5) # it is accepted
+        time.sleep(0.5) # wait until it is accepted
         self.server.process.send_signal(signal.SIGSTOP)
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         time.sleep(2.5)
@@ -147,8 +147,8 @@ class Hostile(OneServer):
             self.assertEqual(self.server.request(method, path)[0], status, (method, path))
 
     def begin(self, body):
-        """The connection of a request that the server has read. Those that run do not tell: one
-        that was given up may be among them for a while."""
+        """Returns the connection of a request that the server has read. The running requests do not
+        tell: an abandoned one may be among them for a while."""
         before = metric(self.server, "requests_total")
         connection = self.server.socket()
         connection.sendall(raw_request("/v1/chat/completions", body))
@@ -169,7 +169,7 @@ class Hostile(OneServer):
         self.assertTrue(wait_until(lambda: metric(self.server, "requests_running") == 0))
 
     def test_gone_behind_unread_bytes(self):
-        """Bytes that nobody has read yet do not hide that the client went away."""
+        """Unread bytes do not hide that the client has left."""
         body = {"messages": [{"role": "user", "content": "L"}], "n": 64}
         for after in (b"G", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", b"x" * 200000):
             for end in (socket.SHUT_WR, socket.SHUT_RDWR):
@@ -183,10 +183,10 @@ class Hostile(OneServer):
 
 
 class Waiting(unittest.TestCase):
-    """A model that is busy: the queue, pings, and clients that give up."""
+    """A busy model: the queue, pings, and clients that give up."""
 
     def setUp(self):
-        # One thread: it computes all the while that others wait for it.
+        # One thread, so that it computes all the time while others wait.
         self.server = Server(PROGRAM, NANO, "--parallel", "1", "--queue", "2", "--sessions", "2",
                              "--threads", "1")
 
@@ -206,7 +206,7 @@ class Waiting(unittest.TestCase):
         self.assertTrue(wait_until(lambda: metric(self.server, "requests_queued") == 2))
         stats = self.server.get("/stats")
         self.assertEqual((stats["active"], stats["queued"]), (1, 2))
-        for connection in waiting: # headers are there at once
+        for connection in waiting: # headers come at once
             self.assertIn(b"200 OK", connection.recv(200))
         for path, status in (("/v1/chat/completions", 503), ("/v1/responses", 503),
                              ("/v1/messages", 529)):
@@ -219,13 +219,13 @@ class Waiting(unittest.TestCase):
         while text.count(b"event: ping") < 2 and b"message_stop" not in text:
             text += waiting[1].recv(65536)
         self.assertGreaterEqual(text.count(b"event: ping"), 2)
-        busy.close() # the next one's turn comes
+        busy.close() # now it is the next one's turn
         text += read_until(waiting[1], b"message_stop")
         self.assertIn(b"message_stop", text)
         waiting[1].close()
 
     def test_connections(self):
-        """A warning where fewer are taken than were asked for, and none where nobody asked."""
+        """Warns if fewer connections are accepted than requested, and only then."""
         for options, warns in (((), False), (("--connections", "100"), False),
                                (("--connections", "2048"), True)):
             with Server(PROGRAM, NANO, "--request-memory", "8M", *options) as server:
@@ -237,7 +237,7 @@ class Waiting(unittest.TestCase):
                     connection.close()
 
     def test_defaults_in_help(self):
-        """What has no fixed default is told in words."""
+        """Defaults that are not fixed numbers are described in words."""
         text = subprocess.run([PROGRAM, "serve", "--help"], check=True, encoding="utf-8",
                               stdout=subprocess.PIPE).stdout
         text = " ".join(text.split())
@@ -260,7 +260,7 @@ class Waiting(unittest.TestCase):
 
 
 def refuses(server):
-    """It has seen that it is to stop."""
+    """Returns whether the server has seen that it must stop."""
     try:
         socket.create_connection(("127.0.0.1", server.port), timeout=1800).close()
         return False
@@ -287,7 +287,7 @@ class Stopping(unittest.TestCase):
         connection.close()
 
     def test_graceful(self):
-        """What runs is finished; what comes is refused; the status is 0."""
+        """Running requests finish, new ones are refused, and the status is 0."""
         with Server(PROGRAM, NANO) as server:
             result = []
             thread = threading.Thread(target=self.stream_of,
@@ -302,7 +302,7 @@ class Stopping(unittest.TestCase):
                 socket.create_connection(("127.0.0.1", server.port), timeout=2)
 
     def test_twice(self):
-        """The second signal ends what runs with an error in the stream."""
+        """The second signal ends running requests with an error in the stream."""
         with Server(PROGRAM, NANO) as server:
             result = []
             thread = threading.Thread(target=self.stream_of,
@@ -335,7 +335,7 @@ class Stopping(unittest.TestCase):
             self.assertLess(time.monotonic() - began, whole_s / 2)
 
     def test_snapshots(self):
-        """After a restart a conversation is not computed again."""
+        """After a restart, a conversation is not computed again."""
         with tempfile.TemporaryDirectory() as folder:
             text = "Tell me a story about " + "a cat and a dog and a boat and " * 60 + "the sea."
             with Server(PROGRAM, NANO, "--snapshots", folder) as server:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Schemas that refer to themselves, are too deep or ask for too much, sent to the server; tools,
-messages and bodies that are too many or too deep; and `run --json-schema`.
+"""Sends the server schemas that refer to themselves, are too deep or demand too much; tools,
+messages and bodies that are too many or too deep; also tests `run --json-schema`.
 
 usage: schema_limits_test.py PROGRAM [PART...]
 
@@ -26,7 +26,7 @@ KILLER = '{"type":"object","propertyNames":{"$ref":"#"}}'
 
 
 def with_small_stack(program, arguments):
-    """The command line that runs it on a small stack; a sanitizer needs more."""
+    """Returns the command line that runs it on a small stack; a sanitizer needs more."""
     needed = subprocess.run(["nm", "-D", program], capture_output=True, text=True, check=False)
     if "__asan_init" in needed.stdout or "__tsan_init" in needed.stdout:
         return [program, *arguments]
@@ -72,7 +72,7 @@ class Served(unittest.TestCase):
         cls.folder.cleanup()
 
     def send(self, path, body):
-        """The status, after which the server must be alive."""
+        """Returns the status; after that the server must be alive."""
         data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
         status, _, text = self.server.request("POST", path, data,
                                               {"Content-Type": "application/json"})
@@ -94,7 +94,7 @@ class Schemas(Served):
             self.assertEqual(self.send(*form(KILLER))[0], 200, form)
 
     def test_references(self):
-        """Of every keyword some places, each through another dialect."""
+        """Some places of every keyword, each through another dialect."""
         forms = (chat, responses, openai_tool, anthropic_tool)
         seen = {}
         for keyword, schema in schema_places.references():
@@ -128,7 +128,7 @@ class Schemas(Served):
                 self.refused(*form(schema_places.deep(depth, '{"items":', "}")), "within each")
 
     def test_run(self):
-        """The program itself: an error, not a crash."""
+        """The program itself reports an error and does not crash."""
         cases = [(KILLER, 0, ""), (schema_places.deep(200, '{"items":', "}"), 1, "deep"),
                  ('{"pattern":"((a{1,1000}){1,1000}){1,1000}"}', 1, "too many repetitions"),
                  ('{"$ref":"#/%24defs/a","$defs":{"a":{"const":1}}}', 0, "")]
@@ -157,7 +157,7 @@ class Bodies(Served):
                          f"{content}}}]}}")
 
     def test_deep_arguments(self):
-        """What an assistant is said to have called, as text that is as deep as it can be."""
+        """Calls attributed to the assistant, as text of the maximum depth."""
         for depth in (100, 127, 128, 200, 252, 300, 5000):
             call = {"id": "c", "type": "function", "function": {
                 "name": "a", "arguments": schema_places.deep(depth, '{"a":', "}", "1")}}
@@ -171,7 +171,8 @@ class Bodies(Served):
         self.refused("/v1/chat/completions", body)
 
     def test_many_tools(self):
-        """More than a call can be held to. Where nothing is forced it is the template's affair."""
+        """More tools than calls can be enforced for. Where nothing is forced, only the template
+        decides."""
         tool = '{"type":"function","function":{"name":"t%d","parameters":' + KILLER + "}}"
         for n, choice, is_refused in ((300, "required", False), (2000, "required", True),
                                       (100000, "auto", False), (100000, "required", True)):

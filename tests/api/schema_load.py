@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Answers of a served model to random JSON schemas, against the jsonschema package.
+"""Checks answers of a served model to random JSON schemas with the jsonschema package.
 
 usage: schema_load.py PROGRAM MODEL [--schemas N] [--seeds K] [--first S] [--clients C]
                       [--tokens T] [--ajv DIR] [OPTION...]
@@ -49,7 +49,7 @@ def no_constant(name):
 
 
 class Asked:
-    """Counts, and what is wrong; threads share it."""
+    """Counts and errors, shared by threads."""
 
     def __init__(self, server, options):
         self.server, self.options = server, options
@@ -68,7 +68,7 @@ class Asked:
             self.counts.update(names)
 
     def schema(self, number):
-        """One schema with all its seeds."""
+        """Asks for one schema with all its seeds."""
         maker = Maker(self.options.first * 1000003 + number)
         schema = maker.root()
         self.count("schemas")

@@ -1,4 +1,4 @@
-"""A model that says what a script says: for tests of everything around a model.
+"""Writes a model that says what a script says, to test everything around a model.
 
 make(DIR) writes a Hugging Face directory: a qwen3_moe of one layer whose attention and experts are
 zero, so that the next token follows from the last one alone. The chat template ends a prompt with
@@ -38,8 +38,8 @@ SCRIPTS = {
           "\n</tool_call>\n", "And so on."],
     "Z": ["zigzag, " * 64, None],
 }
-# The pieces of these scripts are ordinary tokens, which an answer that must be JSON may have. Those
-# of the others are added tokens, so that a text is read as it was written.
+# The pieces of these scripts are ordinary tokens, which an answer that must be JSON may contain.
+# Those of the others are added tokens, so that a text is tokenized as it was written.
 ORDINARY = "OPW"
 TAGS = ("<tool_call>", "</tool_call>")
 TEMPLATE = (
@@ -67,7 +67,7 @@ PATTERN = ("(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?
 
 
 def byte_characters():
-    """The printable character that stands for each byte in a byte-level vocabulary."""
+    """Returns the printable character for each byte in a byte-level vocabulary."""
     kept = [*range(33, 127), *range(161, 173), *range(174, 256)]
     table, extra = {}, 0
     for byte in range(256):
@@ -80,7 +80,7 @@ def byte_characters():
 
 
 def tokenizer():
-    """The file, the ids of the bytes, and the ids of the scripts' pieces."""
+    """Returns the file, the ids of the bytes, and the ids of the scripts' pieces."""
     characters = byte_characters()
     vocabulary = {text: i for i, text in enumerate(SPECIAL)}
     bytes_ids = {byte: len(SPECIAL) + byte for byte in range(256)}
@@ -117,7 +117,7 @@ def tokenizer():
 
 
 def successors(bytes_ids, pieces):
-    """The token that follows each one."""
+    """Returns the token that follows each one."""
     follows = {}
     for key, script in SCRIPTS.items():
         ids = [bytes_ids[ord(key)], *(pieces[text] for text in script if text is not None)]

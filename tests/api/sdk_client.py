@@ -1,5 +1,5 @@
-"""What PyPI's openai, anthropic, openai-agents and instructor see of the server at FLASHMOE_URL;
-run by sdk_test.py."""
+"""Checks what PyPI's openai, anthropic, openai-agents and instructor see of the server at
+FLASHMOE_URL; run by sdk_test.py."""
 import asyncio
 import json
 import os
@@ -123,7 +123,7 @@ class OpenAI(unittest.TestCase):
 
 
 class Typed(unittest.TestCase):
-    """Answers of a type, also beside tools, as the libraries ask for them."""
+    """Typed answers, also next to tools, as the libraries request them."""
 
     def setUp(self):
         self.client = openai.OpenAI(base_url=URL + "/v1", api_key="sesame", max_retries=0)
@@ -145,7 +145,7 @@ class Typed(unittest.TestCase):
         self.assertEqual(answer.output_parsed, City(city="Oslo", days=2))
 
     def test_cut_call(self):
-        """A call that is cut off is an error that says so, and no call."""
+        """A call that is cut off raises an error that says so, and is not a call."""
         with self.assertRaises(openai.LengthFinishReasonError):
             self.client.chat.completions.parse(model="any", messages=says("P"), max_tokens=2,
                                                response_format=City, tools=[

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The server with the libraries that people use: PyPI openai, anthropic, openai-agents and
+"""Tests the server with the official client libraries: PyPI openai, anthropic, openai-agents and
 instructor; npm openai, @anthropic-ai/sdk and ai.
 
 usage: sdk_test.py PROGRAM python|node [--cache DIR]

@@ -1,4 +1,4 @@
-"""Starts `flashmoe serve` for tests, and speaks HTTP with it."""
+"""Starts `flashmoe serve` for tests, and sends HTTP requests to it."""
 import http.client
 import json
 import os
@@ -32,7 +32,7 @@ class Server:
         try:
             self.port = self.wait_for_port()
         except BaseException:
-            self.process.kill() # nobody else knows it: there is no `with` yet
+            self.process.kill() # nothing else would end it: there is no `with` yet
             self.process.wait()
             raise
         self.url = f"http://127.0.0.1:{self.port}"
@@ -62,7 +62,7 @@ class Server:
         self.cache.cleanup()
 
     def stop(self, number=signal.SIGTERM, seconds=1800):
-        """Its exit status."""
+        """Stops the server and returns its exit status."""
         if self.process.poll() is None:
             self.process.send_signal(number)
         try:
@@ -76,7 +76,7 @@ class Server:
         return int(re.search(r"VmRSS:\s+(\d+)", text).group(1))
 
     def request(self, method, path, body=None, headers=None):
-        """(status, headers, body as bytes)"""
+        """Returns (status, headers, body as bytes)."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=1800)
         try:
             data = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
@@ -92,19 +92,19 @@ class Server:
         return json.loads(body)
 
     def post(self, path, body, **headers):
-        """(status, JSON)"""
+        """Returns (status, JSON)."""
         status, _, data = self.request("POST", path, body, headers)
         return status, json.loads(data)
 
     def ask(self, text, **fields):
-        """The whole chat answer."""
+        """Returns the whole chat answer."""
         body = {"messages": [{"role": "user", "content": text}], "temperature": 0, **fields}
         status, answer = self.post("/v1/chat/completions", body)
         assert status == 200, answer
         return answer
 
     def stream(self, path, body):
-        """The events of a stream: (event, data) with comments as (':', text)."""
+        """Returns the events of a stream: (event, data), with comments as (':', text)."""
         status, headers, data = self.request("POST", path, {**body, "stream": True})
         assert status == 200, (status, data)
         assert headers["Content-Type"] == "text/event-stream", headers

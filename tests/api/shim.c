@@ -1,10 +1,11 @@
-/* Stands before the C library in a server, for LD_PRELOAD.
+/* Replaces functions of the C library in a server, for LD_PRELOAD.
  *
- *   SHIM_LATE_SIGNAL  a number: once the HTTP daemon is stopped, the main thread gets this signal
- *                     for every block of memory that it frees, just before. The block must be as it
- *                     was afterwards: otherwise a handler has written to memory that is gone, and
- *                     the process aborts. Prints how many there were when the process ends.
- *   SHIM_CLOCK_AHEAD  seconds that the wall clock is ahead of the kernel's, as after it was set. */
+ *   SHIM_LATE_SIGNAL  a signal number. Once the HTTP daemon has stopped, the main thread receives
+ *                     this signal just before it frees each block of memory. If the block changes,
+ *                     a handler has written to memory that is about to be freed, and the process
+ *                     aborts. Prints the number of signals when the process ends.
+ *   SHIM_CLOCK_AHEAD  seconds by which the wall clock is ahead of the kernel's, as after it was
+ *                     set. */
 #include <dlfcn.h>
 #include <malloc.h>
 #include <signal.h>

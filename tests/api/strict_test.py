@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tools that say 'strict'.
+"""Tests tools with 'strict'.
 
 usage: strict_test.py PROGRAM [PART...]
 """
@@ -14,13 +14,13 @@ from served import Server
 
 
 class Strict(Forms):
-    """Where calls are held to schemas, a tool that says 'strict' is, or the request is refused."""
+    """Where calls are constrained to schemas, a strict tool is too, or the request is refused."""
     PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses",
              "messages": "/v1/messages"}
     UNIQUE = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
 
     def post(self, dialect, parameters, strict, **how):
-        """(status, JSON), where get_time has these parameters and get_weather its own."""
+        """Returns (status, JSON); get_time has these parameters and get_weather its own."""
         body = copy.deepcopy(self.body(dialect, "A", **how))
         for tool in body["tools"]:
             function = tool["function"] if dialect == "chat" else tool
@@ -36,7 +36,7 @@ class Strict(Forms):
                                                  "strict": strict}}
 
     def chat(self, tools, server=None, **more):
-        """(status, JSON)"""
+        """Returns (status, JSON)."""
         return (server or self.server).post("/v1/chat/completions", {
             "messages": [{"role": "user", "content": "A"}], "temperature": 0, "max_tokens": 5,
             "tools": tools, **more})
@@ -55,7 +55,7 @@ class Strict(Forms):
             for k in range(10)}}) for i in range(n_tools)]
 
     def test_auto(self):
-        """Calls that need not come are held to no schema, so none is compiled or refused."""
+        """Optional calls are not constrained, so no schema is compiled or refused."""
         number = {"type": "number", "multipleOf": 0.01}
         for parameters in (self.UNIQUE, {"type": "object", "properties": {"a": number}},
                            {"type": "object", "nullable": True}, {"type": "string"}, 5,
@@ -96,7 +96,7 @@ class Strict(Forms):
                 self.assertEqual(status, 200, answer)
 
     def test_limits(self):
-        """What is too much says that the tools' schemas are, and that they count together."""
+        """Exceeding a limit is reported for the tools' schemas, and they count together."""
         wide = [self.tool(f"t{i}", {"type": "object", "properties": {
             "a": {"type": "string", "pattern": f"^([a-z]{{0,60}}{i}){{0,60}}$"}}})
             for i in range(40)]
@@ -120,7 +120,7 @@ class Strict(Forms):
             self.assertEqual(self.chat(wide, server)[0], 200)
 
     def test_same_name(self):
-        """Only the tool that says 'strict' is strict, not another one of its name."""
+        """Only the strict tool is strict, not another one with its name."""
         loose, strict = self.tool("f", self.UNIQUE, False), self.tool("f", ARGUMENTS)
         other = {"type": "function", "function": {"name": "g"}}
         some = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [
@@ -134,7 +134,7 @@ class Strict(Forms):
             self.assertEqual(self.chat(tools, tool_choice=some)[0], 400)
 
     def test_refused(self):
-        """Wherever a call is held to it: the tool and the keyword are named."""
+        """Wherever a call is constrained by it, the error names the tool and the keyword."""
         deep = {"$ref": "#/$defs/a", "$defs": {"a": {"type": "object", "required": ["a"],
                                                      "properties": {"a": {"$ref": "#/$defs/a"}}}}}
         for parameters, word in ((self.UNIQUE, "'uniqueItems' at #/properties/a"),
@@ -151,7 +151,7 @@ class Strict(Forms):
                         self.assertEqual(answer["error"]["param"], "tools")
 
     def test_not_asked(self):
-        """Without it, with a schema that can be enforced, or where the tool cannot be called."""
+        """Without 'strict', with an enforceable schema, or where the tool cannot be called."""
         for dialect in self.dialects:
             for parameters, strict, how in (
                     (self.UNIQUE, None, {}), (self.UNIQUE, False, {"choice": "required"}),

@@ -1,5 +1,5 @@
-"""How the tokens of an answer are chosen and where it stops: penalties, bias, stop strings,
-schemas; and what of its prompt is not computed again.
+"""Tests how the tokens of an answer are chosen and where it stops: penalties, bias, stop strings,
+schemas; and which part of its prompt is not computed again.
 
 Usage: answer_test.py PROGRAM MODEL [TestClass...]
 
@@ -141,7 +141,7 @@ class Prefix(Case):
 
 
 class Form(Case):
-    """--json-schema and --json-object; what they enforce is tests/text/grammar_test.py's."""
+    """--json-schema and --json-object; tests/text/grammar_test.py tests what they enforce."""
     ARGS = ("-p", "Hi", "-n", "200", "--temp", "5", "--top-k", "0", "--top-p", "1", "--min-p", "0")
 
     def setUp(self):

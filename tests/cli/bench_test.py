@@ -1,4 +1,4 @@
-"""What the program measures where topics change: bench switch, bench stream, and recordings.
+"""Tests measurements with changing topics: bench switch, bench stream, and recordings.
 
 Usage: bench_test.py PROGRAM MODEL [TestClass...]
 
@@ -28,7 +28,7 @@ STEADY = ("--lookahead", "off", "--quiet")
 
 
 def min_bytes(*args):
-    """The floor of a command, from its own message."""
+    """Returns the minimum budget of a command, from its own message."""
     said = flashmoe(*args, "--memory", "1M").stderr
     return int(float(re.search(r"needs at least ([\d.]+) MiB", said)[1]) * (1 << 20))
 
@@ -57,7 +57,8 @@ class Switch(Case):
         self.assertEqual(found["worst"], worst)
 
     def check_back(self, found, n):
-        """The first window of eight tokens whose misses are within 10 % of the steady state."""
+        """Finds the first window of eight tokens whose misses are within 10 % of the steady
+        state."""
         misses = [one["misses"] for one in found["tokens"][n:]]
         near = [i for i in range(n - 7)
                 if mean(misses[i:i + 8]) <= 1.1 * found["steady"]["misses"] + 0.5]
@@ -74,9 +75,9 @@ class Switch(Case):
         self.check_back(found, 64)
         self.assertEqual(found["switch"], "C code to Chinese verse")
         self.assertIs(found["routes"], None)
-        if "FLASHMOE_SANITIZED" not in os.environ: # resident memory counts a sanitizer's own
+        if "FLASHMOE_SANITIZED" not in os.environ: # a sanitizer adds to the resident memory
             self.assertLessEqual(found["memory_bytes"], found["memory_budget_bytes"] * 1.02)
-        # The new topic comes with its prompt; a few tokens later all is as it was.
+        # The new topic comes with its prompt; a few tokens later everything is as before.
         self.assertGreater(found["prompt"]["n_tokens"], 8)
         self.assertGreater(found["prompt"]["misses"], 4 * found["before"]["misses"])
         self.assertGreater(found["extra"]["misses"], 0.5 * found["prompt"]["misses"])
@@ -144,7 +145,7 @@ class Switch(Case):
             process = subprocess.Popen([cli_test.PROGRAM, "bench", "switch", "nano", "--tokens",
                                         "1800", *self.small, "--csv", path],
                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-            while not os.path.exists(path + ".part"):  # made when it begins
+            while not os.path.exists(path + ".part"):  # created at the start
                 self.assertIsNone(process.poll())
                 time.sleep(0.005)
             process.send_signal(signal.SIGINT)
@@ -157,7 +158,7 @@ class Switch(Case):
 class Stream(Case):
     def test_nano(self):
         with tempfile.TemporaryDirectory() as folder:
-            model = os.path.join(folder, "a&b<c>\udcff\x01.fmoe")  # a name that XML cannot hold
+            model = os.path.join(folder, "a&b<c>\udcff\x01.fmoe")  # a name that XML cannot contain
             nano = json.loads(flashmoe("inspect", "nano", "--json").stdout)["model"]
             os.symlink(os.path.abspath(nano), model)
             path = os.path.join(folder, "plot.svg")
@@ -174,7 +175,7 @@ class Stream(Case):
 
     def check_points(self, found):
         points = found["budgets"]
-        self.assertEqual(len(points), 3)  # sorted, and one that is named twice counts once
+        self.assertEqual(len(points), 3)  # sorted, and without duplicates
         self.assertEqual(found["disk_bytes_per_s"]["n_measured"], 4)
         for speeds in (found["disk_bytes_per_s"], found["memory_bytes_per_s"]):
             self.assertTrue(0 < speeds["min"] <= speeds["mean"] <= speeds["max"])
@@ -218,7 +219,7 @@ class Stream(Case):
             size = point["memory_budget_bytes"] / (1 << (30 if is_large else 20))
             name = f"{size:.2f} GiB" if is_large else f"{size:.1f} MiB"
             for one in ("cold", "warm"):
-                n_known = 3 if point[one]["limit"]["was_busy"] else 4 # no share is drawn then
+                n_known = 3 if point[one]["limit"]["was_busy"] else 4 # then no share is drawn
                 self.assertEqual(sum(tip.startswith(f"{one}, {name}: ") for tip in tips),
                                  n_known)
             speed = [tip for tip in tips if tip.startswith(f"warm, {name}: ")
@@ -279,7 +280,7 @@ class Stream(Case):
 
 
 class Recordings(Case):
-    """What `--trace` writes is what `bench replay` and `bench routes` read."""
+    """`bench replay` and `bench routes` read what `--trace` writes."""
 
     def replay(self, path):
         found = json.loads(self.assert_works(flashmoe("bench", "replay", path, "--json")).stdout)
@@ -305,7 +306,7 @@ class Recordings(Case):
             self.assertIn("these routes", table)
 
     def test_switch(self):
-        """A recording through a change of topic: two conversations in one file."""
+        """A recording of a topic change: two conversations in one file."""
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "switch.csv")
             args = ("bench", "switch", "nano", "--tokens", "64", "--json")

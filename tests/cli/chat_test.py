@@ -1,4 +1,4 @@
-"""Talks with the program as a script does, through pipes, and as a person does, at a terminal.
+"""Tests `chat` as a script uses it, through pipes, and as a person does, at a terminal.
 
 Usage: chat_test.py PROGRAM MODEL [TestClass...]
 
@@ -45,7 +45,7 @@ class Talking(Case):
         return self.assert_works(result)
 
     def messages(self, *lines, args=ARGS):
-        """The conversation after these lines."""
+        """Returns the conversation after these lines."""
         path = self.path("messages.json")
         self.talk(*lines, f"/save {path}", args=args)
         with open(path, encoding="utf-8") as file:
@@ -56,7 +56,7 @@ class Talking(Case):
                 if each["role"] == "assistant"]
 
     def turns(self, out):
-        """(tokens of the prompt, reused, computed) of every /stats."""
+        """Returns (tokens of the prompt, reused, computed) of every /stats."""
         return [tuple(map(int, found)) for found in
                 re.findall(r"(\d+) tokens: (\d+) reused, (\d+) computed", out)]
 
@@ -195,7 +195,7 @@ class Talk(Talking):
 
 
 class Parts(Talking):
-    """Reasoning and markers, of a model that says what a script says."""
+    """Reasoning and markers, with the scripted model."""
 
     def setUp(self):
         super().setUp()
@@ -232,8 +232,8 @@ class Parts(Talking):
                          [("", "Let ")])
 
     def test_calls_are_text(self):
-        """Nobody looks for calls here, so their markers are shown also where they are special
-        tokens, as the server shows them to requests without tools."""
+        """Chat does not parse calls, so their markers are shown even if they are special tokens, as
+        the server shows them to requests without tools."""
         self.make_special(*scripted_model.TAGS)
         result, answers = self.ask("say W")
         text = "".join(scripted_model.SCRIPTS["W"])
@@ -297,13 +297,13 @@ class Files(Talking):
         warm = self.talk("/stats", "Hello", "/stats", args=args)
         ahead, first = self.turns(warm.stdout)
         self.assertEqual(ahead[2], 0)
-        self.assertEqual(first[2], 1)  # the conversation was kept when the first one ended
+        self.assertEqual(first[2], 1)  # the conversation was saved when the first one ended
         self.assertEqual(re.findall(r"(?m)^(?!\w+ ).*$", warm.stdout),
                          re.findall(r"(?m)^(?!\w+ ).*$", cold.stdout))
 
 
 class Person:
-    """Sits at a terminal of 100 columns."""
+    """A person at a terminal of 100 columns."""
 
     def __init__(self, *args, env=None):
         self.pid, self.terminal = pty.fork()
@@ -316,7 +316,7 @@ class Person:
         os.write(self.terminal, keys.encode())
 
     def wait(self, pattern, seconds=1800):
-        """Everything up to the first match, which is used up."""
+        """Returns everything up to the first match and consumes it."""
         end = time.monotonic() + seconds
         while not re.search(pattern, self.seen):
             if not select.select([self.terminal], [], [], max(0, end - time.monotonic()))[0]:
@@ -391,7 +391,7 @@ class Terminal(Talking):
         self.assertFalse(os.path.exists(self.path("flashmoe/chat_history")))
 
     def clear_line(self, person):
-        """Between two lines Ctrl-C has nothing to clear and is without effect."""
+        """Between two lines Ctrl-C has nothing to clear and no effect."""
         for _ in range(5):
             person.type("\x03")
             try:
@@ -427,7 +427,7 @@ class Terminal(Talking):
     def test_paste(self):
         person = self.person()
         person.type("\x1b[200~one\rtwo\r\r/three\nfour\x1b[201~")
-        person.wait("four")  # it is shown, and not sent
+        person.wait("four")  # shown, but not sent
         person.type("!\r")
         person.wait(self.STATUS)
         person.wait(self.READY)
@@ -458,7 +458,7 @@ class Memory(Talking):
         print(f"{n_turns} turns: {warm} KiB after half, {max(resident)} KiB at most")
 
     def resident(self, process, n_turns):
-        """KiB after every turn."""
+        """Returns KiB after every turn."""
         path = self.path("kept.json")
         resident = []
         for turn in range(n_turns):

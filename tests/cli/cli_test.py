@@ -1,4 +1,4 @@
-"""Drives the flashmoe program as a user does.
+"""Tests the flashmoe program as a user runs it.
 
 Usage: cli_test.py PROGRAM MODEL [TestClass...]
 
@@ -21,9 +21,9 @@ import unittest
 
 PROGRAM = ""
 MODEL = ""
-SECONDS = 1800  # ends what hangs; no test needs a fast machine
+SECONDS = 1800  # ends a hanging program; no test needs a fast machine
 
-# What every command that computes takes.
+# Options of every command that computes.
 ENGINE = "memory elastic threads pin cpu prefill-chunk kv io reader read-depth policy lookahead " \
          "heat no-heat check experts-per-token cache-bias "
 SAMPLING = "n-tokens stop greedy temp top-k top-p min-p typical-p repeat-penalty seed context " \
@@ -63,7 +63,7 @@ COMMANDS = {
 
 def flashmoe(*args, stdin=subprocess.DEVNULL, text=None, stdout=subprocess.PIPE, program=None,
              max_file_bytes=None):
-    """Runs the program to its end with `text` on standard input and a limit on written files."""
+    """Runs the program with `text` on standard input and a limit on written files."""
     def limit_files():
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (max_file_bytes, max_file_bytes))
@@ -74,14 +74,14 @@ def flashmoe(*args, stdin=subprocess.DEVNULL, text=None, stdout=subprocess.PIPE,
 
 
 def help_options(command):
-    """The long options that the command's help lists."""
+    """Returns the long options that the command's help lists."""
     out = flashmoe("help", *command.split()).stdout
     return re.findall(r"^  (?:-\w, |    )--([a-z-]+)", out, re.M)
 
 
 class Case(unittest.TestCase):
     def assert_fails(self, result, status, *words):
-        """One line on standard error that holds the words; nothing on standard output."""
+        """Checks for one line on standard error with these words and nothing on standard output."""
         self.assertEqual(result.returncode, status, result.stderr)
         self.assertEqual(result.stdout, "")
         self.assertRegex(result.stderr, r"\Aflashmoe: [^\n]+\n\Z")
@@ -295,7 +295,7 @@ class Completions(Case):
                     self.assertIn(form.format(option), text, shell)
 
     def complete(self, *words):
-        """What bash offers for the last word."""
+        """Returns what bash offers for the last word."""
         line = " ".join(f"'{word}'" for word in words)
         script = (self.script("bash") + f"\nCOMP_WORDS=({line})\nCOMP_CWORD={len(words) - 1}\n"
                   "_flashmoe\nprintf '%s\\n' \"${COMPREPLY[@]}\"\n")
@@ -401,7 +401,7 @@ class Run(Case):
             self.assertEqual(other["tokens"], first["tokens"], more)
 
     def test_streams(self):
-        """Text on standard output, one closing line and no drawing on standard error."""
+        """Text on standard output; one closing line and no drawing on standard error."""
         answer = self.run_json("-p", "Hi", "-n", "20", "--temp", "2", "--seed", "1")
         result = self.assert_works(flashmoe("run", MODEL, "-p", "Hi", "-n", "20", "--temp", "2",
                                             "--seed", "1"))
@@ -435,7 +435,7 @@ class Run(Case):
 class RunStops(Case):
     @classmethod
     def setUpClass(cls):
-        """A seed whose answer runs into -n, so that the program has something to stop."""
+        """Finds a seed whose answer reaches -n, so that the program has something to stop."""
         for seed in range(100):
             args = [PROGRAM, "run", MODEL, "--json", "-p", "Hi", "-n", "300", "--temp", "10",
                     "--top-k", "0", "--top-p", "1", "--min-p", "0", "--seed", str(seed)]
@@ -601,7 +601,7 @@ class Eval(Case):
         self.assertEqual(again["n_tokens"], whole["n_tokens"])
 
     def test_conversation(self):
-        """A prompt that begins with "User: " holds several turns: three of them take more marks
+        """A prompt that begins with "User: " contains several turns: three turns take more marks
         than one, and the same text as one turn takes fewer."""
         turns = "User: Hi.\nAssistant: Hello.\nUser: Bye."
         many = self.numbers(json.dumps({"prompt": turns, "response": "Bye."}) + "\n")
@@ -633,7 +633,7 @@ class Eval(Case):
         self.assert_fails(self.evaluate("", *args), 1, "at least 2")
 
 
-# What every level must give: a name, the keys and types of one JSON object.
+# What every level must report: a name, and the keys and types of one JSON object.
 DOCTOR_TYPES = {
     "version": str, "processor": str, "architecture": str, "n_cpus": int, "n_cpus_of_machine": int,
     "n_cores": int, "cpu_quota": type(None), "cache_bytes": int, "memory_bytes": int,
@@ -648,7 +648,7 @@ DOCTOR_TYPES = {
     "disk_read_gb_per_s_min": float, "disk_read_gb_per_s_max": float,
     "io_auto": str, "io_direct_gb_per_s": float, "io_page_gb_per_s": float,
 }
-# Null where the system does not say, has no limit, or the level has no such measurement.
+# Null if the system does not say, has no limit, or the level has no such measurement.
 DOCTOR_NULLS = ("processor", "cpu_quota", "huge_pages", "cpu_level", "int8_", "disk_", "io_")
 
 
@@ -742,7 +742,7 @@ class Bench(Case):
             self.assertIn(word, out)
 
     def test_small_cache(self):
-        """Where the experts do not fit, nothing is decoded beforehand."""
+        """If the experts do not fit, nothing is decoded in advance."""
         info = json.loads(self.assert_works(flashmoe("inspect", "nano", "--json")).stdout)
         memory = info["dense_bytes"] + info["experts_bytes"] // 2 + (24 << 20)
         found = json.loads(self.assert_works(

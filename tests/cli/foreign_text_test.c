@@ -1,4 +1,5 @@
-/* Text of a model or a file without control sequences, whole and cut into pieces everywhere. */
+/* Removes control sequences from text of a model or a file, whole and cut into pieces
+ * everywhere. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -47,7 +48,7 @@ static const struct {
 };
 #define N_CASES (sizeof cases / sizeof cases[0])
 
-/* In pieces of n bytes, after a first one of `first`. */
+/* Pushes pieces of n bytes after a first one of `first`. */
 static size_t clean(const char *text, size_t bytes, size_t first, size_t n, char *out)
 {
     struct foreign_text f = {0};
@@ -79,7 +80,7 @@ static void test_cases(void **state)
     }
 }
 
-/* A sequence that nobody ends does not swallow the answer. */
+/* An unterminated sequence does not swallow the answer. */
 static void test_a_long_one(void **state)
 {
     (void)state;
@@ -101,7 +102,7 @@ static void test_ends_line(void **state)
     assert_false(f.ends_line);
 }
 
-/* Any bytes: nothing is shown that a terminal would obey, and no more than there is room for. */
+/* For any bytes, nothing is shown that a terminal would execute, and no more than fits. */
 static void test_any_bytes(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-"""What the program says about its own speed: limit, miss curve, profile, plan.
+"""Tests what the program reports about its own speed: limit, miss curve, profile, plan.
 
 Usage: know_test.py PROGRAM MODEL [TestClass...]
 
@@ -26,7 +26,7 @@ def info_of(model):
 
 class Limit(Case):
     def check(self, limit, info, position):
-        """The figures follow from each other and from what inspect says of the model."""
+        """The figures are consistent with each other and with inspect."""
         kv = info["kv_position_bytes"] * position + 2 * info["state_bytes"]
         memory = info["expert_token_bytes"] + info["dense_token_bytes"] + kv
         memory += 2 * limit["miss_bytes"]
@@ -47,7 +47,7 @@ class Limit(Case):
             self.assertAlmostEqual(limit["percent"] / percent, 1, places=6)
 
     def check_bench(self, found, info):
-        """What is printed as the speed is what the share of the limit is taken of."""
+        """The printed speed is the one that the share of the limit refers to."""
         self.assertEqual(found["limit"]["tok_per_s"], found["tok_per_s"])
         speeds = sorted(one["tok_per_s"] for one in found["stretches"])
         self.assertEqual(found["tok_per_s"], speeds[1])
@@ -91,7 +91,7 @@ class Stats(Case):
         return json.loads(self.assert_works(flashmoe("run", *args, "--no-heat", "--json")).stdout)
 
     def test_curve_is_that_of_the_replay(self):
-        """What the run says other caches would have hit is what they do hit, within points."""
+        """The predicted hit rates of other caches are right within points."""
         with tempfile.TemporaryDirectory() as folder:
             trace = os.path.join(folder, "t.csv")
             found = self.run_json(*SMALL, "-p", "Write a story about a fox.", "-n", "120",
@@ -101,7 +101,7 @@ class Stats(Case):
                 flashmoe("bench", "replay", trace, "--residency", "12.5,25,50,75,100",
                          "--json")).stdout)
         self.assertEqual(len(found["miss_curve"]), 5)
-        # The replay has read the whole prompt token by token, the run has swept through it.
+        # The replay has read the whole prompt token by token; the run has swept through it.
         for point, real in zip(found["miss_curve"], replay["points"]):
             self.assertAlmostEqual(point["share"], real["share"], delta=0.02)
             self.assertAlmostEqual(point["hit_rate"], real["hits"]["lcp"], delta=0.06)
@@ -170,14 +170,14 @@ class Profile(Case):
             self.assertGreater(row["compute_ns"], 0)
             self.assertEqual(row["misses"] > 0, row["read_ns"] > 0)
             self.assertEqual(row["layer"] < n_layers, row["mix_ns"] > 0)
-            if row["misses"] > 0: # reads are over before the last expert is computed
+            if row["misses"] > 0: # reads end before the last expert is computed
                 self.assertLess(row["read_ns"], row["wait_ns"] + row["compute_ns"])
 
     def test_bench(self):
         small = ("--tokens", "5", "--repeat", "2")
         n_layers = info_of(cli_test.MODEL)["n_layers"]
         _, rows = self.rows("p.json", "bench", "decode", cli_test.MODEL, *small)
-        self.assertEqual(len(rows), 10 * (n_layers + 1)) # not those that only warm up
+        self.assertEqual(len(rows), 10 * (n_layers + 1)) # without the warm-up
         self.assertEqual({row["n_tokens"] for row in rows}, {1})
         _, rows = self.rows("p.csv", "bench", "prefill", cli_test.MODEL, *small)
         self.assertEqual(sum(row["n_tokens"] for row in rows if row["layer"] == 0), 10)

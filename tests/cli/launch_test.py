@@ -1,5 +1,5 @@
-"""Holds `flashmoe launch` against servers with scripted answers and agents that say how they were
-run.
+"""Tests `flashmoe launch` with servers that give scripted answers and agents that report how they
+were run.
 
 Usage: launch_test.py PROGRAM MODEL [TestClass...]
 """
@@ -22,7 +22,7 @@ from cli_test import Case
 
 AGENTS = ("claude", "codex", "opencode", "qwen", "pi")
 
-# Says how it was run, as JSON; a file that is named with --extension comes with its text.
+# Reports how it was run, as JSON; a file named with --extension is reported with its text.
 FAKE = f"""#!{sys.executable}
 import json, os, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(77))
@@ -125,7 +125,7 @@ class Launching(Case):
         return json.loads(done.stdout)
 
     def printed(self, *args, **more):
-        """What a shell does with that which --print says."""
+        """Returns what a shell does with the output of --print."""
         shown = self.assert_works(self.launch("--print", *args, **more)).stdout
         done = subprocess.run(["sh", "-eu", "-c", shown], env=self.environment(),
                               stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
@@ -137,7 +137,7 @@ class Launch(Launching):
     """What each agent is told."""
 
     def both(self, name, *args, **more):
-        """Run and printed come to the same."""
+        """Running and printing give the same result."""
         with Server("odd 'name'/x", key="k-1") as server:
             all_args = (name, "-u", server.url, "--api-key", "k-1", *args)
             run, shown = self.ran(*all_args, **more), self.printed(*all_args, **more)
@@ -222,7 +222,7 @@ class Launch(Launching):
 
 
 class LaunchServers(Launching):
-    """What is found out about the server, and what is said when that fails."""
+    """What is found out about the server, and the messages when that fails."""
 
     def test_key_and_model(self):
         with Server(key="secret") as server:
@@ -259,7 +259,7 @@ class LaunchServers(Launching):
                               "refused", "flashmoe serve", "--url")
 
     def raw(self, answer):
-        """One connection that gets these bytes and is closed."""
+        """Serves one connection that gets these bytes and is closed."""
         with socket.create_server(("127.0.0.1", 0)) as server:
             def serve():
                 with server.accept()[0] as client:
@@ -345,7 +345,7 @@ class LaunchRuns(Launching):
                                               PATH=str(self.bin)))
 
     def test_stopped(self):
-        """A signal reaches the agent, and its file goes away all the same."""
+        """A signal reaches the agent, and its file is still removed."""
         with Server() as server:
             for name in ("claude", "pi"):
                 with subprocess.Popen([cli_test.PROGRAM, "launch", name, "--url", server.url,

@@ -10,7 +10,7 @@
 
 #include "apps/bench/limit.h"
 
-/* A = 100, D = 50, KV = 2 a position, state 5: 20 experts of 5 bytes. */
+/* A = 100, D = 50, KV = 2 per position, state 5: 20 experts of 5 bytes. */
 static const struct fm_model_info info = {
     .size = sizeof info,
     .n_experts_per_token = 4, .n_moe_layers = 5, .expert_token_bytes = 100,
@@ -62,7 +62,7 @@ static void test_unknown_speeds(void **state)
     assert_true(limit.max_per_s == 0);
 }
 
-/* Reads ahead that nobody used are not in the limit; positions count from the first token's. */
+/* Reads ahead that were never used are not in the limit; positions count from the first token's. */
 static void test_between(void **state)
 {
     (void)state;
@@ -81,7 +81,7 @@ static void test_between(void **state)
     same(limit.io_s, 0.2);
     same(limit.ram_s, 0.24);
     same(limit.percent, 60);
-    after.n_guesses_used = 100; /* guessed before, used now */
+    after.n_guesses_used = 100; /* guessed earlier, used now */
     limit_between(&before, &after, &info, 8, 15, 1000, &limit);
     same(limit.load.miss_bytes, 40);
     after = before;
@@ -112,7 +112,7 @@ static void test_shown(void **state)
     json_decref(json);
 }
 
-/* Measurements vary by a few percent. What is beyond that is no share of anything. */
+/* Measurements vary by a few percent. A larger excess is not a share of anything. */
 static void test_exceeded(void **state)
 {
     (void)state;

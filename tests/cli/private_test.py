@@ -1,9 +1,9 @@
-"""What the program leaves on the disk: for this user alone, whole after a power cut, and written
-through no link.
+"""Tests the files that the program leaves on the disk: readable by this user alone, complete after
+a power failure, and never written through a link.
 
 Usage: private_test.py PROGRAM PRELOAD MODEL [TestClass...]
 
-PRELOAD is tests/pack/preload.c as a shared object; it fails calls and lists them.
+PRELOAD is the library built from tests/pack/preload_writes.c; it fails calls and lists them.
 """
 import os
 import pathlib
@@ -14,7 +14,7 @@ import tempfile
 import unittest
 
 PROGRAM = PRELOAD = MODEL = ""
-SECONDS = 1800  # ends what hangs; no test needs a fast machine
+SECONDS = 1800  # ends a hanging program; no test needs a fast machine
 ANSWER = ("--greedy", "-n", "4", "-q")
 
 
@@ -25,7 +25,7 @@ class Case(unittest.TestCase):
         self.folder = pathlib.Path(temp.name)
 
     def flashmoe(self, *args, text=None, cache=None, **faults):
-        """With the umask of a user who shares everything."""
+        """Runs with the umask of a user who shares everything."""
         env = dict(os.environ, XDG_CACHE_HOME=str(cache or self.folder / "cache"),
                    LD_PRELOAD=PRELOAD, ASAN_OPTIONS="verify_asan_link_order=0",
                    **{f"FAULT_{name.upper()}": str(value) for name, value in faults.items()})
@@ -46,7 +46,7 @@ class Case(unittest.TestCase):
         return stat.S_IMODE(os.lstat(path).st_mode)
 
     def assert_private(self, root):
-        """0700 and 0600, all the way down."""
+        """Checks for modes 0700 and 0600, recursively."""
         paths = [root, *root.rglob("*")]
         self.assertGreater(len(paths), 1)
         for path in paths:
@@ -54,7 +54,7 @@ class Case(unittest.TestCase):
                 self.assertEqual(oct(self.mode(path)), oct(0o700 if path.is_dir() else 0o600))
 
     def open_up(self, root):
-        """As earlier versions, or a copy, may have left it."""
+        """Opens the rights as an earlier version or a copy may have left them."""
         for path in [root, *root.rglob("*")]:
             path.chmod(0o755 if path.is_dir() else 0o644)
 
@@ -82,7 +82,7 @@ class Modes(Case):
         self.assertEqual(self.mode(cache), 0o700)
 
     def test_the_cache_is_left_to_its_owner(self):
-        """Only the folder that is ours is closed."""
+        """Only our own folder is made private."""
         cache = self.folder / "cache"
         cache.mkdir()
         cache.chmod(0o755)
@@ -113,7 +113,7 @@ class Modes(Case):
             path.chmod(0o664)
         self.talk(f"/load {saved}")
         self.assertEqual((self.mode(saved), self.mode(state)), (0o600, 0o600))
-        # A file that somebody else has written is read as it is.
+        # A file that somebody else has written is read unchanged.
         given = self.folder / "given.json"
         given.write_text('[{"role": "user", "content": "Hi"}]')
         given.chmod(0o644)
@@ -131,7 +131,7 @@ class Modes(Case):
 
 
 class Order(Case):
-    """Bytes first, then the name: in the order of the calls."""
+    """Bytes first, then the name: checks the order of the calls."""
 
     def calls(self, run, *args, **more):
         trace = self.folder / "calls"
@@ -140,7 +140,7 @@ class Order(Case):
         return [line.split("\t") for line in trace.read_text().splitlines()]
 
     def assert_synced(self, calls, suffix):
-        """Files that get a name with this end were synced after their last write."""
+        """Files that get a name with this suffix were synced after their last write."""
         named = [(at, path) for at, (name, path, to) in enumerate(calls)
                  if name == "rename" and to.endswith(suffix)]
         self.assertTrue(named, f"none is renamed to *{suffix}: written in place?")
@@ -168,7 +168,7 @@ class Order(Case):
         self.assert_synced(calls, "t.csv")
 
     def test_replaced_not_overwritten(self):
-        """Whoever has the old file open keeps it, whole."""
+        """A process that has the old file open keeps it, complete."""
         for name, args in (("my.heat", ("--heat",)), ("t.csv", ("--no-heat", "--trace"))):
             path, old = self.folder / name, self.folder / ("old." + name)
             self.run_with(*args, path)
@@ -194,7 +194,7 @@ class FullDisk(Case):
         return self.run_with("--no-heat", "--snapshots", self.folder / "s", prompt=prompt, **faults)
 
     def files(self):
-        """From the oldest to the newest."""
+        """Returns them from the oldest to the newest."""
         return sorted((self.folder / "s").iterdir(), key=lambda path: path.stat().st_mtime_ns)
 
     def fill(self):
@@ -204,7 +204,7 @@ class FullDisk(Case):
         return first, second, third
 
     def test_the_oldest_make_way(self):
-        """Wherever the disk says that it is full."""
+        """At every call that reports a full disk."""
         for on in ("fallocate:.part", "pwrite:.part", "fsync:.part"):
             with self.subTest(on):
                 for path in (self.folder / "s").glob("*"):
@@ -223,7 +223,7 @@ class FullDisk(Case):
         self.assertEqual(len(self.files()), 1)
 
     def test_in_vain(self):
-        """Where all of them together are too few, they stay."""
+        """If removing all of them would not be enough, they stay."""
         self.keep("One")
         kept = set(self.files())
         done = self.keep("A long prompt " * 40, kind="enospc", on="fallocate:.part", span=0, free=0)
@@ -239,7 +239,7 @@ class FullDisk(Case):
 
 
 class Links(Case):
-    """What somebody has put where something is written aside."""
+    """Links where a temporary file is written."""
 
     def setUp(self):
         super().setUp()
@@ -264,7 +264,7 @@ class Links(Case):
             self.assertTrue(aside.is_symlink())
 
     def test_a_leftover(self):
-        """Of this user's own it is replaced."""
+        """A leftover of this user is replaced."""
         (self.folder / "t.csv.part").write_text("half")
         self.run_with("--no-heat", "--trace", self.folder / "t.csv")
         self.assertEqual([p.name for p in self.folder.glob("t.csv*")], ["t.csv"])

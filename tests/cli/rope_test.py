@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Models whose rope is scaled, through the program: the longest context, inspect, packed models.
+"""Tests models with rope scaling through the program: the maximum context, inspect, packed models.
 
 Usage: rope_test.py PROGRAM MODEL
 
@@ -16,7 +16,7 @@ PROGRAM = MODEL = ""
 SECONDS = 1800
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
 LINEAR = {"rope_type": "linear", "factor": 4.0}
-MAX_CONTEXT = 1 << 24  # of any model
+MAX_CONTEXT = 1 << 24  # the limit for any model
 
 
 def flashmoe(*args):
@@ -31,7 +31,7 @@ class Scaled(unittest.TestCase):
         self.folder = folder.name
 
     def stage(self, name, n_positions, rope):
-        """MODEL with another configuration."""
+        """Copies MODEL with another configuration."""
         path = os.path.join(self.folder, name)
         os.mkdir(path)
         for file in os.listdir(MODEL):
@@ -61,7 +61,7 @@ class Scaled(unittest.TestCase):
         return found["logits_hash"]
 
     def test_longest_context(self):
-        """Factor times the original length, or what the configuration says if that is more."""
+        """Factor times the original length, or what the configuration says if that is larger."""
         for i, (n_positions, rope, expected) in enumerate((
                 (40, {}, 40), (40, YARN, 128), (2048, YARN, 2048),
                 (40, {"rope_type": "yarn", "factor": 2.5}, 100), (40, LINEAR, 160),

@@ -1,4 +1,4 @@
-"""How a conversation is shown as a model's template renders it.
+"""Tests how a conversation is shown as the model's template renders it.
 
 Usage: template_test.py PROGRAM MODEL [TestClass...]
 

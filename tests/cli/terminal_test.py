@@ -1,5 +1,4 @@
-"""What a terminal is sent, and what a pipe is: text of models and files that holds control
-sequences.
+"""Tests what is sent to a terminal and to a pipe: text of models and files with control sequences.
 
 Usage: terminal_test.py PROGRAM MODEL [TestClass...]
 
@@ -17,11 +16,11 @@ import tempfile
 import unittest
 
 PROGRAM = MODEL = ""
-SECONDS = 1800  # ends what hangs; no test needs a fast machine
+SECONDS = 1800  # ends a hanging program; no test needs a fast machine
 EVIL = "\x1b]0;evil\x07\x1b[2J\u009b31m\r"
 
-# The controls that a terminal must not get: all but newline, tab, and the return that the
-# terminal's own driver puts before a newline.
+# Control characters that must not reach a terminal: all except newline, tab, and the carriage
+# return that the terminal's own driver adds before a newline.
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -31,7 +30,7 @@ def flashmoe(*args, text=""):
 
 
 def at_terminal(*args, text="", stdout=True, stderr=True, env=None):
-    """What a terminal shows that is standard output, standard error or both."""
+    """Returns what a terminal shows that is standard output, standard error or both."""
     master, slave = pty.openpty()
     with subprocess.Popen([PROGRAM, *map(str, args)], stdin=subprocess.PIPE,
                           stdout=slave if stdout else subprocess.DEVNULL,
@@ -67,7 +66,7 @@ class Case(unittest.TestCase):
 class Answers(Case):
     @classmethod
     def setUpClass(cls):
-        """Only the bytes of control sequences, a few letters and blanks are ever chosen."""
+        """Only the bytes of control sequences, a few letters and blanks are ever selected."""
         ids = set()
         for piece in ("\x1b", "[", "]", "3", "1", "m", "x", ";", " ", "\x07", "\u009b", "\r", "\t"):
             done = flashmoe("tokenize", MODEL, "-p", piece).stdout.decode()
@@ -108,7 +107,7 @@ class Answers(Case):
         self.assert_clean(shown)
 
     def test_chat(self):
-        """Also where only standard output is a terminal."""
+        """Also if only standard output is a terminal."""
         shown = at_terminal("chat", MODEL, *self.args, text="Hello\n", stderr=False)
         self.assert_clean(shown)
         self.assertGreater(len(shown), 20)
@@ -116,7 +115,7 @@ class Answers(Case):
         self.assertIn(b"\x1b", piped)
 
     def test_chat_at_a_terminal(self):
-        """The program's own sequences are all that comes."""
+        """Only the program's own sequences appear."""
         master, slave = pty.openpty()
         env = dict(os.environ, TERM="dumb", LC_ALL="C.UTF-8", XDG_CACHE_HOME=str(self.folder))
         with subprocess.Popen([PROGRAM, "chat", MODEL, *self.args, "--no-history"], stdin=slave,
@@ -141,7 +140,7 @@ class Answers(Case):
 
 
 class Files(Case):
-    """What a file says of itself: in errors, in reports, in prompts."""
+    """Texts from files: in errors, in reports, in prompts."""
 
     def checkpoint(self, name="model"):
         folder = self.folder / name
@@ -197,7 +196,7 @@ class Files(Case):
         self.assert_clean(at_terminal("tokenize", MODEL, "-p", f"Hello{EVIL}you"))
 
     def test_conversations(self):
-        """The path and the text of a file that is loaded."""
+        """The path and the text of a loaded file."""
         bad = self.folder / "bad.json"
         bad.write_text('{"messages": [{"role": "' + "\\u001b]0;x\\u0007\\u009b2J" + '"}]}')
         self.assert_clean(at_terminal("chat", MODEL, "--no-heat", "-q",

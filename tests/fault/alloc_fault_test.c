@@ -1,5 +1,5 @@
-/* Every allocation fails once: model, session, sampler, answer, text, evaluation and close must
- * report it as FM_ERR_NOMEM with a sentence, leak nothing (AddressSanitizer sees to that) and leave
+/* Makes every allocation fail once. Model, session, sampler, answer, text, evaluation and close
+ * must report FM_ERR_NOMEM with a sentence, leak nothing (AddressSanitizer checks that) and leave
  * nothing behind that disturbs the next attempt. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,9 +14,9 @@
 #define GOLDEN FLASHMOE_TEST_DIR "/golden/"
 
 static const char prompt[] = "the moon";
-static const char *routes; /* NULL: the model's own */
+static const char *routes; /* NULL for the model's own routing */
 
-/* All that one use of the library holds. */
+/* Everything that one use of the library holds. */
 struct use {
     struct fm_model *model;
     struct fm_session *sessions[2];
@@ -115,7 +115,7 @@ static void use_clear(struct use *u)
     fm_model_close(u->model);
 }
 
-/* One attempt with the nth allocation failing, 0 for none. */
+/* Makes one attempt in which the nth allocation fails; 0 for none. */
 static int attempt(const char *path, bool has_text, long nth, struct use *u, struct fm_error *err)
 {
     *u = (struct use){0};

@@ -1,6 +1,6 @@
-/* The expert store and the expert cache over a reader that fails on demand. Every slot that is
- * handed out is compared with the file, byte by byte; a failed read is named by expert and layer;
- * a retry after it gives the right bytes; every submit is answered exactly once. */
+/* The expert store and the expert cache on a reader that fails on demand. Every slot handed out is
+ * compared with the file byte by byte. A failed read is named by expert and layer, a retry after it
+ * gives the right bytes, and every submit is answered exactly once. */
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
@@ -43,12 +43,12 @@ struct faulty_reader {
     unsigned n_threads;
     pthread_t threads[N_THREADS];
     long n_submitted, n_done, n_failed;
-    long fail_at;   /* the operation that fails, counted from 1 down; 0: none */
-    long fail_span; /* how many from there on */
+    long fail_at;   /* the operation that fails, counted down to 1; 0 for none */
+    long fail_span; /* number of failing operations */
     enum fault fault;
 };
 
-/* A failing read leaves half of it overwritten, as a real one may. */
+/* A failing read leaves half of the buffer overwritten, as a real one may. */
 static int64_t serve(const struct read_op *op, bool fails, enum fault fault)
 {
     if (!fails)
@@ -174,7 +174,7 @@ static long n_failed(struct faulty_reader *r)
 
 /* ---- what a slot must hold ------------------------------------------------------------------ */
 
-/* A model, and all its experts as they lie in the file. */
+/* A model, and all its experts as stored in the file. */
 struct fixture {
     struct model *model;
     char *bytes; /* [n_expert_layers, MAX_EXPERTS, expert_slot_bytes] */
@@ -219,7 +219,7 @@ static void close_model(struct fixture *f)
     model_close(f->model);
 }
 
-/* Gaps between the pieces of an expert are nobody's and are not compared. */
+/* Gaps between the pieces of an expert are undefined and not compared. */
 static bool is_right(const struct fixture *f, uint32_t l, uint32_t expert, const void *slot)
 {
     const struct expert_layer *layer = &f->model->expert_layers[l];
@@ -286,8 +286,8 @@ static void check_message(const struct fixture *f, const struct plan *plan,
         fail_msg("layer %u: '%s'", l->layer, err->text);
 }
 
-/* Runs a plan; at most `max` experts are taken before it is ended. Every expert comes once, its
- * slot holds its bytes and keeps them until the next call. Returns what the last next returned. */
+/* Runs a plan and ends it after at most `max` experts. Every expert comes once; its slot holds its
+ * bytes and keeps them until the next call. Returns the result of the last `next`. */
 static int run_plan_beside(struct fixture *f, const struct plan *plan, uint32_t max)
 {
     struct fm_error err = {0};
@@ -318,7 +318,7 @@ static int run_plan_beside(struct fixture *f, const struct plan *plan, uint32_t 
     return rc;
 }
 
-/* The same where nothing is read but for the plan. */
+/* Does the same where nothing is read except for the plan. */
 static int run_plan(struct fixture *f, const struct plan *plan, uint32_t max)
 {
     int rc = run_plan_beside(f, plan, max);
@@ -335,7 +335,7 @@ static void run_whole(struct fixture *f, const struct plan *plan)
 
 #define N_PLANS 5
 
-/* Reads from the nth on fail, `span` of them; false when the plans end before that. */
+/* Makes `span` reads fail from the nth on. Returns false if the plans end before that. */
 static bool fail_nth(struct fixture *f, const struct plan *plans, uint32_t n_slots,
                      bool is_threaded, long n, long span, enum fault fault)
 {
@@ -416,7 +416,7 @@ static void test_random_plans(void **state)
     close_model(&f);
 }
 
-/* What is resident is not read again, whether the plan before it failed or not. */
+/* Resident experts are not read again, whether the plan before failed or not. */
 static void test_resident_experts_are_not_read(void **state)
 {
     struct fixture f;
@@ -433,7 +433,7 @@ static void test_resident_experts_are_not_read(void **state)
         struct plan next = {.layer = 0, .n = 2, .ids = {3, 4}};
         set_fault(f.reader, 1, 1000, FAULT_EIO);
         assert_true(run_plan(&f, &next, UINT32_MAX) < 0);
-        assert_true(run_plan(&f, &next, UINT32_MAX) < 0); /* still not taken for resident */
+        assert_true(run_plan(&f, &next, UINT32_MAX) < 0); /* still not considered resident */
         set_fault(f.reader, 0, 0, FAULT_EIO);
         run_whole(&f, &next);
         run_whole(&f, &plan);
@@ -442,8 +442,8 @@ static void test_resident_experts_are_not_read(void **state)
     close_model(&f);
 }
 
-/* Experts that are warmed or guessed are the right ones, whatever fails and whatever the plans want
- * meanwhile; what fails is read again when it is needed. */
+/* Warmed and guessed experts have the right bytes, whatever fails and whatever the plans need in
+ * the meantime. Failed reads are repeated when the expert is needed. */
 static void test_warm_and_guessed(void **state)
 {
     static const uint32_t slots[] = {1, 2, 7, 20, 48};
@@ -476,8 +476,8 @@ static void test_warm_and_guessed(void **state)
     close_model(&f);
 }
 
-/* Any size at any time, beside guesses, warming and failing reads: plans get the right bytes, and
- * the slots of a cache that has settled lie inside its size. */
+/* Changes the size at any time, during guesses, warming and failing reads: plans get the right
+ * bytes, and the slots of a settled cache lie within its size. */
 static void test_size_changes(void **state)
 {
     static const uint32_t slots[] = {2, 7, 20, 48};
@@ -530,8 +530,8 @@ static uint64_t n_read(struct fixture *f)
     return (uint64_t)n;
 }
 
-/* What a smaller cache keeps are the hottest experts, wherever their slots were, and every layer
- * keeps its floor; none of those is read again. */
+/* A smaller cache keeps the hottest experts, wherever their slots were, and every layer keeps its
+ * floor. None of them is read again. */
 static void test_the_hottest_stay(void **state)
 {
     struct fixture f;
@@ -544,7 +544,7 @@ static void test_the_hottest_stay(void **state)
         all.ids[i] = i;
     for (uint32_t i = 0; i < 4; i++)
         other.ids[i] = i;
-    /* run_plan gives an expert id % 3 uses: those of 2 are hot, in slots all over the pool. */
+    /* run_plan gives an expert id % 3 uses: those with 2 are hot, in slots all over the pool. */
     for (uint32_t i = 2; i < MAX_EXPERTS; i += 3)
         some.ids[some.n++] = i;
     open_cache(&f, 2 * MAX_EXPERTS, false);
@@ -555,17 +555,17 @@ static void test_the_hottest_stay(void **state)
     const uint32_t floors = k * n_layers, wanted = some.n + floors;
     expert_cache_resize(f.cache, wanted);
     expert_cache_settle(f.cache);
-    assert_true(expert_cache_shrink(f.cache, 0)); /* nothing is left to do */
+    assert_true(expert_cache_shrink(f.cache, 0)); /* nothing left to do */
     const uint64_t before = n_read(&f);
     run_whole(&f, &some);
     assert_int_equal(n_read(&f), before);
-    /* Layer 1 was colder than all of layer 0, and keeps as many as a token needs of it. */
+    /* Layer 1 was colder than all of layer 0, and keeps as many experts as a token needs. */
     struct expert_cache_stats was, is;
     expert_cache_stats(f.cache, &was);
     run_whole(&f, &other);
     expert_cache_stats(f.cache, &is);
     assert_int_equal(is.n_hits - was.n_hits, k < 4 ? k : 4);
-    /* Larger again: everything finds room, and stays. */
+    /* Larger again: everything fits and stays. */
     expert_cache_resize(f.cache, UINT32_MAX);
     run_whole(&f, &all);
     run_whole(&f, &other);
@@ -585,7 +585,7 @@ static void hold(struct faulty_reader *r, bool is_held)
     pthread_cond_broadcast(&r->work_ready);
 }
 
-/* A slot whose read is under way goes when it has landed; the call does not wait, settling does. */
+/* A slot with a pending read is freed when the read lands. Only settling waits for that. */
 static void test_reads_under_way(void **state)
 {
     struct fixture f;
@@ -606,8 +606,8 @@ static void test_reads_under_way(void **state)
     close_model(&f);
 }
 
-/* The plan wants a guess that fails, in a slot that goes; the one slot that stays is being read by
- * another guess. Whichever lands first, the expert comes. */
+/* The plan needs a guess that fails, in a slot that is being removed; the only slot that stays is
+ * being read by another guess. Whichever lands first, the expert comes. */
 static void test_a_guess_fails_in_a_slot_that_goes(void **state)
 {
     struct fixture f;
@@ -639,8 +639,7 @@ static void test_a_guess_fails_in_a_slot_that_goes(void **state)
     close_model(&f);
 }
 
-/* A full cache: a guess takes the slot of an expert that is colder than it is likely, and no
- * other's. */
+/* In a full cache, a guess evicts only an expert that is colder than the guess is likely. */
 static void test_guesses_are_as_warm_as_likely(void **state)
 {
     struct fixture f;
@@ -652,10 +651,10 @@ static void test_guesses_are_as_warm_as_likely(void **state)
     open_cache(&f, 2, true);
     run_whole(&f, &cold);
     run_whole(&f, &hot);
-    assert_false(expert_cache_guess(f.cache, 0, 2, 0.32)); /* used a token ago: 0.36 faded by it */
+    assert_false(expert_cache_guess(f.cache, 0, 2, 0.32)); /* 0.36, after decay */
     for (int token = 0; token < 24; token++)
         run_whole(&f, &hot);
-    assert_false(expert_cache_guess(f.cache, 0, 2, 0.03)); /* an eighth is left of its heat */
+    assert_false(expert_cache_guess(f.cache, 0, 2, 0.03)); /* an eighth of its heat is left */
     assert_true(expert_cache_guess(f.cache, 0, 2, 0.06));
     assert_false(expert_cache_guess(f.cache, 0, 3, 0.5)); /* only the hot one is left */
     const uint64_t n_before = n_read(&f);
@@ -667,8 +666,8 @@ static void test_guesses_are_as_warm_as_likely(void **state)
     close_model(&f);
 }
 
-/* Missing predicted experts are read in the order of their router weights, two at a time. When the
- * layer has chosen, guesses that it does not want are dropped unless their read has begun. */
+/* Of the predicted experts that are missing, those with the largest weight are read first, two at a
+ * time. When the layer has chosen, pending reads that are not needed are dropped. */
 static void test_the_likeliest_are_read_ahead(void **state)
 {
     static const uint32_t ids[] = {0, 1, 2, 3, 4, 5, 6};
@@ -696,9 +695,9 @@ static void test_the_likeliest_are_read_ahead(void **state)
         assert_true(n == 1 && is_right(&f, 0, uses[item.index].expert, item.slot));
     expert_cache_end(f.cache);
     assert_int_equal(expert_cache_verify(f.cache, &item.index, NULL), 0);
-    assert_int_equal(n_read(&f), 4 * n_before); /* before it was one */
+    assert_int_equal(n_read(&f), 4 * n_before); /* before, it was one */
     close_cache(&f);
-    open_cache(&f, 16, true); /* of the layer of a prompt, the first into an eighth of the slots */
+    open_cache(&f, 16, true); /* a prompt's layer: the first go into an eighth of the slots */
     expert_cache_sweep(f.cache, 0);
     assert_int_equal(run_plan_beside(&f, &resident, UINT32_MAX), 0);
     expert_cache_stats(f.cache, &stats);

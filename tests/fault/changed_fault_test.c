@@ -1,6 +1,6 @@
-/* Files without checksums that are replaced or written to between being opened, opened once more
- * and read. Size, time of change and inode are changed one by one: where two of them stay the
- * same, the third must be noticed. */
+/* Files without checksums that are replaced or modified between opening, reopening and reading.
+ * Size, modification time and inode are changed one by one: if two of them stay the same, the third
+ * must be noticed. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -129,7 +129,7 @@ static void test_reopened(void **state)
             change((enum change)what);
             check_message(source_reopen_direct(&source->files[0], &fd, &err), &err);
             assert_int_equal(fd, -1);
-        } else { /* nothing has its path any more: the open file is still the right one */
+        } else { /* the path no longer exists: the open file is still the right one */
             assert_int_equal(unlink(weights), 0);
             assert_int_equal(source_reopen_direct(&source->files[0], &fd, &err), 0);
             assert_int_equal(fd, -1);
@@ -210,7 +210,7 @@ static void count_line(void *ctx, int level, const char *module, const char *tex
     *(level == FM_LOG_WARN ? &n_warnings : &n_notes) += 1;
 }
 
-/* Nobody waits for it, so a line says what is wrong; the first one is a warning. */
+/* Nobody waits for the read, so a log line reports the error; the first one is a warning. */
 static void test_read_ahead_is_logged(void **state)
 {
     (void)state;
@@ -250,15 +250,15 @@ static struct fm_model *open_running(enum fm_io io, enum fm_choice check,
     options.check = check;
     options.n_context = 64;
     options.lookahead = FM_OFF;
-    options.elastic = FM_OFF; /* the machine's memory must not decide what is read */
+    options.elastic = FM_OFF; /* the machine's free memory must not change what is read */
     if (fm_model_open(dir, &options, &model, &err) != 0 ||
         fm_session_open(model, session, &err) != 0)
         fail_msg("%s", err.text);
     return model;
 }
 
-/* An expert that is read after the change fails the request; with FM_OFF it does not. What has been
- * replaced is still open, and right. */
+/* An expert that is read after the change fails the request; with FM_OFF it does not. A file that
+ * was replaced is still open and valid. */
 static void test_while_it_runs(void **state)
 {
     (void)state;
@@ -285,7 +285,7 @@ static void test_while_it_runs(void **state)
     }
 }
 
-/* What is resident is not looked at again; what the cache gave up is, when it is read once more. */
+/* Resident experts are not checked again; evicted ones are when they are read again. */
 static void test_after_the_cache_shrank(void **state)
 {
     (void)state;

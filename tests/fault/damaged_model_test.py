@@ -25,12 +25,12 @@ import safetensors_file # pylint: disable=wrong-import-position
 
 PROGRAM = ""
 GOLDEN = ""
-SECONDS = 1800  # ends what hangs; no test needs a fast machine
+SECONDS = 1800  # ends a hanging program; no test needs a fast machine
 
 NEXT, MOE, QWEN35 = "qwen3_next", "qwen3_moe", "qwen3_5_moe_text"
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 TOKENIZER, GENERATION = "tokenizer.json", "generation_config.json"
-DROP = object()  # a field that is to be removed
+DROP = object()  # marks a field to remove
 EXPERT = "model.layers.0.mlp.experts.7.gate_proj.weight"
 NORM = "model.layers.3.input_layernorm.weight"
 EMBED = "model.embed_tokens.weight"
@@ -42,7 +42,7 @@ def read_json(path):
 
 
 def data_end(header):
-    """Where the last tensor ends; nothing when the offsets are damaged."""
+    """Returns where the last tensor ends; None if the offsets are damaged."""
     try:
         return max(entry["data_offsets"][1] for name, entry in header.items()
                    if name != "__metadata__")
@@ -90,14 +90,14 @@ class Checkpoint:
         self.edit(name, change)
 
     def header(self, change, name=WEIGHTS):
-        """Applies a function to the header of the weights; the data stays where it is and ends
-        with the last tensor."""
+        """Applies a function to the header of the weights; the data does not move and ends with the
+        last tensor."""
         header, data = safetensors_file.read(self.path(name))
         change(header)
         self.write(name, safetensors_file.framed(header, data[:data_end(header)]))
 
     def split(self):
-        """Two shards and an index instead of one file."""
+        """Writes two shards and an index instead of one file."""
         header, data = safetensors_file.read(self.path(WEIGHTS))
         names = sorted(n for n in header if n != "__metadata__")
         placed = {n: f"model-{1 + (i % 2)}.safetensors" for i, n in enumerate(names)}
@@ -126,7 +126,7 @@ class Case(unittest.TestCase):
             self.assertIn(word, stderr)
 
     def refuse(self, damage, *words, family=NEXT, args=(), status=1, warnings=0):
-        """`damage` is applied to a fresh copy; a word "/NAME" stands for that file of the copy."""
+        """Applies `damage` to a fresh copy. A word "/NAME" stands for that file of the copy."""
         with self.subTest(words), tempfile.TemporaryDirectory() as folder:
             copy = Checkpoint(folder, family)
             damage(copy)
@@ -142,7 +142,7 @@ class Case(unittest.TestCase):
 
 
 class Sound(Case):
-    """The copies are sound before they are damaged: nothing below is refused for another reason."""
+    """The copies work before they are damaged, so nothing below is refused for another reason."""
 
     def test_copies_run(self):
         for family in (NEXT, MOE, QWEN35):
@@ -155,7 +155,8 @@ class Sound(Case):
                     self.assertEqual((result.returncode, result.stderr), (0, b""))
 
     def test_garbage_weights_do_not_crash(self):
-        """No checksum can tell; whatever the numbers are, the program must live."""
+        """There is no checksum to notice it; whatever the numbers are, the program must not
+        crash."""
         pairs = (b"\xff\xff", b"\x80\x7f", b"\x80\xff", b"\x7f\x7f", b"\x01\x00", b"\x00\x00")
         for family in (NEXT, QWEN35, MOE):
             header, data = safetensors_file.read(os.path.join(GOLDEN, family, WEIGHTS))
@@ -169,7 +170,7 @@ class Sound(Case):
                         self.assertIn(result.returncode, (0, 1), result.stderr)
 
     def test_values_beyond_f16(self):
-        """Those that give no number with f16 do with f32, and the message names it."""
+        """Values that become NaN with f16 work with f32, and the message names it."""
         with tempfile.TemporaryDirectory() as folder:
             copy = Checkpoint(folder, NEXT)
             header, data = safetensors_file.read(copy.path(WEIGHTS))
@@ -216,7 +217,7 @@ class Directory(Case):
         self.refuse(lambda c: c.remove(TOKENIZER), "tokenizer.json")
 
     def test_adapters(self):
-        """A LoRA is named as such, with and without a model beside it."""
+        """A LoRA is recognised, with and without a model next to it."""
         lora = json.dumps({"peft_type": "LORA", "base_model_name_or_path": "Qwen/Qwen3-30B-A3B"})
         for name, content, words in (
                 ("adapter_config.json", lora, ("LORA", "Qwen/Qwen3-30B-A3B", "Merge")),
@@ -366,7 +367,7 @@ class Config(Case):
                                "rope_scaling takes the place")
 
     def test_absurd_rope_scaling(self):
-        """Values of a scaling that mean nothing, of which transformers warns at most."""
+        """Values of a scaling that make no sense, for which transformers only warns."""
         sound = {"rope_theta": 1e4, "rope_type": "yarn", "factor": 4.0,
                  "original_max_position_embeddings": 64}
         absurd = {
@@ -395,7 +396,7 @@ class Config(Case):
                            "field 'partial_rotary_factor' is 0.5", family=MOE)
 
     def test_general_fields(self):
-        """Fields with which transformers computes something else in any family."""
+        """Fields that change what transformers computes in any family."""
         for field, value in (("is_causal", False), ("is_causal", None), ("is_causal", 1),
                              ("per_layer_config", {"1": {"num_experts_per_tok": 2}}),
                              ("attention_chunk_size", 4), ("num_kv_shared_layers", 1),
@@ -418,7 +419,7 @@ class Config(Case):
                     f"/{CONFIG}", "field 'hidden_size' is missing")
 
     def test_quantised(self):
-        """Refused by method, before any tensor is looked at."""
+        """Refused by method, before any tensor is read."""
         methods = ("gptq", "awq", "compressed-tensors", "bitsandbytes", "mxfp4", "torchao", "hqq",
                    "modelopt", "auto-round", "fbgemm_fp8", "quanto", "aqlm", "eetq", 4, None)
         for name in ("quantization_config", "compression_config"):
@@ -490,7 +491,7 @@ class Config(Case):
 
 
 def at(name, **changes):
-    """A header change: fields of one tensor."""
+    """Returns a header change: fields of one tensor."""
     return lambda header: header[name].update(changes)
 
 
@@ -628,7 +629,7 @@ class Digest(ctypes.Structure):
 
 
 def reseal(text, old, new):
-    """A packed model's model.json with a change and the checksum that belongs to it."""
+    """Returns a packed model's model.json with a change and the matching checksum."""
     body, mark, _ = text.rpartition(b',\n "self": "')
     if not mark or body.count(old) != 1:
         raise ValueError("model.json is not as expected")
@@ -650,7 +651,7 @@ class EveryCommand(Case):
 
     def refuse_by_all(self, model, folder, *words):
         target = os.path.join(folder, "target.fmoe")
-        taken = socket.create_server(("127.0.0.1", 0))  # a server of this model ends, too
+        taken = socket.create_server(("127.0.0.1", 0))  # a server for this model fails as well
         self.addCleanup(taken.close)
         port = str(taken.getsockname()[1])
         for command in (["run", model, "-p", "hi"], ["inspect", model], ["pack", model, target],
@@ -696,7 +697,7 @@ class EveryCommand(Case):
 
 
 class Beside(Case):
-    """The files beside the weights."""
+    """The small files next to the weights."""
 
     def refuse_tokenizer(self, change, *words):
         self.refuse(lambda c: c.edit(TOKENIZER, change), f"/{TOKENIZER}", *words)

@@ -1,4 +1,4 @@
-"""detach_test.py NANO_FAULT_TEST NANO: the disk of a running model goes away and comes back.
+"""detach_test.py NANO_FAULT_TEST NANO: the disk of a running model disappears and comes back.
 
 A small ext4 on a loop device holds the model. The file behind the device is cut off, so that every
 read of the device fails, and filled again. Exit status 77 (skipped) where loop devices cannot be
@@ -25,7 +25,8 @@ def skip(why):
 
 
 def make_image(image, mount, nano):
-    """The path of the model on a mounted file system, or None when that is not allowed here."""
+    """Returns the path of the model on a mounted file system, or None if mounting is not
+    allowed."""
     bytes_needed = sum(f.stat().st_size for f in pathlib.Path(nano).rglob("*") if f.is_file())
     with open(image, "wb") as file:
         file.truncate((bytes_needed // MIB + 32) * MIB)
@@ -39,7 +40,7 @@ def make_image(image, mount, nano):
     model = os.path.join(mount, "nano.fmoe")
     shutil.copytree(nano, model)
     run("sync", "-f", model)
-    # What is written lies in the device's own cache now; from here on it is only read.
+    # The written data is in the device's own cache now; from here on it is only read.
     run("mount", "-o", "remount,ro", mount)
     return model
 
@@ -59,7 +60,7 @@ def main():
             skip("no loop device can be mounted")
         try:
             shutil.copyfile(image, keep)
-            # The head of the file system stays: what is lost is where the experts lie.
+            # The head of the file system stays; only the experts are lost.
             detach = f"truncate -s {MIB} '{image}'"
             attach = f"cat '{keep}' > '{image}'"
             status = subprocess.run([test, model, "detach", detach, attach]).returncode

@@ -1,4 +1,4 @@
-"""Weights of NaN and infinity: no command chooses a token or counts a probability.
+"""Weights of NaN and infinity: no command selects a token or computes a probability.
 
 Usage: finite_test.py PROGRAM MODEL TESTS_DIR [TestClass...]
 
@@ -17,11 +17,11 @@ import tempfile
 import unittest
 
 PROGRAM = MODEL = ""
-SECONDS = 1800  # ends what hangs; no test needs a fast machine
+SECONDS = 1800  # ends a hanging program; no test needs a fast machine
 NAN, INFINITY, MINUS_INFINITY = 0x7fc0, 0x7f80, 0xff80
 
-# Tensor, the index of the value, the value, and what is named. The head's row 319 is the last
-# token, which nothing would choose: one bad logit among good ones is enough.
+# Tensor, index of the value, the value, and what the message names. The head's row 319 is the last
+# token, which nothing would select: one bad logit among good ones is enough.
 CASES = (
     ("lm_head.weight", 319 * 128 + 5, NAN, "the output head gives logits that are not numbers"),
     ("lm_head.weight", 0, INFINITY, "the output head gives logits that are "),
@@ -39,7 +39,7 @@ FEW = (CASES[0], CASES[2], CASES[9])
 
 
 def change(folder, tensor, index, value):
-    """A copy of the checkpoint with one value changed, or with all of the tensor."""
+    """Copies the checkpoint with one value changed, or with all values of the tensor."""
     shutil.copytree(MODEL, folder)
     path = os.path.join(folder, "model.safetensors")
     header, data = safetensors_file.read(path)

@@ -6,24 +6,24 @@
 
 #include "cache/expert_cache_internal.h"
 
-#define MAX_CACHES 64 /* as many as a model has stages */
+#define MAX_CACHES 64 /* one per stage of a model */
 
 /* A cache that has submitted reads. */
 struct watched {
-    struct expert_cache *cache; /* NULL: free */
-    long n_under_way;           /* reads submitted and not done */
-    bool is_waiting;            /* its thread, for a read to land */
+    struct expert_cache *cache; /* NULL if the entry is free */
+    long n_under_way;           /* reads submitted and not completed */
+    bool is_waiting;            /* its thread waits for a read to land */
 };
 
 static struct {
-    pthread_mutex_t lock; /* may be taken while a cache's is held */
+    pthread_mutex_t lock; /* may be taken while a cache's lock is held */
     pthread_cond_t is_due;
     struct watched caches[MAX_CACHES];
-    void (*done)(struct expert_read *read, bool ok); /* the cache's */
+    void (*done)(struct expert_read *read, bool ok); /* the cache's callback */
     long n_under_way; /* of all caches */
     bool holds;
     long n_held;        /* checksums that wait */
-    unsigned n_rounds;  /* how often those that waited were let go */
+    unsigned n_rounds;  /* how often waiting checksums were released */
 } landings = {.lock = PTHREAD_MUTEX_INITIALIZER, .is_due = PTHREAD_COND_INITIALIZER};
 
 int __real_pthread_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex);
@@ -42,14 +42,14 @@ static void let_go(void)
     pthread_cond_broadcast(&landings.is_due);
 }
 
-/* Without the cache's lock. While its thread waits, reads are only added to the list; one that is
- * being added is still under way and not held. */
+/* Called without the cache's lock. While its thread waits, reads are only added to the list; one
+ * that is being added is still pending and not held. */
 __attribute__((no_sanitize("thread"))) static bool has_landed(const struct expert_cache *cache)
 {
     return __atomic_load_n(&cache->first_landed, __ATOMIC_RELAXED) != NO_SLOT;
 }
 
-/* Called whenever a thread begins to wait, a checksum is held, or a read is done. */
+/* Called whenever a thread starts to wait, a checksum is held, or a read completes. */
 static void check(const struct watched *w)
 {
     if (!w->is_waiting || has_landed(w->cache))
@@ -106,7 +106,8 @@ void landings_wait(void)
 
 static void note_done(struct expert_read *read, bool ok)
 {
-    struct expert_cache *cache = read->ctx; /* it is not closed before all its reads are done */
+    struct expert_cache *cache = read->ctx; /* a cache is not closed before all its reads have
+                                             * completed */
     landings.done(read, ok);
     pthread_mutex_lock(&landings.lock);
     find(cache)->n_under_way--;
@@ -126,7 +127,7 @@ void __wrap_expert_store_submit(struct expert_store *store, struct expert_read *
     w->cache = read->ctx;
     w->n_under_way++;
     landings.n_under_way++;
-    if (landings.done == NULL) /* all caches have the same */
+    if (landings.done == NULL) /* the same for all caches */
         landings.done = read->done;
     read->done = note_done;
     pthread_mutex_unlock(&landings.lock);
@@ -143,7 +144,7 @@ void __wrap_expert_cache_close(struct expert_cache *cache)
     __real_expert_cache_close(cache);
 }
 
-/* With the lock held: the cache whose thread waits with this condition; NULL: none's. */
+/* Returns the cache whose thread waits on this condition, or NULL. The lock must be held. */
 static struct watched *find_waiting(const pthread_cond_t *cond)
 {
     for (unsigned i = 0; i < MAX_CACHES; i++)

@@ -1,8 +1,8 @@
-/* Experts are handed out while their checksums are still computed. Here the checksums come when the
- * cache waits for nothing else (landings.h; packed_sum_of and packed_sum_of_hash are replaced when
- * this is linked): what is handed out meanwhile, what verify waits for, what it reports, and that
- * no slot is reused before. Over nano, whose experts are read at once, and a synthetic model, whose
- * experts are read in pieces.
+/* Experts are handed out while their checksums are still being computed. Here the checksums
+ * complete when the cache waits for nothing else (landings.h; packed_sum_of and packed_sum_of_hash
+ * are replaced at link time). Tests what is handed out in the meantime, what verify waits for,
+ * what it reports, and that no slot is reused before. Uses nano, whose experts are read at once,
+ * and a synthetic model, whose experts are read in pieces.
  *
  *   late_check_test NANO */
 #include <pthread.h>
@@ -29,8 +29,8 @@ static const char *model_path;
 
 static struct {
     pthread_mutex_t lock;
-    long n_summed; /* checksums that were computed */
-    long wrong_at; /* the one that comes out wrong, counted down; 0: none; -1: all */
+    long n_summed; /* number of computed checksums */
+    long wrong_at; /* the checksum that is wrong, counted down; 0 for none, -1 for all */
 } sums = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 void __real_packed_sum_of(const void *data, size_t bytes, struct packed_sum *sum);
@@ -38,7 +38,7 @@ void __wrap_packed_sum_of(const void *data, size_t bytes, struct packed_sum *sum
 void __real_packed_sum_of_hash(const XXH3_state_t *hash, struct packed_sum *sum);
 void __wrap_packed_sum_of_hash(const XXH3_state_t *hash, struct packed_sum *sum);
 
-/* True: the checksum is to come out wrong. */
+/* Returns true if the checksum shall be wrong. */
 static bool begin_sum(void)
 {
     landings_wait();
@@ -122,7 +122,8 @@ static void close_cache(struct fixture *f)
     model_close(f->model);
 }
 
-/* Takes all that the plan hands out; the number, and how many next reported as damaged. */
+/* Takes everything that the plan hands out. Returns the number, and how many `next` reported as
+ * damaged. */
 static uint32_t take_all(struct fixture *f, uint32_t *n_damaged)
 {
     struct expert_item item;
@@ -157,7 +158,8 @@ static void run_plan(struct fixture *f, uint32_t n)
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-/* All are handed out, and the plan ends, before any checksum is known; verify waits for them. */
+/* All experts are handed out and the plan ends before any checksum is known; verify waits for
+ * them. */
 static void test_handed_out_before(void **state)
 {
     (void)state;
@@ -178,7 +180,7 @@ static void test_handed_out_before(void **state)
     close_cache(&f);
 }
 
-/* A damaged one is reported once, by its index and in words, and read anew by the next plan. */
+/* A damaged expert is reported once, by index and in words, and the next plan reads it again. */
 static void test_damaged(void **state)
 {
     (void)state;
@@ -204,8 +206,8 @@ static void test_damaged(void **state)
     }
 }
 
-/* Where slots are few they are reused, but not while a checksum is computed from one: it would come
- * out wrong. A damaged one is reported by then or by verify, and the plan goes on. */
+/* Few slots are reused, but not while a checksum is being computed from one, which would make it
+ * wrong. A damaged expert is reported by then or by verify, and the plan continues. */
 static void test_few_slots(void **state)
 {
     (void)state;
@@ -229,7 +231,7 @@ static void test_few_slots(void **state)
     }
 }
 
-/* A plan that is ended early leaves nothing behind that is not verified. */
+/* A plan that is ended early leaves nothing unverified. */
 static void test_ended_early(void **state)
 {
     (void)state;
@@ -252,7 +254,7 @@ static void test_ended_early(void **state)
     }
 }
 
-/* All of the cache is given back before verify is called: what is damaged holds nothing up. */
+/* The whole cache is given back before verify is called: a damaged expert does not block it. */
 static void test_shrunk_before(void **state)
 {
     (void)state;
@@ -274,7 +276,7 @@ static void test_shrunk_before(void **state)
     }
 }
 
-/* Every checksum is wrong, of more experts than there are reads at a time. */
+/* Every checksum is wrong, for more experts than there are concurrent reads. */
 static void test_all_damaged(void **state)
 {
     (void)state;
@@ -343,7 +345,7 @@ int main(int argc, char **argv)
     };
     if (argc != 2 || make_wide(wide, sizeof wide) != 0)
         return 2;
-    (void)alarm(600); /* ends what turns round for ever; a wait without end is noticed at once */
+    (void)alarm(600); /* ends an endless loop; a wait without end is noticed at once */
     model_path = argv[1];
     int n_failed = cmocka_run_group_tests_name("nano", tests, NULL, NULL);
     model_path = wide;

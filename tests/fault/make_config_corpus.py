@@ -13,7 +13,7 @@ FAMILIES = ("qwen3_moe", "qwen3_next", "qwen3_5_moe_text")
 
 
 def nested(config):
-    """As a multimodal checkpoint has it."""
+    """Nests it as in a multimodal checkpoint."""
     return {"model_type": "qwen3_5_moe", "text_config": dict(config, model_type="qwen3_5_moe_text"),
             "tie_word_embeddings": False, "vision_config": {"depth": 2}}
 

@@ -1,8 +1,8 @@
-/* Faults while nano answers with as few experts in memory as it takes, so that nearly all are read
- * again and again. For every N of a short request, the Nth read fails, is short, finds nothing, is
- * damaged or is slow: with both readers, through the page cache and past it, with and without
- * looking ahead. The request fails with a sentence that names file, expert, layer and offset; it
- * works when repeated, with the same bits; another session goes on as if nothing had happened.
+/* Injects faults while nano answers with the minimum of experts in memory, so that nearly all are
+ * read again and again. For every N of a short request, the Nth read fails, is short, finds
+ * nothing, is damaged or is slow: with both readers, with and without the page cache, with and
+ * without lookahead. The request fails with a sentence that names file, expert, layer and offset.
+ * When repeated, it works and gives the same bits. Another session continues unaffected.
  *
  *   nano_fault_test NANO          each N with each fault once or more
  *   nano_fault_test NANO all      each N with each fault in each combination
@@ -10,8 +10,8 @@
  *   nano_fault_test NANO detach DETACH ATTACH
  *                                 the disk is gone between these two commands
  *
- * The fault is put in where a reader turns what the system answered into the operation's result
- * (op_span_finish, replaced when this is linked). */
+ * The fault is injected where a reader converts the system's answer to the result of the operation
+ * (op_span_finish, replaced at link time). */
 #include <errno.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -45,7 +45,7 @@ enum fault { FAULT_EIO, FAULT_SHORT, FAULT_EMPTY, FAULT_DAMAGE, FAULT_SLOW, N_FA
 static struct {
     pthread_mutex_t lock;
     enum fault fault;
-    long at; /* the read it hits, counted down; 0: none */
+    long at; /* the read that fails, counted down; 0 for none */
     long slow_ns;
     bool was_hit;
 } injected = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -87,7 +87,7 @@ static void inject(enum fault fault, long at, long slow_ns)
     pthread_mutex_unlock(&injected.lock);
 }
 
-/* Whether the fault has happened; it will not any more. */
+/* Returns whether the fault has happened, and disarms it. */
 static bool disarm(void)
 {
     pthread_mutex_lock(&injected.lock);
@@ -131,7 +131,7 @@ static struct fm_session *open_session(struct fm_model *model)
     return session;
 }
 
-/* With the smallest budget that is accepted. */
+/* Opens the model with the smallest budget that is accepted. */
 static void open_smallest(struct fixture *f, const char *path, const struct combination *how)
 {
     static uint64_t budget = 16 << 20;
@@ -162,7 +162,7 @@ static void close_all(struct fixture *f)
     fm_model_close(f->model);
 }
 
-/* A prompt and an answer from an empty session. */
+/* Evaluates a prompt and an answer from an empty session. */
 static int request(struct fm_session *session, struct fm_error *err)
 {
     fm_session_reset(session);
@@ -172,7 +172,7 @@ static int request(struct fm_session *session, struct fm_error *err)
     return rc;
 }
 
-/* One hash, whatever came before and in whichever combination. */
+/* Checks for one hash, whatever came before and in any combination. */
 static void is_right(const struct fm_session *session)
 {
     static char expected[33];
@@ -191,7 +191,7 @@ static void request_works(struct fm_session *session)
     is_right(session);
 }
 
-/* The other session's next token, which is nobody else's business. */
+/* Computes the other session's next token, which must be unaffected. */
 static void other_goes_on(struct fm_session *other)
 {
     static char expected[CONTEXT][33];
@@ -229,7 +229,7 @@ static void check_sentence(const struct fm_error *err, int rc, enum fault fault)
 
 /* ---- every read ------------------------------------------------------------------------------ */
 
-/* False when the request has fewer than n reads. */
+/* Returns false if the request has fewer than n reads. */
 static bool fault_at(struct fixture *f, enum fault fault, long n, long *n_failed)
 {
     struct fm_error err = {0};
@@ -237,7 +237,7 @@ static bool fault_at(struct fixture *f, enum fault fault, long n, long *n_failed
     int rc = request(f->session, &err);
     const bool was_hit = disarm();
     if (rc == 0) {
-        is_right(f->session); /* a slow read, or a guess that failed and was read again */
+        is_right(f->session); /* a slow read, or a failed guess that was read again */
     } else {
         assert_true(was_hit);
         (*n_failed)++;
@@ -325,7 +325,7 @@ static void command(const char *format, const char *a, const char *b)
         fail_msg("failed: %s", line);
 }
 
-/* Some file is shorter than it was when the model was opened. */
+/* A file is shorter than when the model was opened. */
 static void test_truncated(void **state)
 {
     (void)state;
@@ -355,7 +355,7 @@ static void test_truncated(void **state)
     }
 }
 
-/* An open model goes on without its name; a new one cannot be opened. */
+/* An open model continues without its path; a new one cannot be opened. */
 static void test_unlinked(void **state)
 {
     (void)state;
@@ -386,7 +386,7 @@ static const char *detach, *attach;
 static void test_detached(void **state)
 {
     (void)state;
-    for (size_t c = 0; c < 2; c++) { /* past the page cache: it would hide the loss */
+    for (size_t c = 0; c < 2; c++) { /* bypasses the page cache, which would hide the loss */
         struct fixture f;
         struct fm_stats stats = {.size = sizeof stats};
         struct fm_error err = {0};

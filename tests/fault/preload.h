@@ -22,7 +22,7 @@
 /* Returns the environment variable `name` as a number, or `fallback` when it is not set. */
 long preload_env_number(const char *name, long fallback);
 
-/* Writes the path of an open file to `path`; an empty string when the system does not tell. */
+/* Writes the path of an open file to `path`, or an empty string if it is unknown. */
 void preload_path_of_fd(int fd, char path[PRELOAD_PATH_BYTES]);
 
 /* Counts a call and returns its number, from 1. */

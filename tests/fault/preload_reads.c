@@ -48,7 +48,7 @@ static int look_up(const char *ranges, const char *name, long long from, long lo
     return found;
 }
 
-/* Waits while FAULT_RANGE holds the file; then returns whether the read shall fail. */
+/* Waits while FAULT_RANGE holds the file, then returns whether the read fails. */
 static bool is_in_range(const char *path, size_t bytes, long long offset)
 {
     const char *ranges = getenv("FAULT_RANGE");

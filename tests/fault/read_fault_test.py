@@ -2,7 +2,7 @@
 
 Usage: read_fault_test.py PROGRAM PRELOAD MODEL [TestClass...]
 
-PRELOAD is the shared object made of preload.c. Whatever happens to a read, the text is the text
+PRELOAD is the library built from preload_reads.c. Whatever happens to a read, the text is the text
 of the run without faults, or a beginning of it followed by one line on standard error.
 """
 
@@ -15,9 +15,10 @@ import time
 import unittest
 
 PROGRAM = PRELOAD = MODEL = ""
-SECONDS = 1800  # ends what hangs; no test needs a fast machine
+SECONDS = 1800  # ends a hanging program; no test needs a fast machine
 N_TOKENS = 24
-# For all runs with one kind of fault. A slow build (a sanitizer's) fails a sample of the reads.
+# Time for all runs with one kind of fault. A slow build (a sanitizer's) fails a sample of the
+# reads.
 SECONDS_PER_KIND = 12
 
 EXPERT_FAULT = (r"\Aflashmoe: cannot read expert \d+ of layer \d+: '[^']*/model\.safetensors'"
@@ -34,8 +35,8 @@ def run(*args, io="direct", cache_home=None, **faults):
     env["ASAN_OPTIONS"] = ":".join(filter(None, [env.get("ASAN_OPTIONS"),
                                                  "verify_asan_link_order=0"]))
     env.update({f"FAULT_{name.upper()}": str(value) for name, value in faults.items()})
-    # A prompt of one token needs few experts, so that the answer has many left to read.
-    # What --io auto measures at a first start would be reads, too.
+    # A prompt of one token needs few experts, so that the answer has many left to read. What --io
+    # auto measures at the first start would count as reads.
     command = [PROGRAM, "run", MODEL, "-p", "h", "--raw", "--greedy", "-q", "--no-heat", "--io",
                io, *args]
     return subprocess.run(command, env=env, stdin=subprocess.DEVNULL, timeout=SECONDS,
@@ -43,7 +44,7 @@ def run(*args, io="direct", cache_home=None, **faults):
 
 
 def count_reads(n_tokens):
-    """The text of a run without faults, and how many reads it makes."""
+    """Returns the text of a run without faults and the number of its reads."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "count")
         result = run("-n", str(n_tokens), count=path)
@@ -62,7 +63,7 @@ class Reads(unittest.TestCase):
         cls.n_runs = max(30, int(SECONDS_PER_KIND / (time.monotonic() - begin)))
 
     def check(self, result, pattern):
-        """Success with the whole text, or a beginning of it and one message."""
+        """Accepts success with the whole text, or a beginning of it and one message."""
         if result.returncode == 0:
             self.assertEqual((result.stdout, result.stderr), (self.text, b""))
             return
@@ -77,7 +78,7 @@ class Reads(unittest.TestCase):
         self.assertGreater(self.n_reads, self.n_before_the_answer + 20)
 
     def test_every_read(self):
-        """The Nth read fails, for N from the first until the run succeeds."""
+        """The Nth read fails, for N from 1 until the run succeeds."""
         step = -(-self.n_reads // self.n_runs)
         for kind, why in (("eio", "Input/output error"), ("zero", "ends early")):
             n_failed = 0
@@ -93,7 +94,7 @@ class Reads(unittest.TestCase):
             self.assertGreater(n_failed, 20)
 
     def test_in_the_middle_of_the_answer(self):
-        """Layer, expert, file and offset are named; no text comes after the fault."""
+        """The message names layer, expert, file and offset; no text comes after the fault."""
         longest = b""
         n_points = min(12, self.n_runs // 6)
         for n in range(self.n_before_the_answer + 1, self.n_reads,
@@ -126,7 +127,7 @@ class Reads(unittest.TestCase):
                 self.assertEqual(bits(kind=kind, span=0), expected)
 
     def test_slow_disk(self):
-        """What --io auto goes by is measured no further than the first try, and kept."""
+        """--io auto measures a slow disk only once, and keeps the result."""
         with tempfile.TemporaryDirectory() as folder:
             result = run("-n", str(N_TOKENS), io="auto", cache_home=folder, kind="slow", span=0)
             self.assertEqual((result.returncode, result.stdout), (0, self.text))

@@ -1,8 +1,8 @@
-"""One expert that cannot be read, while the server answers several requests in one batch.
+"""Makes one expert unreadable while the server answers several requests in one batch.
 
 Usage: serve_fault_test.py PROGRAM PRELOAD NANO TESTS_DIR [TestClass...]
 
-PRELOAD is the shared object made of preload.c. Requests whose tokens choose the expert fail in
+PRELOAD is the library built from preload_reads.c. Requests whose tokens choose the expert fail in
 every dialect, and their errors name layer and expert and no file. The others give the text that
 they give without the fault. The server's log names the file. When the expert can be read again,
 all do.
@@ -22,12 +22,12 @@ import unittest
 
 PROGRAM = PRELOAD = NANO = ""
 GOOD = ("Tell a story about a robot.", "What is the capital of France?")
-BAD = "\u6625\u671b"  # classical Chinese: its experts are others
+BAD = "\u6625\u671b"  # classical Chinese, which uses other experts
 N_GOOD, N_BAD = 40, 6
 
 
 def experts_of(prompt, n_tokens):
-    """The pairs of layer and expert that an answer uses."""
+    """Returns the pairs of layer and expert that an answer uses."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "trace.csv")
         subprocess.run([PROGRAM, "run", NANO, "-p", prompt, "--greedy", "-n", str(n_tokens), "-q",
@@ -42,7 +42,7 @@ def chat(prompt, n_tokens, **more):
             "max_tokens": n_tokens, **more}
 
 
-# How each dialect is asked.
+# The request of each dialect.
 DIALECTS = {
     "chat": ("/v1/chat/completions", chat(BAD, N_BAD)),
     "chat stream": ("/v1/chat/completions", chat(BAD, N_BAD, stream=True)),
@@ -53,7 +53,7 @@ DIALECTS = {
 
 
 class Answers:
-    """Requests that run side by side, each on a thread of its own."""
+    """Requests that run concurrently, each on its own thread."""
 
     def __init__(self, server):
         self.server, self.threads, self.found = server, [], {}
@@ -102,13 +102,13 @@ class OneExpert(unittest.TestCase):
         self.addCleanup(self.server.__exit__)
 
     def set_ranges(self, lines):
-        """At once: a read never sees half of them."""
+        """Atomically: a read never sees a part of them."""
         new = self.ranges.with_suffix(".new")
         new.write_text(lines, encoding="ascii")
         new.replace(self.ranges)
 
     def wait_for(self, n):
-        """So many requests are computed or wait for it."""
+        """Waits until this many requests are running or waiting."""
         deadline = time.monotonic() + 300
         while True:
             stats = self.server.get("/stats")
@@ -118,9 +118,9 @@ class OneExpert(unittest.TestCase):
             time.sleep(0.02)
 
     def ask_all(self, *, is_held):
-        """The answers to all requests. Held, all of them are there before the first pass over the
-        model has read an expert, and are computed together from the second pass on. That needs a
-        server that has no expert in memory."""
+        """Returns the answers to all requests. When held, all requests have arrived before the
+        first pass over the model has read an expert, and are computed together from the second pass
+        on. That needs a server without experts in memory."""
         if is_held:
             self.set_ranges(self.fault + "HOLD experts-\n")
         answers = Answers(self.server)
@@ -151,7 +151,7 @@ class OneExpert(unittest.TestCase):
             self.is_refused(name, *broken[name])
         log = self.server.lines()
         self.assertRegex(log, rf"expert {self.expert} of layer {self.layer}: '[^']*/{self.file}'")
-        # Once the disk reads again, the same server answers everybody.
+        # Once the disk works again, the same server answers all requests.
         self.set_ranges("")
         whole = self.ask_all(is_held=False)
         for name in DIALECTS:

@@ -1,5 +1,5 @@
-/* Wrong use of sessions, cancellation, and files that change under an open model: each is refused
- * with a sentence, and afterwards the session works and gives the bits of a fresh one. */
+/* Misuse of sessions, cancellation, and files that change under an open model. Each is refused with
+ * a sentence; after that the session works and gives the bits of a fresh one. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -49,7 +49,7 @@ static void refused(int rc, int code, const struct fm_error *err, const char *wo
         fail_msg("expected code %d and '%s', got %d: '%s'", code, word, rc, err->text);
 }
 
-/* The session works and has the bits of one that never saw a fault. */
+/* Checks that the session works and has the bits of one that never saw a fault. */
 static void works(struct fm_session *session)
 {
     static char expected[33];
@@ -159,7 +159,7 @@ static void test_wrong_batches(void **state)
 
 /* ---- cancellation --------------------------------------------------------------------------- */
 
-/* It had no mark to go back to. */
+/* It had no mark to return to. */
 static void is_empty(const struct fm_session *s)
 {
     assert_null(fm_session_logits(s));
@@ -177,7 +177,7 @@ static void test_cancel_before(void **state)
         refused(fm_session_eval(a, ids, N_IDS, &err), FM_ERR_CANCELLED, &err, "cancel");
         is_empty(a);
         works(a);
-        fm_session_cancel(a); /* nothing is begun, so nothing is lost */
+        fm_session_cancel(a); /* nothing has started, so nothing is lost */
         refused(fm_session_eval(a, ids, 1, &err), FM_ERR_CANCELLED, &err, "cancel");
         assert_int_equal(fm_session_position(a), N_IDS);
         assert_non_null(fm_session_logits(a));
@@ -194,7 +194,7 @@ static void test_cancel_before(void **state)
     works(a);
     works(b);
     fm_session_cancel(a);
-    fm_session_reset(a); /* forgets the wish */
+    fm_session_reset(a); /* forgets the cancellation */
     works(a);
     fm_session_close(a);
     fm_session_close(b);
@@ -256,7 +256,7 @@ static void test_cancel_from_another_thread(void **state)
             if (fm_session_position(s) == CONTEXT)
                 fm_session_reset(s);
             rc = fm_session_eval(s, ids, 1, &err);
-            /* The wish may have come just before a reset and be forgotten. */
+            /* The cancellation may have come just before a reset and been forgotten. */
             if (rc == 0 && pthread_tryjoin_np(thread, NULL) == 0) {
                 rc = fm_session_eval(s, ids, 1, &err);
                 break;
@@ -288,7 +288,7 @@ static char *read_whole(const char *path, size_t *bytes)
     return text;
 }
 
-/* Writes in place, as the model keeps the file open. */
+/* Writes in place, because the model keeps the file open. */
 static void write_whole(const char *path, const char *text, size_t bytes)
 {
     int fd = open(path, O_WRONLY | O_CREAT, 0600);
@@ -317,7 +317,7 @@ static void test_file_shrinks(void **state)
     for (int round = 0; round < 2; round++) {
         assert_int_equal(truncate(paths[1], round == 0 ? (off_t)bytes[1] / 9 : 0), 0);
         for (int again = 0; again < 2; again++) {
-            /* Experts before the end have all their bytes, of a file that changed. */
+            /* Experts before the end have all their bytes, but of a file that changed. */
             refused(fm_session_eval(s, ids, N_IDS, &err), FM_ERR_IO, &err,
                     round == 0 ? "expert " : "ends early");
             assert_non_null(strstr(err.text, paths[1]));
@@ -325,7 +325,7 @@ static void test_file_shrinks(void **state)
         }
         write_whole(paths[1], text[1], bytes[1]);
     }
-    /* Nobody knows whether it has the same bytes again: the model must be opened again. */
+    /* Whether it has the same bytes again is unknown: the model must be reopened. */
     refused(fm_session_eval(s, ids, N_IDS, &err), FM_ERR_IO, &err, "was changed or replaced");
     is_empty(s);
     fm_session_close(s);

@@ -1,4 +1,4 @@
-"""What is read of a packed model is verified unless --check off says otherwise.
+"""Everything read from a packed model is verified unless --check off is given.
 
 Usage: verify_test.py PROGRAM GOLDEN [TestClass...]
 
@@ -15,7 +15,7 @@ import tempfile
 import unittest
 
 PROGRAM, GOLDEN = os.path.abspath(sys.argv[1]), pathlib.Path(sys.argv[2]).resolve()
-SECONDS = 1800  # ends what hangs; no test needs a fast machine
+SECONDS = 1800  # ends a hanging program; no test needs a fast machine
 READERS = (("--io", "direct"), ("--io", "page"), ("--io", "direct", "--reader", "uring"))
 
 
@@ -94,7 +94,7 @@ class Experts(Case):
         self.assert_noticed(a.name, 0)
 
     def test_read_ahead(self):
-        """What was warmed is damaged: it is dropped, with a warning if it was begun in time."""
+        """A warmed expert is damaged: it is dropped, with a warning if its read began in time."""
         heat = self.folder / "heat"
         self.done(flashmoe("run", self.model, "--raw", "-p", "x", "-n", "3", "-q", "--heat", heat))
         path = self.model / "experts-000.bin"
@@ -107,7 +107,8 @@ class Experts(Case):
 
 class Pieces(Case):
     def test_every_piece(self):
-        """Experts of 6.75 MiB are read in fourteen pieces; a byte of each, and of the last page."""
+        """Experts of 6.75 MiB are read in fourteen pieces; damages a byte of each, and of the last
+        page."""
         model = self.folder / "wide.fmoe"
         self.done(flashmoe("synth", "coder-next", model, "--layers", "1", "--experts", "2",
                            "--used", "1", "--hidden", "2048", "--expert-width", "2048", "--vocab",
@@ -129,12 +130,13 @@ class Pieces(Case):
 
 class Dense(Case):
     def test_every_tensor(self):
-        """Of matrices and vectors, with each family's way to cut them."""
+        """Matrices and vectors, with each family's way of splitting them."""
         for family in ("qwen3_next", "qwen3_5_moe_text"):
             with self.subTest(family):
                 model = self.pack(GOLDEN / family)
                 tensors = json.loads((model / "model.json").read_text())["dense"]["tensors"]
-                # Of each kind one: a recurrent layer, one with attention, and what has no layer.
+                # One of each kind: a recurrent layer, an attention layer, and a tensor without a
+                # layer.
                 chosen = [t for t in tensors if "layers." not in t["name"] or
                           "layers.0." in t["name"] or "layers.3.self_attn." in t["name"]]
                 self.assertGreater(len(chosen), 12)
@@ -161,7 +163,7 @@ class Dense(Case):
 
 class Texts(Case):
     def test_listed_files_that_are_gone(self):
-        """A template or a tokenizer that is missing must not be replaced by a default."""
+        """A missing template or tokenizer must not be replaced by a default."""
         src = self.folder / "src"
         shutil.copytree(GOLDEN / "qwen3_moe", src)
         (src / "chat_template.jinja").write_text("{{ messages[0].content }}")

@@ -1,4 +1,4 @@
-/* GGUF files made in memory, for unit tests. */
+/* Builds GGUF files in memory, for unit tests. */
 #ifndef FLASHMOE_TESTS_FORMAT_GGUF_FILE_H
 #define FLASHMOE_TESTS_FORMAT_GGUF_FILE_H
 
@@ -51,7 +51,7 @@ static inline void begin(struct file *f)
     put_uint(f, 0, 16); /* end() writes the counts */
 }
 
-/* Overwrites what stands at `at`. */
+/* Overwrites the bytes at `at`. */
 static inline void set_uint(struct file *f, size_t at, uint64_t value, unsigned bytes)
 {
     const size_t n = f->n;
@@ -128,7 +128,7 @@ static inline uint64_t file_bytes(const struct file *f)
     return mem_round_up(f->n, 32) + f->data_bytes;
 }
 
-/* Parses exactly the bytes of the header, so that a sanitizer sees any byte too many. */
+/* Parses exactly the bytes of the header, so that a sanitizer notices any byte read beyond it. */
 static inline int parse(const struct file *f, uint64_t bytes, struct gguf *g, uint8_t **held,
                  struct fm_error *err)
 {

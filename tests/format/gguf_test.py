@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""GGUF files through the program: what is opened, and what is refused with which sentence.
+"""Tests GGUF files through the program: which are opened, and which are refused with which
+sentence.
 
 usage: gguf_test.py FLASHMOE
 
@@ -27,7 +28,8 @@ def tokenizer():
 
 
 def metadata(**extra):
-    """A qwen3moe of two blocks; `extra` replaces keys below the architecture, None removes."""
+    """Returns a qwen3moe of two blocks; `extra` replaces keys below the architecture, None
+    removes."""
     values = {"block_count": w.u32(2), "embedding_length": w.u32(HIDDEN),
               "context_length": w.u32(128), "attention.head_count": w.u32(HEADS),
               "attention.head_count_kv": w.u32(KV_HEADS), "attention.key_length": w.u32(HEAD_DIM),
@@ -265,7 +267,7 @@ class Gguf(Case):
         self.refuses(self.write("m.gguf", b"PK\3\4" + data[4:]), "not a GGUF file")
 
     def split(self, n, stem="part", **keys):
-        """The model in n files, all metadata in the first."""
+        """Writes the model in n files, with all metadata in the first."""
         everything = tensors()
         paths = []
         for i in range(n):
@@ -305,7 +307,7 @@ class Gguf(Case):
 
 
 def rows(tensor):
-    """The rows of a matrix, each as bytes."""
+    """Returns the rows of a matrix, each as bytes."""
     dims, _, data = tensor
     size = len(data) // dims[1]
     return [data[i:i + size] for i in range(0, len(data), size)]
@@ -317,7 +319,7 @@ def matrix(like, parts):
 
 
 class Variants(Case):
-    """One model in the forms that converters have given it gives one result."""
+    """One model in the forms of different converters gives one result."""
 
     def result(self, tensors_, values, **options):
         path = self.write("m.gguf", w.make(values, [

@@ -49,7 +49,7 @@ def tensor_bytes(dims, kind):
 
 
 def make(values, tensors, alignment=32, version=3, with_data=True):
-    """The bytes of a file. `values` maps keys to values."""
+    """Returns the bytes of a file. `values` maps keys to values."""
     out = [b"GGUF", struct.pack("<IQQ", version, len(tensors), len(values))]
     for key, (kind, value) in values.items():
         out += [packed_text(key), struct.pack("<I", kind), packed(kind, value)]
@@ -67,7 +67,7 @@ def make(values, tensors, alignment=32, version=3, with_data=True):
 
 
 def tokenizer_values(document, pre):
-    """tokenizer.ggml.* of a tokenizer.json that holds a byte-level BPE."""
+    """Returns tokenizer.ggml.* of a tokenizer.json with a byte-level BPE."""
     tokens, types = {}, {}
     for content, number in document["model"]["vocab"].items():
         tokens[number], types[number] = content, 1
@@ -86,7 +86,7 @@ def tokenizer_values(document, pre):
 
 
 class Reader:
-    """The values and tensors of a file, as make() takes them."""
+    """Reads the values and tensors of a file, as make() takes them."""
 
     def __init__(self, data):
         self.data, self.at = data, 8
@@ -126,5 +126,5 @@ class Reader:
         return self.take("<" + CODES[kind])[0]
 
     def number(self, key):
-        """A value below the architecture."""
+        """Returns a value below the architecture."""
         return self.values[self.values["general.architecture"][1].decode() + "." + key][1]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Installs the build into a temporary folder and uses it as a stranger would: a C and a C++
+"""Installs the build into a temporary folder and uses it like a third party: a C and a C++
 program through pkg-config, the shared and the static library, the man page, the completions."""
 import argparse
 import os

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The nano model of the repository: whole, small enough, and what `flashmoe run` uses by default.
+"""Tests the nano model of the repository: complete, small enough, and the default of `flashmoe
+run`.
 
 usage: bundled_test.py FLASHMOE NANO
 """

@@ -1,6 +1,7 @@
-/* json_lines MODEL: answers of a model held to schemas, one JSON request per line, one answer each:
- * {"schema": TEXT or null, "seeds": N, "first_seed": S, "tokens": M} gives {"answers": [...]}, null
- * for one that was not whole after M tokens, or {"error": SENTENCE} where the schema is refused. */
+/* json_lines MODEL: constrains answers of a model to schemas. Reads one JSON request per line and
+ * writes one answer for each: {"schema": TEXT or null, "seeds": N, "first_seed": S, "tokens": M}
+ * gives {"answers": [...]}, with null for an answer that was incomplete after M tokens, or
+ * {"error": SENTENCE} if the schema is refused. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds the engine to transformers' results for the trained nano checkpoint.
+"""Compares the engine with transformers' results for the trained nano checkpoint.
 
 usage: nano_test.py --data DIR --unpack-to DIR [--short] [--model PATH] [--bits N...]
                     {greedy,budgets,nll,packed,same-bits} PROGRAM
@@ -46,7 +46,7 @@ LOGITS_HASH = "3e7cfb19656a149019d6d579cd992b6d"
 
 
 class Joined:
-    """The parts of a split file as one stream."""
+    """Reads the parts of a split file as one stream."""
 
     def __init__(self, paths):
         self.paths = list(paths)
@@ -62,7 +62,7 @@ class Joined:
 
 
 def unpack(data, folder):
-    """The Hugging Face directory, unpacked once per build; tests may run at the same time."""
+    """Returns the Hugging Face directory, unpacked once per build; tests may run concurrently."""
     parts = sorted(data.glob("nano-hf.tar.xz.*"))
     if not parts:
         print(f"skipped: {data} has no nano-hf.tar.xz.*")

@@ -1,4 +1,4 @@
-"""Packs with --consume, breaks off, begins again: no source is removed before its pack is safe.
+"""Packs with --consume, interrupts, starts again: no source is removed before its pack is safe.
 
 Usage: consume_test.py PROGRAM PRELOAD TESTS [--kills N] [TestClass...], as pack_test.py
 """
@@ -12,8 +12,8 @@ from pack_case import (N_KILLS, TESTS, Case, Held, digest, flashmoe, logits_hash
                        shard_by_layer)
 
 
-# The calls that remove a file of the source, and the order in which they come: what holds the dense
-# part is read first, but the layers' files hold some of it too.
+# The calls that remove a source file, and their order: files with the dense part are read first,
+# but the layers' files contain some of it too.
 REMOVAL = "unlink:/b/src/model-"
 IN_ORDER = ["model-none.safetensors", *(f"model-{layer}.safetensors" for layer in range(4))]
 
@@ -44,7 +44,7 @@ class Consume(Shards):
                           "tokenizer.json"])
 
     def test_needs_little_space(self):
-        """Less than the pack is long, and the figure is what decides."""
+        """Less than the size of the pack, and this figure decides."""
         src = self.copy()
         size = sum(path.stat().st_size for path in self.reference.iterdir())
         keep = ["--experts", "keep"]
@@ -91,8 +91,9 @@ class Consume(Shards):
                 shutil.rmtree(self.dst)
 
     def test_gguf(self):
-        """One file that holds everything, the tokenizer too, alone or in a folder; and a folder
-        in which it is not what is packed. Every moment near the end: the file is gone by then."""
+        """One file with everything including the tokenizer, alone or in a folder; and a folder in
+        which it is not the one that is packed. Every moment near the end: the file is gone by
+        then."""
         frozen = TESTS / "oracle" / "frozen" / "small_qwen3_next-q8_0.gguf"
         folder = self.folder / "c" / "m"
         for kind in ("file", "folder", "beside"):
@@ -124,7 +125,7 @@ class Consume(Shards):
                     self.assertEqual(digest(self.dst), digest(reference))
 
     def stop_with_spares(self, n_gone):
-        """Kills a packing when so many source files are gone, in the order of the layers."""
+        """Kills a packing when this many source files are gone, in the order of the layers."""
         src = self.copy()
         shutil.rmtree(self.partial, ignore_errors=True)
         done = flashmoe("pack", src, self.dst, "--consume", "--yes", kind="kill", on=REMOVAL,
@@ -136,7 +137,8 @@ class Consume(Shards):
         return src
 
     def test_a_finished_file_is_damaged(self):
-        """What was taken from a removed file cannot be made again: said, not invented."""
+        """The contents of a removed file cannot be recreated: this is reported, and nothing is
+        invented."""
         for kind in ("gone", "flipped"):
             src = self.stop_with_spares(2)
             before = digest(src)
@@ -149,7 +151,7 @@ class Consume(Shards):
             self.assertEqual(digest(src), before)
 
     def test_coarse_times(self):
-        """The time of a spare is of no account, and it is no longer than its header."""
+        """The time of a spare is ignored, and it is no longer than its header."""
         src = self.stop_with_spares(3)
         for spare in (self.partial / "source").iterdir():
             os.utime(spare, (1, 1))
@@ -159,12 +161,12 @@ class Consume(Shards):
         self.assertEqual(digest(self.dst), digest(self.reference))
 
     def hold(self, src):
-        """A packing that waits before it writes the first byte of a weight."""
+        """Starts a packing that waits before it writes the first byte of a weight."""
         return Held(self.folder, "pwrite:dense.bin.tmp", "pack", src, self.dst, "--consume",
                     "--yes", stderr=subprocess.PIPE, encoding="utf-8")
 
     def test_replaced_meanwhile(self):
-        """What took the name of a source file while it was packed is not what was packed."""
+        """A file that took the name of a source file in the meantime is not what was packed."""
         src = self.copy()
         (self.folder / "new").write_text("mine")
         with self.hold(src) as held:
@@ -188,7 +190,7 @@ class Consume(Shards):
         self.assertFalse(self.dst.exists())
 
     def test_cannot_be_removed(self):
-        """Spares of files that are still there bind nobody."""
+        """Spares of files that still exist are not used."""
         for args in (["--restart"], []):
             src = self.copy()
             done = flashmoe("pack", src, self.dst, "--consume", "--yes", kind="eio", on=REMOVAL)
@@ -200,7 +202,8 @@ class Consume(Shards):
             shutil.rmtree(self.dst)
 
     def test_a_later_one_cannot_be_removed(self):
-        """Those before it are gone, it and those behind it are not; the same command goes on."""
+        """The files before it are gone, it and those after it are not; the same command
+        continues."""
         for at in (2, 5):
             src = self.copy()
             done = flashmoe("pack", src, self.dst, "--consume", "--yes", kind="eio", on=REMOVAL,
@@ -237,7 +240,7 @@ class Restart(Shards):
         print(f"{len(moments)} moments of {n_calls}, {n_refused} refused")
 
     def test_killed_while_it_discards(self):
-        """What is half thrown away is still known as ours."""
+        """A half-removed folder is still recognised as ours."""
         for at in range(1, 12):
             with self.subTest(at=at):
                 shutil.rmtree(self.partial, ignore_errors=True)
@@ -248,7 +251,7 @@ class Restart(Shards):
                 shutil.rmtree(self.dst)
 
     def test_asks(self):
-        """The question is asked even where only --restart can go on."""
+        """The question is asked even if only --restart can continue."""
         src = self.copy()
         flashmoe("pack", src, self.dst, "--experts", "keep", kind="kill", at=40)
         done = self.ask("pack", src, self.dst, "--consume", "--restart", answer=b"n\n")
@@ -267,10 +270,10 @@ class Restart(Shards):
 
 
 class Whole(Shards):
-    """All of it is there but its name, or what packing kept for itself is there too."""
+    """Everything exists except its name, or packing's own files still exist too."""
 
     def stop(self, src, named=False):
-        """Kills a packing between model.json and the name, or right after that."""
+        """Kills a packing between model.json and the rename, or right after that."""
         shutil.rmtree(self.dst, ignore_errors=True)
         shutil.rmtree(self.partial, ignore_errors=True)
         on = "unlink:model.fmoe/" if named else "rename:model.fmoe.partial"
@@ -283,12 +286,12 @@ class Whole(Shards):
     def setUp(self):
         super().setUp()
         calls = self.trace_calls("pack", self.copy(), self.dst)
-        # Of the names in DST.partial and of itself, which comes last.
+        # Removes the names in DST.partial, then the folder itself.
         self.last_rename = sum(name == "rename" and "model.fmoe.partial" in path
                                for name, path, _ in calls)
 
     def test_another_source(self):
-        """Whatever it is called."""
+        """Whatever its name."""
         other = self.folder / "other" / "src"
         shutil.copytree(TESTS / "golden" / "qwen3_moe", self.folder / "qwen3_moe")
         shard_by_layer(TESTS / "golden" / "qwen3_moe", other)

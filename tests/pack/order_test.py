@@ -1,4 +1,4 @@
-"""What packing does to the disk, call by call, and folders that somebody else has prepared.
+"""Tests what packing does to the disk, call by call, and folders that somebody else has prepared.
 
 Usage: order_test.py PROGRAM PRELOAD TESTS [TestClass...], as pack_test.py
 """
@@ -12,7 +12,8 @@ SYNTH = ["synth", "tiny-qwen3"]
 
 
 class Order(Case):
-    """A power cut keeps what was synced: a name comes after the bytes, a removal after the name."""
+    """A power failure keeps what was synced: a name comes after the bytes, a removal after the
+    name."""
 
     def assert_synced_before_named(self, calls, is_meant):
         """Every renamed file was synced after its last write."""
@@ -49,7 +50,7 @@ class Order(Case):
         self.assertEqual((names[0], names[-2:]), ("plan.json", ["model.json", self.dst.name]))
 
     def test_consume(self):
-        """A source file goes when all that was packed of it, and its header, are on the disk."""
+        """A source file is removed when its packed parts and its header are on the disk."""
         src = self.folder / "b" / "src"
         shard_by_layer(self.golden, src)
         calls = self.trace_calls("pack", src, self.dst, "--consume", "--yes", "--threads", "1")
@@ -79,8 +80,8 @@ class Order(Case):
 
 
 class Prepared(Case):
-    """Links and files that packing did not make: nothing behind them is read into the pack, changed
-    or removed."""
+    """Links and files that packing did not create: nothing they point to is read into the pack,
+    changed or removed."""
 
     def setUp(self):
         super().setUp()
@@ -89,7 +90,7 @@ class Prepared(Case):
         for name in ("precious.txt", "model.safetensors", "plan.json", "dense.bin.tmp"):
             (self.victim / name).write_text(f"my {name}\n")
         self.before = digest(self.victim)
-        copy = self.folder / "copy" / self.golden.name  # what --consume may remove
+        copy = self.folder / "copy" / self.golden.name  # a copy that --consume may remove
         shutil.copytree(self.golden, copy)
         self.golden = copy
         self.addCleanup(lambda: self.assertEqual(digest(self.victim), self.before))
@@ -125,7 +126,7 @@ class Prepared(Case):
             self.partial.symlink_to(self.victim)
             self.refused("model.fmoe.partial' is a link", *args)
             self.partial.unlink()
-            self.stop("unlink:model.fmoe/")  # with a name, and something left to tidy up
+            self.stop("unlink:model.fmoe/")  # with its final name, and something left to clean up
             os.rename(self.dst, self.folder / "elsewhere")
             kept = digest(self.folder / "elsewhere")
             self.dst.symlink_to(self.folder / "elsewhere")
@@ -135,7 +136,7 @@ class Prepared(Case):
             shutil.rmtree(self.folder / "elsewhere")
 
     def test_links_for_files(self):
-        """Whatever packing would open, write aside or remove."""
+        """Every file that packing would open, create or remove."""
         for name in ("plan.json.tmp", "dense.bin.tmp", "experts-003.bin.tmp", "model.json.tmp",
                      "experts-003.bin", "experts-003.bin.sums", "tokenizer.json.tmp", "plan.json"):
             for args in ([], ["--restart"]):
@@ -221,7 +222,7 @@ class Prepared(Case):
         self.assertEqual(digest(self.folder / "b" / "mine"), kept)
 
     def test_synth(self):
-        """The folder aside, the file aside, and a file in the folder."""
+        """The temporary folder, the temporary file, and a file in the folder."""
         dst = self.folder / "m.fmoe"
         aside = self.folder / "m.fmoe.synth-partial"
         aside.symlink_to(self.victim)

@@ -1,5 +1,5 @@
-/* Every allocation of packing and verifying fails once: FM_ERR_NOMEM with a sentence, nothing
- * leaks (AddressSanitizer sees to that), and what is left on the disk can be continued. */
+/* Makes every allocation of packing and verifying fail once: FM_ERR_NOMEM with a sentence, no leaks
+ * (AddressSanitizer checks that), and the files on the disk can be continued. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

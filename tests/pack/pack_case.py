@@ -1,4 +1,4 @@
-"""What the tests of packing share: the program, its faults, a folder to work in.
+"""Shared by the tests of packing: the program, its faults, a folder to work in.
 
 The arguments of the command line are read here: PROGRAM PRELOAD TESTS [--kills N] [TestClass...]
 """
@@ -21,7 +21,7 @@ REST = sys.argv[4:]
 N_KILLS = 6
 if REST[:1] == ["--kills"]:
     N_KILLS, REST = int(REST[1]), REST[2:]
-SECONDS = 1800  # ends what hangs; no test needs a fast machine
+SECONDS = 1800  # ends a hanging program; no test needs a fast machine
 FAMILIES = ["qwen3_moe", "qwen3_next", "qwen3_5_moe_text"]
 
 
@@ -39,7 +39,7 @@ def flashmoe(*args, text=None, **faults):
 
 
 class Held:
-    """A process that waits at a certain call until `release`: what a test does in between comes at
+    """A process that waits at a certain call until `release`, so that the actions of a test come at
     that moment on every machine. Used with `with`."""
 
     def __init__(self, folder, on, *args, at=1, **files):
@@ -73,7 +73,7 @@ class Held:
         self.gate.touch()
 
     def finish(self):
-        """Lets it go on, and returns what it says on standard error."""
+        """Lets it continue, and returns its standard error."""
         self.release()
         return self.process.communicate(timeout=SECONDS)[1]
 
@@ -87,13 +87,13 @@ def logits_hash(model, *args):
 
 
 def digest(folder):
-    """The names and contents of all files below a folder."""
+    """Returns the names and contents of all files below a folder."""
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
             for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def shard_by_layer(src, dst):
-    """One file per layer, and one for the rest, as large checkpoints come."""
+    """Writes one file per layer and one for the rest, as in large checkpoints."""
     sys.path.insert(0, str(TESTS / "golden"))
     import variants
     config, tensors = variants.read_checkpoint(src)
@@ -114,7 +114,7 @@ def shard_by_layer(src, dst):
 
 
 def add_tensor(folder, name):
-    """One more tensor in model.safetensors."""
+    """Adds a tensor to model.safetensors."""
     sys.path.insert(0, str(TESTS / "golden"))
     import variants
     tensors = variants.read_checkpoint(folder)[1]
@@ -137,7 +137,7 @@ class Case(unittest.TestCase):
         return done
 
     def assert_fails(self, done, *words, status=1):
-        """One line on standard error that holds the words."""
+        """Checks for one line on standard error with these words."""
         self.assertEqual(done.returncode, status, done.stderr)
         self.assertRegex(done.stderr, r"\A(?:flashmoe: [^\n]+\n)+\Z")
         for word in words:
@@ -149,7 +149,7 @@ class Case(unittest.TestCase):
         return int(path.read_text())
 
     def trace_calls(self, *args):
-        """The calls that write, in order: (name, path, new path)."""
+        """Returns the calls that write, in order: (name, path, new path)."""
         path = self.folder / "trace"
         path.unlink(missing_ok=True)
         done = flashmoe(*args, trace=path)

@@ -2,8 +2,8 @@
 
 Usage: pack_test.py PROGRAM PRELOAD TESTS [--kills N] [TestClass...]
 
-PRELOAD is the shared object made of preload.c, TESTS the folder tests/. With --kills N the tests
-Kill, Consume and Restart end about N packings, not a handful:
+PRELOAD is the library built from preload_writes.c, TESTS the folder tests/. With --kills N, the
+tests Kill, Consume and Restart kill about N packings instead of a handful:
 
     tests/pack/pack_test.py build/flashmoe build/tests/pack/libpack_preload.so tests \\
         --kills 50 Kill

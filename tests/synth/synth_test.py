@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""synth_test.py FLASHMOE [TestClass...]: models of random weights in every form open, have the
-shape they were asked for and generate; the same command gives the same bytes."""
+"""synth_test.py FLASHMOE [TestClass...]: models of random weights in every form can be opened,
+have the requested shape and generate; the same command gives the same bytes."""
 import hashlib
 import json
 import os
@@ -27,7 +27,7 @@ GGML = {"F32": (0, 1, 4), "Q4_0": (2, 32, 18), "Q8_0": (8, 32, 34), "Q4_K": (12,
 
 
 def read_gguf(path):
-    """Metadata and {name: (type, dims)} of one file, whose size must follow from them."""
+    """Returns metadata and {name: (type, dims)} of one file, whose size must follow from them."""
     data, at = path.read_bytes(), 0
 
     def take(form):
@@ -135,7 +135,7 @@ class Forms(Case):
                 self.check(path, architecture, {"bf16"})
 
     def test_mlx_equals_packed(self):
-        """The same formats and the same seed are the same model."""
+        """The same formats and the same seed give the same model."""
         for shape, architecture in TINY.items():
             with self.subTest(shape):
                 mlx = self.synth(shape, f"{shape}-mlx", *AFFINE)
@@ -167,7 +167,7 @@ class Forms(Case):
                 self.check(path, architecture, {"q4_k", "q6_k", "f32"})
 
     def test_gguf_equals_packed(self):
-        """Without conventions that differ, the same formats are the same model."""
+        """Where the conventions do not differ, the same formats give the same model."""
         path = self.synth("tiny-qwen3", "a.gguf")
         self.needs_gguf(path)
         packed = self.synth("tiny-qwen3", "a.fmoe", "--experts-format", "q4_k", "--dense-format",
@@ -240,7 +240,7 @@ class Shapes(Case):
         self.generate(path)
 
     def test_narrow(self):
-        """Where the usual format does not fit the columns, another is taken."""
+        """If the usual format does not fit the columns, another one is used."""
         path = self.synth("tiny-next", "x.fmoe", "--hidden", "96", "--expert-width", "40")
         self.generate(path)
 
@@ -255,7 +255,8 @@ class Bytes(Case):
         return total.hexdigest()
 
     def test_same_bytes(self):
-        """Whatever the threads; and in every version, or recorded measurements lose their model."""
+        """With any number of threads and in every version, because recorded measurements refer to
+        them."""
         for name, args in FIXED.items():
             with self.subTest(name):
                 digests = set()
@@ -319,7 +320,7 @@ class Faults(Case):
         self.fails(1, ["GB free"], "397b", self.dir / "x.fmoe", "--layers", "1000")
 
     def test_full_disk(self):
-        """A file may not become longer than a limit: as on a full disk, the write fails."""
+        """A file may not become longer than a limit: the write fails as on a full disk."""
         def limit():
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (200000, 200000))
@@ -333,7 +334,7 @@ class Faults(Case):
                 self.assertEqual(os.listdir(self.dir), [])
 
     def test_after_a_kill(self):
-        """What a killed run has left does not disturb the next one."""
+        """The leftovers of a killed run do not disturb the next one."""
         partial = self.dir / "x.fmoe.synth-partial"
         partial.mkdir()
         (partial / "dense.bin").write_bytes(b"half")

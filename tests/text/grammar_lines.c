@@ -1,12 +1,13 @@
-/* grammar_lines TOKENIZER.JSON: a grammar at work, one JSON request per line, one JSON answer each.
+/* grammar_lines TOKENIZER.JSON: runs grammars. Reads one JSON request per line and writes one JSON
+ * answer for each.
  *
- * {"schema": TEXT or null, "accept": [TEXT, ...]}: which of the texts are whole answers.
+ * {"schema": TEXT or null, "accept": [TEXT, ...]}: which of the texts are complete answers.
  * {"schema": TEXT or null, "seeds": N, "first_seed": S, "tokens": M, "bias": B}: answers of tokens
  *   drawn at random from those allowed; tokens that may end something are B times as likely as
- *   others. One that is not whole after M tokens is ended as its bytes allow, and null when that
+ *   others. An answer that is incomplete after M tokens is completed with bytes, or null if that
  *   takes too long.
- * Where the schema is refused the answer is {"error": SENTENCE}. Every mask is checked: each token
- * that it allows is taken, some that it does not allow are not. */
+ * If the schema is refused, the answer is {"error": SENTENCE}. Every mask is checked: each token
+ * that it allows is accepted, and some that it does not allow are refused. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,7 +40,7 @@ static bool is_closing(int32_t id)
     return n > 0 && strchr("\"}]", piece[n - 1]) != NULL;
 }
 
-/* Some token that the mask allows, the closing ones `bias` times as likely. */
+/* Picks a token that the mask allows; closing ones are `bias` times as likely. */
 static int32_t pick(const uint32_t *mask, uint32_t bias)
 {
     int32_t chosen = -1;
@@ -55,7 +56,7 @@ static int32_t pick(const uint32_t *mask, uint32_t bias)
     return chosen;
 }
 
-/* Tokens outside the mask are refused; this one inside is taken. */
+/* Checks that tokens outside the mask are refused and that this one inside is accepted. */
 static void check_mask(struct grammar *g, const uint32_t *mask, int32_t chosen)
 {
     for (unsigned i = 0; i < 20; i++) {
@@ -66,7 +67,7 @@ static void check_mask(struct grammar *g, const uint32_t *mask, int32_t chosen)
             const char *piece = tokenizer_piece(tok, id, &n);
             char name[600] = "";
             memcpy(name, piece, n < sizeof name - 1 ? n : sizeof name - 1);
-            if (!tokenizer_find(tok, name, &added)) /* kept out though its text would do */
+            if (!tokenizer_find(tok, name, &added)) /* excluded although its text would match */
                 fail("a token outside the mask is taken", id);
             return;
         }
@@ -140,7 +141,7 @@ static int compare_doubles(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* {"time": TEXT}: times the masks along an answer in tokens, the first time and the second. */
+/* {"time": TEXT}: measures the masks along an answer in tokens, the first and the second time. */
 static json_t *timed(struct grammar *g, const json_t *request)
 {
     const char *text = json_string_value(json_object_get(request, "time"));

@@ -1,5 +1,5 @@
-/* Runs a part of a test on a thread with little stack, so that recursion without a limit fails
- * there and not first at a user whose threads have less than 8 MiB. */
+/* Runs a part of a test on a thread with a small stack, so that unbounded recursion fails there
+ * first and not for a user whose threads have less than 8 MiB. */
 #ifndef FLASHMOE_TESTS_SMALL_STACK_H
 #define FLASHMOE_TESTS_SMALL_STACK_H
 
@@ -12,7 +12,7 @@
 #define TEST_HAS_FEATURE(x) 0
 #endif
 
-/* Sanitizers and builds without optimization have frames several times as large. */
+/* Sanitizers and builds without optimisation have frames several times as large. */
 #if !defined(__OPTIMIZE__) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) ||   \
     TEST_HAS_FEATURE(address_sanitizer) || TEST_HAS_FEATURE(thread_sanitizer)
 #define TEST_STACK_BYTES ((size_t)4 << 20)
@@ -20,7 +20,7 @@
 #define TEST_STACK_BYTES ((size_t)512 << 10)
 #endif
 
-/* What the function returns: NULL, or why it failed. */
+/* Returns what the function returns: NULL, or why it failed. */
 static inline const char *run_on_small_stack(void *(*fn)(void *), void *arg)
 {
     pthread_attr_t attr;

@@ -35,7 +35,7 @@ static void put(const void *data, size_t bytes)
         fail("cannot write");
 }
 
-/* One record of n items; false at the end of the input. */
+/* Reads one record of n items. Returns false at the end of the input. */
 static bool get_record(void **data, size_t *capacity, size_t item_bytes, uint32_t *n)
 {
     if (fread(n, sizeof *n, 1, stdin) != 1)
@@ -149,7 +149,7 @@ static void measure(const struct tokenizer *tok)
     mem_free(text);
 }
 
-/* The tokenizer of a GGUF file, whose tensors are not looked at. */
+/* Opens the tokenizer of a GGUF file and ignores its tensors. */
 static struct tokenizer *open_gguf(const char *path, bool prints)
 {
     int fd;

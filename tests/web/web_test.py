@@ -25,9 +25,9 @@ import tarfile
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-# The newest of playwright-core that runs with the node of Debian 12.
+# The newest playwright-core that runs with the node of Debian 12.
 PACKAGES = {"playwright-core": "1.60.0", "axe-core": "4.12.0"}
-# The one in which the server dies is the last.
+# The server dies in the last part.
 PARTS = ("markdown", "looks", "page", "real")
 # A third of nano's experts.
 REAL_OPTIONS = ("--memory", "70M", "--request-memory", "8M", "--parallel", "2", "--sessions", "2",
@@ -115,7 +115,7 @@ def main():
     packages = options.packages.resolve()
     for name, version in PACKAGES.items():
         fetch(packages, name, version)
-    # The browser keeps its files in a folder that goes away with the test.
+    # The browser keeps its files in a folder that is removed with the test.
     with tempfile.TemporaryDirectory() as home:
         environment = {**os.environ, "FLASHMOE_WEB_PACKAGES": str(packages),
                        "FLASHMOE_CHROMIUM": browser, "HOME": home, "XDG_CACHE_HOME": home,
