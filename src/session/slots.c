@@ -1,7 +1,6 @@
-/* fm_slots: which session goes on with which conversation. */
+/* Decides which session continues which conversation. */
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/sized.h"
 #include "session/slots.h"
 #include "session/snapshot.h"
 
@@ -14,7 +13,7 @@ struct slot {
     unsigned n_prompt; /* tokens it was taken for; what follows them is the answer */
 };
 
-struct fm_slots {
+struct slots {
     struct fm_snapshots *snapshots;
     unsigned keep_min;
     uint64_t clock;
@@ -22,32 +21,29 @@ struct fm_slots {
     struct slot slots[];
 };
 
-int fm_slots_open(struct fm_model *model, const struct fm_slots_options *options,
-                  struct fm_slots **out, struct fm_error *err)
+int slots_open(struct fm_model *model, const struct slots_options *options,
+                  struct slots **out, struct fm_error *err)
 {
     *out = NULL;
-    struct fm_slots_options own;
-    int rc = sized_take(&own, sizeof own, options, "fm_slots_options", err);
-    if (rc != 0)
-        return rc;
-    const unsigned n = own.n_sessions > 0 ? own.n_sessions : 1;
-    struct fm_slots *pool =
+    int rc = 0;
+    const unsigned n = options->n_sessions > 0 ? options->n_sessions : 1;
+    struct slots *pool =
         mem_new(1, sizeof *pool + (uint64_t)n * sizeof pool->slots[0], "the sessions", err);
     if (pool == NULL)
         return FM_ERR_NOMEM;
-    pool->snapshots = own.snapshots;
-    pool->keep_min = own.keep_min > 0 ? own.keep_min : 1;
+    pool->snapshots = options->snapshots;
+    pool->keep_min = options->keep_min > 0 ? options->keep_min : 1;
     for (; rc == 0 && pool->n < n; pool->n += rc == 0)
         rc = fm_session_open(model, &pool->slots[pool->n].session, err);
     if (rc != 0) {
-        fm_slots_close(pool);
+        slots_close(pool);
         return rc;
     }
     *out = pool;
     return 0;
 }
 
-void fm_slots_close(struct fm_slots *pool)
+void slots_close(struct slots *pool)
 {
     if (pool == NULL)
         return;
@@ -56,17 +52,17 @@ void fm_slots_close(struct fm_slots *pool)
     mem_free(pool);
 }
 
-bool fm_slot_info(const struct fm_slots *pool, unsigned i, struct fm_slot_info *out)
+bool slots_info(const struct slots *pool, unsigned i, struct slots_info *out)
 {
     if (i >= pool->n)
         return false;
     const struct slot *slot = &pool->slots[i];
-    const struct fm_slot_info info = {.is_taken = slot->is_taken, .key = slot->key,
-                                      .position = fm_session_position(slot->session)};
-    return sized_give(out, &info, sizeof info) == 0;
+    *out = (struct slots_info){.is_taken = slot->is_taken, .key = slot->key,
+                               .position = fm_session_position(slot->session)};
+    return true;
 }
 
-uint64_t slots_owner(const struct fm_slots *pool, unsigned i)
+uint64_t slots_owner(const struct slots *pool, unsigned i)
 {
     return i < pool->n ? pool->slots[i].session->prefix_owner : 0;
 }
@@ -98,7 +94,7 @@ struct choice {
 };
 
 /* Sessions of another owner can only give way. */
-static void look(struct fm_slots *pool, const int32_t *ids, size_t n_ids, uint64_t key,
+static void look(struct slots *pool, const int32_t *ids, size_t n_ids, uint64_t key,
                  uint64_t owner, struct choice *c)
 {
     *c = (struct choice){0};
@@ -129,14 +125,14 @@ static unsigned n_unkept(const struct slot *slot)
     return position > slot->n_kept ? position - slot->n_kept : 0;
 }
 
-static int keep(struct fm_slots *pool, struct slot *slot, struct fm_error *err)
+static int keep(struct slots *pool, struct slot *slot, struct fm_error *err)
 {
     const int rc = fm_snapshots_keep(pool->snapshots, slot->session, err);
     slot->n_kept = fm_session_position(slot->session); /* after a failure too: once is enough */
     return rc;
 }
 
-static void keep_or_log(struct fm_slots *pool, struct slot *slot)
+static void keep_or_log(struct slots *pool, struct slot *slot)
 {
     struct fm_error err = {0};
     if (keep(pool, slot, &err) != 0)
@@ -144,7 +140,7 @@ static void keep_or_log(struct fm_slots *pool, struct slot *slot)
 }
 
 /* What the session holds gives way to other tokens, of which it has n_found itself. */
-static void make_way(struct fm_slots *pool, struct slot *slot, unsigned n_found)
+static void make_way(struct slots *pool, struct slot *slot, unsigned n_found)
 {
     const unsigned position = fm_session_position(slot->session);
     if (pool->snapshots != NULL && position - n_found >= pool->keep_min &&
@@ -153,7 +149,7 @@ static void make_way(struct fm_slots *pool, struct slot *slot, unsigned n_found)
 }
 
 /* What is left of another owner's conversation is not what this one begins with. */
-static void change_owner(struct fm_slots *pool, struct slot *slot, uint64_t owner)
+static void change_owner(struct slots *pool, struct slot *slot, uint64_t owner)
 {
     if (slot->session->prefix_owner == owner)
         return;
@@ -176,7 +172,7 @@ static void copy_beginning(struct slot *slot, const struct choice *c, const int3
     slot->n_kept = 0;
 }
 
-struct fm_session *fm_slots_take(struct fm_slots *pool, const int32_t *ids, size_t n_ids,
+struct fm_session *slots_take(struct slots *pool, const int32_t *ids, size_t n_ids,
                                  uint64_t key, uint64_t owner, unsigned *n_found)
 {
     struct choice c;
@@ -200,7 +196,7 @@ struct fm_session *fm_slots_take(struct fm_slots *pool, const int32_t *ids, size
     return slot->session;
 }
 
-void fm_slots_give(struct fm_slots *pool, struct fm_session *session)
+void slots_give(struct slots *pool, struct fm_session *session)
 {
     for (unsigned i = 0; i < pool->n; i++) {
         struct slot *slot = &pool->slots[i];
@@ -213,7 +209,7 @@ void fm_slots_give(struct fm_slots *pool, struct fm_session *session)
     }
 }
 
-bool fm_slots_drop_idle(struct fm_slots *pool)
+bool slots_drop_idle(struct slots *pool)
 {
     struct slot *oldest = NULL;
     for (unsigned i = 0; i < pool->n; i++) {
@@ -230,7 +226,7 @@ bool fm_slots_drop_idle(struct fm_slots *pool)
     return true;
 }
 
-int fm_slots_keep(struct fm_slots *pool, unsigned n_new, struct fm_error *err)
+int slots_keep(struct slots *pool, unsigned n_new, struct fm_error *err)
 {
     const unsigned min = n_new > 0 ? n_new : 1;
     for (unsigned i = 0; pool->snapshots != NULL && i < pool->n; i++) {

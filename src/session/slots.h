@@ -1,4 +1,6 @@
-/* What the server knows of fm_slots beyond the public header. One thread, as all of fm_slots. */
+/* A pool of sessions for many conversations. Each request gets the session with the longest prefix
+ * of its tokens. A conversation is dropped only if no other session and no snapshot can take the
+ * new one. The thread that drives the model uses it. */
 #ifndef FLASHMOE_SESSION_SLOTS_H
 #define FLASHMOE_SESSION_SLOTS_H
 
@@ -8,9 +10,43 @@
 extern "C" {
 #endif
 
-/* Returns the owner that fm_slots_take was last given for session i; 0 for none, and where there is
- * no such session. */
-uint64_t slots_owner(const struct fm_slots *slots, unsigned i);
+struct slots;
+
+struct slots_options {
+    unsigned n_sessions;            /* opened at once, at most fm_model_options.n_sessions; 0: 1 */
+    struct fm_snapshots *snapshots; /* keeps what does not fit; borrowed. NULL: nothing does */
+    unsigned keep_min;              /* min tokens that are worth a snapshot */
+};
+int slots_open(struct fm_model *model, const struct slots_options *options, struct slots **out,
+               struct fm_error *err);
+/* Give all sessions back first. Accepts NULL. */
+void slots_close(struct slots *slots);
+
+/* Returns a session for these tokens at position *n_found: evaluate `ids` from there. Returns NULL
+ * when all are taken. Uses only what was computed for the same `owner`; fm_snapshots_keep saves for
+ * owner 0. `key` names a conversation, 0: unknown; it decides where the tokens alone do not. */
+struct fm_session *slots_take(struct slots *slots, const int32_t *ids, size_t n_ids, uint64_t key,
+                              uint64_t owner, unsigned *n_found);
+/* Gives a session back with what it has computed. */
+void slots_give(struct slots *slots, struct fm_session *session);
+/* Saves and empties the least recently used session that is not taken, after an evaluation failed
+ * with FM_ERR_BUDGET. Returns false when all are taken or empty. */
+bool slots_drop_idle(struct slots *slots);
+/* Saves one session that is not taken and has at least n_new tokens that no snapshot has. Returns 1
+ * if there was one, 0 if not, or a negative code. */
+int slots_keep(struct slots *slots, unsigned n_new, struct fm_error *err);
+
+struct slots_info {
+    bool is_taken;
+    unsigned position; /* tokens computed */
+    uint64_t key;
+};
+/* Gives the i-th session; false past the end. */
+bool slots_info(const struct slots *slots, unsigned i, struct slots_info *info);
+
+/* Returns the owner that slots_take was last given for session i; 0 for none, and where there is no
+ * such session. */
+uint64_t slots_owner(const struct slots *slots, unsigned i);
 
 #ifdef __cplusplus
 }
