@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* More than any struct of the API will have: beyond it the size was not set. */
+/* No struct of the API is larger. A larger size was never set by the caller. */
 #define SIZE_MAX_BYTES ((size_t)16384)
 
 static size_t size_of(const void *given)
@@ -40,8 +40,8 @@ int sized_take(void *own, size_t own_bytes, const void *given, const char *name,
     for (size_t i = own_bytes; i < size; i++)
         if (((const char *)given)[i] != 0)
             return err_set(err, FM_ERR_ARG, "%s has %zu bytes and this library knows the first "
-                           "%zu: an option behind them is set, which needs a newer library", name,
-                           size, own_bytes);
+                           "%zu: an option behind them is set; use a newer library", name, size,
+                           own_bytes);
     memcpy(own, given, size < own_bytes ? size : own_bytes);
     memcpy(own, &own_bytes, sizeof own_bytes);
     return 0;
