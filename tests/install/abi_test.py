@@ -216,6 +216,8 @@ class Programs(unittest.TestCase):
         self.assertEqual(sorted(set(line.split()[1] for line in expected
                                     if line.startswith("uses "))), sorted(self.structs))
         self.assertTrue(any(line.startswith("text: ") for line in expected))
+        self.assertIn("progress: some", expected)
+        self.assertTrue(any("3 threads, approximate: " in line for line in expected), expected)
         with self.subTest("frozen program, grown library"):
             self.assertEqual(self.output(OPTIONS.program, OPTIONS.grown_library), (expected, {}))
         for library, value in ((OPTIONS.library, 0), (OPTIONS.grown_library, 4711)):

@@ -235,7 +235,7 @@ static void show_plan(const struct fm_model *model, const struct fm_model_option
     CHECK_RESULT(fm_plan, plan);
 }
 
-static void see_layer(void *ctx, uint64_t done, uint64_t total)
+static void see(void *ctx, uint64_t done, uint64_t total)
 {
     (void)done, (void)total;
     ++*(unsigned *)ctx;
@@ -252,7 +252,7 @@ static void evaluate(struct fm_model *model, const char *snapshots_dir)
     char hash[33] = "";
     OPTIONS(fm_observer, observer);
     observer.s.ctx = &n_seen;
-    observer.s.progress = see_layer;
+    observer.s.progress = see;
     must(fm_session_open(model, &session, &err), "fm_session_open", &err);
     must(fm_session_observe(session, &observer.s), "fm_session_observe", NULL);
     must(fm_session_eval(session, ids, 5, &err), "fm_session_eval", &err);
@@ -271,8 +271,9 @@ static void evaluate(struct fm_model *model, const char *snapshots_dir)
 
     RESULT(fm_stats, stats);
     must(fm_model_stats(model, &stats.s), "fm_model_stats", NULL);
-    (void)printf("%" PRIu64 " tokens, %u positions, %s\n", stats.s.n_prefill_tokens,
-                 stats.s.n_context, stats.s.approximate == NULL ? "exact" : stats.s.approximate);
+    (void)printf("%" PRIu64 " tokens, %u positions, %u threads, %s\n", stats.s.n_prefill_tokens,
+                 stats.s.n_context, stats.s.n_threads,
+                 stats.s.approximate == NULL ? "exact" : stats.s.approximate);
     CHECK_RESULT(fm_stats, stats);
     fm_session_close(session);
 }
@@ -282,6 +283,7 @@ static void use_stages(const char *path, const char *snapshots_dir)
 {
     struct fm_error err = {0};
     struct fm_model *model = NULL;
+    unsigned n_seen = 0;
     struct {
         struct fm_stage_options s[2];
         unsigned char behind[N_BEHIND];
@@ -293,18 +295,23 @@ static void use_stages(const char *path, const char *snapshots_dir)
         stages.s[i].size = sizeof stages.s[i];
         stages.s[i].n_layers = i == 0 ? 1 : 3;
         stages.s[i].memory_bytes = 64 << 20;
-        stages.s[i].n_threads = 1;
+        stages.s[i].n_threads = i == 0 ? 3 : 1;
 #ifdef FM_GROWN
         stages.s[i].grown = strcmp(set_name, "fm_stage_options") == 0 ? GROWN_VALUE : 0;
 #endif
     }
     OPTIONS(fm_model_options, options);
     options.s.n_context = 64;
+    options.s.prefill_chunk = 2;
+    options.s.kv = "rot8";
+    options.s.progress = see;
+    options.s.progress_ctx = &n_seen;
     options.s.stages = stages.s;
     options.s.n_stages = 2;
     must(fm_model_open(path, &options.s, &model, &err), "fm_model_open", &err);
     CHECK_OPTIONS(fm_model_options, options);
     check_behind(stages.behind, "fm_stage_options");
+    (void)printf("progress: %s\n", n_seen > 0 ? "some" : "none");
     if (model != NULL)
         evaluate(model, snapshots_dir);
     fm_model_close(model);
