@@ -1,5 +1,5 @@
 /* Structs that a caller makes: wrong sizes, wrong enum values and wrong stages are refused with the
- * name of the struct, the field and the value. */
+ * name of the struct, the field and the value. Every close accepts NULL. */
 #include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -259,6 +259,19 @@ static void test_sizes(void **state)
     assert_int_equal(system(command), 0);
 }
 
+static void test_close_accepts_null(void **state)
+{
+    (void)state;
+    fm_model_close(NULL);
+    fm_session_close(NULL);
+    fm_snapshots_close(NULL);
+    fm_grammar_close(NULL);
+    fm_answer_close(NULL);
+    fm_decoder_close(NULL);
+    fm_sampler_close(NULL);
+    fm_free(NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -267,6 +280,7 @@ int main(void)
         cmocka_unit_test(test_stages),
         cmocka_unit_test(test_points),
         cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_close_accepts_null),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,8 +10,8 @@
  *
  * Ownership. The caller closes what it opens, the model last. Every close function and fm_free
  * accept NULL. Texts and ids that a function allocates are freed with fm_free. Other pointers are
- * borrowed from the object they came from. Options and what they point to are read during the call
- * and not kept.
+ * borrowed from the object they came from. Options are read during the call; it keeps only
+ * callbacks, their contexts, and what a comment calls borrowed.
  *
  * Structs. A struct that the caller makes begins with its size: set it to sizeof, and leave at 0
  * what is not needed: `struct fm_model_options options = {.size = sizeof options};`. New versions
