@@ -34,15 +34,19 @@ static void test_take(void **state)
     assert_int_equal(own.c, 0);
 
     /* a newer caller: a field set after the known ones is refused, zeros are accepted */
-    struct first old;
+    struct {
+        struct first s;
+        uint64_t behind;
+    } old = {.behind = 11};
     memory.size = sizeof memory;
-    assert_int_equal(sized_take(&old, sizeof old, &memory, "fm_thing", &err), FM_ERR_ARG);
+    assert_int_equal(sized_take(&old.s, sizeof old.s, &memory, "fm_thing", &err), FM_ERR_ARG);
     assert_non_null(strstr(err.text, "fm_thing has 24 bytes, but this library knows only the "
                                      "first 16"));
     memory.b = memory.c = 0;
-    assert_int_equal(sized_take(&old, sizeof old, &memory, "fm_thing", &err), 0);
-    assert_int_equal(old.size, sizeof old);
-    assert_int_equal(old.a, 7);
+    assert_int_equal(sized_take(&old.s, sizeof old.s, &memory, "fm_thing", &err), 0);
+    assert_int_equal(old.s.size, sizeof old.s);
+    assert_int_equal(old.s.a, 7);
+    assert_int_equal(old.behind, 11); /* what lies behind the library's struct is not written */
 
     /* NULL */
     assert_int_equal(sized_take(&own, sizeof own, NULL, "x", &err), 0);

@@ -11,15 +11,17 @@ static int take_stages(struct own_options *own, struct fm_error *err)
         return err_set(err, FM_ERR_ARG, "%u stages asked for, at most %d are possible", n,
                        SEQUENCE_PARTS);
     if (given == NULL)
-        return err_set(err, FM_ERR_ARG, "fm_model_options.stages is NULL and n_stages is %u", n);
+        return err_set(err, FM_ERR_ARG, "fm_model_options.stages is NULL and "
+                       "n_stages is %u: give an element for each stage", n);
     const size_t size = own->o.stages->size;
     for (unsigned i = 0; i < n; i++) {
         const void *stage = given + i * size;
         const size_t own_size = ((const struct fm_stage_options *)stage)->size;
-        int rc = sized_take(&own->stages[i], sizeof own->stages[i], stage, "fm_stage_options", err);
-        if (rc == 0 && own_size != size)
-            rc = err_set(err, FM_ERR_ARG, "fm_stage_options.size is %zu in stage %u and %zu in "
-                         "stage 0: all stages have one size", own_size, i, size);
+        if (own_size != size)
+            return err_set(err, FM_ERR_ARG, "fm_stage_options.size is %zu in stage %u and %zu in "
+                           "stage 0: give all stages the same size", own_size, i, size);
+        const int rc = sized_take(&own->stages[i], sizeof own->stages[i], stage,
+                                  "fm_stage_options", err);
         if (rc != 0)
             return rc;
     }

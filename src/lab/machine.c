@@ -75,10 +75,12 @@ static int measure_one(struct measurement *m, unsigned n_threads, uint64_t bytes
 static int measure(const struct fm_machine_options *options, struct fm_machine_speeds *speeds,
                    struct fm_error *err)
 {
-    const unsigned what = options->what != 0 ? options->what
-                                             : FM_MEASURE_READ | FM_MEASURE_INT8 |
-                                                   FM_MEASURE_ONE_THREAD;
+    const unsigned all = FM_MEASURE_READ | FM_MEASURE_INT8 | FM_MEASURE_ONE_THREAD;
+    const unsigned what = options->what != 0 ? options->what : all;
     struct machine_level level;
+    if ((what & ~all) != 0)
+        return err_set(err, FM_ERR_ARG, "fm_machine_options.what is %u: expected a sum of "
+                       "FM_MEASURE_* values, at most %u", what, all);
     int rc = what & FM_MEASURE_INT8 ? machine_level_use(options->cpu, &level, err)
                                     : machine_level_find(options->cpu, &level, err);
     if (rc != 0)

@@ -59,13 +59,13 @@ static int check_points(struct fm_replay_point *points, unsigned n_points, struc
 {
     for (unsigned i = 0; i < n_points; i++) {
         struct fm_replay_point own;
+        if (point_at(points, i)->size != points->size)
+            return err_set(err, FM_ERR_ARG, "fm_replay_point.size is %zu in point %u and %zu in "
+                           "point 0: give all points the same size", point_at(points, i)->size, i,
+                           points->size);
         const int rc = sized_take(&own, sizeof own, point_at(points, i), "fm_replay_point", err);
         if (rc != 0)
             return rc;
-        if (point_at(points, i)->size != points->size)
-            return err_set(err, FM_ERR_ARG, "fm_replay_point.size is %zu at %u and %zu at 0: all "
-                           "points must have the same size", point_at(points, i)->size, i,
-                           points->size);
         if (!(own.share > 0 && own.share <= 1))
             return err_set(err, FM_ERR_ARG, "fm_replay_point.share is %g: expected more than 0 and "
                            "at most 1", own.share);

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "flashmoe_lab.h"
 #include "server/fields.h"
 #include "server/text_json.h"
 #include "session/grammar_calls.h"

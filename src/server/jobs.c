@@ -9,7 +9,6 @@
 #include "base/mem.h"
 #include "base/plat.h"
 #include "server/jobs_internal.h"
-#include "session/slots.h"
 
 #define PUBLISH_NS 100000000u
 #define LOOK_NS 10000000u
@@ -375,11 +374,10 @@ void jobs_publish(struct jobs *js, bool now)
     s->model = sample.model;
     s->position = e->position;
     for (s->n_slots = 0; s->n_slots < JOBS_SLOTS_SHOWN; s->n_slots++) {
-        struct fm_slot_info *slot = &s->slots[s->n_slots];
-        slot->size = sizeof *slot;
-        if (!fm_slot_info(e->slots, s->n_slots, slot))
+        struct session_pool_info *slot = &s->slots[s->n_slots];
+        if (!session_pool_info(e->slots, s->n_slots, slot))
             break;
-        s->slot_owners[s->n_slots] = slots_owner(e->slots, s->n_slots);
+        s->slot_owners[s->n_slots] = session_pool_owner(e->slots, s->n_slots);
     }
     s->snapshots.size = sizeof s->snapshots;
     if (e->snapshots != NULL)
@@ -522,7 +520,7 @@ static bool wait_for_work(struct jobs *js)
 static bool keep_one(struct jobs *js, unsigned n_new)
 {
     struct fm_error err = {0};
-    const int rc = fm_slots_keep(js->engine.slots, n_new, &err);
+    const int rc = session_pool_keep(js->engine.slots, n_new, &err);
     if (rc < 0)
         log_warn("server", "a conversation is not kept: %s", err.text);
     return rc != 0;
@@ -574,9 +572,8 @@ static void *engine_main(void *ctx)
 
 static int open_engine(struct engine *e, const struct jobs_options *o, struct fm_error *err)
 {
-    const struct fm_slots_options how = {.size = sizeof how,
-                                         .n_sessions = o->n_sessions, .snapshots = o->snapshots,
-                                         .keep_min = KEEP_MIN};
+    const struct session_pool_options how = {.n_sessions = o->n_sessions, .snapshots = o->snapshots,
+                                      .keep_min = KEEP_MIN};
     struct fm_stats stats = {.size = sizeof stats};
     fm_model_stats(o->model, &stats);
     e->model = o->model;
@@ -589,7 +586,7 @@ static int open_engine(struct engine *e, const struct jobs_options *o, struct fm
     e->items = mem_new(o->n_parallel, sizeof *e->items, "the requests", err);
     if (e->running == NULL || e->items == NULL)
         return FM_ERR_NOMEM;
-    return fm_slots_open(o->model, &how, &e->slots, err);
+    return session_pool_open(o->model, &how, &e->slots, err);
 }
 
 int jobs_open(const struct jobs_options *options, struct jobs **out, struct fm_error *err)
@@ -633,7 +630,7 @@ void jobs_close(struct jobs *js)
     uint64_t look_ns;
     for (struct job *job; (job = jobs_next_ready(js, &look_ns)) != NULL;)
         jobs_release(js, job);
-    fm_slots_close(js->engine.slots);
+    session_pool_close(js->engine.slots);
     mem_free(js->engine.running);
     mem_free(js->engine.items);
     text_buffer_clear(&js->picture);

@@ -12,6 +12,7 @@
 #include "server/job.h"
 #include "server/jobs_prepare.h"
 #include "server/recall.h"
+#include "session/session_pool.h"
 #include "text/text_buffer.h"
 
 #ifdef __cplusplus
@@ -73,7 +74,7 @@ struct jobs_stats {
     struct fm_stats model;
     struct fm_snapshots_stats snapshots;
     unsigned n_slots;
-    struct fm_slot_info slots[JOBS_SLOTS_SHOWN];
+    struct session_pool_info slots[JOBS_SLOTS_SHOWN];
     uint64_t slot_owners[JOBS_SLOTS_SHOWN]; /* job_spec.owner of their last jobs; 0: none */
     /* Over the last two seconds. */
     double answer_per_s, prompt_per_s, read_bytes_per_s;

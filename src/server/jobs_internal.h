@@ -45,7 +45,7 @@ struct job {
 /* The engine thread's own. */
 struct engine {
     struct fm_model *model;
-    struct fm_slots *slots;
+    struct session_pool *slots;
     struct fm_snapshots *snapshots;
     struct recall *recall;
     struct job **running; /* [n_parallel] */

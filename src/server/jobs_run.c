@@ -79,7 +79,7 @@ static int begin_prompt(struct engine *e, struct job *job, struct fm_error *err)
 {
     const struct job_prompt *prompt = prompt_of(job);
     unsigned n_found = 0;
-    job->session = fm_slots_take(e->slots, prompt->ids, prompt->n_ids, job->spec.key,
+    job->session = session_pool_take(e->slots, prompt->ids, prompt->n_ids, job->spec.key,
                                  job->spec.owner, &n_found);
     if (job->session == NULL)
         return err_set(err, FM_ERR_BUDGET, "there is no session for the prompt");
@@ -99,7 +99,7 @@ static void give_session(struct engine *e, struct job *job)
     if (job->session == NULL)
         return;
     fm_session_observe(job->session, NULL);
-    fm_slots_give(e->slots, job->session);
+    session_pool_give(e->slots, job->session);
     job->session = NULL;
 }
 
@@ -290,7 +290,7 @@ void engine_pass(struct engine *e)
         struct job *job = e->running[i];
         if (e->items[i].rc == 0)
             advance(e, job);
-        else if (e->items[i].rc == FM_ERR_BUDGET && fm_slots_drop_idle(e->slots))
+        else if (e->items[i].rc == FM_ERR_BUDGET && session_pool_drop_idle(e->slots))
             continue; /* a conversation that waits makes way: the next pass tries again */
         else
             end_faulty(e, job, e->items[i].rc, &err);

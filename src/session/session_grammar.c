@@ -149,11 +149,6 @@ int fm_grammar_accept(struct fm_grammar *g, int32_t id, struct fm_error *err)
                                      "complete", (int)id);
 }
 
-bool fm_grammar_may_end(const struct fm_grammar *g)
-{
-    return grammar_may_end(g->grammar);
-}
-
 bool fm_grammar_must_end(const struct fm_grammar *g)
 {
     return grammar_must_end(g->grammar);

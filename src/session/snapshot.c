@@ -207,7 +207,8 @@ static void transfer_marks(struct snapshot_file *f, const struct sequence *seq, 
         transfer_recurrent(f, seq, i < seq->n_marks, i);
 }
 
-/* Transfers one row of every position, in the order of positions. `first` is the row of position 0. */
+/* Transfers one row of every position, in the order of positions. `first` is the row of the first
+ * position. */
 static void transfer_row(struct snapshot_file *f, const struct sequence_part *part, char *first,
                          uint64_t row_bytes, uint32_t n_positions)
 {

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
-#include "flashmoe.h"
+#include "flashmoe_lab.h"
 
 #define GOLDEN FLASHMOE_TEST_DIR "/golden/"
 

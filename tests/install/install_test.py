@@ -159,6 +159,17 @@ class Install(unittest.TestCase):
         self.assertIn("fm_version", names)
         self.assertEqual([name for name in names if not name.startswith("fm_")], [])
 
+    def test_soname_is_the_number_of_the_binary_interface(self):
+        if sys.platform == "darwin":
+            self.skipTest("Mach-O has no soname")
+        soname = f"libflashmoe.so.{OPTIONS.abi}"
+        library = os.path.join(self.libdir, "libflashmoe.so")
+        self.assertEqual(os.readlink(library), soname)
+        self.assertEqual(os.path.basename(os.path.realpath(library)),
+                         f"libflashmoe.so.{OPTIONS.version}")
+        self.assertIn(f"soname: [{soname}]", run("readelf", "-d", library))
+        self.assertIn(f"`{soname}`", read(os.path.dirname(__file__), "..", "..", "docs", "API.md"))
+
     def test_staging_keeps_the_final_prefix(self):
         stage = os.path.join(self.folder.name, "stage")
         install("/opt/fm", DESTDIR=stage)
@@ -170,7 +181,7 @@ class Install(unittest.TestCase):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    for name in ("build", "cmake", "libdir", "version", "cc"):
+    for name in ("build", "cmake", "libdir", "version", "abi", "cc"):
         parser.add_argument("--" + name, required=True)
     parser.add_argument("--cxx", default="")
     parser.add_argument("--flags", default="")

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "flashmoe.h"
+#include "flashmoe_lab.h"
 
 #define ANSWER_BYTES 65536
 

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "flashmoe.h"
+#include "flashmoe_lab.h"
 
 #define MIB ((uint64_t)1 << 20)
 #define CONTEXT 1024

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "base/plat.h"
-#include "flashmoe.h"
+#include "flashmoe_lab.h"
 
 #define N_TOKENS 24
 #define MIB (1ull << 20)

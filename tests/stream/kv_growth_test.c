@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #include "base/plat.h"
-#include "flashmoe.h"
+#include "flashmoe_lab.h"
 
 #define BLOCK 256u
 #define CONTEXT 4096u

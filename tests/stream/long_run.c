@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "base/plat.h"
-#include "flashmoe.h"
+#include "flashmoe_lab.h"
 
 #define MIB ((uint64_t)1 << 20)
 #define MAX_ANSWERS 64

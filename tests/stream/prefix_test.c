@@ -6,6 +6,7 @@
 #include <malloc.h>
 #endif
 
+#include "flashmoe_lab.h"
 #include "prefix_fixture.h"
 
 static void evaluate(struct fm_session *s, const struct text *t, unsigned from)

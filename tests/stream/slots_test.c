@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "flashmoe_lab.h"
+#include "session/session_pool.h"
 
 #define CONTEXT 600
 #define N_TALKS 5
@@ -34,7 +35,7 @@ struct fixture {
     struct fm_model_info info;
     struct fm_session *alone;
     struct fm_snapshots *snapshots;
-    struct fm_slots *slots;
+    struct session_pool *slots;
     struct talk talks[N_TALKS];
 };
 
@@ -65,10 +66,9 @@ static void set_up(struct fixture *f, unsigned n_sessions, bool has_disk, unsign
     must(fm_session_open(f->model, &f->alone, &err), &err);
     if (has_disk)
         must(fm_snapshots_open(f->model, dir, LIMIT, &f->snapshots, &err), &err);
-    const struct fm_slots_options how = {.size = sizeof how,
-                                         .n_sessions = n_sessions, .snapshots = f->snapshots,
-                                         .keep_min = keep_min};
-    must(fm_slots_open(f->model, &how, &f->slots, &err), &err);
+    const struct session_pool_options how = {.n_sessions = n_sessions, .snapshots = f->snapshots,
+                                      .keep_min = keep_min};
+    must(session_pool_open(f->model, &how, &f->slots, &err), &err);
     for (unsigned t = 0; t < N_TALKS; t++)
         for (unsigned i = 0; i < N_SHARED; i++)
             f->talks[t].ids[f->talks[t].n++] = (int32_t)(i * 7 % f->info.vocabulary);
@@ -76,7 +76,7 @@ static void set_up(struct fixture *f, unsigned n_sessions, bool has_disk, unsign
 
 static void tear_down(struct fixture *f)
 {
-    fm_slots_close(f->slots);
+    session_pool_close(f->slots);
     fm_snapshots_close(f->snapshots);
     fm_session_close(f->alone);
     fm_model_close(f->model);
@@ -104,7 +104,7 @@ static unsigned turn(struct fixture *f, struct talk *t, uint64_t key)
     struct fm_error err = {0};
     unsigned from = 0;
     append(f, t, 12 + next_random(12));
-    struct fm_session *s = fm_slots_take(f->slots, t->ids, t->n, key, 0, &from);
+    struct fm_session *s = session_pool_take(f->slots, t->ids, t->n, key, 0, &from);
     assert_non_null(s);
     assert_int_equal(fm_session_position(s), from);
     assert_true(from < t->n);
@@ -118,7 +118,7 @@ static unsigned turn(struct fixture *f, struct talk *t, uint64_t key)
             must(fm_session_eval(s, &t->ids[t->n - 1], 1, &err), &err);
     }
     t->n_computed = t->n - 1;
-    fm_slots_give(f->slots, s);
+    session_pool_give(f->slots, s);
     return n_again;
 }
 
@@ -157,7 +157,7 @@ static void test_keep(void **state)
     (void)turn(&f, &f.talks[0], 0);
     (void)turn(&f, &f.talks[1], 0);
     int n_kept = 0, rc;
-    while ((rc = fm_slots_keep(f.slots, 1, &err)) == 1)
+    while ((rc = session_pool_keep(f.slots, 1, &err)) == 1)
         n_kept++;
     must(rc, &err);
     assert_true(n_kept >= 1 && n_kept <= 2); /* one may have been kept when the other began */
@@ -168,13 +168,13 @@ static void test_keep(void **state)
     assert_int_equal(turn(&f, &f.talks[0], 0), 0);
     unsigned found = 0;
     append(&f, &f.talks[2], 60);
-    struct fm_session *s = fm_slots_take(f.slots, f.talks[2].ids, f.talks[2].n, 0, 0, &found);
-    struct fm_slot_info info = {.size = sizeof info};
+    struct fm_session *s = session_pool_take(f.slots, f.talks[2].ids, f.talks[2].n, 0, 0, &found);
+    struct session_pool_info info;
     unsigned n_taken = 0;
-    for (unsigned i = 0; fm_slot_info(f.slots, i, &info); i++)
+    for (unsigned i = 0; session_pool_info(f.slots, i, &info); i++)
         n_taken += info.is_taken;
     assert_int_equal(n_taken, 1);
-    fm_slots_give(f.slots, s);
+    session_pool_give(f.slots, s);
     tear_down(&f);
 }
 
@@ -182,11 +182,11 @@ static unsigned take_for(struct fixture *f, const struct talk *t, uint64_t owner
 {
     struct fm_error err = {0};
     unsigned from = 0;
-    struct fm_session *s = fm_slots_take(f->slots, t->ids, t->n, 9, owner, &from);
+    struct fm_session *s = session_pool_take(f->slots, t->ids, t->n, 9, owner, &from);
     assert_int_equal(fm_session_position(s), from);
     must(fm_session_eval(s, t->ids + from, t->n - from, &err), &err);
     check_alone(f, t, s);
-    fm_slots_give(f->slots, s);
+    session_pool_give(f->slots, s);
     return from;
 }
 
@@ -212,7 +212,7 @@ static void test_owners(void **state)
         const uint64_t n_before = n_files(&f);
         for (uint64_t i = 0; i < 4; i++)
             assert_int_equal(take_for(&f, &talk, first + i), 0);
-        while (fm_slots_keep(f.slots, 1, &err) == 1)
+        while (session_pool_keep(f.slots, 1, &err) == 1)
             ;
         assert_int_equal(n_files(&f), n_before + 4); /* the same tokens, once for each */
         for (uint64_t i = 0; i < 4; i++)
@@ -248,15 +248,15 @@ static void test_branch(void **state)
         branch->n = 200 + 10 * t; /* within the prompt, behind its mark at 192 or before it */
         append(&f, branch, 30);
         struct fm_session *taken = t == 1 ? NULL
-            : fm_slots_take(f.slots, f.talks[0].ids, f.talks[0].n, 0, 0, &others);
-        struct fm_session *s = fm_slots_take(f.slots, branch->ids, branch->n, 0, 0, &from);
+            : session_pool_take(f.slots, f.talks[0].ids, f.talks[0].n, 0, 0, &others);
+        struct fm_session *s = session_pool_take(f.slots, branch->ids, branch->n, 0, 0, &from);
         assert_true(s != NULL && s != taken && from >= 192);
         must(fm_session_eval(s, branch->ids + from, branch->n - from, &err), &err);
         check_alone(&f, branch, s);
         branch->n_computed = branch->n;
-        fm_slots_give(f.slots, s);
+        session_pool_give(f.slots, s);
         if (taken != NULL)
-            fm_slots_give(f.slots, taken);
+            session_pool_give(f.slots, taken);
     }
     for (unsigned t = 0; t < 3; t++)
         assert_int_equal(turn(&f, &f.talks[t], 0), 0);
@@ -271,17 +271,17 @@ static void test_taken(void **state)
     struct fm_error err = {0};
     unsigned from;
     set_up(&f, 2, false, 0);
-    struct fm_session *a = fm_slots_take(f.slots, f.talks[0].ids, N_SHARED, 0, 0, &from);
-    struct fm_session *b = fm_slots_take(f.slots, f.talks[0].ids, N_SHARED, 0, 0, &from);
+    struct fm_session *a = session_pool_take(f.slots, f.talks[0].ids, N_SHARED, 0, 0, &from);
+    struct fm_session *b = session_pool_take(f.slots, f.talks[0].ids, N_SHARED, 0, 0, &from);
     assert_true(a != NULL && b != NULL && a != b);
-    assert_null(fm_slots_take(f.slots, f.talks[0].ids, N_SHARED, 0, 0, &from));
+    assert_null(session_pool_take(f.slots, f.talks[0].ids, N_SHARED, 0, 0, &from));
     fm_session_cancel(a);
     assert_true(fm_session_eval(a, f.talks[0].ids, N_SHARED, &err) != 0);
-    fm_slots_give(f.slots, a);
-    assert_ptr_equal(fm_slots_take(f.slots, f.talks[0].ids, N_SHARED, 0, 0, &from), a);
+    session_pool_give(f.slots, a);
+    assert_ptr_equal(session_pool_take(f.slots, f.talks[0].ids, N_SHARED, 0, 0, &from), a);
     must(fm_session_eval(a, f.talks[0].ids + from, N_SHARED - from, &err), &err);
-    fm_slots_give(f.slots, a);
-    fm_slots_give(f.slots, b);
+    session_pool_give(f.slots, a);
+    session_pool_give(f.slots, b);
     tear_down(&f);
 }
 
@@ -291,25 +291,25 @@ static void test_cut_short(void **state)
     (void)state;
     static struct fixture f;
     struct fm_error err = {0};
-    struct fm_slot_info info = {.size = sizeof info};
+    struct session_pool_info info;
     unsigned from;
     set_up(&f, 2, false, 0);
     (void)turn(&f, &f.talks[1], 0);
     append(&f, &f.talks[0], 300);
-    struct fm_session *s = fm_slots_take(f.slots, f.talks[0].ids, f.talks[0].n, 0, 0, &from);
+    struct fm_session *s = session_pool_take(f.slots, f.talks[0].ids, f.talks[0].n, 0, 0, &from);
     must(fm_session_eval(s, f.talks[0].ids + from, 150 - from, &err), &err);
     fm_session_cancel(s); /* too late for that evaluation */
-    fm_slots_give(f.slots, s);
-    assert_ptr_equal(fm_slots_take(f.slots, f.talks[0].ids, f.talks[0].n, 0, 0, &from), s);
+    session_pool_give(f.slots, s);
+    assert_ptr_equal(session_pool_take(f.slots, f.talks[0].ids, f.talks[0].n, 0, 0, &from), s);
     assert_int_equal(from, 150);
     must(fm_session_eval(s, f.talks[0].ids + from, f.talks[0].n - from, &err), &err);
     check_alone(&f, &f.talks[0], s);
-    assert_true(fm_slots_drop_idle(f.slots)); /* the other one */
-    assert_false(fm_slots_drop_idle(f.slots));
+    assert_true(session_pool_drop_idle(f.slots)); /* the other one */
+    assert_false(session_pool_drop_idle(f.slots));
     assert_int_equal(fm_session_position(s), f.talks[0].n);
-    fm_slots_give(f.slots, s);
-    assert_true(fm_slots_drop_idle(f.slots));
-    for (unsigned i = 0; fm_slot_info(f.slots, i, &info); i++)
+    session_pool_give(f.slots, s);
+    assert_true(session_pool_drop_idle(f.slots));
+    for (unsigned i = 0; session_pool_info(f.slots, i, &info); i++)
         assert_int_equal(info.position, 0);
     tear_down(&f);
 }

@@ -1,0 +1,407 @@
+/* Flash-MoE's instruments, for tools that measure, prepare and test: the inside of a model, the
+ * pieces of an answer, the machine, routing, packing, verifying, synthetic models. A program that
+ * runs a model needs flashmoe.h alone. The rules at the top of flashmoe.h hold here too. */
+#ifndef FLASHMOE_LAB_H
+#define FLASHMOE_LAB_H
+
+#include "flashmoe.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- inside a model -------------------------------------------------------------------- */
+
+struct fm_number_format {
+    size_t size;
+    const char *name;
+    double bits_per_weight;
+    bool can_be_made; /* weights can be converted to it */
+};
+/* Gives the i-th number format that this version reads, sorted by name; false past the end. */
+FM_API bool fm_number_format(unsigned i, struct fm_number_format *format);
+
+struct fm_format_info {
+    size_t size;
+    const char *name; /* "bf16", "affine4-g64", ... */
+    bool is_expert;
+    uint64_t n_tensors, n_bytes;
+};
+/* Gives the i-th number format of a model, experts and dense weights apart; false past the end. */
+FM_API bool fm_model_format(const struct fm_model *model, unsigned i, struct fm_format_info *info);
+
+struct fm_plan {
+    size_t size;
+    uint64_t memory_budget_bytes, memory_program_bytes, memory_dense_bytes, memory_cache_bytes,
+        memory_kv_bytes, memory_kv_max_bytes, memory_scratch_bytes; /* as in fm_stats */
+    uint64_t n_cache_slots;
+    unsigned prefill_chunk, n_context, n_threads;
+    uint64_t min_bytes; /* the smallest budget that works */
+};
+/* Gives the division of a budget without allocating it. The model may be open for its metadata
+ * only; its KV format is the one it was opened with. FM_ERR_BUDGET: it does not fit; the error has
+ * the arithmetic, and only min_bytes is set. */
+FM_API int fm_model_plan(const struct fm_model *model, const struct fm_model_options *options,
+                         struct fm_plan *plan, struct fm_error *err);
+
+/* Gives the recall of lookahead in the i-th layer with experts, 0 to 1; negative: nothing was
+ * predicted yet. False past the end. */
+FM_API bool fm_model_recall(const struct fm_model *model, unsigned i, double *recall);
+
+/* Gives which experts of the i-th layer with experts are resident, and the heat of each, from 0
+ * (not used lately) to 255 (used by every token). Each array has n_experts elements; either may be
+ * NULL. False past the end. Call it between evaluations or from fm_observer.progress. */
+FM_API bool fm_model_experts(const struct fm_model *model, unsigned i, bool *resident,
+                             uint8_t *heat);
+
+/* Returns the hit rate, 0 to 1, that a cache of cache_bytes would have had on the tokens decoded so
+ * far; negative before the first. With FM_POLICY_LRU it is exact but for the smallest caches, with
+ * FM_POLICY_LCP right within about 5 points. *n_slots is the number of experts that such a cache
+ * holds, from one token's to all; 0 for a model without a cache. */
+FM_API double fm_model_hit_rate(const struct fm_model *model, uint64_t cache_bytes,
+                                unsigned *n_slots);
+
+/* Time of one evaluation in one layer. The layer after the last is the head, which has only
+ * compute_ns. The times add up to nearly the whole evaluation; read_ns overlaps them. */
+struct fm_layer_profile {
+    unsigned layer;
+    unsigned position, n_tokens; /* first position of the session; tokens of all sessions */
+    uint64_t mix_ns;     /* attention or another mixer */
+    uint64_t route_ns;   /* choosing experts, starting reads, lookahead */
+    uint64_t wait_ns;    /* waiting for experts */
+    uint64_t compute_ns; /* experts, or the dense block */
+    uint64_t read_ns;    /* from the start of the reads until the last missing expert is used */
+    uint64_t n_hits, n_misses, bytes_read; /* bytes_read includes prefetches that arrived */
+};
+
+/* Watches the computation. With `logits` set, the logits of every position are computed, not only
+ * of the last one. Layer 0 is the embedding, layer i the residual stream after layer i-1, and the
+ * layer after the last is the final norm's output, given where logits are computed. */
+struct fm_observer {
+    size_t size;
+    void *ctx;
+    void (*hidden)(void *ctx, unsigned layer, unsigned position, const float *x, unsigned n);
+    void (*logits)(void *ctx, unsigned position, const float *logits, unsigned n);
+    /* The chosen experts, ascending, and their weights; before they compute. */
+    void (*route)(void *ctx, unsigned layer, unsigned position, unsigned n, const uint32_t *ids,
+                  const float *weights);
+    fm_progress_fn *progress; /* before every layer; counts tokens times layers */
+    void (*profile)(void *ctx, const struct fm_layer_profile *layer); /* after every layer */
+};
+FM_API int fm_session_observe(struct fm_session *session, const struct fm_observer *observer);
+
+/* Returns the tokens so far, one per position; valid until the next evaluation. */
+FM_API const int32_t *fm_session_ids(const struct fm_session *session);
+/* Returns the position that fm_session_rewind would go to. */
+FM_API unsigned fm_session_nearest(const struct fm_session *session, const int32_t *ids,
+                                   size_t n_ids);
+
+/* ---- pieces of an answer --------------------------------------------------------------- */
+
+/* What fm_answer is made of, for tools that choose tokens themselves. */
+
+/* Turns ids into text without splitting UTF-8 characters. */
+struct fm_decoder;
+FM_API int fm_decoder_open(const struct fm_model *model, struct fm_decoder **out,
+                           struct fm_error *err);
+FM_API void fm_decoder_close(struct fm_decoder *decoder); /* accepts NULL */
+/* Gives the text that `id` completes, which may be empty; valid until the next call. */
+FM_API int fm_decoder_push(struct fm_decoder *decoder, int32_t id, const char **text,
+                           size_t *text_bytes, struct fm_error *err);
+/* Gives the rest; an incomplete character becomes U+FFFD. */
+FM_API void fm_decoder_finish(struct fm_decoder *decoder, const char **text, size_t *text_bytes);
+
+/* Chooses tokens. The same seed, logits and accepted tokens give the same token on any machine. */
+struct fm_sampler;
+FM_API int fm_sampler_open(const struct fm_model *model, const struct fm_sampling *sampling,
+                           struct fm_sampler **out, struct fm_error *err);
+FM_API void fm_sampler_close(struct fm_sampler *sampler); /* accepts NULL */
+/* Returns a token id, never one with a logit of -INFINITY and never a padding row of the
+ * vocabulary. FM_ERR_FORMAT: a logit is NaN or INFINITY, or no token is left to choose. */
+FM_API int32_t fm_sampler_pick(struct fm_sampler *sampler, const float *logits);
+/* Gives what fm_sampler_pick would draw from, best first, without drawing. `ids` and
+ * `probabilities` have `vocabulary` elements. Returns the count, or FM_ERR_FORMAT as above. */
+FM_API int fm_sampler_distribution(struct fm_sampler *sampler, const float *logits, int32_t *ids,
+                                   float *probabilities);
+/* Tell penalties and grammar the prompt, then each token of the answer. Unknown ids are ignored. */
+FM_API void fm_sampler_accept_prompt(struct fm_sampler *sampler, const int32_t *ids, size_t n_ids);
+FM_API void fm_sampler_accept(struct fm_sampler *sampler, int32_t id);
+/* Makes the sampler pick only what the grammar allows, and pass accepted tokens on to it; NULL ends
+ * that. Call it after the reasoning. The grammar must outlive the sampler. */
+FM_API void fm_sampler_constrain(struct fm_sampler *sampler, struct fm_grammar *grammar);
+
+/* Starts a new answer; faster than opening another grammar. */
+FM_API void fm_grammar_reset(struct fm_grammar *grammar);
+/* For callers without a sampler: sets the logits of forbidden tokens to -INFINITY, and takes the
+ * token that was chosen. At least one token is always allowed. FM_ERR_ARG: the token is forbidden;
+ * nothing changed. */
+FM_API void fm_grammar_mask(struct fm_grammar *grammar, float *logits);
+FM_API int fm_grammar_accept(struct fm_grammar *grammar, int32_t id, struct fm_error *err);
+/* Returns whether the answer is whole and only a stop token can follow. */
+FM_API bool fm_grammar_must_end(const struct fm_grammar *grammar);
+
+/* Gives log probabilities of the model's distribution, padding rows included, before bias,
+ * penalties, temperature and filters. Fills `chosen` in for its id, and `top` with the n_top most
+ * likely tokens, best first, the lower id first among equals. Returns the length of `top`.
+ * FM_ERR_ARG: unknown id. FM_ERR_FORMAT: a logit is NaN or INFINITY, or all are -INFINITY. */
+FM_API int fm_logprobs(const struct fm_model *model, const float *logits,
+                       struct fm_logprob *chosen, struct fm_logprob *top, unsigned n_top);
+
+/* ---- machine --------------------------------------------------------------------------- */
+
+struct fm_machine_info {
+    size_t size;
+    const char *architecture;       /* "x86-64", "aarch64" */
+    char processor[128];            /* name; empty: unknown */
+    unsigned n_cpus;                /* processors that this process may run on */
+    unsigned n_cpus_of_machine;
+    unsigned n_cores;               /* default of fm_model_options.n_threads */
+    double cpu_quota;               /* processors that the cgroup grants; 0: no limit */
+    uint64_t cache_bytes;           /* sum of the last-level caches; 0: unknown */
+    uint64_t memory_bytes;          /* 0: unknown */
+    uint64_t memory_available_bytes;
+    char huge_pages[16];            /* "always", "madvise", "never"; empty: unknown */
+};
+FM_API int fm_machine_info(struct fm_machine_info *info);
+
+/* Checks a budget against the memory cgroup of this process. FM_ERR_BUDGET with the arithmetic:
+ * fm_model_open would fail with the same error. */
+FM_API int fm_machine_check_memory(uint64_t bytes, struct fm_error *err);
+
+struct fm_level_info {
+    size_t size;
+    const char *name;  /* "reference", "avx2", ... */
+    const char *needs; /* instructions that it uses */
+    bool is_usable;    /* on this machine */
+    bool is_default;
+};
+/* Gives the i-th kernel level of this architecture, lowest first; false past the end. All levels
+ * give the same bits. */
+FM_API bool fm_machine_level(unsigned i, struct fm_level_info *info);
+/* Checks that a level is usable here; NULL, the best one, always is. FM_ERR_ARG: no level has that
+ * name; the error lists them. FM_ERR_UNSUPPORTED: this machine cannot run it. */
+FM_API int fm_machine_check_level(const char *name, struct fm_error *err);
+
+enum {
+    FM_MEASURE_READ = 1,      /* memory bandwidth */
+    FM_MEASURE_INT8 = 2,      /* int8 multiplication */
+    FM_MEASURE_ONE_THREAD = 4 /* the chosen ones with one thread too */
+};
+
+struct fm_machine_options {
+    size_t size;
+    unsigned what;      /* sum of FM_MEASURE_*; 0: all */
+    unsigned n_threads; /* n_threads, pin_threads and cpu as in fm_model_options */
+    bool pin_threads;
+    const char *cpu;
+    bool quick;               /* fewer passes over less memory */
+    fm_progress_fn *progress; /* counts passes */
+    void *progress_ctx;
+};
+
+/* Rates per second over all passes. All 0: not measured. Never grows. */
+struct fm_speed {
+    double median, min, max;
+};
+
+struct fm_machine_speeds {
+    size_t size;
+    unsigned n_threads;
+    const char *cpu_level;
+    uint64_t read_buffer_bytes;
+    struct fm_speed read, read_one; /* bytes: all threads together; one thread */
+    struct fm_speed int8, int8_one; /* operations; a multiply-add counts as two */
+};
+/* Measures now, with memory and threads of its own. `options` may be NULL. */
+FM_API int fm_machine_measure(const struct fm_machine_options *options,
+                              struct fm_machine_speeds *speeds, struct fm_error *err);
+
+struct fm_disk_speeds {
+    size_t size;
+    struct fm_speed read;       /* bytes */
+    uint64_t expert_bytes;      /* the largest expert */
+    unsigned read_depth;
+    const char *io, *reader;    /* in use */
+};
+/* Measures random reads of whole experts of a model. Of `options`, only io, io_path, reader and
+ * read_depth are used. */
+FM_API int fm_disk_measure(const char *model_path, const struct fm_model_options *options,
+                           bool quick, struct fm_disk_speeds *speeds, struct fm_error *err);
+
+struct fm_io_speeds {
+    size_t size;
+    double direct, page; /* bytes per second; 0: not measured, unsupported or slow */
+    enum fm_io io;       /* the choice: FM_IO_PAGE only if it is clearly faster */
+};
+/* Measures whether experts are read faster past the page cache or through it, which FM_IO_AUTO goes
+ * by. Writes the result to io_path if that is set. */
+FM_API int fm_io_measure(const char *model_path, const struct fm_model_options *options,
+                         struct fm_io_speeds *speeds, struct fm_error *err);
+
+/* ---- routing --------------------------------------------------------------------------- */
+
+/* How much a routing reuses its experts: means over all layers. Negative: too few tokens. */
+#define FM_ROUTES_POINTS 7
+struct fm_routes_stats {
+    size_t size;
+    unsigned n_layers, n_experts, n_used; /* layers with experts; experts per layer, per token */
+    unsigned n_warm, n_tokens; /* tokens that only fill the caches; tokens measured */
+    double overlap[FM_ROUTES_POINTS];  /* share in common with the token 1, 2, 4, ... 64 before */
+    double distinct[FM_ROUTES_POINTS]; /* experts that 2, 4, 8, ... 128 tokens use */
+    double lru_hits[FM_ROUTES_POINTS]; /* hit rate of an LRU per layer of fm_routes_capacity */
+};
+
+/* Returns the size of the i-th LRU: 1/16, 3/32, 1/8, 3/16, 1/4, 3/8 or 1/2 of n_experts. */
+FM_API unsigned fm_routes_capacity(unsigned n_experts, unsigned i);
+
+/* Measures `routes`, as in fm_model_options. On entry n_layers, n_experts, n_used and n_tokens of
+ * `stats` are the wanted shape; 0: the trace's own. */
+FM_API int fm_routes_measure(const char *routes, struct fm_routes_stats *stats,
+                             struct fm_error *err);
+
+#define FM_REPLAY_POLICIES 16 /* array size; fm_replay_policy_name lists the policies */
+/* Hit rates, 0 to 1, of a cache for a share of all experts; late_hits: of the second half of the
+ * tokens. Negative: not measured. */
+struct fm_replay_point {
+    size_t size;
+    double share;     /* set by the caller: above 0, at most 1 */
+    unsigned n_slots; /* experts that fit, at least one per layer */
+    double hits[FM_REPLAY_POLICIES], late_hits[FM_REPLAY_POLICIES];
+};
+
+/* Returns the name of the i-th policy, or NULL past the end. "lru" and "lcp" are the engine's.
+ * "layer-lru" and "layer-lfu" give each layer the same number of slots. "static" keeps what the
+ * first half used most, so it measures only the second half. "layer-belady" and "belady" know the
+ * future: the upper limit. */
+FM_API const char *fm_replay_policy_name(unsigned i);
+
+/* Fills `stats` in as fm_routes_measure does, and the points for their shares. All points have the
+ * same size. */
+FM_API int fm_routes_replay(const char *routes, struct fm_routes_stats *stats,
+                            struct fm_replay_point *points, unsigned n_points,
+                            struct fm_error *err);
+
+/* Gives the i-th trace of a real model to compare with; false past the end. */
+FM_API bool fm_routes_reference(unsigned i, const char **name, struct fm_routes_stats *stats);
+
+/* ---- packing --------------------------------------------------------------------------- */
+
+/* Receives progress on the caller's thread, about ten times a second; false cancels the work. */
+typedef bool fm_work_fn(void *ctx, const char *what, uint64_t done_bytes, uint64_t total_bytes);
+
+struct fm_pack_options {
+    size_t size;
+    /* Number formats by name, or "keep". NULL: float experts become affine4-g64; everything else is
+     * kept bit for bit. */
+    const char *experts, *dense, *embed, *head;
+    unsigned n_threads; /* 0: one per processor */
+    bool consume;       /* remove each source file once all that is taken from it is verified */
+    bool restart;       /* discard the work of an earlier run */
+    bool plan_only;     /* check and compute everything, write nothing */
+    fm_work_fn *progress;
+    void *progress_ctx;
+};
+
+struct fm_pack_result {
+    size_t size;
+    uint64_t packed_bytes;           /* of the whole packed model */
+    uint64_t found_bytes;            /* part of them that an earlier run had finished */
+    uint64_t need_bytes, free_bytes; /* peak need of disk space; free now */
+    uint64_t removable_bytes;        /* source files that `consume` removes or has removed */
+    unsigned n_removable;
+    unsigned n_left_out;   /* unused tensors: vision, multi-token prediction */
+    unsigned n_too_narrow; /* matrices kept because the format needs more columns */
+    char left[160];        /* a source file that `consume` leaves: nothing is taken from it */
+    char changes[256];     /* "experts: bf16 becomes affine4-g64; ..."; empty: none */
+    bool was_whole;        /* an earlier run had finished all but the rename */
+};
+
+/* Packs the model `src` into the directory `dst`, which must not exist. Works in `dst`.partial and
+ * renames it when it is whole. After any interruption, another call continues and ends with the
+ * same bytes. `options` and `result` may be NULL. */
+FM_API int fm_pack(const char *src, const char *dst, const struct fm_pack_options *options,
+                   struct fm_pack_result *result, struct fm_error *err);
+
+struct fm_verify_item {
+    bool is_bad;      /* false: a file that is not part of the model */
+    const char *what; /* "expert 17 of layer 3", "tensor 'lm_head.weight'", "tokenizer.json" */
+    const char *file; /* its path */
+    uint64_t offset, bytes;
+    const char *why;
+};
+/* Receives one item; its pointers are valid during the call. */
+typedef void fm_verify_fn(void *ctx, const struct fm_verify_item *item);
+
+struct fm_verify_options {
+    size_t size;
+    unsigned n_threads; /* 0: one per processor */
+    fm_work_fn *progress;
+    void *progress_ctx;
+    fm_verify_fn *found; /* every item, in the order of the files, after all is read */
+    void *found_ctx;
+};
+
+struct fm_verify_result {
+    size_t size;
+    uint64_t n_bytes;
+    uint64_t n_experts, n_tensors, n_files; /* checked */
+    uint64_t n_bad;
+};
+
+/* Reads every byte of a packed model from the device and verifies its checksums. Returns 0 even if
+ * items are bad: n_bad counts them. FM_ERR_UNSUPPORTED: the model has no checksums. `options` and
+ * `result` may be NULL. */
+FM_API int fm_verify(const char *path, const struct fm_verify_options *options,
+                     struct fm_verify_result *result, struct fm_error *err);
+
+/* ---- synthetic models ------------------------------------------------------------------ */
+
+enum fm_synth_form { FM_SYNTH_PACKED, FM_SYNTH_SAFETENSORS, FM_SYNTH_GGUF };
+
+/* Indices into fm_synth_options.numbers. */
+enum {
+    FM_SYNTH_LAYERS, FM_SYNTH_HIDDEN, FM_SYNTH_HEADS, FM_SYNTH_KV_HEADS, FM_SYNTH_HEAD_DIM,
+    FM_SYNTH_EXPERTS, FM_SYNTH_USED, FM_SYNTH_EXPERT_WIDTH, FM_SYNTH_SHARED_WIDTH,
+    FM_SYNTH_KEY_HEADS, FM_SYNTH_VALUE_HEADS, FM_SYNTH_KEY_DIM, FM_SYNTH_VALUE_DIM, FM_SYNTH_CONV,
+    FM_SYNTH_INTERVAL, FM_SYNTH_VOCAB, FM_SYNTH_CONTEXT, FM_SYNTH_NUMBERS
+};
+
+struct fm_synth_options {
+    size_t size;
+    enum fm_synth_form form;
+    const uint32_t *numbers; /* [n_numbers]; 0: the shape's own */
+    unsigned n_numbers;
+    /* Number formats by name. NULL: those of a public four-bit quantisation of that form; bf16 for
+     * safetensors. If only `dense` is set, `embed` and `head` follow it. */
+    const char *experts, *dense, *embed, *head;
+    uint64_t seed;
+    uint64_t split_bytes; /* of one safetensors or GGUF file; 0: 4 GB, or one GGUF file */
+    unsigned n_threads;   /* 0: chosen from the processors */
+    bool plan_only;       /* check and compute everything, write nothing */
+    fm_work_fn *progress;
+    void *progress_ctx;
+};
+
+struct fm_synth_result {
+    size_t size;
+    const char *architecture;
+    uint64_t n_parameters, n_tensors, n_files;
+    uint64_t file_bytes, free_bytes; /* to be written; free on the disk, 0: unknown */
+    uint64_t dense_bytes, experts_bytes, expert_bytes;
+    uint64_t expert_token_bytes, dense_token_bytes;
+};
+
+/* Returns the name of the i-th shape, or NULL past the end. */
+FM_API const char *fm_synth_shape_name(unsigned i);
+
+/* Writes a model of random weights to `dst`, which must not exist: a directory, or a GGUF file. The
+ * bytes depend only on shape, form, formats and seed. Works beside `dst` and renames it when it is
+ * whole; a failure leaves nothing. `options` and `result` may be NULL; `result` is filled in before
+ * anything is written. */
+FM_API int fm_synth(const char *shape, const char *dst, const struct fm_synth_options *options,
+                    struct fm_synth_result *result, struct fm_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
