@@ -208,10 +208,8 @@ FAULTS = [
           'n >= one->n_prompt / 2',
           ['stream.slots.qwen3_next']),
     Fault('the newest conversation makes way', 'src/session/session_pool.c',
-          '(c->oldest == NULL || slot->used < c->oldest->used))\n            c->oldest = '
-          'slot;',
-          '(c->oldest == NULL || slot->used > c->oldest->used))\n            c->oldest = '
-          'slot;',
+          '(c->oldest == NULL || one->used < c->oldest->used))\n            c->oldest = one;',
+          '(c->oldest == NULL || one->used > c->oldest->used))\n            c->oldest = one;',
           ['stream.slots.qwen3_next']),
     Fault('a cancel is inherited by the next owner', 'src/session/session_pool.c',
           "session_forget_cancel(one->session); /* the last user's request */",
