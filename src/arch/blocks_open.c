@@ -69,7 +69,7 @@ static int refuse_unsupported(const struct transformer_traits *traits, const str
     return rc;
 }
 
-/* The shape of every kind of layer that the family has. */
+/* Reads the shape of every kind of layer that the family has. */
 static int read_mixers(struct transformer *t, const struct transformer_traits *traits,
                        const struct config *c, struct fm_error *err)
 {
@@ -124,7 +124,7 @@ static int make_layer(struct transformer *t, const struct transformer_traits *tr
     return 0;
 }
 
-/* The names of all kinds, as an error lists them. */
+/* Lists the names of all kinds for an error. */
 static const char *show_kinds(const struct transformer_traits *traits, char *text, size_t bytes)
 {
     size_t used = 0;
@@ -277,7 +277,7 @@ static void bind_all(struct binder *b, struct transformer *t,
             ? VECTOR_PLUS_ONE : VECTOR_PLAIN;
     /* mlx-lm puts the whole language model of a multimodal one below a name of its own. */
     const char *root = strncmp(model, "language_model.", 15) == 0 ? "language_model." : "";
-    /* A head in the files is used whatever the configuration says, as transformers does. */
+    /* As in transformers, a head in the files is used whatever the configuration says. */
     t->has_tied_head = t->has_tied_head && binder_find(b, "%slm_head.weight", root) == NULL;
     bind_embedding(b, t, model, norm);
     for (uint32_t i = 0; i < t->n_layers && !binder_has_failed(b); i++)

@@ -78,7 +78,7 @@ static const struct gguf_field delta_fields[] = {
     {0},
 };
 
-/* Which layers are recurrent: a list, or all but every n-th. */
+/* Finds out which layers are recurrent: a list says so, or all but every n-th are. */
 static int read_layer_types(const struct gguf *g, struct gguf_layout *layout, struct fm_error *err)
 {
     char key[GGUF_KEY_BYTES];

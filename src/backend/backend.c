@@ -2,7 +2,11 @@
 
 #include <string.h>
 
-#include "backend/cpu/backend_cpu.h"
+#define BACKEND(name, open, scratch_bytes)                                                         \
+    int open(const struct backend_options *options, struct backend **out, struct fm_error *err);   \
+    uint64_t scratch_bytes(const struct backend_options *options);
+#include "backend/backend_list.h"
+#undef BACKEND
 
 struct backend_entry {
     const char *name;

@@ -4,7 +4,7 @@
 
 #include "backend/router.h"
 
-/* The k highest scores, ascending by id; of equal ones the lower id. */
+/* Finds the k highest scores, ascending by id. Ties go to the lower id. */
 static void choose(const float *scores, uint32_t n, uint32_t k, uint32_t *ids)
 {
     float best[LIMIT_TOP_K];
@@ -14,7 +14,7 @@ static void choose(const float *scores, uint32_t n, uint32_t k, uint32_t *ids)
     router_sort(ids, best, k);
 }
 
-/* What the router chooses by: minus infinity for what it does not choose at all. */
+/* Fills in what the router chooses by; minus infinity for experts outside the chosen groups. */
 static void rate(const struct router *r, const struct router_row *row, const float *logits,
                  float *scores)
 {

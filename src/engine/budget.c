@@ -11,20 +11,20 @@
 #include "engine/stage.h"
 #include "flashmoe_lab.h"
 
-/* Thread stacks, readers, sampler: what is allocated after the program's size was taken. */
+/* Allocated after the program's size was measured: thread stacks, readers, sampler. */
 #define PROGRAM_MARGIN (12ull << 20)
 /* Per session and word of the vocabulary: the logits, and a sampler's candidates. */
 #define VOCABULARY_BYTES (sizeof(float) + 2 * sizeof(int32_t))
-/* Tokens of a prompt at a time: the more, the seldomer experts are read. What is in memory anyway
- * gains nothing by more than the fewer ones. */
+/* Tokens of a prompt that are computed together. A larger chunk reads each expert fewer times per
+ * prompt. When all experts are resident, a larger chunk gains nothing, so RESIDENT_ROWS is used. */
 #define DEFAULT_ROWS 2048
 #define RESIDENT_ROWS 512
 #define MIN_ROWS 16
-/* Scratch may take this share of the budget before the chunk is made smaller. */
+/* The chunk becomes smaller when scratch would take more than this share of the budget. */
 #define SCRATCH_SHARE 16
 
-/* Of what is free so much is left to everybody else: a tenth, or less when the budget was given,
- * which may mean to use nearly all there is. */
+/* Fraction of free memory left to other processes. Smaller when the user set a budget, who may want
+ * to use nearly all of it. */
 #define RESERVE_SHARE 10
 #define RESERVE_SHARE_GIVEN 40
 
@@ -36,7 +36,7 @@ static void choose_total(struct budget *b, const struct fm_model_options *option
     const bool is_given = options->memory_bytes > 0;
     b->reserve = free_bytes / (is_given ? RESERVE_SHARE_GIVEN : RESERVE_SHARE);
     b->total = is_given ? options->memory_bytes : own + free_bytes - b->reserve;
-    /* What others have now may be free later. */
+    /* Memory of other processes may be free later. */
     const uint64_t machine = plat_memory_total() / RESERVE_SHARE * (RESERVE_SHARE - 1);
     b->max = !is_given && is_elastic && machine > b->total ? machine : b->total;
 }
@@ -112,7 +112,7 @@ static bool may_hold_all(const struct budget *b, const struct model *model)
     return b->total / (model->expert_slot_bytes + 1) >= n;
 }
 
-/* As many tokens at a time as asked for, or as the budget comfortably holds. */
+/* Returns the chunk that was asked for, or one that fits the budget comfortably. */
 static uint32_t choose_rows(const struct budget *b, const struct model *model,
                             const struct kv_format *kv_format, uint32_t asked)
 {
@@ -132,7 +132,7 @@ static int size_sessions(struct budget *b, const struct model *model,
     uint64_t one;
     sequence_sizes(model, kv_format, &sizes);
     sequence_blocks(model, kv_format, b->n_context, &b->blocks);
-    /* What a session has once is counted in the first stage. */
+    /* The first stage counts what a session has only once. */
     const uint64_t once = model->first_layer > 0 ? 0
                                                  : model->shape.vocabulary * VOCABULARY_BYTES +
                                                        (uint64_t)b->n_context * sizeof(int32_t);
@@ -144,7 +144,7 @@ static int size_sessions(struct budget *b, const struct model *model,
                               b->n_sessions, b->n_context);
 }
 
-/* What everything takes with max_rows tokens at a time and the fewest experts. */
+/* Returns what everything takes with max_rows tokens at a time and the minimum of experts. */
 static uint64_t size_with_rows(struct budget *b, const struct model *model,
                                const struct kv_format *kv_format)
 {
@@ -159,21 +159,21 @@ static uint64_t size_with_rows(struct budget *b, const struct model *model,
 
 /* ---- the expert cache ------------------------------------------------------------------------ */
 
-/* A cache of n slots that has room for n_max. */
+/* Returns the bytes of a cache of n slots that has room for n_max. */
 static uint64_t cache_bytes(const struct model *model, uint64_t n, uint64_t n_max)
 {
     return expert_cache_bytes(model, n_max) - (n_max - n) * model->expert_slot_bytes;
 }
 
-/* Slots in so many bytes, whose last page ends inside them too: the memory behind them is the
- * system's. */
+/* Returns how many slots fit into so many bytes. The last page they touch must fit as well: only
+ * the memory behind it is given back to the system. */
 static uint64_t slots_in(const struct budget *b, const struct model *model, uint64_t bytes)
 {
     const uint64_t page = mem_bulk_page(b->n_max * model->expert_slot_bytes);
     return bytes / page * page / model->expert_slot_bytes;
 }
 
-/* Everything but the slots. */
+/* Returns the bytes of everything but the slots. */
 static uint64_t bytes_beside_slots(const struct budget *b, const struct model *model)
 {
     const uint64_t cache = model->n_expert_layers > 0 ? cache_bytes(model, 0, b->n_max) : 0;
@@ -193,7 +193,7 @@ void budget_change(struct budget *b, const struct model *model, uint64_t total)
     b->total = total;
 }
 
-/* What the fewest slots take of the others' memory, whose last page may be shared with them. */
+/* Returns the bytes of the minimum of slots, whose last page they may share with further ones. */
 static uint64_t min_total(const struct budget *b, const struct model *model)
 {
     const uint64_t all = b->n_max * model->expert_slot_bytes;
@@ -259,13 +259,13 @@ void budget_add(struct budget *sum, const struct budget *b)
     sum->n_max += b->n_max;
 }
 
-/* What a slot takes beside its expert's bytes, also while it is not in use. */
+/* Returns what a slot takes beside its expert's bytes, also while it is not in use. */
 static uint64_t slot_overhead(const struct model *model)
 {
     return expert_cache_bytes(model, 1) - expert_cache_bytes(model, 0) - model->expert_slot_bytes;
 }
 
-/* The most slots that the budget may become; what they take must leave room for the fewest now. */
+/* Returns the maximum number of slots. Their bookkeeping must leave room for the minimum now. */
 static uint64_t max_slots(const struct budget *b, const struct model *model)
 {
     const uint64_t overhead = slot_overhead(model);
@@ -277,7 +277,7 @@ static uint64_t max_slots(const struct budget *b, const struct model *model)
     return n < n_experts ? n : n_experts;
 }
 
-/* Gives the cache what is left above the need. */
+/* Gives the cache what is left of the total. */
 static void divide_cache(struct budget *b, const struct model *model)
 {
     b->n_max = (uint32_t)max_slots(b, model);
@@ -298,7 +298,7 @@ static void divide_cache(struct budget *b, const struct model *model)
 
 /* ---- the context ----------------------------------------------------------------------------- */
 
-/* Whether one session could have so many positions beside the fewest experts. */
+/* Returns whether one session could have so many positions beside the minimum of experts. */
 static bool holds_context(const struct budget *b, const struct model *model,
                           const struct kv_format *kv_format, uint32_t n_context)
 {
@@ -317,7 +317,7 @@ static bool holds_context(const struct budget *b, const struct model *model,
     return min_total(&with, model) <= b->total;
 }
 
-/* The most positions, in whole blocks, that the budget could have; one block at least. */
+/* Returns the maximum number of positions that fit the budget, in whole blocks, at least one. */
 static uint32_t longest_context(const struct budget *b, const struct model *model,
                                 const struct kv_format *kv_format)
 {
@@ -335,7 +335,7 @@ static uint32_t longest_context(const struct budget *b, const struct model *mode
     return min * block;
 }
 
-/* Chooses the context where none was asked for, and sums up what is needed. */
+/* Chooses the context when none was asked for, and sums up what is needed. */
 static int fit_context(struct budget *b, const struct model *model,
                        const struct kv_format *kv_format, const struct fm_model_options *options,
                        struct fm_error *err)

@@ -1,13 +1,13 @@
-/* The budget of an open engine: follows the machine's memory, or the host's wish, and gives keys
- * and values what they need of it. What it changes is how many experts the caches hold, and
- * therefore no bit of any result. */
+/* The budget of an open engine. It follows the machine's free memory or what the program asks for,
+ * and gives keys and values what they need. Only the number of cached experts changes, so no bit of
+ * any result does. */
 #include <assert.h>
 
 #include "engine/engine.h"
 
-/* Between two looks, which cost some twenty small files. */
+/* Between two looks. A look reads about twenty small files. */
 #define LOOK_NS 250000000ull
-/* Experts that are moved before a layer: about a millisecond. */
+/* Bytes of experts that are moved before a layer, which takes about a millisecond. */
 #define MOVE_BYTES (8ull << 20)
 
 bool elastic_is_on(const struct fm_model_options *options)
@@ -48,7 +48,8 @@ static uint64_t room_of(const struct budget *b)
     return b->max > b->min ? b->max - b->min : 0;
 }
 
-/* A stage's share of what these stages have above their least: as its room is of theirs. */
+/* Returns a stage's share of `spare`, the bytes above the minimum of all stages, in proportion to
+ * its room. */
 static uint64_t share_of(const struct budget *b, uint64_t spare, uint64_t room)
 {
     const uint64_t own = room_of(b);

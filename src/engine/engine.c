@@ -58,7 +58,7 @@ int engine_open_model(struct engine *e, const char *path, const struct fm_model_
 
 /* ---- the stages ------------------------------------------------------------------------------ */
 
-/* The headers of a stage's layers. With one stage they are the whole model's. */
+/* Opens the headers of every stage's layers. A single stage uses the whole model's. */
 static int open_stage_models(struct engine *e, const char *path,
                              const struct fm_model_options *options, struct fm_error *err)
 {
@@ -87,7 +87,7 @@ static int open_stage_models(struct engine *e, const char *path,
     return rc;
 }
 
-/* The options as they are for one stage. */
+/* Returns the options of one stage. */
 static struct fm_model_options options_of(const struct fm_model_options *options, uint32_t stage)
 {
     struct fm_model_options own = *options;
@@ -114,8 +114,8 @@ static int plan_stages(struct engine *e, const struct fm_model_options *options,
     return rc;
 }
 
-/* Divides every stage's memory. A batch and a sequence pass all of them, so that the smallest
- * context and the fewest rows count. */
+/* Divides every stage's memory. A batch and a sequence pass all stages, so the smallest context and
+ * the smallest chunk of all stages count. */
 static int plan(struct engine *e, const struct fm_model_options *options, struct fm_error *err)
 {
     struct fm_model_options common = *options;
@@ -244,7 +244,7 @@ static int does_not_fit(const struct engine *e, const struct sequence *s, uint32
                    bytes_text(elastic_kv_max(e), t[2]));
 }
 
-/* Keys and values of the sequence take so many bytes in a stage, of which `has` were counted. */
+/* Counts `wants` bytes of the sequence's keys and values in a stage instead of `has`. */
 static bool count_kv(struct engine *e, uint32_t stage, uint64_t has, uint64_t wants)
 {
     struct stage *s = &e->stages[stage];
@@ -252,7 +252,7 @@ static bool count_kv(struct engine *e, uint32_t stage, uint64_t has, uint64_t wa
     return elastic_change_kv(e, s, s->budget.kv - has + wants);
 }
 
-/* The caches become smaller before the memory is taken, and larger when it is given back. */
+/* Shrinks the caches before the memory is taken, and grows them after it is given back. */
 int engine_reach(struct engine *e, struct sequence *s, uint32_t n_positions, struct fm_error *err)
 {
     uint64_t has[SEQUENCE_PARTS], wants[SEQUENCE_PARTS];

@@ -15,7 +15,7 @@
 
 /* ---- memory: two blocks, each carved in two passes by the same list ------------------------- */
 
-/* What the backend computes with. */
+/* Lays out what the backend computes with. */
 static void carve_rows(struct carver *c, struct forward *f, const struct model *model,
                        const struct forward_options *options)
 {
@@ -42,7 +42,7 @@ static void carve_rows(struct carver *c, struct forward *f, const struct model *
     f->logits = carve(c, head_rows * model->shape.vocabulary, sizeof(float));
 }
 
-/* What the order of work is kept in. */
+/* Lays out what the host needs for the order of work. */
 static void carve_host(struct carver *c, struct forward *f, const struct model *model,
                        const struct forward_options *options)
 {
@@ -154,7 +154,7 @@ static void begin_times(struct forward *f)
         return;
     if (f->cache != NULL)
         expert_cache_stats(f->cache, &cache);
-    /* Counted from here on: end_times adds what they are then. */
+    /* Counts from here on: end_times adds the later figures. */
     f->times = (struct batch_times){.n_hits = 0 - cache.n_hits, .n_misses = 0 - cache.n_misses,
                                     .bytes_read = 0 - cache.bytes_read};
     (void)forward_lap(f);
@@ -178,11 +178,11 @@ static void end_times(struct forward *f, uint32_t layer)
 
 /* ---- values that are not finite ------------------------------------------------------------- */
 
-/* What gives the values of a row, beside the layers. */
+/* Where the values of a row come from when not from a layer. */
 #define FROM_EMBEDDING (-1)
 #define FROM_HEAD (-2)
 
-/* Gives up a segment, one of whose rows has a value that is not finite. */
+/* Gives up a segment because one of its rows has a value that is not finite. */
 static void fail_row(const struct forward *f, uint32_t segment, uint32_t row, int layer, float *x,
                      size_t n)
 {
@@ -207,9 +207,9 @@ static void fail_row(const struct forward *f, uint32_t segment, uint32_t row, in
     pass->batch->hooks.fault(pass->batch->hooks.ctx, segment, &fault);
 }
 
-/* The first row of a segment with a value that is not finite ends it here, where the layer is
- * known: later rows and layers only show the consequences. One pass over the rows of a layer costs
- * less than a thousandth of computing them. A damaged expert is blamed before its layer is. */
+/* Gives up every segment with a value that is not finite. The layer is known here; later rows and
+ * layers would only show the consequences. The check costs less than a thousandth of computing the
+ * rows. A damaged expert is blamed before its layer is. */
 static void check_rows(struct forward *f, int layer)
 {
     struct pass *pass = f->pass;
@@ -228,7 +228,7 @@ static void check_rows(struct forward *f, int layer)
 
 /* ---- the pass -------------------------------------------------------------------------------- */
 
-/* What families see of the rows that are still computed. */
+/* Tells the family which rows are still computed. */
 static void follow_pass(struct forward *f)
 {
     assert(f->pass->n_segments <= f->pass->n_rows && f->pass->n_rows <= f->options.max_rows);
@@ -297,7 +297,7 @@ static void show_hidden(const struct forward *f, uint32_t layer)
     }
 }
 
-/* Computes the head for the rows that want it, a few at a time. */
+/* A row whose logits are wanted. They are computed a few rows at a time. */
 struct head_row {
     uint32_t segment, row;
 };
@@ -401,7 +401,7 @@ static void run_layers(struct forward *f)
     }
 }
 
-/* All layers for one token that is decoded alone, which looks ahead or not. */
+/* Runs all layers for one token that is decoded alone. Only such a token predicts experts. */
 static void run_token(struct forward *f)
 {
     struct expert_cache_stats before, after;
@@ -414,7 +414,7 @@ static void run_token(struct forward *f)
     f->lookahead.is_on = false;
 }
 
-/* The rows of the pass become this stage's: embedded, or as the stage before has left them. */
+/* Takes the rows into this stage: embeds them, or copies what the stage before has computed. */
 static void take_rows(struct forward *f)
 {
     struct pass *pass = f->pass;
@@ -422,7 +422,7 @@ static void take_rows(struct forward *f)
     f->step.tokens = pass->tokens;
     f->step.positions = pass->positions;
     f->step.segments = pass->segments;
-    /* A prompt reads nearly every expert whatever its tokens prefer. */
+    /* Only in decode: a prompt reads nearly every expert anyway. */
     f->step.resident = pass->is_decode && f->options.cache_bias > 0 ? f->resident : NULL;
     follow_pass(f);
     if (f->model->first_layer == 0) {
@@ -437,7 +437,7 @@ static void take_rows(struct forward *f)
     f->arch->place(&f->step);
 }
 
-/* Where the rows of the pass go next: into the head, or to the stage behind. */
+/* Passes the rows on: into the head, or to the next stage. */
 static void give_rows(struct forward *f)
 {
     const uint64_t bytes = f->pass->n_rows * (uint64_t)f->model->shape.hidden * sizeof(float);

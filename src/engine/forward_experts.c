@@ -4,8 +4,8 @@
 
 #include "engine/forward_internal.h"
 
-/* Gives up the segments whose rows chose an expert that cannot be read: the others have no use for
- * it, and no row depends on another. What the expert's rows get from this layer is never read. */
+/* Gives up the segments whose rows chose an expert that cannot be read. The others do not need it,
+ * and no row depends on another. Nobody reads what those rows get from this layer. */
 static void fail_expert(const struct forward *f, uint32_t expert,
                         const struct batch_fault *fault)
 {
@@ -60,11 +60,11 @@ static void group_rows(struct forward *f)
     g->start[0] = 0;
 }
 
-/* Tokens at the end of a prompt whose experts the cache remembers: those before them sweep through
- * nearly all experts and say little about what comes next. */
+/* Tokens at the end of a prompt whose experts the cache remembers. Earlier ones use nearly all
+ * experts and say little about what comes next. */
 #define TOKENS_REMEMBERED 32
 
-/* The tokens of a segment that the cache remembers: of a prompt that goes on, none. */
+/* Returns how many tokens of a segment the cache remembers; 0 when the prompt goes on. */
 static uint32_t n_remembered(const struct batch_segment *s)
 {
     if (s->n_tokens > 1 && !s->wants_last_logits && !s->wants_all_logits)
@@ -72,7 +72,7 @@ static uint32_t n_remembered(const struct batch_segment *s)
     return s->n_tokens < TOKENS_REMEMBERED ? s->n_tokens : TOKENS_REMEMBERED;
 }
 
-/* Fills in how the chosen experts are used, and returns the tokens that pass. */
+/* Fills in how the chosen experts are used. Returns how many tokens the layer's clock advances. */
 static uint32_t count_uses(struct forward *f)
 {
     struct pass *pass = f->pass;
@@ -101,8 +101,8 @@ static uint32_t count_uses(struct forward *f)
     return max;
 }
 
-/* Other experts than the router chose, with the weights of its own choice in their order: as many
- * reads and as much arithmetic. Where both are the same experts nothing changes. */
+/* Replaces the experts that the router chose, and keeps its weights in their order. Reads and
+ * arithmetic are as many as before. Where both choices agree, nothing changes. */
 static void replace_ids(struct forward *f, uint32_t expert_layer)
 {
     const uint32_t k = f->model->shape.n_experts_per_token;
@@ -129,7 +129,7 @@ static void show_routes(const struct forward *f, uint32_t layer)
     }
 }
 
-/* Experts that are ready, on all their rows. Their outputs go to their own places in expert_parts,
+/* Computes experts that are ready on all their rows. Each output has its own place in expert_parts,
  * so the order in which experts arrive does not matter. */
 static void run_ready(struct forward *f, uint32_t layer, const struct expert_item *items,
                       uint32_t n, bool with_shared)
@@ -157,14 +157,14 @@ static void run_ready(struct forward *f, uint32_t layer, const struct expert_ite
     f->arch->experts(&f->step, layer, experts, n_experts, with_shared);
 }
 
-/* With many rows an expert is work enough by itself, and few pinned slots leave more to read
- * into. */
+/* Returns how many experts are computed together. With many rows one expert is enough work by
+ * itself, and fewer pinned slots leave more slots to read into. */
 static uint32_t experts_together(const struct forward *f)
 {
     return f->step.n_rows <= 8 ? ARCH_EXPERTS_TOGETHER : 4;
 }
 
-/* Behind the reads that are needed: what the next layer will want. */
+/* Starts to read what the next layer will probably use, behind the reads that are needed now. */
 static void look_ahead(struct forward *f, uint32_t layer, uint32_t expert_layer)
 {
     lookahead_check(&f->lookahead, expert_layer, f->groups.chosen, f->groups.n_chosen);
@@ -180,8 +180,8 @@ static void look_ahead(struct forward *f, uint32_t layer, uint32_t expert_layer)
     lookahead_guess(&f->lookahead, next, f->ahead_ids, f->ahead_weights);
 }
 
-/* Rows that use most of a layer's experts use most of the next one's: they are read while the rows
- * are mixed. */
+/* Starts to read the next layer's experts while its rows are mixed, when this layer has used most
+ * of its own: such rows will use most of the next layer's too. */
 static void sweep_ahead(struct forward *f, uint32_t layer)
 {
     const bool is_sweep = f->step.n_rows > 1 &&
@@ -193,8 +193,8 @@ static void sweep_ahead(struct forward *f, uint32_t layer)
         expert_cache_sweep(f->cache, expert_layer);
 }
 
-/* Computes the experts of the plan: those that are there, and the shared one, while bytes travel;
- * then each as it lands. Ends early when every segment is given up. */
+/* Computes the experts of the plan. Resident ones and the shared one come first, while the others
+ * are read; then each as it lands. Ends early when every segment is given up. */
 static void run_plan(struct forward *f, uint32_t layer)
 {
     struct expert_item items[ARCH_EXPERTS_TOGETHER];

@@ -1,5 +1,5 @@
-/* Whether experts are read past the page cache or through it: measured once for a model on a disk,
- * and kept in a small file. */
+/* Chooses whether experts are read past the page cache or through it. Measured once for a model on
+ * a disk, and kept in a small file. */
 #include <stdio.h>
 #include <string.h>
 
@@ -12,13 +12,13 @@
 #include "flashmoe_lab.h"
 #include "store/reader_measure.h"
 
-/* A pass takes about so long, of as many bytes as the disk gives in it. */
+/* Duration of a pass; it reads as many bytes as the disk delivers in that time. */
 #define PASS_SECONDS 0.08
 #define PROBE_BYTES (16ull << 20)
 #define PASS_BYTES_MAX (128ull << 20)
-/* A disk for which the first try takes longer is not measured further. */
+/* A disk whose first try takes longer is not measured further. */
 #define PROBE_NS_MAX 300000000ull
-/* The page cache copies all that is read: it must be faster by more than measurements differ. */
+/* The page cache must be faster by more than the measurements vary, since it copies every read. */
 #define PAGE_GAIN 1.2
 #define FILE_BYTES 512
 
@@ -29,7 +29,8 @@ static enum fm_io chosen_io(const struct fm_io_speeds *speeds)
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-/* All that must be the same, and the figures: another text is another model's, or damaged. */
+/* The text of the file: what must be the same, and the figures. Any other text belongs to another
+ * model or is damaged. */
 static void write_text(char text[FILE_BYTES], const struct model *model,
                        const struct fm_io_speeds *speeds)
 {
@@ -77,7 +78,7 @@ static int save(const char *path, const struct model *model, const struct fm_io_
 
 /* ---- measuring ------------------------------------------------------------------------------- */
 
-/* Of the largest expert, and of all of them. */
+/* Bytes of the largest expert, and of all experts. */
 static uint64_t expert_bytes(const struct model *model, uint64_t *all)
 {
     uint64_t max = 1;
@@ -90,8 +91,8 @@ static uint64_t expert_bytes(const struct model *model, uint64_t *all)
     return max;
 }
 
-/* One pass with the default reader, whatever this start asks for: what is kept is for all of them.
- * *figure stays 0 where files cannot be read past the page cache. */
+/* Runs one pass with the default reader, whatever the options say: the figure is kept for later
+ * starts. *figure stays 0 when files cannot be read past the page cache. */
 static int measure_pass(const struct model *model, enum store_io io, uint64_t bytes, uint64_t seed,
                         double *figure, struct fm_error *err)
 {
@@ -110,7 +111,7 @@ static int measure_pass(const struct model *model, enum store_io io, uint64_t by
         rc = expert_store_open(model, reader, io, false, &store, err);
     if (rc != 0)
         return rc;
-    /* An expert that is large is read in many pieces: fewer of them fill the queue as well. */
+    /* A large expert is read in many pieces, so fewer experts fill the queue. */
     const uint64_t at_a_time = 1 + bytes / expert_bytes(model, &all);
     const struct reader_measurement how = {
         .n_experts_at_a_time = at_a_time < s.reader.depth ? (unsigned)at_a_time : s.reader.depth,
@@ -134,8 +135,9 @@ static uint64_t measured_bytes(const struct model *model, double speed)
     return bytes < (double)max ? (uint64_t)bytes : max;
 }
 
-/* The better of two passes each, in turns, no expert order twice: a device has caches too. A disk
- * that is slow at the first try is read past the page cache: it is not worth the wait. */
+/* Takes the better of two passes each, in turns. No order of experts is used twice, since a device
+ * has caches too. A disk that is slow at the first try is read past the page cache, without further
+ * measurements. */
 static int measure(const struct model *model, struct fm_io_speeds *speeds, struct fm_error *err)
 {
     double direct = 0, page = 0;

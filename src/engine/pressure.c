@@ -20,13 +20,13 @@ static uint64_t reserve_of(const struct pressure *p, const struct plat_pressure 
     return min_of(p->reserve, (seen->own + seen->available) / 10);
 }
 
-/* Hardly anything is left. */
+/* Returns whether hardly any memory is free. */
 static bool is_scarce(const struct pressure *p, const struct plat_pressure *seen)
 {
     return seen->available < reserve_of(p, seen) / 4;
 }
 
-/* A quarter of what can go for every second of trouble. */
+/* Returns how much the budget shrinks: a quarter of what can go for every second of pressure. */
 static uint64_t cut_of(const struct pressure *p, uint64_t elapsed_ns)
 {
     const uint64_t ms = min_of(elapsed_ns, SECOND_NS) / 1000000;
@@ -38,9 +38,9 @@ static bool is_stalled(uint64_t stall_us, uint64_t last_us, uint64_t elapsed_ns)
     return above(stall_us, last_us) * 1000 > elapsed_ns / STALL_SHARE;
 }
 
-/* Whether tasks wait for memory that this budget could give. Those of the own group count while
- * less than four reserves are there: a page cache that is too small makes its readers wait, too.
- * All others may stall behind limits of their own, as long as the reserve is whole. */
+/* Returns whether tasks wait for memory that this budget could give back. Stalls of the own cgroup
+ * count while less than four reserves are free: a small page cache makes its readers wait, too.
+ * Stalls of others count only when the reserve is touched: they may have limits of their own. */
 static bool tasks_wait(const struct pressure *p, uint64_t elapsed_ns,
                        const struct plat_pressure *seen)
 {
@@ -53,7 +53,7 @@ static bool tasks_wait(const struct pressure *p, uint64_t elapsed_ns,
             is_stalled(seen->machine_stall_us, p->last.machine_stall_us, elapsed_ns));
 }
 
-/* What the budget must come down to; what it is when there is no pressure. */
+/* Returns what the budget must shrink to, or the budget itself when there is no pressure. */
 static uint64_t shrunk(const struct pressure *p, uint64_t now_ns, const struct plat_pressure *seen)
 {
     const uint64_t fits = seen->own + seen->available;

@@ -6,7 +6,7 @@
 
 /* ---- the state of layers --------------------------------------------------------------------- */
 
-/* The rows of a part for n_positions, where those of the next part may begin. */
+/* Returns the bytes of a part's rows for n_positions, up to where the next part may begin. */
 static uint64_t part_bytes(const struct state_part *part, const struct kv_format *kv_format,
                            uint32_t n_positions)
 {
@@ -252,10 +252,11 @@ void sequence_reset(struct sequence *sequence)
 
 /* ---- going back ------------------------------------------------------------------------------ */
 
-/* A changed last line is seldom longer, and this much is computed anew at most beside it. */
+/* Distance of marks before the end of a prompt. A changed last line is seldom longer, and at most
+ * this many tokens are computed again besides it. */
 #define MARK_TOKENS 64
 
-/* The mark with the highest position up to this one, or n_marks. */
+/* Returns the mark with the highest position up to this one, or n_marks. */
 static uint32_t nearest_mark(const struct sequence *s, uint32_t position)
 {
     uint32_t best = s->n_marks;
@@ -329,7 +330,7 @@ void sequence_copy(struct sequence *to, const struct sequence *from, uint32_t po
     to->position = position;
 }
 
-/* The mark before this one and the one behind it, or where the sequence begins and `end`. */
+/* Finds the marks next to this one, or 0 and `end` where there is none. */
 static void neighbours(const struct sequence *s, uint32_t position, uint32_t end, uint32_t *before,
                        uint32_t *behind)
 {
@@ -344,8 +345,9 @@ static void neighbours(const struct sequence *s, uint32_t position, uint32_t end
     }
 }
 
-/* A mark to overwrite for one at `position`: itself, a free one, or the one that is missed least:
- * whose neighbours are the closest together for how long ago it is. There is at least one. */
+/* Returns the mark to overwrite with one at `position`: one at the same position, a free one, or
+ * the one with the smallest loss, which is the gap that it would leave, relative to its age. There
+ * is at least one mark. */
 static uint32_t take_mark(const struct sequence *s, uint32_t position)
 {
     uint32_t worst = 0;

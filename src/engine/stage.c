@@ -23,8 +23,8 @@ uint64_t stage_scratch_bytes(const struct model *model, const struct kv_format *
 
 /* ---- experts --------------------------------------------------------------------------------- */
 
-/* The memory is the system's until an expert is read into it, so that a cache can have room for
- * what it may become; where the system counts it all the same, it cannot grow. */
+/* Opens the cache with room for its maximum: memory costs nothing before an expert is read into it.
+ * Where the system counts reserved memory, the cache cannot grow. */
 static int open_cache(struct stage *stage, enum heat_policy policy, struct fm_error *err)
 {
     struct budget *b = &stage->budget;
@@ -43,7 +43,7 @@ static int open_cache(struct stage *stage, enum heat_policy policy, struct fm_er
     return rc;
 }
 
-/* The heat of a stage has a file of its own: PATH, or PATH-FIRST-LAST where there are several. */
+/* Loads the heat of a stage from its own file: PATH, or PATH-FIRST-LAST with several stages. */
 static int load_heat(struct stage *stage, const char *path, struct fm_error *err)
 {
     const struct model *model = stage->model;
@@ -106,7 +106,7 @@ int stage_open(struct stage *stage, const struct stage_options *options, struct 
     struct backend_options backend = {.n_threads = b->n_threads, .cpu = options->cpu,
                                       .pin_threads = options->pin_threads};
     forward_backend_options(stage->model, &forward, &backend);
-    /* First of all: the stage's memory is made by it. */
+    /* The backend comes first: it makes the stage's memory. */
     int rc = backend_open(NULL, &backend, &stage->be, err);
     if (rc == 0)
         model_prepare_for(stage->model, stage->be->preparer);

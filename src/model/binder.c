@@ -148,7 +148,8 @@ bool binder_has_layer(const struct binder *b, uint32_t layer)
     return layer >= b->model->first_layer && layer < b->model->end_layer;
 }
 
-/* Tensors that begin with `prefix` and have no other use get this role; how many they are. */
+/* Gives this role to the tensors that begin with `prefix` and have no other use. Returns their
+ * count. */
 static unsigned mark_prefix(struct binder *b, const char *prefix, enum tensor_role role)
 {
     const struct source *source = b->model->source;
@@ -342,8 +343,8 @@ static void bind_part(struct binder *b, const struct weight *w, const struct ten
     }
 }
 
-/* A place for a part that begins at this byte of its file. A large one lies in its first page as it
- * does there, so that whole pages can be read to where they stay. */
+/* Reserves a place for a part that begins at this byte of its file. A large part gets the same
+ * offset within a page as in the file, so that whole pages are read to their final place. */
 #define LARGE_PART_BYTES (256u << 10)
 static uint64_t reserve_part(struct binder *b, uint64_t bytes, uint64_t offset)
 {
@@ -371,7 +372,7 @@ static void bind_rows(struct binder *b, struct weight *out, const struct tensor_
     count_format(b, own, false, 1, weight_bytes(out));
 }
 
-/* A matrix that is multiplied with gets the layout that kernels want, once it is read. */
+/* Notes that the matrix gets the layout that kernels want, once it is read. */
 static void prepare_later(struct binder *b, struct weight *w)
 {
     if (b->rc == 0)
@@ -451,8 +452,8 @@ static bool take_expert_tensor(struct binder *b, const char *name, uint32_t n_ex
     return false;
 }
 
-/* The tensor that holds a matrix of all experts, under whichever of its names is there: as
- * transformers, GGUF and mlx-lm call it; false for none. */
+/* Finds the tensor that holds a matrix of all experts, under the name that transformers, GGUF or
+ * mlx-lm gives it. Returns false when there is none. */
 static bool stacked_name(const struct binder *b, const char *prefix, const char *matrix,
                          char *name)
 {
@@ -543,7 +544,7 @@ static void bind_expert(struct binder *b, struct expert_layer *layer, uint32_t e
     }
 }
 
-/* The formats of a layer are those of its first expert. */
+/* Takes the formats of a layer from its first expert. */
 static void layout_slot(struct binder *b, struct expert_layer *layer, uint32_t hidden,
                         uint32_t intermediate)
 {
@@ -585,7 +586,8 @@ static void bind_packed_expert(const struct expert_layer *layer, struct extent *
     *n_extents = 1;
 }
 
-/* Experts may differ in how their pieces join; all get as many extents as the worst of them. */
+/* Gives all experts of a layer the same number of extents, the maximum of them: their pieces may
+ * join differently. */
 static void bind_extents(struct binder *b, struct expert_layer *layer)
 {
     const uint32_t n_experts = layer->n_experts;

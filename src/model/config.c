@@ -202,7 +202,7 @@ static int read_theta(const struct config *config, double *theta, struct fm_erro
                              : "");
 }
 
-/* What is larger than any model has is refused as nonsense. */
+/* Larger than in any model; beyond it a value is refused. */
 #define MAX_ROPE_VALUE 1e6
 #define MIN_ROPE_VALUE 1e-6
 
@@ -257,7 +257,7 @@ static int read_ramp(const struct config *config, struct rope *rope, struct fm_e
                        "least %g and beta_fast no smaller",
                        config->file, rope_name(config), rope->beta_fast, rope->beta_slow,
                        MIN_ROPE_VALUE);
-    /* A null is false here, other than everywhere else. */
+    /* null means false here, unlike everywhere else. */
     rope->truncates = !json_is_null(json_object_get(config->rope, "truncate"));
     if (rope->truncates)
         rc = jdoc_bool_or(config->rope, config->file, "truncate", true, &rope->truncates, err);
@@ -393,7 +393,7 @@ int config_refuse_general(const struct config *config, struct fm_error *err)
         {"use_sliding_window", "false"},
     };
     int rc = 0;
-    /* A null counts as false here, other than everywhere else. */
+    /* null means false here, unlike everywhere else. */
     const json_t *is_causal = json_object_get(config->text, "is_causal");
     if (is_causal != NULL && !json_is_true(is_causal)) {
         char shown[80];

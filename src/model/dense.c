@@ -1,5 +1,5 @@
-/* Reading the dense weights: past the page cache where the file system can, several pieces at a
- * time, so that a start takes as long as the disk needs and leaves nothing in memory twice. */
+/* Reads the dense weights past the page cache where the file system allows it, several pieces at a
+ * time. A start then takes as long as the disk needs, and nothing is in memory twice. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,12 +9,12 @@
 #include "base/pool.h"
 #include "model/dense_internal.h"
 
-/* Reads at a time, and bytes of one: what an SSD wants. */
+/* Reads in flight, and bytes of one read: enough to keep an SSD busy. */
 #define N_READERS 8
 #define PIECE_BYTES (1u << 19)
-/* Of one reader: a piece, and the pages it begins and ends in. */
+/* Buffer of one reader: a piece, and the pages that it begins and ends in. */
 #define READER_BYTES (PIECE_BYTES + 2 * MEM_PAGE)
-/* Between two calls of the progress function. */
+/* Bytes between two calls of the progress function. */
 #define ROUND_BYTES (512u * PIECE_BYTES)
 
 struct dense_plan {
@@ -137,7 +137,7 @@ struct dense_load {
     } outcomes[N_READERS];
 };
 
-/* Whole pages of a file, to where they stay. */
+/* Reads whole pages of a file to their final place. */
 static int read_whole_pages(const struct dense_load *load, uint32_t file, char *dst,
                             uint64_t bytes, uint64_t offset, struct fm_error *err)
 {
@@ -147,8 +147,8 @@ static int read_whole_pages(const struct dense_load *load, uint32_t file, char *
     return plat_explain_read(got, load->model->source->files[file].path, bytes, offset, err);
 }
 
-/* A piece of a file: whole pages where the memory lies as the file does; otherwise its pages are
- * read into a buffer and copied from there. */
+/* Reads a piece of a file. Whole pages go to their final place when memory and file have the same
+ * offset within a page; otherwise they go through a buffer. */
 static int read_piece(const struct dense_load *load, uint32_t file, char *buffer, char *dst,
                       uint64_t bytes, uint64_t offset, struct fm_error *err)
 {
@@ -169,8 +169,7 @@ static int read_piece(const struct dense_load *load, uint32_t file, char *buffer
     return 0;
 }
 
-/* What to read at once from this byte of a file, so that the next piece begins with a page and most
- * are whole ones. */
+/* Returns the bytes of the next read, such that the read after it begins at a page. */
 static uint64_t piece_bytes(uint64_t offset, uint64_t left)
 {
     const uint64_t begun = offset % MEM_PAGE;
@@ -181,7 +180,7 @@ static uint64_t piece_bytes(uint64_t offset, uint64_t left)
     return left < MEM_PAGE ? left : left / MEM_PAGE * MEM_PAGE;
 }
 
-/* The bytes from `begin` to `end` of all matrices, piece by piece. */
+/* Reads the bytes from `begin` to `end` of all matrices, piece by piece. */
 static int read_range(const struct dense_load *load, char *buffer, uint64_t begin, uint64_t end,
                       struct fm_error *err)
 {
@@ -217,7 +216,7 @@ static void read_part(void *ctx, unsigned part, unsigned n_parts)
                              last < load->end ? last : load->end, &outcome->err);
 }
 
-/* Of all threads: the first that failed. */
+/* Returns the outcome of the first thread that failed. */
 static int outcome_of(const struct dense_load *load, struct fm_error *err)
 {
     for (unsigned i = 0; i < N_READERS; i++)
@@ -257,8 +256,8 @@ static void check_share(void *ctx, unsigned part, unsigned n_parts)
                                          load->plan->reads, load->plan->n_reads, &outcome->err);
 }
 
-/* The bytes in memory: those of a packed model against its checksums. Of other models it can only
- * be seen whether a file has changed since its header was read. */
+/* Verifies the bytes in memory. A packed model has checksums; of other models it is only known
+ * whether a file has changed since its header was read. */
 static int check_dense(struct dense_load *load, struct pool *pool, struct fm_error *err)
 {
     const struct source *source = load->model->source;
@@ -274,7 +273,7 @@ static int check_dense(struct dense_load *load, struct pool *pool, struct fm_err
 
 /* ---- layout ---------------------------------------------------------------------------------- */
 
-/* Weights are prepared where the host may write. */
+/* Prepares weights in the piece that the host may write. */
 static void prepare_share(void *ctx, unsigned part, unsigned n_parts)
 {
     const struct dense_load *load = ctx;
@@ -309,7 +308,7 @@ static int by_place_in_memory(const void *a, const void *b)
     return (x->dense_offset > y->dense_offset) - (x->dense_offset < y->dense_offset);
 }
 
-/* What lies between the weights is zero, so that the block is the same bytes at every start. */
+/* Clears the gaps between weights, so that the block has the same bytes at every start. */
 static void clear_gaps(const struct model *model, char *dense, struct dense_plan *plan)
 {
     uint64_t end = 0;

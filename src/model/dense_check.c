@@ -1,5 +1,5 @@
-/* Verifying the dense weights of a packed model: the bytes in memory, as they were read, against
- * the checksums of the tensors in model.json. */
+/* Verifies the dense weights of a packed model: compares the bytes in memory, as they were read,
+ * with the checksums of the tensors in model.json. */
 #include <string.h>
 
 #include "base/mem.h"
@@ -21,7 +21,7 @@ static const char *memory_of(const struct tensor_walk *w, const struct dense_rea
     return w->dense + r->dense_offset;
 }
 
-/* Whether a byte of the tensor's parts lies in [from, to); otherwise that is padding. */
+/* Returns whether [from, to) has a byte of the tensor's parts; otherwise it is padding. */
 static bool has_data(const struct packed_tensor *t, uint64_t from, uint64_t to)
 {
     uint64_t bytes, part_offset[QUANT_MAX_PARTS];
@@ -52,7 +52,7 @@ static int hash_gap(struct tensor_walk *w, uint64_t to, struct fm_error *err)
     return rc;
 }
 
-/* Hashes what a read has brought. Bytes that an earlier one has brought too must be the same. */
+/* Hashes what a read has brought. Bytes that an earlier read has brought too must be equal. */
 static int hash_read(struct tensor_walk *w, const struct dense_read *r, struct fm_error *err)
 {
     int rc = r->offset > w->at ? hash_gap(w, r->offset, err) : 0;
@@ -69,7 +69,7 @@ static int hash_read(struct tensor_walk *w, const struct dense_read *r, struct f
     return 0;
 }
 
-/* The first read of dense.bin from `offset` on. */
+/* Returns the first read of dense.bin from `offset` on. */
 static size_t first_read(const struct dense_read *reads, size_t n_reads, uint64_t offset)
 {
     size_t low = 0, high = n_reads;

@@ -1,6 +1,6 @@
-/* Products of weights with the input's rows. Work is cut into pieces by its cost, in units of
- * weight rows, before it starts: a piece is one run through the list of weights. Few rows make one
- * piece a thread, many rows smaller ones that the threads take in turn. */
+/* Products of weights with the input's rows. Work is cut into pieces of equal cost beforehand. A
+ * piece is a run through the list of weights, in units of weight rows. With few input rows there
+ * is one piece per thread; with many there are smaller pieces that the threads take in turn. */
 #include <assert.h>
 
 #include "backend/cpu/backend_cpu_internal.h"
@@ -8,15 +8,15 @@
 
 /* Rows of a unit: as many blocks as a kernel takes side by side, so that none is left over. */
 #define UNIT_ROWS (4 * KERNEL_ROWS)
-/* Multiply-adds of a piece, some 100 us, and pieces per thread: what a thread may have to wait for
- * another at the end, beside what it costs to begin one. */
+/* Multiply-adds of a piece, about 100 us, and the maximum of pieces per thread. Smaller pieces
+ * shorten the wait for the last thread; each has a cost of its own. */
 #define MIN_PIECE_WORK (8u << 20)
 #define MAX_PIECES 32
 
 /* ---- shares ---------------------------------------------------------------------------------- */
 
-/* What one weight row costs: its bytes when few rows are multiplied with it, else the arithmetic,
- * which for floats is dearer than for bytes. Only the balance depends on it. */
+/* Returns what one weight row costs: its bytes when few rows are multiplied with it, otherwise the
+ * arithmetic, which is more expensive for floats than for codes. Only the balance depends on it. */
 static uint64_t row_cost(const struct weight *w, size_t n)
 {
     const uint64_t bytes = quant_row_bytes(w->quant, w->n_cols);
@@ -46,7 +46,7 @@ static uint64_t first_at_or_after(uint64_t at, uint64_t start, uint64_t unit_cos
     return unit < n ? unit : n;
 }
 
-/* The units [begin, end) of the next item that belong to this piece. */
+/* Finds the units [begin, end) of the next item that belong to this piece. */
 static void share_next(struct share *s, uint64_t n_units, uint64_t unit_cost, size_t *begin,
                        size_t *end)
 {
@@ -60,8 +60,8 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Into how many pieces to cut work of so many multiply-adds on n rows. Where the weights' bytes
- * bound it, one run of memory a thread is best. */
+/* Returns into how many pieces to cut work of so many multiply-adds on n rows. When memory
+ * bandwidth is the limit, one run per thread is best. */
 static size_t n_pieces_for(const struct backend_cpu *cpu, size_t n, size_t work)
 {
     const size_t n_threads = cpu->limits.n_threads;
@@ -136,7 +136,7 @@ static struct cpu_quantized *quantized_of(struct cpu_input *in, size_t group)
     return &in->quantized[i];
 }
 
-/* Makes what the weight's format wants of the input, unless it is there. */
+/* Converts the input to what the weight's format needs, unless that was done before. */
 static void prepare_input(struct backend_cpu *cpu, const struct weight *w)
 {
     assert(w->n_cols == cpu->input.n_cols);
@@ -179,7 +179,7 @@ struct run {
     size_t begin, end;
 };
 
-/* The rows of the next product that belong to this piece, none behind the last. */
+/* Finds the rows of the next product that belong to this piece; none after the last product. */
 static struct run matmul_run(const struct matmul_job *job, size_t i, struct share *share)
 {
     size_t begin, end;
