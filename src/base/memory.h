@@ -1,10 +1,10 @@
-/* Memory that a backend computes in: the host's own memory for the CPU backend, or a device's. Code
- * above a backend never dereferences an address in it; it only passes addresses on and adds
- * offsets. The host accesses a piece between memory_open and memory_close, or copies it.
+/* Memory that a backend computes in. It may be the host's own, as the processor's is, or a
+ * device's, so nobody above a backend looks into it: addresses are passed on and added to, never
+ * dereferenced. The host looks at a piece between memory_open and memory_close, or copies it.
  *
- * Whoever opened the backend owns `struct memory`, which outlives everything allocated from it. Any
- * thread may open, close and copy pieces that no other thread uses at that time. Only the thread
- * that drives the model may allocate and free. memory_host is the host's own memory. */
+ * `struct memory` is handed down by whoever opened the backend and outlives all that was made in
+ * it. Any thread may open, close and copy pieces that nobody else uses at that time; making and
+ * freeing belong to the thread that drives the model. memory_host is the host's own. */
 #ifndef FLASHMOE_BASE_MEMORY_H
 #define FLASHMOE_BASE_MEMORY_H
 
@@ -20,31 +20,31 @@ extern "C" {
 struct memory;
 
 struct memory_ops {
-    /* Like mem_new_bulk and mem_free; free accepts NULL. */
+    /* As mem_new_bulk and mem_free; free accepts NULL. */
     void *(*make)(const struct memory *m, uint64_t bytes, const char *what, struct fm_error *err);
     void (*free)(const struct memory *m, void *at);
-    /* Gives whole pages that hold nothing now back to the system until they are written again. */
+    /* Whole pages of such memory that hold nothing now: the system may have them until they are
+     * written again. */
     void (*give_back)(const struct memory *m, void *at, uint64_t bytes);
-    /* Like mem_range_*. */
+    /* As mem_range_*. */
     int (*range_open)(const struct memory *m, struct mem_range *range, uint64_t piece_bytes,
                       uint64_t bytes, const char *what, struct fm_error *err);
     int (*range_resize)(const struct memory *m, struct mem_range *range, uint64_t bytes,
                         const char *what, struct fm_error *err);
     void (*range_close)(const struct memory *m, struct mem_range *range);
 
-    /* Returns where the host may read and write the piece until it is closed. Operations started
-     * after the close see what the host wrote. Several pieces of one block may be open at the same
-     * time. */
+    /* Where the host may read and write the piece until it is closed; what it wrote is there for
+     * operations afterwards. Pieces of one block may be open at the same time. */
     void *(*open)(const struct memory *m, void *at, uint64_t bytes);
     void (*close)(const struct memory *m, void *at, uint64_t bytes);
-    /* Copies within the memory; the pieces may overlap. */
+    /* Within the memory; the pieces may overlap. */
     void (*copy)(const struct memory *m, void *to, const void *from, uint64_t bytes);
     void (*clear)(const struct memory *m, void *at, uint64_t bytes);
 };
 
 struct memory {
     const struct memory_ops *ops;
-    /* this is the host's own memory, so operations may read a piece while it is open */
+    /* It is the host's own: operations may read a piece while it is open. */
     bool is_host;
 };
 

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* Larger than any struct of the API will become: a larger size was not set by the caller. */
+/* More than any struct of the API will have: beyond it the size was not set. */
 #define SIZE_MAX_BYTES ((size_t)16384)
 
 static size_t size_of(const void *given)
@@ -39,8 +39,8 @@ int sized_take(void *own, size_t own_bytes, const void *given, const char *name,
     const size_t size = size_of(given);
     for (size_t i = own_bytes; i < size; i++)
         if (((const char *)given)[i] != 0)
-            return err_set(err, FM_ERR_ARG, "%s has %zu bytes, but this library knows only the "
-                           "first %zu: an option after them is set and needs a newer library", name,
+            return err_set(err, FM_ERR_ARG, "%s has %zu bytes and this library knows the first "
+                           "%zu: an option behind them is set, which needs a newer library", name,
                            size, own_bytes);
     memcpy(own, given, size < own_bytes ? size : own_bytes);
     memcpy(own, &own_bytes, sizeof own_bytes);

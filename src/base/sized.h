@@ -1,6 +1,6 @@
-/* Copies structs across the library's border. They begin with their size in bytes, a size_t that
- * the caller sets. A program compiled against another version of the header has fewer or more
- * fields at the end; only these functions have to know. Any thread; no allocation. */
+/* Structs that cross the library's border begin with their size in bytes, a size_t that the caller
+ * sets. A program that was compiled with another version of the header has fewer or more fields at
+ * the end; these functions are the only place that has to know. Any thread; no allocation. */
 #ifndef FLASHMOE_BASE_SIZED_H
 #define FLASHMOE_BASE_SIZED_H
 
@@ -12,18 +12,18 @@
 extern "C" {
 #endif
 
-/* Copies the caller's struct `given` to `own`, which has this library's layout and own_bytes bytes.
- * Fields that the caller does not have become 0; `own` gets its own size. NULL means a struct whose
- * other fields are all 0. Fails with FM_ERR_ARG and the struct's name if the size is not plausible
- * or if a field is set that this library does not know. */
+/* Copies the caller's struct `given` to `own`, which has the layout of this library and own_bytes
+ * bytes. Fields that the caller does not know become 0; `own` gets its own size. NULL is a struct
+ * whose other fields are 0. FM_ERR_ARG, with the struct's name in the sentence: the size cannot be
+ * that of a struct, or a field is set that this library does not know. */
 int sized_take(void *own, size_t own_bytes, const void *given, const char *name,
                struct fm_error *err);
 
-/* Checks the size of a struct that will be filled in later, before the work is done. */
+/* Checks the size of a struct that is filled in later, so that no work is lost. */
 int sized_check(const void *given, const char *name, struct fm_error *err);
 
-/* Fills the caller's struct from `own` and keeps its size field. Fields that this library does not
- * know become 0. Fails with FM_ERR_ARG, without writing, if the size is not plausible. */
+/* Fills the caller's struct from `own`; the size stays. Fields that this library does not know
+ * become 0. FM_ERR_ARG: the size cannot be that of a struct, and nothing is written. */
 int sized_give(void *given, const void *own, size_t own_bytes);
 
 #ifdef __cplusplus

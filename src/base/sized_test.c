@@ -25,7 +25,7 @@ static void test_take(void **state)
     struct second own;
     struct fm_error err = {0};
 
-    /* an older caller: bytes after its struct are not read */
+    /* an older caller: what lies behind its struct is not read */
     struct second memory = {.size = sizeof(struct first), .a = 7, .b = 8, .c = 9};
     assert_int_equal(sized_take(&own, sizeof own, &memory, "x", &err), 0);
     assert_int_equal(own.size, sizeof own);
@@ -33,18 +33,17 @@ static void test_take(void **state)
     assert_int_equal(own.b, 0);
     assert_int_equal(own.c, 0);
 
-    /* a newer caller: a field set after the known ones is refused, zeros are accepted */
+    /* a newer one: what it sets behind the known fields is refused, zeros are not */
     struct first old;
     memory.size = sizeof memory;
     assert_int_equal(sized_take(&old, sizeof old, &memory, "fm_thing", &err), FM_ERR_ARG);
-    assert_non_null(strstr(err.text, "fm_thing has 24 bytes, but this library knows only the "
-                                     "first 16"));
+    assert_non_null(strstr(err.text, "fm_thing has 24 bytes and this library knows the first 16"));
     memory.b = memory.c = 0;
     assert_int_equal(sized_take(&old, sizeof old, &memory, "fm_thing", &err), 0);
     assert_int_equal(old.size, sizeof old);
     assert_int_equal(old.a, 7);
 
-    /* NULL */
+    /* none at all */
     assert_int_equal(sized_take(&own, sizeof own, NULL, "x", &err), 0);
     assert_int_equal(own.size, sizeof own);
     assert_int_equal(own.a, 0);
@@ -71,7 +70,7 @@ static void test_give(void **state)
     (void)state;
     const struct second own = {.size = sizeof own, .a = 1, .b = 2, .c = 3};
 
-    /* an older caller: bytes after its struct are not written */
+    /* an older caller: what lies behind its struct is not written */
     struct second memory = {.size = sizeof(struct first), .b = 8, .c = 9};
     assert_int_equal(sized_give(&memory, &own, sizeof own), 0);
     assert_int_equal(memory.size, sizeof(struct first));
@@ -79,7 +78,7 @@ static void test_give(void **state)
     assert_int_equal(memory.b, 8);
     assert_int_equal(memory.c, 9);
 
-    /* a newer caller: fields that this library does not know become 0 */
+    /* a newer one: what this library does not know is 0 */
     const struct first old = {.size = sizeof old, .a = 1};
     memory = (struct second){.size = sizeof memory, .b = 8, .c = 9};
     assert_int_equal(sized_give(&memory, &old, sizeof old), 0);

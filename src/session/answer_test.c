@@ -485,7 +485,7 @@ static void test_sizes(void **state)
     assert_int_equal(fm_answer_open(model, &newer.known, &answer, NULL), 0);
     fm_answer_close(answer);
     newer.later = 1;
-    refuse(&newer.known, "an option after them is set");
+    refuse(&newer.known, "an option behind them is set");
 
     /* what lies behind an old program's options is none */
     const size_t old_bytes = offsetof(struct fm_answer_options, grammar);

@@ -40,7 +40,7 @@ class Template(Case):
         self.assertEqual(found["tokens"], [int(row[0]) for row in rows])
 
     def test_note(self):
-        """Every command that uses ChatML instead of a template says so once."""
+        """Every command that uses ChatML in place of a template says so, once."""
         note = "note: this model has no chat template; ChatML stands in"
         run = ["run", cli_test.MODEL, "-p", "Hi", "-n", "1", "--greedy"]
         for command, expected in ((run, 1), ([*run, "--quiet"], 0), ([*run, "--raw"], 0),

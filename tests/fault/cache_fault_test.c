@@ -666,8 +666,8 @@ static void test_guesses_are_as_warm_as_likely(void **state)
     close_model(&f);
 }
 
-/* Of the predicted experts that are missing, those with the largest weight are read first, two at a
- * time. When the layer has chosen, pending reads that are not needed are dropped. */
+/* Missing predicted experts are read in the order of their router weights, two at a time. When the
+ * layer has chosen, guesses that it does not want are dropped unless their read has begun. */
 static void test_the_likeliest_are_read_ahead(void **state)
 {
     static const uint32_t ids[] = {0, 1, 2, 3, 4, 5, 6};

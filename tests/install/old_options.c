@@ -1,5 +1,5 @@
-/* A program compiled against the first version of the structs, running with a library whose structs
- * have grown since. The first version is written out here and never changes. */
+/* A program that was compiled against the first version of the structs, with a library whose
+ * structs have grown since. The first version is written out here and never changes. */
 #include <stdio.h>
 #include <string.h>
 
@@ -66,7 +66,7 @@ static void check(bool is_right, const char *what)
     check(offsetof(struct first_##name, field) == offsetof(struct fm_##name, field) &&            \
               sizeof ((struct first_##name *)0)->field == sizeof ((struct fm_##name *)0)->field,  \
           "fm_" #name "." #field " has moved")
-/* Grown: the first version ends before today's struct, and new fields come after its end. */
+/* Grown: the first version ends before today's struct does, and new fields stand behind its end. */
 #define GROWN(name, field)                                                                        \
     check(offsetof(struct fm_##name, field) >= sizeof(struct first_##name),                       \
           "fm_" #name "." #field " stands inside the first version")
@@ -107,7 +107,7 @@ static void check_layouts(void)
     GROWN(model_info, n_layers);
 }
 
-/* The old program's structs, each followed by memory that the library must not touch. */
+/* The old program's structs, each with memory behind it that is not the library's to touch. */
 static struct {
     struct first_model_options options;
     unsigned char behind_options[256];
