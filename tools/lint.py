@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds the tree to the rules of the house (docs/ARCHITECTURE.md). Standard library only.
+"""Checks the tree against the house rules (docs/ARCHITECTURE.md). Standard library only.
 
 Usage: tools/lint.py [--root DIR] [--cc CC] [--cxx CXX]
 
@@ -323,7 +323,7 @@ def check(root, compilers=()):
 
 def main():
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    parser = argparse.ArgumentParser(description="Checks the tree against the rules of the house.")
+    parser = argparse.ArgumentParser(description="Checks the tree against the house rules.")
     parser.add_argument("--root", default=here)
     parser.add_argument("--cc", default=os.environ.get("CC", "cc"))
     parser.add_argument("--cxx", default=os.environ.get("CXX", "c++"))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Sends `flashmoe serve` what coding agents have sent it, without the agents.
+"""Sends `flashmoe serve` recorded requests of coding agents, without the agents.
 
 usage: replay_test.py PROGRAM
 
@@ -22,7 +22,7 @@ REQUESTS = pathlib.Path(__file__).resolve().parent / "requests"
 FIRST = sorted(path.stem[:-2] for path in REQUESTS.glob("*-1.json"))
 ENDS = {"/v1/chat/completions": r"\[DONE\]", "/v1/messages": '"message_stop"',
         "/v1/responses": '"response.(completed|incomplete)"'}
-# Some of nano's answers find no end before the context does, minutes later.
+# Some of nano's answers would only end with the context, minutes later.
 ANSWER_TOKENS = "64"
 
 
@@ -47,7 +47,7 @@ class Replay(unittest.TestCase):
             raise AssertionError(f"the server ended with {status}")
 
     def send(self, kept):
-        """(tokens of the prompt, those that were cached)"""
+        """Returns (tokens of the prompt, cached tokens)."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=1800)
         connection.request("POST", kept["path"], json.dumps(kept["body"]).encode(),
                            {"Authorization": f"Bearer {agents_test.KEY}", **kept["headers"]})
@@ -67,7 +67,7 @@ class Replay(unittest.TestCase):
         details = found.get("prompt_tokens_details") or found.get("input_tokens_details") or {}
         n_cached = details.get("cached_tokens", found.get("cache_read_input_tokens", 0))
         n_prompt = found.get("prompt_tokens", found.get("input_tokens", 0))
-        if path == "/v1/messages":  # counts what was not cached
+        if path == "/v1/messages":  # this API counts only what was not cached
             n_prompt += n_cached
         self.assertGreater(n_prompt, 0, text)
         return n_prompt, n_cached
@@ -83,12 +83,12 @@ class Replay(unittest.TestCase):
                 longest = max(sorted(REQUESTS.glob(f"{name}-2*.json")),
                               key=lambda p: p.stat().st_size)
                 n_prompt, n_cached = self.send(read(longest.stem))
-                # All of the first turn's prompt, but for the mark that begins an answer.
+                # All of the first turn's prompt, except for the mark that begins an answer.
                 self.assertGreater(n_cached, 0.8 * max(firsts))
                 self.assertGreater(n_prompt, n_cached)
 
     def test_billing_header(self):
-        """The one line of Claude Code's prompt that changes from request to request is left out."""
+        """The one line of Claude Code's prompt that changes between requests is ignored."""
         kept = read("claude-1")
         for number in range(2):
             system = [{"type": "text", "text": f"x-anthropic-billing-header: cc_version=2.1.197."

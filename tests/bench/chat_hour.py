@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Talks with `flashmoe chat` in tmux as a person would, and watches its memory.
+"""Uses `flashmoe chat` in tmux as a person would, and watches its memory.
 
 Usage: chat_hour.py PROGRAM [MINUTES] [CHAT_OPTION...]
 
@@ -55,7 +55,7 @@ class Terminal:
 
 
 def wait_quiet(terminal, seconds=60):
-    """Until the screen has stood still for a second."""
+    """Waits until the screen has not changed for a second."""
     last, end = None, time.monotonic() + seconds
     while time.monotonic() < end:
         seen = terminal.screen()

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""This engine and llama.cpp side by side on one machine: decode and prefill.
+"""Compares this engine with llama.cpp on one machine: decode and prefill.
 
 usage: compare_llama.py FLASHMOE LLAMA_BENCH MODEL.fmoe MODEL.gguf [--threads 2] [--repeat 5]
                         [--tests decode,prefill] [--llama=FLAGS] [--env NAME=VALUE] [--json FILE]
 
 The two models have one shape and as many bits per weight in each class of tensors, for instance
     flashmoe synth coder-next MODEL.fmoe --layers 8 --experts 64
-    flashmoe synth coder-next MODEL.gguf --layers 8 --experts 64 --experts-format q4_k \\
+    flashmoe synth coder-next MODEL.gguf --layers 8 --experts 64 --experts-format q4_k \
         --dense-format q4_0 --embed-format q4_0 --head-format q4_0
 where every large matrix has 4.5 bits; the first lines printed say what one token reads of each.
 
@@ -27,8 +27,8 @@ all, each after waiting at most --wait seconds for a quiet machine; the least di
 To build the peer: its source lies in the PyPI sdist of llama-cpp-python (0.3.36 was used).
     pip download --no-deps --no-binary llama-cpp-python llama-cpp-python
     tar xf llama_cpp_python-*.tar.gz
-    cmake -S llama_cpp_python-*/vendor/llama.cpp -B peer -G Ninja -DCMAKE_BUILD_TYPE=Release \\
-        -DGGML_NATIVE=ON -DGGML_CPU_REPACK=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF \\
+    cmake -S llama_cpp_python-*/vendor/llama.cpp -B peer -G Ninja -DCMAKE_BUILD_TYPE=Release \
+        -DGGML_NATIVE=ON -DGGML_CPU_REPACK=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF \
         -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_APP=OFF
     ninja -C peer llama-bench
 Its best form may differ between the tests: without GGML_CPU_REPACK a prompt's q4_k experts are
@@ -50,14 +50,14 @@ import subprocess
 import sys
 import time
 
-QUIET = 0.1  # processors that others may take of a run
-COUNTED = 2  # measurements of a run, after the one that warms up
-# What `flashmoe bench` may say of itself: the share of what the memory, or int8 arithmetic, allows.
+QUIET = 0.1  # processors that other processes may use during a run
+COUNTED = 2  # measurements of a run, after the warm-up
+# What `flashmoe bench` may report: the share of the limit of memory or of int8 arithmetic.
 REPORTED = ("limit_percent", "memory_read_gb_per_s", "int8_percent", "cpu_level")
 
 
 def busy_seconds():
-    """What all processors have worked, with what a hypervisor took; None where nobody knows."""
+    """Returns the work of all processors, including what a hypervisor took; None if unknown."""
     try:
         with open("/proc/stat", encoding="ascii") as file:
             ticks = [int(word) for word in file.readline().split()[1:9]]
@@ -79,7 +79,7 @@ def wait_until_quiet(seconds):
 
 
 def run(command, environment=None):
-    """What the command prints as JSON, and the processors that others had meanwhile."""
+    """Returns the command's JSON output, and the processors that others used in the meantime."""
     begin, before, own = time.monotonic(), busy_seconds(), sum(os.times()[:4])
     done = subprocess.run(command, capture_output=True, text=True, check=False,
                           env={**os.environ, **(environment or {})})
@@ -93,7 +93,7 @@ def run(command, environment=None):
 
 
 def run_ours(args, test):
-    """tok/s of each stretch that counts, and what else is known of the run."""
+    """Returns tok/s of each stretch that counts, and what else is known of the run."""
     result, others = run([args.flashmoe, "bench", test, args.fmoe, "--json", "--quiet",
                           "--tokens", str(args.tokens[test]), "--repeat", str(1 + COUNTED),
                           "--threads", str(args.threads), *shlex.split(args.ours)])
@@ -123,7 +123,7 @@ PROGRAMS = {"flashmoe": run_ours, "llama.cpp": run_theirs}
 
 
 def measure(args, name, test):
-    """The least disturbed of a few runs."""
+    """Returns the least disturbed of a few runs."""
     runs = []
     for _ in range(args.tries):
         wait_until_quiet(args.wait)
@@ -149,7 +149,7 @@ def measure_all(args, tests):
 
 
 def median_of(rows, key):
-    """None unless every row has it."""
+    """Returns None unless every row has it."""
     values = [row.get(key) for row in rows]
     return None if None in values else statistics.median(values)
 
@@ -193,7 +193,7 @@ def token_bytes(args, model):
 
 
 def find_tests(args):
-    """The tests asked for that this build of flashmoe has."""
+    """Returns the requested tests that this build of flashmoe has."""
     tests = []
     for test in args.tests.split(","):
         if test not in args.tokens:

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""This engine and llama.cpp with a model larger than memory, side by side in one memory cgroup.
+"""Compares this engine with llama.cpp for a model larger than memory, in one memory cgroup.
 
 usage: compare_streaming.py FLASHMOE LLAMA_BENCH MODEL.fmoe MODEL.gguf [--limit BYTES,...]
                             [--spare BYTES] [--threads 2] [--rounds 3] [--skip PROGRAM]
 
 The two models have one shape and as many bits per weight, for instance
     flashmoe synth coder-next MODEL.fmoe --layers 16 --experts 512
-    flashmoe synth coder-next MODEL.gguf --layers 16 --experts 512 --experts-format q4_k \\
+    flashmoe synth coder-next MODEL.gguf --layers 16 --experts 512 --experts-format q4_k \
         --dense-format q4_0 --embed-format q4_0 --head-format q4_0
 and compare_llama.py says how to build the peer: without GGML_CPU_REPACK, since repacked weights
 must all be resident. Without --limit: a quarter and half of the packed model.
@@ -44,7 +44,7 @@ PROMPTS_BEFORE = 1 + PEER_REPEAT # it begins with one that does not count
 
 
 def readahead_of(model):
-    """The file that holds the readahead of the disk on which the model lies."""
+    """Returns the file with the readahead setting of the model's disk."""
     device = os.stat(model).st_dev
     at = pathlib.Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve()
     for disk in (at, at.parent):
@@ -54,7 +54,7 @@ def readahead_of(model):
 
 
 def run_limited(command, limit):
-    """What the command prints as JSON, and the most that its group held."""
+    """Returns the command's JSON output, and the peak memory of its group."""
     cgroup.drop_page_cache()
     group = cgroup.open_group()
     if group is None:
@@ -83,7 +83,7 @@ def run_limited(command, limit):
 
 
 def disk_speed(model, expert_bytes):
-    """What fio reads of the expert files, in bytes per second; None where there is no fio."""
+    """Returns how fast fio reads the expert files, in bytes per second; None without fio."""
     if shutil.which("fio") is None:
         return None
     files = ":".join(str(p) for p in sorted(pathlib.Path(model).glob("experts-*.bin")))
@@ -112,7 +112,7 @@ def theirs(args, limit):
 
 
 def measure(args, limit):
-    """One round at one limit."""
+    """Measures one round at one limit."""
     row = {"fio_bytes_per_s": disk_speed(args.fmoe, args.expert_bytes)}
     decode, most = ours(args, limit, "decode", TOKENS, args.stretches)
     prefill, max_prefill = ours(args, limit, "prefill", PROMPT, 3)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The first token of a cold start, beside the time in which the disk could deliver its bytes.
+"""Measures the first token of a cold start and the time that the disk needs for its bytes.
 
 usage: first_token.py FLASHMOE MODEL.fmoe [--memory BYTES] [--rounds 5]
 
@@ -39,7 +39,7 @@ def computed(args):
 
 
 def pieces_of(model, n_bytes):
-    """(file, offset) of that many bytes: the dense file first, then the experts' ones."""
+    """Returns (file, offset) of that many bytes: the dense file first, then the expert files."""
     for path in sorted(pathlib.Path(model).glob("*.bin")):
         fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
         for at in range(0, path.stat().st_size // PIECE * PIECE, PIECE):

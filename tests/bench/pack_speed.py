@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How fast packing is, beside `cp` of the same bytes in the same run.
+"""Measures how fast packing is compared with `cp` of the same bytes in the same run.
 
 usage: pack_speed.py PROGRAM CHECKPOINT SCRATCH_DIR [--repeat 3]
 
@@ -43,7 +43,7 @@ def ready_ns(pid, seen):
 
 
 def run(command):
-    """Seconds, processors it had and wanted, peak resident MiB."""
+    """Returns seconds, processors it had and wanted, and peak resident MiB."""
     begin, seen = time.monotonic(), {}
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     pid = 0

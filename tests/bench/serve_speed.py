@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How fast answers come over HTTP, beside `flashmoe run` in the same minute.
+"""Measures how fast answers come over HTTP compared with `flashmoe run` in the same minute.
 
 usage: serve_speed.py PROGRAM [MODEL] [--tokens N] [--rounds N] [--other PROGRAM]
                       [--option OPTION]...
@@ -30,7 +30,7 @@ ENDS = (16383, 16381)
 
 
 def run_once(program, options):
-    """(tokens per second as they are printed, as the program tells them, text)"""
+    """Returns (tokens per second as printed, as the program reports them, text)."""
     with tempfile.TemporaryFile() as err:
         run = subprocess.Popen(
             [program, "run", options.model, "-p", PROMPT, "-n", str(options.tokens), "--greedy",
@@ -61,7 +61,7 @@ def start(program, options, log):
 
 
 def read_stream(port, body):
-    """What came, with its times: a client that costs as little as one can."""
+    """Returns the pieces with their times; the client does as little work as possible."""
     data = json.dumps(body).encode()
     link = socket.create_connection(("127.0.0.1", port))
     begin = time.perf_counter()
@@ -85,7 +85,7 @@ class Streamed:
         deltas = [c["delta"] for t in texts for c in json.loads(t)["choices"]]
         self.text = "".join(d.get("content") or "" for d in deltas)
         self.first_ms = timed[0][0] * 1e3
-        # A token's text may come with that of the next, the first piece has one.
+        # A token's text may come together with the next one's; the first piece has one.
         self.speed = (n_tokens - 1) / (timed[-1][0] - timed[0][0])
         self.gap_ms = 1e3 * max(b[0] - a[0] for a, b in zip(timed, timed[1:]))
         self.n_reads = len(timed)

@@ -162,7 +162,7 @@ class Gguf(Case):
         self.refuses_keys("expert_weights_scale' is 2.5", expert_weights_scale=w.f32(2.5))
         self.refuses_keys("expert_group_count' is 8", expert_group_count=w.u32(8))
         self.refuses_keys("sliding_window' is 64", attention__sliding_window=w.u32(64))
-        self.refuses_keys("value_length 16", attention__value_length=w.u32(16))
+        self.refuses_keys("value_length is 16", attention__value_length=w.u32(16))
         self.refuses_keys("attention.causal' is false", attention__causal=w.boolean(False))
         self.refuses_keys("head_count_kv' is a list of 2",
                           attention__head_count_kv=w.array(w.U32, [2, 4]))

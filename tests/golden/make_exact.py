@@ -21,7 +21,7 @@ def logits(folder, dtype):
     ).eval()
     kept = torch.float32, torch.Tensor.float
     if dtype == torch.float64:
-        # The models ask for float32 inside norms, softmax and the delta rule: give them more.
+        # The models use float32 inside norms, softmax and the delta rule: give them float64.
         torch.float32, torch.Tensor.float = torch.float64, torch.Tensor.double
     with torch.no_grad():
         result = model(torch.tensor([ids])).logits[0]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""YaRN and linear rope scaling, beyond the length the models were made for, as transformers has it.
+"""Compares YaRN and linear rope scaling beyond the original length of the models with transformers.
 
 usage: rope_scaling.py check SWEEP_ENGINE
        rope_scaling.py same_bits SAME_BITS
@@ -23,7 +23,7 @@ EXPECTED = HERE / "rope_scaling.f32"
 FAMILIES = ("qwen3_moe", "qwen3_next", "qwen3_5_moe_text")
 N_TOKENS, ROWS, STEP = 80, (1, 15, 16, 31, 32, 47, 63, 79), 2
 TOLERANCE = 1e-4
-# What a case must move the logits by for it to say anything.
+# A case must move the logits by this much to be meaningful.
 MIN_EFFECT = 100 * TOLERANCE
 
 BENT = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32,
@@ -64,7 +64,7 @@ CASES = {
         **BENT, "original_max_position_embeddings": 4, "beta_slow": 1}},
 }
 
-# Of the case "betas, not truncated", which uses every part of the arithmetic.
+# For the case "betas, not truncated", which uses every part of the arithmetic.
 HASHES = {"qwen3_moe": "9185de5e226c5fad7e3bf0ff6d8de983",
           "qwen3_next": "ad7b3ff0e64c4c3aa3049a0a4c0a6220",
           "qwen3_5_moe_text": "f12bde2c23bb438c7a83cda6e008c176"}
@@ -110,7 +110,7 @@ def reference(folder, tokens):
         folder, dtype=torch.float64, experts_implementation="eager",
         attn_implementation="eager").eval()
     kept = torch.float32, torch.Tensor.float
-    # The models ask for float32 inside norms, softmax and the delta rule: give them more.
+    # The models use float32 inside norms, softmax and the delta rule: give them float64.
     torch.float32, torch.Tensor.float = torch.float64, torch.Tensor.double
     with torch.no_grad():
         result = model(torch.tensor([tokens])).logits[0]

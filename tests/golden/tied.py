@@ -27,14 +27,14 @@ def stage(folder):
 
 
 def forward(folder, dtype, ids):
-    """Logits and hidden states, and the greedy continuation of the first tokens."""
+    """Returns logits and hidden states, and the greedy continuation of the first tokens."""
     import torch
     from transformers import AutoModelForCausalLM
     model = AutoModelForCausalLM.from_pretrained(
         folder, dtype=dtype, experts_implementation="eager", attn_implementation="eager").eval()
     kept = torch.float32, torch.Tensor.float
     if dtype == torch.float64:
-        # The models ask for float32 inside norms, softmax and the delta rule: give them more.
+        # The models use float32 inside norms, softmax and the delta rule: give them float64.
         torch.float32, torch.Tensor.float = torch.float64, torch.Tensor.double
     with torch.no_grad():
         out = model(torch.tensor([ids]), output_hidden_states=True)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds the pages to the tree: links resolve, and the map in ARCHITECTURE.md is that of the tree.
+"""Compares the pages with the tree: links resolve, and the map in ARCHITECTURE.md matches the tree.
 
 Usage: docs_test.py [TestClass...]
 """
@@ -18,8 +18,8 @@ MAP_LINES = 250
 PICTURE_BYTES = 200_000
 LINK = re.compile(r"\]\(([^()\s]+)\)")
 FENCE = re.compile(r"^```.*?^```", re.M | re.S)
-# A file of the tree in code quotes, as `engine/forward.c` or `tests/bench/pool_speed.c`. Names with
-# a placeholder (`cmd_NAME.c`, `lanes_<isa>.h`) are no files.
+# A file of the tree in code quotes, such as `engine/forward.c` or `tests/bench/pool_speed.c`. Names
+# with a placeholder (`cmd_NAME.c`, `lanes_<isa>.h`) are not files.
 FILE = re.compile(r"`([a-z_]+(?:/[a-z0-9_]+)+\.(?:c|h|py|sh|mjs|md|cmake))`")
 PLACES = ("", "src", "docs")
 
@@ -34,7 +34,7 @@ def text_of(page):
 
 
 def anchors(page):
-    """The anchors that GitHub gives to the headings of a page."""
+    """Returns the anchors that GitHub generates for the headings of a page."""
     headings = re.findall(r"^#+ (.+)$", FENCE.sub("", text_of(page)), re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

@@ -24,7 +24,7 @@ def function(lines, head="int f(void)"):
 
 
 def findings(files, compilers=()):
-    """`rule` or `rule:name` and path of each finding in a tree of {path: text}."""
+    """Returns `rule` or `rule:name` and the path of each finding in a tree of {path: text}."""
     with tempfile.TemporaryDirectory() as root:
         for path, text in files.items():
             os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)

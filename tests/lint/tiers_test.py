@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""tiers_test.py CTEST BUILD: which tests `make test` runs, which `make test-all`, and that CI runs
-every test once."""
+"""tiers_test.py CTEST BUILD: checks which tests `make test` and `make test-all` run, and that CI
+runs every test once."""
 import json
 import os
 import pathlib
@@ -18,7 +18,7 @@ IS_SECOND = re.compile(r"(web|load)\.|api\.sdk_|kernels\.check_other$")
 
 
 def tests(*selection):
-    """Name: command, of the tests that ctest would run."""
+    """Returns {name: command} of the tests that ctest would run."""
     listing = subprocess.run([CTEST, "--show-only=json-v1", *selection], cwd=BUILD, check=True,
                              stdout=subprocess.PIPE).stdout
     return {test["name"]: test.get("command", []) for test in json.loads(listing)["tests"]}
@@ -34,8 +34,8 @@ for folder in build*; do echo '<testcase status="run"/>' > "$folder/ctest.xml"; 
 
 
 def selections(*command):
-    """How `command` selects tests, for each time that it starts ctest. What it would build and run
-    are programs that note how they are called."""
+    """Returns how `command` selects tests, for each time that it starts ctest. The programs that it
+    would build and run are replaced by ones that record how they are called."""
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         for name, text in (("bin/ctest", NOTE), ("bin/cmake", "#!/bin/sh\n"),
@@ -69,7 +69,7 @@ class Tiers(unittest.TestCase):
         self.assertEqual(wrong, [])
 
     def test_parts(self):
-        """A part of a sweep is in the first tier, the whole of it in the second."""
+        """A part of a sweep is in the first tier, all of it in the second."""
         first, second = tests("-LE", SECOND), tests("-L", SECOND)
         parts = [name for name in {**first, **second} if name.endswith(".few")]
         self.assertGreater(len(parts), 2)
@@ -84,7 +84,7 @@ class Tiers(unittest.TestCase):
             self.assertEqual(selections("make", target), [""], target)
 
     def test_ci(self):
-        """Both tiers, neither of them twice."""
+        """CI runs both tiers, neither of them twice."""
         self.assertEqual(selections("bash", ".ci/run"), [f"-LE {SECOND} ", f"-L {SECOND} "])
 
 

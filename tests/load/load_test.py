@@ -22,11 +22,11 @@ import sys
 import tempfile
 import time
 
-# The tokens that end an answer of nano: an answer without them goes on as long as it may.
+# The tokens that end an answer of nano: without them an answer continues as long as it may.
 NO_END = {"16383": -100, "16381": -100}
 LEAVING = 0.2
 KIB_SLACK = 24 << 10  # allocators keep some; a leak of 100 bytes per request would show
-# Ends what hangs. How quick the server is, is printed; no machine is too slow for this test.
+# Ends a hanging test. The server's speed is only printed; no machine is too slow for this test.
 LATE_SECONDS = 600
 
 
@@ -34,11 +34,11 @@ LATE_SECONDS = 600
 
 
 class Left(Exception):
-    """The client went away on purpose."""
+    """The client left on purpose."""
 
 
 class Client:
-    """One keep-alive connection after the other."""
+    """Uses one keep-alive connection after the other."""
 
     def __init__(self, port):
         self.port = port
@@ -50,7 +50,7 @@ class Client:
         self.is_used = False
 
     def drop(self):
-        """At once, without a word."""
+        """Closes the connection at once, without a goodbye."""
         if self.writer is not None:
             self.writer.transport.abort()
         self.writer = None
@@ -70,7 +70,7 @@ class Client:
         return int(first[1]), headers
 
     async def body(self, headers, leave):
-        """Of `leave` bytes at most, then the client goes."""
+        """Reads at most `leave` bytes, then the client leaves."""
         data = b""
         if "chunked" not in headers.get("transfer-encoding", ""):
             data = await self.reader.readexactly(int(headers.get("content-length", 0)))
@@ -84,7 +84,8 @@ class Client:
         return data
 
     async def ask(self, path, body=None, leave=None):
-        """(status, headers, body). `leave`: (seconds, bytes) after which the client goes away."""
+        """Returns (status, headers, body). `leave`: (seconds, bytes) after which the client
+        leaves."""
         if self.writer is None:
             await self.open()
         data = json.dumps(body).encode() if body is not None else b""
@@ -161,7 +162,7 @@ class Server:
 
 
 def requests(rng):
-    """Of every dialect, streamed and whole, greedy and drawn with a seed."""
+    """Returns requests of every dialect, streamed and complete, greedy and sampled with a seed."""
     topics = ("a fox", "the moon", "a robot who loves music", "an old king", "rain")
     found = []
     for i, topic in enumerate(topics):
@@ -182,13 +183,13 @@ def requests(rng):
     return found
 
 
-# What differs from one answer to the next.
+# Fields that differ from one answer to the next.
 PASSING = {"id", "created", "created_at", "completed_at", "item_id", "usage", "sequence_number",
            "system_fingerprint"}
 
 
 LAST_EVENTS = ("message_stop", "response.completed", "response.incomplete")
-# Events of the Responses API that say again what was streamed.
+# Events of the Responses API that repeat what was streamed.
 REPEATING = (".done", ".added", ".completed", ".incomplete")
 
 
@@ -199,7 +200,7 @@ def lasting(value):
 
 
 def texts_of(value):
-    """All the words of an answer, in order: where a stream is cut depends on the time."""
+    """Returns all words of an answer, in order; where a stream is cut depends on timing."""
     if isinstance(value, dict):
         return "".join(value[k] if isinstance(value[k], str) else texts_of(value[k]) for k in
                        ("delta", "content", "text", "choices", "content_block", "message")
@@ -208,7 +209,7 @@ def texts_of(value):
 
 
 def meaning(data, is_stream):
-    """What must be the same whoever else is there; None for an answer that is not whole."""
+    """Returns what must be the same whoever else is connected; None for an incomplete answer."""
     if not is_stream:
         return lasting(json.loads(data))
     events = re.findall(r"(?m)^data: (.*)$", data.decode())
@@ -223,7 +224,7 @@ def meaning(data, is_stream):
 
 
 async def alone(port, asked):
-    """The answers that one client gets, one after the other."""
+    """Returns the answers that one client gets, one after the other."""
     client, found = Client(port), []
     for path, body in asked:
         status, _, data = await client.ask(path, body)
@@ -319,7 +320,7 @@ async def run_load(server, options, rng):
 
 
 async def run_idle(server, options, _):
-    """All ask for long answers; but for the few that run, they wait."""
+    """All request long answers; except for the few that run, they wait."""
     faults, n = [], options.idle
     small = [("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}],
                                        "max_tokens": 4, "temperature": 0})]
@@ -381,7 +382,7 @@ async def run_idle(server, options, _):
 
 
 def rude_bytes(rng):
-    """What no server should get, and whether its sender then goes on byte by byte."""
+    """Returns bytes that no server should get, and whether the sender continues byte by byte."""
     good = json.dumps({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}).encode()
 
     def post(body, length=None, extra=b""):
@@ -437,7 +438,7 @@ async def run_rude(server, options, rng):
             n_rude += 1
 
     async def be_slow():
-        """A byte now and then; the server ends it."""
+        """Sends a byte now and then until the server ends the connection."""
         nonlocal n_closed
         text = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n" \
                b"Content-Length: 9999\r\n\r\n{"

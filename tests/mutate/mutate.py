@@ -46,7 +46,7 @@ def say(text):
 
 
 def planted(tree, fault):
-    """The text of the fault's file with the fault in it."""
+    """Returns the text of the fault's file with the fault in it."""
     text = (tree / fault.file).read_text(encoding="utf-8")
     n = text.count(fault.old)
     if n != 1:
@@ -56,7 +56,7 @@ def planted(tree, fault):
 
 
 def tests_of(build):
-    """The command of every test of a build folder. ctest itself does not tell the commands of
+    """Returns the command of every test of a build folder. ctest does not tell the commands of
     programs that are not built yet."""
     tests = {}
     for listing in pathlib.Path(build).rglob("CTestTestfile.cmake"):
@@ -67,7 +67,7 @@ def tests_of(build):
 
 
 def check(build):
-    """The faults that cannot be planted or that name a test that does not exist."""
+    """Returns the faults that cannot be planted or that name a test that does not exist."""
     wrong = []
     names = [fault.name for fault in FAULTS]
     wrong += [f"two faults have the name '{name}'" for name in set(names) if names.count(name) > 1]
@@ -85,7 +85,7 @@ def check(build):
 
 
 def files_of_tree():
-    """The files that git knows or would add; without git, all but those of builds."""
+    """Returns the files that git knows or would add; without git, all except those of builds."""
     try:
         listing = subprocess.run(["git", "ls-files", "-z", "--cached", "--others",
                                   "--exclude-standard"], cwd=TREE, check=True,
@@ -125,7 +125,7 @@ class Copy:
                 path.unlink()
 
     def call(self, command, folder, **environment):
-        """Runs a command; its exit status and what it printed."""
+        """Runs a command. Returns its exit status and output."""
         done = subprocess.run(command, cwd=folder, env=self.environment | environment, check=False,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         return done.returncode, done.stdout.decode(errors="replace")
@@ -151,8 +151,8 @@ class Copy:
         self.make(names)
 
     def run_tests(self, names):
-        """How each of the named tests ended: passed, failed, not run, or None if there is no
-        such test."""
+        """Returns how each of the named tests ended: passed, failed, not run, or None if there is
+        no such test."""
         report = self.build / "mutate.xml"
         report.unlink(missing_ok=True)
         pattern = "|".join(re.escape(name) for name in names)
@@ -164,7 +164,7 @@ class Copy:
         return {name: words.get(status.get(name), "not run") for name in names}
 
     def verdict(self, fault):
-        """Plants the fault and says whether its tests notice it."""
+        """Plants the fault and returns whether its tests notice it."""
         path = self.tree / fault.file
         sound = path.read_text(encoding="utf-8")
         try:
@@ -202,7 +202,7 @@ def spread(copies, work, items):
 
 
 def useless_tests(copies, names):
-    """The tests that cannot show whether a fault is noticed, with the reason."""
+    """Returns the tests that cannot show whether a fault is noticed, with the reason."""
     reasons = {"failed": "fails without a fault", "not run": "cannot be run here",
                None: "does not exist here"}
     ends = spread(copies, lambda copy, name: copy.run_tests([name])[name], names)

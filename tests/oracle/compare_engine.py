@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds the engine to transformers for every converted model below OUT (see README.md here).
+"""Compares the engine with transformers for every converted model below OUT (see README.md here).
 
 usage: compare_engine.py BUILD OUT [WORDS...]
 
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 
-TOLERANCE = "1e-5"  # of the largest logit minus the smallest
+TOLERANCE = "1e-5"  # relative to the largest logit minus the smallest
 AS_F32 = ["--experts", "f32", "--dense", "f32", "--embed", "f32", "--head", "f32"]
 
 
@@ -39,7 +39,7 @@ def largest(text):
 
 
 def compare(build, out, label):
-    """None: the engine does not read it; otherwise whether it agrees."""
+    """Returns None if the engine does not read the format, otherwise whether it agrees."""
     program, logits_test = build / "flashmoe", build / "tests" / "oracle" / "logits_test"
     expected = out / "expected" / f"{label}.json"
     described = json.load(open(expected))

@@ -56,7 +56,7 @@ def decode_mine(library, name, part0, part1, n):
 
 
 def count_different(mine, theirs, n_blocks):
-    """Blocks with a bit of difference; any NaN equals any other."""
+    """Returns the number of blocks that differ in any bit; all NaNs are equal."""
     same = mine.view(np.uint32) == theirs.view(np.uint32)
     same |= np.isnan(mine) & np.isnan(theirs)
     return int((~same.reshape(n_blocks, -1)).any(axis=1).sum())

@@ -53,7 +53,7 @@ def main():
         if name == "qwen3_moe" or args.only not in (None, name):
             continue
         folder = sources.stage(name, args.out, args.nano)
-        # A checkpoint of these families without MTP tensors must be said to have none.
+        # Checkpoints of these families without MTP tensors must declare that they have none.
         no_mtp = [] if name == "nano" or name.endswith(("3_moe", "sparse")) else ["--no-mtp"]
         gguf = args.out / "gguf"
         for kind in TYPES:

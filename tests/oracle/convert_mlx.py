@@ -34,7 +34,7 @@ NANO = {
 
 
 def release(name, folder, out):
-    """The staged checkpoint with the keys that released checkpoints have."""
+    """Returns the staged checkpoint with the keys of released checkpoints."""
     target = out / "released" / name
     if target.exists():
         return target

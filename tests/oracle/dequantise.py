@@ -1,4 +1,4 @@
-"""A converted model's weights, back under their Hugging Face names in float32.
+"""Restores a converted model's weights to their Hugging Face names in float32.
 
 The value a quantised weight stands for is formed in float32 from the file's own bits, by gguf's
 and MLX's own decoders, and the converters' transforms are undone: what is left is a checkpoint
@@ -74,7 +74,7 @@ def from_gguf(path, config):
             for x in ("q_norm", "k_norm"):
                 out.take(f"{b}attn_{x}.weight", f"{h}self_attn.{x}.weight", norm)
         gguf_mlp(out, b, h)
-    # An MTP block lies behind the trunk; the logits do not depend on it.
+    # An MTP block comes after the trunk; the logits do not depend on it.
     for name in [n for n in out.source if n.startswith(f"blk.{n_layers}.")]:
         del out.source[name]
     return unstack(out.done())
@@ -108,7 +108,7 @@ def gguf_linear_attention(out, b, h, config):
     tiled = config["model_type"] != "qwen3_next"
 
     def heads(x, axis, width):
-        """Value heads along one axis, from tiled (j * nk + kh) to grouped (kh * r + j) order."""
+        """Reorders value heads along one axis, from tiled (j * nk + kh) to grouped (kh * r + j)."""
         if not tiled or nk == nv:
             return x
         shape = x.shape

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds the frozen files to transformers' logits for exactly their weights.
+"""Compares the frozen files with transformers' logits for exactly their weights.
 
 usage: frozen_test.py LOGITS_TEST FLASHMOE
 
@@ -13,7 +13,7 @@ import sys
 import tempfile
 
 FROZEN = pathlib.Path(__file__).resolve().parent / "frozen"
-TOLERANCE = "1e-5"  # of the largest logit minus the smallest
+TOLERANCE = "1e-5"  # relative to the largest logit minus the smallest
 AS_F32 = ["--experts", "f32", "--dense", "f32", "--embed", "f32", "--head", "f32"]
 
 

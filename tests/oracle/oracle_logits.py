@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What llama.cpp and mlx-lm themselves make of the converted models, against transformers.
+"""Compares the logits of llama.cpp and mlx-lm for the converted models with transformers.
 
 usage: oracle_logits.py OUT {llama,mlx} [--nano DATA] [--only NAME]
 Reads OUT/gguf/NAME-KIND.gguf or OUT/mlx/NAME-KIND/ and writes OUT/results/ENGINE-NAME-KIND.json
@@ -93,7 +93,7 @@ def distance(logits, path):
 
 
 def agreement(cases, path):
-    """How many tokens of each continuation agree before the first that differs."""
+    """Returns how many tokens of each continuation agree before the first difference."""
     if not path.exists():
         return None
     counts = []

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The pieces that layers are made of, as transformers computes them, in float64.
+"""Computes the pieces of layers with transformers, in float64.
 
 usage: pieces.py OUT.json
 
@@ -51,8 +51,8 @@ def check_margin(choice, k):
 
 
 def router(name, seed, module, shape, bias=None, correction=None):
-    """shape: what struct router has of it. The weight of the module is the identity, so that its
-    input is the logits."""
+    """shape: the fields of struct router. The weight of the module is the identity, so its input is
+    the logits."""
     n_rows, n_experts, k = 24, shape["n_experts"], shape["k"]
     values = Values(seed)
     logits = values.take(n_rows, n_experts, scale=4)
@@ -131,7 +131,7 @@ def routers():
 
 
 def gpt_oss_block():
-    """Router and experts, with every bias there is and the clamped activation."""
+    """Router and experts, with every bias and the clamped activation."""
     seed, n, hidden, width, n_experts, k = 20, 12, 48, 40, 6, 3
     config = AutoConfig.for_model("gpt_oss", num_local_experts=n_experts, num_experts_per_tok=k,
                                   hidden_size=hidden, intermediate_size=width)
@@ -141,7 +141,7 @@ def gpt_oss_block():
         block.router.weight.copy_(values.take(n_experts, hidden))
         block.router.bias.copy_(values.take(n_experts))
         experts = block.experts
-        # Rows of gate and up take turns in transformers.
+        # transformers interleaves the rows of gate and up.
         experts.gate_up_proj[..., ::2] = values.take(n_experts, width, hidden).transpose(1, 2)
         experts.gate_up_proj[..., 1::2] = values.take(n_experts, width, hidden).transpose(1, 2)
         experts.down_proj.copy_(values.take(n_experts, hidden, width).transpose(1, 2))
@@ -208,8 +208,8 @@ def attention(name, seed, module, rotary, config, rows, n, window, has_bias, has
 
 def attentions():
     rope = {"rope_type": "default", "rope_theta": 10000.0}
-    # The window begins inside a block of 256 positions, at its edge and behind it; in the end it
-    # has the second and the third block, without the first.
+    # The window begins inside a block of 256 positions, at its edge and after it; at the end it
+    # covers the second and the third block, without the first.
     rows = [0, 1, 98, 99, 100, 101, 254, 255, 256, 257, 300, 354, 355, 356, 511, 512, 530, 559]
     for seed, window in ((30, 100), (31, 0)):
         config = AutoConfig.for_model(

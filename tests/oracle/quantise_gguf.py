@@ -15,13 +15,14 @@ import numpy as np
 
 NANO = "Q4_0 Q4_1 Q5_0 Q5_1 Q2_K Q3_K_M Q4_K_M Q5_K_M Q6_K IQ4_NL IQ4_XS MXFP4_MOE".split()
 WIDE = NANO + "Q3_K_L Q4_K_S IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_M IQ3_XXS IQ3_S TQ1_0 TQ2_0".split()
-# Where the mixture of a name would use a second format, one pure file of each.
+# Where the mixture of a name would use a second format, writes one pure file of each.
 PURE = "Q2_K Q3_K_M Q4_K_M Q5_K_M Q6_K IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_M IQ3_XXS IQ3_S".split()
 PURE += ["IQ4_XS"]
 
 
 def ones(path):
-    """An importance matrix: a pointer to records up to one without a name, and what it borrows."""
+    """Returns an importance matrix: a pointer to records up to one without a name, and what it
+    borrows."""
     import gguf
 
     kept, records = [], []

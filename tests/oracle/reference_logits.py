@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""transformers' logits in float64 for the weights that converted models hold.
+"""Computes transformers' logits in float64 for the weights of converted models.
 
 Each model is dequantised (dequantise.py) into OUT/dequantised/LABEL, a Hugging Face directory in
 float32, and run by transformers. The result is what an exact engine must give for these files.
@@ -21,7 +21,7 @@ import sources
 
 
 class Float64:
-    """The models ask for float32 inside norms, softmax and the delta rule: give them more."""
+    """The models use float32 inside norms, softmax and the delta rule: gives them float64."""
 
     def __enter__(self):
         self.kept = torch.float32, torch.float, torch.Tensor.float
@@ -67,7 +67,8 @@ def load_model(folder):
 
 
 def continue_greedily(model, ids, n):
-    """n likeliest next tokens, past any end token, and how far ahead of the second each is."""
+    """Returns the n most likely next tokens, past any end token, and their margin over the
+    second."""
     chosen, margins = [], []
     step, cache = ids, None
     while len(chosen) < n:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The sampler against transformers' logits processors, on random logits.
+"""Compares the sampler with transformers' logits processors, on random logits.
 
 usage: sampling.py make OUT.json [N]
        sampling.py check SAMPLE_LINES [SAMPLES.json]
@@ -89,7 +89,7 @@ def make(n):
         case = make_case(rng)
         ids, scores = change_logits(case, torch, lib)
         if min(len(set(scores[0].tolist())), len(set(case["logits"]))) < VOCABULARY:
-            continue  # which of two equal ones is left out is a matter of taste
+            continue  # either of two equal ones may be left out
         results = [filter_tokens(case, ids, scores, lib, slack)
                    for slack in (1, 1 + 3e-5, 1 - 3e-5)]
         if len({tuple(kept(result)) for result in results}) > 1:
@@ -103,14 +103,14 @@ def make(n):
 
 
 def is_close(a, b, relative=2e-5):
-    """Relative, but nothing is known below what a float32 of 1 can add."""
+    """Relative, but with an absolute tolerance below the resolution of a float32 near 1."""
     return abs(a - b) <= relative * max(abs(a), abs(b)) + 1e-12
 
 
 def differences(case, got):
     want = dict(map(tuple, case["want"]))
     have = dict(zip(got["ids"], got["p"]))
-    # Without top-p, what vanishes beside the rest in a double is not drawn either.
+    # Without top-p, tokens that vanish next to the rest in a double are not drawn either.
     far = {i for i in want.keys() ^ have.keys() if max(want.get(i, 0), have.get(i, 0)) > 1e-15}
     if far:
         yield f"kept: {len(want)} expected, {len(have)} got, different: {sorted(far)[:9]}"

@@ -46,7 +46,7 @@ TOKENIZER_CONFIG = {
 
 
 class Joined:
-    """The parts of a split file as one stream."""
+    """Reads the parts of a split file as one stream."""
 
     def __init__(self, paths):
         self.files = [open(path, "rb") for path in paths]
@@ -61,7 +61,8 @@ class Joined:
 
 
 def make_wide(folder):
-    """A random Qwen3.5 of 2 layers, linear and full attention, whose matrices have 256 columns."""
+    """Makes a random Qwen3.5 of 2 layers, linear and full attention, whose matrices have 256
+    columns."""
     import torch
     from transformers import AutoModelForCausalLM, AutoConfig
 
@@ -148,7 +149,8 @@ def stage(name, out, nano_data=None):
 
 
 def prompts(name, nano_data=None):
-    """The prompts whose logits are compared: [(label, ids, number of tokens to continue with)]."""
+    """Returns the prompts whose logits are compared: [(label, ids, number of tokens to continue
+    with)]."""
     if name == "nano":
         golden = json.load(open(pathlib.Path(nano_data) / "nano_golden.json"))
         chosen = ("English: story", "Code: C", "Math: word problem", "Chinese: poem")

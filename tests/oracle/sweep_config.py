@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Changes every field of config.json and holds the engine to transformers.
+"""Changes every field of config.json and compares the engine with transformers.
 
 usage: sweep_config.py run SWEEP_ENGINE [--base NAME] [--field NAME ...] [--save FILE]
        sweep_config.py freeze FILE...
@@ -34,7 +34,7 @@ GOLDEN = HERE.parent / "golden"
 SOURCE = HERE.parent.parent / "src"
 CASES, SAMPLES = HERE / "sweep.json", HERE / "sweep.f32"
 REFUSED = 3  # sweep_engine's exit status
-# Distance allowed, as a share of the reference's largest logit minus its smallest: the rule of
+# Maximum distance, relative to the reference's largest logit minus its smallest: the rule of
 # tests/golden/golden_test.c.
 TOLERANCE = 1e-5
 N_PREFILL, N_TOKENS = 12, 14
@@ -55,11 +55,11 @@ BASES = {
 }
 TIE = "tie_word_embeddings"
 
-# An error about one of these may name another.
+# An error about one of these may name another one.
 NAMED_TOGETHER = [("rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor",
                    "original_max_position_embeddings"),
                   ("num_experts", "num_local_experts")]
-# Fields of a multimodal root that get every value.
+# Fields of a multimodal root that take every value.
 ROOT_TOO = [TIE, "rope_scaling", "rope_parameters", "model_type", "quantization_config",
             "compression_config", "text_config", "is_causal", "eos_token_id"]
 
@@ -157,7 +157,7 @@ VALUES = {
     "eos_token_id": [DROP, None, 0, [1, 2], 5], "pad_token_id": [DROP, None, 0, 7, 5000],
     TIE: [DROP, None, True, False, 0, 1, "x"],
 }
-# Fields that checkpoints have and no code here or in the classes names.
+# Fields that checkpoints have but that no code here or in the classes names.
 GENERIC = ["rope_scaling", "rope_theta", "partial_rotary_factor", "head_dim", "num_experts",
            "num_local_experts", "layer_types", "mlp_only_layers", "decoder_sparse_step",
            "full_attention_interval", "per_layer_config", "model_type", "quantization_config",
@@ -172,7 +172,7 @@ GENERIC = ["rope_scaling", "rope_theta", "partial_rotary_factor", "head_dim", "n
            "no_rope_layers", "rope_local_base_freq", "original_max_position_embeddings",
            "mtp_num_hidden_layers", "mamba_ssm_dtype", "output_gate_type", "rope_interleave",
            "attention_sink_size", "num_nextn_predict_layers", "shared_expert_gate"]
-PLAIN = [True, 2]  # for fields nobody knows a meaning of
+PLAIN = [True, 2]  # for fields without a known meaning
 
 
 def values_of(field, base):
@@ -188,7 +188,7 @@ def values_of(field, base):
 
 
 def engine_fields():
-    """Names in quotes in the files that read a configuration."""
+    """Returns names in quotes in the files that read a configuration."""
     found = set()
     for path in ("arch/blocks_open.c", "arch/mix_attention.c", "arch/mix_delta_net.c",
                  "model/config.c", "model/model.c"):
@@ -197,7 +197,7 @@ def engine_fields():
 
 
 def shared_fields():
-    """What transformers' shared code looks up in a configuration of any class."""
+    """Returns what transformers' shared code looks up in a configuration of any class."""
     import transformers
     root = pathlib.Path(transformers.__file__).parent
     found = set()
@@ -222,7 +222,7 @@ def text_of(config):
 
 
 def places_of(field, config):
-    """Paths of the objects that may hold the field."""
+    """Returns paths of the objects that may contain the field."""
     places = [[]]
     if "text_config" in config and field != "text_config":
         places = [["text_config"], []]
@@ -244,7 +244,7 @@ def change(config, place, field, value):
 
 
 def pairs_of(config):
-    """Fields that stand in two places at once."""
+    """Returns fields that are in two places at once."""
     text = text_of(config)
     prefix = ["text_config"] if text is not config else []
     full = {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5}
@@ -301,7 +301,7 @@ def pairs_of(config):
 
 
 def cases_of(name, config, fields):
-    """(field, [(place, key, value)...]) without repetition."""
+    """Yields (field, [(place, key, value)...]) without repetition."""
     seen = set()
 
     def fresh(changes):
@@ -330,7 +330,7 @@ def cases_of(name, config, fields):
 
 @contextlib.contextmanager
 def checkpoints():
-    """A folder with every base below it."""
+    """Makes a folder with all base checkpoints."""
     with tempfile.TemporaryDirectory() as top:
         top = pathlib.Path(top)
         for name, (golden, layouts) in BASES.items():
@@ -367,7 +367,7 @@ def apply(config, changes):
 
 
 def engine(program, folder, tokens):
-    """(logits as an array, None), or (None, error)."""
+    """Returns (logits as an array, None) or (None, error)."""
     done = subprocess.run([program, folder, *map(str, tokens)], capture_output=True)
     if done.returncode == REFUSED:
         return None, done.stderr.decode().strip()
@@ -377,7 +377,8 @@ def engine(program, folder, tokens):
 
 
 def names_fault(error, field, changes):
-    """The error names a changed field, the one that decides, or the tensor that does not fit."""
+    """The error must name a changed field, the one that decides, or the tensor that does not
+    fit."""
     words = {field} | {key for _, key, _ in changes}
     for names in NAMED_TOGETHER:
         words |= set(names) if words & set(names) else set()
@@ -412,7 +413,7 @@ def distance(found, expected):
 
 
 def reference(folder, tokens):
-    """Transformers' logits in float64, [n, vocabulary]: a prefill, then token by token."""
+    """Returns transformers' logits in float64, [n, vocabulary]: a prefill, then token by token."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
     config = json.loads((folder / "config.json").read_text())
@@ -421,7 +422,7 @@ def reference(folder, tokens):
         kind = AutoModelForImageTextToText
     text = AutoConfig.from_pretrained(folder).get_text_config()
     size = text.vocab_size + text.num_hidden_layers * text.num_experts * text.moe_intermediate_size
-    if size * text.hidden_size > MAX_PARAMETERS:  # a default took the place of a field
+    if size * text.hidden_size > MAX_PARAMETERS:  # a default replaced a field
         raise ValueError(f"{size * text.hidden_size:.2g} parameters")
     model, loading = kind.from_pretrained(
         folder, dtype=torch.float64, experts_implementation="eager", attn_implementation="eager",
@@ -433,7 +434,7 @@ def reference(folder, tokens):
             if not re.match(r"(model\.visual|mtp)\b", key)]
     model.eval()
     kept = torch.float32, torch.Tensor.float
-    # The models ask for float32 inside norms, softmax and the delta rule: give them more.
+    # The models use float32 inside norms, softmax and the delta rule: give them float64.
     torch.float32, torch.Tensor.float = torch.float64, torch.Tensor.double
     try:
         with torch.no_grad():
@@ -478,7 +479,7 @@ class Sweep:
             return self.count(kind, [name, field, changes, None, 0])
         try:
             rows, left = reference(folder, tokens_of(name))
-        except Exception as why:  # whatever it is, there is nothing to compare with
+        except Exception as why:  # whatever the error, there is nothing to compare with
             text = f"{type(why).__name__}: {why}".splitlines()[0][:120]
             print(f"no reference {title}: {text}", flush=True)
             return self.count("no reference", None)
@@ -542,7 +543,8 @@ def freeze(args):
 
 
 def few_of(cases):
-    """The first case of each field in each model that runs, and the first that is refused."""
+    """Returns the first case of each field in each model that runs, and the first that is
+    refused."""
     kinds = {}
     for case in cases:
         name, field, _, at, _ = case

@@ -30,7 +30,7 @@ def silent(level, text, data):
 
 
 def in_llama(path):
-    """Greedy tokens, of those that stand for text, and the logits they were chosen by."""
+    """Returns greedy tokens, only those that stand for text, and the logits they were chosen by."""
     model = llama_cpp.Llama(str(path), n_ctx=256, n_threads=2, verbose=False)
     ids = model.tokenize(PROMPT.encode(), add_bos=False, special=False)
     assert ids == list(PROMPT.encode()), ids
@@ -65,7 +65,7 @@ def check(program, folder, shape, *more):
     spread, verdict = float(rows[0].std()), "agrees"
     assert 0.01 < spread < 100, spread
     for i, (a, b) in enumerate(zip(theirs, ours)):
-        if a != b: # what follows belongs to another text
+        if a != b: # the rest belongs to another text
             gap = float(rows[i][a] - rows[i][b]) / spread
             verdict = f"parts at token {i}, {gap:.3f} deviations apart"
             assert gap < 0.2, (theirs, ours, gap)

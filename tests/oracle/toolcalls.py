@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tool calls against two programs nobody here wrote: sglang's parsers and the models' templates.
+"""Compares tool calls with two independent programs: sglang's parsers and the models' templates.
 
 usage: toolcalls.py make SGLANG TEMPLATES OUT.json [N]
        toolcalls.py check MESSAGE_LINES [SAMPLES.json]
@@ -28,7 +28,7 @@ TAGS = ["</parameter>", "<parameter=x>", "</think>", "<tool_call>", "<function=f
 
 
 def make_text(rng, with_tags):
-    """With tags: also those of the form itself, as long as they do not end the value."""
+    """With tags: also those of the format itself, as long as they do not end the value."""
     pieces = PIECES + (TAGS if with_tags else [])
     text = "".join(rng.choice(pieces) for _ in range(rng.randrange(12)))
     return re.sub(r"</parameter>(?=\s*<parameter=)", "</parameter>.", text)
@@ -86,7 +86,7 @@ def as_xml(value):
 
 
 def write_answer(calls, is_xml):
-    """The two forms, as the models are told to write them."""
+    """Writes the two formats as the models are told to write them."""
     blocks = []
     for call in calls:
         inner = json.dumps(call, ensure_ascii=False)
@@ -99,7 +99,7 @@ def write_answer(calls, is_xml):
 
 
 def load_detectors(folder):
-    """sglang's detectors, without the server around them."""
+    """Loads sglang's detectors without the server."""
     sys.path.insert(0, str(folder))
     for name in ("sglang", "sglang.srt", "sglang.srt.entrypoints", "sglang.srt.entrypoints.openai",
                  "sglang.srt.entrypoints.openai.protocol", "sglang.srt.environ",

@@ -1,11 +1,11 @@
-"""Packs models, breaks off, breaks files, and looks at what is left.
+"""Packs models, interrupts packing, damages files, and examines the result.
 
 Usage: pack_test.py PROGRAM PRELOAD TESTS [--kills N] [TestClass...]
 
 PRELOAD is the library built from preload_writes.c, TESTS the folder tests/. With --kills N, the
 tests Kill, Consume and Restart kill about N packings instead of a handful:
 
-    tests/pack/pack_test.py build/flashmoe build/tests/pack/libpack_preload.so tests \\
+    tests/pack/pack_test.py build/flashmoe build/tests/pack/libpack_preload.so tests \
         --kills 50 Kill
 """
 import fcntl
@@ -37,7 +37,7 @@ class Formats(Case):
                                  logits_hash(src))
 
     def test_default(self):
-        """bf16 experts become affine4-g64; what is quantised is kept, also when packed again."""
+        """bf16 experts become affine4-g64; quantised ones are kept, also when packed again."""
         for family in FAMILIES:
             with self.subTest(family):
                 self.pack(TESTS / "golden" / family, self.folder / family)
@@ -90,7 +90,7 @@ class Formats(Case):
         self.assertEqual(os.listdir(self.folder), [])
 
     def test_converted_models(self):
-        """Files that mlx-lm and llama.cpp wrote: the same bits of logits from the pack."""
+        """Files written by mlx-lm and llama.cpp: the pack gives the same logits, bit for bit."""
         frozen = TESTS / "oracle" / "frozen"
         models = sorted([*frozen.glob("**/config.json"), *frozen.glob("**/*.gguf")])
         for path in models:
@@ -103,7 +103,7 @@ class Formats(Case):
 
 
 class Layout(Case):
-    """The pack is what docs/PACKED.md says."""
+    """The pack matches docs/PACKED.md."""
 
     def test_by_the_document(self):
         self.pack(self.golden, self.dst, "--dense", "affine8-g32", "--head", "q8_0")
@@ -146,7 +146,7 @@ class Verify(Case):
         self.assertEqual(flashmoe("verify", self.dst).returncode, 0)
 
     def test_a_flipped_bit(self):
-        """Anywhere: named by verify and by a run with --check on, or not read by it."""
+        """Anywhere: verify and a run with --check on name it, unless the run does not read it."""
         model = json.loads((self.dst / "model.json").read_text())
         record = model["experts"][0]["record_bytes"]
         tensors = model["dense"]["tensors"]
@@ -219,7 +219,7 @@ class Verify(Case):
 
 class Refusals(Case):
     def break_off(self, *args):
-        """Leaves a DST.partial with some files done."""
+        """Leaves a DST.partial with some finished files."""
         done = flashmoe("pack", self.golden, self.dst, *args, kind="kill", at=25)
         self.assertEqual(done.returncode, -9)
         self.assertTrue(self.partial.exists())
@@ -271,7 +271,7 @@ class Refusals(Case):
         self.pack(self.golden, self.dst)
 
     def test_not_ours(self):
-        """A directory that only has the name of one is left alone."""
+        """A directory that only has the name of one is not touched."""
         self.partial.mkdir()
         for name in ("notes.txt", "experts-000.bin.tmp"):
             (self.partial / name).write_text("mine")
@@ -298,7 +298,7 @@ class Refusals(Case):
         self.pack(src, self.dst, "--embed", "q8_0", "--head", "q8_0")
 
     def test_a_damaged_pack(self):
-        """Is not given good checksums by packing it again."""
+        """Packing a damaged pack again does not give it good checksums."""
         good = self.folder / "good.fmoe"
         self.pack(self.golden, good)
         model = json.loads((good / "model.json").read_text())
@@ -372,7 +372,7 @@ class Kill(Case):
     """Killed at any moment and started again: the same bytes."""
 
     def finish(self, src, *args):
-        """Starts again until it is done."""
+        """Starts it again until it is done."""
         done = flashmoe("pack", src, self.dst, *args)
         if done.returncode != 0:
             self.assertIn("exists already", done.stderr)  # it was killed after the rename
@@ -391,7 +391,7 @@ class Kill(Case):
                 n_killed += done.returncode == -9
                 self.assertTrue(self.dst.exists() or
                                 flashmoe("inspect", self.dst).returncode == 1)
-                # And once more on the way.
+                # And killed once more on the way.
                 flashmoe("pack", self.golden, self.dst, kind="kill", at=at // 2 + 1)
                 self.finish(self.golden)
                 self.assertEqual(digest(self.dst), expected)
@@ -400,7 +400,7 @@ class Kill(Case):
         print(f"{n_killed} kills at calls, {n_calls} calls in a whole packing")
 
     def test_damaged_meanwhile(self):
-        """What an earlier run has finished is read again, and made again where it has suffered."""
+        """Files that an earlier run has finished are read again, and written again if damaged."""
         reference = self.folder / "reference.fmoe"
         self.pack(self.golden, reference)
         for name, args in (("experts-000.bin", ["--consume", "--yes"]), ("dense.bin", [])):
@@ -423,7 +423,7 @@ class Kill(Case):
         src = self.folder / "src"
         shutil.copytree(self.golden, src)
         self.pack(src, self.folder / "reference.fmoe")
-        # Between the name of model.json and that of the pack comes one sync of the folder.
+        # Between the renames of model.json and of the pack, the folder is synced once.
         done = flashmoe("pack", src, self.dst, kind="kill", on="rename:model.json.tmp")
         self.assertEqual(done.returncode, -9)
         os.rename(self.partial / "model.json.tmp", self.partial / "model.json")
@@ -433,7 +433,7 @@ class Kill(Case):
         self.assertEqual(digest(self.dst), digest(self.folder / "reference.fmoe"))
 
     def test_from_outside(self):
-        """While one thread waits at a certain file, wherever the others are then."""
+        """Killed while one thread waits at a certain file, wherever the others are then."""
         reference = self.folder / "reference.fmoe"
         self.pack(self.golden, reference)
         moments = ["pwrite:plan.json", "fsync:plan.json", "pwrite:dense.bin", "fsync:dense.bin",
@@ -452,7 +452,7 @@ class Kill(Case):
 
 
 class Progress(Case):
-    """What is seen while it works, and Ctrl-C. Every call is slowed down to have the time."""
+    """The output during packing, and Ctrl-C. Every call is slowed down to leave time for it."""
 
     def start(self, **files):
         env = dict(os.environ, LD_PRELOAD=PRELOAD, FAULT_KIND="slow", FAULT_SPAN="0",
@@ -494,7 +494,8 @@ class Progress(Case):
 
 class Faults(Case):
     def test_every_write(self):
-        """The Nth call fails: a sentence, nothing that looks like a model, and it continues."""
+        """The Nth call fails: a sentence, nothing that looks like a model, and it can be
+        continued."""
         reference = self.folder / "reference.fmoe"
         n_calls = self.count_calls(self.golden, reference)
         expected = digest(reference)
@@ -513,7 +514,7 @@ class Faults(Case):
             self.assertGreater(n_failed, 20)
 
     def test_reads(self):
-        """Of the source and of what was written: tensor or expert, file and byte are named."""
+        """Of the source and of written files: the message names tensor or expert, file and byte."""
         reference = self.folder / "reference.fmoe"
         self.pack(self.golden, reference)
         n_failed = 0
@@ -530,7 +531,7 @@ class Faults(Case):
         self.assertGreater(n_failed, 8)
 
     def test_the_folder_is_synced(self):
-        """That DST.partial is there at all must outlive a power cut."""
+        """The existence of DST.partial must survive a power failure."""
         done = flashmoe("pack", self.golden, self.dst, kind="eio",
                         on=f"fsync:{self.folder}")
         self.assert_fails(done, f"cannot sync '{self.folder}'")
@@ -567,7 +568,7 @@ class FullDisk(Case):
         dst = disk / "m.fmoe"
         args = ["pack", self.golden, dst, "--experts", "keep"]
         self.assert_fails(flashmoe(*args), "not enough space")
-        # Somebody else takes the space after it was looked at.
+        # Another process takes the space after it was checked.
         self.assert_fails(flashmoe(*args, free=1 << 30), "the disk is full", "m.fmoe.partial",
                           "start the same command again")
         self.assertFalse(dst.exists())

@@ -18,7 +18,7 @@ except ImportError:
 
 
 def parts_of(format_name, rows, cols):
-    """Bytes of each part of a matrix, section "Formats" of PACKED.md."""
+    """Returns the size of each part of a matrix, section "Formats" of PACKED.md."""
     plain = {"f32": 4, "f16": 2, "bf16": 2}
     blocks = {"q4_0": (32, 18), "q4_1": (32, 20), "q5_0": (32, 22), "q5_1": (32, 24),
               "q8_0": (32, 34), "q2_k": (256, 84), "q3_k": (256, 110), "q4_k": (256, 144),
@@ -38,7 +38,7 @@ def parts_of(format_name, rows, cols):
 
 
 def place(format_name, rows, cols, at):
-    """Offset and bytes of each part from `at` on, and the end."""
+    """Returns offset and size of each part from `at` on, and the end."""
     placed = []
     for size in parts_of(format_name, rows, cols):
         at = -(-at // 64) * 64
@@ -69,7 +69,7 @@ def read_layer(folder, layer):
 
 
 def by_rows(raw, rows, unit):
-    """A part of an interleaved matrix, section "Interleaved rows", with its rows one by one."""
+    """Returns a part of an interleaved matrix, section "Interleaved rows", row by row."""
     size, result = len(raw) // rows, b""
     for r in range(rows):
         block = raw[r // 16 * 16 * size:(r // 16 + 1) * 16 * size]
@@ -79,7 +79,7 @@ def by_rows(raw, rows, unit):
 
 
 def matrix(folder, layer, expert, name):
-    """The floats of one matrix of one expert; bf16 and affine with bf16 scales."""
+    """Returns the floats of one matrix of one expert, for bf16 and affine with bf16 scales."""
     placed, record = read_layer(folder, layer)
     m = layer[name]
     with open(folder / layer["file"], "rb") as f:

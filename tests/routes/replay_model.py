@@ -1,4 +1,5 @@
-"""Cache policies written anew, as simply as possible: what `flashmoe bench replay` is held to.
+"""Independent, simple implementations of cache policies, to which `flashmoe bench replay` is
+compared.
 
 Every policy is a function of (tokens, n_warm, n_slots), with tokens as [token][layer] of
 ascending experts, and returns the share of hits after the first n_warm tokens."""
@@ -39,7 +40,7 @@ class Pool:
             math.log2(self.counts[at]) + self.lasts[at] / HALF_LIFE
 
     def coldest_of(self, layer, pinned):
-        """(heat, expert) that the layer would lose first."""
+        """Returns (heat, expert) that the layer would evict first."""
         age = 0 if self.policy == "lru" else self.clocks[layer] / HALF_LIFE
         cold = min(((self.keys[layer, e], e) for e in self.held[layer] - pinned), default=None)
         return cold and (cold[0] - age, cold[1])
@@ -65,7 +66,7 @@ class Pool:
             self.pinned.add(missing.pop(0))
 
     def plan(self, layer, experts):
-        """What was there is handed out first, then what there was room for at a time."""
+        """Resident experts are handed out first, then as many as fit at a time."""
         self.clocks[layer] += 1
         hits = {e for e in experts if e in self.held[layer]}
         missing = [e for e in experts if e not in hits]
@@ -98,7 +99,7 @@ def pool(policy):
 
 
 def layered(policy):
-    """`policy`(tokens, t, layer, expert) is the larger the rather an expert is kept."""
+    """Experts with the largest `policy`(tokens, t, layer, expert) are kept."""
     def run(tokens, n_warm, n_slots):
         hits = 0
         for layer in range(len(tokens[0])):
@@ -128,7 +129,7 @@ def soonest(tokens, t, layer, expert):
 
 
 def layer_lfu(tokens, n_warm, n_slots):
-    """What a token uses is not dropped for what else it uses, unless there is nothing else."""
+    """A token's experts do not evict each other unless there is nothing else."""
     hits = 0
     for layer in range(len(tokens[0])):
         here, uses, last = set(), {}, {}
@@ -145,7 +146,7 @@ def layer_lfu(tokens, n_warm, n_slots):
 
 
 def belady(tokens, n_warm, n_slots):
-    """Over all layers: what is used last of all goes."""
+    """Over all layers: evicts the expert whose next use is the latest."""
     hits, here = 0, {}
     for t, layers in enumerate(tokens):
         for layer, experts in enumerate(layers):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Routing that takes the place of the routers'.
+"""Tests routing that replaces the routers.
 
 usage: routes_test.py {references,replay,same_bits,policies,engine} FLASHMOE GOLDENS TRACES
 
@@ -60,13 +60,13 @@ def references(program, _, traces):
 
 
 def tokens(program, model, *args):
-    """A run of 24 tokens; bench decode would measure the machine every time."""
+    """Runs 24 tokens; bench decode would measure the machine every time."""
     return json.loads(flashmoe(program, "run", model, "-p", "Once upon a time", "-n", "24",
                                "--greedy", "--no-heat", "--json", "--quiet", *args).stdout)
 
 
 def experts_of(path):
-    """{(step, layer): set of experts} of a recording."""
+    """Returns {(step, layer): set of experts} of a recording."""
     cells = {}
     for line in path.read_text().splitlines():
         if line[0].isdigit():
@@ -136,7 +136,7 @@ def write_trace(path, tokens, n_experts, n_warm):
 
 
 def random_routes(seed, n_tokens, n_layers, n_experts, n_used):
-    """Popular experts, a little stickiness, and another subject after two thirds."""
+    """Popular experts, some repetition, and another subject after two thirds."""
     rng = random.Random(seed)
     tokens, last = [], [[] for _ in range(n_layers)]
     for t in range(n_tokens):
@@ -152,7 +152,7 @@ def random_routes(seed, n_tokens, n_layers, n_experts, n_used):
 
 
 def check_point(name, point, tokens=None, n_warm=0):
-    """Against the model here where there are tokens; always against Belady."""
+    """Compares with the model here if there are tokens, and always with Belady."""
     for policy in replay_model.POLICIES if tokens else ():
         want = replay_model.POLICIES[policy](tokens, n_warm, point["n_slots"])
         found = point["hits"][policy]
@@ -229,8 +229,8 @@ def policies(program, _, traces):
 
 
 def read_trace(path):
-    """[token][layer] of sorted experts and the tokens before the first decoded one, of one turn.
-    A layer that lacks a token has the next one's, as the program reads it."""
+    """Returns [token][layer] of sorted experts and the number of tokens before the first decoded
+    one, for one turn. A layer that lacks a token gets the next one's, as the program reads it."""
     cells, first_decoded = {}, None
     for line in path.read_text().splitlines():
         if line[0].isdigit():
@@ -249,7 +249,7 @@ def read_trace(path):
 
 
 def engine(program, goldens, _):
-    """One token at a time, as decode is, the prompt included."""
+    """One token at a time, as in decode, including the prompt."""
     nano = goldens.parent.parent / "models" / "nano.fmoe"
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "own.csv")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares render_templates with frozen results of jinja2, set up as transformers sets it up.
+"""Compares render_templates with frozen results of jinja2 as transformers configures it.
 
 usage: check_templates.py RENDER_TEMPLATES
 

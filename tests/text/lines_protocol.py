@@ -1,4 +1,4 @@
-"""Talks to tokenize_lines: texts to ids and ids to texts, many at a time."""
+"""Sends texts and ids to tokenize_lines, many at a time."""
 import array
 import struct
 import subprocess
@@ -22,7 +22,8 @@ def split(data, item_bytes):
 
 
 def encode(program, tokenizer, texts, mode="encode"):
-    """Ids of every text, which may be str or bytes; in mode "pieces" the lengths of its pieces."""
+    """Returns the ids of every text, which may be str or bytes; in mode "pieces" the lengths of its
+    pieces."""
     raw = (t.encode() if isinstance(t, str) else t for t in texts)
     out = run(program, tokenizer, mode, (struct.pack("=I", len(t)) + t for t in raw))
     return [array.array("i", ids).tolist() for ids in split(out, 4)]

@@ -25,7 +25,7 @@ def base():
 
 
 def seeds():
-    """(name, document): good ones, then one for every kind of refusal."""
+    """Yields (name, document): good ones, then one for every kind of refusal."""
     yield "good_qwen2", base()
     d = base()
     d["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = QWEN35_REGEX

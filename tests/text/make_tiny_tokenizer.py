@@ -13,7 +13,7 @@ import sys
 SPECIAL = ["<|endoftext|>", "<|im_end|>", "<|im_start|>"]
 REGEX = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
          r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
-# "_" stands for a space in front of a word.
+# "_" stands for a space before a word.
 MERGES = """
 h e|_ t|_t he|i n|e r|a n|r e|o n|_ a|_ s|_ w|_ c|_ b|_ o|_ f|n d|e s|a t|o r|e n|i s|o u
 _ h|_ m|_ p|_ d|e d|in g|a l|_ an|_an d|_o f|_t o|a r|i t|_ in|_ l|l e|_ n|_w a|_wa s|a s
@@ -22,7 +22,7 @@ i c|o m|v e|l l|_ he|_ y|_y ou|_ re|s t|_ is|_ e|_f or|c h|r o|_ on|l y|t h|_t h
 
 
 def byte_alphabet():
-    """The character of every byte: itself when printable, else from U+0100 upwards."""
+    """Returns the character of every byte: itself if printable, otherwise from U+0100 upwards."""
     extra = 0x100
     for byte in range(256):
         if 0x21 <= byte <= 0x7E or 0xA1 <= byte <= 0xAC or byte >= 0xAE:
@@ -44,7 +44,7 @@ def apply_merges(merges, text):
 
 
 def make_document(n_merges):
-    """The tokenizer with the first n_merges merges."""
+    """Returns the tokenizer with the first n_merges merges."""
     alphabet = list(byte_alphabet())
     space = alphabet[ord(" ")]
     merges = [m.replace("_", space).split(" ") for m in MERGES][:n_merges]

@@ -1,4 +1,4 @@
-"""Texts that look for trouble in a tokenizer: mixed scripts, marks, white space, digits."""
+"""Texts that are difficult for a tokenizer: mixed scripts, marks, white space, digits."""
 import unicodedata
 
 SPACES = [chr(c) for c in (9, 10, 11, 12, 13, 28, 29, 30, 31, 32, 0x85, 0xA0, 0x1680, 0x180E,
@@ -26,7 +26,7 @@ CODE_POINTS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 MARKS = [chr(c) for c in CODE_POINTS if unicodedata.category(chr(c)).startswith("M")]
 COMBINING = [m for m in MARKS if unicodedata.combining(m)]
 
-# Every code point is set into each of these.
+# Every code point is inserted into each of these.
 FRAMES = ("{}", "a{}b", " {} ", "'{}", "e{}\u0301.", "\u0345{}s", "\uac00{}\n")
 
 
@@ -68,7 +68,7 @@ def random_text(random):
 
 
 def random_bytes(random):
-    """Bytes that are often almost UTF-8."""
+    """Returns bytes that are often almost UTF-8."""
     data = bytearray(random_text(random).encode())
     for _ in range(random.randint(1, 4)):
         at = random.randrange(len(data) + 1)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Schemas that refer to themselves in every place, and schemas that ask for too much.
+"""Tests schemas that refer to themselves in every place, and schemas that demand too much.
 
 usage: schema_limits_test.py GRAMMAR_LINES TOKENIZER.JSON
 
@@ -22,7 +22,7 @@ PROGRAM, TOKENIZER = sys.argv[1:3]
 
 
 class Grammar:
-    """grammar_lines on a small stack. With a sanitizer, frames and memory are larger."""
+    """Runs grammar_lines on a small stack. With a sanitizer, frames and memory are larger."""
 
     def __init__(self, is_small):
         limit = STACK_BYTES if is_small else resource.RLIM_INFINITY
@@ -49,7 +49,7 @@ class Grammar:
 
 
 def is_valid(schema, answer):
-    """None where jsonschema itself cannot tell: it recurses without an end, or refuses."""
+    """Returns None if jsonschema cannot decide: it recurses without end, or refuses."""
     try:
         return jsonschema.Draft202012Validator(schema).is_valid(answer)
     except Exception:  # noqa: BLE001 (a reference to what is no schema raises anything)

@@ -1,4 +1,4 @@
-"""Schemas that refer to themselves in every place of every keyword, and schemas that ask for too
+"""Schemas that refer to themselves in every place of every keyword, and schemas that demand too
 much work, for the tests of the schema compiler and of the server."""
 import itertools
 import json
@@ -6,7 +6,7 @@ import pathlib
 import re
 
 VET = pathlib.Path(__file__).resolve().parents[2] / "src" / "grammar" / "schema_vet.c"
-# Refused today; a compiler that learns one of them must pass the same tests.
+# Refused today; a compiler that supports one of them later must pass the same tests.
 REFUSED = ["not", "if", "then", "else", "contains", "minContains", "maxContains",
            "dependentSchemas", "dependentRequired", "dependencies", "unevaluatedItems",
            "unevaluatedProperties",
@@ -16,7 +16,7 @@ REFERENCES = ["#", "#/$defs/x", "#/$defs/y", "#/%24defs/x", "#/{0}", "#/{0}/0", 
 
 
 def keywords():
-    """All that the compiler has in its table, and those that it refuses."""
+    """Returns all keywords in the compiler's table, and those that it refuses."""
     table = re.search(r"keywords\[\] = \{(.*?)\n\};", VET.read_text(), re.S).group(1)
     known = re.findall(r'\{"([^"]+)", \w+\}', table)
     assert len(known) > 40 and "propertyNames" in known, known
@@ -24,7 +24,7 @@ def keywords():
 
 
 def places(reference):
-    """Forms in which a keyword may hold schemas, right for it or not."""
+    """Yields forms in which a keyword may contain schemas, valid or not."""
     r = {"$ref": reference}
     return [r, [r], [{"type": "null"}, r], {"a": r}, {"^a": r, "b": {"type": "integer"}}, [[r]],
             {"a": {"b": r}}, {"a": [r]}, {"allOf": [r]}, {"anyOf": [r, {"type": "null"}]},
@@ -32,14 +32,14 @@ def places(reference):
 
 
 def roots(keyword, place):
-    """Schemas with the keyword at the root, alone and beside types."""
+    """Yields schemas with the keyword at the root, alone and next to types."""
     yield {keyword: place}
     for kind in ("object", "array", "string"):
         yield {"type": kind, keyword: place}
 
 
 def wraps(keyword, place):
-    """Schemas with the keyword inside each other one."""
+    """Yields schemas with the keyword inside each other one."""
     inner = {keyword: place}
     yield {"type": "object", "propertyNames": inner}
     yield {"type": "object", "properties": {"p": inner}, "required": ["p"]}
@@ -66,7 +66,7 @@ def with_definitions(keyword, place, schema):
 
 
 def references():
-    """(keyword, schema): some ten thousand."""
+    """Yields (keyword, schema): about ten thousand."""
     for keyword, reference in itertools.product(keywords(), REFERENCES):
         is_main = reference in REFERENCES[:2]
         if not is_main and keyword in REFUSED:
@@ -85,7 +85,7 @@ def deep(n, opening, closing, inner="{}"):
 
 
 def too_much():
-    """(name, text of a schema): each is refused or compiled within seconds."""
+    """Yields (name, text of a schema): each is refused or compiled within seconds."""
     dump = json.dumps
     wide = "".join(chr(0x4e00 + 2 * i) for i in range(400))
     members = {f"k{i}": i for i in range(20000)}

@@ -1,4 +1,4 @@
-"""The reference for chat templates: Python's jinja2, set up as transformers sets it up.
+"""The reference for chat templates: Python's jinja2 as transformers configures it.
 
 An immutable sandbox with trim_blocks, lstrip_blocks, loop controls and {% generation %}; tojson is
 json.dumps without ASCII escapes; raise_exception and strftime_now are there. The clock is held.
@@ -62,9 +62,9 @@ def compiled(source):
 
 
 def render(source, variables):
-    """(True, text), or (False, why)."""
+    """Returns (True, text) or (False, reason)."""
     try:
-        # Some filters of jinja2 change a list that they are given by mistake.
+        # Some filters of jinja2 change their argument list by mistake.
         text = compiled(source).render(**{**TRUSTED, **copy.deepcopy(variables)})
         text.encode()
         return True, text
@@ -73,7 +73,7 @@ def render(source, variables):
 
 
 def ours(program, cases):
-    """The same of many (source, variables), by render_templates."""
+    """Renders many (source, variables) with render_templates."""
     records = []
     for source, variables in cases:
         document = {"variables": variables, "trusted": TRUSTED, "now": NOW}
@@ -92,5 +92,5 @@ def ours(program, cases):
 
 
 def agree(official, own):
-    """The same text, or both refuse."""
+    """Returns whether both give the same text or both refuse."""
     return official == own if official[0] and own[0] else official[0] == own[0]

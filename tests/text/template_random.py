@@ -67,7 +67,7 @@ def words(table):
     return [word for line in table.split("\n") for word in line.split("|")]
 
 
-# Filters with a pipe of their own were taken apart by words(); the parts are filters too.
+# words() has split filters that contain a pipe; the parts are filters too.
 FILTER_WORDS, TEST_WORDS, METHOD_WORDS = words(FILTERS), words(TESTS), words(METHODS)
 
 
@@ -95,7 +95,7 @@ class Generator:
         if kind == 5:
             return f"{self.atom()}.{rng.choice(METHOD_WORDS)}"
         if kind == 6:
-            # jinja2 works constants out beforehand, with other faults
+            # jinja2 evaluates constants in advance, with other errors
             return f"({self.name()})[{rng.choice(SLICES)}]"
         if kind == 7:
             return f"({inner()} if {inner()} else {inner()})"
