@@ -104,10 +104,10 @@ enum MHD_Result http_handle(void *server, struct MHD_Connection *connection, con
                             size_t *upload_bytes, void **request);
 void http_completed(void *server, struct MHD_Connection *connection, void **request,
                     enum MHD_RequestTerminationCode code);
-/* Its job has new events. */
+/* Takes the new events of its job and writes them. */
 void http_take_events(struct request *request);
 void http_resume(struct request *request);
-/* The client disconnected. */
+/* Handles a disconnected client. */
 void http_give_up(struct request *request);
 
 /* ---- http_prepare.c ---- */

@@ -31,7 +31,7 @@ struct jobs {
     pthread_mutex_t lock;
     pthread_cond_t has_work;
     struct job *queue_first, *queue_last, *ready_first, *ready_last;
-    bool is_told;     /* the HTTP thread was notified and has not checked since */
+    bool is_notified; /* the HTTP thread was notified and has not checked since */
     bool has_found;   /* it found events in the current check */
     uint64_t look_ns; /* when it checks without a notification */
     bool is_stopping, is_stopping_now;
@@ -89,9 +89,9 @@ static void list_ready(struct jobs *js, struct job *job)
  * for its next check. */
 static bool must_tell(struct jobs *js, bool at_once)
 {
-    if (js->is_told || (!at_once && plat_now_ns() < js->look_ns))
+    if (js->is_notified || (!at_once && plat_now_ns() < js->look_ns))
         return false;
-    js->is_told = true;
+    js->is_notified = true;
     return true;
 }
 
@@ -212,7 +212,7 @@ struct job *jobs_next_ready(struct jobs *js, uint64_t *look_ns)
 {
     lock(js);
     struct job *job = js->ready_first;
-    js->is_told = false;
+    js->is_notified = false;
     if (job != NULL) {
         js->ready_first = job->next_ready;
         job->is_ready = false;
