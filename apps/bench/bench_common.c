@@ -152,7 +152,7 @@ static int run_pieces(struct bench *bench, const struct bench_kind *kind, struct
         rc = run_piece(bench, kind, &bench->pieces[i], err);
     bench->end.size = sizeof bench->end;
     fm_model_stats(bench->model, &bench->end);
-    known_take(&bench->known, bench->model, &bench->begin, (double)bench->n_prompt);
+    speed_report_take(&bench->report, bench->model, &bench->begin, (double)bench->n_prompt);
     fm_session_logits_hash(bench->session, bench->logits_hash);
     double recall;
     for (unsigned i = 0; fm_model_recall(bench->model, i, &recall); i++)

@@ -6,7 +6,7 @@
 #define FLASHMOE_APPS_BENCH_BENCH_COMMON_H
 
 #include "apps/cli/common.h"
-#include "apps/cli/known.h"
+#include "apps/cli/speed_report.h"
 #include "apps/bench/profile.h"
 #include "apps/cli/term.h"
 #include "flashmoe_lab.h"
@@ -34,7 +34,7 @@ struct bench {
 
     struct bench_piece pieces[BENCH_REPEAT_MAX];
     struct fm_stats begin, end; /* before and after the measured pieces */
-    struct known known;         /* of decoding; known_finish is still to be called */
+    struct speed_report report; /* of decoding; needs speed_report_finish */
     struct profile profile;     /* of the measured pieces */
     bool is_counting;           /* a measured piece is running */
     char logits_hash[33];

@@ -73,18 +73,18 @@ static const struct bench_kind decode_kind;
 static int decode_print(const struct bench *bench)
 {
     const struct fm_speed speed = bench_tok_per_s(bench);
-    struct known known = bench->known;
-    known_finish(&known, bench->disk.read.median, bench->read.median);
-    known_set_speed(&known, speed.median);
+    struct speed_report report = bench->report;
+    speed_report_finish(&report, bench->disk.read.median, bench->read.median);
+    speed_report_set_speed(&report, speed.median);
     if (args_flag(bench->args, "json")) {
-        json_t *more = known_json(&known);
+        json_t *more = speed_report_json(&report);
         (void)json_object_set(more, "recall", bench->recall); /* bench_json handles NULL */
         return out_json(bench_json(bench, &decode_kind, more)) ? STATUS_OK : STATUS_FAILED;
     }
-    char limit[LIMIT_TEXT_BYTES], text[KNOWN_TEXT_BYTES], read[UNIT_BYTES];
+    char limit[LIMIT_TEXT_BYTES], text[SPEED_REPORT_BYTES], read[UNIT_BYTES];
     (void)printf("speed        %.2f tok/s median, %.2f to %.2f, of %u stretches of %u tokens\n",
                  speed.median, speed.min, speed.max, bench->n_repeat, bench->n_tokens);
-    (void)printf("limit        %s\n", limit_text(&known.limit, limit));
+    (void)printf("limit        %s\n", limit_text(&report.limit, limit));
     bench_print_read(bench);
     bench_print_disk(bench);
     (void)printf("expert hits  %.1f%%%s\n", 100 * bench_hit_rate(bench),
@@ -94,8 +94,8 @@ static int decode_print(const struct bench *bench)
     (void)printf("read         %s per token\n",
                  human_bytes((uint64_t)bench_bytes_per_token(bench), read));
     if (!bench->is_resident) {
-        (void)printf("miss curve   %s\n", known_curve_text(&known, text));
-        (void)printf("+1 GiB       %s\n", known_more_text(&known, text));
+        (void)printf("miss curve   %s\n", speed_report_curve_text(&report, text));
+        (void)printf("+1 GiB       %s\n", speed_report_more_text(&report, text));
     }
     print_recall(bench);
     bench_print_rest(bench);

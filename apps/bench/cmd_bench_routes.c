@@ -139,7 +139,7 @@ static int run_bench_routes(const struct args *args)
 
 const struct command cmd_bench_routes = {
     .name = "bench routes",
-    .summary = "Show how much a routing reuses experts, compared with real models",
+    .summary = "Compare the expert reuse of a routing with that of real models",
     .description =
         "Prints one table of means over the layers: how many of a token's experts an earlier token "
         "also used, how many distinct experts a number of tokens use, and the hit rate of an LRU "

@@ -177,7 +177,7 @@ static int run_synth(const struct args *args)
     const double seconds = work_seconds(&work);
     work_end(&work);
     if (rc == FM_ERR_CANCELLED)
-        say("stopped; '%s' was removed", dst);
+        say("stopped; removed the unfinished '%s'", dst);
     if (rc != 0)
         return rc == FM_ERR_CANCELLED ? STATUS_INTERRUPTED
                                       : say_failed(&err, rc == FM_ERR_ARG ? STATUS_USAGE

@@ -267,8 +267,8 @@ static void print_table(const struct planner *p)
     }
     (void)printf("\nexperts: share that fits into the cache. hits: hit rate of a warm cache.\n"
                  "tok/s: range from no I/O overlap to full overlap, at position %.0f.\n"
-                 "first token: cold start with a prompt of one token; reads the dense weights and "
-                 "its\nexperts.\n", p->position);
+                 "first token: cold start with a one-token prompt, including all reads.\n",
+                 p->position);
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------ */

@@ -8,7 +8,7 @@
 #include "apps/cli/cmd.h"
 #include "apps/cli/common.h"
 #include "apps/cli/interrupt.h"
-#include "apps/cli/known.h"
+#include "apps/cli/speed_report.h"
 #include "apps/cli/prefix_options.h"
 #include "apps/bench/profile.h"
 #include "apps/bench/route_trace.h"
@@ -50,7 +50,7 @@ struct run {
     struct token_logprobs logprobs;
     json_t *json; /* printed at the end */
     struct fm_stats prompt_end; /* statistics at the end of the prompt */
-    struct known known;         /* --stats */
+    struct speed_report report; /* --stats */
 };
 
 /* ---- before the first token ------------------------------------------------------------ */
@@ -489,36 +489,36 @@ static double larger(double a, double b)
  * measurement; it is then repeated. A failed measurement is only a warning. */
 static void measure_stats(struct run *run)
 {
-    const struct known *known = &run->known;
+    const struct speed_report *report = &run->report;
     struct fm_error err = {0};
     struct limit limit = {.is_exceeded = true};
     double disk_per_s = 0, memory_per_s = 0;
     close_all(run);
-    const bool is_read = known->after.bytes_read > run->prompt_end.bytes_read;
+    const bool is_read = report->after.bytes_read > run->prompt_end.bytes_read;
     for (int n = 0; n < MEASURES_MAX && limit.is_exceeded; n++) {
         struct app_speeds speeds;
-        if (app_speeds_measure(run->args, is_read, known->after.io, &speeds, &err) != 0) {
+        if (app_speeds_measure(run->args, is_read, report->after.io, &speeds, &err) != 0) {
             say_warning("--stats: %s", err.text);
             break;
         }
         disk_per_s = larger(disk_per_s, speeds.disk.read.median);
         memory_per_s = larger(memory_per_s, speeds.machine.read.median);
-        limit_between(&known->before, &known->after, &known->info, known->first_position,
+        limit_between(&report->before, &report->after, &report->info, report->first_position,
                       disk_per_s, memory_per_s, &limit);
     }
-    known_finish(&run->known, disk_per_s, memory_per_s);
+    speed_report_finish(&run->report, disk_per_s, memory_per_s);
 }
 
 static void print_stats(const struct run *run)
 {
-    char limit[LIMIT_TEXT_BYTES], text[KNOWN_TEXT_BYTES];
-    if (run->known.limit.tok_per_s == 0) {
+    char limit[LIMIT_TEXT_BYTES], text[SPEED_REPORT_BYTES];
+    if (run->report.limit.tok_per_s == 0) {
         say("limit: unknown: no token was decoded after the first");
         return;
     }
-    say("limit: %s", limit_text(&run->known.limit, limit));
-    say("miss curve: %s", known_curve_text(&run->known, text));
-    say("+1 GiB: %s", known_more_text(&run->known, text));
+    say("limit: %s", limit_text(&run->report.limit, limit));
+    say("miss curve: %s", speed_report_curve_text(&run->report, text));
+    say("+1 GiB: %s", speed_report_more_text(&run->report, text));
 }
 
 static int finish(struct run *run)
@@ -543,11 +543,11 @@ static int finish(struct run *run)
     if (!run->is_json && !run->is_quiet)
         print_closing_line(run, &stats);
     if (has_stats) {
-        known_take(&run->known, run->model, &run->prompt_end, (double)run->n_prompt);
+        speed_report_take(&run->report, run->model, &run->prompt_end, (double)run->n_prompt);
         measure_stats(run);
     }
     if (has_stats && run->is_json && run->json != NULL)
-        (void)json_object_set_new(run->json, "stats", known_json(&run->known));
+        (void)json_object_set_new(run->json, "stats", speed_report_json(&run->report));
     if (run->is_json && !out_json(run->json))
         return STATUS_FAILED;
     if (has_stats && !run->is_json)

@@ -366,7 +366,7 @@ static const struct option_group group_kept = {"Conversations", kept_options};
 
 const struct command cmd_serve = {
     .name = "serve",
-    .summary = "Serve a model over HTTP with the OpenAI and Anthropic APIs and a web page",
+    .summary = "Serve the OpenAI and Anthropic APIs and a chat page over HTTP",
     .description =
         "Endpoints: /v1/chat/completions, /v1/completions, /v1/responses and /v1/messages, "
         "streamed or not, with tools and reasoning; /v1/models, /v1/messages/count_tokens, "

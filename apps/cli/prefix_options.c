@@ -61,4 +61,4 @@ static const struct option prefix_options[] = {
     {.name = NULL},
 };
 
-const struct option_group group_prefix = {"Before the conversation", prefix_options};
+const struct option_group group_prefix = {"System message and snapshots", prefix_options};

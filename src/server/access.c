@@ -9,14 +9,14 @@
 #include <strings.h>
 
 #define NAME_BYTES 256
-#define WORD_BYTES (NAME_BYTES + 32) /* of a word in a list, with its end */
-#define SHOWN "%.100s" /* a value of the client's in a message */
+#define WORD_BYTES (NAME_BYTES + 32) /* of a list entry, with its NUL */
+#define SHOWN "%.100s" /* a client's value in a message */
 
 /* ---- names ---------------------------------------------------------------------------------- */
 
-/* A host and its port, in one spelling: lower case, without the dot at the end. */
+/* A normalized host and port: lower case, without a trailing dot. */
 struct authority {
-    char name[NAME_BYTES]; /* an IPv6 address without its brackets */
+    char name[NAME_BYTES]; /* an IPv6 address without brackets */
     bool is_bracketed;
     unsigned port; /* 0: not given */
 };
@@ -25,11 +25,11 @@ static bool read_port(const char *text, unsigned *port)
 {
     const size_t n = strspn(text, "0123456789");
     *port = n > 0 && n <= 5 ? (unsigned)strtoul(text, NULL, 10) : 0;
-    return text[n] == '\0' && (n == 0 || (*port > 0 && *port < 65536)); /* it may be empty */
+    return text[n] == '\0' && (n == 0 || (*port > 0 && *port < 65536)); /* may be empty */
 }
 
-/* NAME, NAME:PORT, [ADDRESS] or [ADDRESS]:PORT, to the end of the text. False for characters that
- * neither can have. */
+/* Parses NAME, NAME:PORT, [ADDRESS] or [ADDRESS]:PORT. Returns false for invalid characters or
+ * trailing text. */
 static bool read_authority(const char *text, struct authority *a)
 {
     *a = (struct authority){.is_bracketed = text[0] == '['};
@@ -49,7 +49,7 @@ static bool read_authority(const char *text, struct authority *a)
     return text[0] == '\0' || (text[0] == ':' && read_port(text + 1, &a->port));
 }
 
-/* Whether the name is an IP address, and then whether it is one of loopback. */
+/* Returns whether the name is an IP address; *is_loopback says whether it is a loopback one. */
 static bool is_address(const struct authority *a, bool *is_loopback)
 {
     struct in_addr v4;
@@ -68,7 +68,7 @@ static bool is_address(const struct authority *a, bool *is_loopback)
     return true;
 }
 
-/* Names below "localhost" are loopback's as well (RFC 6761). */
+/* Names below "localhost" are loopback too (RFC 6761). */
 static bool is_of_this_machine(const struct authority *a)
 {
     static const char below[] = ".localhost";
@@ -80,7 +80,7 @@ static bool is_of_this_machine(const struct authority *a)
            (n > n_below && strcmp(a->name + n - n_below, below) == 0);
 }
 
-/* Calls `fits` for each word of a list that is separated by commas; blanks do not count. */
+/* Returns whether `fits` accepts a word of a list separated by commas; ignores blanks. */
 static bool any_word(const char *list, bool (*fits)(const char *word, const void *ctx),
                      const void *ctx)
 {
@@ -104,7 +104,7 @@ static bool any_word(const char *list, bool (*fits)(const char *word, const void
 
 /* ---- hosts ---------------------------------------------------------------------------------- */
 
-/* The port of a request is that of whatever stands before the server: it does not count. */
+/* Ignores the port: it is that of whatever stands in front of the server. */
 static bool is_that_host(const char *word, const void *ctx)
 {
     const struct authority *host = ctx;
@@ -121,7 +121,7 @@ static bool is_good_host(const struct access_rules *rules, const char *text)
         return false;
     if (is_of_this_machine(&host) || any_word(rules->hosts, is_that_host, &host))
         return true;
-    if (is_address(&host, &is_loopback)) /* an address cannot be rebound */
+    if (is_address(&host, &is_loopback)) /* DNS cannot rebind an address */
         return !rules->is_local;
     if (!rules->is_local && any_word(rules->machine, is_that_host, &host))
         return true;
@@ -130,7 +130,7 @@ static bool is_good_host(const struct access_rules *rules, const char *text)
 
 /* ---- origins -------------------------------------------------------------------------------- */
 
-/* "http://localhost:3000" and its like; a->port is never 0. */
+/* Parses an origin such as "http://localhost:3000"; a->port is never 0. */
 static bool read_origin(const char *text, struct authority *a)
 {
     const bool is_https = strncasecmp(text, "https://", 8) == 0;
@@ -143,8 +143,8 @@ static bool read_origin(const char *text, struct authority *a)
     return true;
 }
 
-/* Bytes of the scheme and its "://", of origins that are no web page's: of desktop programs and of
- * extensions. 0: it has none such. */
+/* Returns the length of the scheme with "://" if the origin is not a web page's but that of a
+ * desktop program or browser extension; else 0. */
 static size_t app_scheme(const char *text)
 {
     size_t n = 0;
@@ -156,7 +156,7 @@ static size_t app_scheme(const char *text)
     return n + 3;
 }
 
-/* Copies an origin of a list without the slash at its end. Returns app_scheme's. */
+/* Copies an origin of a list without a trailing slash. Returns app_scheme's result. */
 static size_t read_listed(const char *word, char bare[WORD_BYTES])
 {
     const size_t n = strlen(word), n_scheme = app_scheme(word);
@@ -165,7 +165,7 @@ static size_t read_listed(const char *word, char bare[WORD_BYTES])
     return n_scheme;
 }
 
-/* An asterisk behind a scheme stands for all of that scheme, unless it is the one of web pages. */
+/* An asterisk after a scheme allows all origins of that scheme, except http and https. */
 static bool is_that_origin(const char *word, const void *ctx)
 {
     const char *origin = ctx;
@@ -187,8 +187,8 @@ bool access_is_allowed_origin(const struct access_rules *rules, const char *orig
            any_word(rules->cors, is_that_origin, origin);
 }
 
-/* Whether the page came from where it sends its request. Without a port in Host that is the
- * default one of either scheme: TLS may end before this server. */
+/* Returns whether a page sends the request to its own origin. Without a port in Host, either
+ * scheme's default port matches, since TLS may end before this server. */
 static bool is_own_page(const char *origin, const char *host)
 {
     struct authority from, to;
@@ -202,8 +202,8 @@ static bool is_word(const char *value, const char *word)
     return value != NULL && strcasecmp(value, word) == 0;
 }
 
-/* Requests of programs have neither header. Browsers send Origin with everything that can be read
- * or changes something, and Sec-Fetch-Site, which no page can forge, to trustworthy addresses. */
+/* Programs send neither header. Browsers send Origin with every request that can be read or that
+ * changes something, and Sec-Fetch-Site, which no page can forge, to trustworthy addresses. */
 static bool is_good_page(const struct access_rules *rules, const struct access_headers *h,
                          const struct access_call *call)
 {
@@ -220,7 +220,7 @@ static bool is_good_page(const struct access_rules *rules, const struct access_h
 int access_check_site(const struct access_rules *rules, const struct access_headers *h,
                       const struct access_call *call, struct api_error *error)
 {
-    if (h->host != NULL && !is_good_host(rules, h->host)) /* without one it asks for the health */
+    if (h->host != NULL && !is_good_host(rules, h->host)) /* only /health works without Host */
         return api_fail(error, API_FORBIDDEN, NULL, "Host '" SHOWN "' is not a name of this "
                         "server: use localhost or an address, or start it with --allowed-host NAME",
                         h->host);
@@ -256,7 +256,8 @@ void access_add_host(char *list, size_t capacity, const char *name)
     (void)snprintf(list + n, capacity - n, "%s%s", n > 0 ? "," : "", name);
 }
 
-/* A host of a list, as is_that_host compares it: a name, or an address, in brackets where IPv6. */
+/* Returns whether the word is a host that is_that_host can match: a name or an address, an IPv6
+ * address in brackets. */
 static bool is_host_word(const char *word)
 {
     struct authority a;
@@ -283,7 +284,7 @@ struct list_check {
     int *rc;
 };
 
-/* Stops at a word that is bad. */
+/* Reports the first invalid word and stops. */
 static bool is_bad_word(const char *word, const void *ctx)
 {
     const struct list_check *check = ctx;
@@ -310,9 +311,9 @@ int access_check_lists(const char *hosts, const char *cors, struct fm_error *err
         for (const char *at = checks[i].list; rc == 0 && at != NULL && *at != '\0';
              at += n + (at[n] == ',')) {
             n = strcspn(at, ",");
-            if (n >= WORD_BYTES) /* any_word passes it over */
-                rc = err_set(err, FM_ERR_ARG, "%s: '" SHOWN "...' has %zu characters, more than a "
-                             "host name can have", checks[i].option, at, n);
+            if (n >= WORD_BYTES) /* any_word skips it */
+                rc = err_set(err, FM_ERR_ARG, "%s: '" SHOWN "...' has %zu characters, which is too "
+                             "long for a host name", checks[i].option, at, n);
         }
     }
     return rc;
@@ -356,8 +357,8 @@ int access_check_framing(const struct access_headers *h, const struct access_cal
     if (h->twice != NULL)
         return api_fail(error, API_BAD, NULL, "the request has two %s headers: send one", h->twice);
     if (h->cut_off != NULL)
-        return api_fail(error, API_BAD, NULL, "the header '" SHOWN "' has a NUL, or the line "
-                        "behind it no name", h->cut_off);
+        return api_fail(error, API_BAD, NULL, "the header '" SHOWN "' contains a NUL or is "
+                        "followed by a line without a name", h->cut_off);
     if (h->host == NULL ? !(call->is_1_0 && call->is_probe) : h->host[0] == '\0')
         return api_fail(error, API_BAD, NULL, "the request has no Host header: send the host name "
                         "of the URL");
@@ -369,8 +370,8 @@ int access_check_framing(const struct access_headers *h, const struct access_cal
         return api_fail(error, API_BAD, NULL, "Content-Length '" SHOWN "' is not a number",
                         h->length);
     if (h->coding != NULL && (strcasecmp(h->coding, "chunked") != 0 || call->is_1_0))
-        return api_fail(error, API_BAD, NULL, "Transfer-Encoding '" SHOWN "' is not taken: send "
-                        "Content-Length, or 'chunked' with HTTP/1.1", h->coding);
+        return api_fail(error, API_BAD, NULL, "Transfer-Encoding '" SHOWN "' is not supported: "
+                        "send Content-Length, or 'chunked' with HTTP/1.1", h->coding);
     if (call->is_post && h->length == NULL && h->coding == NULL)
         return api_fail(error, API_LENGTH, NULL, "the request has neither Content-Length nor "
                         "Transfer-Encoding: send one of them");
@@ -379,8 +380,7 @@ int access_check_framing(const struct access_headers *h, const struct access_cal
 
 /* ---- bodies --------------------------------------------------------------------------------- */
 
-/* A program that sends no type is taken at its word: where a page leaves it out, its browser still
- * sends Origin. */
+/* Accepts a missing type: if a page leaves it out, its browser still sends Origin. */
 int access_check_type(const struct access_headers *h, struct api_error *error)
 {
     const char *type = h->type != NULL ? h->type : "";

@@ -37,7 +37,7 @@ int access_keys_add(struct access_keys *keys, const char *text, size_t bytes, co
     return 0;
 }
 
-/* Reads the file; its mode is that of the file that was opened, not of what has its path by now. */
+/* Reads the file. Checks the mode of the opened file, not of whatever has its path by now. */
 static int read_file(const char *path, char **text, uint64_t *bytes, bool *is_exposed,
                      struct fm_error *err)
 {
@@ -105,7 +105,7 @@ int access_keys_read(struct access_keys *keys, const char *path, bool *is_expose
     return rc;
 }
 
-/* Looks at every byte of the key, whatever was sent. */
+/* Compares every byte of the key, whatever was sent, so that timing reveals nothing. */
 static bool is_same_key(const char *sent, size_t n_sent, const char *key)
 {
     const size_t n = strlen(key);

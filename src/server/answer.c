@@ -7,12 +7,12 @@
 #include "server/text_json.h"
 #include "session/answer.h"
 
-#define HELD_LOGPROBS 32 /* tokens */
+#define HELD_LOGPROBS 32 /* maximum tokens held back */
 
 struct answer {
     struct answer_options o;
     struct fm_answer *answer;
-    struct text_buffer arguments; /* of the call at hand */
+    struct text_buffer arguments; /* of the current call */
     struct job_logprobs logprobs; /* of tokens since the last event that had some */
 };
 
@@ -25,7 +25,7 @@ static int give(struct answer *a, const struct job_event *like, const char *text
     return a->o.fn(a->o.ctx, like, text, bytes, has_logprobs ? &a->logprobs : NULL);
 }
 
-/* A stop token has none: it is no part of the answer. */
+/* Skips a stop token, which is not part of the answer. */
 static int take_logprobs(struct answer *a, const struct fm_answer_event *event,
                          struct fm_error *err)
 {
@@ -60,8 +60,8 @@ static int take_call(struct answer *a, const struct fm_answer_event *event)
     like.kind = JOB_CALL_END;
     like.is_broken = event->is_broken;
     if (!like.is_broken)
-        recall_add(a->o.recall, event->call_id, event->name, &a->arguments, event->text,
-                   event->text_bytes);
+        call_texts_add(a->o.texts, event->call_id, event->name, &a->arguments, event->text,
+                       event->text_bytes);
     return give(a, &like, "", 0);
 }
 
@@ -101,8 +101,8 @@ static int take_event(void *ctx, const struct fm_answer_event *event, struct fm_
 
 /* ---- the answer ------------------------------------------------------------------------- */
 
-/* Passes on the log probabilities of many tokens without text, so that they are counted and do not
- * pile up: a call is long, and so is what may become a stop string. */
+/* Emits the log probabilities of many tokens without text, so that they are charged and do not pile
+ * up: a call can be long, and so can a possible stop string. */
 static int give_logprobs(struct answer *a)
 {
     const struct job_event like = {.kind = JOB_CONTENT, .choice = a->o.choice};

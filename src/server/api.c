@@ -15,7 +15,8 @@
 
 /* ---- ids and keys ------------------------------------------------------------------------- */
 
-/* Differs at every call on a thread, and from those of others by where its counter lies. */
+/* Returns a number that differs with every call on a thread, and between threads through the
+ * address of its counter. */
 static uint64_t new_seed(void)
 {
     static _Thread_local uint64_t state;
@@ -57,7 +58,7 @@ static void read_bias(struct api_call *call, const struct fields *f, struct job_
     }
     spec->bias = mem_new(n, sizeof *spec->bias, "logit_bias", NULL);
     if (spec->bias == NULL) {
-        (void)api_fail(&call->error, API_INTERNAL, NULL, "no memory for logit_bias");
+        (void)api_fail(&call->error, API_INTERNAL, NULL, "out of memory for logit_bias");
         return;
     }
     spec->sampling.logit_bias = spec->bias;
@@ -89,7 +90,7 @@ void api_read_sampling(struct api_call *call, const struct fields *f, struct job
     s->typical_p = (float)fields_number(f, "typical_p", 0, 1, (double)s->typical_p);
     if (json_is_integer(fields_find(f, "top_k")) &&
         json_integer_value(fields_find(f, "top_k")) == -1)
-        s->top_k = 0; /* as some clients switch it off */
+        s->top_k = 0; /* some clients send -1 to switch it off */
     else
         s->top_k = (unsigned)fields_uint(f, "top_k", 0, LIMIT_VOCAB, s->top_k);
     const double repetition = (double)s->repetition_penalty;
@@ -124,7 +125,7 @@ static void add_stop(struct api_call *call, const struct fields *f, const char *
     }
     char *copy = mem_strdup(json_string_value(stop), NULL);
     if (copy == NULL) {
-        (void)api_fail(&call->error, API_INTERNAL, NULL, "no memory for '%s'", name);
+        (void)api_fail(&call->error, API_INTERNAL, NULL, "out of memory for '%s'", name);
         return;
     }
     (void)snprintf(call->stops[spec->n_stops], sizeof call->stops[0], "%s", copy);
@@ -194,7 +195,7 @@ int api_call_read(struct api_call *call, const struct api *api, const struct api
         call->echo_bytes = json_bytes(call->request) + call->n_choices * json_bytes(call->echo);
         call->choices = mem_new(call->n_choices, sizeof *call->choices, "the answers", NULL);
         if (call->choices == NULL)
-            rc = api_fail(&call->error, API_INTERNAL, NULL, "no memory for the answers");
+            rc = api_fail(&call->error, API_INTERNAL, NULL, "out of memory for the answers");
     }
     if (rc != 0)
         job_spec_clear(spec);
@@ -237,7 +238,7 @@ static bool add_logprobs(struct api_choice *c, const struct job_logprobs *logpro
 static bool collect(struct api_call *call, const struct job_event *event)
 {
     if (event->choice >= call->n_choices)
-        return true; /* the events that end a job */
+        return true; /* events that end a job */
     struct api_choice *c = &call->choices[event->choice];
     switch (event->kind) {
     case JOB_REASONING:
@@ -271,10 +272,10 @@ static bool collect(struct api_call *call, const struct job_event *event)
     }
 }
 
-/* Of a text: a JSON value, its JSON in a buffer that doubles, and the answer. What is repeated of
- * the request is a value already, or becomes one. */
+/* Memory factor of a text: a JSON value, its JSON in a doubling buffer, and the answer. Repeated
+ * parts of the request are values already, or become values. */
 #define WHOLE_FACTOR 6
-/* A token with its alternatives as JSON values, their text, and what is being sent. */
+/* Memory of a token with its alternatives as JSON values, their text, and the bytes to send. */
 #define LOGPROBS_BYTES (96u << 10)
 
 uint64_t api_whole_bytes(const struct api_call *call)
@@ -298,7 +299,7 @@ bool api_call_take(struct api_call *call, const struct job_event *event)
     }
     if (!call->is_stream || call->api->collects)
         is_good = collect(call, event);
-    /* An answer that cannot be written at its end need not be computed until then. */
+    /* Refuses early an answer that could not be written at its end. */
     if (is_good && !call->is_stream)
         is_good = mem_lease_reserve(api_whole_bytes(call));
     return is_good && (!call->is_stream || call->api->write(call, event));

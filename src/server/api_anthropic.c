@@ -1,4 +1,4 @@
-/* Anthropic's messages. */
+/* Anthropic's messages API. */
 #include <stdio.h>
 
 #include "server/constrain.h"
@@ -11,10 +11,10 @@
 
 static int no_memory(struct api_error *error)
 {
-    return api_fail(error, API_INTERNAL, NULL, "no memory for the conversation");
+    return api_fail(error, API_INTERNAL, NULL, "out of memory for the conversation");
 }
 
-/* A line that changes with every request and would make every prefix a new one. */
+/* Skips a line that changes with every request and would defeat prefix caching. */
 static bool is_billing(const json_t *block)
 {
     const char *text = json_string_value(json_is_string(block) ? block
@@ -22,7 +22,7 @@ static bool is_billing(const json_t *block)
     return text != NULL && strncmp(text, BILLING, sizeof BILLING - 1) == 0;
 }
 
-static int read_system(const json_t *system, struct recall *recall, struct conversation *c,
+static int read_system(const json_t *system, struct call_texts *texts, struct conversation *c,
                        struct api_error *error)
 {
     struct turn turn = {.role = "system"};
@@ -40,7 +40,7 @@ static int read_system(const json_t *system, struct recall *recall, struct conve
             rc = content_text(one, "system", &turn.content, error);
         json_decref(one);
     }
-    if (rc == 0 && turn.content.n > 0 && conversation_add(c, &turn, recall) != 0)
+    if (rc == 0 && turn.content.n > 0 && conversation_add(c, &turn, texts) != 0)
         rc = no_memory(error);
     turn_clear(&turn);
     return rc;
@@ -48,19 +48,19 @@ static int read_system(const json_t *system, struct recall *recall, struct conve
 
 struct reading {
     struct conversation *c;
-    struct recall *recall;
+    struct call_texts *texts;
     struct api_error *error;
     char path[64];
     struct turn turn;
 };
 
-/* A tool's result is a message of its own, before what the user says with it. */
+/* Adds a tool result as its own message, before the user's text. */
 static int read_result(struct reading *r, const json_t *block)
 {
     struct turn result = {.role = "tool"};
     result.call_id = json_string_value(json_object_get(block, "tool_use_id"));
     int rc = content_text(json_object_get(block, "content"), r->path, &result.content, r->error);
-    if (rc == 0 && conversation_add(r->c, &result, r->recall) != 0)
+    if (rc == 0 && conversation_add(r->c, &result, r->texts) != 0)
         rc = no_memory(r->error);
     turn_clear(&result);
     return rc;
@@ -94,10 +94,10 @@ static int read_block(struct reading *r, const json_t *block)
     return rc;
 }
 
-static int read_message(const json_t *message, size_t i, struct recall *recall,
+static int read_message(const json_t *message, size_t i, struct call_texts *texts,
                         struct conversation *c, struct api_error *error)
 {
-    struct reading r = {.c = c, .recall = recall, .error = error};
+    struct reading r = {.c = c, .texts = texts, .error = error};
     const json_t *content = json_object_get(message, "content");
     const char *role = json_string_value(json_object_get(message, "role"));
     (void)snprintf(r.path, sizeof r.path, "messages[%zu].content", i);
@@ -117,7 +117,7 @@ static int read_message(const json_t *message, size_t i, struct recall *recall,
         rc = read_block(&r, block);
     }
     const bool is_empty = r.turn.content.n == 0 && r.turn.calls == NULL && n_results > 0;
-    if (rc == 0 && !is_empty && conversation_add(c, &r.turn, recall) != 0)
+    if (rc == 0 && !is_empty && conversation_add(c, &r.turn, texts) != 0)
         rc = no_memory(error);
     turn_clear(&r.turn);
     return rc;
@@ -133,7 +133,7 @@ static int read_tools(const struct fields *f, struct conversation *c)
         const json_t *schema = json_object_get(tool, "input_schema");
         const char *type = json_string_value(json_object_get(tool, "type"));
         if (schema == NULL && type != NULL && strcmp(type, "custom") != 0)
-            continue; /* the provider's own tools: there are none here */
+            continue; /* a tool of the provider, which this server does not have */
         if (name == NULL)
             return api_fail(f->error, API_BAD, "tools", "'tools[%zu].name' must be a string", i);
         if (conversation_add_tool(c, name, json_string_value(json_object_get(tool, "description")),
@@ -152,7 +152,7 @@ static bool is_choice(const char *type)
            strcmp(type, "none") == 0;
 }
 
-int anthropic_conversation(const json_t *body, struct recall *recall, struct conversation *c,
+int anthropic_conversation(const json_t *body, struct call_texts *texts, struct conversation *c,
                            struct api_error *error)
 {
     const struct fields f = {body, error, ""};
@@ -164,9 +164,9 @@ int anthropic_conversation(const json_t *body, struct recall *recall, struct con
                                                              "type"));
     int rc = error->fault == API_GOOD ? 0 : -1;
     if (rc == 0)
-        rc = read_system(fields_find(&f, "system"), recall, c, error);
+        rc = read_system(fields_find(&f, "system"), texts, c, error);
     for (size_t i = 0; rc == 0 && i < json_array_size(messages); i++)
-        rc = read_message(json_array_get(messages, i), i, recall, c, error);
+        rc = read_message(json_array_get(messages, i), i, texts, c, error);
     if (rc == 0 && choice != NULL && !is_choice(choice))
         rc = fields_fail(&of, "type", "must be auto, any, tool or none");
     c->is_one_call = fields_bool(&of, "disable_parallel_tool_use", false);
@@ -181,7 +181,7 @@ int anthropic_conversation(const json_t *body, struct recall *recall, struct con
     return error->fault == API_GOOD ? rc : -1;
 }
 
-/* The schema of the answer, also where older clients have it. */
+/* Reads the schema of the answer, also from the field of older clients. */
 static int read_format(struct api_call *call, const struct fields *f)
 {
     const json_t *config = fields_object(f, "output_config");
@@ -212,7 +212,7 @@ static int read_messages(struct api_call *call, const json_t *body, struct job_s
     if (call->error.fault == API_GOOD)
         (void)read_format(call, &f);
     int rc = call->error.fault == API_GOOD
-                 ? anthropic_conversation(body, call->context->recall, &c, &call->error) : -1;
+                 ? anthropic_conversation(body, call->context->texts, &c, &call->error) : -1;
     if (rc == 0)
         rc = conversation_encode(&c, call, spec);
     conversation_clear(&c);
@@ -244,7 +244,7 @@ static json_t *usage_json(const struct job_usage *u)
                      "output_tokens", (json_int_t)u->n_answer);
 }
 
-/* Takes `content` and `stop`. */
+/* Takes the references `content` and `stop`. */
 static json_t *message_json(const struct api_call *call, json_t *content, const char *reason,
                             json_t *stop)
 {
@@ -276,7 +276,7 @@ static bool close_block(struct api_call *call)
     return frame(call, "content_block_stop", json_pack("{s:i}", "index", index));
 }
 
-/* Takes `block`. */
+/* Takes the reference `block`. */
 static bool open_block(struct api_call *call, enum job_event_kind kind, json_t *block)
 {
     if (!close_block(call)) {
@@ -318,7 +318,7 @@ static bool write_end(struct api_call *call, const struct job_event *event)
         return false;
     if (!close_block(call))
         return false;
-    /* The counts are whole when the job is done; the reason is told with them. */
+    /* The counts are complete when the job is done, so the reason is sent with them. */
     call->choices[0].end = event->end;
     call->choices[0].stop = event->stop;
     return true;

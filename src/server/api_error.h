@@ -1,5 +1,5 @@
-/* What went wrong with a request, before it is put into the words of a dialect. Owned by the
- * caller; any thread; nothing fails. */
+/* A failed request, before a dialect formats the error. The caller owns the struct. Any thread;
+ * cannot fail. */
 #ifndef FLASHMOE_SERVER_API_ERROR_H
 #define FLASHMOE_SERVER_API_ERROR_H
 
@@ -15,15 +15,15 @@ extern "C" {
 
 enum api_fault {
     API_GOOD,
-    API_BAD,       /* the request is wrong; `param` names the field */
+    API_BAD,       /* the request is invalid; `param` names the field */
     API_CONTEXT,   /* more tokens than the context holds */
     API_AUTH,
-    API_FORBIDDEN, /* of a host or a web page that may not */
+    API_FORBIDDEN, /* the host or web page is not allowed */
     API_NOT_FOUND,
     API_METHOD,
-    API_LENGTH, /* nobody says where the body ends */
+    API_LENGTH, /* the length of the body is missing */
     API_TOO_LARGE,
-    API_MEDIA_TYPE, /* the body is not called JSON */
+    API_MEDIA_TYPE, /* the body has no JSON content type */
     API_BUSY,
     API_SHUTDOWN,
     API_TIME,
@@ -38,13 +38,13 @@ struct api_error {
     char text[FM_ERROR_BYTES];
 };
 
-/* The first fault counts. Returns -1, so that `return api_fail(...)` reads naturally. */
+/* Records a fault unless there is one already. Returns -1, for `return api_fail(...)`. */
 int api_fail(struct api_error *error, enum api_fault fault, const char *param, const char *fmt, ...)
     ERR_PRINTF(4, 5);
-/* The fault of an FM_ERR_* or JOB_ERR_* code. */
+/* Returns the fault of an FM_ERR_* or JOB_ERR_* code. */
 enum api_fault api_fault_of(int code);
 unsigned api_status(enum api_fault fault, enum api_dialect dialect);
-/* The body of the answer; NULL for want of memory. */
+/* Returns the JSON body; NULL when memory runs out. */
 json_t *api_error_json(const struct api_error *error, enum api_dialect dialect);
 
 #ifdef __cplusplus

@@ -5,8 +5,8 @@
 #include "server/api.h"
 #include "server/text_json.h"
 
-/* Stands in an answer's JSON where a list belongs. No string of it can hold this: there the quotes
- * are escaped. */
+/* Marks the place of a list in an answer's JSON. No JSON string can contain it, since its quotes
+ * would be escaped. */
 #define MARK "[[\"logprobs\","
 #define PIECE_BYTES 4096u
 
@@ -40,7 +40,7 @@ static json_t *entry_json(const struct fm_model *model, const struct fm_logprob 
                      "bytes", raw);
 }
 
-/* What a list has for the token at `at`, which is followed by its alternatives. */
+/* Returns the list's item for the token at `at`, which is followed by its alternatives. */
 static json_t *item_json(const struct fm_model *model, enum api_list list,
                          const struct fm_logprob *at, unsigned n_each)
 {
@@ -92,7 +92,7 @@ bool api_pieces_is_over(const struct api_pieces *p)
     return p->source == NULL && p->at + 1 >= p->text.n;
 }
 
-/* Goes from the mark to its list. */
+/* Moves from the mark to its list. */
 static bool begin_list(struct api_pieces *p, const struct api_call *call,
                        const struct job_logprobs *streamed, struct text_buffer *out)
 {

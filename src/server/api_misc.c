@@ -1,11 +1,11 @@
-/* Endpoints that look at text without answering it. */
+/* Endpoints that process text without generating any. */
 #include "server/conversation.h"
 #include "server/fields.h"
 #include "server/text_json.h"
 
 static int no_memory(struct api_error *error)
 {
-    return api_fail(error, API_INTERNAL, NULL, "no memory for the answer");
+    return api_fail(error, API_INTERNAL, NULL, "out of memory for the answer");
 }
 
 static int fail_fm(struct api_error *error, int rc, const char *param, const struct fm_error *err)
@@ -38,8 +38,8 @@ static bool add_piece(const struct fm_model *model, int32_t id, struct text_buff
     return is_good;
 }
 
-/* As text at once: a megabyte has some hundred thousand tokens, and as values they take hundreds of
- * bytes each. */
+/* Writes text directly: a megabyte has some hundred thousand tokens, which as JSON values take
+ * hundreds of bytes each. */
 static bool add_tokens(const struct fm_model *model, const int32_t *ids, size_t n, bool with_pieces,
                        struct text_buffer *out)
 {
@@ -96,7 +96,8 @@ int api_detokenize(const struct api_context *context, const json_t *body,
         const char *piece = value >= 0 && value <= INT32_MAX
                                 ? fm_token_text(context->model, (int32_t)value, &bytes) : NULL;
         if (piece == NULL)
-            (void)api_fail(error, API_BAD, "tokens", "'tokens[%zu]' is no token of this model", i);
+            (void)api_fail(error, API_BAD, "tokens", "'tokens[%zu]' is not a token of this model",
+                           i);
         else if (!text_buffer_add(&text, piece, bytes))
             (void)no_memory(error);
     }
@@ -114,7 +115,7 @@ int api_apply_template(const struct api_context *context, const json_t *body,
     size_t bytes = 0;
     int rc = need_object(body, error);
     if (rc == 0)
-        rc = openai_conversation(body, context->recall, &c, error);
+        rc = openai_conversation(body, context->texts, &c, error);
     if (rc == 0)
         rc = conversation_render(&c, context->model, &text, &bytes, error);
     if (rc == 0)
@@ -132,7 +133,7 @@ int api_count_tokens(const struct api_context *context, const json_t *body,
     size_t n_ids = 0;
     int rc = need_object(body, error);
     if (rc == 0)
-        rc = anthropic_conversation(body, context->recall, &c, error);
+        rc = anthropic_conversation(body, context->texts, &c, error);
     if (rc == 0)
         rc = conversation_ids(&c, context->model, 0, &ids, &n_ids, error);
     if (rc == 0)

@@ -1,4 +1,4 @@
-/* OpenAI's chat completions and completions. */
+/* OpenAI's chat completions and completions APIs. */
 #include <stdio.h>
 
 #include "server/constrain.h"
@@ -21,7 +21,7 @@ static int read_calls(const json_t *calls, const char *path, struct turn *turn,
                           "string", path, i);
         else if (turn_add_call(turn, id != NULL ? id : "", name,
                                json_object_get(function, "arguments")) != 0)
-            rc = api_fail(error, API_INTERNAL, NULL, "no memory for the conversation");
+            rc = api_fail(error, API_INTERNAL, NULL, "out of memory for the conversation");
     }
     return rc;
 }
@@ -36,7 +36,7 @@ static bool is_role(const char *role)
     return false;
 }
 
-static int read_message(const json_t *message, size_t i, struct recall *recall,
+static int read_message(const json_t *message, size_t i, struct call_texts *texts,
                         struct conversation *c, struct api_error *error)
 {
     char path[64], content[80];
@@ -59,11 +59,11 @@ static int read_message(const json_t *message, size_t i, struct recall *recall,
         reasoning = fields_string(&f, "reasoning", NULL);
     int rc = content_text(fields_find(&f, "content"), content, &turn.content, error);
     if (rc == 0 && reasoning != NULL && !text_add_string(&turn.reasoning, reasoning))
-        rc = api_fail(error, API_INTERNAL, NULL, "no memory for the conversation");
+        rc = api_fail(error, API_INTERNAL, NULL, "out of memory for the conversation");
     if (rc == 0)
         rc = read_calls(fields_array(&f, "tool_calls"), path, &turn, error);
-    if (rc == 0 && conversation_add(c, &turn, recall) != 0)
-        rc = api_fail(error, API_INTERNAL, NULL, "no memory for the conversation");
+    if (rc == 0 && conversation_add(c, &turn, texts) != 0)
+        rc = api_fail(error, API_INTERNAL, NULL, "out of memory for the conversation");
     turn_clear(&turn);
     return rc;
 }
@@ -79,7 +79,7 @@ static int read_tools(const struct fields *f, struct conversation *c)
         const char *type = json_string_value(json_object_get(tool, "type"));
         const char *name = json_string_value(json_object_get(function, "name"));
         if (type != NULL && strcmp(type, "function") != 0)
-            continue; /* the provider's own tools: there are none here */
+            continue; /* a tool of the provider, which this server does not have */
         if (name == NULL)
             return api_fail(f->error, API_BAD, "tools", "'tools[%zu].function.name' must be a "
                             "string", i);
@@ -91,7 +91,7 @@ static int read_tools(const struct fields *f, struct conversation *c)
                                                 f->error) != 0)
             return -1;
     }
-    return rc == 0 ? 0 : api_fail(f->error, API_INTERNAL, NULL, "no memory for the tools");
+    return rc == 0 ? 0 : api_fail(f->error, API_INTERNAL, NULL, "out of memory for the tools");
 }
 
 static int read_variables(const struct fields *f, struct conversation *c)
@@ -107,17 +107,17 @@ static int read_variables(const struct fields *f, struct conversation *c)
     if (effort != NULL && json_object_get(kwargs, "enable_thinking") == NULL &&
         (strcmp(effort, "none") == 0 || strcmp(effort, "minimal") == 0))
         rc |= conversation_set(c, "enable_thinking", json_false());
-    return rc == 0 ? 0 : api_fail(f->error, API_INTERNAL, NULL, "no memory for the variables");
+    return rc == 0 ? 0 : api_fail(f->error, API_INTERNAL, NULL, "out of memory for the variables");
 }
 
-int openai_conversation(const json_t *body, struct recall *recall, struct conversation *c,
+int openai_conversation(const json_t *body, struct call_texts *texts, struct conversation *c,
                         struct api_error *error)
 {
     const struct fields f = {body, error, ""};
     const json_t *messages = fields_array(&f, "messages");
     int rc = error->fault == API_GOOD ? 0 : -1;
     for (size_t i = 0; rc == 0 && i < json_array_size(messages); i++)
-        rc = read_message(json_array_get(messages, i), i, recall, c, error);
+        rc = read_message(json_array_get(messages, i), i, texts, c, error);
     if (rc == 0)
         rc = conversation_choose(c, &f, read_tools);
     if (rc == 0)
@@ -158,7 +158,7 @@ static int read_chat(struct api_call *call, const json_t *body, struct job_spec 
     if (spec->n_top_logprobs > 0 && !spec->wants_logprobs)
         (void)fields_fail(&f, "top_logprobs", "needs 'logprobs' to be true");
     int rc = call->error.fault == API_GOOD
-                 ? openai_conversation(body, call->context->recall, &c, &call->error) : -1;
+                 ? openai_conversation(body, call->context->texts, &c, &call->error) : -1;
     if (rc == 0)
         rc = conversation_encode(&c, call, spec);
     conversation_clear(&c);
@@ -193,21 +193,21 @@ static int add_token_prompt(struct api_call *call, struct job_spec *spec, const 
     int32_t *ids = mem_new(n, sizeof *ids, "a prompt", NULL);
     fm_model_info(call->context->model, &info);
     if (ids == NULL)
-        return api_fail(&call->error, API_INTERNAL, NULL, "no memory for the prompt");
+        return api_fail(&call->error, API_INTERNAL, NULL, "out of memory for the prompt");
     for (size_t i = 0; i < n; i++) {
         const json_t *id = json_array_get(list, i);
         const json_int_t value = json_integer_value(id);
         if (!json_is_integer(id) || value < 0 || value >= info.vocabulary) {
             mem_free(ids);
-            return api_fail(&call->error, API_BAD, "prompt", "'prompt' has a token that is none of "
-                            "0 to %u at place %zu", info.vocabulary - 1, i);
+            return api_fail(&call->error, API_BAD, "prompt", "'prompt' has an invalid token at "
+                            "index %zu; tokens are 0 to %u", i, info.vocabulary - 1);
         }
         ids[i] = (int32_t)value;
     }
     return api_add_prompt(call, spec, ids, n);
 }
 
-/* A text, a list of texts, a list of tokens, or a list of such lists. */
+/* Reads a text, a list of texts, a list of tokens, or a list of token lists. */
 static int read_prompts(struct api_call *call, const json_t *prompt, struct job_spec *spec)
 {
     const json_t *first = json_array_get(prompt, 0);
@@ -239,7 +239,7 @@ static int read_completions(struct api_call *call, const json_t *body, struct jo
     api_new_id("cmpl-", call->id);
     read_common(call, &f, true, spec);
     if (spec->n_max == 0)
-        spec->n_max = 16; /* what this endpoint does without */
+        spec->n_max = 16; /* the default of this endpoint */
     call->has_logprobs = spec->wants_logprobs = fields_find(&f, "logprobs") != NULL;
     spec->n_top_logprobs = (unsigned)fields_uint(&f, "logprobs", 0, FM_TOP_LOGPROBS_MAX, 0);
     if (fields_uint(&f, "best_of", 1, JOB_CHOICES_MAX, 1) > spec->n_choices)
@@ -249,7 +249,7 @@ static int read_completions(struct api_call *call, const json_t *body, struct jo
         (void)fields_fail(&f, "suffix", "is not supported");
     if (fields_bool(&f, "echo", false)) {
         if (!json_is_string(prompt) || spec->wants_logprobs)
-            (void)fields_fail(&f, "echo", "is for one prompt that is text, without logprobs");
+            (void)fields_fail(&f, "echo", "requires one text prompt without logprobs");
         else
             call->echo = json_incref((json_t *)prompt);
     }
@@ -276,7 +276,7 @@ static json_t *usage_json(const struct job_usage *u)
                      (json_int_t)u->n_reasoning);
 }
 
-/* The frame of every object; takes `choices`. */
+/* Returns the common fields of every object; takes the reference `choices`. */
 static json_t *object_json(const struct api_call *call, const char *object, json_t *choices)
 {
     return json_pack("{s:s, s:s, s:I, s:s, s:o}", "id", call->id, "object", object, "created",
@@ -291,7 +291,7 @@ static json_t *chat_logprobs(unsigned choice, const struct job_logprobs *logprob
                : json_null();
 }
 
-/* Takes `delta`. */
+/* Takes the reference `delta`. */
 static bool chat_chunk(struct api_call *call, unsigned choice, json_t *delta,
                        const struct job_logprobs *logprobs, const char *finish)
 {
@@ -419,7 +419,7 @@ static json_t *whole_chat(const struct api_call *call)
     return all;
 }
 
-/* The older form: lists side by side. */
+/* Writes the older form: parallel lists. */
 static json_t *text_logprobs(const struct api_call *call, unsigned choice,
                              const struct job_logprobs *logprobs)
 {
@@ -433,7 +433,7 @@ static json_t *text_logprobs(const struct api_call *call, unsigned choice,
                      api_logprobs_mark(choice, API_LIST_TOPS), "text_offset");
 }
 
-/* Takes `text`. */
+/* Takes the reference `text`. */
 static bool text_chunk(struct api_call *call, unsigned choice, json_t *text,
                        const struct job_logprobs *logprobs, const char *finish)
 {

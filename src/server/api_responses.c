@@ -1,4 +1,4 @@
-/* OpenAI's responses, without a memory: a request has all of its conversation. */
+/* OpenAI's responses API, stateless: every request contains its whole conversation. */
 #include <stdio.h>
 
 #include "server/constrain.h"
@@ -9,15 +9,15 @@
 
 static int no_memory(struct api_error *error)
 {
-    return api_fail(error, API_INTERNAL, NULL, "no memory for the conversation");
+    return api_fail(error, API_INTERNAL, NULL, "out of memory for the conversation");
 }
 
-/* An assistant's turn comes in several items: reasoning, message, calls. */
+/* An assistant turn arrives as several items: reasoning, message, calls. */
 struct reading {
     struct conversation *c;
-    struct recall *recall;
+    struct call_texts *texts;
     struct api_error *error;
-    struct turn turn; /* the assistant's in progress; its role is NULL when there is none */
+    struct turn turn; /* the assistant turn in progress; role NULL: none */
     char path[64];
 };
 
@@ -25,7 +25,7 @@ static int end_turn(struct reading *r)
 {
     if (r->turn.role == NULL)
         return 0;
-    return conversation_add(r->c, &r->turn, r->recall) == 0 ? 0 : no_memory(r->error);
+    return conversation_add(r->c, &r->turn, r->texts) == 0 ? 0 : no_memory(r->error);
 }
 
 static int read_message(struct reading *r, const json_t *item)
@@ -46,7 +46,7 @@ static int read_message(struct reading *r, const json_t *item)
     int rc = end_turn(r);
     if (rc == 0)
         rc = content_text(content, r->path, &turn.content, r->error);
-    if (rc == 0 && conversation_add(r->c, &turn, r->recall) != 0)
+    if (rc == 0 && conversation_add(r->c, &turn, r->texts) != 0)
         rc = no_memory(r->error);
     turn_clear(&turn);
     return rc;
@@ -76,7 +76,7 @@ static int read_output(struct reading *r, const json_t *item)
     turn.call_id = json_string_value(json_object_get(item, "call_id"));
     if (rc == 0)
         rc = content_text(json_object_get(item, "output"), r->path, &turn.content, r->error);
-    if (rc == 0 && conversation_add(r->c, &turn, r->recall) != 0)
+    if (rc == 0 && conversation_add(r->c, &turn, r->texts) != 0)
         rc = no_memory(r->error);
     turn_clear(&turn);
     return rc;
@@ -103,7 +103,7 @@ static int read_item(struct reading *r, const json_t *item, size_t i)
         return turn_add_call(&r->turn, id != NULL ? id : "", name,
                              json_object_get(item, "arguments")) == 0 ? 0 : no_memory(r->error);
     }
-    return 0; /* the provider's own items: there are none here */
+    return 0; /* an item of the provider, which this server does not have */
 }
 
 static int read_input(struct reading *r, const struct fields *f)
@@ -113,14 +113,14 @@ static int read_input(struct reading *r, const struct fields *f)
     struct turn turn = {.role = "system"};
     int rc = 0;
     if (instructions[0] != '\0' && (!text_add_string(&turn.content, instructions) ||
-                                    conversation_add(r->c, &turn, r->recall) != 0))
+                                    conversation_add(r->c, &turn, r->texts) != 0))
         rc = no_memory(r->error);
     turn_clear(&turn);
     if (json_is_string(input)) {
         turn.role = "user";
         if (rc == 0)
             rc = content_text(input, "input", &turn.content, r->error);
-        if (rc == 0 && conversation_add(r->c, &turn, r->recall) != 0)
+        if (rc == 0 && conversation_add(r->c, &turn, r->texts) != 0)
             rc = no_memory(r->error);
         turn_clear(&turn);
         return rc;
@@ -132,7 +132,7 @@ static int read_input(struct reading *r, const struct fields *f)
     return rc == 0 ? end_turn(r) : rc;
 }
 
-/* Functions, also those within a namespace. */
+/* Reads functions, including those inside a namespace. */
 static int read_tools(const json_t *tools, struct conversation *c, struct api_error *error,
                       unsigned depth)
 {
@@ -186,7 +186,7 @@ static int read_responses(struct api_call *call, const json_t *body, struct job_
 {
     const struct fields f = {body, &call->error, ""};
     struct conversation c = {0};
-    struct reading r = {.c = &c, .recall = call->context->recall, .error = &call->error};
+    struct reading r = {.c = &c, .texts = call->context->texts, .error = &call->error};
     api_new_id("resp_", call->id);
     if (fields_find(&f, "previous_response_id") != NULL)
         (void)fields_fail(&f, "previous_response_id", "must be null: this server keeps no "
@@ -238,7 +238,7 @@ static void item_id(const struct api_call *call, const char *prefix, unsigned i,
     (void)snprintf(id, 64, "%s_%s_%u", prefix, call->id + sizeof "resp_" - 1, i);
 }
 
-/* From here on `text` is taken, and NULL for an item that has only been opened. */
+/* The following functions take the reference `text`, which is NULL for a just opened item. */
 static json_t *part_json(json_t *text)
 {
     return json_pack("{s:s, s:o, s:[], s:[]}", "type", "output_text", "text",
@@ -297,7 +297,7 @@ static json_t *output_json(const struct api_call *call)
     return output;
 }
 
-/* Takes `output`. */
+/* Takes the reference `output`. */
 static json_t *response_json(const struct api_call *call, const char *status, json_t *output)
 {
     const bool is_over = strcmp(status, "in_progress") != 0;
@@ -355,7 +355,7 @@ static json_t *with(json_t *value, const char *name, json_t *more)
     return value;
 }
 
-/* The text of the item that is open. */
+/* Returns the text of the open item. */
 static json_t *item_text(const struct api_call *call)
 {
     const struct api_choice *c = &call->choices[0];
@@ -363,7 +363,7 @@ static json_t *item_text(const struct api_call *call)
     return text_json(text_buffer_text(all) + call->text_at, all->n - call->text_at);
 }
 
-/* The item that is open, whole. */
+/* Returns the open item, completed. */
 static bool close_item(struct api_call *call)
 {
     const struct api_choice *c = &call->choices[0];
@@ -404,7 +404,7 @@ static bool close_item(struct api_call *call)
            is_good;
 }
 
-/* `event` is the first of the item, and collected already. */
+/* `event` is the first of the item and is already collected. */
 static bool open_item(struct api_call *call, enum job_event_kind kind,
                       const struct job_event *event)
 {

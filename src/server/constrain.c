@@ -9,14 +9,14 @@
 #include "session/grammar_calls.h"
 
 #define PATH_PARTS 5
-#define ONLY_JSON "is not supported: answers can be held to a JSON schema, by 'response_format'"
+#define ONLY_JSON "is not supported: use 'response_format' to constrain answers to a JSON schema"
 
 static int no_memory(struct api_call *call)
 {
-    return api_fail(&call->error, API_INTERNAL, NULL, "no memory for the schema");
+    return api_fail(&call->error, API_INTERNAL, NULL, "out of memory for the schema");
 }
 
-/* The member, unless it is null. */
+/* Returns the member, or NULL if it is null. */
 static const json_t *find(const json_t *object, const char *name)
 {
     const json_t *value = json_object_get(object, name);
@@ -28,14 +28,14 @@ static const json_t *find(const json_t *object, const char *name)
 static int take_schema(struct api_call *call, const char *name, const char *text, size_t bytes)
 {
     if (call->schema_field[0] != '\0')
-        return api_fail(&call->error, API_BAD, name, "'%s' and '%s' both say what the answer must "
-                        "be: send one of them", call->schema_field, name);
+        return api_fail(&call->error, API_BAD, name, "'%s' and '%s' both define the form of the "
+                        "answer: send one of them", call->schema_field, name);
     (void)snprintf(call->schema_field, sizeof call->schema_field, "%s", name);
     return text_buffer_add(&call->schema, text, bytes) ? 0 : no_memory(call);
 }
 
-/* Finds the value that the names, joined by dots, and `more` lead to in the request's own text,
- * whose numbers have all their digits. */
+/* Finds the value at the path of names, joined by dots, and `more` in the text of the request,
+ * which still has all digits of its numbers. */
 static bool find_text(const struct api_call *call, const char *name, const char *const *more,
                       unsigned n_more, size_t *begin, size_t *end)
 {
@@ -96,7 +96,7 @@ int constrain_format(struct api_call *call, const json_t *format, const char *na
     return take_schema_at(call, schema, name, wrapped + (inner == NULL), inner != NULL ? 2 : 1);
 }
 
-/* A schema, as JSON or as its text. */
+/* Reads a schema as JSON, or as a string with JSON. */
 static int take_json(struct api_call *call, const json_t *value, const char *name)
 {
     if (json_is_string(value))
@@ -106,7 +106,7 @@ static int take_json(struct api_call *call, const json_t *value, const char *nam
     return take_schema_at(call, value, name, NULL, 0);
 }
 
-/* vLLM's: one member says what the answer must be. */
+/* Reads vLLM's field: one member defines the form of the answer. */
 static int read_structured(struct api_call *call, const struct fields *f)
 {
     const json_t *all = fields_object(f, "structured_outputs"), *value;
@@ -142,7 +142,7 @@ static bool is_word(const json_t *value, const char *word)
     return json_is_string(value) && strcmp(json_string_value(value), word) == 0;
 }
 
-/* Whether the field asks for nothing that is not done anyway. */
+/* Returns whether the field asks only for what happens anyway. */
 static bool is_harmless(const char *name, const json_t *value)
 {
     if (value == NULL)
@@ -166,7 +166,7 @@ int constrain_fields(struct api_call *call, const struct fields *f, bool is_comp
 {
     static const struct {
         const char *name, *why;
-        bool is_of_completions; /* which read it themselves */
+        bool is_of_completions; /* completions read it themselves */
     } refused[] = {
         {"grammar", ONLY_JSON, false},
         {"guided_regex", ONLY_JSON, false},
@@ -178,10 +178,10 @@ int constrain_fields(struct api_call *call, const struct fields *f, bool is_comp
         {"ebnf", ONLY_JSON, false},
         {"functions", "is not supported: send them as 'tools'", false},
         {"function_call", "is not supported: send 'tools' and 'tool_choice'", false},
-        {"conversation", "is not supported: this server keeps none; send the whole of it with the "
+        {"conversation", "is not supported: this server stores none; send all messages with the "
                          "request", false},
-        {"modalities", "must have text alone", false},
-        {"stop_token_ids", "is not supported: send the texts as stop strings", false},
+        {"modalities", "must contain only text", false},
+        {"stop_token_ids", "is not supported: send their texts as stop strings", false},
         {"allowed_token_ids", "is not supported", false},
         {"bad_words", "is not supported: 'logit_bias' forbids tokens", false},
         {"min_tokens", "is not supported", false},
@@ -190,7 +190,7 @@ int constrain_fields(struct api_call *call, const struct fields *f, bool is_comp
         {"include_stop_str_in_output", "is not supported", false},
         {"skip_special_tokens", "must be true", false},
         {"add_generation_prompt", "must be true", false},
-        {"continue_final_message", "is not supported: an answer begins a turn of its own", false},
+        {"continue_final_message", "is not supported: an answer always starts a new turn", false},
         {"suffix", "is not supported", true},
         {"echo", "is not supported here", true},
         {"best_of", "is not supported here", true},
@@ -209,7 +209,7 @@ int constrain_fields(struct api_call *call, const struct fields *f, bool is_comp
 
 /* ---- opening -------------------------------------------------------------------------------- */
 
-/* The tools of a form, and the texts of their schemas. */
+/* The tools to constrain to, and the texts of their schemas. */
 struct tools {
     struct grammar_tool *at;
     size_t n;
@@ -222,7 +222,7 @@ static void tools_clear(struct tools *t)
     text_buffer_clear(&t->text);
 }
 
-/* All of the conversation's, or the one that it names. */
+/* Collects all tools of the conversation, or the named one. */
 static bool tools_fill(struct tools *t, const struct conversation *c)
 {
     const size_t n_all = c != NULL ? json_array_size(c->tools) : 0;
@@ -239,7 +239,7 @@ static bool tools_fill(struct tools *t, const struct conversation *c)
             .name = name, .schema_bytes = t->text.n - begin,
             .is_strict = json_is_true(json_array_get(c->strict, i))};
     }
-    const char *at = text_buffer_text(&t->text); /* it moves no more */
+    const char *at = text_buffer_text(&t->text); /* it is not reallocated any more */
     for (size_t i = 0; is_good && i < t->n; i++) {
         t->at[i].schema = at;
         at += t->at[i].schema_bytes;
@@ -247,7 +247,7 @@ static bool tools_fill(struct tools *t, const struct conversation *c)
     return is_good;
 }
 
-/* Refuses names that no call could have: chat/toolcall.h takes none of these. */
+/* Refuses names that chat/toolcall.h cannot parse in a call. */
 static int check_names(struct api_call *call, const struct tools *t)
 {
     for (size_t i = 0; i < t->n; i++) {
@@ -258,13 +258,13 @@ static int check_names(struct api_call *call, const struct tools *t)
             is_good = (unsigned char)name[k] >= ' ';
         if (!is_good)
             return api_fail(&call->error, API_BAD, "tools", "'tools' has the name '%.40s' of %zu "
-                            "bytes; one that can be called has 1 to 255 bytes and no control "
+                            "bytes; a name must have 1 to 255 bytes and no control "
                             "characters", name, n);
     }
     return 0;
 }
 
-/* Some token can begin the answer. */
+/* Checks that some token can start the answer. */
 static int check_bias(struct api_call *call, const struct job_spec *spec, const char *name)
 {
     struct fm_model_info info = {.size = sizeof info};
@@ -284,7 +284,7 @@ static int check_bias(struct api_call *call, const struct job_spec *spec, const 
         n_left += !isinf(logits[i]);
     mem_free(logits);
     return n_left > 0 ? 0 : api_fail(&call->error, API_BAD, "logit_bias", "'logit_bias' forbids "
-                                     "every token that '%s' allows at the beginning", name);
+                                     "every token that '%s' allows at the start", name);
 }
 
 static bool has_strict(const struct grammar_form *form)
@@ -295,8 +295,8 @@ static bool has_strict(const struct grammar_form *form)
     return found;
 }
 
-/* `name` is the field that asks for the form. Where a tool's schema is to blame, the error names
- * 'tools' instead. */
+/* Compiles the grammar. `name` is the field that asks for it; if a tool's schema is at fault, the
+ * error names 'tools' instead. */
 static int open_form(struct api_call *call, struct grammar_form form, const char *name,
                      struct job_spec *spec)
 {
@@ -316,7 +316,7 @@ int constrain_answer(const struct conversation *c, struct api_call *call, struct
 {
     struct tools tools;
     if (call->schema_field[0] == '\0')
-        return 0; /* calls that need not come are held to no schema */
+        return 0; /* optional calls are not constrained */
     int rc = tools_fill(&tools, c) ? 0 : no_memory(call);
     const struct grammar_form form = {.schema = text_buffer_text(&call->schema),
                                       .schema_bytes = call->schema.n, .tools = tools.at,
@@ -330,7 +330,7 @@ int constrain_answer(const struct conversation *c, struct api_call *call, struct
     return rc;
 }
 
-/* The text that opens a call, behind the reasoning where the template has begun one. */
+/* Returns the text that opens a call, after the reasoning if the template has opened one. */
 static int open_call(struct api_call *call, struct job_spec *spec, int32_t **ids, size_t *n_ids)
 {
     struct fm_error err = {0};
@@ -364,8 +364,8 @@ int constrain_call(const struct conversation *c, struct api_call *call, struct j
     struct tools tools;
     int rc = tools_fill(&tools, c) ? 0 : no_memory(call);
     if (rc == 0 && tools.n == 0)
-        rc = api_fail(&call->error, API_BAD, "tool_choice", "'tool_choice' asks for a tool that "
-                      "'tools' does not have");
+        rc = api_fail(&call->error, API_BAD, "tool_choice", "'tool_choice' names a tool that is "
+                      "not in 'tools'");
     const struct grammar_form form = {.tools = tools.at, .n_tools = tools.n, .is_one_call = true,
                                       .is_opened = true};
     if (rc == 0)

@@ -1,8 +1,8 @@
-/* Answers held to a grammar: JSON that fits a schema, tool calls that must come, or either.
+/* Constrained answers: JSON that matches a schema, forced tool calls, or either.
  *
- * Everything in a request that changes the form of the answer is read here, and honoured or refused
- * by name. The grammar is opened before the request is accepted, so that a schema which cannot be
- * enforced is refused too; it belongs to the job's specification. The caller's thread. */
+ * Reads every request field that changes the form of the answer, and honours it or refuses it by
+ * name. The grammar is compiled before the request is accepted, so that a schema that cannot be
+ * enforced is refused. The job's specification owns the grammar. Called on the caller's thread. */
 #ifndef FLASHMOE_SERVER_CONSTRAIN_H
 #define FLASHMOE_SERVER_CONSTRAIN_H
 
@@ -14,19 +14,18 @@ extern "C" {
 
 struct fields;
 
-/* json_object or json_schema of response_format or its like, which is NULL where it is not given.
- * `name` is where it stands: "text.format". The schema is kept in the call. */
+/* Reads json_object or json_schema of response_format or a similar field; NULL: not given. `name`
+ * is the path of the field, such as "text.format". The call keeps the schema. */
 int constrain_format(struct api_call *call, const json_t *format, const char *name);
-/* The fields of other servers that ask for a schema, and those that are refused. Completions have
- * some that other endpoints have not. */
+/* Reads the schema fields of other servers and refuses unsupported ones. Completions support some
+ * that other endpoints do not. */
 int constrain_fields(struct api_call *call, const struct fields *f, bool is_completions);
 
-/* Opens the grammar of the schema that the call keeps, if any. With tools (`c` may be NULL) the
- * answer may be calls of them instead, held to their schemas. Without a schema nothing is held to
- * anything, so nothing is refused. */
+/* Compiles the schema of the call, if any. With tools (`c` may be NULL), the answer may instead be
+ * calls constrained to their schemas. Without a schema nothing is constrained or refused. */
 int constrain_answer(const struct conversation *c, struct api_call *call, struct job_spec *spec);
-/* One of the conversation's tools, or the one it names, has to be called: opens the call behind the
- * prompt, whose ids may be moved, and holds the answer to name and arguments. */
+/* Forces a call of any tool, or of the named one: appends the start of the call to the prompt,
+ * whose ids may be reallocated, and constrains name and arguments. */
 int constrain_call(const struct conversation *c, struct api_call *call, struct job_spec *spec,
                    int32_t **ids, size_t *n_ids);
 

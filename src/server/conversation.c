@@ -50,15 +50,15 @@ int conversation_add_tool(struct conversation *c, const char *name, const char *
 
 /* ---- which tools -------------------------------------------------------------------------- */
 
-/* The name in {name} or in {function: {name}}. */
+/* Returns the name in {name} or in {function: {name}}. */
 static const char *function_name(const json_t *from)
 {
     const json_t *function = json_object_get(from, "function");
     return json_string_value(json_object_get(json_is_object(function) ? function : from, "name"));
 }
 
-/* Leaves out the tools that are not on the list. Takes time for the sum of the two lengths, not for
- * their product. -1: no memory, or the lease is over. */
+/* Removes the tools that are not on the list, in time linear in both lengths. Returns -1 when
+ * memory runs out or the lease is over. */
 static int keep_allowed(struct conversation *c, const json_t *list)
 {
     json_t *names = json_object(), *kept = json_array(), *strict = json_array();
@@ -95,7 +95,7 @@ int conversation_note_strict(struct conversation *c, const json_t *strict, const
     if (c->strict == NULL)
         c->strict = json_array();
     return json_array_append_new(c->strict, json_boolean(json_is_true(strict))) == 0
-               ? 0 : api_fail(error, API_INTERNAL, NULL, "no memory for the tools");
+               ? 0 : api_fail(error, API_INTERNAL, NULL, "out of memory for the tools");
 }
 
 int conversation_choose(struct conversation *c, const struct fields *f,
@@ -124,14 +124,14 @@ int conversation_choose(struct conversation *c, const struct fields *f,
         return 0;
     const int rc = read(f, c);
     if (rc == 0 && allowed != NULL && keep_allowed(c, allowed) != 0)
-        return api_fail(f->error, API_INTERNAL, NULL, "no memory for the tools");
+        return api_fail(f->error, API_INTERNAL, NULL, "out of memory for the tools");
     return rc;
 }
 
 /* ---- messages ----------------------------------------------------------------------------- */
 
-/* Arguments that are text become the object they say, for templates that walk through it. Text that
- * says none, as of a call that was cut off, becomes the only member of one. */
+/* Parses arguments that are text, since templates iterate over the object. Text that is not an
+ * object, as of a truncated call, becomes the only member of one. */
 static json_t *arguments_of(const json_t *arguments)
 {
     if (!json_is_string(arguments))
@@ -155,12 +155,12 @@ int turn_add_call(struct turn *turn, const char *id, const char *name, const jso
     return json_array_append_new(turn->calls, call);
 }
 
-/* Puts the calls back as the model wrote them, when all are known. */
-static void recall_calls(struct turn *turn, struct recall *recall)
+/* Replaces the calls by the model's own text if all are known. */
+static void restore_calls(struct turn *turn, struct call_texts *texts)
 {
     struct text_buffer all = {0};
     const size_t n = json_array_size(turn->calls);
-    bool is_known = n > 0 && recall != NULL;
+    bool is_known = n > 0 && texts != NULL;
     for (size_t i = 0; is_known && i < n; i++) {
         size_t bytes = 0;
         const json_t *call = json_array_get(turn->calls, i);
@@ -168,8 +168,9 @@ static void recall_calls(struct turn *turn, struct recall *recall)
         const char *id = json_string_value(json_object_get(call, "id"));
         const char *name = json_string_value(json_object_get(function, "name"));
         char *text = id == NULL || name == NULL
-                         ? NULL : recall_find(recall, id, name,
-                                              json_object_get(function, "arguments"), &bytes);
+                         ? NULL : call_texts_find(texts, id, name,
+                                                  json_object_get(function, "arguments"),
+                                                  &bytes);
         is_known = text != NULL && text_buffer_add(&all, text, bytes);
         mem_free(text);
     }
@@ -180,7 +181,7 @@ static void recall_calls(struct turn *turn, struct recall *recall)
     text_buffer_clear(&all);
 }
 
-/* System messages in front are one. */
+/* Merges leading system messages. */
 static int join_system(struct conversation *c, const struct turn *turn)
 {
     const bool is_good = (!c->has_system || text_buffer_add(&c->system, "\n\n", 2)) &&
@@ -190,7 +191,7 @@ static int join_system(struct conversation *c, const struct turn *turn)
     return is_good ? 0 : -1;
 }
 
-/* The first message, before any other or when all are there. */
+/* Adds the system message, before the first other message or at the end. */
 static int close_system(struct conversation *c)
 {
     if (!c->has_system)
@@ -203,7 +204,7 @@ static int close_system(struct conversation *c)
     return rc;
 }
 
-int conversation_add(struct conversation *c, struct turn *turn, struct recall *recall)
+int conversation_add(struct conversation *c, struct turn *turn, struct call_texts *texts)
 {
     if (c->messages == NULL)
         c->messages = json_array();
@@ -220,7 +221,7 @@ int conversation_add(struct conversation *c, struct turn *turn, struct recall *r
     }
     if (is_system)
         role = "user";
-    recall_calls(turn, recall);
+    restore_calls(turn, texts);
     json_t *message = json_pack("{s:s, s:o}", "role", role, "content",
                                 api_buffer_json(&turn->content));
     if (turn->reasoning.n > 0)
@@ -255,7 +256,7 @@ static int add_part(const json_t *part, const char *path, size_t i, struct text_
     if (!json_is_string(text))
         return api_fail(error, API_BAD, name, "'%s' has no text", name);
     return text_buffer_add(out, json_string_value(text), json_string_length(text))
-               ? 0 : api_fail(error, API_INTERNAL, NULL, "no memory for the conversation");
+               ? 0 : api_fail(error, API_INTERNAL, NULL, "out of memory for the conversation");
 }
 
 int content_text(const json_t *content, const char *path, struct text_buffer *out,
@@ -265,7 +266,7 @@ int content_text(const json_t *content, const char *path, struct text_buffer *ou
         return 0;
     if (json_is_string(content))
         return text_buffer_add(out, json_string_value(content), json_string_length(content))
-                   ? 0 : api_fail(error, API_INTERNAL, NULL, "no memory for the conversation");
+                   ? 0 : api_fail(error, API_INTERNAL, NULL, "out of memory for the conversation");
     if (!json_is_array(content))
         return api_fail(error, API_BAD, path, "'%s' must be a string or an array of parts", path);
     int rc = 0;
@@ -282,7 +283,7 @@ static struct fm_chat_options clock_now(void)
                                     .now_s = plat_wall_ns() / 1000000000};
 }
 
-/* What the template gets. */
+/* Returns the object for the template. */
 static bool write_conversation(const struct conversation *c, struct text_buffer *out)
 {
     json_t *all = json_object();
@@ -300,22 +301,22 @@ static bool write_conversation(const struct conversation *c, struct text_buffer 
 static int check(struct conversation *c, struct api_error *error)
 {
     if (close_system(c) != 0)
-        return api_fail(error, API_INTERNAL, NULL, "no memory for the conversation");
+        return api_fail(error, API_INTERNAL, NULL, "out of memory for the conversation");
     return json_array_size(c->messages) > 0
-               ? 0 : api_fail(error, API_BAD, "messages", "'messages' must be an array with a "
-                              "message at least");
+               ? 0 : api_fail(error, API_BAD, "messages", "'messages' must be an array with at "
+                              "least one message");
 }
 
-/* The template was fine when the model was opened: what it cannot do now lies in the request. */
+/* The template compiled when the model was opened, so a failure is due to the request. */
 static int template_fault(int rc, const struct fm_error *err, struct api_error *error)
 {
     if (rc != FM_ERR_FORMAT)
         return api_fail(error, api_fault_of(rc), "messages", "%s", err->text);
-    return api_fail(error, API_BAD, "messages", "the model's chat template cannot write this "
+    return api_fail(error, API_BAD, "messages", "the model's chat template cannot render this "
                     "conversation: %s; send fewer or simpler messages", err->text);
 }
 
-/* Content that every template writes out. */
+/* Counts the content that every template includes. */
 static size_t content_bytes(const json_t *message)
 {
     const char *role = json_string_value(json_object_get(message, "role"));
@@ -323,7 +324,7 @@ static size_t content_bytes(const json_t *message)
     const char *text = json_string_value(content);
     size_t begin = 0, end = json_string_length(content);
     if (role == NULL || strcmp(role, "assistant") == 0)
-        return 0; /* of which reasoning may be left out */
+        return 0; /* templates may leave out reasoning in it */
     while (begin < end && strchr(" \t\r\n", text[begin]) != NULL)
         begin++; /* templates may trim it */
     while (end > begin && strchr(" \t\r\n", text[end - 1]) != NULL)
@@ -331,8 +332,8 @@ static size_t content_bytes(const json_t *message)
     return end - begin;
 }
 
-/* Refuses what surely has more than max_tokens tokens before anything is rendered: every message
- * has one for its role, and the content has one for every so many bytes. */
+/* Refuses a conversation that certainly has more than max_tokens tokens before rendering it. Every
+ * message has a token for its role, and content has one per so many bytes. */
 static int check_size(const struct conversation *c, const struct fm_model *model,
                       size_t max_tokens, struct api_error *error)
 {
@@ -347,7 +348,7 @@ static int check_size(const struct conversation *c, const struct fm_model *model
     const size_t n_min = bytes / info.max_token_bytes;
     if (n_messages > max_tokens)
         return api_fail(error, API_CONTEXT, "messages", "prompt is too long: %zu messages > %zu "
-                        "tokens maximum, and each has one at least; send fewer, or raise the "
+                        "tokens maximum, and each needs at least one; send fewer, or raise the "
                         "server's --context", n_messages, max_tokens);
     if (n_min > max_tokens)
         return api_fail(error, API_CONTEXT, "messages", "prompt is too long: at least %zu tokens > "
@@ -371,7 +372,7 @@ int conversation_ids(struct conversation *c, const struct fm_model *model, size_
     int rc = write_conversation(c, &text)
                  ? fm_chat_tokenize(model, text_buffer_text(&text), text.n, &now, ids, n_ids,
                                         &err)
-                 : err_set(&err, FM_ERR_NOMEM, "no memory for the conversation");
+                 : err_set(&err, FM_ERR_NOMEM, "out of memory for the conversation");
     text_buffer_clear(&text);
     if (rc == FM_ERR_ARG && *n_ids > 0)
         return api_fail(error, API_CONTEXT, "messages", "prompt is too long: %s", err.text);
@@ -389,7 +390,7 @@ int conversation_render(struct conversation *c, const struct fm_model *model, ch
         return -1;
     int rc = write_conversation(c, &text)
                  ? fm_chat_render(model, text_buffer_text(&text), text.n, &now, out, bytes, &err)
-                 : err_set(&err, FM_ERR_NOMEM, "no memory for the conversation");
+                 : err_set(&err, FM_ERR_NOMEM, "out of memory for the conversation");
     text_buffer_clear(&text);
     return rc == 0 ? 0 : template_fault(rc, &err, error);
 }

@@ -1,6 +1,6 @@
-/* Reads the fields of a request. A field that is wrong is named in the error with its value, the
- * first one counts, and the readers after it give their fallback: a reader checks once at the end.
- * A JSON null counts as absent; what nobody asks for is ignored. Borrows the JSON; one thread. */
+/* Reads the fields of a request. The error names the first wrong field and its value. All later
+ * readers return their fallback, so that the caller checks for an error once, at the end. JSON null
+ * counts as absent; unknown fields are ignored. Borrows the JSON. One thread. */
 #ifndef FLASHMOE_SERVER_FIELDS_H
 #define FLASHMOE_SERVER_FIELDS_H
 
@@ -16,7 +16,7 @@ extern "C" {
 struct fields {
     const json_t *object;
     struct api_error *error;
-    const char *path; /* before the names in messages: "messages[3]."; may be "" */
+    const char *path; /* prefix of names in messages, such as "messages[3]."; may be "" */
 };
 
 const json_t *fields_find(const struct fields *f, const char *name); /* NULL: absent or null */
@@ -28,7 +28,7 @@ uint64_t fields_uint(const struct fields *f, const char *name, uint64_t min, uin
 const char *fields_string(const struct fields *f, const char *name, const char *fallback);
 const json_t *fields_array(const struct fields *f, const char *name);  /* NULL: absent */
 const json_t *fields_object(const struct fields *f, const char *name); /* likewise */
-/* "PATHNAME WHAT, but it is VALUE"; returns -1. */
+/* Fails with "PATHNAME WHAT, but it is VALUE"; returns -1. */
 int fields_fail(const struct fields *f, const char *name, const char *what);
 
 #ifdef __cplusplus

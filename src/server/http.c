@@ -1,4 +1,4 @@
-/* Requests: from their first line to their answer. */
+/* Requests, from the request line to the response. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "server/http_internal.h"
 #include "server/text_json.h"
 
-static const struct route routes[] = {
+static const struct endpoint endpoints[] = {
     {.path = "/", .method = "GET", .is_open = true, .get = get_page},
     {.path = "/health", .method = "GET", .is_open = true, .get = get_health},
     {.path = "/models", .method = "GET", .get = get_models},
@@ -27,17 +27,18 @@ static const struct route routes[] = {
     {.path = "/apply-template", .method = "POST", .look = api_apply_template},
 };
 
-/* /v1 may be there or not. A model's own path is that of the list; other files are the page's. */
-static const struct route *find_route(const char *path)
+/* Finds the endpoint. /v1 is optional. /models/NAME is handled like the list; other paths are files
+ * of the page. */
+static const struct endpoint *find_endpoint(const char *path)
 {
     if (strncmp(path, "/v1/", 4) == 0)
         path += 3;
-    for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++)
-        if (strcmp(path, routes[i].path) == 0)
-            return &routes[i];
+    for (size_t i = 0; i < sizeof endpoints / sizeof endpoints[0]; i++)
+        if (strcmp(path, endpoints[i].path) == 0)
+            return &endpoints[i];
     if (strncmp(path, "/models/", 8) == 0)
-        return &routes[2];
-    return strchr(path + (path[0] == '/'), '/') == NULL && strchr(path, '.') != NULL ? &routes[0]
+        return &endpoints[2];
+    return strchr(path + (path[0] == '/'), '/') == NULL && strchr(path, '.') != NULL ? &endpoints[0]
                                                                                     : NULL;
 }
 
@@ -66,7 +67,7 @@ void http_give_up(struct request *r)
     http_resume(r);
 }
 
-/* False for want of memory. */
+/* Returns false when memory runs out. */
 static bool take_event(struct request *r, const struct job_event *event)
 {
     const size_t n_before = r->out.n;
@@ -87,7 +88,7 @@ static bool take_event(struct request *r, const struct job_event *event)
     return true;
 }
 
-/* Ends an answer that there is no memory for. */
+/* Ends an answer for which there is no memory. */
 static void fail_for_memory(struct request *r)
 {
     const struct job_event failed = {.kind = JOB_FAILED};
@@ -96,7 +97,7 @@ static void fail_for_memory(struct request *r)
     r->error = r->call.error;
     r->is_over = true;
     if (r->call.is_stream && !r->call.api->write(&r->call, &failed))
-        http_give_up(r); /* the client sees a connection that breaks */
+        http_give_up(r); /* the client sees a broken connection */
 }
 
 void http_take_events(struct request *r)
@@ -115,14 +116,14 @@ void http_take_events(struct request *r)
     if (!is_good && r->lease.wanted > 0)
         fail_for_memory(r);
     else if (!is_good)
-        http_give_up(r); /* no memory: the client sees a connection that breaks */
+        http_give_up(r); /* out of memory: the client sees a broken connection */
     if (r->out.n != n_before)
         r->written_ns = plat_now_ns();
     if (r->out.n > r->out_at || r->is_over)
         http_resume(r);
 }
 
-/* The key of the conversation that a header names. */
+/* Returns the key of the conversation that a header names. */
 static uint64_t session_key(const struct request *r)
 {
     static const char *const names[] = {"x-claude-code-session-id", "session_id",
@@ -135,11 +136,12 @@ static uint64_t session_key(const struct request *r)
     return 0;
 }
 
-/* What a large request reserves for the text of its answer. A small one may use what is kept free
- * for answers, as it grows (base/lease.h). */
+/* Memory that a large request reserves for the text of its answer. A small one may use the reserve
+ * for answers as it grows (base/lease.h). */
 #define ANSWER_BYTES (64u << 10)
 
-/* Takes what the end of a whole answer needs, before anything is computed. False: r->error. */
+/* Reserves what the end of a whole answer needs before computing it. Returns false with
+ * r->error. */
 static bool reserve_answer(struct request *r)
 {
     const uint64_t bytes = api_whole_bytes(&r->call);
@@ -176,14 +178,14 @@ static enum MHD_Result begin_call(struct request *r)
         return reply_error(r);
     }
     r->written_ns = plat_now_ns();
-    if (r->call.is_stream) /* something to send at once, so that the headers are */
+    if (r->call.is_stream) /* sends something at once, so that the headers are sent */
         return text_add_string(&r->out, ": queued\n\n") ? reply_stream(r) : MHD_NO;
     r->is_suspended = true;
     MHD_suspend_connection(r->connection);
     return MHD_YES;
 }
 
-/* Of a call that was not streamed. */
+/* Sends the whole answer of an unstreamed call. */
 static enum MHD_Result end_call(struct request *r)
 {
     if (r->error.fault != API_GOOD)
@@ -205,11 +207,11 @@ static enum MHD_Result end_call(struct request *r)
 
 /* ---- requests ------------------------------------------------------------------------------- */
 
-/* What is known to be wrong from the headers alone. */
+/* Checks what the headers alone can show. */
 static void check_headers(struct request *r, const char *method, const char *version)
 {
     const char *length = http_header(r, "Content-Length");
-    const bool fits_method = r->route != NULL && (strcmp(r->route->method, "GET") == 0
+    const bool fits_method = r->endpoint != NULL && (strcmp(r->endpoint->method, "GET") == 0
                                                       ? is_get(r)
                                                       : strcmp(r->method, "POST") == 0);
     const uint64_t max = r->server->options.request_bytes;
@@ -217,28 +219,28 @@ static void check_headers(struct request *r, const char *method, const char *ver
     http_check_access(r, method, version);
     if (r->error.fault != API_GOOD || strcmp(r->method, "OPTIONS") == 0)
         return;
-    if (r->route == NULL)
+    if (r->endpoint == NULL)
         (void)api_fail(&r->error, API_NOT_FOUND, NULL, "there is no %s %s here", r->method,
                        r->path);
     else if (!fits_method)
         (void)api_fail(&r->error, API_METHOD, NULL, "%s takes %s, not %s", r->path,
-                       r->route->method, r->method);
+                       r->endpoint->method, r->method);
     else if (length != NULL && strtoull(length, &end, 10) > max)
-        (void)api_fail(&r->error, API_TOO_LARGE, NULL, "the request has %s bytes and at most %llu "
-                       "are taken", length, (unsigned long long)max);
+        (void)api_fail(&r->error, API_TOO_LARGE, NULL, "the request has %s bytes; the maximum is "
+                       "%llu (--request-limit)", length, (unsigned long long)max);
     r->length = length != NULL ? strtoull(length, NULL, 10) : 0;
 }
 
-/* Answers while the body still comes, where the library cannot. The rest is read and dropped, as
- * long as a body may take: a connection closed on unread bytes would take the answer with it. */
+/* Replies while the body still arrives, which the library cannot do. Reads and discards the rest,
+ * for as long as a body may take: closing with unread bytes would destroy the response. */
 static void refuse_body(struct request *r)
 {
     mem_lease_enter(&r->lease);
     text_buffer_clear(&r->body);
     mem_lease_leave();
     http_give_memory(r);
-    (void)api_fail(&r->error, API_TOO_LARGE, NULL, "the request has more than %llu bytes, and no "
-                   "more are taken (--request-limit)",
+    (void)api_fail(&r->error, API_TOO_LARGE, NULL, "the request has more than %llu bytes, the "
+                   "maximum (--request-limit)",
                    (unsigned long long)r->server->options.request_bytes);
     reply_error_at_once(r);
 }
@@ -261,7 +263,7 @@ static struct request *new_request(struct server *server, struct MHD_Connection 
     if (r->client != NULL)
         r->client->request = r;
     server->n_requests++;
-    r->route = strlen(url) < sizeof r->path ? find_route(url) : NULL;
+    r->endpoint = strlen(url) < sizeof r->path ? find_endpoint(url) : NULL;
     r->dialect = strncmp(url, "/v1/messages", 12) == 0 ||
                          MHD_lookup_connection_value(connection, MHD_HEADER_KIND,
                                                      "anthropic-version") != NULL
@@ -284,21 +286,21 @@ enum MHD_Result http_handle(void *ctx, struct MHD_Connection *connection, const 
             return reply_error(r);
         if (strcmp(method, "OPTIONS") == 0)
             return reply_preflight(r);
-        /* Where there is no memory for the body, it is read and dropped: a client that is still
-         * sending would not see an answer before its end. */
+        /* Without memory for the body, it is read and discarded: a client that is still sending
+         * would not see a response before its end. */
         http_check_length(r);
         return MHD_YES;
     }
     if (*upload_bytes > 0) {
         if (r->body.n + *upload_bytes > server->options.request_bytes && !r->must_close)
-            refuse_body(r); /* sent in chunks: nobody knew its size */
+            refuse_body(r); /* chunked: its size was unknown */
         if (!r->must_close && !http_add_body(r, upload, *upload_bytes))
             return MHD_NO;
         *upload_bytes = 0;
         return MHD_YES;
     }
     if (r->must_close)
-        return MHD_NO; /* it has its answer */
+        return MHD_NO; /* it already has its response */
     r->is_read = true;
     if (r->is_gone)
         return MHD_NO;
@@ -307,7 +309,7 @@ enum MHD_Result http_handle(void *ctx, struct MHD_Connection *connection, const 
     if (r->error.fault != API_GOOD)
         return reply_error(r);
     if (is_get(r))
-        return r->route->get(r);
+        return r->endpoint->get(r);
     return r->task != NULL ? begin_call(r) : http_prepare(r);
 }
 
@@ -342,12 +344,12 @@ static void log_request(const struct request *r)
                    r->is_gone || (r->job != NULL && !r->is_over) ? " client gone" : "",
                    (unsigned long long)r->n_sent, (double)(plat_now_ns() - r->began_ns) * 1e-6,
                    call, r->error.fault != API_GOOD ? " | " : "", r->error.text);
-    for (char *c = line; *c != '\0'; c++) /* a path may hold anything: terminals get ASCII */
+    for (char *c = line; *c != '\0'; c++) /* a path may contain any byte: logs only ASCII */
         *c = *c < ' ' || *c > '~' ? '?' : *c;
     o->log(o->ctx, line);
 }
 
-/* Frees all that the request has. What is left of its lease is the job's specification. */
+/* Frees everything of the request. What remains of its lease belongs to the job's specification. */
 static void free_request(struct request *r)
 {
     http_drop_task(r);

@@ -1,4 +1,4 @@
-/* The access rules, with libmicrohttpd's requests. */
+/* Applies the access rules to requests of libmicrohttpd. */
 #include <string.h>
 #include <strings.h>
 
@@ -7,16 +7,16 @@
 struct notes {
     struct access_headers *headers;
     const char *begin, *end; /* the bytes of the request line and the headers */
-    const char *at;          /* the end of the last value; NULL: not known */
-    const char *name;        /* of the header it belongs to */
+    const char *at;          /* the end of the last value; NULL: unknown */
+    const char *name;        /* the header it belongs to */
 };
 
-/* Looks for bytes that belong to no header: behind a NUL, or of a line without a name, at which the
- * library takes the headers for over. It splits a request where that lies in memory. */
+/* Looks for bytes that belong to no header: after a NUL, or in a line without a name, where the
+ * library ends the headers. The library splits a request in place, in its buffer. */
 static void check_gap(struct notes *n, const char *next, ptrdiff_t max)
 {
     if (n->at == NULL || n->at < n->begin || next <= n->at || next > n->end)
-        return; /* a line that was continued is elsewhere */
+        return; /* a continued line is stored elsewhere */
     ptrdiff_t n_nul = 0;
     bool is_blank = true;
     for (const char *c = n->at; c < next; c++) {
@@ -49,7 +49,7 @@ static void note_all(struct request *r, const char *first_byte, struct access_he
     check_gap(&n, n.end, 4);
 }
 
-/* The first of the two headers that has a key of ours. */
+/* Finds the first of the two headers with a valid key. */
 static bool has_key(struct request *r)
 {
     const struct access_keys *keys = &r->server->keys;
@@ -65,23 +65,24 @@ static bool has_key(struct request *r)
 void http_check_access(struct request *r, const char *method, const char *version)
 {
     const struct access_call call = {
-        .is_page = strcmp(r->method, "GET") == 0 && r->route != NULL && r->route->get == get_page,
+        .is_page = strcmp(r->method, "GET") == 0 && r->endpoint != NULL &&
+                   r->endpoint->get == get_page,
         .is_1_0 = strcmp(version, "HTTP/1.0") == 0, .is_post = strcmp(r->method, "POST") == 0,
-        .is_probe = strcmp(r->method, "GET") == 0 && r->route != NULL &&
-                    r->route->get == get_health};
+        .is_probe = strcmp(r->method, "GET") == 0 && r->endpoint != NULL &&
+                    r->endpoint->get == get_health};
     struct access_headers headers = {0};
     note_all(r, method, &headers);
     if (access_check_framing(&headers, &call, &r->error) != 0) {
-        r->must_close = true; /* what follows may be part of it */
+        r->must_close = true; /* the following bytes may be part of it */
         return;
     }
     if (access_check_site(&r->server->rules, &headers, &call, &r->error) != 0 ||
-        strcmp(r->method, "OPTIONS") == 0) /* a browser asks without the key */
+        strcmp(r->method, "OPTIONS") == 0) /* preflight requests carry no key */
         return;
-    if (!(r->route != NULL && r->route->is_open) && !has_key(r))
+    if (!(r->endpoint != NULL && r->endpoint->is_open) && !has_key(r))
         (void)api_fail(&r->error, API_AUTH, NULL, "the API key is missing or wrong: send it as "
                        "'Authorization: Bearer KEY' or as 'x-api-key: KEY'");
-    else if (r->route != NULL && strcmp(r->route->method, "POST") == 0 &&
+    else if (r->endpoint != NULL && strcmp(r->endpoint->method, "POST") == 0 &&
              strcmp(r->method, "POST") == 0)
         (void)access_check_type(&headers, &r->error);
     if (r->server->options.shares_prefixes)

@@ -1,4 +1,4 @@
-/* From a request's body to its job: what is read off the HTTP thread, and what that may take. */
+/* From the body of a request to its job: what runs off the HTTP thread, and its memory. */
 #include <string.h>
 
 #include "base/plat.h"
@@ -7,16 +7,16 @@
 
 struct request_task {
     struct prepare_task base;
-    const struct route *route;
+    const struct endpoint *endpoint;
     const struct api_context *context;
     struct text_buffer body;
     struct api_error error;
 
-    /* What comes of it. */
-    bool has_call; /* call, and where that has no error spec */
+    /* Results. */
+    bool has_call; /* call is set, and spec if the call has no error */
     struct api_call call;
     struct job_spec spec;
-    struct text_buffer answer; /* of a route that only looks */
+    struct text_buffer answer; /* of an endpoint that generates no text */
 };
 
 int http_refuse_memory(const struct mem_lease *lease, struct api_error *error)
@@ -24,7 +24,7 @@ int http_refuse_memory(const struct mem_lease *lease, struct api_error *error)
     const uint64_t max = mem_lease_max(lease);
     const uint64_t used = mem_account_used(lease->account);
     *error = (struct api_error){0};
-    /* To ask again does not help an answer that has most of the memory itself. */
+    /* Retrying does not help an answer that itself holds most of the memory. */
     if (lease->is_answered && lease->taken > used / 2)
         return api_fail(error, API_TOO_LARGE, NULL, "the answer takes too much memory: %llu of "
                         "%llu bytes for requests are in use, %llu of them by this one; ask for "
@@ -32,8 +32,8 @@ int http_refuse_memory(const struct mem_lease *lease, struct api_error *error)
                         (unsigned long long)used, (unsigned long long)lease->account->limit,
                         (unsigned long long)lease->taken);
     if (lease->wanted > max)
-        return api_fail(error, API_TOO_LARGE, NULL, "the request takes more than %llu bytes of "
-                        "memory, the most that one request can have; send less, or raise the "
+        return api_fail(error, API_TOO_LARGE, NULL, "the request needs more than %llu bytes of "
+                        "memory, the maximum for one request; send less, or raise the "
                         "server's --request-memory", (unsigned long long)max);
     return api_fail(error, API_BUSY, NULL, "%llu of %llu bytes of memory for requests are in use: "
                     "try again later",
@@ -42,11 +42,11 @@ int http_refuse_memory(const struct mem_lease *lease, struct api_error *error)
 
 /* ---- on a thread of jobs_prepare.h ---------------------------------------------------------- */
 
-/* A string is in memory three times while it is parsed: a buffer that doubles, and the value. */
+/* A string takes memory three times while it is parsed: a doubling buffer, and the value. */
 #define PARSE_FACTOR 3
 
-/* Parses the body, with room for what is made of it: a conversation is copied for the template, and
- * parsed once more. NULL: t->error, or the lease is over. */
+/* Parses the body, with room for what follows: a conversation is copied for the template and parsed
+ * again. Returns NULL with t->error, or when the lease is over. */
 static json_t *parse_body(struct request_task *t)
 {
     json_error_t why;
@@ -71,17 +71,17 @@ static void read_body(struct request_task *t)
     json_t *body = parse_body(t);
     if (body == NULL)
         return;
-    if (t->route->api != NULL) {
+    if (t->endpoint->api != NULL) {
         t->has_call = true;
-        if (api_call_read(&t->call, t->route->api, t->context, body, &t->body, &t->spec) != 0)
+        if (api_call_read(&t->call, t->endpoint->api, t->context, body, &t->body, &t->spec) != 0)
             t->error = t->call.error;
     } else {
-        (void)t->route->look(t->context, body, &t->answer, &t->error);
+        (void)t->endpoint->look(t->context, body, &t->answer, &t->error);
     }
     json_decref(body);
 }
 
-/* Says so where it was the schemas of the tools that took the memory. */
+/* Reports that the schemas of the tools took the memory, if they did. */
 static void refuse_memory(struct request_task *t)
 {
     const bool is_of_tools = strcmp(t->error.param, "tools") == 0;
@@ -99,7 +99,7 @@ static void run_task(struct prepare_task *base)
     struct request_task *t = (struct request_task *)base;
     read_body(t);
     text_buffer_clear(&t->body);
-    /* A part that found no memory may have been left out: the request has failed in any case. */
+    /* A part without memory may have been left out; the request has failed in any case. */
     if (base->lease.wanted > 0)
         refuse_memory(t);
     else if (mem_lease_is_over()) {
@@ -108,7 +108,7 @@ static void run_task(struct prepare_task *base)
     }
 }
 
-/* Frees what a task has, and the task. */
+/* Frees a task and what it owns. */
 static void close_task(struct prepare_task *base)
 {
     struct request_task *t = (struct request_task *)base;
@@ -126,12 +126,12 @@ static void close_task(struct prepare_task *base)
 bool http_add_body(struct request *r, const char *bytes, size_t n)
 {
     struct text_buffer *b = &r->body;
-    if (r->error.fault != API_GOOD) { /* refused already: the rest is read and dropped */
+    if (r->error.fault != API_GOOD) { /* already refused: discards the rest */
         r->n_dropped += n;
         return r->n_dropped <= r->server->options.request_bytes;
     }
     mem_lease_enter(&r->lease);
-    if (b->n + n > b->capacity && r->length > 0) { /* exactly the announced length at the end */
+    if (b->n + n > b->capacity && r->length > 0) { /* grows to exactly the announced length */
         size_t none = 0, want = 2 * b->capacity > b->n + n ? 2 * b->capacity : b->n + n;
         want = want < r->length ? want : r->length;
         if (want >= b->n + n && mem_grow(&b->data, &none, want, 1, "a request", NULL) == 0)
@@ -154,7 +154,7 @@ void http_check_length(struct request *r)
     const struct mem_account *account = lease->account;
     struct mem_lease asked = *lease;
     asked.wanted = r->length;
-    if (r->length == 0) /* none, or it is counted as it comes */
+    if (r->length == 0) /* no body, or chunked and counted on arrival */
         return;
     if (r->length > mem_lease_max(lease) ||
         mem_account_used(account) + r->length >
@@ -178,7 +178,7 @@ enum MHD_Result http_prepare(struct request *r)
         return MHD_NO;
     t->base = (struct prepare_task){.run = run_task, .close = close_task, .bytes = r->body.n,
                                     .lease = r->lease, .owner = r};
-    t->route = r->route;
+    t->endpoint = r->endpoint;
     t->context = &r->server->context;
     t->body = r->body;
     const int rc = preparers_submit(r->server->preparers, &t->base, &err);

@@ -1,4 +1,4 @@
-/* Answers and their headers. */
+/* Responses and their headers. */
 #include <string.h>
 #include <strings.h>
 #include <sys/socket.h>
@@ -14,7 +14,7 @@ const char *http_header(const struct request *r, const char *name)
 
 static void add_header(struct MHD_Response *response, const char *name, const char *value)
 {
-    (void)MHD_add_response_header(response, name, value); /* without it the answer is still one */
+    (void)MHD_add_response_header(response, name, value); /* a response without it is still valid */
 }
 
 static void add_cors(const struct request *r, struct MHD_Response *response)
@@ -41,8 +41,8 @@ static enum MHD_Result queue(struct request *r, unsigned status, const char *typ
         add_header(response, "Retry-After", "2");
     if (status == 401)
         add_header(response, "WWW-Authenticate", "Bearer");
-    if (status == 405 && r->route != NULL)
-        add_header(response, "Allow", r->route->method);
+    if (status == 405 && r->endpoint != NULL)
+        add_header(response, "Allow", r->endpoint->method);
     if (r->must_close)
         add_header(response, "Connection", "close");
     add_cors(r, response);
@@ -52,7 +52,7 @@ static enum MHD_Result queue(struct request *r, unsigned status, const char *typ
     return result;
 }
 
-/* r->out, which stays until it is sent. */
+/* Sends r->out, which stays until it is sent. */
 static enum MHD_Result send_kept(struct request *r, unsigned status, const char *type)
 {
     r->n_sent += r->out.n;
@@ -160,12 +160,12 @@ enum MHD_Result reply_preflight(struct request *r)
     add_header(response, "Access-Control-Allow-Headers", wanted != NULL ? wanted : "*");
     add_header(response, "Access-Control-Max-Age", "86400");
     const char *private = http_header(r, "Access-Control-Request-Private-Network");
-    if (private != NULL && strcasecmp(private, "true") == 0) /* its origin is allowed, or none */
+    if (private != NULL && strcasecmp(private, "true") == 0) /* its origin is allowed or absent */
         add_header(response, "Access-Control-Allow-Private-Network", "true");
     return queue(r, 204, NULL, response);
 }
 
-/* Sends some of r->out. Returns how many bytes. */
+/* Sends part of r->out. Returns the number of bytes. */
 static size_t send_some(struct request *r, char *to, size_t max)
 {
     const size_t left = r->out.n - r->out_at;
@@ -179,7 +179,7 @@ static size_t send_some(struct request *r, char *to, size_t max)
     return n;
 }
 
-/* What the stream has, or nothing and the connection waits. */
+/* Sends the available bytes of the stream, or suspends the connection. */
 static ssize_t read_stream(void *ctx, uint64_t position, char *to, size_t max)
 {
     struct request *r = ctx;
@@ -207,7 +207,7 @@ enum MHD_Result reply_stream(struct request *r)
     return queue(r, 200, "text/event-stream", response);
 }
 
-/* The next pieces of the answer. */
+/* Sends the next pieces of the answer. */
 static ssize_t read_pieces(void *ctx, uint64_t position, char *to, size_t max)
 {
     struct request *r = ctx;

@@ -1,9 +1,9 @@
-/* A job: one request's prompts and how they are to be answered, and what becomes of it as a list of
- * events. It knows no protocol.
+/* A job: the prompts of one request, how to answer them, and the resulting list of events. It knows
+ * no protocol.
  *
- * The HTTP thread makes a job, gives it to the engine (jobs.h) and takes its events; the engine
- * thread adds them. A job is counted: whoever holds a reference ends it with jobs_release. The
- * specification belongs to the job and does not change once it was submitted. */
+ * The HTTP thread creates a job, submits it (jobs.h) and takes its events; the runner thread adds
+ * them. Jobs are reference-counted; release a reference with jobs_release. The job owns its
+ * specification, which does not change after submission. */
 #ifndef FLASHMOE_SERVER_JOB_H
 #define FLASHMOE_SERVER_JOB_H
 
@@ -28,27 +28,28 @@ struct job_prompt {
 
 struct job_spec {
     struct job_prompt prompts[JOB_PROMPTS_MAX];
-    unsigned n_prompts, n_choices; /* answers to each prompt, one after the other */
-    struct fm_sampling sampling;   /* the k-th answer has seed + k */
+    unsigned n_prompts, n_choices; /* n_choices: answers per prompt, generated in turn */
+    struct fm_sampling sampling;   /* answer k uses seed + k */
     struct fm_logit_bias *bias;    /* [sampling.n_logit_bias]; freed with mem_free */
     char *stops[JOB_STOPS_MAX];    /* freed with mem_free */
     unsigned n_stops;
-    uint64_t n_max;        /* tokens of an answer; 0: as many as the context holds */
+    uint64_t n_max;        /* maximum tokens per answer; 0: limited by the context only */
     bool wants_logprobs;
     unsigned n_top_logprobs;
-    bool is_chat;           /* reasoning and tool calls are told from content */
+    bool is_chat;           /* separates reasoning and tool calls from content */
     bool is_thinking;       /* the prompt has opened the reasoning */
-    bool is_stream;         /* every event is news; otherwise only the last */
-    json_t *tools;          /* the calls that may come; NULL: none are looked for */
-    bool is_one_call;       /* the answer ends with its first call */
-    struct fm_grammar *grammar; /* what the answer is held to; NULL: nothing */
-    /* Text that the prompt ends with and the answer lacks at its end, for a call that must come. */
+    bool is_stream;         /* notifies about every event, not only the last */
+    json_t *tools;          /* tools that may be called; NULL: calls are not parsed */
+    bool is_one_call;       /* the answer ends after its first call */
+    struct fm_grammar *grammar; /* constrains the answer; NULL: unconstrained */
+    /* For a forced call: text at the end of the prompt, and text that the answer lacks at its
+     * end. */
     struct forced_call forced;
     bool is_forced;
-    uint64_t key;           /* whose conversation it is; 0: unknown */
-    uint64_t owner;         /* whose cached prefixes it may use, and whose its own becomes */
-    uint64_t id_seed;       /* of the ids of tool calls */
-    uint64_t limit_ns;      /* time from submission to the end; 0: none */
+    uint64_t key;           /* identifies the conversation; 0: unknown */
+    uint64_t owner;         /* may use, and owns, the cached prefixes */
+    uint64_t id_seed;       /* for the ids of tool calls */
+    uint64_t limit_ns;      /* time limit from submission to the end; 0: none */
 };
 
 enum job_event_kind {
@@ -60,15 +61,15 @@ enum job_event_kind {
     JOB_CALL_ARGUMENTS, /* call, text */
     JOB_CALL_END,       /* call, is_broken */
     JOB_CHOICE_END,     /* end, stop */
-    JOB_DONE,           /* all is written; the last */
-    JOB_FAILED,         /* code, text; the last */
+    JOB_DONE,           /* success; the last event */
+    JOB_FAILED,         /* code, text; the last event */
 };
 
 /* Why an answer ended. */
 enum job_end { JOB_END_STOP, JOB_END_STRING, JOB_END_LENGTH, JOB_END_CALLS };
 
-/* Log probabilities of tokens, n_each entries for each: the chosen one and its alternatives. Eight
- * bytes an entry: as JSON each takes more than a kilobyte, so it becomes that when it is sent. */
+/* Log probabilities of tokens, n_each entries per token: the chosen one and its alternatives. An
+ * entry takes eight bytes here but over a kilobyte as JSON, so it is converted when it is sent. */
 struct job_logprobs {
     struct fm_logprob *at; /* freed with mem_free */
     size_t n, capacity;
@@ -78,15 +79,15 @@ struct job_logprobs {
 struct job_event {
     struct job_event *next;
     enum job_event_kind kind;
-    unsigned choice; /* the answer's number: prompt times n_choices plus k */
+    unsigned choice; /* number of the answer: prompt * n_choices + k */
     unsigned call;
-    bool is_broken; /* the call's arguments are not whole */
+    bool is_broken; /* the call's arguments are incomplete */
     int code; /* FM_ERR_*, or JOB_ERR_* */
     enum job_end end;
-    unsigned stop; /* the stop string, of JOB_END_STRING */
+    unsigned stop; /* index of the stop string, for JOB_END_STRING */
     uint64_t n_prompt, n_cached, n_done;
     struct job_logprobs logprobs; /* of the tokens since the last event that had some */
-    struct mem_account *account;  /* to which `bytes` are given back; NULL: none were taken */
+    struct mem_account *account;  /* gets `bytes` back; NULL: none were taken */
     uint64_t bytes;
     char id[32], name[256];
     size_t text_bytes;
@@ -94,15 +95,15 @@ struct job_event {
 };
 
 enum { JOB_ERR_TIME = -100, JOB_ERR_SHUTDOWN = -101, JOB_ERR_BUSY = -102 };
-/* What job_emit fails with when the memory for requests is in use; its sentence. */
+/* Error code and message of job_emit when the memory for requests is used up. */
 #define JOB_ERR_MEMORY JOB_ERR_BUSY
-#define JOB_MEMORY_TEXT "the memory for requests is in use (--request-memory): try again later"
+#define JOB_MEMORY_TEXT "the memory for requests is in use (--request-memory); try again later"
 
-/* What a job came to. */
+/* Totals of a job. */
 struct job_usage {
     uint64_t n_prompt, n_cached, n_answer, n_reasoning; /* tokens */
     uint64_t queue_ns, prefill_ns, decode_ns;
-    uint64_t n_hits, n_misses, bytes_read; /* of all that was computed meanwhile */
+    uint64_t n_hits, n_misses, bytes_read; /* of everything computed during the job */
 };
 
 void job_spec_clear(struct job_spec *spec);

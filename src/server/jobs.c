@@ -13,13 +13,13 @@
 #define PUBLISH_NS 100000000u
 #define LOOK_NS 10000000u
 #define PICTURE_NS 200000000u
-#define PICTURE_WANTED_NS 3000000000u /* how long one that was asked for is renewed */
+#define PICTURE_WANTED_NS 3000000000u /* how long a requested map is kept up to date */
 #define IDLE_BEFORE_KEEP_NS 3000000000u
 #define COLLECT_BYTES (64u << 10)
-#define KEEP_MIN 256 /* tokens that are worth a file */
+#define KEEP_MIN 256 /* minimum tokens worth a snapshot */
 
 struct jobs {
-    struct engine engine;
+    struct runner runner;
     struct mem_account *account;
     struct preparers *preparers;
     void (*notify)(void *ctx);
@@ -30,9 +30,9 @@ struct jobs {
     pthread_mutex_t lock;
     pthread_cond_t has_work;
     struct job *queue_first, *queue_last, *ready_first, *ready_last;
-    bool is_told;     /* the other thread was, and has not looked since */
-    bool has_found;   /* it finds news at this look */
-    uint64_t look_ns; /* when it looks without being told */
+    bool is_notified; /* the HTTP thread was notified and has not checked since */
+    bool has_found;   /* it found events in the current check */
+    uint64_t look_ns; /* when it checks without a notification */
     bool is_stopping, is_stopping_now;
     uint64_t picture_wanted_ns;
     struct text_buffer picture;
@@ -71,7 +71,7 @@ void job_event_free(struct job_event *event)
     mem_free(event);
 }
 
-/* With the lock. */
+/* The lock must be held. */
 static void list_ready(struct jobs *js, struct job *job)
 {
     if (job->is_ready)
@@ -83,19 +83,20 @@ static void list_ready(struct jobs *js, struct job *job)
     js->ready_last = job;
 }
 
-/* With the lock. Whether the other thread must be told: where every core computes, waking it for
- * each token of a fast model costs a tenth of the speed, so that what need not be told at once
- * waits for its next look. */
+/* Returns whether to notify the HTTP thread. The lock must be held. When every core computes,
+ * waking it for each token of a fast model costs a tenth of the speed, so less urgent events wait
+ * for its next check. */
 static bool must_tell(struct jobs *js, bool at_once)
 {
-    if (js->is_told || (!at_once && plat_now_ns() < js->look_ns))
+    if (js->is_notified || (!at_once && plat_now_ns() < js->look_ns))
         return false;
-    js->is_told = true;
+    js->is_notified = true;
     return true;
 }
 
-/* An event like this one, whose bytes are taken from the account, all of which events may use; NULL
- * for want of memory. The last event of a job is free, so that its failure can always be told. */
+/* Creates an event and charges its bytes to the account, all of which events may use. Returns NULL
+ * when memory runs out. The last event of a job is free, so that a failure can always be
+ * reported. */
 static struct job_event *new_event(struct jobs *js, const struct job_event *like, const char *text,
                                    size_t bytes, struct job_logprobs *logprobs, bool is_last)
 {
@@ -137,7 +138,7 @@ int job_emit(void *ctx, const struct job_event *like, const char *text, size_t b
     *(job->first == NULL ? &job->first : &job->last->next) = event;
     job->last = event;
     job->event_bytes += event->bytes;
-    /* What is not streamed is collected by the other thread now and then, where it takes less. */
+    /* The HTTP thread collects unstreamed events now and then, into a smaller form. */
     if (job->spec.is_stream || is_last || job->event_bytes > COLLECT_BYTES)
         list_ready(js, job);
     const bool tells = job->is_ready && must_tell(js, at_once);
@@ -177,7 +178,7 @@ int jobs_submit(struct jobs *js, struct job_spec *spec, void *owner, struct job 
         *spec = (struct job_spec){0};
         job->jobs = js;
         job->owner = owner;
-        job->n_refs = 2; /* the caller's and the engine's */
+        job->n_refs = 2; /* the caller's and the runner's */
         job->submitted_ns = plat_now_ns();
     }
     job_spec_clear(spec);
@@ -210,7 +211,7 @@ struct job *jobs_next_ready(struct jobs *js, uint64_t *look_ns)
 {
     lock(js);
     struct job *job = js->ready_first;
-    js->is_told = false;
+    js->is_notified = false;
     if (job != NULL) {
         js->ready_first = job->next_ready;
         job->is_ready = false;
@@ -221,7 +222,7 @@ struct job *jobs_next_ready(struct jobs *js, uint64_t *look_ns)
     }
     *look_ns = js->look_ns;
     unlock(js);
-    return job; /* with the list's reference */
+    return job; /* passes on the list's reference */
 }
 
 void *job_owner(const struct job *job)
@@ -261,7 +262,7 @@ void jobs_cancel(struct jobs *js, struct job *job)
 {
     lock(js);
     __atomic_store_n(&job->is_cancelled, true, __ATOMIC_RELAXED);
-    (void)pthread_cond_signal(&js->has_work); /* one that waits leaves the queue */
+    (void)pthread_cond_signal(&js->has_work); /* a waiting job leaves the queue */
     unlock(js);
 }
 
@@ -333,16 +334,16 @@ void jobs_stats(struct jobs *js, struct jobs_stats *stats)
 {
     lock(js);
     *stats = js->stats;
-    add_rates(&js->engine.window, stats);
+    add_rates(&js->runner.window, stats);
     unlock(js);
 }
 
-/* ---- what the engine publishes -------------------------------------------------------------- */
+/* ---- what the runner publishes -------------------------------------------------------------- */
 
 static void publish_picture(struct jobs *js)
 {
     struct text_buffer picture = {0}, old;
-    if (!engine_picture(&js->engine, &picture)) {
+    if (!runner_picture(&js->runner, &picture)) {
         text_buffer_clear(&picture);
         return;
     }
@@ -355,7 +356,7 @@ static void publish_picture(struct jobs *js)
 
 void jobs_publish(struct jobs *js, bool now)
 {
-    struct engine *e = &js->engine;
+    struct runner *e = &js->runner;
     struct window_sample sample = {.ns = plat_now_ns()};
     if (!now && sample.ns - e->published_ns < PUBLISH_NS)
         return;
@@ -375,9 +376,9 @@ void jobs_publish(struct jobs *js, bool now)
     s->position = e->position;
     for (s->n_slots = 0; s->n_slots < JOBS_SLOTS_SHOWN; s->n_slots++) {
         struct session_pool_info *slot = &s->slots[s->n_slots];
-        if (!session_pool_info(e->slots, s->n_slots, slot))
+        if (!session_pool_info(e->sessions, s->n_slots, slot))
             break;
-        s->slot_owners[s->n_slots] = session_pool_owner(e->slots, s->n_slots);
+        s->slot_owners[s->n_slots] = session_pool_owner(e->sessions, s->n_slots);
     }
     s->snapshots.size = sizeof s->snapshots;
     if (e->snapshots != NULL)
@@ -402,7 +403,7 @@ void job_leave(struct job *job, int code, const char *why)
     struct fm_stats after = job->before;
     after.size = sizeof after;
     if (job->started_ns > 0)
-        fm_model_stats(js->engine.model, &after);
+        fm_model_stats(js->runner.model, &after);
     lock(js);
     job->usage = (struct job_usage){
         .n_prompt = job->n_prompt, .n_cached = job->n_cached, .n_answer = job->n_answer,
@@ -416,18 +417,18 @@ void job_leave(struct job *job, int code, const char *why)
     js->stats.n_done += code == 0;
     js->stats.n_cancelled += code == FM_ERR_CANCELLED;
     js->stats.n_failed += code != 0 && code != FM_ERR_CANCELLED;
-    js->stats.n_running = js->engine.n_running;
+    js->stats.n_running = js->runner.n_running;
     unlock(js);
     const struct job_event like = {.kind = code == 0 ? JOB_DONE : JOB_FAILED, .code = code};
     if (code == JOB_ERR_MEMORY && why[0] == '\0')
         why = JOB_MEMORY_TEXT;
-    (void)job_emit(job, &like, why, strlen(why), NULL); /* the connection then ends without it */
+    (void)job_emit(job, &like, why, strlen(why), NULL); /* on failure the connection just ends */
     jobs_release(js, job);
 }
 
-/* ---- the engine thread ---------------------------------------------------------------------- */
+/* ---- the runner thread ---------------------------------------------------------------------- */
 
-/* With the lock: takes out of the queue its first job, or one that nobody waits for. */
+/* Takes the first job, or a cancelled one, out of the queue. The lock must be held. */
 static struct job *unqueue(struct jobs *js, bool any)
 {
     struct job *before = NULL;
@@ -443,7 +444,7 @@ static struct job *unqueue(struct jobs *js, bool any)
     return NULL;
 }
 
-/* Ends what waits in vain. */
+/* Ends waiting jobs that were cancelled. */
 static void sweep_queue(struct jobs *js)
 {
     for (;;) {
@@ -454,15 +455,15 @@ static void sweep_queue(struct jobs *js)
         if (job == NULL)
             return;
         if (job_is_cancelled(job))
-            engine_end(&js->engine, job, FM_ERR_CANCELLED, "cancelled");
+            runner_end(&js->runner, job, FM_ERR_CANCELLED, "cancelled");
         else
-            engine_end(&js->engine, job, JOB_ERR_SHUTDOWN, "the server is shutting down");
+            runner_end(&js->runner, job, JOB_ERR_SHUTDOWN, "the server is shutting down");
     }
 }
 
 static void admit(struct jobs *js)
 {
-    struct engine *e = &js->engine;
+    struct runner *e = &js->runner;
     while (e->n_running < e->n_parallel) {
         struct fm_error err = {0};
         lock(js);
@@ -471,19 +472,19 @@ static void admit(struct jobs *js)
         unlock(js);
         if (job == NULL)
             return;
-        const int rc = engine_begin(e, job, &err);
+        const int rc = runner_begin(e, job, &err);
         if (rc != 0)
-            engine_end(e, job, rc, err.text);
+            runner_end(e, job, rc, err.text);
     }
 }
 
-/* The idle time is measured on the monotonic clock: setting the machine's time changes nothing. */
+/* Measures idle time on the monotonic clock, which setting the machine's time does not affect. */
 static void open_has_work(struct jobs *js)
 {
 #ifdef __APPLE__
-    (void)pthread_cond_init(&js->has_work, NULL); /* its waits are relative */
+    (void)pthread_cond_init(&js->has_work, NULL); /* it waits for relative times */
 #else
-    pthread_condattr_t how; /* none of these can fail with valid arguments */
+    pthread_condattr_t how; /* these calls cannot fail with valid arguments */
     (void)pthread_condattr_init(&how);
     (void)pthread_condattr_setclock(&how, CLOCK_MONOTONIC);
     (void)pthread_cond_init(&js->has_work, &how);
@@ -491,7 +492,7 @@ static void open_has_work(struct jobs *js)
 #endif
 }
 
-/* With the lock: ETIMEDOUT when the time came. */
+/* Waits with a timeout; returns ETIMEDOUT when it has passed. The lock must be held. */
 static int wait_until(struct jobs *js, uint64_t until_ns)
 {
 #ifdef __APPLE__
@@ -506,7 +507,7 @@ static int wait_until(struct jobs *js, uint64_t until_ns)
 #endif
 }
 
-/* With the lock: waits for work. False: for so long there was none. */
+/* Waits for work; returns false after an idle period. The lock must be held. */
 static bool wait_for_work(struct jobs *js)
 {
     const uint64_t until_ns = plat_now_ns() + IDLE_BEFORE_KEEP_NS;
@@ -516,35 +517,35 @@ static bool wait_for_work(struct jobs *js)
     return rc != ETIMEDOUT;
 }
 
-/* Nothing to do: what was computed is kept, one conversation at a time. */
+/* When idle, saves one session at a time. */
 static bool keep_one(struct jobs *js, unsigned n_new)
 {
     struct fm_error err = {0};
-    const int rc = session_pool_keep(js->engine.slots, n_new, &err);
+    const int rc = session_pool_keep(js->runner.sessions, n_new, &err);
     if (rc < 0)
-        log_warn("server", "a conversation is not kept: %s", err.text);
+        log_warn("server", "a session was not saved: %s", err.text);
     return rc != 0;
 }
 
 static void fail_running(struct jobs *js)
 {
-    struct engine *e = &js->engine;
+    struct runner *e = &js->runner;
     const bool now = jobs_is_stopping_now(js);
     while (now && e->n_running > 0)
-        engine_end(e, e->running[0], JOB_ERR_SHUTDOWN, "the server is shutting down");
+        runner_end(e, e->running[0], JOB_ERR_SHUTDOWN, "the server is shutting down");
 }
 
-static void *engine_main(void *ctx)
+static void *runner_main(void *ctx)
 {
     struct jobs *js = ctx;
-    struct engine *e = &js->engine;
+    struct runner *e = &js->runner;
     bool stops = false;
     while (!stops || e->n_running > 0) {
         sweep_queue(js);
         admit(js);
         fail_running(js);
         if (e->n_running > 0) {
-            engine_pass(e);
+            runner_pass(e);
             jobs_publish(js, false);
         }
         if (e->n_running == 0) {
@@ -570,15 +571,15 @@ static void *engine_main(void *ctx)
 
 /* ---- open and close ------------------------------------------------------------------------- */
 
-static int open_engine(struct engine *e, const struct jobs_options *o, struct fm_error *err)
+static int open_runner(struct runner *e, const struct jobs_options *o, struct fm_error *err)
 {
-    const struct session_pool_options how = {.n_sessions = o->n_sessions, .snapshots = o->snapshots,
-                                      .keep_min = KEEP_MIN};
+    const struct session_pool_options how = {
+        .n_sessions = o->n_sessions, .snapshots = o->snapshots, .keep_min = KEEP_MIN};
     struct fm_stats stats = {.size = sizeof stats};
     fm_model_stats(o->model, &stats);
     e->model = o->model;
     e->snapshots = o->snapshots;
-    e->recall = o->recall;
+    e->texts = o->texts;
     e->n_parallel = o->n_parallel;
     e->prefill_chunk = stats.prefill_chunk;
     e->mixed_chunk = stats.prefill_chunk < 256 ? stats.prefill_chunk : 256;
@@ -586,7 +587,7 @@ static int open_engine(struct engine *e, const struct jobs_options *o, struct fm
     e->items = mem_new(o->n_parallel, sizeof *e->items, "the requests", err);
     if (e->running == NULL || e->items == NULL)
         return FM_ERR_NOMEM;
-    return session_pool_open(o->model, &how, &e->slots, err);
+    return session_pool_open(o->model, &how, &e->sessions, err);
 }
 
 int jobs_open(const struct jobs_options *options, struct jobs **out, struct fm_error *err)
@@ -603,13 +604,13 @@ int jobs_open(const struct jobs_options *options, struct jobs **out, struct fm_e
     js->preparers = options->preparers;
     js->stats.n_queue = options->n_queue;
     js->stats.n_parallel = options->n_parallel;
-    int rc = open_engine(&js->engine, options, err);
+    int rc = open_runner(&js->runner, options, err);
     if (rc == 0) {
         jobs_publish(js, true);
-        const int code = plat_thread_start(&js->thread, engine_main, js);
+        const int code = plat_thread_start(&js->thread, runner_main, js);
         js->has_thread = code == 0;
         if (code != 0)
-            rc = err_set(err, FM_ERR_NOMEM, "cannot start the engine's thread: errno %d", code);
+            rc = err_set(err, FM_ERR_NOMEM, "cannot start the runner thread: errno %d", code);
     }
     if (rc != 0) {
         jobs_close(js);
@@ -630,9 +631,9 @@ void jobs_close(struct jobs *js)
     uint64_t look_ns;
     for (struct job *job; (job = jobs_next_ready(js, &look_ns)) != NULL;)
         jobs_release(js, job);
-    session_pool_close(js->engine.slots);
-    mem_free(js->engine.running);
-    mem_free(js->engine.items);
+    session_pool_close(js->runner.sessions);
+    mem_free(js->runner.running);
+    mem_free(js->runner.items);
     text_buffer_clear(&js->picture);
     (void)pthread_cond_destroy(&js->has_work);
     (void)pthread_mutex_destroy(&js->lock);

@@ -1,5 +1,5 @@
-/* What the files of the engine share: jobs.c has the lock, jobs_run.c what the engine thread does
- * without it. */
+/* Shared by the files of the runner: jobs.c owns the lock, jobs_run.c is what the runner thread
+ * does without it. */
 #ifndef FLASHMOE_SERVER_JOBS_INTERNAL_H
 #define FLASHMOE_SERVER_JOBS_INTERNAL_H
 
@@ -15,70 +15,70 @@ extern "C" {
 struct job {
     struct job_spec spec;
     void *owner;
-    uint64_t spec_bytes; /* of the account, to be given back; the request's until it is disowned */
+    uint64_t spec_bytes; /* to return to the account; the request does it until it is disowned */
     uint64_t submitted_ns;
 
-    /* Under the lock. */
+    /* Protected by the lock. */
     unsigned n_refs;
-    bool is_cancelled; /* also read without it, as a hint */
-    bool is_ready;     /* in the list of those with news */
+    bool is_cancelled; /* also read without the lock, as a hint */
+    bool is_ready;     /* in the list of jobs with new events */
     struct job *next_queued, *next_ready;
     struct job_event *first, *last;
-    uint64_t event_bytes; /* of the account, in these events */
+    uint64_t event_bytes; /* charged to the account for these events */
     struct job_usage usage;
 
-    /* The engine thread's. */
+    /* Used by the runner thread only. */
     struct jobs *jobs;
     struct fm_session *session;
     struct answer *answer;
-    unsigned prompt, choice; /* of the prompts; the answer's number among all */
-    size_t n_at;             /* tokens of the prompt that are computed */
-    size_t n_piece;          /* tokens in the pass at hand */
-    int32_t id;              /* the token to compute next, behind the prompt */
+    unsigned prompt, choice; /* index of the prompt; number of the answer over all prompts */
+    size_t n_at;             /* prompt tokens computed */
+    size_t n_piece;          /* tokens in the current pass */
+    int32_t id;              /* next token to compute after the prompt */
     bool is_ending;          /* its session was cancelled */
-    bool has_spoken;         /* something of an answer was told */
+    bool has_spoken;         /* part of an answer was sent */
     uint64_t started_ns, answered_ns, progress_ns;
     uint64_t n_prompt, n_cached, n_answer, n_reasoning;
     struct fm_stats before;
 };
 
-/* The engine thread's own. */
-struct engine {
+/* State of the runner thread. */
+struct runner {
     struct fm_model *model;
-    struct session_pool *slots;
+    struct session_pool *sessions;
     struct fm_snapshots *snapshots;
-    struct recall *recall;
+    struct call_texts *texts;
     struct job **running; /* [n_parallel] */
     unsigned n_running, n_parallel;
     struct fm_batch_item *items; /* [n_parallel] */
     unsigned prefill_chunk;
-    unsigned mixed_chunk; /* prompt tokens in a pass that answers wait for */
-    bool is_mixed;        /* the pass at hand has both */
+    unsigned mixed_chunk; /* maximum prompt tokens in a pass with running answers */
+    bool is_mixed;        /* the current pass has prompts and answers */
     uint64_t n_passes, pass_ns, n_prompt, n_answer;
     struct window window;
-    uint64_t published_ns, pictured_ns, n_pictured; /* times; passes when the picture was taken */
+    uint64_t published_ns, pictured_ns, n_pictured; /* times; passes at the last map */
     double position;
 };
 
 /* ---- jobs_run.c: without the lock -------------------------------------------------------- */
 
-/* Begins a job: a session, and the first prompt. After a failure the job is over. */
-int engine_begin(struct engine *e, struct job *job, struct fm_error *err);
-/* One pass over all running jobs. Those that are over have left `running`. */
-void engine_pass(struct engine *e);
-/* Takes the job out of `running` and tells its end. */
-void engine_end(struct engine *e, struct job *job, int code, const char *why);
-bool engine_picture(const struct engine *e, struct text_buffer *out);
+/* Starts a job: opens a session and its first prompt. After a failure the job is over. */
+int runner_begin(struct runner *e, struct job *job, struct fm_error *err);
+/* Runs one pass over all running jobs. Jobs that ended have left `running`. */
+void runner_pass(struct runner *e);
+/* Removes the job from `running` and reports its end. */
+void runner_end(struct runner *e, struct job *job, int code, const char *why);
+bool runner_picture(const struct runner *e, struct text_buffer *out);
 
 /* ---- jobs.c ------------------------------------------------------------------------------ */
 
-/* Adds an event like this one. An answer_fn whose ctx is the job. */
+/* Adds an event with the fields of `like`. An answer_fn whose ctx is the job. */
 int job_emit(void *job, const struct job_event *like, const char *text, size_t text_bytes,
              struct job_logprobs *logprobs);
 bool job_is_cancelled(const struct job *job);
-/* The engine has done with it: settles the usage, adds the last event, drops its reference. */
+/* Finishes a job: settles its usage, adds the last event, drops the runner's reference. */
 void job_leave(struct job *job, int code, const char *why);
-/* Publishes statistics and the picture when it is time. Between passes, and before every layer. */
+/* Publishes statistics and the map when due. Called between passes and before every layer. */
 void jobs_publish(struct jobs *jobs, bool now);
 
 #ifdef __cplusplus

@@ -29,8 +29,8 @@ struct preparers {
     struct prepare_task *done_first, *done_last;
     struct prepare_task *running[N_THREADS];
     struct preparers_stats stats;
-    uint64_t trim_bytes; /* freed, to be given to the account after a trim */
-    bool is_trimming;    /* so much that tasks wait for it */
+    uint64_t trim_bytes; /* freed; returned to the account after a trim */
+    bool is_trimming;    /* so much is freed that tasks wait for the trim */
     bool is_stopping, is_closing;
 };
 
@@ -54,7 +54,7 @@ static void append(struct prepare_task **first, struct prepare_task **last,
     *last = task;
 }
 
-/* Takes the first task of the queue that fits: `only`, or any small one, or any. */
+/* Takes the first suitable task of the queue: `only`, or any small one, or any. */
 static struct prepare_task *unqueue(struct preparers *p, const struct prepare_task *only,
                                     bool is_for_small)
 {
@@ -72,7 +72,7 @@ static struct prepare_task *unqueue(struct preparers *p, const struct prepare_ta
     return NULL;
 }
 
-/* Removes a task from the list of those that are done; false: it is not there. */
+/* Removes a task from the list of finished ones; returns false if it is not there. */
 static bool undo(struct preparers *p, const struct prepare_task *task)
 {
     struct prepare_task *before = NULL;
@@ -91,7 +91,7 @@ static bool undo(struct preparers *p, const struct prepare_task *task)
 
 static void close_task(struct prepare_task *task)
 {
-    struct mem_lease lease = task->lease; /* the task itself goes */
+    struct mem_lease lease = task->lease; /* a copy: the task itself is freed */
     mem_lease_enter(&lease);
     task->close(task);
     mem_lease_leave();
@@ -125,7 +125,7 @@ static void run_task(struct preparers *p, struct preparer *own, struct prepare_t
     lock(p);
 }
 
-/* Whether so much was freed that tasks might be refused for want of it. */
+/* Returns whether so much was freed that tasks might be refused without a trim. */
 static bool must_trim(const struct preparers *p)
 {
     return p->trim_bytes > p->o.account->limit / 8;
@@ -154,7 +154,7 @@ static void *preparer_main(void *ctx)
     lock(p);
     while (!p->is_closing) {
         struct prepare_task *task;
-        if (p->is_trimming) /* on the other thread */
+        if (p->is_trimming) /* the other thread does it */
             (void)pthread_cond_wait(&p->has_work, &p->lock);
         else if (must_trim(p))
             trim(p);
@@ -183,7 +183,7 @@ int preparers_submit(struct preparers *p, struct prepare_task *task, struct fm_e
     if (rc == 0) {
         append(&p->queue_first, &p->queue_last, task);
         p->stats.n_queued++;
-        (void)pthread_cond_broadcast(&p->has_work); /* not every thread takes large ones */
+        (void)pthread_cond_broadcast(&p->has_work); /* some threads take only small tasks */
     }
     unlock(p);
     return rc;

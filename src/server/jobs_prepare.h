@@ -1,10 +1,10 @@
-/* The threads that prepare requests before the engine gets them: they parse, render and tokenize,
- * so that a large request delays neither the HTTP thread nor the answers of others.
+/* Threads that prepare requests for the runner: they parse, render and tokenize, so that a large
+ * request delays neither the HTTP thread nor other answers.
  *
- * The HTTP thread submits tasks and takes them back when they are done; a task belongs to this
- * module in between. The queue is bounded. One thread takes small tasks only, so that they do not
- * wait behind large ones. `notify` is called on a thread of this module when a task is done.
- * preparers_give may be called by any thread, everything else by the HTTP thread alone. */
+ * The HTTP thread submits tasks and takes finished ones back; in between this module owns them. The
+ * queue is bounded. One thread takes only small tasks, so that they do not wait behind large ones.
+ * `notify` is called on a thread of this module when a task has finished. Any thread may call
+ * preparers_give; only the HTTP thread may call the rest. */
 #ifndef FLASHMOE_SERVER_JOBS_PREPARE_H
 #define FLASHMOE_SERVER_JOBS_PREPARE_H
 
@@ -15,18 +15,18 @@
 extern "C" {
 #endif
 
-/* Freed memory of this size is returned to the system before the account gets it back. */
+/* Freed memory of at least this size is trimmed before it returns to the account. */
 #define PREPARE_TRIM_BYTES (1u << 20)
 
 struct prepare_task {
-    /* The caller's. */
-    void (*run)(struct prepare_task *task);   /* on a thread of this module, under the lease */
-    void (*close)(struct prepare_task *task); /* frees a task that nobody waits for */
-    uint64_t bytes;                           /* of the request: whether it is small */
+    /* Set by the caller. */
+    void (*run)(struct prepare_task *task);   /* on a thread of this module, with the lease */
+    void (*close)(struct prepare_task *task); /* frees a cancelled task */
+    uint64_t bytes;                           /* request size; decides whether it is small */
     struct mem_lease lease;
     void *owner;
 
-    /* This module's. */
+    /* Used by this module. */
     struct prepare_task *next;
     bool is_running;
     bool is_abandoned;
@@ -35,7 +35,7 @@ struct prepare_task {
 
 struct preparers_options {
     struct mem_account *account; /* borrowed */
-    unsigned n_queue;            /* tasks that may wait */
+    unsigned n_queue;            /* maximum waiting tasks */
     void (*notify)(void *ctx);
     void *ctx;
 };
@@ -44,21 +44,21 @@ struct preparers;
 
 int preparers_open(const struct preparers_options *options, struct preparers **out,
                    struct fm_error *err);
-/* Cancels what runs, waits for the threads and frees the tasks. */
+/* Cancels running tasks, waits for the threads and frees all tasks. */
 void preparers_close(struct preparers *p); /* accepts NULL */
 
-/* JOB_ERR_BUSY: the queue is full; JOB_ERR_SHUTDOWN: no more are taken. The task then stays the
- * caller's. */
+/* Submits a task. Fails with JOB_ERR_BUSY if the queue is full and with JOB_ERR_SHUTDOWN while
+ * stopping; the caller then keeps the task. */
 int preparers_submit(struct preparers *p, struct prepare_task *task, struct fm_error *err);
-/* A task that is done, which is the caller's again; NULL: none. */
+/* Returns a finished task, which the caller owns again, or NULL. */
 struct prepare_task *preparers_next_done(struct preparers *p);
-/* Nobody waits for the task any more: its allocations fail, and this module closes it. */
+/* Cancels a task: its allocations fail, and this module frees it. */
 void preparers_abandon(struct preparers *p, struct prepare_task *task);
 
-/* Gives bytes of freed memory back to the account, large ones once the system has the memory. */
+/* Returns freed bytes to the account; large amounts after the system has the memory back. */
 void preparers_give(struct preparers *p, uint64_t bytes);
 
-/* Takes no more tasks and fails those that wait; where `now`, cancels those that run. */
+/* Accepts no more tasks and fails waiting ones; with `now`, cancels running ones. */
 void preparers_stop(struct preparers *p, bool now);
 
 struct preparers_stats {

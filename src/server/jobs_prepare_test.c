@@ -14,8 +14,8 @@ static struct mem_account account;
 
 struct test_task {
     struct prepare_task base;
-    int began[2], may_end[2]; /* pipes: a byte says it */
-    uint64_t n_used; /* of the account, when it began */
+    int began[2], may_end[2]; /* pipes; a byte is the signal */
+    uint64_t n_used; /* of the account, at the start */
 };
 
 static void tell(const int fds[2])
@@ -64,7 +64,7 @@ static void close_pipes(const struct test_task *t)
     }
 }
 
-/* Much memory that was freed is given back before the next task, and not when none is left. */
+/* Trims much freed memory before the next task, not only when none is left. */
 static void test_trims_between_tasks(void **state)
 {
     (void)state;
@@ -94,8 +94,8 @@ static void test_trims_between_tasks(void **state)
     }
 }
 
-/* Nor does a task begin while another thread gives much back: it might be refused for memory that
- * nobody uses. */
+/* Starts no task during a trim on another thread: it might be refused for memory that nobody
+ * uses. */
 static void test_waits_for_trim(void **state)
 {
     (void)state;

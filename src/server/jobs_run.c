@@ -1,4 +1,4 @@
-/* The passes of the engine thread: what is computed together, and what becomes of the logits. */
+/* The passes of the runner thread: what is computed together, and how logits become answers. */
 #include <stdio.h>
 #include <string.h>
 
@@ -9,8 +9,8 @@
 #include "server/jobs_internal.h"
 #include "server/text_json.h"
 
-/* A pass that answers wait for should take no longer, where that is in our hand: with experts on
- * the disk a small piece of a prompt reads nearly as many of them as a large one. */
+/* Target time of a pass with running answers. With experts on disk it may take longer, since a
+ * small part of a prompt reads nearly as many experts as a large one. */
 #define MIXED_PASS_NS 700000000u
 #define MIXED_MIN 128
 #define PROGRESS_NS 500000000u
@@ -40,7 +40,7 @@ static void tell_progress(struct job *job, uint64_t now_ns, uint64_t done, uint6
     const struct job_event like = {
         .kind = JOB_PROGRESS, .choice = job->choice, .n_prompt = prompt_of(job)->n_ids,
         .n_cached = job->n_cached, .n_done = job->n_at + done * job->n_piece / total};
-    (void)job_emit(job, &like, "", 0, NULL); /* want of memory shows at the next event */
+    (void)job_emit(job, &like, "", 0, NULL); /* the next event reports a lack of memory */
 }
 
 static void before_layer(void *ctx, uint64_t done, uint64_t total)
@@ -58,9 +58,9 @@ static void before_layer(void *ctx, uint64_t done, uint64_t total)
 
 /* ---- a job's beginning and end ------------------------------------------------------------ */
 
-static int begin_answer(struct engine *e, struct job *job, struct fm_error *err)
+static int begin_answer(struct runner *e, struct job *job, struct fm_error *err)
 {
-    const struct answer_options how = {.model = e->model, .spec = &job->spec, .recall = e->recall,
+    const struct answer_options how = {.model = e->model, .spec = &job->spec, .texts = e->texts,
                                        .prompt = job->prompt, .choice = job->choice,
                                        .fn = job_emit, .ctx = job};
     return answer_open(&how, &job->answer, err);
@@ -71,18 +71,18 @@ static int tell_started(struct job *job, struct fm_error *err)
     const struct job_event like = {.kind = JOB_STARTED, .choice = job->choice,
                                    .n_prompt = job->n_prompt, .n_cached = job->n_cached};
     const int rc = job_emit(job, &like, "", 0, NULL);
-    return rc == 0 ? 0 : err_set(err, rc, "no memory for an event");
+    return rc == 0 ? 0 : err_set(err, rc, "out of memory for an event");
 }
 
-/* A session for the prompt, and what is known of it already. */
-static int begin_prompt(struct engine *e, struct job *job, struct fm_error *err)
+/* Opens a session for the prompt and restores its known prefix. */
+static int begin_prompt(struct runner *e, struct job *job, struct fm_error *err)
 {
     const struct job_prompt *prompt = prompt_of(job);
     unsigned n_found = 0;
-    job->session = session_pool_take(e->slots, prompt->ids, prompt->n_ids, job->spec.key,
-                                 job->spec.owner, &n_found);
+    job->session = session_pool_take(e->sessions, prompt->ids, prompt->n_ids, job->spec.key,
+                                     job->spec.owner, &n_found);
     if (job->session == NULL)
-        return err_set(err, FM_ERR_BUDGET, "there is no session for the prompt");
+        return err_set(err, FM_ERR_BUDGET, "no session is free for the prompt");
     const struct fm_observer observer = {.size = sizeof observer,
                                          .ctx = job, .progress = before_layer};
     fm_session_observe(job->session, &observer);
@@ -94,16 +94,16 @@ static int begin_prompt(struct engine *e, struct job *job, struct fm_error *err)
     return rc == 0 ? begin_answer(e, job, err) : rc;
 }
 
-static void give_session(struct engine *e, struct job *job)
+static void give_session(struct runner *e, struct job *job)
 {
     if (job->session == NULL)
         return;
     fm_session_observe(job->session, NULL);
-    session_pool_give(e->slots, job->session);
+    session_pool_give(e->sessions, job->session);
     job->session = NULL;
 }
 
-int engine_begin(struct engine *e, struct job *job, struct fm_error *err)
+int runner_begin(struct runner *e, struct job *job, struct fm_error *err)
 {
     job->started_ns = job->progress_ns = plat_now_ns();
     job->before.size = sizeof job->before;
@@ -112,7 +112,7 @@ int engine_begin(struct engine *e, struct job *job, struct fm_error *err)
     return begin_prompt(e, job, err);
 }
 
-void engine_end(struct engine *e, struct job *job, int code, const char *why)
+void runner_end(struct runner *e, struct job *job, int code, const char *why)
 {
     for (unsigned i = 0; i < e->n_running; i++)
         if (e->running[i] == job) {
@@ -133,8 +133,9 @@ void engine_end(struct engine *e, struct job *job, int code, const char *why)
 
 /* ---- answers ------------------------------------------------------------------------------ */
 
-/* The answer is whole: the next one to the same prompt, or the next prompt, or the end. */
-static int end_answer(struct engine *e, struct job *job, struct fm_error *err)
+/* Continues after a complete answer: with the next one to this prompt, the next prompt, or the
+ * end. */
+static int end_answer(struct runner *e, struct job *job, struct fm_error *err)
 {
     int rc = answer_finish(job->answer, err);
     job->n_answer += answer_n_tokens(job->answer);
@@ -154,11 +155,11 @@ static int end_answer(struct engine *e, struct job *job, struct fm_error *err)
         job->prompt++;
         return begin_prompt(e, job, err);
     }
-    engine_end(e, job, 0, "");
+    runner_end(e, job, 0, "");
     return 0;
 }
 
-static int take_logits(struct engine *e, struct job *job, struct fm_error *err)
+static int take_logits(struct runner *e, struct job *job, struct fm_error *err)
 {
     int32_t id = -1;
     if (job->answered_ns == 0)
@@ -175,8 +176,8 @@ static int take_logits(struct engine *e, struct job *job, struct fm_error *err)
 
 /* ---- the pass ------------------------------------------------------------------------------ */
 
-/* The last token of a prompt is one of its own: recurrent layers can go back to the place before
- * it, so that another answer to the same prompt computes that token alone. */
+/* Evaluates the last token of a prompt alone. Recurrent layers can return to the mark before it, so
+ * that another answer to the same prompt computes only that token. */
 static size_t piece_of(const struct job *job, size_t max)
 {
     const size_t left = prompt_of(job)->n_ids - job->n_at;
@@ -185,7 +186,7 @@ static size_t piece_of(const struct job *job, size_t max)
     return left - 1 < max ? left - 1 : max;
 }
 
-static void fill(struct engine *e)
+static void fill(struct runner *e)
 {
     unsigned n_reading = 0;
     for (unsigned i = 0; i < e->n_running; i++)
@@ -207,8 +208,8 @@ static void fill(struct engine *e)
     e->position = e->n_running > 0 ? positions / e->n_running : 0;
 }
 
-/* What answers wait for is kept short, and as long as that allows. */
-static void adapt(struct engine *e, uint64_t took_ns)
+/* Limits the prompt tokens of a pass with running answers by the target time. */
+static void adapt(struct runner *e, uint64_t took_ns)
 {
     if (!e->is_mixed)
         return;
@@ -218,38 +219,38 @@ static void adapt(struct engine *e, uint64_t took_ns)
         e->mixed_chunk *= 2;
 }
 
-/* Those whose client is gone, or whose time is up, before anything is computed for them. */
-static void drop_the_gone(struct engine *e)
+/* Ends jobs whose client disconnected or whose time limit has passed, before computing them. */
+static void drop_the_gone(struct runner *e)
 {
     const uint64_t now_ns = plat_now_ns();
     for (unsigned i = e->n_running; i-- > 0;) {
         struct job *job = e->running[i];
         if (job_is_cancelled(job))
-            engine_end(e, job, FM_ERR_CANCELLED, "cancelled");
+            runner_end(e, job, FM_ERR_CANCELLED, "cancelled");
         else if (is_late(job, now_ns))
-            engine_end(e, job, JOB_ERR_TIME, "the time limit of the request has passed");
+            runner_end(e, job, JOB_ERR_TIME, "the time limit of the request has passed");
     }
 }
 
-static void end_failed(struct engine *e, struct job *job, int rc, const char *why)
+static void end_failed(struct runner *e, struct job *job, int rc, const char *why)
 {
     if (job_is_cancelled(job))
-        engine_end(e, job, FM_ERR_CANCELLED, "cancelled");
+        runner_end(e, job, FM_ERR_CANCELLED, "cancelled");
     else if (is_late(job, plat_now_ns()))
-        engine_end(e, job, JOB_ERR_TIME, "the time limit of the request has passed");
+        runner_end(e, job, JOB_ERR_TIME, "the time limit of the request has passed");
     else if (jobs_is_stopping_now(job->jobs))
-        engine_end(e, job, JOB_ERR_SHUTDOWN, "the server is shutting down");
+        runner_end(e, job, JOB_ERR_SHUTDOWN, "the server is shutting down");
     else
-        engine_end(e, job, rc, why);
+        runner_end(e, job, rc, why);
 }
 
-/* The session could not be computed. Paths are the operator's business: the client is told what is
- * wrong without them, and the log has the whole sentence. */
-static void end_faulty(struct engine *e, struct job *job, int rc, const struct fm_error *err)
+/* Fails a job whose session could not be computed. The client gets no file paths; the log has the
+ * whole message. */
+static void end_faulty(struct runner *e, struct job *job, int rc, const struct fm_error *err)
 {
     const struct fm_failure *failure = fm_session_failure(job->session);
     char why[FM_ERROR_BYTES + 64];
-    if (failure->code != rc) { /* the call as a whole was refused */
+    if (failure->code != rc) { /* the whole batch was refused */
         end_failed(e, job, rc, err->text);
         return;
     }
@@ -260,7 +261,7 @@ static void end_faulty(struct engine *e, struct job *job, int rc, const struct f
     end_failed(e, job, rc, why);
 }
 
-static void advance(struct engine *e, struct job *job)
+static void advance(struct runner *e, struct job *job)
 {
     struct fm_error err = {0};
     if (is_reading(job)) {
@@ -273,7 +274,7 @@ static void advance(struct engine *e, struct job *job)
         end_failed(e, job, rc, err.text);
 }
 
-void engine_pass(struct engine *e)
+void runner_pass(struct runner *e)
 {
     struct fm_error err = {0};
     drop_the_gone(e);
@@ -290,8 +291,8 @@ void engine_pass(struct engine *e)
         struct job *job = e->running[i];
         if (e->items[i].rc == 0)
             advance(e, job);
-        else if (e->items[i].rc == FM_ERR_BUDGET && session_pool_drop_idle(e->slots))
-            continue; /* a conversation that waits makes way: the next pass tries again */
+        else if (e->items[i].rc == FM_ERR_BUDGET && session_pool_drop_idle(e->sessions))
+            continue; /* a waiting session makes room; the next pass tries again */
         else
             end_faulty(e, job, e->items[i].rc, &err);
     }
@@ -321,7 +322,7 @@ static size_t pack_bits(const bool *bits, unsigned n, uint8_t *bytes)
     return n_bytes;
 }
 
-bool engine_picture(const struct engine *e, struct text_buffer *out)
+bool runner_picture(const struct runner *e, struct text_buffer *out)
 {
     struct fm_model_info info = {.size = sizeof info};
     struct text_buffer heats = {0};

@@ -1,4 +1,4 @@
-/* The daemon and its loop. */
+/* The HTTP daemon and its loop. */
 #include "server/server.h"
 
 #include <errno.h>
@@ -23,14 +23,14 @@
 #define PING_NS 5000000000u
 #define TICK_MS 100
 #define PEEKS_PER_TICK 64
-#define BODY_NS 120000000000u /* for a request's body to arrive */
-#define FLUSH_NS 2000000000u  /* at the end, for the last bytes to leave */
-#define RECALL_BYTES ((size_t)32 << 20)
-#define RECALL_CALLS 4096
-#define N_CONNECTIONS 2048 /* where nobody says how many */
+#define BODY_NS 120000000000u /* maximum time for a body to arrive */
+#define FLUSH_NS 2000000000u  /* at shutdown, for the last bytes to be sent */
+#define CALL_TEXTS_BYTES ((size_t)32 << 20)
+#define CALL_TEXTS_CALLS 4096
+#define N_CONNECTIONS 2048 /* default maximum */
 #define HEADER_BYTES (32u << 10)
-#define CONNECTION_BYTES (HEADER_BYTES + (4u << 10)) /* the library's memory of one, and ours */
-#define UNREAD_BYTES (32 << 10) /* that may wait behind a request */
+#define CONNECTION_BYTES (HEADER_BYTES + (4u << 10)) /* the library's memory and ours, for each */
+#define UNREAD_BYTES (32 << 10) /* maximum unread bytes behind a request */
 
 /* ---- waking --------------------------------------------------------------------------------- */
 
@@ -38,13 +38,13 @@ static void wake(void *ctx)
 {
     struct server *s = ctx;
     const char one = 1;
-    const ssize_t n = write(s->wake[1], &one, 1); /* full: it will wake all the same */
+    const ssize_t n = write(s->wake[1], &one, 1); /* a full pipe wakes it as well */
     (void)n;
 }
 
 void server_stop(struct server *s)
 {
-    const int kept = errno; /* a signal handler's */
+    const int kept = errno; /* this may run in a signal handler */
     s->n_stops++;
     wake(s);
     errno = kept;
@@ -78,7 +78,7 @@ static void client_changed(void *ctx, struct MHD_Connection *connection, void **
         c = mem_new(1, sizeof *c, "a connection", NULL);
         *socket_context = c;
         if (c == NULL)
-            return; /* it is served, only without a limit to its idle time */
+            return; /* still served, but without an idle limit */
         c->fd = info != NULL ? info->connect_fd : -1;
         c->since_ns = plat_now_ns();
         c->after = s->clients;
@@ -98,23 +98,23 @@ static void client_changed(void *ctx, struct MHD_Connection *connection, void **
     }
 }
 
-/* Whether the other side has closed: while a connection waits for its job nobody else looks. Bytes
- * that nobody has read, as of a request that follows, may lie before the end. */
+/* Returns whether the peer has closed; while a connection waits for its job nobody else checks.
+ * Unread bytes, as of a next request, may precede the end. */
 static bool is_closed(int fd)
 {
 #ifdef POLLRDHUP
     struct pollfd one = {.fd = fd, .events = POLLRDHUP};
     return poll(&one, 1, 0) > 0 && (one.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0;
 #else
-    char byte; /* where such bytes hide it, the answer finds out */
+    char byte; /* if such bytes hide the end, sending the response detects it */
     const ssize_t n = recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
     return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 #endif
 }
 
-/* What is sent behind a request that waits is left to the library, which reads it afterwards. Too
- * much of it would fill the connection, and its end would never arrive. Then it is dropped, and the
- * connection is closed once the answer is out. */
+/* Leaves bytes behind a waiting request to the library, which reads them afterwards. Too many would
+ * fill the connection, and its end would never arrive: then they are discarded, and the connection
+ * is closed after the response. */
 static void drop_unread(struct client *c)
 {
     char bytes[16384];
@@ -126,9 +126,9 @@ static void drop_unread(struct client *c)
         ;
 }
 
-/* Whether the other side has closed before its request was whole: the library does not see an end
- * that comes with the last bytes. Two looks must find it so: between them the library turns what it
- * has read into requests. */
+/* Returns whether the peer closed before its request was complete; the library misses an end that
+ * arrives with the last bytes. Two checks must agree: between them the library turns what it has
+ * read into requests. */
 static bool is_left(struct client *c)
 {
     int n_unread = 0;
@@ -158,7 +158,7 @@ static void tick_request(struct server *s, struct client *c, uint64_t now_ns, bo
     (void)s;
 }
 
-/* Pings, clients that are gone, and those that take too long to say what they want. */
+/* Sends pings, and closes connections of clients that disconnected or are too slow. */
 static void tick(struct server *s)
 {
     const uint64_t now_ns = plat_now_ns();
@@ -192,7 +192,7 @@ static int wait_ms(struct server *s)
     return (int)own;
 }
 
-/* Until something happens on a connection, or the engine or a signal calls. */
+/* Waits for a connection, the runner or a signal. */
 static int wait_epoll(struct server *s)
 {
     struct pollfd fds[2] = {{.fd = s->epoll_fd, .events = POLLIN},
@@ -227,7 +227,7 @@ static void take_news(struct server *s)
     }
 }
 
-/* Begins to end, and ends at once what does not come to its end. */
+/* Starts the shutdown, and ends at once what would not end by itself. */
 static void see_stops(struct server *s, int *n_seen)
 {
     const uint64_t now_ns = plat_now_ns();
@@ -256,7 +256,7 @@ static bool is_idle(struct server *s)
     return reading.n_queued + reading.n_running == 0 && jobs_is_idle(s->jobs);
 }
 
-/* Several that come together are one. */
+/* Handles several hang-ups as one. */
 static void see_hang_ups(struct server *s, int *n_seen)
 {
     const int n = s->n_hang_ups;
@@ -280,8 +280,8 @@ int server_run(struct server *s, struct fm_error *err)
         take_news(s);
         if (plat_now_ns() - ticked_ns >= TICK_MS * 1000000u) {
             ticked_ns = plat_now_ns();
-            /* What has arrived is read first: this thread may not have run for long, and a
-             * connection whose request waits is not idle. */
+            /* Reads arrived bytes first: this thread may not have run for long, and a connection
+             * with a waiting request is not idle. */
             is_good = MHD_run(s->daemon) == MHD_YES;
             tick(s);
         }
@@ -308,8 +308,8 @@ static bool is_loopback(const struct sockaddr_storage *at)
            (IN6_IS_ADDR_LOOPBACK(v6) || (IN6_IS_ADDR_V4MAPPED(v6) && v6->s6_addr[12] == 127));
 }
 
-/* Collects the names by which others reach this machine: its host name, that with its domain, and
- * the one of mDNS. */
+/* Collects the names by which others reach this machine: its host name, with its domain, and its
+ * mDNS name. */
 static void name_machine(struct server *s)
 {
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_CANONNAME};
@@ -335,8 +335,8 @@ static int listen_on(struct server *s, const struct addrinfo *info, struct fm_er
     const int yes = 1;
     s->listen_fd = socket(info->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (s->listen_fd < 0)
-        return err_set(err, FM_ERR_IO, "cannot make a socket: %s", strerror(errno));
-    (void)setsockopt(s->listen_fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes); /* a restart */
+        return err_set(err, FM_ERR_IO, "cannot create a socket: %s", strerror(errno));
+    (void)setsockopt(s->listen_fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes); /* for restarts */
     if (bind(s->listen_fd, info->ai_addr, info->ai_addrlen) != 0 || listen(s->listen_fd, 511) != 0)
         return err_set(err, FM_ERR_IO, "cannot listen on %s:%u: %s", o->host, o->port,
                        strerror(errno));
@@ -363,7 +363,7 @@ static int open_socket(struct server *s, struct fm_error *err)
     (void)snprintf(port, sizeof port, "%u", s->options.port);
     const int rc = getaddrinfo(s->options.host, port, &hints, &info);
     if (rc != 0)
-        return err_set(err, FM_ERR_ARG, "'%s' is no address to listen on: %s", s->options.host,
+        return err_set(err, FM_ERR_ARG, "'%s' is not an address to listen on: %s", s->options.host,
                        gai_strerror(rc));
     const int result = listen_on(s, info, err);
     freeaddrinfo(info);
@@ -372,7 +372,7 @@ static int open_socket(struct server *s, struct fm_error *err)
 
 static void log_nothing(void *ctx, const char *fmt, va_list list)
 {
-    (void)ctx; /* what it has to say concerns bad requests, which have their own line */
+    (void)ctx; /* the library reports bad requests, which have their own log line */
     (void)fmt;
     (void)list;
 }
@@ -396,8 +396,8 @@ static int open_daemon(struct server *s, struct fm_error *err)
     return 0;
 }
 
-/* Divides the memory for requests: connections, tool calls that are remembered, and the rest. */
-static void divide_memory(struct server *s, size_t *recall_bytes)
+/* Divides the memory for requests: connections, texts of tool calls, and the rest. */
+static void divide_memory(struct server *s, size_t *texts_bytes)
 {
     struct server_options *o = &s->options;
     const uint64_t max = o->request_memory / 2 / CONNECTION_BYTES;
@@ -409,8 +409,9 @@ static void divide_memory(struct server *s, size_t *recall_bytes)
                  o->n_connections, (unsigned long long)o->request_memory);
         o->n_connections = (unsigned)max;
     }
-    *recall_bytes = o->request_memory / 8 < RECALL_BYTES ? o->request_memory / 8 : RECALL_BYTES;
-    s->account.limit = o->request_memory - *recall_bytes -
+    const uint64_t eighth = o->request_memory / 8;
+    *texts_bytes = eighth < CALL_TEXTS_BYTES ? (size_t)eighth : CALL_TEXTS_BYTES;
+    s->account.limit = o->request_memory - *texts_bytes -
                        (uint64_t)o->n_connections * CONNECTION_BYTES;
 }
 
@@ -418,9 +419,9 @@ static int open_jobs(struct server *s, struct fm_error *err)
 {
     const struct server_options *o = &s->options;
     struct fm_stats stats = {.size = sizeof stats};
-    size_t recall_bytes;
-    divide_memory(s, &recall_bytes);
-    int rc = recall_open(recall_bytes, RECALL_CALLS, &s->recall, err);
+    size_t texts_bytes;
+    divide_memory(s, &texts_bytes);
+    int rc = call_texts_open(texts_bytes, CALL_TEXTS_CALLS, &s->texts, err);
     const unsigned n_wait = o->n_queue + o->n_parallel;
     const struct preparers_options reading = {.account = &s->account,
                                               .n_queue = n_wait > 16 ? n_wait : 16,
@@ -430,12 +431,12 @@ static int open_jobs(struct server *s, struct fm_error *err)
     if (rc != 0)
         return rc;
     fm_model_stats(o->model, &stats);
-    s->context = (struct api_context){.model = o->model, .recall = s->recall,
+    s->context = (struct api_context){.model = o->model, .texts = s->texts,
                                       .n_context = stats.n_context, .n_answer = o->n_answer,
                                       .limit_ns = (uint64_t)o->request_s * 1000000000u};
     (void)snprintf(s->context.model_name, sizeof s->context.model_name, "%s", o->model_name);
     const struct jobs_options how = {.model = o->model, .snapshots = o->snapshots,
-                                     .recall = s->recall, .account = &s->account,
+                                     .texts = s->texts, .account = &s->account,
                                      .preparers = s->preparers, .n_parallel = o->n_parallel,
                                      .n_sessions = o->n_sessions, .n_queue = o->n_queue,
                                      .notify = wake, .ctx = s};
@@ -450,11 +451,11 @@ int server_open(const struct server_options *options, struct server **out, struc
         return FM_ERR_NOMEM;
     s->options = *options;
     s->listen_fd = s->epoll_fd = s->wake[0] = s->wake[1] = -1;
-    json_set_alloc_funcs(mem_new_counted, mem_free); /* so that leases count JSON */
+    json_set_alloc_funcs(mem_new_counted, mem_free); /* lets leases count JSON */
     plat_memory_return_large();
     s->begin_ns = plat_now_ns();
     s->began_s = plat_wall_ns() / 1000000000;
-    int rc = pipe(s->wake) == 0 ? 0 : err_set(err, FM_ERR_IO, "cannot make a pipe: %s",
+    int rc = pipe(s->wake) == 0 ? 0 : err_set(err, FM_ERR_IO, "cannot create a pipe: %s",
                                               strerror(errno));
     for (int i = 0; rc == 0 && i < 2; i++)
         if (fcntl(s->wake[i], F_SETFL, O_NONBLOCK) != 0 ||
@@ -503,7 +504,7 @@ void server_close(struct server *s)
     }
     jobs_close(s->jobs);
     preparers_close(s->preparers);
-    recall_close(s->recall);
+    call_texts_close(s->texts);
     access_keys_clear(&s->keys);
     plat_close(s->daemon == NULL ? s->listen_fd : -1);
     plat_close(s->wake[0]);

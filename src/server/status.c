@@ -1,4 +1,4 @@
-/* What the server tells of itself, and the page. */
+/* Endpoints about the server itself, and the page. */
 #include <stdio.h>
 #include <string.h>
 
@@ -40,7 +40,7 @@ static json_t *model_json(const struct server *s)
 enum MHD_Result get_models(struct request *r)
 {
     const char *path = strncmp(r->path, "/v1/", 4) == 0 ? r->path + 3 : r->path;
-    if (strcmp(path, "/models") != 0) /* any name is the one model */
+    if (strcmp(path, "/models") != 0) /* any name means the one model */
         return reply_json(r, model_json(r->server));
     return reply_json(r, json_pack("{s:s, s:[o], s:b, s:s, s:s}", "object", "list", "data",
                                    model_json(r->server), "has_more", 0, "first_id",
@@ -78,7 +78,7 @@ enum MHD_Result get_props(struct request *r)
                   (int)s->context.n_context));
 }
 
-/* A key sees its own sessions. Without keys, or where keys share prefixes, that is all of them. */
+/* Shows a key its own sessions; all sessions without keys or with shared prefixes. */
 enum MHD_Result get_slots(struct request *r)
 {
     struct jobs_stats stats;
@@ -147,39 +147,39 @@ enum MHD_Result get_metrics(struct request *r)
     preparers_stats(server->preparers, &reading);
     const struct metric metrics[] = {
         {"http_requests_total", "counter", "HTTP requests answered.", (double)server->n_served},
-        {"http_bytes_total", "counter", "Bytes of their bodies.", (double)server->n_bytes},
-        {"http_connections", "gauge", "Connections open.", server->n_clients},
-        {"requests_total", "counter", "Requests for text.", (double)s.n_submitted},
-        {"requests_refused_total", "counter", "Refused: the queue was full.", (double)s.n_refused},
+        {"http_bytes_total", "counter", "Bytes of HTTP response bodies.", (double)server->n_bytes},
+        {"http_connections", "gauge", "Open connections.", server->n_clients},
+        {"requests_total", "counter", "Requests that generate text.", (double)s.n_submitted},
+        {"requests_refused_total", "counter", "Refused: queue full.", (double)s.n_refused},
         {"requests_done_total", "counter", "Answered.", (double)s.n_done},
         {"requests_failed_total", "counter", "Failed.", (double)s.n_failed},
-        {"requests_cancelled_total", "counter", "The client went away.", (double)s.n_cancelled},
+        {"requests_cancelled_total", "counter", "Client disconnected.", (double)s.n_cancelled},
         {"requests_preparing", "gauge", "Being parsed, rendered and tokenized, or waiting for it.",
          reading.n_queued + reading.n_running},
         {"requests_running", "gauge", "Being answered.", s.n_running},
         {"requests_queued", "gauge", "Waiting.", s.n_queued},
         {"prompt_tokens_total", "counter", "Tokens of prompts.", (double)s.n_prompt},
-        {"prompt_tokens_cached_total", "counter", "Of them not computed.", (double)s.n_cached},
+        {"prompt_tokens_cached_total", "counter", "Prompt tokens reused.", (double)s.n_cached},
         {"answer_tokens_total", "counter", "Tokens of answers.", (double)s.n_answer},
         {"passes_total", "counter", "Passes over the model.", (double)s.n_passes},
-        {"passes_seconds_total", "counter", "Their time.", (double)s.pass_ns * 1e-9},
+        {"passes_seconds_total", "counter", "Time of all passes.", (double)s.pass_ns * 1e-9},
         {"expert_hits_total", "counter", "Experts found in memory.",
          (double)s.model.n_expert_hits},
-        {"expert_misses_total", "counter", "Experts read when needed.",
+        {"expert_misses_total", "counter", "Experts read on demand.",
          (double)s.model.n_expert_misses},
         {"expert_read_bytes_total", "counter", "Bytes of experts read.",
          (double)s.model.bytes_read},
-        {"expert_wait_seconds_total", "counter", "Time that nothing could be computed meanwhile.",
+        {"expert_wait_seconds_total", "counter", "Time spent waiting for experts.",
          (double)s.model.read_wait_ns * 1e-9},
         {"memory_bytes", "gauge", "Resident memory.", (double)plat_resident_bytes()},
         {"memory_budget_bytes", "gauge", "Budget.", (double)s.model.memory_budget_bytes},
-        {"request_memory_bytes", "gauge", "Memory that requests have taken.",
+        {"request_memory_bytes", "gauge", "Memory used by requests.",
          (double)mem_account_used(&server->account)},
-        {"request_memory_limit_bytes", "gauge", "The most they may take.",
+        {"request_memory_limit_bytes", "gauge", "Maximum memory for requests.",
          (double)server->account.limit},
-        {"snapshot_files", "gauge", "Conversations kept on disk.", (double)s.snapshots.n_files},
-        {"snapshot_bytes", "gauge", "Their bytes.", (double)s.snapshots.bytes},
-        {"uptime_seconds", "gauge", "Since the start.",
+        {"snapshot_files", "gauge", "Snapshots on disk.", (double)s.snapshots.n_files},
+        {"snapshot_bytes", "gauge", "Size of all snapshots.", (double)s.snapshots.bytes},
+        {"uptime_seconds", "gauge", "Time since the start.",
          (double)(plat_now_ns() - server->begin_ns) * 1e-9},
     };
     bool is_good = true;

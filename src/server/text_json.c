@@ -46,7 +46,7 @@ static size_t number_bytes(const char *text, size_t bytes)
 
 typedef bool write_number(struct text_buffer *buffer, const char *text, size_t bytes);
 
-/* The bytes of a string, from its first quote to its last, or to the end of the text. */
+/* Returns the bytes of a string, from its first quote to its last, or to the end of the text. */
 static size_t string_bytes(const char *text, size_t bytes)
 {
     size_t n = 1;
@@ -55,8 +55,8 @@ static size_t string_bytes(const char *text, size_t bytes)
     return n < bytes ? n + 1 : bytes;
 }
 
-/* Appends a document of any depth with other numbers; what is no JSON stays none. False for want of
- * memory. */
+/* Appends a document of any depth with rewritten numbers; invalid JSON stays invalid. Returns false
+ * when memory runs out. */
 static bool add_with_numbers(struct text_buffer *buffer, const char *text, size_t bytes,
                              write_number *write)
 {
@@ -74,7 +74,7 @@ static bool add_with_numbers(struct text_buffer *buffer, const char *text, size_
     return is_good && text_buffer_add(buffer, text + done, bytes - done);
 }
 
-/* The fewest digits that are the same double. */
+/* Writes the fewest digits that give the same double. */
 static bool write_shortest(struct text_buffer *buffer, const char *text, size_t bytes)
 {
     char number[40];
@@ -98,14 +98,14 @@ bool text_add_json(struct text_buffer *buffer, const json_t *value)
     const size_t n = buffer->n;
     bool is_good = value != NULL && json_dump_callback(value, add_piece, &full, how) == 0;
     if (is_good && !add_with_numbers(buffer, text_buffer_text(&full), full.n, write_shortest)) {
-        buffer->n = n; /* it is too deep to be gone through: with all digits, then */
+        buffer->n = n; /* too deep to scan: writes all digits */
         is_good = text_buffer_add(buffer, text_buffer_text(&full), full.n);
     }
     text_buffer_clear(&full);
     return is_good;
 }
 
-/* Integers that may be beyond 64 bits become reals. */
+/* Writes integers that may exceed 64 bits as reals. */
 static bool write_real(struct text_buffer *buffer, const char *text, size_t bytes)
 {
     const bool is_long = bytes > 18 && memchr(text, '.', bytes) == NULL &&
@@ -113,7 +113,7 @@ static bool write_real(struct text_buffer *buffer, const char *text, size_t byte
     return text_buffer_add(buffer, text, bytes) && (!is_long || text_add_string(buffer, ".0"));
 }
 
-/* False, and where, when a document is deeper than what is read. */
+/* Returns false, with the place, if a document is nested too deep. */
 static bool is_flat(const char *text, size_t bytes, json_error_t *why)
 {
     unsigned depth = 0;
@@ -142,7 +142,7 @@ static bool is_flat(const char *text, size_t bytes, json_error_t *why)
 #define NO_UNIT UINT32_MAX
 #define ESCAPE_BYTES 6
 
-/* The unit of UTF-16 that an escape stands for; NO_UNIT: there is no such escape. */
+/* Returns the UTF-16 unit of an escape; NO_UNIT if it is none. */
 static uint32_t unit_at(const char *text, size_t bytes, size_t at)
 {
     uint32_t unit = 0;
@@ -157,7 +157,7 @@ static uint32_t unit_at(const char *text, size_t bytes, size_t at)
     return unit;
 }
 
-/* Returns where the next escape stands that is U+0000 or half a surrogate pair; `bytes`: none. */
+/* Returns the offset of the next escape that is U+0000 or an unpaired surrogate; `bytes`: none. */
 static size_t bad_escape(const char *text, size_t bytes, size_t from)
 {
     const char *slash;
@@ -165,7 +165,7 @@ static size_t bad_escape(const char *text, size_t bytes, size_t from)
         i = (size_t)(slash - text);
         const uint32_t unit = unit_at(text, bytes, i);
         if (unit == NO_UNIT) {
-            i += 2; /* another escape, of which the second byte may be a backslash too */
+            i += 2; /* another escape, whose second byte may be a backslash too */
             continue;
         }
         const bool is_high = unit >= 0xd800 && unit <= 0xdbff;
@@ -178,7 +178,7 @@ static size_t bad_escape(const char *text, size_t bytes, size_t from)
     return bytes;
 }
 
-/* Adds the document with U+FFFD in place of escapes and bytes that are no character. */
+/* Adds the document with U+FFFD in place of invalid escapes and bytes. */
 static bool add_repaired(struct text_buffer *buffer, const char *text, size_t bytes)
 {
     const size_t n_bad = utf8_count_bad((const uint8_t *)text, bytes);
@@ -193,13 +193,13 @@ static bool add_repaired(struct text_buffer *buffer, const char *text, size_t by
     return is_good;
 }
 
-/* What is left of a text. */
+/* The rest of a text. */
 struct rest {
     const char *text;
     size_t bytes;
 };
 
-/* The text ends early where it takes more memory than the request may have. */
+/* Ends the text early if it takes more memory than the request may use. */
 static size_t read_rest(void *to, size_t max, void *ctx)
 {
     struct rest *rest = ctx;
@@ -244,7 +244,7 @@ json_t *json_read(const char *text, size_t bytes, json_error_t *why)
     if (add_repaired(&repaired, text, bytes))
         value = read_numbers(text_buffer_text(&repaired), repaired.n, why);
     else
-        (void)snprintf(why->text, sizeof why->text, "no memory to read it");
+        (void)snprintf(why->text, sizeof why->text, "out of memory to read it");
     text_buffer_clear(&repaired);
     return value;
 }
@@ -257,19 +257,19 @@ struct finder {
     struct json_scan scan;
     const char *const *path;
     unsigned n_path;
-    unsigned n_open;  /* objects on the path that are open; the outermost is not counted */
-    bool is_next;     /* the value that comes is the one that path[n_open] names */
+    unsigned n_open;  /* open objects on the path, not counting the outermost */
+    bool is_next;     /* the next value is the one that path[n_open] names */
     char key[KEY_BYTES];
-    size_t n_key;     /* may be more than there is room for */
+    size_t n_key;     /* may exceed the buffer */
     size_t begin, end;
-    bool is_inside;   /* of what is looked for */
+    bool is_inside;   /* inside the value that is searched */
 };
 
 static void finder_value(struct finder *f, size_t at)
 {
     const bool is_object = f->scan.event == JSON_OPENED && f->scan.kind == '{';
     f->is_next = false;
-    f->begin = f->end = 0; /* of two members with one name the second counts */
+    f->begin = f->end = 0; /* of two members with the same name the second counts */
     if (f->n_open + 1 == f->n_path) {
         f->begin = at;
         f->is_inside = is_object;
@@ -281,7 +281,7 @@ static void finder_value(struct finder *f, size_t at)
 static void finder_take(struct finder *f, size_t at)
 {
     const struct json_scan *s = &f->scan;
-    /* Where a member of the innermost object on the path stands. */
+    /* Handles a member of the innermost object on the path. */
     const bool is_here = !f->is_inside && s->depth == f->n_open + 1;
     const bool is_value = s->event == JSON_SCALAR_BEGAN || s->event == JSON_OPENED ||
                           (s->event == JSON_STRING_BEGAN && !s->is_key);

@@ -12,7 +12,7 @@
 
 static const char *const path[] = {"a", "b", "c"};
 
-/* Jansson's own way along the path. */
+/* Follows the path with jansson. */
 static const json_t *follow(const json_t *value)
 {
     for (size_t i = 0; i < 3; i++)
@@ -20,14 +20,14 @@ static const json_t *follow(const json_t *value)
     return json_is_object(value) ? value : NULL;
 }
 
-/* True when there was something to find. */
+/* Compares both results; returns whether there was something to find. */
 static bool check_find(const char *text, size_t n)
 {
     json_t *whole = json_loadb(text, n, JSON_ALLOW_NUL, NULL);
     const json_t *wanted = follow(whole);
     size_t begin, end;
     bool is_found = json_find_object(text, n, path, 3, &begin, &end);
-    if (whole == NULL) { /* what is no JSON, or has lone surrogates, may be anything */
+    if (whole == NULL) { /* invalid JSON or unpaired surrogates: any result */
         assert_true(!is_found || end <= n);
         return false;
     }
@@ -48,7 +48,7 @@ static uint32_t draw(uint64_t *state, uint32_t n)
     return (uint32_t)(*state >> 33) % n;
 }
 
-/* A random value whose names are mostly those of the path, often twice. */
+/* Returns a random value whose names are mostly those of the path, often duplicated. */
 static void add_value(struct text_buffer *out, uint64_t *state, unsigned depth)
 {
     static const char *const names[] = {"a", "b", "c", "\\u0061", "\\u0062", "", "ab", "\\\"a",
@@ -84,7 +84,7 @@ static void test_find(void **state)
         assert_true(text_add_string(&text, is_led ? "{\"a\":{\"b\":{\"c\":{}},\"b\":" : ""));
         add_value(&text, &random, 5);
         assert_true(text_add_string(&text, is_led ? "}}" : ""));
-        /* A copy of its own size, so that reading too far is noticed. */
+        /* Copies to the exact size, so that reading too far is detected. */
         char *copy = malloc(text.n);
         memcpy(copy, text_buffer_text(&text), text.n);
         n_found += check_find(copy, text.n);
@@ -106,7 +106,7 @@ static void test_read(void **state)
          "{\"a\": 9223372036854775808.0, \"99999999999999999999\": -1}"},
         {"[-99999999999999999999,1e3,12345678901234567890]",
          "[-1e20, 1000.0, 12345678901234567890.0]"},
-        /* What is no character is replaced: in values, in names, more than once, at the end. */
+        /* Invalid characters are replaced: in values, in names, repeatedly, at the end. */
         {"[\"a\\u0000b\"]", "[\"a\xef\xbf\xbd" "b\"]"},
         {"{\"\\u0000\": \"\\ud800\"}", "{\"\xef\xbf\xbd\": \"\xef\xbf\xbd\"}"},
         {"[\"\\uDFFF\\uD83D\\uDE00\\uD83D\"]",
@@ -134,7 +134,7 @@ static void test_read(void **state)
     }
 }
 
-/* `n` arrays within each other. */
+/* Returns `n` nested arrays. */
 static char *nested(size_t n)
 {
     char *text = malloc(2 * n + 1);
@@ -167,7 +167,7 @@ static void test_depth(void **state)
         json_decref(value);
         free(text);
     }
-    /* Brackets in strings are none. */
+    /* Brackets in strings do not count. */
     static const char text[] = "[\"\\\"[[[[[[\", \"]]]]]\", 1.5, \"12\", -7]";
     json_t *value = json_read(text, sizeof text - 1, NULL);
     struct text_buffer again = {0};

@@ -1,12 +1,12 @@
-/* The page of the server: files built into the program.
+/* The files of the web page, built into the program.
  *
- * The files are those of src/server/web, compiled in by cmake/embed.cmake; nothing is read at run
- * time. All of it is constant, so any thread may read it, and nothing fails. The page refers to its
- * files and to the server's paths relatively, so it also works below a prefix of a proxy.
+ * cmake/embed.cmake compiles in src/server/web; nothing is read at run time. Everything is
+ * constant: any thread may read it, and nothing can fail. The page uses relative URLs, so that it
+ * also works below a path prefix of a proxy.
  *
- * The files hold no secret and are given without a key: it is the page that asks for the key. They
- * go out with WEB_CONTENT_SECURITY_POLICY, and with `Cache-Control: no-cache` beside the etag, so
- * that a new program is never met with the page of the old one. */
+ * The files contain no secret and are served without a key; the page itself asks for the key. They
+ * are sent with WEB_CONTENT_SECURITY_POLICY and, besides the etag, `Cache-Control: no-cache`, so
+ * that a new server never works with the page of an old one. */
 #ifndef FLASHMOE_SERVER_WEB_H
 #define FLASHMOE_SERVER_WEB_H
 
@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-/* Nothing inline, nothing from elsewhere, in nobody's frame. */
+/* Allows no inline code, no other origin and no framing. */
 #define WEB_CONTENT_SECURITY_POLICY                                                                \
     "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "            \
     "object-src 'none'"
@@ -26,10 +26,10 @@ struct web_file {
     const char *mime_type;
     const unsigned char *bytes;
     size_t n_bytes;
-    const char *etag; /* with its quotes; changes with the bytes */
+    const char *etag; /* with quotes; changes with the bytes */
 };
 
-/* Ascending by path. */
+/* Sorted by path. */
 extern const struct web_file web_files[];
 extern const size_t web_n_files;
 

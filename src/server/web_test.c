@@ -29,7 +29,7 @@ static bool contains(const struct web_file *file, const char *text)
     return memmem(file->bytes, file->n_bytes, text, strlen(text)) != NULL;
 }
 
-/* What is compiled in is what lies in the folder, byte for byte. */
+/* Checks that the compiled-in files equal those of the folder. */
 static void test_bytes(void **state)
 {
     (void)state;
@@ -70,7 +70,7 @@ static void test_table(void **state)
     assert_null(find("/index.html"));
 }
 
-/* The page works without a network: every file that it names is there, none is elsewhere. */
+/* Checks that the page works without a network: every file it names is built in. */
 static void test_alone(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* Rates over the last two seconds, from counts that were noted now and then. One thread; nothing
- * allocates or fails. */
+/* Rates over the last two seconds, from sampled counters. Owns no memory. One thread; cannot
+ * fail. */
 #ifndef FLASHMOE_SERVER_WINDOW_H
 #define FLASHMOE_SERVER_WINDOW_H
 
@@ -24,7 +24,7 @@ struct window {
 };
 
 void window_note(struct window *w, const struct window_sample *sample);
-/* The oldest and the newest sample of the last two seconds; false when there are not two. */
+/* Returns the oldest and the newest sample of the last two seconds; false with fewer than two. */
 bool window_ends(const struct window *w, uint64_t now_ns, const struct window_sample **oldest,
                  const struct window_sample **newest);
 

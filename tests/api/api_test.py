@@ -241,7 +241,7 @@ class Fields(Scripted):
             error = self.error(path, {"messages": [{"role": "user",
                                                     "content": "sum of unlike types"}]})
             self.assertEqual(error["param"], "messages")
-            self.assertIn("chat template cannot write this conversation", error["message"])
+            self.assertIn("chat template cannot render this conversation", error["message"])
 
     def test_unknown_fields_and_models_are_taken(self):
         answer = self.server.ask("A", model="gpt-9", parallel_tool_calls=True, store=False,

@@ -243,7 +243,7 @@ class Waiting(unittest.TestCase):
         text = " ".join(text.split())
         self.assertIn("(default: a sixteenth of the budget, 48M to 256M)", text)
         self.assertIn("(1 to 60000; default: 2048, or what half of --request-memory holds)", text)
-        with self.assertRaisesRegex(RuntimeError, "--request-memory is 0 bytes: give 8M or more"):
+        with self.assertRaisesRegex(RuntimeError, "--request-memory is 0 bytes; the minimum is 8M"):
             Server(PROGRAM, NANO, "--request-memory", "0")
 
     def test_time_limit(self):

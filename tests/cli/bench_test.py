@@ -261,7 +261,7 @@ class Stream(Case):
                              "two-turns.csv")
         out = self.assert_works(flashmoe("bench", "stream", cli_test.MODEL, "--routes", trace,
                                          "--tokens", "12", "--budgets", "all")).stdout
-        self.assertIn("topics       those of the routes", out)
+        self.assertIn("topics       from the routes", out)
         self.assertIn("two-turns.csv", out)
 
     def test_refused(self):

@@ -30,10 +30,10 @@ static const struct api_context *context(void)
     options.metadata_only = true;
     require(fm_model_open(FLASHMOE_TEST_DIR "/golden/qwen3_moe", &options, &model, &err) == 0,
             err.text);
-    require(recall_open(1 << 20, 64, &c.recall, &err) == 0, err.text);
+    require(call_texts_open(1 << 20, 64, &c.texts, &err) == 0, err.text);
     struct text_buffer arguments = {0};
     require(text_buffer_add(&arguments, "{\"a\": 1}", 8), "memory");
-    recall_add(c.recall, "call_1", "f", &arguments, "\n<tool_call>\n{}\n</tool_call>", 27);
+    call_texts_add(c.texts, "call_1", "f", &arguments, "\n<tool_call>\n{}\n</tool_call>", 27);
     text_buffer_clear(&arguments);
     (void)snprintf(c.model_name, sizeof c.model_name, "fuzz");
     c.n_context = 2048;

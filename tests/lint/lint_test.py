@@ -173,7 +173,7 @@ class Rules(unittest.TestCase):
             for path in ("src/base/pool.c", "src/base/mem.c", "src/store/reader_pread.c",
                          "src/cache/expert_cache.c", "src/session/session.c",
                          "src/session/session_batch.c", "src/server/jobs.c",
-                         "src/server/recall.c"):
+                         "src/server/call_texts.c"):
                 self.silent(path, text)
 
     # ---- shape

@@ -256,7 +256,7 @@ class Restart(Shards):
         flashmoe("pack", src, self.dst, "--experts", "keep", kind="kill", at=40)
         done = self.ask("pack", src, self.dst, "--consume", "--restart", answer=b"n\n")
         self.assertEqual(done.returncode, 1, done.stderr)
-        self.assertIn("--consume removes 5 files", done.stderr)
+        self.assertIn("--consume permanently removes 5 files", done.stderr)
         self.assertTrue((self.partial / "plan.json").exists())
         done = self.ask("pack", src, self.dst, "--consume", "--restart", answer=b"y\n")
         self.assertEqual(done.returncode, 0, done.stderr)

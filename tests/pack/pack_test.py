@@ -343,7 +343,7 @@ class Refusals(Case):
         for answer, status in ((b"\n", 1), (b"n\n", 1), (b"y\n", 0)):
             done = self.ask("pack", src, self.dst, "--consume", answer=answer)
             self.assertEqual(done.returncode, status, done.stderr)
-            self.assertIn("--consume removes 1 file (", done.stderr)
+            self.assertIn("--consume permanently removes 1 file (", done.stderr)
             self.assertIn("experts: bf16 becomes affine4-g64", done.stderr.split("[y/N]")[0])
             self.assertIn("1 tensor will not be in the pack", done.stderr.split("[y/N]")[0])
             self.assertEqual((src / "model.safetensors").exists(), status == 1)

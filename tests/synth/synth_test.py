@@ -366,7 +366,7 @@ class Faults(Case):
         if process.returncode == 0:
             self.skipTest("it was done before the signal came")
         self.assertEqual(process.returncode, 130, error)
-        self.assertIn("nothing is left", error)
+        self.assertIn("removed the unfinished", error)
         self.assertEqual(os.listdir(self.dir), [])
 
 

@@ -80,7 +80,7 @@ scripted("the map says of each expert what the server says", async (w) => {
 
 scripted("a server without an expert map is no trouble", async (w) => {
     w.server.experts.json = () => null;
-    await w.untilText("#map-summary", /^The server gives no expert map/);
+    await w.untilText("#map-summary", /^The server has no expert map/);
     assert.equal(await w.page.locator("#model-state").textContent(), "");
     await w.untilText("#m-memory", /11\.2/);
 }, {excuse: /status of 404/});

@@ -188,7 +188,7 @@ scripted("an answer that a reload interrupts is kept as far as it came", async (
     await w.send("slow");
     await w.until("some text", async () => (await w.texts())[1]?.length > 60);
     await w.page.reload();
-    await w.untilText(".notice", /closed before the answer was whole/);
+    await w.untilText(".notice", /closed before the answer was complete/);
     assert.ok((await w.texts())[1].length > 10);
     await w.until("the server to notice", () => w.server.aborted === 1);
 });
@@ -256,12 +256,12 @@ for (const how of ["break off", "end early", "the server dies"]) {
             await w.server.die();
         }
         w.server.release();
-        await w.untilText("[role=alert]", /connection broke off/);
+        await w.untilText("[role=alert]", /connection was lost/);
         const kept = await w.texts();
         assert.ok(kept[1].length > 20);
         if (how !== "the server dies") {
             await w.page.reload();
-            await w.untilText("[role=alert]", /connection broke off/);
+            await w.untilText("[role=alert]", /connection was lost/);
             assert.deepEqual(await w.texts(), kept);
             await w.page.click("[role=alert] .primary");
             await w.untilText(".assistant .count", /2 \/ 2/);
@@ -274,7 +274,7 @@ scripted("a connection that ends before anything has arrived", async (w) => {
     await w.send("progress please");
     await w.untilText(".status", /Reading the prompt/);
     await w.server.die();
-    await w.untilText("[role=alert]", /connection broke off.*Nothing had arrived yet/);
+    await w.untilText("[role=alert]", /connection was lost.*Nothing had arrived yet/);
 }, {excuse: GONE});
 
 scripted("an error inside the stream is told in the server's words", async (w) => {
@@ -294,7 +294,7 @@ scripted("a conversation that is too long offers a new one", async (w) => {
 scripted("a busy server is tried again, at its own pace", async (w) => {
     w.server.isBusy = true;
     await w.send("hello");
-    await w.untilText(".status", /busy. Next try in 1 s/);
+    await w.untilText(".status", /busy. Retrying in 1 s/);
     await w.until("another try", () => w.server.requests.length >= 2);
     w.server.isBusy = false;
     await w.finish();

@@ -114,7 +114,7 @@ real("the server is killed in mid-answer, and started again", async (w) => {
     await w.send(LONG);
     await w.whenMidAnswer("some text", async () => (await w.texts())[1]?.length > 100,
                           () => process.kill(REAL_PID, "SIGKILL"));
-    await w.untilText("[role=alert]", /connection broke off/);
+    await w.untilText("[role=alert]", /connection was lost/);
     await w.untilText("#model-state", /not reachable/);
     const kept = await w.texts();
     assert.ok(kept[1].length > 100);

@@ -1,11 +1,11 @@
-// One answer being made: the request, what has arrived of it, when to try again. It fills a node of
-// the conversation and tells the page when there is something to show.
+// One answer in progress: the request, the received parts, and retries. It fills a node of the
+// conversation and notifies the page of changes.
 
 import {chatStream, ServerError} from "./api.js";
 import {NUMBERS, requestMessages} from "./store.js";
 
 const TRIES = 6;
-const SILENCE_MS = 30000; // the server gives a sign every five seconds
+const SILENCE_MS = 30000; // the server sends something every five seconds
 
 export function requestBody(conversation, node, settings) {
     const body = {messages: requestMessages(conversation, node, settings.system)};
@@ -24,7 +24,7 @@ export class Answer {
     #controller = new AbortController();
     #wake = null;
 
-    // changed(): something is to be shown; ended(): nothing more will come.
+    // Calls changed() when there is something to show, and ended() after the last part.
     constructor({conversation, node, settings, changed, ended}) {
         Object.assign(this, {conversation, node, settings, changed, ended});
         this.status = "Waiting for the server";
@@ -69,7 +69,7 @@ export class Answer {
 
     async #waitForTurn(seconds) {
         for (let left = Math.ceil(seconds); left > 0; left--) {
-            this.status = `The server is busy. Next try in ${left} s`;
+            this.status = `The server is busy. Retrying in ${left} s`;
             this.changed();
             await new Promise((resolve) => {
                 this.#wake = resolve;
@@ -91,7 +91,7 @@ export class Answer {
             for await (const part of chatStream(body, options)) {
                 clearTimeout(silence);
                 silence = setTimeout(() => {
-                    this.status = "No sign of the server for 30 s";
+                    this.status = "No data from the server for 30 s";
                     this.changed();
                 }, SILENCE_MS);
                 this.#take(part);

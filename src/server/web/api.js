@@ -1,9 +1,8 @@
-// The server, as the page speaks to it. Paths are relative, so that a proxy may put the page
-// below a prefix.
+// Requests to the server. Paths are relative, so that a proxy may serve the page below a prefix.
 
-// What went wrong, by what the user can do about it: "unreachable" no answer at all, "broken" the
+// Kinds of errors, by what the user can do about them: "unreachable" no response, "broken" the
 // connection ended in the middle, "key" 401, "context" the conversation is too long, "busy" 503
-// with retry_s, "refused" any other answer that is no success, "failed" an error in the stream.
+// with retry_s, "refused" any other unsuccessful status, "failed" an error in the stream.
 export class ServerError extends Error {
     constructor(kind, message, retryS = 0) {
         super(message);
@@ -24,7 +23,7 @@ async function errorOf(response) {
         text = typeof error === "string" ? error : error.message ?? text;
         code = error.code ?? error.type ?? "";
     } catch {
-        // A proxy's page perhaps; the status has to do.
+        // The body is not JSON, perhaps a proxy's page: uses the status.
     }
     if (response.status === 401 || response.status === 403) {
         return new ServerError("key", text);
@@ -52,7 +51,7 @@ export async function getJson(path, {key = "", signal} = {}) {
     return response.json();
 }
 
-// Cuts a stream of server-sent events into {data} and {comment}, wherever the network cut it.
+// Splits a stream of server-sent events, in chunks of any size, into {data} and {comment}.
 export class EventCutter {
     #rest = "";
     #data = [];
@@ -101,7 +100,7 @@ function* partsOf(chunk) {
     if (chunk.error) {
         const {code, message} = chunk.error;
         throw new ServerError(code === "context_length_exceeded" ? "context" : "failed",
-                              message ?? "The server reports an error without words.");
+                              message ?? "The server reported an error without a message.");
     }
     if (chunk.prompt_progress) {
         const {processed = 0, total = 0} = chunk.prompt_progress;
@@ -122,9 +121,9 @@ function* partsOf(chunk) {
     }
 }
 
-// Streams an answer as parts: {kind: "open"} once the request is accepted, then "alive",
-// "progress", "delta", "finish", "usage". Returns at [DONE]; throws a ServerError, or an AbortError
-// when the signal says so.
+// Yields the parts of an answer: {kind: "open"} when the request is accepted, then "alive",
+// "progress", "delta", "finish", "usage". Returns at [DONE]. Throws a ServerError, or an AbortError
+// when the signal aborts it.
 export async function* chatStream(body, {key, signal}) {
     let response;
     try {
@@ -159,5 +158,5 @@ export async function* chatStream(body, {key, signal}) {
         }
         yield* partsOf(chunk);
     }
-    throw new ServerError("broken", "The stream ended before the answer did.");
+    throw new ServerError("broken", "The stream ended before the answer was complete.");
 }

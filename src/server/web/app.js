@@ -1,4 +1,4 @@
-// The page: conversations at the left, the chat, the engine at the right.
+// The page: conversations on the left, the chat, the engine panel on the right.
 
 import {Answer} from "./answer.js";
 import {announce, byId, download, el, iconButton, setText, toast} from "./dom.js";
@@ -17,7 +17,7 @@ const settings = store.settingsLoad();
 const answers = new Map(); // conversation id -> Answer
 let conversation = null;
 let nContext = 0;
-let isLeaving = false; // the page is going away, and with it its connections
+let isLeaving = false; // the page is being closed, with its connections
 
 const scroll = byId("scroll");
 const input = byId("input");
@@ -30,10 +30,10 @@ const list = new MessageList({act, answerOf: (node) => {
 
 function save(which) {
     if (isLeaving) {
-        return; // what is stored says that the answer was still being made
+        return; // the stored state says that the answer was in progress
     }
     if (!store.conversationSave(which)) {
-        toast("The browser has no room left to keep this conversation.", "Export",
+        toast("The browser's storage is full; this conversation is not saved.", "Export",
               () => exportOne(which));
     }
 }
@@ -57,7 +57,7 @@ function open(which) {
 }
 
 function openNew() {
-    // An empty conversation is not kept, so there is never more than one.
+    // Empty conversations are not stored, so there is at most one.
     open(store.conversationNew());
     closeDrawers();
     input.focus();
@@ -150,7 +150,7 @@ function begin(node) {
         },
         ended: () => {
             answers.delete(owner.id);
-            // A conversation that was deleted in the meantime stays deleted.
+            // Does not restore a conversation that was deleted in the meantime.
             if (conversation === owner || store.conversationLoad(owner.id)) {
                 save(owner);
             }
@@ -170,7 +170,7 @@ function begin(node) {
     panel.ask();
 }
 
-// One announcement for the whole answer, not one for each word.
+// Announces the whole answer once, not word by word.
 function sayEnd(node) {
     if (node.error) {
         return; // the notice is an alert
@@ -210,7 +210,7 @@ function act(name, node) {
         list.edit(node, (text) => ask(parent, text));
         break;
     case "retry":
-        // An answer that brought nothing is no version of its own.
+        // Replaces an empty answer instead of adding a version.
         if (node.content || node.reasoning) {
             begin(store.add(conversation, parent, {role: "assistant", state: "streaming"}));
         } else {
@@ -259,7 +259,7 @@ function showContext() {
     const last = shown.findLast((n) => n.usage);
     const used = last ? (last.usage.prompt_tokens ?? 0) + (last.usage.completion_tokens ?? 0) : 0;
     const room = `${nContext.toLocaleString("en")} tokens`;
-    // Of an answer that is not whole the server has not told what it took.
+    // The usage of an incomplete answer is unknown.
     const text = last === shown.at(-1) ? `${used.toLocaleString("en")} of ${room}` :
         used ? `more than ${used.toLocaleString("en")} of ${room}` : `room for ${room}`;
     setText(byId("context"), nContext ? text : "");
@@ -332,7 +332,7 @@ function takeSetting(event) {
 }
 
 const systemDark = matchMedia("(prefers-color-scheme: dark)");
-const THEMES = {"": "as the system", light: "light", dark: "dark"};
+const THEMES = {"": "system", light: "light", dark: "dark"};
 
 function showTheme() {
     const theme = store.themeLoad();
@@ -348,14 +348,14 @@ function showTheme() {
 }
 
 function nextTheme() {
-    // From the system's theme the first step is the one that changes something.
+    // Starts with the theme that differs from the system's.
     const order = systemDark.matches ? ["", "light", "dark"] : ["", "dark", "light"];
     store.themeSave(order[(order.indexOf(store.themeLoad()) + 1) % 3]);
     showTheme();
     announce(`Theme: ${THEMES[store.themeLoad()]}`);
 }
 
-// Below these widths the side columns are drawers above the chat.
+// Below these widths the side columns are drawers over the chat.
 const isNarrow = matchMedia("(max-width: 759px)");
 const isMiddling = matchMedia("(max-width: 1099px)");
 
@@ -382,7 +382,7 @@ function showPanel() {
     byId("toggle-engine").setAttribute("aria-expanded", String(isOpen));
     byId("menu").setAttribute("aria-expanded",
                               String(document.body.classList.contains("with-sidebar")));
-    // What a drawer covers is out of reach for the keyboard, too.
+    // Keeps the keyboard out of what a drawer covers.
     byId("chat").inert = document.body.classList.contains("with-drawer");
     panel.isOpen = isOpen;
     panel.redraw();

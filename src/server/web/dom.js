@@ -1,9 +1,9 @@
-// Small helpers for the document. Text always becomes text nodes; nothing here parses HTML.
+// DOM helpers. Text always becomes text nodes; nothing here parses HTML.
 
 export const byId = (id) => document.getElementById(id);
 
 // el("button", {class: "icon", onclick: f, "aria-label": "Stop"}, child, "text", [children], ...)
-// Give lists of any length as arrays: a call takes only so many arguments.
+// Pass long lists as arrays: the number of arguments of a call is limited.
 export function el(tag, attributes = {}, ...children) {
     const node = document.createElement(tag);
     for (const [name, value] of Object.entries(attributes)) {
@@ -36,14 +36,14 @@ export function iconButton(name, label, onclick) {
                          onclick}, icon(name));
 }
 
-// Sets a text only where it differs, so that nothing is announced or laid out anew for nothing.
+// Sets a text only if it differs, to avoid needless announcements and layout.
 export function setText(node, text) {
     if (node.textContent !== text) {
         node.textContent = text;
     }
 }
 
-// The clipboard of a page that is not from localhost or HTTPS has only the old way.
+// Pages that are not from localhost or HTTPS must copy the old way.
 export async function copyText(text) {
     if (navigator.clipboard && window.isSecureContext) {
         await navigator.clipboard.writeText(text);
@@ -60,7 +60,7 @@ export async function copyText(text) {
     }
 }
 
-// A button that says for a moment whether its copying worked.
+// Returns a button that copies and briefly shows whether it worked.
 export function copyButton(label, text) {
     const button = iconButton("copy", label, async () => {
         let shown = ["check", "Copied"];
@@ -80,7 +80,7 @@ export function copyButton(label, text) {
     return button;
 }
 
-// Says something to a screen reader, politely.
+// Announces a text to screen readers, politely.
 export function announce(text) {
     byId("announce").textContent = text;
 }
@@ -92,7 +92,7 @@ export function download(name, value) {
     setTimeout(() => URL.revokeObjectURL(url), 10000);
 }
 
-// A moment's message at the bottom, with one thing to do about it.
+// Shows a brief message at the bottom, with one action.
 let toastTimer = 0;
 export function toast(text, action = "", onclick = null) {
     const box = byId("toast");

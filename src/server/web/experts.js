@@ -1,14 +1,14 @@
-// The expert map: a cell per expert, its colour how hot it is, its brightness where it lies, a mark
-// on what has changed in the last seconds. Cells are whole device pixels; a layer takes as many
-// lines as give the largest cells, so that 8 x 64 and 94 x 512 both fill the room there is.
+// The expert map: one cell per expert. Colour shows heat, brightness shows whether it is in memory,
+// and a mark shows a change in the last seconds. Cells are whole device pixels. A layer uses the
+// number of lines that gives the largest cells, so that 8 x 64 and 94 x 512 both fill the space.
 
 import {setText} from "./dom.js";
 
 const CHANGED_MS = 5000;
 const HISTORY_MS = 30000;
-const WARMED = 56; // of 255: heat gained within CHANGED_MS that counts as a change
+const WARMED = 56; // of 255: minimum heat gain within CHANGED_MS that counts as a change
 const LOADED = 1, DROPPED = 2, WARM = 3;
-// Of their marks. What came matters more than what went to make room for it.
+// Colours of the marks. A loaded expert matters more than the one evicted for it.
 const STRENGTH = [0, 1, 0.55, 0.6];
 const LARGEST_CELL = 14;
 
@@ -28,7 +28,7 @@ const LIGHT = {
 const blend = (a, b, share) => a.map((v, i) => v + (b[i] - v) * share);
 const pack = ([r, g, b]) => (255 << 24 | b << 16 | g << 8 | r) >>> 0;
 
-// 256 colours for experts in memory and 256 for those on disk.
+// 256 colours for experts in memory and 256 for experts on disk.
 function coloursOf(theme) {
     const stops = theme.ramp.length - 1;
     const colours = [];
@@ -40,13 +40,14 @@ function coloursOf(theme) {
     return {here: colours, away: colours.map((c) => blend(theme.ground, c, theme.away))};
 }
 
-// How to lay layers x experts into a box: lines per layer, cell size, gaps; in device pixels.
+// Computes the layout of layers x experts in a box: lines per layer, cell size, gaps, in device
+// pixels.
 export function layoutOf(nLayers, nExperts, width, height, largest) {
     let best = null;
     for (let lines = 1; lines <= nExperts; lines++) {
         const perLine = Math.ceil(nExperts / lines);
         const cell = Math.min(Math.floor(width / perLine), largest);
-        // Lines of different lengths only where there is no other way.
+        // Allows lines of different lengths only if nothing else fits.
         if (cell < 1 || (best && nExperts % lines !== 0)) {
             continue;
         }
@@ -65,7 +66,7 @@ export function layoutOf(nLayers, nExperts, width, height, largest) {
             break;
         }
     }
-    // Large cells share out the pixels that remain at the right; in small ones that would show.
+    // Distributes remaining pixels over large cells; in small ones this would be visible.
     const wide = width / best.perLine;
     best.pitch = best.cellWidth >= 6 && wide < largest + 1 ? wide : best.cellWidth;
     best.layerHeight = best.lines * best.cellHeight + best.layerGap;
@@ -92,7 +93,7 @@ function bytesOfHex(rows, nLayers, bytesPerLayer) {
     return bytes;
 }
 
-// The least heat of the hottest n, never 0.
+// Returns the minimum heat of the n hottest experts, never 0.
 function borderOf(heat, n) {
     const counts = new Uint32Array(256);
     for (const h of heat) {
@@ -127,7 +128,7 @@ export class ExpertMap {
         new ResizeObserver(() => this.draw()).observe(canvas.parentElement);
     }
 
-    // Takes an answer of GET /experts.
+    // Updates from a response of GET /experts.
     update(data, now = performance.now()) {
         const {n_layers: nLayers, n_experts: nExperts} = data;
         if (!(nLayers > 0 && nExperts > 0)) {
@@ -165,7 +166,7 @@ export class ExpertMap {
     }
 
     #noteChanges(resident, heat, now) {
-        // What changed while nobody asked did not change in the last seconds.
+        // Ignores changes from a pause in polling; they are not recent.
         const isFresh = now - this.now <= CHANGED_MS;
         this.since = isFresh ? this.since : now;
         const recent = this.#history.filter((past) => past.time >= this.since);
@@ -194,7 +195,7 @@ export class ExpertMap {
         }
     }
 
-    // Changes per second over the last minute, oldest first.
+    // Returns the changes per second over the last minute, oldest first.
     changesPerSecond() {
         if (!this.nLayers) {
             return [];
@@ -206,7 +207,7 @@ export class ExpertMap {
         return seconds;
     }
 
-    // How many of the hottest experts were among the hottest a while ago; null while unknown.
+    // Returns the share of the hottest experts that were among the hottest a while ago, or null.
     #hotKept(ms) {
         const before = this.#heatBefore(this.now, ms);
         if (!before) {
@@ -237,7 +238,7 @@ export class ExpertMap {
                 `${changed.toLocaleString("en")} changed in the last 5 s`);
         const kept = this.#hotKept(20000);
         setText(this.turnover, "Changes per second, last minute" + (kept === null ? "" :
-                `; ${Math.round(kept * 100)} % of the hottest as 20 s ago`));
+                `; ${Math.round(kept * 100)} % of the hottest unchanged for 20 s`));
         this.#describePoint();
     }
 
@@ -297,7 +298,7 @@ export class ExpertMap {
                 const share = STRENGTH[this.changeKind[i]] * (1 - age * 0.7);
                 mark = blend(colour, theme.marks[this.changeKind[i]], share);
             }
-            // A small cell has no room for a ring and takes the mark's colour itself.
+            // A small cell has no room for a ring and is filled with the mark's colour.
             if (mark && layout.cellWidth < 6) {
                 colour = mark;
                 mark = null;

@@ -1,5 +1,5 @@
-// Light Markdown as document nodes, for text that nobody vouches for: HTML in it is text, links
-// lead to http, https and mailto only, pictures are links, and the work grows with the length.
+// Basic Markdown as DOM nodes, for untrusted text: HTML stays text, links are limited to http,
+// https and mailto, images become links, and the work is linear in the length.
 
 import {copyButton, el} from "./dom.js";
 
@@ -26,7 +26,7 @@ function startsBlock(line) {
          (item[2].length === 1 || item[2] === "1."));
 }
 
-// Cells between bars that are not escaped.
+// Splits a row at unescaped bars.
 function cellsOf(line) {
     const cells = line.trim().replace(/^\|/, "").split(/(?<!\\)\|/);
     if (cells.length > 1 && isBlank(cells.at(-1))) {
@@ -178,7 +178,7 @@ function linkTo(href, ...children) {
     return el("a", {href, target: "_blank", rel: "noopener noreferrer nofollow"}, ...children);
 }
 
-// One run over a text. What was looked for in vain once is not looked for again.
+// One pass over a text. Remembers failed searches, so that none is repeated.
 class Inline {
     constructor(text, depth) {
         this.text = text;
@@ -289,7 +289,7 @@ class Inline {
                         middle + 2 + found[0].length);
     }
 
-    // https://... as it stands, or in <>
+    // https://..., bare or in <>
     address() {
         const found = /<(https?:\/\/[^\s<>]{1,2000})>|https?:\/\/[^\s<>"`]{1,2000}/y;
         found.lastIndex = this.at;
@@ -384,7 +384,7 @@ function renderTable(block) {
 
 function renderItem(blocks) {
     const item = el("li");
-    // A lone paragraph needs no spacing of its own.
+    // Omits the spacing of a single paragraph.
     for (const [i, block] of blocks.entries()) {
         const isTight = block.type === "paragraph" && (blocks.length === 1 ||
             (i === 0 && blocks.slice(1).every((b) => b.type === "list")));
@@ -397,7 +397,7 @@ function render(block) {
     switch (block.type) {
     case "code": return renderCode(block);
     case "heading":
-        // The page's own headings end at the third level.
+        // The page itself uses the first three heading levels.
         return el(`h${Math.min(block.level + 3, 6)}`, {class: `h${block.level}`},
                   inline(block.text));
     case "rule": return el("hr");
@@ -410,8 +410,8 @@ function render(block) {
     }
 }
 
-// Shows a text that grows. Only the last two blocks may still change with what follows, so only
-// they are read anew; a block that stays the same keeps its nodes, and with them any selection.
+// Shows a growing text. Only the last two blocks can still change, so only they are parsed again.
+// An unchanged block keeps its nodes and any selection in them.
 export class MarkdownView {
     #blocks = []; // {type, raw, offset, node, ...}
     #text = "";

@@ -1,26 +1,26 @@
-// How a message looks, and the list of them.
+// Renders messages and the list of them.
 
 import {byId, copyButton, el, icon, iconButton, setText} from "./dom.js";
 import {MarkdownView} from "./markdown.js";
 import {path, siblings} from "./store.js";
 
-// What to tell about an error, and what to do next.
+// Title, advice and action for each kind of error.
 const TROUBLES = {
     unreachable: ["The server does not answer",
-                  "Is flashmoe serve still running? Your message is kept here.", "retry"],
-    broken: ["The connection broke off",
-             "What had arrived is kept. When the server is back, ask again.", "retry"],
-    key: ["The server wants another API key",
+                  "Is flashmoe serve still running? Your message is saved here.", "retry"],
+    broken: ["The connection was lost",
+             "The partial answer is saved. Try again when the server is back.", "retry"],
+    key: ["The server requires another API key",
           "Enter the key that the server was started with.", "key"],
     context: ["The conversation is longer than the model's context",
-              "Shorten an earlier message, or begin a new conversation.", "new"],
-    busy: ["The server is busy", "It had no place for this request in six tries.", "retry"],
-    refused: ["The server refused the request", "Look at the settings, then try again.",
+              "Shorten an earlier message, or start a new conversation.", "new"],
+    busy: ["The server is busy", "It rejected this request six times.", "retry"],
+    refused: ["The server refused the request", "Check the settings, then try again.",
               "settings"],
-    failed: ["The answer failed", "What had arrived is kept.", "retry"],
-    closed: ["The page was closed before the answer was whole", "What had arrived is kept.",
+    failed: ["The answer failed", "The partial answer is saved.", "retry"],
+    closed: ["The page was closed before the answer was complete", "The partial answer is saved.",
              "retry"],
-    page: ["Something in this page failed", "Reloading it may help.", "retry"],
+    page: ["This page had an error", "Reloading it may help.", "retry"],
 };
 
 function tokens(n, word = "token") {
@@ -86,7 +86,7 @@ class MessageView {
                             this.actions);
     }
 
-    // Shows an answer as it stands now.
+    // Shows the current state of an answer.
     update() {
         const {node} = this;
         const answer = this.list.answerOf(node);
@@ -141,7 +141,7 @@ class MessageView {
         }
         const [title, told, action] = TROUBLES[error.kind] ?? TROUBLES.page;
         const advice = node.content || node.reasoning ? told :
-            told.replace("What had arrived is kept.", "Nothing had arrived yet.");
+            told.replace("The partial answer is saved.", "Nothing had arrived yet.");
         const isPlain = ["unreachable", "closed", "broken"].includes(error.kind);
         const detail = isPlain ? "" : error.message;
         const labels = {retry: "Try again", key: "Enter the key", new: "New conversation",
@@ -181,7 +181,7 @@ class MessageView {
             if (node.content) {
                 parts.push(copyButton("Copy", () => node.content));
             }
-            // A failed answer has its own button to try again.
+            // A failed answer has its own retry button.
             if (node.state !== "failed") {
                 parts.push(iconButton("again", "Regenerate", () => list.act("regenerate", node)));
             }
@@ -191,7 +191,7 @@ class MessageView {
         this.actions.replaceChildren(...parts);
     }
 
-    // Turns a message of the user's into a text box; save(text) is called for a changed text.
+    // Turns a user message into a text box; calls save(text) if the text changed.
     edit(save) {
         if (this.editor) {
             this.editor.querySelector("textarea").focus();
@@ -237,14 +237,14 @@ class MessageView {
 export class MessageList {
     #views = new Map();
 
-    // act(name, node): what the user wants with a message; answerOf(node): the Answer that fills
-    // it just now, or nothing.
+    // act(name, node) performs a user action on a message; answerOf(node) returns the Answer that
+    // currently fills it, if any.
     constructor({act, answerOf}) {
         Object.assign(this, {act, answerOf});
         this.root = byId("messages");
     }
 
-    // Shows the conversation's path; views of messages that stay are kept.
+    // Shows the conversation's path; reuses the views of messages that stay.
     show(conversation) {
         const isSame = this.conversation === conversation;
         this.conversation = conversation;

@@ -1,5 +1,5 @@
-// The live panel: asks the server for its figures about twice a second while the page is visible,
-// seldom while nothing is going on or nobody answers.
+// The live panel: polls the server about twice a second while the page is visible, and less often
+// while the server is idle or does not respond.
 
 import {getJson} from "./api.js";
 import {byId, setText} from "./dom.js";
@@ -11,7 +11,7 @@ const SAMPLES = 60;
 const GIB = 2 ** 30, MIB = 2 ** 20;
 const isFigure = (x) => typeof x === "number" && Number.isFinite(x);
 
-// Three figures, whatever the size.
+// Formats with three significant digits.
 function figures(x) {
     if (!isFigure(x)) {
         return "–";
@@ -104,7 +104,7 @@ export class Panel {
         Object.values(this.graphs).forEach((graph) => graph.draw());
     }
 
-    // Asks now, and from then on by itself.
+    // Polls now and keeps polling.
     async ask() {
         clearTimeout(this.#timer);
         if (this.#isAsking || document.hidden) {
@@ -138,7 +138,7 @@ export class Panel {
             if (error.kind !== "refused") {
                 throw error;
             }
-            setText(byId("map-summary"), `The server gives no expert map: ${error.message}`);
+            setText(byId("map-summary"), `The server has no expert map: ${error.message}`);
         }
     }
 

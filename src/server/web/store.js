@@ -1,14 +1,14 @@
-// What the browser keeps: settings and conversations, in localStorage.
+// Settings and conversations in localStorage.
 //
 // A conversation is a tree. A node is one message {id, parent, role, content, ...}; editing a
-// message or asking for another answer adds a sibling. `chosen` names, per parent, the child that
-// the page shows; the path from the root through the chosen children is what the model is sent.
+// message or asking for another answer adds a sibling. `chosen` names the shown child
+// of each parent; the model gets the path from the root through the chosen children.
 
 const PREFIX = "flashmoe.";
 const CONVERSATION = `${PREFIX}conversation.`;
 const ROOT = "root";
 
-// Without storage (private windows of some browsers) everything lasts as long as the page.
+// Without storage (private windows of some browsers) everything is lost with the page.
 const memory = new Map();
 const storage = (() => {
     try {
@@ -76,7 +76,7 @@ export function conversationLoad(id) {
     return isConversation(found) ? found : null;
 }
 
-// Newest first.
+// Returns the conversations, newest first.
 export function conversationsLoad() {
     const found = [];
     for (let i = 0; i < storage.length; i++) {
@@ -91,7 +91,7 @@ export function conversationsLoad() {
     return found.sort((a, b) => b.updated - a.updated);
 }
 
-// False where the browser's room is used up; the conversation then lives in the page only.
+// Returns false if the browser's storage is full; the conversation then exists only in the page.
 export function conversationSave(conversation) {
     try {
         storage.setItem(CONVERSATION + conversation.id, JSON.stringify(conversation));
@@ -109,7 +109,7 @@ export function conversationTitle(conversation) {
     return conversation.title || "New conversation";
 }
 
-// Runs when another tab has changed a conversation.
+// Calls back when another tab changes a conversation.
 export function onOtherTab(changed) {
     window.addEventListener("storage", (event) => {
         if (event.key?.startsWith(CONVERSATION)) {
@@ -139,7 +139,7 @@ export function choose(conversation, node) {
     conversation.chosen[node.parent ?? ROOT] = node.id;
 }
 
-// Adds a message below a parent (null: at the beginning) and shows it.
+// Adds a message below a parent (null: at the root) and chooses it.
 export function add(conversation, parent, fields) {
     const node = {id: newId(), parent: parent?.id ?? null, created: Date.now(), content: "",
                   ...fields};
@@ -154,8 +154,8 @@ export function add(conversation, parent, fields) {
     return node;
 }
 
-// The messages of a request: what stands before the answer that is to be made. Answers without a
-// text, failed ones for instance, are left out.
+// Returns the messages of a request: everything before the new answer. Leaves out answers without
+// text, such as failed ones.
 export function requestMessages(conversation, answer, system) {
     const messages = system.trim() ? [{role: "system", content: system}] : [];
     for (const node of path(conversation)) {
