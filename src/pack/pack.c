@@ -12,7 +12,7 @@
 
 #define PARTIAL_SUFFIX ".partial"
 
-/* ---- before --------------------------------------------------------------------------------- */
+/* ---- the destination ------------------------------------------------------------------------ */
 
 static int exists_already(const struct pack *pack, struct fm_error *err)
 {
@@ -185,7 +185,7 @@ static int finish_earlier(struct pack *pack, struct fm_error *err)
     return rc != 0 || pack->options->plan_only ? rc : finish(pack, err);
 }
 
-/* ---- all of it ------------------------------------------------------------------------------ */
+/* ---- packing a model ------------------------------------------------------------------------ */
 
 static int prepare(struct pack *pack, struct fm_error *err)
 {

@@ -251,7 +251,7 @@ static int plan_layers(struct pack *pack, struct choices *choices, struct fm_err
     return rc;
 }
 
-/* ---- what is taken of each source file ------------------------------------------------------ */
+/* ---- last use of each source file ----------------------------------------------------------- */
 
 static int plan_uses(struct pack *pack, struct fm_error *err)
 {
@@ -301,7 +301,7 @@ static void plan_memory(struct pack *pack)
     pack->n_workers = n;
 }
 
-/* ---- files beside the weights --------------------------------------------------------------- */
+/* ---- files besides the weights -------------------------------------------------------------- */
 
 /* Sorted as by strcmp. */
 static const char *const beside[] = {

@@ -22,7 +22,7 @@ struct snapshot_header {
 
 static const char magic[8] = {'F', 'M', 'S', 'N', 'A', 'P', '1', '\n'};
 
-/* ---- what is in it -------------------------------------------------------------------------- */
+/* ---- content -------------------------------------------------------------------------------- */
 
 /* Bytes that are sampled of the first, middle and last expert of a layer without checksums. */
 #define SAMPLE_BYTES 4096
@@ -147,7 +147,7 @@ static uint64_t head_checksum(const struct snapshot_header *h, const int32_t *id
     return XXH3_64bits(sums, sizeof sums);
 }
 
-/* ---- a file, from its beginning to its end -------------------------------------------------- */
+/* ---- transfer of a file --------------------------------------------------------------------- */
 
 /* A snapshot that is being read or written. Does nothing after the first error. */
 struct snapshot_file {
@@ -460,7 +460,7 @@ int snapshot_read(struct fm_session *s, uint64_t model, const struct plat_dir *d
     return rc;
 }
 
-/* ---- for the public ------------------------------------------------------------------------- */
+/* ---- public functions ----------------------------------------------------------------------- */
 
 /* Opens the folder of a path that the caller chose. Follows links. */
 static int open_folder(const char *path, char folder[LIMIT_PATH_BYTES], struct plat_dir *dir,
