@@ -80,7 +80,7 @@ static int write_texts(struct pack *pack, struct fm_error *err)
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < pack->packed.n_files; i++)
         rc = partial_write(pack, pack->packed.files[i].name, pack->texts[i],
-                         pack->packed.files[i].bytes, err);
+                           pack->packed.files[i].bytes, err);
     return rc;
 }
 
