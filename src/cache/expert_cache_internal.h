@@ -93,7 +93,7 @@ struct expert_cache {
     struct expert_store *store;
     uint32_t n_max, n_experts;
     uint32_t n_slots;   /* slots from here on are empty and their memory is given back */
-    uint32_t n_target;  /* slots from here on are not filled any more: n_slots shrinks to it */
+    uint32_t n_target;  /* slots from here on are no longer filled: n_slots shrinks to it */
     const struct memory *memory;
     char *pool;         /* [n_max, slot_bytes], from `memory` */
     struct slot *slots; /* [n_max] */

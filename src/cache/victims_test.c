@@ -38,7 +38,7 @@ static uint32_t next_random(struct model *m, uint32_t below)
     return (uint32_t)(((uint64_t)(m->random >> 8) * below) >> 24);
 }
 
-/* ---- the same, slowly ------------------------------------------------------------------------ */
+/* ---- the slow model -------------------------------------------------------------------------- */
 
 static double key_of(const struct model *m, uint32_t layer, uint32_t expert)
 {
@@ -238,7 +238,7 @@ static void test_random_operations(void **state)
         }
 }
 
-/* ---- the rules one by one -------------------------------------------------------------------- */
+/* ---- single rules ---------------------------------------------------------------------------- */
 
 static void fill(struct model *m, uint32_t layer, uint32_t first, uint32_t n)
 {

@@ -176,7 +176,7 @@ static uint32_t *find_next_uses(const struct replay_routes *r, struct fm_error *
     return next;
 }
 
-/* ---- a cache for each layer ------------------------------------------------------------------ */
+/* ---- one cache per layer --------------------------------------------------------------------- */
 
 struct expert_state {
     bool is_here;

@@ -415,7 +415,7 @@ void trace_clear(struct trace *trace)
     *trace = (struct trace){0};
 }
 
-/* ---- from one shape to another ----------------------------------------------------------- */
+/* ---- mapping between shapes -------------------------------------------------------------- */
 
 /* The experts chosen so far for one token. */
 struct choice {

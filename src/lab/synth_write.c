@@ -148,7 +148,7 @@ static int run_work(void *ctx, struct crew *crew, unsigned worker, struct crew_w
     return rc != 0 ? rc : crew_advance(crew, bytes, err);
 }
 
-/* ---- who does what --------------------------------------------------------------------------- */
+/* ---- assigning work -------------------------------------------------------------------------- */
 
 static enum crew_next next_work(void *ctx, struct crew_work *work)
 {
@@ -318,7 +318,7 @@ static int rename_all(struct writer *w, struct fm_error *err)
     return rc != 0 ? rc : plat_sync_dir(holder, err);
 }
 
-/* ---- all of it ------------------------------------------------------------------------------- */
+/* ---- writing a model ------------------------------------------------------------------------- */
 
 static int make_buffers(struct writer *w, unsigned n_threads, struct fm_error *err)
 {

@@ -85,7 +85,7 @@ void encoder_clear(struct encoder *e)
     *e = (struct encoder){0};
 }
 
-/* ---- the stream ----------------------------------------------------------------------------- */
+/* ---- the writer ----------------------------------------------------------------------------- */
 
 void writer_begin(struct writer *s, struct encoder *e, struct crew *crew, int fd,
                   const char *path, bool is_direct, uint64_t at)

@@ -12,7 +12,7 @@
 
 #define PARTIAL_SUFFIX ".partial"
 
-/* ---- before --------------------------------------------------------------------------------- */
+/* ---- the destination ------------------------------------------------------------------------ */
 
 static int exists_already(const struct pack *pack, struct fm_error *err)
 {
@@ -80,7 +80,7 @@ static int write_texts(struct pack *pack, struct fm_error *err)
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < pack->packed.n_files; i++)
         rc = partial_write(pack, pack->packed.files[i].name, pack->texts[i],
-                         pack->packed.files[i].bytes, err);
+                           pack->packed.files[i].bytes, err);
     return rc;
 }
 
@@ -185,7 +185,7 @@ static int finish_earlier(struct pack *pack, struct fm_error *err)
     return rc != 0 || pack->options->plan_only ? rc : finish(pack, err);
 }
 
-/* ---- all of it ------------------------------------------------------------------------------ */
+/* ---- packing a model ------------------------------------------------------------------------ */
 
 static int prepare(struct pack *pack, struct fm_error *err)
 {

@@ -271,7 +271,7 @@ int partial_check_own(const struct pack *pack, struct fm_error *err)
     return rc;
 }
 
-/* ---- what is whole -------------------------------------------------------------------------- */
+/* ---- a complete pack ------------------------------------------------------------------------ */
 
 /* Writes the folder that holds, or held, the files of SRC. */
 static void source_folder(const struct pack *pack, char folder[LIMIT_PATH_BYTES])
@@ -338,7 +338,7 @@ int partial_check_whole(const struct pack *pack, struct fm_error *err)
     const char *was = json_string_value(json_object_get(of, "source"));
     const char *kind = json_string_value(json_object_get(of, "kind"));
     pack_source_name(pack, name);
-    /* Nothing is read from it any more, so it need not open. Without its stubs it may look like
+    /* Nothing is read from it now, so it need not open. Without its stubs it may look like
      * something else. */
     if (!pack->is_renamed)
         (void)model_source_open(pack->src, &options, &source, NULL);
@@ -354,7 +354,7 @@ int partial_check_whole(const struct pack *pack, struct fm_error *err)
     return rc != 0 ? rc : check_whole_plan(pack, err);
 }
 
-/* ---- beginning ------------------------------------------------------------------------------ */
+/* ---- plan.json ------------------------------------------------------------------------------ */
 
 int partial_check_plan(const struct pack *pack, struct fm_error *err)
 {
@@ -489,7 +489,7 @@ int partial_find(struct pack *pack, struct fm_error *err)
     return rc;
 }
 
-/* ---- the end -------------------------------------------------------------------------------- */
+/* ---- cleaning up ---------------------------------------------------------------------------- */
 
 /* Removes a stub. Refuses any other file, whatever its name is. */
 static int remove_stub(void *ctx, const char *name, struct fm_error *err)

@@ -251,7 +251,7 @@ static int plan_layers(struct pack *pack, struct choices *choices, struct fm_err
     return rc;
 }
 
-/* ---- what is taken of each source file ------------------------------------------------------ */
+/* ---- last use of each source file ----------------------------------------------------------- */
 
 static int plan_uses(struct pack *pack, struct fm_error *err)
 {
@@ -266,7 +266,7 @@ static int plan_uses(struct pack *pack, struct fm_error *err)
         if (!plat_open_file_info(source->files[f].fd, &pack->opened[f]))
             return err_set(err, FM_ERR_IO, "cannot get the status of '%s'", source->files[f].path);
         pack->is_stub[f] = strncmp(source->files[f].path, pack->stubs,
-                                    strlen(pack->stubs)) == 0;
+                                   strlen(pack->stubs)) == 0;
     }
     for (size_t i = 0; i < pack->packed.n_tensors; i++)
         for (unsigned p = 0; p < pack->tensors[i]->n_parts; p++)
@@ -301,7 +301,7 @@ static void plan_memory(struct pack *pack)
     pack->n_workers = n;
 }
 
-/* ---- files beside the weights --------------------------------------------------------------- */
+/* ---- files besides the weights -------------------------------------------------------------- */
 
 /* Sorted as by strcmp. */
 static const char *const beside[] = {

@@ -11,7 +11,7 @@
 
 #define CHANGED "'%s' was changed while it was packed: left in place"
 
-/* ---- what may be removed -------------------------------------------------------------------- */
+/* ---- which source files can be removed ------------------------------------------------------ */
 
 static bool is_inside(const char *inner, const char *outer)
 {
@@ -60,7 +60,7 @@ int space_check_consume(struct pack *pack, struct fm_error *err)
     return 0;
 }
 
-/* ---- how much ------------------------------------------------------------------------------- */
+/* ---- required space ------------------------------------------------------------------------- */
 
 /* Returns the bytes that removing source files after output file i frees on the destination's
  * disk. */

@@ -55,7 +55,7 @@ static struct place place_of(const struct verify *v, uint64_t item)
                           .sum = &layer->sums[expert]};
 }
 
-/* ---- the crew's plan ------------------------------------------------------------------------ */
+/* ---- the job of the crew -------------------------------------------------------------------- */
 
 static enum crew_next next_item(void *ctx, struct crew_work *work)
 {
@@ -166,7 +166,7 @@ static int find_extra(void *ctx, const char *name, struct fm_error *err)
     return 0;
 }
 
-/* ---- all of it ------------------------------------------------------------------------------ */
+/* ---- verifying a model ---------------------------------------------------------------------- */
 
 static int make_tables(struct verify *v, struct fm_error *err)
 {

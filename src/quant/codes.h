@@ -35,7 +35,7 @@ static inline float codes_f16(const uint8_t *at)
     return CODES_F16((uint16_t)codes_u16(at));
 }
 
-/* ---- 32 columns: GGUF's first formats, and those of four bits through a table ---------------- */
+/* ---- 32 columns: GGUF's first formats, and 4-bit formats with a table of levels -------------- */
 
 /* Byte i holds column i in its low half and column i + 16 in its high half. */
 static inline void codes_nibbles(const uint8_t *__restrict src, uint8_t *__restrict codes)

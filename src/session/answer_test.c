@@ -90,7 +90,7 @@ static int close_model(void **state)
     return rmdir(folder);
 }
 
-/* ---- events, written down --------------------------------------------------------------- */
+/* ---- events as text --------------------------------------------------------------------- */
 
 /* Events as text: T[text] R[reasoning] call 0 get A[arguments] end[raw] broken[raw] FIN why. Pieces
  * of one text are joined. */

@@ -29,7 +29,7 @@ void fm_free(void *p)
     mem_free(p);
 }
 
-/* ---- what lies beside the weights ----------------------------------------------------------- */
+/* ---- files besides the weights -------------------------------------------------------------- */
 
 /* Reads eos_token, which is a string or an object with `content`. */
 static int read_eos_token(struct fm_model *m, struct fm_error *err)
@@ -222,7 +222,7 @@ void fm_model_close(struct fm_model *m)
     mem_free(m);
 }
 
-/* ---- knowing -------------------------------------------------------------------------------- */
+/* ---- information ---------------------------------------------------------------------------- */
 
 /* Counts one multiply-add per weight that a token uses: every dense matrix, and the chosen experts'
  * share of the experts. */

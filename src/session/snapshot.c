@@ -22,7 +22,7 @@ struct snapshot_header {
 
 static const char magic[8] = {'F', 'M', 'S', 'N', 'A', 'P', '1', '\n'};
 
-/* ---- what is in it -------------------------------------------------------------------------- */
+/* ---- content -------------------------------------------------------------------------------- */
 
 /* Bytes that are sampled of the first, middle and last expert of a layer without checksums. */
 #define SAMPLE_BYTES 4096
@@ -148,7 +148,7 @@ static uint64_t head_checksum(const struct snapshot_header *h, const int32_t *id
     return XXH3_64bits(sums, sizeof sums);
 }
 
-/* ---- a file, from its beginning to its end -------------------------------------------------- */
+/* ---- transfer of a file --------------------------------------------------------------------- */
 
 /* A snapshot that is being read or written. Does nothing after the first error. */
 struct snapshot_file {
@@ -192,7 +192,7 @@ static void transfer_recurrent(struct snapshot_file *f, const struct sequence *s
     for (uint32_t i = 0; i < seq->n_parts; i++) {
         const struct sequence_part *part = &seq->parts[i];
         transfer_memory(f, part->memory, is_mark ? sequence_mark_state(part, mark) : part->block,
-                    part->recurrent_bytes);
+                        part->recurrent_bytes);
     }
 }
 
@@ -480,7 +480,7 @@ int snapshot_read(struct fm_session *s, uint64_t model, const struct plat_dir *d
     return rc;
 }
 
-/* ---- for the public ------------------------------------------------------------------------- */
+/* ---- public functions ----------------------------------------------------------------------- */
 
 /* Opens the folder of a path that the caller chose. Follows links. */
 static int open_folder(const char *path, char folder[LIMIT_PATH_BYTES], struct plat_dir *dir,

@@ -262,7 +262,7 @@ int fm_snapshots_stats(const struct fm_snapshots *store, struct fm_snapshots_sta
     return sized_give(out, &stats, sizeof stats);
 }
 
-/* ---- keeping -------------------------------------------------------------------------------- */
+/* ---- saving --------------------------------------------------------------------------------- */
 
 static void name_of(const struct fm_session *s, uint64_t identity, char name[NAME_BYTES])
 {
@@ -344,7 +344,7 @@ int fm_snapshots_keep(struct fm_snapshots *store, const struct fm_session *s, st
     return rc;
 }
 
-/* ---- finding -------------------------------------------------------------------------------- */
+/* ---- restoring ------------------------------------------------------------------------------ */
 
 /* Returns the position from which a session restored from this snapshot could go on with these
  * tokens. */

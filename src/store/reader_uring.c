@@ -249,7 +249,7 @@ static bool take_queued(struct reader_uring *r)
  * long a broken ring may take to return its reads before a warning is logged. */
 #define PATIENCE_NS 10000000000ull
 
-/* Submits and waits. Returns false when the ring cannot be used any more. */
+/* Submits and waits. Returns false when the ring is no longer usable. */
 static bool wait_for_result(struct reader_uring *r)
 {
     const int why = ring_enter(&r->ring);
