@@ -11,6 +11,11 @@
 
 #include "grown.h"
 
+/* Their prototypes in base/sized.h became those of the plain functions above. */
+int sized_take(void *own, size_t own_bytes, const void *given, const char *name,
+               struct fm_error *err);
+int sized_give(void *given, const void *own, size_t own_bytes);
+
 int sized_take(void *own, size_t own_bytes, const void *given, const char *name,
                struct fm_error *err)
 {
