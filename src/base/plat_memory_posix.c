@@ -479,12 +479,19 @@ size_t plat_block_bytes(void *block)
 
 #endif
 
+#ifdef __has_feature
+#define PLAT_HAS_FEATURE(x) __has_feature(x)
+#else
+#define PLAT_HAS_FEATURE(x) 0
+#endif
+
 /* A sanitizer's shadow memory and the freed blocks that it keeps do not count, because they are not
  * part of the program and their size varies. */
 uint64_t plat_program_bytes(void)
 {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    return 16ull << 20;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) ||                               \
+    PLAT_HAS_FEATURE(address_sanitizer) || PLAT_HAS_FEATURE(thread_sanitizer)
+    return 8ull << 20;
 #else
     return plat_resident_bytes();
 #endif

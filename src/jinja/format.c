@@ -157,7 +157,7 @@ static int64_t take_number(struct percent *f)
     int64_t x = 0;
     if (look(f) == '*') {
         f->at++;
-        x = arg_int(f->r, "'*' in a format is not supported", next_value(f), 0);
+        x = arg_int(f->r, "'*' in a format", next_value(f), 0);
     }
     while (look(f) >= '0' && look(f) <= '9' && x <= MAX_WIDTH)
         x = 10 * x + (f->format->text[f->at++] - '0');

@@ -4,6 +4,7 @@
 #ifndef FLASHMOE_SESSION_ADJUST_H
 #define FLASHMOE_SESSION_ADJUST_H
 
+#include <float.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -49,7 +50,8 @@ static inline float adjust_logit(const struct adjust *a, uint32_t id, float logi
         logit -= a->frequency * (float)a->n_generated[id];
         logit -= a->presence;
     }
-    return logit;
+    /* A tiny repetition penalty must not make a logit infinite: the sampler takes differences. */
+    return logit > FLT_MAX ? FLT_MAX : logit;
 }
 
 #ifdef __cplusplus

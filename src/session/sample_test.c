@@ -348,6 +348,25 @@ static void test_penalties(void **state)
                      1);
 }
 
+/* A repetition penalty near 0 makes repeated tokens certain. Their logits stay finite: with an
+ * infinite one all probabilities would be NaN. */
+static void test_tiny_repetition_penalty(void **state)
+{
+    (void)state;
+    const int32_t seen[] = {7, 8};
+    unsigned n[N] = {0};
+    struct fm_sampler *sampler = open_sampler((struct fm_sampling){
+        .temperature = 1, .top_p = 1, .repetition_penalty = 5e-38f, .seed = 5});
+    all_unlikely();
+    logits[7] = logits[8] = 20;
+    logits[9] = 21;
+    fm_sampler_accept_prompt(sampler, seen, 2);
+    for (unsigned i = 0; i < 64; i++)
+        n[fm_sampler_pick(sampler, logits)]++;
+    assert_true(n[7] > 0 && n[8] > 0 && n[7] + n[8] == 64);
+    fm_sampler_close(sampler);
+}
+
 static void test_penalty_window(void **state)
 {
     (void)state;
@@ -468,6 +487,7 @@ int main(void)
         cmocka_unit_test(test_draws_follow_the_distribution),
         cmocka_unit_test(test_bias),
         cmocka_unit_test(test_penalties),
+        cmocka_unit_test(test_tiny_repetition_penalty),
         cmocka_unit_test(test_penalty_window),
         cmocka_unit_test(test_typical),
         cmocka_unit_test(test_logprobs),

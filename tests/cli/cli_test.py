@@ -751,7 +751,8 @@ class Bench(Case):
         self.assertEqual((found["is_resident"], found["n_warm_tokens"]), (False, 0))
         self.assertLess(found["n_cache_slots"], info["n_experts"] * info["n_moe_layers"])
         self.assertGreater(found["bytes_per_token"], 0)
-        self.assertLessEqual(found["memory_bytes"], memory)
+        if "FLASHMOE_SANITIZED" not in os.environ: # resident memory counts a sanitizer's own
+            self.assertLessEqual(found["memory_bytes"], memory)
 
     def test_routes(self):
         out = self.assert_works(flashmoe("bench", "routes", "gen:seed=3")).stdout

@@ -762,7 +762,7 @@ class Arguments(Case):
         self.refuse(lambda c: 0, "context of 4096", "2048", args=("--context", "4096"))
         self.refuse(lambda c: 0, "context holds 8", "--context", args=("--context", "8", "--raw",
                                                                        "-p", "word " * 20))
-        self.refuse(lambda c: c.fields({"max_position_embeddings": 8}), "made for 8",
+        self.refuse(lambda c: c.fields({"max_position_embeddings": 8}), "supports at most 8",
                     args=("--raw", "-p", "word " * 20))
 
     def test_usage(self):

@@ -242,8 +242,8 @@ class Programs(unittest.TestCase):
                 if name == "fm_observer":  # fm_session_observe has no fm_error
                     self.assertIn("fm_session_observe: failed", err)
                 else:
-                    self.assertRegex(err, name + r" has \d+ bytes and this library knows the "
-                                     r"first \d+: an option behind them is set")
+                    self.assertRegex(err, name + r" has \d+ bytes, but this library knows only the "
+                                     r"first \d+: an option after them is set")
                 rc, _, err = self.call(OPTIONS.grown_program, OPTIONS.grown_library, name)
                 self.assertEqual((rc, err), (0, ""))
 

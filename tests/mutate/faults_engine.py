@@ -221,7 +221,7 @@ FAULTS = [
           ['stream.slots.qwen3_moe']),
     Fault('API keys share snapshots', 'src/session/snapshots.c',
           'n > min && store->entries[i].owner == owner',
-          'n > least',
+          'n > min',
           ['stream.slots.qwen3_moe']),
     Fault('a whole prompt is found, without its logits', 'src/session/session.c',
           'n_common--; /* the last token is computed again for its logits */',

@@ -303,7 +303,7 @@ class Whole(Shards):
                 self.assert_fails(done, "exists already" if named else "finish it with")
                 self.assertEqual((self.dst.exists(), self.partial.exists()), (named, not named))
             done = self.pack(src, self.dst)
-            self.assertIn("completed", done.stderr)
+            self.assertIn("complete: an earlier run", done.stderr)
             self.assertNotIn(", verified", done.stderr)
             self.assertEqual(digest(self.dst), digest(self.reference))
 

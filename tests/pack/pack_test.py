@@ -486,7 +486,7 @@ class Progress(Case):
             held.process.send_signal(signal.SIGINT)
             errors = held.finish().decode()
         self.assertEqual(held.process.returncode, 130, errors)
-        self.assertEqual(errors, "flashmoe: stopped; the same command continues\n")
+        self.assertEqual(errors, "flashmoe: stopped; run the same command again to continue\n")
         self.assertEqual(list(self.partial.glob("*.tmp")), [])
         self.pack(self.golden, self.dst)
         self.assertEqual(flashmoe("verify", self.dst).returncode, 0)

@@ -155,11 +155,14 @@ static void *queued_open(const struct memory *m, void *at, uint64_t bytes, enum 
                             .host = aligned_alloc(MEM_PAGE, room)};
     guard_must(piece->host != NULL);
     memset(piece->host, POISON, room);
-    if (use == MEMORY_LOOK) {
+    if (use == MEMORY_LOOK)
         run_all(q);
-        memcpy(piece->host, guard_open(m, at, bytes, use), bytes);
-        guard_close(m, at, bytes);
-    }
+    void *real = guard_open(m, at, bytes, use);
+    if (use == MEMORY_LOOK)
+        memcpy(piece->host, real, bytes);
+    else
+        memset(real, POISON, bytes); /* an operation that still uses the piece must not find it */
+    guard_close(m, at, bytes);
     pthread_mutex_lock(&q->lock);
     piece->next = q->pieces;
     q->pieces = piece;

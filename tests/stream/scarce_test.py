@@ -100,7 +100,7 @@ def measurements_say_so(group, program, model):
     assert free["n_shrinks"] == 0
     at = (peak, peak - 10 * MIB)
     assert finish(start_lowered(group, *at, [*decode, "--json"]))["n_shrinks"] > 0
-    assert re.search(r"\nelastic      the cache became smaller [1-9]\d* time",
+    assert re.search(r"\nelastic      the cache shrank [1-9]\d* time",
                      output(start_lowered(group, *at, decode)))
     group.limit(256 * MIB)
     for command in (decode, stream):
