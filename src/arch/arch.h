@@ -129,7 +129,7 @@ struct arch {
     /* Predicts the experts of a later layer from x as it is now: fills ahead_ids and ahead_weights.
      * For one row, between route and experts of an earlier layer; the backend's input stays
      * `normed`. */
-    void (*foresee)(struct step *step, uint32_t layer);
+    void (*predict)(struct step *step, uint32_t layer);
     void (*dense)(struct step *step, uint32_t layer); /* the whole block when not routed */
     /* Computes experts on their rows, and the shared expert when asked to; n may be 0. */
     void (*experts)(struct step *step, uint32_t layer, const struct step_expert *experts,

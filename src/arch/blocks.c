@@ -77,11 +77,11 @@ void blocks_route(struct step *step, uint32_t layer)
     l->block->route(l->ffn, step);
 }
 
-void blocks_foresee(struct step *step, uint32_t layer)
+void blocks_predict(struct step *step, uint32_t layer)
 {
     const struct transformer_layer *l = &transformer_of(step)->layers[layer];
     norm_ffn(step, layer, 1, step->ahead_normed);
-    l->block->foresee(l->ffn, step);
+    l->block->predict(l->ffn, step);
 }
 
 static void add_ffn(struct step *step)

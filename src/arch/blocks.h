@@ -69,7 +69,7 @@ struct ffn_block {
     void (*run)(const void *ffn, struct step *step); /* ffn = block(normed) */
     /* As in struct arch. */
     void (*route)(const void *ffn, struct step *step);
-    void (*foresee)(const void *ffn, struct step *step); /* from ahead_normed */
+    void (*predict)(const void *ffn, struct step *step); /* from ahead_normed */
     void (*experts)(const void *ffn, struct step *step, const struct expert_layer *layer,
                     const struct step_expert *experts, uint32_t n, bool with_shared);
     void (*close)(const void *ffn, struct step *step); /* ffn = all parts */
@@ -121,7 +121,7 @@ void blocks_embed(struct step *step);
 void blocks_place(struct step *step);
 void blocks_mix(struct step *step, uint32_t layer);
 void blocks_route(struct step *step, uint32_t layer);
-void blocks_foresee(struct step *step, uint32_t layer);
+void blocks_predict(struct step *step, uint32_t layer);
 void blocks_dense(struct step *step, uint32_t layer);
 void blocks_experts(struct step *step, uint32_t layer, const struct step_expert *experts,
                     uint32_t n, bool with_shared);
@@ -133,7 +133,7 @@ void blocks_head(struct step *step, const float *normed, uint32_t n, float *logi
 #define BLOCKS_FUNCTIONS                                                                           \
     .sizes = blocks_sizes, .state = blocks_state, .expert_layer = blocks_expert_layer,             \
     .embed = blocks_embed, .place = blocks_place, .mix = blocks_mix, .route = blocks_route,        \
-    .foresee = blocks_foresee, .dense = blocks_dense, .experts = blocks_experts,                   \
+    .predict = blocks_predict, .dense = blocks_dense, .experts = blocks_experts,                   \
     .close = blocks_close, .final_norm = blocks_final_norm, .head = blocks_head
 
 /* ---- opening (blocks_open.c) ----------------------------------------------------------------- */

@@ -44,7 +44,7 @@ static void routed_route(const void *ffn, struct step *step)
             .ids = step->ids, .weights = step->weights});
 }
 
-static void routed_foresee(const void *ffn, struct step *step)
+static void routed_predict(const void *ffn, struct step *step)
 {
     const struct ffn_routed *r = ffn;
     const struct transformer *t = transformer_of(step);
@@ -105,7 +105,7 @@ const struct ffn_block ffn_block_routed = {
     .bind = routed_bind,
     .max_intermediate = routed_intermediate,
     .route = routed_route,
-    .foresee = routed_foresee,
+    .predict = routed_predict,
     .experts = routed_experts,
     .close = routed_close,
 };

@@ -174,7 +174,7 @@ static void look_ahead(struct forward *f, uint32_t layer, uint32_t expert_layer)
     if (next == ARCH_NO_EXPERTS)
         return;
     const uint64_t k = f->model->shape.n_experts_per_token;
-    f->arch->foresee(&f->step, layer + 1);
+    f->arch->predict(&f->step, layer + 1);
     memory_fetch(f->be->memory, f->ahead_ids, f->step.ahead_ids, k * sizeof(uint32_t));
     memory_fetch(f->be->memory, f->ahead_weights, f->step.ahead_weights, k * sizeof(float));
     lookahead_guess(&f->lookahead, next, f->ahead_ids, f->ahead_weights);

@@ -2,8 +2,7 @@
 
 Usage: cli_test.py PROGRAM MODEL [TestClass...]
 
-MODEL is a tiny checkpoint with a tokenizer. Its text is gibberish; only the behaviour of the
-program is looked at here.
+MODEL is a tiny checkpoint with a tokenizer. Its text is gibberish: only behaviour is tested.
 """
 
 import codecs
@@ -745,13 +744,13 @@ class Bench(Case):
         """If the experts do not fit, nothing is decoded in advance."""
         info = json.loads(self.assert_works(flashmoe("inspect", "nano", "--json")).stdout)
         memory = info["dense_bytes"] + info["experts_bytes"] // 2 + (24 << 20)
-        found = json.loads(self.assert_works(
-            flashmoe("bench", "decode", "nano", "--tokens", "4", "--repeat", "2", "--memory",
-                     str(memory), "--json")).stdout)
+        result = flashmoe("bench", "decode", "nano", "--tokens", "4", "--repeat", "2", "--memory",
+                          str(memory), "--json")
+        found = json.loads(self.assert_works(result).stdout)
         self.assertEqual((found["is_resident"], found["n_warm_tokens"]), (False, 0))
         self.assertLess(found["n_cache_slots"], info["n_experts"] * info["n_moe_layers"])
         self.assertGreater(found["bytes_per_token"], 0)
-        if "FLASHMOE_SANITIZED" not in os.environ: # resident memory counts a sanitizer's own
+        if "FLASHMOE_SANITIZED" not in os.environ:
             self.assertLessEqual(found["memory_bytes"], memory)
 
     def test_routes(self):

@@ -381,7 +381,7 @@ static void tile_interleaved(const struct kernel_matmul *m, const struct tokens 
         interleaved_move(&in, m->begin / LANES);
         for (size_t r = m->begin; r < m->end; r += LANES, interleaved_move(&in, 1)) {
             vf out[TILE_ROWS];
-            interleaved_foresee(m, r, 1, &in);
+            interleaved_find_next(m, r, 1, &in);
             functions[fours - 1](&p, out);
             for (size_t t = 0; t < n; t++)
                 vf_store(kernel_out(m, t0 + t, r), out[t]);

@@ -174,8 +174,8 @@ static void interleaved_move(struct interleaved *in, size_t n_blocks)
     in->biases += n_blocks * in->scales_step;
 }
 
-/* Where the blocks behind the next n lie, which may be another matrix's. */
-static void interleaved_foresee(const struct kernel_matmul *m, size_t r, size_t n,
+/* Finds the blocks after the next n. They may belong to another matrix. */
+static void interleaved_find_next(const struct kernel_matmul *m, size_t r, size_t n,
                                 struct interleaved *in)
 {
     struct interleaved next = *in;
@@ -210,7 +210,7 @@ static void matmul_interleaved(const struct kernel_matmul *m)
     interleaved_move(&in, m->begin / LANES);
     for (size_t r = m->begin, n; r < m->end; r += n * LANES, interleaved_move(&in, n)) {
         n = m->end - r >= INTERLEAVED_BLOCKS * LANES ? INTERLEAVED_BLOCKS : 1;
-        interleaved_foresee(m, r, n, &in);
+        interleaved_find_next(m, r, n, &in);
         if (n == 1)
             (m->n == 1 ? interleaved_one : interleaved_two)(&in, acc);
         else
