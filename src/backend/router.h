@@ -14,20 +14,20 @@ extern "C" {
 #define ROUTER_LANES 16
 
 /* Softmax of the logits alone: the highest logits win, and no score is needed to choose. */
-static inline bool router_is_plain(const struct router *r)
+SHARED_FN bool router_is_plain(const struct router *r)
 {
     return r->score == ROUTER_SOFTMAX && r->correction == NULL && r->n_groups <= 1;
 }
 
 /* A NaN is never chosen over a number. */
-static inline float router_rank(float x)
+SHARED_FN float router_rank(float x)
 {
     return x == x ? x : -INFINITY;
 }
 
 /* Puts e into a list of at most k, sorted by value, highest first; a tie stays behind the earlier
  * one. */
-static inline void router_insert(uint32_t e, float value, unsigned k, unsigned *n, uint32_t *ids,
+SHARED_FN void router_insert(uint32_t e, float value, unsigned k, unsigned *n, uint32_t *ids,
                                  float *values)
 {
     if (*n == k && !(value > values[k - 1]))
@@ -41,7 +41,7 @@ static inline void router_insert(uint32_t e, float value, unsigned k, unsigned *
     values[j] = value;
 }
 
-static inline void router_sort(uint32_t *ids, float *values, unsigned k)
+SHARED_FN void router_sort(uint32_t *ids, float *values, unsigned k)
 {
     for (unsigned i = 1; i < k; i++) {
         const uint32_t id = ids[i];
@@ -61,7 +61,7 @@ struct router_row {
     float max, total;
 };
 
-static inline struct router_row router_row_of(const struct router *r, const float *logits)
+SHARED_FN struct router_row router_row_of(const struct router *r, const float *logits)
 {
     struct router_row row = {-INFINITY, 0};
     float lane[ROUTER_LANES] = {0};
@@ -78,7 +78,7 @@ static inline struct router_row router_row_of(const struct router *r, const floa
     return row;
 }
 
-static inline float router_score_of(const struct router *r, const struct router_row *row,
+SHARED_FN float router_score_of(const struct router *r, const struct router_row *row,
                                     float logit)
 {
     return r->score == ROUTER_SIGMOID ? fmath_sigmoid(logit)
@@ -86,14 +86,14 @@ static inline float router_score_of(const struct router *r, const struct router_
 }
 
 /* What an expert is chosen by. */
-static inline float router_choice(const struct router *r, const struct router_row *row,
+SHARED_FN float router_choice(const struct router *r, const struct router_row *row,
                                   const float *logits, uint32_t e)
 {
     const float score = router_score_of(r, row, logits[e]);
     return router_rank(r->correction != NULL ? score + r->correction[e] : score);
 }
 
-static inline uint32_t router_group_size(const struct router *r)
+SHARED_FN uint32_t router_group_size(const struct router *r)
 {
     return r->n_groups > 1 ? r->n_experts / r->n_groups : r->n_experts;
 }
@@ -103,7 +103,7 @@ struct router_pair {
     float first, second;
 };
 
-static inline void router_pair_add(struct router_pair *pair, float choice)
+SHARED_FN void router_pair_add(struct router_pair *pair, float choice)
 {
     if (choice > pair->first) {
         pair->second = pair->first;
@@ -113,7 +113,7 @@ static inline void router_pair_add(struct router_pair *pair, float choice)
     }
 }
 
-static inline struct router_pair router_pair_of(const struct router *r,
+SHARED_FN struct router_pair router_pair_of(const struct router *r,
                                                 const struct router_row *row,
                                                 const float *logits, uint32_t begin, uint32_t end)
 {
@@ -125,7 +125,7 @@ static inline struct router_pair router_pair_of(const struct router *r,
 
 /* The groups that are chosen from, ascending. Returns how many. `pair_of` is router_pair_of
  * or a faster one. */
-static inline unsigned router_groups(const struct router *r, const struct router_row *row,
+SHARED_FN unsigned router_groups(const struct router *r, const struct router_row *row,
                                      const float *logits,
                                      struct router_pair (*pair_of)(const struct router *r,
                                                                    const struct router_row *row,
@@ -149,7 +149,7 @@ static inline unsigned router_groups(const struct router *r, const struct router
 }
 
 /* The weights of the chosen experts, which it sorts. */
-static inline void router_weigh(const struct router *r, const struct router_row *row,
+SHARED_FN void router_weigh(const struct router *r, const struct router_row *row,
                                 const float *logits, uint32_t *ids, float *weights)
 {
     float total = 0;

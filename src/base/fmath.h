@@ -14,6 +14,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "base/shared_fn.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -27,14 +29,14 @@ double fmath_pow_of(double base, double exponent);
 /* Returns true if no element of x[n] is NaN or infinite. Takes 0.1 ns per float. */
 bool fmath_all_finite(const float *x, size_t n);
 
-static inline float fmath_float_of_bits(uint32_t bits)
+SHARED_FN float fmath_float_of_bits(uint32_t bits)
 {
     float x;
     memcpy(&x, &bits, sizeof x);
     return x;
 }
 
-static inline double fmath_double_of_bits(uint64_t bits)
+SHARED_FN double fmath_double_of_bits(uint64_t bits)
 {
     double x;
     memcpy(&x, &bits, sizeof x);
@@ -43,7 +45,7 @@ static inline double fmath_double_of_bits(uint64_t bits)
 
 /* e^x, error below 1 ulp where the result is normal. 0 below -104, infinity above 88.8,
  * NaN for NaN. */
-static inline float fmath_exp(float x)
+SHARED_FN float fmath_exp(float x)
 {
     const float magic = 12582912.0f; /* adding it rounds to a whole number */
     const float lowest = -104.0f, highest = 89.0f;
@@ -68,13 +70,13 @@ static inline float fmath_exp(float x)
 }
 
 /* 1 / (1 + e^-x), error below 3 ulp. */
-static inline float fmath_sigmoid(float x)
+SHARED_FN float fmath_sigmoid(float x)
 {
     return 1.0f / (1.0f + fmath_exp(-x));
 }
 
 /* x * sigmoid(x), error below 4 ulp. */
-static inline float fmath_silu(float x)
+SHARED_FN float fmath_silu(float x)
 {
     return x / (1.0f + fmath_exp(-x));
 }
@@ -82,14 +84,14 @@ static inline float fmath_silu(float x)
 /* x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))), which is x * sigmoid(twice that
  * argument); error below 5 ulp for |x| < 1 and below 100 for |x| < 8, where the result of a
  * negative x is tiny. */
-static inline float fmath_gelu(float x)
+SHARED_FN float fmath_gelu(float x)
 {
     const float inner = x * fmaf(x * x, 0x1.2444f2p-4f, 0x1.988454p+0f);
     return x / (1.0f + fmath_exp(-inner));
 }
 
 /* ln x for a normal x > 0, relative error below 1e-14. */
-static inline double fmath_log(double x)
+SHARED_FN double fmath_log(double x)
 {
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -110,7 +112,7 @@ static inline double fmath_log(double x)
 }
 
 /* ln(1 + e^x), error below 2 ulp; x itself above 20, as the reference models compute it. */
-static inline float fmath_softplus(float x)
+SHARED_FN float fmath_softplus(float x)
 {
     if (x > 20.0f)
         return x;
@@ -121,7 +123,7 @@ static inline float fmath_softplus(float x)
 }
 
 /* Computes sin and cos for rotary angles, |x| < 2^30, with an error below 1 ulp of 1. */
-static inline void fmath_sincos(float x, float *sin_x, float *cos_x)
+SHARED_FN void fmath_sincos(float x, float *sin_x, float *cos_x)
 {
     const double magic = 6755399441055744.0; /* 1.5 * 2^52 */
     double n = fma((double)x, 0.6366197723675814, magic) - magic;

@@ -10,6 +10,7 @@
 
 #include <string.h>
 
+#include "base/shared_fn.h"
 #include "quant/quant.h"
 
 #ifdef __cplusplus
@@ -20,17 +21,17 @@ extern "C" {
 #define CODES_F16(half) quant_f16_to_f32(half)
 #endif
 
-static inline uint32_t codes_u16(const uint8_t *at)
+SHARED_FN uint32_t codes_u16(const uint8_t *at)
 {
     return at[0] | (uint32_t)at[1] << 8;
 }
 
-static inline uint32_t codes_u32(const uint8_t *at)
+SHARED_FN uint32_t codes_u32(const uint8_t *at)
 {
     return codes_u16(at) | codes_u16(at + 2) << 16;
 }
 
-static inline float codes_f16(const uint8_t *at)
+SHARED_FN float codes_f16(const uint8_t *at)
 {
     return CODES_F16((uint16_t)codes_u16(at));
 }
@@ -38,7 +39,7 @@ static inline float codes_f16(const uint8_t *at)
 /* ---- 32 columns: GGUF's first formats, and 4-bit formats with a table of levels -------------- */
 
 /* Byte i holds column i in its low half and column i + 16 in its high half. */
-static inline void codes_nibbles(const uint8_t *__restrict src, uint8_t *__restrict codes)
+SHARED_FN void codes_nibbles(const uint8_t *__restrict src, uint8_t *__restrict codes)
 {
     for (unsigned i = 0; i < 16; i++)
         codes[i] = src[i] & 15;
@@ -47,7 +48,7 @@ static inline void codes_nibbles(const uint8_t *__restrict src, uint8_t *__restr
 }
 
 /* Bit i of a little-endian word is the fifth bit of column i. */
-static inline void codes_fives(const uint8_t *__restrict fifth, const uint8_t *__restrict src,
+SHARED_FN void codes_fives(const uint8_t *__restrict fifth, const uint8_t *__restrict src,
                                uint8_t *__restrict codes)
 {
     codes_nibbles(src, codes);
@@ -56,7 +57,7 @@ static inline void codes_fives(const uint8_t *__restrict fifth, const uint8_t *_
             codes[8 * b + i] |= (uint8_t)((fifth[b] >> i & 1) << 4);
 }
 
-static inline void codes_table(const uint8_t *__restrict table, const uint8_t *__restrict src,
+SHARED_FN void codes_table(const uint8_t *__restrict table, const uint8_t *__restrict src,
                                uint8_t *__restrict codes)
 {
     for (unsigned i = 0; i < 16; i++) {
@@ -65,7 +66,7 @@ static inline void codes_table(const uint8_t *__restrict table, const uint8_t *_
     }
 }
 
-static inline void q8_0_unpack(const uint8_t *__restrict src, uint8_t *__restrict codes,
+SHARED_FN void q8_0_unpack(const uint8_t *__restrict src, uint8_t *__restrict codes,
                                float *__restrict scales, float *__restrict biases, size_t stride)
 {
     (void)biases, (void)stride;
@@ -74,7 +75,7 @@ static inline void q8_0_unpack(const uint8_t *__restrict src, uint8_t *__restric
         codes[i] = src[2 + i] ^ 0x80;
 }
 
-static inline void q4_0_unpack(const uint8_t *__restrict src, uint8_t *__restrict codes,
+SHARED_FN void q4_0_unpack(const uint8_t *__restrict src, uint8_t *__restrict codes,
                                float *__restrict scales, float *__restrict biases, size_t stride)
 {
     (void)biases, (void)stride;
@@ -82,7 +83,7 @@ static inline void q4_0_unpack(const uint8_t *__restrict src, uint8_t *__restric
     codes_nibbles(src + 2, codes);
 }
 
-static inline void q4_1_unpack(const uint8_t *__restrict src, uint8_t *__restrict codes,
+SHARED_FN void q4_1_unpack(const uint8_t *__restrict src, uint8_t *__restrict codes,
                                float *__restrict scales, float *__restrict biases, size_t stride)
 {
     (void)stride;
@@ -91,7 +92,7 @@ static inline void q4_1_unpack(const uint8_t *__restrict src, uint8_t *__restric
     codes_nibbles(src + 4, codes);
 }
 
-static inline void q5_0_unpack(const uint8_t *__restrict src, uint8_t *__restrict codes,
+SHARED_FN void q5_0_unpack(const uint8_t *__restrict src, uint8_t *__restrict codes,
                                float *__restrict scales, float *__restrict biases, size_t stride)
 {
     (void)biases, (void)stride;
@@ -99,7 +100,7 @@ static inline void q5_0_unpack(const uint8_t *__restrict src, uint8_t *__restric
     codes_fives(src + 2, src + 6, codes);
 }
 
-static inline void q5_1_unpack(const uint8_t *__restrict src, uint8_t *__restrict codes,
+SHARED_FN void q5_1_unpack(const uint8_t *__restrict src, uint8_t *__restrict codes,
                                float *__restrict scales, float *__restrict biases, size_t stride)
 {
     (void)stride;
@@ -111,10 +112,10 @@ static inline void q5_1_unpack(const uint8_t *__restrict src, uint8_t *__restric
 /* MXFP4 as GGUF stores it: a power of two e and 16 bytes of FP4 (E2M1). x = 2^(e-128) * twice the
  * FP4 value. Unlike in the OCP standard, e = 255 is a number, and negative zero is zero. */
 #define CODES_MXFP4_ZERO 12
-static const uint8_t codes_fp4_doubled[16] = {12, 13, 14, 15, 16, 18, 20, 24,
+SHARED_TABLE uint8_t codes_fp4_doubled[16] = {12, 13, 14, 15, 16, 18, 20, 24,
                                               12, 11, 10, 9,  8,  6,  4,  0};
 
-static inline float codes_mxfp4_scale(unsigned e)
+SHARED_FN float codes_mxfp4_scale(unsigned e)
 {
     const uint32_t bits = e < 2 ? 0x00200000u << e : (uint32_t)(e - 1) << 23;
     float x;
@@ -122,7 +123,7 @@ static inline float codes_mxfp4_scale(unsigned e)
     return x;
 }
 
-static inline void mxfp4_unpack(const uint8_t *__restrict src, uint8_t *__restrict codes,
+SHARED_FN void mxfp4_unpack(const uint8_t *__restrict src, uint8_t *__restrict codes,
                                 float *__restrict scales, float *__restrict biases, size_t stride)
 {
     (void)biases, (void)stride;
@@ -131,10 +132,10 @@ static inline void mxfp4_unpack(const uint8_t *__restrict src, uint8_t *__restri
 }
 
 /* The 16 levels of iq4_nl and iq4_xs, plus 128. */
-static const uint8_t codes_iq4_levels[16] = {1,   24,  45,  63,  79,  93,  106, 118,
+SHARED_TABLE uint8_t codes_iq4_levels[16] = {1,   24,  45,  63,  79,  93,  106, 118,
                                              129, 141, 153, 166, 181, 197, 217, 241};
 
-static inline void iq4_nl_unpack(const uint8_t *__restrict src, uint8_t *__restrict codes,
+SHARED_FN void iq4_nl_unpack(const uint8_t *__restrict src, uint8_t *__restrict codes,
                                  float *__restrict scales, float *__restrict biases, size_t stride)
 {
     (void)biases, (void)stride;
@@ -143,7 +144,7 @@ static inline void iq4_nl_unpack(const uint8_t *__restrict src, uint8_t *__restr
 }
 
 /* d, upper scale pairs u16, lower scale nibbles[4], then 16 bytes of nibbles per 32 columns. */
-static inline void iq4_xs_unpack(const uint8_t *__restrict src, uint8_t *__restrict codes,
+SHARED_FN void iq4_xs_unpack(const uint8_t *__restrict src, uint8_t *__restrict codes,
                                  float *__restrict scales, float *__restrict biases, size_t stride)
 {
     (void)biases;
@@ -164,7 +165,7 @@ static inline void iq4_xs_unpack(const uint8_t *__restrict src, uint8_t *__restr
  *   q6_k: low nibbles[128], high pairs[64], int8 scales[16], d     x = d * s * (q - 32)
  * Where a byte holds codes of several columns, these are 32 apart. */
 
-static inline void q2_k_unpack(const uint8_t *__restrict src, uint8_t *__restrict codes,
+SHARED_FN void q2_k_unpack(const uint8_t *__restrict src, uint8_t *__restrict codes,
                                float *__restrict scales, float *__restrict biases, size_t stride)
 {
     const float d = codes_f16(src + 80), d_min = codes_f16(src + 82);
@@ -180,14 +181,14 @@ static inline void q2_k_unpack(const uint8_t *__restrict src, uint8_t *__restric
 }
 
 /* Scale t of 16: six bits, the lower four in bytes 0..7, the upper two in bytes 8..11. */
-static inline int codes_q3_k_scale(const uint8_t *packed, unsigned t)
+SHARED_FN int codes_q3_k_scale(const uint8_t *packed, unsigned t)
 {
     const unsigned low = t < 8 ? packed[t] & 15u : (unsigned)packed[t - 8] >> 4;
     const unsigned high = (unsigned)packed[8 + t % 4] >> t / 4 * 2 & 3;
     return (int)(low | high << 4) - 32;
 }
 
-static inline void q3_k_unpack(const uint8_t *__restrict src, uint8_t *__restrict codes,
+SHARED_FN void q3_k_unpack(const uint8_t *__restrict src, uint8_t *__restrict codes,
                                float *__restrict scales, float *__restrict biases, size_t stride)
 {
     (void)biases;
@@ -205,7 +206,7 @@ static inline void q3_k_unpack(const uint8_t *__restrict src, uint8_t *__restric
 /* Unpacks scale and minimum g of 8, six bits each. The first four of both are the low bits of bytes
  * 0..7. The others are nibbles of bytes 8..11, with their upper two bits in the top of bytes 0..7.
  * Unpacks eight bytes at a time. */
-static inline void codes_scales_mins(const uint8_t *packed, uint8_t scales[8], uint8_t mins[8])
+SHARED_FN void codes_scales_mins(const uint8_t *packed, uint8_t scales[8], uint8_t mins[8])
 {
     const uint32_t a = codes_u32(packed), b = codes_u32(packed + 4), c = codes_u32(packed + 8);
     const uint32_t low_scales = a & 0x3f3f3f3fu, low_mins = b & 0x3f3f3f3fu;
@@ -219,7 +220,7 @@ static inline void codes_scales_mins(const uint8_t *packed, uint8_t scales[8], u
     }
 }
 
-static inline void codes_k_scales(const uint8_t *__restrict src, float *__restrict scales,
+SHARED_FN void codes_k_scales(const uint8_t *__restrict src, float *__restrict scales,
                                   float *__restrict biases, size_t stride)
 {
     const float d = codes_f16(src), d_min = codes_f16(src + 2);
@@ -231,7 +232,7 @@ static inline void codes_k_scales(const uint8_t *__restrict src, float *__restri
     }
 }
 
-static inline void q4_k_unpack(const uint8_t *__restrict src, uint8_t *__restrict codes,
+SHARED_FN void q4_k_unpack(const uint8_t *__restrict src, uint8_t *__restrict codes,
                                float *__restrict scales, float *__restrict biases, size_t stride)
 {
     codes_k_scales(src, scales, biases, stride);
@@ -244,7 +245,7 @@ static inline void q4_k_unpack(const uint8_t *__restrict src, uint8_t *__restric
     }
 }
 
-static inline void q5_k_unpack(const uint8_t *__restrict src, uint8_t *__restrict codes,
+SHARED_FN void q5_k_unpack(const uint8_t *__restrict src, uint8_t *__restrict codes,
                                float *__restrict scales, float *__restrict biases, size_t stride)
 {
     codes_k_scales(src, scales, biases, stride);
@@ -258,7 +259,7 @@ static inline void q5_k_unpack(const uint8_t *__restrict src, uint8_t *__restric
     }
 }
 
-static inline void q6_k_unpack(const uint8_t *__restrict src, uint8_t *__restrict codes,
+SHARED_FN void q6_k_unpack(const uint8_t *__restrict src, uint8_t *__restrict codes,
                                float *__restrict scales, float *__restrict biases, size_t stride)
 {
     (void)biases;
@@ -278,7 +279,7 @@ static inline void q6_k_unpack(const uint8_t *__restrict src, uint8_t *__restric
  * The codes of a row are one little-endian, least-significant-bit-first stream. Eight codes of b
  * bits are b bytes. */
 
-static inline void codes_affine_eight(const uint8_t *src, unsigned bits, uint8_t *codes)
+SHARED_FN void codes_affine_eight(const uint8_t *src, unsigned bits, uint8_t *codes)
 {
     uint64_t word = 0;
     for (unsigned b = 0; b < bits; b++)
@@ -288,7 +289,7 @@ static inline void codes_affine_eight(const uint8_t *src, unsigned bits, uint8_t
         codes[i] = (uint8_t)(word >> bits * i & mask);
 }
 
-static inline void codes_affine(const uint8_t *__restrict src, unsigned bits,
+SHARED_FN void codes_affine(const uint8_t *__restrict src, unsigned bits,
                                 uint8_t *__restrict codes, size_t n)
 {
     if (bits == 8) {

@@ -290,6 +290,12 @@ static void on_fault(int number, siginfo_t *info, void *context)
     siglongjmp(running->fault, 1);
 }
 
+void case_stop(const char *message)
+{
+    side_fail(running, running->side, "%s", message);
+    siglongjmp(running->fault, 1);
+}
+
 void case_init(void)
 {
     struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};

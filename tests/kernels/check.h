@@ -107,6 +107,8 @@ void side_fail(struct check *c, unsigned side, const char *fmt, ...)
 /* Runs case `index` of seed: the function, then the comparison of all outputs. */
 void case_run(struct check *c, void (*function)(struct check *c), uint64_t seed, uint64_t index);
 void case_init(void);
+/* Ends the case as failed, with this message. */
+void case_stop(const char *message);
 
 /* ---- what is checked ------------------------------------------------------------------------- */
 

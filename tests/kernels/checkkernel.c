@@ -7,6 +7,9 @@
 #include <string.h>
 
 #include "check.h"
+#ifdef FLASHMOE_HAS_EMULATOR
+#include "gpu_level.h"
+#endif
 
 /* What --hash gives on every machine: the bits of the reference, of the kernels up to int8_peak
  * and of those behind it. They change when the reference, or what is tried here, changes. */
@@ -61,6 +64,9 @@ struct options {
 };
 
 static struct kernels tables[MAX_LEVELS]; /* of level_at(i) */
+#ifdef FLASHMOE_HAS_EMULATOR
+static struct kernels gpu_table;
+#endif
 static unsigned n_failed, n_cases;
 
 /* The kernel's function; only to be compared. */
@@ -69,6 +75,17 @@ static const void *member_of(const struct kernels *table, const struct family *f
     const void *function;
     memcpy(&function, (const char *)table + family->member, sizeof function);
     return function;
+}
+
+/* The GPU's kernels, over the emulator: slow, so only when they are asked for. */
+static bool is_gpu(const struct options *o)
+{
+#ifdef FLASHMOE_HAS_EMULATOR
+    return o->level != NULL && strcmp(o->level, "gpu") == 0;
+#else
+    (void)o;
+    return false;
+#endif
 }
 
 /* The reference, then what is to be checked: the level asked for, or all that are there. */
@@ -84,6 +101,13 @@ static void choose_sides(const struct options *o, struct check *c)
         c->tables[c->n_sides] = &tables[i];
         c->names[c->n_sides++] = level->name;
     }
+#ifdef FLASHMOE_HAS_EMULATOR
+    if (is_gpu(o)) {
+        gpu_level(&tables[0], case_stop, &gpu_table);
+        c->tables[c->n_sides] = &gpu_table;
+        c->names[c->n_sides++] = gpu_table.name;
+    }
+#endif
 }
 
 /* The name of the i-th format, NULL past the end. */
@@ -265,7 +289,7 @@ static int run_check(const struct options *o)
 static const char help[] =
     "Usage: checkkernel [OPTION]...\n"
     "Holds every level of the kernel table that this processor has to the reference.\n"
-    "  --level NAME   only this level\n"
+    "  --level NAME   only this level; `gpu`: the GPU's kernels, over the emulator\n"
     "  --kernel NAME  only this kernel\n"
     "  --format NAME  only this format of weights, or of keys and values\n"
     "  --seed N       other random cases (1)\n"
@@ -329,7 +353,7 @@ int main(int argc, char **argv)
     parse(argc, argv, &o);
     const struct level *level;
     struct fm_error err;
-    if (level_find(o.level, &level, &err) != 0) {
+    if (!is_gpu(&o) && level_find(o.level, &level, &err) != 0) {
         fprintf(stderr, "checkkernel: %s\n", err.text);
         return 2;
     }

@@ -1,0 +1,135 @@
+/* Runs the GPU's kernels on the processor (language.h): every thread of a block has a stack of its
+ * own, and they take turns where they meet. It stops a kernel with a message when
+ *   - two threads use the same element of shared memory, one of them writes it, and no barrier lies
+ *     between them;
+ *   - a thread reads an element of shared memory that nobody has written, or uses one that is not
+ *     there;
+ *   - threads do not all meet at a barrier or shuffle.
+ * Blocks run one after the other, in an order that changes with the launch, so a kernel in which
+ * one block relies on another gets other bits. Global memory is ordinary memory.
+ *
+ * One thread of the host uses it at a time. */
+#ifndef FLASHMOE_BACKEND_CUDA_EMULATOR_H
+#define FLASHMOE_BACKEND_CUDA_EMULATOR_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct emulator_grid {
+    unsigned n_blocks_x, n_blocks_y, n_threads;
+    size_t shared_bytes;
+};
+
+/* Runs a kernel to its end. */
+void emulator_run(const char *name, const struct emulator_grid *grid,
+                  void (*kernel)(const void *args), const void *args);
+
+/* Called with the message when a kernel is stopped; it must not return. The default prints the
+ * message and aborts. */
+void emulator_on_fault(void (*fault)(const char *message));
+
+/* ---- what kernels call ----------------------------------------------------------------------- */
+
+struct emulator_place {
+    unsigned thread, block_x, block_y, n_threads;
+};
+
+extern struct emulator_place emulator_here; /* of the thread that runs */
+
+static inline unsigned gpu_thread() { return emulator_here.thread; }
+static inline unsigned gpu_n_threads() { return emulator_here.n_threads; }
+static inline unsigned gpu_block_x() { return emulator_here.block_x; }
+static inline unsigned gpu_block_y() { return emulator_here.block_y; }
+void gpu_barrier();
+void gpu_warp_barrier();
+
+/* Returns what the lane of this warp gave; the warp meets. */
+uint64_t emulator_shuffle(uint64_t value, unsigned lane);
+
+template <class T> static inline T gpu_shuffle(T value, unsigned lane)
+{
+    uint64_t bits = 0;
+    static_assert(sizeof value <= sizeof bits, "a shuffle moves at most eight bytes");
+    __builtin_memcpy(&bits, &value, sizeof value);
+    bits = emulator_shuffle(bits, lane);
+    __builtin_memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+template <class T> static inline T gpu_shuffle_xor(T value, unsigned mask)
+{
+    return gpu_shuffle(value, emulator_here.thread % 32 ^ mask);
+}
+
+static inline int32_t gpu_dot4(int32_t a, int32_t b, int32_t c)
+{
+    for (int i = 0; i < 32; i += 8)
+        c += (int32_t)(int8_t)((uint32_t)a >> i) * (int8_t)((uint32_t)b >> i);
+    return c;
+}
+
+static inline int32_t gpu_dot4_unsigned(uint32_t a, int32_t b, int32_t c)
+{
+    for (int i = 0; i < 32; i += 8)
+        c += (int32_t)(uint8_t)(a >> i) * (int8_t)((uint32_t)b >> i);
+    return c;
+}
+
+static inline void gpu_lower(uint32_t *at, uint32_t x)
+{
+    *at = x < *at ? x : *at;
+}
+
+/* ---- shared memory --------------------------------------------------------------------------- */
+
+enum emulator_use { EMULATOR_READ, EMULATOR_WRITE };
+
+/* The piece of the block's memory that a declaration names: the same in all threads. */
+char *emulator_declare(size_t bytes, size_t alignment);
+char *emulator_declare_at(size_t at, size_t bytes);
+/* Notes the use of `bytes` at an address, and stops the kernel if it may not be. */
+void emulator_note(const char *at, size_t bytes, enum emulator_use use);
+void emulator_outside(size_t index, size_t n);
+
+/* An element: reading and writing are noted. */
+template <class T> struct emulator_element {
+    T *at;
+    operator T() const
+    {
+        emulator_note((const char *)at, sizeof(T), EMULATOR_READ);
+        return *at;
+    }
+    T operator=(T value) const
+    {
+        emulator_note((const char *)at, sizeof(T), EMULATOR_WRITE);
+        return *at = value;
+    }
+    T operator=(const emulator_element &other) const { return *this = (T)other; }
+    T operator+=(T value) const { return *this = (T)(*this) + value; }
+    T operator*=(T value) const { return *this = (T)(*this) * value; }
+};
+
+template <class T> struct gpu_shared {
+    T *first;
+    size_t n;
+    emulator_element<T> operator[](size_t i) const
+    {
+        if (i >= n)
+            emulator_outside(i, n);
+        return emulator_element<T>{first + i};
+    }
+    /* Elements from i on. */
+    gpu_shared operator+(size_t i) const
+    {
+        if (i > n)
+            emulator_outside(i, n);
+        return gpu_shared{first + i, n - i};
+    }
+};
+
+#define GPU_SHARED(T, name, n)                                                                     \
+    const gpu_shared<T> name = {(T *)emulator_declare(sizeof(T) * (n), alignof(T)), (n)}
+#define GPU_SHARED_AT(T, name, at, n)                                                              \
+    const gpu_shared<T> name = {(T *)emulator_declare_at((at), sizeof(T) * (n)), (n)}
+
+#endif

@@ -1,0 +1,25 @@
+/* Every kernel of the GPU: GPU_ENTRY(name) stands for gpu_NAME and its gpu_NAME_args. */
+GPU_ENTRY(embed)
+GPU_ENTRY(quantize)
+GPU_ENTRY(matmul)
+GPU_ENTRY(activate)
+GPU_ENTRY(rms_norm)
+GPU_ENTRY(rope_table)
+GPU_ENTRY(norm_rope)
+GPU_ENTRY(store_kv)
+GPU_ENTRY(attend)
+GPU_ENTRY(merge)
+GPU_ENTRY(conv_silu)
+GPU_ENTRY(delta_head)
+GPU_ENTRY(route)
+GPU_ENTRY(expert_sum)
+GPU_ENTRY(add_gated)
+GPU_ENTRY(add)
+GPU_ENTRY(find_not_finite)
+/* Parts of kernels that tests call alone. */
+#ifdef FLASHMOE_GPU_PIECES
+GPU_ENTRY(piece_store_kv)
+GPU_ENTRY(piece_merge)
+GPU_ENTRY(piece_sink)
+GPU_ENTRY(piece_close)
+#endif

@@ -1,0 +1,10 @@
+/* All kernels of kernel_list.h. The file that includes it is compiled by nvcc, or over the
+ * emulator. */
+#include "backend/cuda/language.h"
+
+#include "backend/cuda/kernels.h"
+#include "backend/cuda/k_products.h"
+#include "backend/cuda/k_rows.h"
+#include "backend/cuda/k_attention.h"
+#include "backend/cuda/k_delta.h"
+#include "backend/cuda/k_route.h"

@@ -1,0 +1,240 @@
+#include "gpu_level.h"
+
+#include <string.h>
+
+#include "backend/cuda/device_emulated.h"
+#include "backend/cuda/formats.h"
+
+static struct gpu_device *gpu;
+
+#define LAUNCH(name, x, y, threads, ...)                                                           \
+    gpu->ops->launch(gpu,                                                                          \
+                     &(struct gpu_launch){GPU_KERNEL_##name, (uint32_t)(x), (uint32_t)(y),         \
+                                          (uint32_t)(threads), 0},                                 \
+                     &(struct gpu_##name##_args)__VA_ARGS__, sizeof(struct gpu_##name##_args))
+
+static size_t over(size_t n, size_t unit)
+{
+    return (n + unit - 1) / unit;
+}
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+static void quantize_row(const float *x, size_t n, size_t group, int8_t *q, float *scale,
+                         float *offset, int32_t *sum)
+{
+    LAUNCH(quantize, over(n / group, GPU_QUANTIZE_WARPS), 1, 32 * GPU_QUANTIZE_WARPS,
+           {.x = x, .n_groups = n / group, .group = (uint32_t)group, .q = q, .scale = scale,
+            .offset = offset, .sum = sum});
+}
+
+static void matmul(const struct kernel_matmul *m)
+{
+    const struct gpu_product product = {
+        .w = gpu_weight_of(m->w),
+        .in = {m->in.x, m->in.q, m->in.scale, m->in.offset, m->in.sum},
+        .begin = (uint32_t)m->begin, .end = (uint32_t)m->end, .n = (uint32_t)m->n,
+        .y_first = (uint32_t)m->y_first, .pick = m->pick, .place = m->place, .y = m->y,
+        .y_stride = m->y_stride};
+    if (m->end == m->begin || m->n == 0)
+        return;
+    LAUNCH(matmul, over(m->end - m->begin, GPU_MATMUL_ROWS), over(m->n, GPU_MATMUL_INPUTS),
+           GPU_MATMUL_THREADS, {.products = &product, .n_products = 1});
+}
+
+static void activate(float *gate, const float *up, size_t n, struct activation activation)
+{
+    LAUNCH(activate, 1, over(over(n, 32), GPU_QUANTIZE_WARPS), 32 * GPU_QUANTIZE_WARPS,
+           {.gate = gate, .up = up, .width = (uint32_t)n, .n_rows = 1, .activation = activation});
+}
+
+static void silu_mul(float *gate, const float *up, size_t n)
+{
+    activate(gate, up, n, (struct activation){.kind = ACTIVATION_SILU});
+}
+
+static void gelu_mul(float *gate, const float *up, size_t n)
+{
+    activate(gate, up, n, (struct activation){.kind = ACTIVATION_GELU});
+}
+
+static void clamped_swiglu(float *gate, const float *up, float alpha, float limit, size_t n)
+{
+    activate(gate, up, n, (struct activation){ACTIVATION_CLAMPED_SWIGLU, alpha, limit});
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+static void rms_norm(const float *x, const float *weight, float eps, size_t n, float *y)
+{
+    LAUNCH(rms_norm, 1, 1, GPU_ROW_THREADS,
+           {.x = x, .weight = weight, .y = y, .eps = eps, .dim = (uint32_t)n});
+}
+
+#define MAX_HALF 4096
+
+static void rope_angles(uint32_t position, const float *frequencies, unsigned half,
+                        float *cosines, float *sines)
+{
+    float out[2 * MAX_HALF];
+    if (half == 0)
+        return;
+    const size_t threads = over(half, 32) * 32;
+    LAUNCH(rope_table, 1, 1, threads < 256 ? threads : 256,
+           {.positions = &position, .frequencies = frequencies, .scale = 1,
+            .rotary_dim = 2 * half, .out = out});
+    memcpy(cosines, out, half * sizeof *out);
+    memcpy(sines, out + half, half * sizeof *out);
+}
+
+static void rotate(float *x, const float *cosines, const float *sines, unsigned half)
+{
+    float rope[2 * MAX_HALF];
+    memcpy(rope, cosines, half * sizeof *rope);
+    memcpy(rope + half, sines, half * sizeof *rope);
+    LAUNCH(norm_rope, 1, 1, 64,
+           {.x = x, .row_stride = 2 * half, .head_stride = 2 * half, .head_dim = 2 * half,
+            .rotary_dim = 2 * half, .rope = rope});
+}
+
+static void weighted_sum(const float *parts, const float *weights, unsigned k, size_t dim,
+                         float *out)
+{
+    LAUNCH(expert_sum, 1, over(dim, 256), 256,
+           {.parts = parts, .weights = weights, .k = k, .dim = (uint32_t)dim, .out = out});
+}
+
+static void add_scaled_sigmoid(float *y, const float *x, float gate, size_t n)
+{
+    LAUNCH(add_gated, 1, over(n, 256), 256, {.y = y, .x = x, .gate = &gate, .dim = (uint32_t)n});
+}
+
+static void add(float *y, const float *x, size_t n)
+{
+    LAUNCH(add, over(n, 256), 1, 256, {.y = y, .x = x, .n = n});
+}
+
+/* ---- mixers ---------------------------------------------------------------------------------- */
+
+static void store_kv(const struct kv_format *format, enum kv_side side, const float *x, size_t n,
+                     void *to)
+{
+    LAUNCH(piece_store_kv, 1, 1, 128,
+           {.kv = gpu_kv_format_of(format), .side = side, .n = (uint32_t)n, .x = x, .to = to});
+}
+
+/* A row at the last of n positions, which sees exactly these: its block is the first one. */
+static void attend(const struct kernel_attention *a)
+{
+    const struct backend_segment segment = {
+        .n_rows = 1, .position = (uint32_t)a->n_positions - 1,
+        .state = {[ATTENTION_KEYS] = (void *)(uintptr_t)a->keys,
+                  [ATTENTION_VALUES] = (void *)(uintptr_t)a->values}};
+    LAUNCH(attend, 1, 1, 256,
+           {{.kv = gpu_kv_format_of(a->kv_format), .n_heads = a->n_heads, .n_kv_heads = 1,
+             .head_dim = a->head_dim, .block_positions = KERNEL_ATTENTION_BLOCK,
+             .segments = &segment, .n_segments = 1, .q = (float *)(uintptr_t)a->q,
+             .q_row_stride = a->n_heads * a->q_stride, .q_head_stride = a->q_stride,
+             .scale = a->scale, .block_max = a->max, .block_total = a->total,
+             .block_out = a->out, .n_blocks = 1}});
+}
+
+static void attend_merge(float *max, float *total, float *out, float max_block,
+                         float block_total, const float *block_out, size_t head_dim)
+{
+    LAUNCH(piece_merge, 1, 1, 128,
+           {.max = max, .total = total, .out = out, .max_block = max_block,
+            .block_total = block_total, .block_out = block_out,
+            .head_dim = (uint32_t)head_dim});
+}
+
+static void attend_sink(float max, float *total, float *out, float sink, size_t head_dim)
+{
+    LAUNCH(piece_sink, 1, 1, 128,
+           {.max = max, .total = total, .out = out, .sink = sink,
+            .head_dim = (uint32_t)head_dim});
+}
+
+static void attend_close(float *out, float total, const float *gate, size_t head_dim)
+{
+    LAUNCH(piece_close, 1, 1, 128,
+           {.out = out, .total = total, .gate = gate, .head_dim = (uint32_t)head_dim});
+}
+
+static struct gpu_delta_net delta_net_of(const struct backend_delta_net *args,
+                                         const struct backend_segment *segment)
+{
+    struct gpu_delta_net d = {.net = *args,
+                              .channels = 2 * args->n_key_heads * args->key_dim +
+                                          args->n_value_heads * args->value_dim};
+    d.net.segments = segment;
+    d.net.n_segments = 1;
+    return d;
+}
+
+static void conv_silu(const struct backend_delta_net *args, const struct backend_segment *segment,
+                      size_t begin, size_t end)
+{
+    LAUNCH(conv_silu, over(end - begin, 128), 1, 128,
+           {.d = delta_net_of(args, segment), .begin = (uint32_t)begin, .end = (uint32_t)end});
+}
+
+static void delta_head(const struct backend_delta_net *args, const struct backend_segment *segment,
+                       unsigned head, float *scratch)
+{
+    (void)scratch;
+    LAUNCH(delta_head, 1, 1, 256, {.d = delta_net_of(args, segment), .first_head = head});
+}
+
+/* ---- routers --------------------------------------------------------------------------------- */
+
+static void route(const struct router *router, bool is_plain, const float *logits, uint32_t *ids,
+                  float *weights)
+{
+    LAUNCH(route, 1, 1, 256,
+           {.router = *router, .is_plain = is_plain, .logits = logits, .ids = ids,
+            .weights = weights});
+}
+
+static void route_scored(const struct router *router, const float *logits, uint32_t *ids,
+                         float *weights)
+{
+    route(router, false, logits, ids, weights);
+}
+
+static void route_row(const float *logits, unsigned n_experts, unsigned k, bool renormalise,
+                      uint32_t *ids, float *weights)
+{
+    const struct router router = {.score = ROUTER_SOFTMAX, .n_experts = n_experts, .k = k,
+                                  .renormalises = renormalise, .scale = 1};
+    route(&router, true, logits, ids, weights);
+}
+
+void gpu_level(const struct kernels *base, void (*fault)(const char *message),
+               struct kernels *table)
+{
+    gpu = device_emulated();
+    device_emulated_on_fault(fault);
+    *table = *base;
+    table->name = "gpu";
+    table->quantize_row = quantize_row;
+    table->matmul = matmul;
+    table->silu_mul = silu_mul;
+    table->gelu_mul = gelu_mul;
+    table->clamped_swiglu = clamped_swiglu;
+    table->rms_norm = rms_norm;
+    table->rope_angles = rope_angles;
+    table->rotate = rotate;
+    table->weighted_sum = weighted_sum;
+    table->add_scaled_sigmoid = add_scaled_sigmoid;
+    table->add = add;
+    table->store_kv = store_kv;
+    table->attend = attend;
+    table->attend_merge = attend_merge;
+    table->attend_sink = attend_sink;
+    table->attend_close = attend_close;
+    table->conv_silu = conv_silu;
+    table->delta_head = delta_head;
+    table->route_scored = route_scored;
+    table->route_row = route_row;
+}
