@@ -36,6 +36,13 @@ SHARED_FN float fmath_float_of_bits(uint32_t bits)
     return x;
 }
 
+SHARED_FN uint32_t fmath_bits_of_float(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
 SHARED_FN double fmath_double_of_bits(uint64_t bits)
 {
     double x;

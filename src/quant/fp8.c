@@ -2,30 +2,14 @@
  * weight, and one part with scales, one per 128 x 128 weights. x = code * scale. */
 #include <string.h>
 
-#include "quant/quant.h"
+#include "quant/blocks.h"
 
 enum { COLUMNS = 128 };
-
-/* Sign, 4 bits of exponent (bias 7), 3 bits of mantissa; all ones is NaN. Avoids branches and
- * denormal operands, which cost some processors a hundred cycles each. */
-static inline float e4m3_value(uint8_t code)
-{
-    const uint32_t magnitude = code & 0x7fu;
-    const float small = (float)(int)magnitude * 0x1p-9f; /* right if the exponent is 0 */
-    uint32_t small_bits;
-    memcpy(&small_bits, &small, sizeof small_bits);
-    uint32_t bits = magnitude < 8 ? small_bits : (magnitude << 20) + (120u << 23);
-    bits = magnitude == 0x7f ? 0x7fc00000u : bits;
-    bits |= (uint32_t)(code & 0x80u) << 24;
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
 
 static inline void decode_block(const uint8_t *restrict src, float scale, float *restrict dst)
 {
     for (unsigned i = 0; i < COLUMNS; i++)
-        dst[i] = e4m3_value(src[i]) * scale;
+        dst[i] = codes_e4m3(src[i]) * scale;
 }
 
 static void fp8_decode(const struct quant *q, const void *const parts[], float *dst, size_t n)

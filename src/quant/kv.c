@@ -45,22 +45,12 @@ bool kv_fits(const struct kv_format *format, uint32_t dim)
 
 /* ---- rotation -------------------------------------------------------------------------------- */
 
-/* Returns the sign bit that element i is multiplied with, from three rounds of multiplying and
- * folding. */
-static inline uint32_t sign_of(uint32_t i)
-{
-    uint32_t h = (i + 1) * 0x9e3779b1u;
-    h = (h ^ h >> 15) * 0x2c1b3c6du;
-    h = (h ^ h >> 12) * 0x297a2d39u;
-    return (h ^ h >> 15) << 31;
-}
-
 static void flip_signs(float *x, size_t dim)
 {
     for (size_t i = 0; i < dim; i++) {
         uint32_t bits;
         memcpy(&bits, x + i, sizeof bits);
-        bits ^= sign_of((uint32_t)i);
+        bits ^= kv_sign((uint32_t)i);
         memcpy(x + i, &bits, sizeof bits);
     }
 }

@@ -21,6 +21,7 @@
 #ifndef FLASHMOE_QUANT_KV_H
 #define FLASHMOE_QUANT_KV_H
 
+#include "base/shared_fn.h"
 #include "quant/quant.h"
 
 #ifdef __cplusplus
@@ -31,6 +32,16 @@ extern "C" {
 #define KV_SCALE 64.0f    /* f16 ends at 2^-24, and levels are up to 127 */
 
 enum kv_side { KV_KEY, KV_VALUE };
+
+/* Returns the sign bit that D multiplies element i with, from three rounds of multiplying and
+ * folding. */
+SHARED_FN uint32_t kv_sign(uint32_t i)
+{
+    uint32_t h = (i + 1) * 0x9e3779b1u;
+    h = (h ^ h >> 15) * 0x2c1b3c6du;
+    h = (h ^ h >> 12) * 0x297a2d39u;
+    return (h ^ h >> 15) << 31;
+}
 
 struct kv_format {
     const char *name;

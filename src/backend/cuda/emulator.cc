@@ -208,10 +208,10 @@ static void prepare_fiber(struct fiber *fiber)
 
 /* ---- a block --------------------------------------------------------------------------------- */
 
-/* The thread whose turn is i-th; the order changes from epoch to epoch. */
-static unsigned turn(unsigned i, unsigned n)
+/* The one of n whose turn is i-th; `number` is another one for each order. */
+static unsigned turn(unsigned i, unsigned n, unsigned number)
 {
-    return (emulator.n_launches + emulator.epoch) % 2 == 0 ? i : n - 1 - i;
+    return (emulator.n_launches + number) % 2 == 0 ? i : n - 1 - i;
 }
 
 /* Releases a warp whose threads all wait for each other; false if none does. */
@@ -239,8 +239,9 @@ static bool release_warp(unsigned warp)
 static void run_warp(unsigned warp)
 {
     do {
+        const uint32_t epoch = emulator.warps[warp].epoch;
         for (unsigned i = 0; i < WARP; i++) {
-            const unsigned thread = warp * WARP + turn(i, WARP);
+            const unsigned thread = warp * WARP + turn(i, WARP, epoch);
             if (emulator.fibers[thread].state == READY)
                 resume(thread);
         }
@@ -277,8 +278,9 @@ static void run_block()
         prepare_fiber(&emulator.fibers[i]);
     memset(emulator.warps, 0, sizeof emulator.warps);
     do {
+        const unsigned epoch = emulator.epoch;
         for (unsigned i = 0; i < n / WARP; i++)
-            run_warp(turn(i, n / WARP));
+            run_warp(turn(i, n / WARP, epoch));
     } while (release_block());
 }
 
@@ -304,7 +306,7 @@ void emulator_run(const char *name, const struct emulator_grid *grid,
         n_blocks == 0 || grid->n_blocks_y > 65535 || grid->shared_bytes > DYNAMIC_BYTES)
         fault("cannot be launched: the sizes of the grid");
     for (unsigned i = 0; i < n_blocks; i++) {
-        const unsigned block = turn(i, n_blocks);
+        const unsigned block = turn(i, n_blocks, 0);
         emulator_here.block_x = block % grid->n_blocks_x;
         emulator_here.block_y = block / grid->n_blocks_x;
         run_block();

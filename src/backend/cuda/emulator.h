@@ -15,6 +15,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "quant/quant.h"
+
 struct emulator_grid {
     unsigned n_blocks_x, n_blocks_y, n_threads;
     size_t shared_bytes;
@@ -74,6 +76,16 @@ static inline int32_t gpu_dot4_unsigned(uint32_t a, int32_t b, int32_t c)
         c += (int32_t)(uint8_t)(a >> i) * (int8_t)((uint32_t)b >> i);
     return c;
 }
+
+static inline uint32_t gpu_load_word(const void *at)
+{
+    uint32_t word; /* tests have rows at any address */
+    __builtin_memcpy(&word, at, sizeof word);
+    return word;
+}
+
+static inline float gpu_f16_to_f32(uint16_t h) { return quant_f16_to_f32(h); }
+static inline uint16_t gpu_f32_to_f16(float x) { return quant_f32_to_f16(x); }
 
 static inline void gpu_lower(uint32_t *at, uint32_t x)
 {

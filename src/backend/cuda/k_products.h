@@ -1,5 +1,418 @@
-/* To come. */
-GPU_KERNEL void gpu_embed(const struct gpu_embed_args) {}
-GPU_KERNEL void gpu_quantize(const struct gpu_quantize_args) {}
-GPU_KERNEL void gpu_matmul(const struct gpu_matmul_args) {}
-GPU_KERNEL void gpu_activate(const struct gpu_activate_args) {}
+/* Products of weights with rows, and what rows need before them. Part of kernels_all.h. */
+
+/* ---- rounding to int8 ------------------------------------------------------------------------ */
+
+#define GPU_MAX_GROUP 128u
+#define GPU_GROUP_VALUES (GPU_MAX_GROUP / GPU_WARP) /* of a group, in one thread */
+
+/* Where a rounded group goes. */
+struct gpu_rounded {
+    int8_t *q;
+    float *scale, *offset;
+    int32_t *sum;
+};
+
+/* Rounds a group; element i lies in x[i / 32] of lane i % 32. The largest magnitude decides, a NaN
+ * above all. A warp calls it. */
+GPU_FN void gpu_round_group(const float x[GPU_GROUP_VALUES], uint32_t group,
+                            const struct gpu_rounded &to)
+{
+    const float magic = 12582912.0f; /* 1.5 * 2^23: the low bits of the sum are the integer */
+    uint32_t max_bits = 0;
+    GPU_UNROLL
+    for (uint32_t j = 0; j < GPU_GROUP_VALUES; j++) {
+        const uint32_t bits = fmath_bits_of_float(x[j]) & 0x7fffffffu;
+        if (j * GPU_WARP + gpu_lane() < group)
+            max_bits = bits > max_bits ? bits : max_bits;
+    }
+    for (unsigned mask = GPU_WARP / 2; mask > 0; mask /= 2) {
+        const uint32_t other = gpu_shuffle_xor(max_bits, mask);
+        max_bits = other > max_bits ? other : max_bits;
+    }
+    const float max = fmath_float_of_bits(max_bits);
+    const bool is_zero = max < GPU_MIN_SCALED;
+    const float inverse = is_zero ? 0 : 127.0f / max;
+    int32_t total = 0;
+    GPU_UNROLL
+    for (uint32_t j = 0; j < GPU_GROUP_VALUES; j++) {
+        const uint32_t i = j * GPU_WARP + gpu_lane();
+        const int8_t q = (int8_t)(uint8_t)fmath_bits_of_float(fmaf(x[j], inverse, magic));
+        if (i < group) {
+            to.q[i] = q;
+            total += q;
+        }
+    }
+    for (unsigned mask = GPU_WARP / 2; mask > 0; mask /= 2)
+        total += gpu_shuffle_xor(total, mask);
+    if (gpu_lane() == 0) {
+        const float scale = is_zero ? 0 : max / 127.0f;
+        *to.scale = scale;
+        *to.offset = scale * (float)total;
+        *to.sum = total;
+    }
+}
+
+GPU_KERNEL void gpu_quantize(const struct gpu_quantize_args a)
+{
+    const uint64_t g = (uint64_t)gpu_block_x() * GPU_QUANTIZE_WARPS + gpu_warp();
+    float x[GPU_GROUP_VALUES] = {0};
+    if (g >= a.n_groups)
+        return;
+    GPU_UNROLL
+    for (uint32_t j = 0; j < GPU_GROUP_VALUES; j++)
+        if (j * GPU_WARP + gpu_lane() < a.group)
+            x[j] = a.x[g * a.group + j * GPU_WARP + gpu_lane()];
+    gpu_round_group(x, a.group, {a.q + g * a.group, a.scale + g, a.offset + g, a.sum + g});
+}
+
+GPU_FN float gpu_activation(const struct activation &a, float gate, float up)
+{
+    if (a.kind == ACTIVATION_SILU)
+        return fmath_silu(gate) * up;
+    if (a.kind == ACTIVATION_GELU)
+        return fmath_gelu(gate) * up;
+    const float g = gate > a.limit ? a.limit : gate;
+    const float u = up > a.limit ? a.limit : up < -a.limit ? -a.limit : up;
+    return g / (1.0f + fmath_exp(-(g * a.alpha))) * (u + 1.0f);
+}
+
+/* A warp takes a group, or 32 columns where nothing is rounded. */
+GPU_KERNEL void gpu_activate(const struct gpu_activate_args a)
+{
+    const uint32_t unit = a.group > 0 ? a.group : GPU_WARP;
+    const uint32_t first = (gpu_block_y() * GPU_QUANTIZE_WARPS + gpu_warp()) * unit;
+    const size_t at = (size_t)gpu_block_x() * a.width + first;
+    float x[GPU_GROUP_VALUES] = {0};
+    if (first >= a.width)
+        return;
+    GPU_UNROLL
+    for (uint32_t j = 0; j < GPU_GROUP_VALUES; j++) {
+        const uint32_t i = j * GPU_WARP + gpu_lane();
+        if (i < unit && first + i < a.width)
+            a.gate[at + i] = x[j] = gpu_activation(a.activation, a.gate[at + i], a.up[at + i]);
+    }
+    if (a.group == 0)
+        return;
+    const size_t g = at / a.group;
+    gpu_round_group(x, a.group, {a.q + at, a.scale + g, a.offset + g, a.sum + g});
+}
+
+/* ---- reading weights ------------------------------------------------------------------------- */
+
+GPU_FN const uint8_t *gpu_part_row(const struct gpu_weight &w, unsigned part, uint32_t r)
+{
+    const uint64_t row_bytes =
+        (uint64_t)(w.n_cols / w.format.block) * w.format.part_block_bytes[part];
+    return w.parts[part] + r / w.format.part_rows[part] * row_bytes;
+}
+
+GPU_FN float gpu_plain_value(unsigned plain, const uint8_t *at)
+{
+    if (plain == GPU_PLAIN_F32)
+        return fmath_float_of_bits(codes_u32(at));
+    return plain == GPU_PLAIN_F16 ? gpu_f16_to_f32((uint16_t)codes_u16(at))
+                                  : gpu_bf16_to_f32((uint16_t)codes_u16(at));
+}
+
+/* One group of a row: codes, a byte each, and what they are multiplied with. */
+struct gpu_codes {
+    uint32_t words[GPU_MAX_GROUP / 4];
+    float scale, bias;
+};
+
+/* Scale or bias of group g of a row of an affine format. */
+GPU_FN float gpu_affine_scale(const struct gpu_weight &w, unsigned part, uint32_t r, uint32_t g)
+{
+    const uint32_t n_groups = w.n_cols / w.format.group;
+    const uint64_t at = w.is_interleaved
+                            ? (uint64_t)(r / 16) * 16 * n_groups + g * 16ull + r % 16
+                            : (uint64_t)r * n_groups + g;
+    return gpu_plain_value(w.format.scale, w.parts[part] + 2 * at);
+}
+
+/* Spreads eight codes of four bits over two words, in the order of the columns. */
+GPU_FN void gpu_spread_nibbles(uint32_t packed, uint32_t to[2])
+{
+    const uint32_t low = packed & 0x0f0f0f0fu, high = packed >> 4 & 0x0f0f0f0fu;
+    to[0] = (low & 0xffu) | (high & 0xffu) << 8 | (low >> 8 & 0xffu) << 16 |
+            (high >> 8 & 0xffu) << 24;
+    to[1] = (low >> 16 & 0xffu) | (high >> 16 & 0xffu) << 8 | (low >> 24) << 16 |
+            (high >> 24) << 24;
+}
+
+GPU_FN void gpu_load_affine(const struct gpu_weight &w, uint32_t r, uint32_t g,
+                            struct gpu_codes *to)
+{
+    const uint32_t bits = w.format.bits, group = w.format.group;
+    const uint32_t group_bytes = group * bits / 8;
+    const uint64_t row_bytes = (uint64_t)w.n_cols * bits / 8;
+    to->scale = gpu_affine_scale(w, 1, r, g);
+    to->bias = gpu_affine_scale(w, 2, r, g);
+    if (!w.is_interleaved) {
+        uint8_t codes[GPU_MAX_GROUP];
+        codes_affine(w.parts[0] + r * row_bytes + (uint64_t)g * group_bytes, bits, codes, group);
+        memcpy(to->words, codes, sizeof codes);
+        return;
+    }
+    const uint8_t *at = w.parts[0] + (uint64_t)(r / 16) * 16 * row_bytes +
+                        (uint64_t)g * group_bytes * 16 + r % 16 * 4;
+    for (uint32_t i = 0; i < group_bytes / 4; i++)
+        if (bits == 8)
+            to->words[i] = codes_u32(at + 64ull * i);
+        else
+            gpu_spread_nibbles(codes_u32(at + 64ull * i), to->words + 2 * i);
+}
+
+#define GPU_MAX_BLOCK 256u
+
+/* Unpacks a whole block, of which the group is a part. */
+GPU_FN void gpu_load_block(const struct gpu_weight &w, uint32_t r, uint32_t g,
+                           struct gpu_codes *to)
+{
+    const struct gpu_format &f = w.format;
+    const uint32_t in_block = f.block / f.group;
+    const uint8_t *src = gpu_part_row(w, 0, r) + (uint64_t)(g / in_block) * f.part_block_bytes[0];
+    uint8_t codes[GPU_MAX_BLOCK];
+    float scales[16], biases[16] = {0};
+    switch (f.codes) {
+    case QUANT_CODES_Q8_0: q8_0_unpack(src, codes, scales, biases, 1); break;
+    case QUANT_CODES_Q4_0: q4_0_unpack(src, codes, scales, biases, 1); break;
+    case QUANT_CODES_Q4_1: q4_1_unpack(src, codes, scales, biases, 1); break;
+    case QUANT_CODES_Q5_0: q5_0_unpack(src, codes, scales, biases, 1); break;
+    case QUANT_CODES_Q5_1: q5_1_unpack(src, codes, scales, biases, 1); break;
+    case QUANT_CODES_Q2_K: q2_k_unpack(src, codes, scales, biases, 1); break;
+    case QUANT_CODES_Q3_K: q3_k_unpack(src, codes, scales, biases, 1); break;
+    case QUANT_CODES_Q4_K: q4_k_unpack(src, codes, scales, biases, 1); break;
+    case QUANT_CODES_Q5_K: q5_k_unpack(src, codes, scales, biases, 1); break;
+    case QUANT_CODES_Q6_K: q6_k_unpack(src, codes, scales, biases, 1); break;
+    case QUANT_CODES_MXFP4: mxfp4_unpack(src, codes, scales, biases, 1); break;
+    case QUANT_CODES_IQ4_NL: iq4_nl_unpack(src, codes, scales, biases, 1); break;
+    default: iq4_xs_unpack(src, codes, scales, biases, 1); break;
+    }
+    to->scale = scales[g % in_block];
+    to->bias = biases[g % in_block];
+    memcpy(to->words, codes + g % in_block * f.group, f.group);
+}
+
+GPU_FN void gpu_load_group(const struct gpu_weight &w, uint32_t r, uint32_t g,
+                           struct gpu_codes *to)
+{
+    if (w.format.codes == QUANT_CODES_AFFINE)
+        gpu_load_affine(w, r, g, to);
+    else
+        gpu_load_block(w, r, g, to);
+}
+
+/* A value of a format that has one for each column. */
+GPU_FN float gpu_value(const struct gpu_weight &w, uint32_t r, uint32_t c)
+{
+    const struct gpu_format &f = w.format;
+    if (f.plain != GPU_PLAIN_FP8)
+        return gpu_plain_value(f.plain, gpu_part_row(w, 0, r) + (uint64_t)c * (f.bits / 8));
+    const uint8_t *scale = gpu_part_row(w, 1, r) + (uint64_t)(c / f.block) * f.part_block_bytes[1];
+    return codes_e4m3(gpu_part_row(w, 0, r)[c]) * gpu_plain_value(f.scale, scale);
+}
+
+/* Block b of a row in a format without codes whose columns only exist together. */
+GPU_FN void gpu_decode_block(const struct gpu_weight &w, uint32_t r, uint32_t b,
+                             float to[GPU_MAX_BLOCK])
+{
+    const uint8_t *src = gpu_part_row(w, 0, r) + (uint64_t)b * w.format.part_block_bytes[0];
+    switch (w.format.plain) {
+    case GPU_PLAIN_IQ1_M: iq1_m_decode_block(src, to); break;
+    case GPU_PLAIN_IQ1_S: iq1_s_decode_block(src, to); break;
+    case GPU_PLAIN_IQ2_S: iq2_s_decode_block(src, to); break;
+    case GPU_PLAIN_IQ2_XS: iq2_xs_decode_block(src, to); break;
+    case GPU_PLAIN_IQ2_XXS: iq2_xxs_decode_block(src, to); break;
+    case GPU_PLAIN_IQ3_S: iq3_s_decode_block(src, to); break;
+    case GPU_PLAIN_IQ3_XXS: iq3_xxs_decode_block(src, to); break;
+    case GPU_PLAIN_TQ1_0: tq1_0_decode_block(src, to); break;
+    default: tq2_0_decode_block(src, to); break;
+    }
+}
+
+GPU_FN bool gpu_has_blocks(const struct gpu_weight &w)
+{
+    return w.format.codes == QUANT_NO_CODES && w.format.plain >= GPU_PLAIN_IQ1_M;
+}
+
+GPU_KERNEL void gpu_embed(const struct gpu_embed_args a)
+{
+    const uint32_t r = (uint32_t)a.tokens[gpu_block_x()], n = a.w.n_cols;
+    float *x = a.x + (size_t)gpu_block_x() * n;
+    if (a.w.format.codes != QUANT_NO_CODES) {
+        const uint32_t group = a.w.format.group;
+        for (uint32_t g = gpu_thread(); g < n / group; g += gpu_n_threads()) {
+            struct gpu_codes codes;
+            gpu_load_group(a.w, r, g, &codes);
+            for (uint32_t i = 0; i < group; i++) {
+                const int code = (int)(codes.words[i / 4] >> i % 4 * 8 & 0xffu);
+                const float value = codes.scale * (float)(code - (int)a.w.format.zero);
+                x[g * group + i] = a.w.format.has_bias ? value + codes.bias : value;
+            }
+        }
+    } else if (gpu_has_blocks(a.w)) {
+        for (uint32_t b = gpu_thread(); b < n / GPU_MAX_BLOCK; b += gpu_n_threads())
+            gpu_decode_block(a.w, r, b, x + (size_t)b * GPU_MAX_BLOCK);
+    } else {
+        for (uint32_t i = gpu_thread(); i < n; i += gpu_n_threads())
+            x[i] = gpu_value(a.w, r, i);
+    }
+}
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+/* What one block computes: rows [first, end) of a weight against inputs [t, t + n). */
+struct gpu_tile {
+    uint32_t first, end, t, n;
+};
+
+GPU_FN size_t gpu_input_row(const struct gpu_product &p, uint32_t t)
+{
+    return p.pick != NULL ? p.pick[t] : t;
+}
+
+GPU_FN void gpu_write(const struct gpu_product &p, uint32_t t, uint32_t r, float value)
+{
+    const size_t place = p.place != NULL ? p.place[t] : t;
+    p.y[place * p.y_stride + (r - p.y_first)] = p.bias != NULL ? value + p.bias[r] : value;
+}
+
+/* Groups of a row that a block multiplies at a time. */
+#define GPU_SLICES (GPU_MATMUL_THREADS / GPU_MATMUL_ROWS)
+
+/* Products and sums of sixteen groups, in shared memory: [inputs, slices, rows]. */
+struct gpu_fold {
+    gpu_shared<float> factor, dot, bias;
+};
+
+GPU_FN uint32_t gpu_fold_at(uint32_t input, uint32_t slice, uint32_t row)
+{
+    return (input * GPU_SLICES + slice) * GPU_MATMUL_ROWS + row;
+}
+
+/* A thread takes a group of one row, for all inputs of the tile. */
+GPU_FN void gpu_multiply_group(const struct gpu_product &p, const struct gpu_tile &tile,
+                               uint32_t g, const struct gpu_fold &fold)
+{
+    const uint32_t row = gpu_thread() % GPU_MATMUL_ROWS, slice = gpu_thread() / GPU_MATMUL_ROWS;
+    const struct gpu_format &f = p.w.format;
+    const uint32_t n_groups = p.w.n_cols / f.group;
+    struct gpu_codes codes;
+    if (tile.first + row >= tile.end || g >= n_groups)
+        return;
+    gpu_load_group(p.w, tile.first + row, g, &codes);
+    fold.bias[slice * GPU_MATMUL_ROWS + row] = codes.bias;
+    for (uint32_t i = 0; i < tile.n; i++) {
+        const size_t at = gpu_input_row(p, tile.t + i) * n_groups + g;
+        const int8_t *q = p.in.q + at * f.group;
+        int32_t all = 0;
+        for (uint32_t j = 0; j < f.group / 4; j++)
+            all = gpu_dot4_unsigned(codes.words[j], (int32_t)gpu_load_word(q + 4 * j), all);
+        fold.factor[gpu_fold_at(i, slice, row)] = codes.scale * p.in.scale[at];
+        fold.dot[gpu_fold_at(i, slice, row)] = (float)(all - (int32_t)f.zero * p.in.sum[at]);
+    }
+}
+
+/* Adds the groups to a row's sum in ascending order; a thread has one row and one input. */
+GPU_FN float gpu_fold_groups(const struct gpu_product &p, uint32_t t, uint32_t input, uint32_t row,
+                             uint32_t first_group, const struct gpu_fold &fold, float acc)
+{
+    const uint32_t n_groups = p.w.n_cols / p.w.format.group;
+    const size_t at = gpu_input_row(p, t) * n_groups;
+    for (uint32_t s = 0; s < GPU_SLICES && first_group + s < n_groups; s++) {
+        acc = fmaf(fold.factor[gpu_fold_at(input, s, row)], fold.dot[gpu_fold_at(input, s, row)],
+                   acc);
+        if (p.w.format.has_bias)
+            acc = fmaf(fold.bias[s * GPU_MATMUL_ROWS + row], p.in.offset[at + first_group + s],
+                       acc);
+    }
+    return acc;
+}
+
+GPU_FN void gpu_matmul_codes(const struct gpu_product &p, const struct gpu_tile &tile,
+                             const struct gpu_fold &fold)
+{
+    const uint32_t row = gpu_thread() % GPU_MATMUL_ROWS, input = gpu_thread() / GPU_MATMUL_ROWS;
+    const bool is_folder = input < tile.n && tile.first + row < tile.end;
+    float acc = 0;
+    for (uint32_t g = 0; g < p.w.n_cols / p.w.format.group; g += GPU_SLICES) {
+        gpu_multiply_group(p, tile, g + gpu_thread() / GPU_MATMUL_ROWS, fold);
+        gpu_barrier();
+        if (is_folder)
+            acc = gpu_fold_groups(p, tile.t + input, input, row, g, fold, acc);
+        gpu_barrier();
+    }
+    if (is_folder)
+        gpu_write(p, tile.t + input, tile.first + row, acc);
+}
+
+/* A half warp takes a row. */
+GPU_FN void gpu_matmul_plain(const struct gpu_product &p, const struct gpu_tile &tile,
+                             gpu_shared<float> block)
+{
+    const uint32_t r = tile.first + gpu_thread() / GPU_LANES, n = p.w.n_cols;
+    const unsigned j = gpu_thread() % GPU_LANES;
+    const bool is_there = r < tile.end, has_blocks = gpu_has_blocks(p.w);
+    const gpu_shared<float> mine = block + gpu_thread() / GPU_LANES * GPU_MAX_BLOCK;
+    float lane[GPU_MATMUL_INPUTS] = {0};
+    for (uint32_t first = 0; first < n; first += GPU_MAX_BLOCK) {
+        if (has_blocks && is_there && j == 0) {
+            float values[GPU_MAX_BLOCK];
+            gpu_decode_block(p.w, r, first / GPU_MAX_BLOCK, values);
+            for (uint32_t i = 0; i < GPU_MAX_BLOCK; i++)
+                mine[i] = values[i];
+        }
+        gpu_warp_barrier();
+        for (uint32_t i = j; is_there && i < GPU_MAX_BLOCK && first + i < n; i += GPU_LANES) {
+            const float w = has_blocks ? (float)mine[i] : gpu_value(p.w, r, first + i);
+            GPU_UNROLL
+            for (uint32_t t = 0; t < GPU_MATMUL_INPUTS; t++)
+                if (t < tile.n)
+                    lane[t] = fmaf(w, p.in.x[gpu_input_row(p, tile.t + t) * n + first + i],
+                                   lane[t]);
+        }
+        gpu_warp_barrier();
+    }
+    GPU_UNROLL
+    for (uint32_t t = 0; t < GPU_MATMUL_INPUTS; t++) {
+        if (n % GPU_LANES != 0 && j >= n % GPU_LANES)
+            lane[t] = fmaf(0.0f, 0.0f, lane[t]);
+        const float sum = gpu_sum_half_warp(lane[t]);
+        if (is_there && j == 0 && t < tile.n)
+            gpu_write(p, tile.t + t, r, sum);
+    }
+}
+
+/* The product that a block belongs to. */
+GPU_FN const struct gpu_product &gpu_product_of(const struct gpu_matmul_args &a, uint32_t block)
+{
+    uint32_t low = 0, high = a.n_products;
+    while (high - low > 1) {
+        const uint32_t middle = (low + high) / 2;
+        if (a.products[middle].first_block <= block)
+            low = middle;
+        else
+            high = middle;
+    }
+    return a.products[low];
+}
+
+GPU_KERNEL void gpu_matmul(const struct gpu_matmul_args a)
+{
+    GPU_SHARED(float, first, GPU_MATMUL_ROWS * GPU_MAX_BLOCK);
+    GPU_SHARED(float, second, GPU_MATMUL_INPUTS * GPU_MATMUL_THREADS);
+    GPU_SHARED(float, third, GPU_MATMUL_THREADS);
+    const struct gpu_product &p = gpu_product_of(a, gpu_block_x());
+    struct gpu_tile tile;
+    tile.first = p.begin + (gpu_block_x() - p.first_block) * GPU_MATMUL_ROWS;
+    tile.end = tile.first + GPU_MATMUL_ROWS < p.end ? tile.first + GPU_MATMUL_ROWS : p.end;
+    tile.t = gpu_block_y() * GPU_MATMUL_INPUTS;
+    if (tile.t >= p.n)
+        return;
+    tile.n = p.n - tile.t < GPU_MATMUL_INPUTS ? p.n - tile.t : GPU_MATMUL_INPUTS;
+    if (p.w.format.codes != QUANT_NO_CODES)
+        gpu_matmul_codes(p, tile, {first, second, third});
+    else
+        gpu_matmul_plain(p, tile, first);
+}

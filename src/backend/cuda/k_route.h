@@ -1,2 +1,188 @@
-/* To come. */
-GPU_KERNEL void gpu_route(const struct gpu_route_args) {}
+/* The router: a block of threads for each row. Part of kernels_all.h; router.h of the CPU has the
+ * arithmetic. */
+
+/* The best candidate that any thread of the block has, for every thread. The block meets. */
+GPU_FN struct gpu_candidate gpu_best(struct gpu_candidate mine, gpu_shared<float> values,
+                                     gpu_shared<uint32_t> indices)
+{
+    for (unsigned mask = GPU_WARP / 2; mask > 0; mask /= 2) {
+        const struct gpu_candidate other = {gpu_shuffle_xor(mine.value, mask),
+                                            gpu_shuffle_xor(mine.index, mask)};
+        mine = gpu_is_better(other, mine) ? other : mine;
+    }
+    if (gpu_lane() == 0) {
+        values[gpu_warp()] = mine.value;
+        indices[gpu_warp()] = mine.index;
+    }
+    gpu_barrier();
+    for (unsigned w = 0; w < gpu_n_threads() / GPU_WARP; w++) {
+        const struct gpu_candidate other = {values[w], indices[w]};
+        mine = gpu_is_better(other, mine) ? other : mine;
+    }
+    gpu_barrier();
+    return mine;
+}
+
+/* What the threads of a row share. */
+struct gpu_route_shared {
+    gpu_shared<float> best_values;
+    gpu_shared<uint32_t> best_indices;
+    gpu_shared<uint32_t> chosen; /* [LIMIT_TOP_K] */
+    gpu_shared<float> ratings;   /* [LIMIT_TOP_K], of the chosen */
+    gpu_shared<uint32_t> groups; /* [LIMIT_TOP_K] */
+    gpu_shared<float> lanes;     /* [ROUTER_LANES] */
+};
+
+/* Finds the k best of n candidates, best first. rating_of(i) is the value of candidate i. */
+template <class Rating>
+GPU_FN void gpu_choose(uint32_t n, unsigned k, Rating rating_of, const gpu_route_shared &s,
+                       gpu_shared<uint32_t> chosen)
+{
+    struct gpu_candidate last = {INFINITY, 0};
+    for (unsigned i = 0; i < k; i++) {
+        struct gpu_candidate mine = {-INFINITY, GPU_NO_CANDIDATE};
+        for (uint32_t c = gpu_thread(); c < n; c += gpu_n_threads()) {
+            const struct gpu_candidate it = {rating_of(c), c};
+            if ((i == 0 || gpu_is_better(last, it)) && gpu_is_better(it, mine))
+                mine = it;
+        }
+        last = gpu_best(mine, s.best_values, s.best_indices);
+        if (gpu_thread() == 0) {
+            chosen[i] = last.index;
+            s.ratings[i] = last.value;
+        }
+    }
+    gpu_barrier();
+}
+
+/* The sum of exp(logit - max) over all experts, in lanes; for every thread. */
+GPU_FN float gpu_total_of(const float *logits, uint32_t n, float max, const gpu_route_shared &s)
+{
+    if (gpu_thread() < ROUTER_LANES) {
+        float sum = 0;
+        for (uint32_t e = gpu_thread(); e < n; e += ROUTER_LANES)
+            sum += fmath_exp(logits[e] - max);
+        s.lanes[gpu_thread()] = sum;
+    }
+    gpu_barrier();
+    float lane[ROUTER_LANES];
+    for (unsigned j = 0; j < ROUTER_LANES; j++)
+        lane[j] = s.lanes[j];
+    for (unsigned width = ROUTER_LANES / 2; width > 0; width /= 2)
+        for (unsigned j = 0; j < width; j++)
+            lane[j] += lane[j + width];
+    gpu_barrier();
+    return lane[0];
+}
+
+/* Sorts the chosen by id. One thread. */
+GPU_FN void gpu_sort_chosen(unsigned k, gpu_shared<uint32_t> ids, gpu_shared<float> values)
+{
+    for (unsigned i = 1; i < k; i++) {
+        const uint32_t id = ids[i];
+        const float value = values[i];
+        unsigned j = i;
+        for (; j > 0 && ids[j - 1] > id; j--) {
+            ids[j] = (uint32_t)ids[j - 1];
+            values[j] = (float)values[j - 1];
+        }
+        ids[j] = id;
+        values[j] = value;
+    }
+}
+
+GPU_FN void gpu_route_plain(const struct router &r, const float *logits, uint32_t *ids,
+                            float *weights, const gpu_route_shared &s)
+{
+    gpu_choose(r.n_experts, r.k, [&](uint32_t e) { return router_rank(logits[e]); }, s, s.chosen);
+    const float max = s.ratings[0];
+    float total = 0;
+    if (!r.renormalises)
+        total = gpu_total_of(logits, r.n_experts, max, s);
+    for (unsigned i = 0; r.renormalises && i < r.k; i++)
+        total += fmath_exp(s.ratings[i] - max);
+    gpu_barrier();
+    if (gpu_thread() != 0)
+        return;
+    for (unsigned i = 0; i < r.k; i++)
+        s.ratings[i] = fmath_exp(s.ratings[i] - max) / total;
+    gpu_sort_chosen(r.k, s.chosen, s.ratings);
+    for (unsigned i = 0; i < r.k; i++) {
+        ids[i] = s.chosen[i];
+        weights[i] = s.ratings[i] * r.scale;
+    }
+}
+
+/* The highest logit, NaN aside; of equal ones the first. */
+GPU_FN float gpu_max_logit(const float *logits, uint32_t n, const gpu_route_shared &s)
+{
+    struct gpu_candidate mine = {-INFINITY, GPU_NO_CANDIDATE};
+    for (uint32_t e = gpu_thread(); e < n; e += gpu_n_threads()) {
+        const struct gpu_candidate it = {router_rank(logits[e]), e};
+        mine = gpu_is_better(it, mine) ? it : mine;
+    }
+    return gpu_best(mine, s.best_values, s.best_indices).value;
+}
+
+GPU_FN void gpu_route_scored(const struct router &r, const float *logits, uint32_t *ids,
+                             float *weights, const gpu_route_shared &s)
+{
+    struct router_row row = {-INFINITY, 0};
+    if (r.score == ROUTER_SOFTMAX) {
+        row.max = gpu_max_logit(logits, r.n_experts, s);
+        row.total = gpu_total_of(logits, r.n_experts, row.max, s);
+    }
+    const uint32_t size = router_group_size(&r);
+    unsigned n_groups = 1;
+    if (r.n_groups > 1) {
+        n_groups = r.n_groups_chosen;
+        gpu_choose(r.n_groups, n_groups,
+                   [&](uint32_t g) {
+                       const struct router_pair pair =
+                           router_pair_of(&r, &row, logits, g * size, (g + 1) * size);
+                       return router_rank(pair.first + pair.second);
+                   },
+                   s, s.groups);
+        if (gpu_thread() == 0)
+            gpu_sort_chosen(n_groups, s.groups, s.ratings);
+    } else if (gpu_thread() == 0) {
+        s.groups[0] = 0;
+    }
+    gpu_barrier();
+    gpu_choose(n_groups * size, r.k,
+               [&](uint32_t c) {
+                   return router_choice(&r, &row, logits, s.groups[c / size] * size + c % size);
+               },
+               s, s.chosen);
+    if (gpu_thread() != 0)
+        return;
+    for (unsigned i = 0; i < r.k; i++)
+        s.chosen[i] = s.groups[s.chosen[i] / size] * size + s.chosen[i] % size;
+    gpu_sort_chosen(r.k, s.chosen, s.ratings);
+    float total = 0;
+    for (unsigned i = 0; i < r.k; i++) {
+        ids[i] = s.chosen[i];
+        weights[i] = router_score_of(&r, &row, logits[ids[i]]);
+        total += weights[i];
+    }
+    for (unsigned i = 0; i < r.k; i++)
+        weights[i] = (r.renormalises ? weights[i] / (total + 1e-20f) : weights[i]) * r.scale;
+}
+
+GPU_KERNEL void gpu_route(const struct gpu_route_args a)
+{
+    GPU_SHARED(float, best_values, 8);
+    GPU_SHARED(uint32_t, best_indices, 8);
+    GPU_SHARED(uint32_t, chosen, LIMIT_TOP_K);
+    GPU_SHARED(float, ratings, LIMIT_TOP_K);
+    GPU_SHARED(uint32_t, groups, LIMIT_TOP_K);
+    GPU_SHARED(float, lanes, ROUTER_LANES);
+    const gpu_route_shared s = {best_values, best_indices, chosen, ratings, groups, lanes};
+    const float *logits = a.logits + (size_t)gpu_block_x() * a.router.n_experts;
+    uint32_t *ids = a.ids + (size_t)gpu_block_x() * a.router.k;
+    float *weights = a.weights + (size_t)gpu_block_x() * a.router.k;
+    if (a.is_plain)
+        gpu_route_plain(a.router, logits, ids, weights, s);
+    else
+        gpu_route_scored(a.router, logits, ids, weights, s);
+}

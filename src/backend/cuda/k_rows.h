@@ -3,14 +3,26 @@
 
 #define GPU_LANES 16u
 
-/* Adds up 16 lanes that lie in shared memory; the block has met since they were written, and all of
- * its first warp calls it. Returns the sum to every thread of the warp. */
-GPU_FN float gpu_sum_lanes(gpu_shared<float> lanes)
+/* Adds up the 16 lanes of a half of a warp, for every thread of the half. The warp meets. */
+GPU_FN float gpu_sum_half_warp(float lane)
 {
-    float x = lanes[gpu_lane() % GPU_LANES];
+    const unsigned half = gpu_lane() & 16;
     for (unsigned width = GPU_LANES / 2; width > 0; width /= 2)
-        x += gpu_shuffle(x, (gpu_lane() + width) % GPU_WARP);
-    return gpu_shuffle(x, 0);
+        lane += gpu_shuffle(lane, half | ((gpu_lane() + width) & 15));
+    return gpu_shuffle(lane, half);
+}
+
+/* A candidate: a higher value is better, and of equal values the lower index. */
+struct gpu_candidate {
+    float value;
+    uint32_t index;
+};
+
+#define GPU_NO_CANDIDATE UINT32_MAX
+
+GPU_FN bool gpu_is_better(struct gpu_candidate a, struct gpu_candidate b)
+{
+    return a.value > b.value || (a.value == b.value && a.index < b.index);
 }
 
 /* Lane j of the dot product of a and b: elements j, j + 16, ... What is missing at the end of the
@@ -24,15 +36,12 @@ GPU_FN float gpu_dot_lane(const float *a, const float *b, uint32_t n, unsigned j
     return n % GPU_LANES != 0 && j >= n % GPU_LANES ? fmaf(0.0f, 0.0f, sum) : sum;
 }
 
-/* The sum of squares of a row, for every thread of the block. */
-GPU_FN float gpu_sum_squares(const float *x, uint32_t n, gpu_shared<float> lanes,
-                             gpu_shared<float> sum)
+/* Adds up what the first 16 threads of the block have, for every thread. The block meets. */
+GPU_FN float gpu_sum_block(float lane, gpu_shared<float> sum)
 {
-    if (gpu_thread() < GPU_LANES)
-        lanes[gpu_thread()] = gpu_dot_lane(x, x, n, gpu_thread());
-    gpu_barrier();
+    gpu_barrier(); /* the sum of the call before has been read */
     if (gpu_warp() == 0) {
-        const float total = gpu_sum_lanes(lanes);
+        const float total = gpu_sum_half_warp(lane);
         if (gpu_thread() == 0)
             sum[0] = total;
     }
@@ -40,13 +49,18 @@ GPU_FN float gpu_sum_squares(const float *x, uint32_t n, gpu_shared<float> lanes
     return sum[0];
 }
 
+/* The sum of squares of a row, for every thread of the block. */
+GPU_FN float gpu_sum_squares(const float *x, uint32_t n, gpu_shared<float> sum)
+{
+    return gpu_sum_block(gpu_thread() < GPU_LANES ? gpu_dot_lane(x, x, n, gpu_thread()) : 0, sum);
+}
+
 GPU_KERNEL void gpu_rms_norm(const struct gpu_rms_norm_args a)
 {
-    GPU_SHARED(float, lanes, GPU_LANES);
     GPU_SHARED(float, sum, 1);
     const float *x = a.x + (size_t)gpu_block_x() * a.dim;
     float *y = a.y + (size_t)gpu_block_x() * a.dim;
-    const float squares = gpu_sum_squares(x, a.dim, lanes, sum);
+    const float squares = gpu_sum_squares(x, a.dim, sum);
     const float scale = 1.0f / sqrtf(squares / (float)a.dim + a.eps);
     for (uint32_t i = gpu_thread(); i < a.dim; i += gpu_n_threads())
         y[i] = x[i] * scale * a.weight[i];
@@ -67,13 +81,12 @@ GPU_KERNEL void gpu_rope_table(const struct gpu_rope_table_args a)
 /* Dimension i turns with dimension i + half. */
 GPU_KERNEL void gpu_norm_rope(const struct gpu_norm_rope_args a)
 {
-    GPU_SHARED(float, lanes, GPU_LANES);
     GPU_SHARED(float, sum, 1);
     const uint32_t half = a.rotary_dim / 2;
     const float *cosines = a.rope + (size_t)gpu_block_x() * a.rotary_dim, *sines = cosines + half;
     float *x = a.x + gpu_block_x() * a.row_stride + gpu_block_y() * a.head_stride;
     if (a.norm != NULL) {
-        const float squares = gpu_sum_squares(x, a.head_dim, lanes, sum);
+        const float squares = gpu_sum_squares(x, a.head_dim, sum);
         const float scale = 1.0f / sqrtf(squares / (float)a.head_dim + a.eps);
         for (uint32_t i = gpu_thread(); i < a.head_dim; i += gpu_n_threads())
             x[i] = x[i] * scale * a.norm[i];

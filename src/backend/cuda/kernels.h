@@ -76,6 +76,7 @@ struct gpu_embed_args {
 /* Rounds rows to int8 in groups of 16, 32, 64 or 128 columns. A warp takes a group.
  * Grid: groups of all rows / GPU_QUANTIZE_WARPS rounded up, 1, 32 * GPU_QUANTIZE_WARPS. */
 #define GPU_QUANTIZE_WARPS 4
+#define GPU_MIN_SCALED 0x1p-100f /* KERNEL_MIN_SCALED */
 struct gpu_quantize_args {
     const float *x;    /* [n_groups, group]: of all rows */
     uint64_t n_groups;

@@ -3,8 +3,13 @@
 #include "backend/cuda/language.h"
 
 #include "backend/cuda/kernels.h"
-#include "backend/cuda/k_products.h"
+#include "backend/router.h"
+#include "base/limits.h"
+#include "quant/blocks.h"
+#include "quant/codes.h"
+
 #include "backend/cuda/k_rows.h"
+#include "backend/cuda/k_products.h"
 #include "backend/cuda/k_attention.h"
 #include "backend/cuda/k_delta.h"
 #include "backend/cuda/k_route.h"

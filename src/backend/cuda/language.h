@@ -29,6 +29,8 @@
 
 #ifdef __CUDACC__
 
+#include <cuda_fp16.h>
+
 #define GPU_KERNEL static __global__
 #define GPU_FN static __device__ __forceinline__
 /* Unrolls the loop that follows. */
@@ -65,6 +67,12 @@ GPU_FN int32_t gpu_dot4_unsigned(uint32_t a, int32_t b, int32_t c)
     return d;
 }
 
+/* Four bytes at a multiple of four. */
+GPU_FN uint32_t gpu_load_word(const void *at) { return *(const uint32_t *)at; }
+
+GPU_FN float gpu_f16_to_f32(uint16_t h) { return __half2float(__ushort_as_half(h)); }
+GPU_FN uint16_t gpu_f32_to_f16(float x) { return __half_as_ushort(__float2half_rn(x)); }
+
 /* Lowers what lies there to x, whatever other threads do with it meanwhile. */
 GPU_FN void gpu_lower(uint32_t *at, uint32_t x) { atomicMin(at, x); }
 
@@ -78,6 +86,9 @@ GPU_FN void gpu_lower(uint32_t *at, uint32_t x) { atomicMin(at, x); }
 
 #endif
 
+#define CODES_F16(half) gpu_f16_to_f32(half)
+
+GPU_FN float gpu_bf16_to_f32(uint16_t h) { return fmath_float_of_bits((uint32_t)h << 16); }
 GPU_FN unsigned gpu_lane() { return gpu_thread() % GPU_WARP; }
 GPU_FN unsigned gpu_warp() { return gpu_thread() / GPU_WARP; }
 
