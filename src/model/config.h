@@ -38,8 +38,8 @@ int config_number_or(const struct config *config, const char *field, double min,
 int config_bool_or(const struct config *config, const char *field, bool fallback, bool *out,
                    struct fm_error *err);
 
-/* Reads the number of experts per token from the configuration's `field`, 1 to `max`, into
- * *trained. *used is the same, or smaller if the caller of model_open asked for fewer. */
+/* Reads the configuration's `field`, the number of experts per token, 1 to `max`, into *trained.
+ * Sets *used to the same, or to fewer if the caller of model_open asked for fewer. */
 int config_experts_per_token(const struct config *config, const char *field, uint64_t max,
                              uint32_t *trained, uint32_t *used, struct fm_error *err);
 

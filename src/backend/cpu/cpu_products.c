@@ -257,8 +257,8 @@ static uint64_t gate_unit_cost(const struct backend_ffn *f)
     return gate_unit(f) * (row_cost(&f->gate, f->n) + row_cost(&f->up, f->n));
 }
 
-/* Returns the offset, in elements, of the intermediates of the block after f. Each block's are [n,
- * width], in the order of the blocks. */
+/* Returns the offset, in elements, of the intermediates of the block after f. Each block has
+ * [n, width], in the order of the blocks. */
 static size_t hidden_behind(const struct backend_ffn *f, size_t at)
 {
     return mem_round_up(at + f->n * f->gate.n_rows, CPU_HIDDEN_ALIGN);

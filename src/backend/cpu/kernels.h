@@ -7,8 +7,8 @@
  *
  * Formats that are codes (quant.h): the activation row is int8 per group of the weight's columns
  * (scale = max|x|/127, round to nearest even). Group dot products are exact integers. A row is the
- * left fold over groups acc = fmaf(s_w * s_x, dot, acc). If there is a bias, it is followed by acc
- * = fmaf(b_w, offset_x, acc) with offset_x = s_x * sum of the group's codes.
+ * left fold over groups acc = fmaf(s_w * s_x, dot, acc). If there is a bias, each group also adds
+ * acc = fmaf(b_w, offset_x, acc) with offset_x = s_x * sum of the group's codes.
  *
  * Attention: each block of positions gives its largest score, the sum of exponentials and the
  * weighted values. The blocks are merged in ascending order, then the sink. If a window begins
