@@ -129,7 +129,8 @@ static int unknown_level(const char *name, struct fm_error *err)
     for (unsigned i = 0; i < N_LEVELS && used < sizeof known; i++)
         used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i > 0 ? ", " : "",
                                  levels[i].name);
-    return err_set(err, FM_ERR_ARG, "there is no processor level '%s'; there are %s", name, known);
+    return err_set(err, FM_ERR_ARG, "there is no processor level '%s', expected one of %s",
+                   name, known);
 }
 
 int level_find(const char *name, const struct level **out, struct fm_error *err)
