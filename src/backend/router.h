@@ -1,4 +1,4 @@
-/* What the kernels and cache-biased routing share of a router: its scores, its groups and its
+/* The parts of a router that the kernels and cache-biased routing share: scores, groups and
  * weights. Every level gives these bits. Pure functions. */
 #ifndef FLASHMOE_BACKEND_ROUTER_H
 #define FLASHMOE_BACKEND_ROUTER_H
@@ -13,7 +13,8 @@ extern "C" {
 
 #define ROUTER_LANES 16
 
-/* Softmax of the logits alone: the highest logits win, and no score is needed to choose. */
+/* A plain router takes the softmax of the logits alone. The highest logits win, so choosing needs
+ * no scores. */
 static inline bool router_is_plain(const struct router *r)
 {
     return r->score == ROUTER_SOFTMAX && r->correction == NULL && r->n_groups <= 1;
@@ -25,8 +26,8 @@ static inline float router_rank(float x)
     return x == x ? x : -INFINITY;
 }
 
-/* Puts e into a list of at most k, sorted by value, highest first; a tie stays behind the earlier
- * one. */
+/* Inserts e into a list of at most k ids, sorted by value, highest first. On a tie, the earlier one
+ * stays first. */
 static inline void router_insert(uint32_t e, float value, unsigned k, unsigned *n, uint32_t *ids,
                                  float *values)
 {
@@ -56,7 +57,7 @@ static inline void router_sort(uint32_t *ids, float *values, unsigned k)
     }
 }
 
-/* What the softmax of a row needs; a sigmoid needs nothing. */
+/* What the softmax of a row needs. A sigmoid needs nothing. */
 struct router_row {
     float max, total;
 };
@@ -85,7 +86,7 @@ static inline float router_score_of(const struct router *r, const struct router_
                                       : fmath_exp(logit - row->max) / row->total;
 }
 
-/* What an expert is chosen by. */
+/* Returns the value an expert is chosen by. */
 static inline float router_choice(const struct router *r, const struct router_row *row,
                                   const float *logits, uint32_t e)
 {
@@ -123,8 +124,8 @@ static inline struct router_pair router_pair_of(const struct router *r,
     return pair;
 }
 
-/* The groups that are chosen from, ascending. Returns how many. `pair_of` is router_pair_of
- * or a faster one. */
+/* Finds the chosen groups, ascending. Returns their number. `pair_of` is router_pair_of or a faster
+ * equivalent. */
 static inline unsigned router_groups(const struct router *r, const struct router_row *row,
                                      const float *logits,
                                      struct router_pair (*pair_of)(const struct router *r,
@@ -148,7 +149,7 @@ static inline unsigned router_groups(const struct router *r, const struct router
     return n;
 }
 
-/* The weights of the chosen experts, which it sorts. */
+/* Sorts the chosen experts and computes their weights. */
 static inline void router_weigh(const struct router *r, const struct router_row *row,
                                 const float *logits, uint32_t *ids, float *weights)
 {
