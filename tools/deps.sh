@@ -16,6 +16,7 @@
 #   test   lint and test scripts                  python3                python3           python3
 #   test   checks answers held to a schema        import jsonschema      python3-jsonschema  (pip)
 #   test   headers must be usable from C++        g++, c++ or clang++    g++               (Xcode)
+#   test   another HTTP client                    curl                   curl              curl
 #   all    the server's page (Linux): a browser   chromium               chromium          -
 #          its driver                             node                   nodejs            -
 #          brings the driver's packages           npm                    npm               -
@@ -92,6 +93,7 @@ if [ "$group" != build ]; then
          "checks answers held to a schema"
     need "$(has_library cmocka libcmocka-dev)" libcmocka-dev cmocka "unit tests"
     need "$(has_command g++ c++ clang++)" g++ "(xcode-select --install)" "C++ use of the headers"
+    need "$(has_command curl)" curl curl "another HTTP client"
 fi
 if [ "$group" = test-all ] && [ "$system" = Linux ]; then
     need "$(has_command chromium chromium-browser)" chromium - "the server's page in a browser"

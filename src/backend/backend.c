@@ -20,7 +20,7 @@ static const struct backend_entry all_backends[] = {
 #undef BACKEND
 };
 
-/* NULL takes the first; NULL when there is none of that name. */
+/* Returns the first backend if name is NULL, and NULL if no backend has that name. */
 static const struct backend_entry *find_backend(const char *name)
 {
     for (size_t i = 0; i < sizeof all_backends / sizeof all_backends[0]; i++)

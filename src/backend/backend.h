@@ -1,17 +1,17 @@
-/* A backend computes, and has the memory it computes in: it owns threads and scratch, knows number
- * formats, and sees neither files nor caches nor architectures. One operation works on all rows
- * (tokens) of a batch; the result of a row never depends on the other rows.
+/* A backend computes. It owns the memory it computes in, its threads and its scratch. It knows
+ * number formats, but no files, caches or architectures. One operation works on all rows (tokens)
+ * of a batch; the result of a row never depends on the other rows.
  *
  * Rows, weights and the state of sequences lie in the backend's memory (base/memory.h), which only
- * operations look into. What is said to be the host's, and the structs that name the rest, are
- * ordinary memory.
+ * operations may access. Ordinary host memory holds the structs that describe them, and whatever a
+ * comment calls "the host's".
  *
- * Operations are queued: they may be done after the call returns, in the order of the calls, with
- * memory_copy and memory_clear among them. Three things wait for them: opening memory to look at
- * it, taking memory away, and memory_wait with a fence (base/memory.h). An operation copies what it
- * needs of the host's memory before it returns: structs, and the arrays in them that are the
- * host's. The caller may change or free these at once. Operations cannot fail, and what calls them
- * does not allocate. A backend is used by one thread at a time.
+ * Operations are queued: they run in the order of the calls, but may still be running after the
+ * call returns. memory_copy and memory_clear go through the same queue. Three things wait for the
+ * queue: opening memory to look at it, freeing memory, and memory_wait with a fence
+ * (base/memory.h). Before an operation returns it copies what it needs from the host's memory:
+ * structs, and the arrays in them that are the host's. The caller may change or free these at once.
+ * Operations cannot fail or allocate. Only one thread at a time uses a backend.
  *
  * Shapes: [n, m] is n rows of m contiguous floats unless a stride is given. */
 #ifndef FLASHMOE_BACKEND_BACKEND_H
@@ -31,22 +31,22 @@ extern "C" {
 
 struct backend;
 
-#define BACKEND_STATE_PARTS 4 /* of one layer, at most */
+#define BACKEND_STATE_PARTS 4 /* maximum per layer */
 
-/* One sequence's rows within a batch, and its state for the layer at hand. */
+/* One sequence's rows within a batch, and its state for the current layer. */
 struct backend_segment {
     uint32_t first_row, n_rows;
     uint32_t position; /* of the first row */
-    /* A mixer copies its recurrent parts from `state` to `mark` after so many rows; 0: it does
-     * not. Operations do not look at it. */
+    /* After this many rows a mixer copies its recurrent parts from `state` to `mark`. 0 means
+     * never. Operations do not look at it. */
     uint32_t mark_rows;
-    /* The parts of the layer's state. The struct of an operation says which of them it uses. */
+    /* The parts of the layer's state. Each operation's struct says which of them it uses. */
     void *state[BACKEND_STATE_PARTS];
-    void *mark[BACKEND_STATE_PARTS]; /* NULL: the part is addressed by position */
+    void *mark[BACKEND_STATE_PARTS]; /* NULL if the part is addressed by position */
 };
 
-/* Heads of queries or keys: norm over each head, where there is one, then rotary embedding, in
- * place. */
+/* Heads of queries or keys. Normalises each head if there is a norm, then applies the rotary
+ * embedding, in place. */
 struct backend_heads {
     float *x;
     size_t row_stride, head_stride; /* floats */
@@ -56,8 +56,8 @@ struct backend_heads {
     const float *rope; /* [n, rotary_dim]: cosines, then sines */
 };
 
-/* Parts of the state that attention uses: [n_kv_heads, block_positions] rows in kv_format, of the
- * first block. Those of the next block lie block_bytes behind. */
+/* Parts of the state that attention uses: [n_kv_heads, block_positions] rows in kv_format for the
+ * first block. Each further block begins block_bytes after the one before it. */
 enum { ATTENTION_KEYS, ATTENTION_VALUES, ATTENTION_PARTS };
 
 struct backend_attention {
@@ -65,18 +65,18 @@ struct backend_attention {
     size_t n_segments;
     const struct kv_format *kv_format;
     unsigned n_heads, n_kv_heads, head_dim;
-    uint32_t block_positions; /* a multiple of 256 where there is more than one block */
+    uint32_t block_positions; /* a multiple of 256 if there are several blocks */
     uint64_t block_bytes;
-    /* Head h of row t at t * q_row_stride + h * q_head_stride; rotated in place where the format
-     * is. */
+    /* Head h of row t is at t * q_row_stride + h * q_head_stride. Rotated in place if the format is
+     * rotated. */
     float *q;
     const float *gate; /* the same strides, or NULL: out *= sigmoid(gate) */
     size_t q_row_stride, q_head_stride;
     const float *k, *v; /* [n, n_kv_heads * head_dim], stored before attending */
     float scale;
-    /* A row sees this many positions, its own the last of them; 0: all. */
+    /* The number of positions a row sees, counting its own as the last. 0 means all. */
     uint32_t window;
-    /* One more score for each head, whose value is zero; NULL: none. */
+    /* One more score per head, whose value vector is zero; NULL: none. */
     const float *sinks; /* [n_heads] */
     float *out; /* [n, n_heads * head_dim] */
 };
@@ -114,14 +114,14 @@ struct backend_product {
 enum activation_kind {
     ACTIVATION_SILU, /* silu(gate) * up */
     ACTIVATION_GELU, /* gelu(gate) * up, in the form with tanh */
-    /* gate is at most limit, up between -limit and limit:
+    /* With gate clamped to at most `limit`, and up to [-limit, limit]:
      * gate * sigmoid(alpha * gate) * (up + 1) */
     ACTIVATION_CLAMPED_SWIGLU,
 };
 
 struct activation {
     enum activation_kind kind;
-    float alpha, limit; /* of the clamped one */
+    float alpha, limit; /* for ACTIVATION_CLAMPED_SWIGLU */
 };
 
 /* A feed-forward block on some rows of the input:
@@ -136,33 +136,34 @@ struct backend_ffn {
 };
 
 enum router_score {
-    ROUTER_SOFTMAX, /* over all experts */
-    ROUTER_SIGMOID, /* of each expert alone */
+    ROUTER_SOFTMAX, /* scores are the softmax over all experts */
+    ROUTER_SIGMOID, /* a score is the sigmoid of the expert's own logit */
 };
 
-/* How the logits of a row become k experts and their weights. Chosen are those with the highest
- * score plus correction; ties go to the lower id. With groups, which are neighbours, only the
- * n_groups_chosen groups count whose two highest such sums add up to the most.
- * The weight of a chosen expert is its score without correction; with `renormalises` divided by
- * (the sum of the chosen ones + 1e-20); then times scale. Where there is neither correction nor
- * group, a softmax chooses by logit and `renormalises` is the softmax over the chosen: a softmax
- * that is taken behind the choice is the same. */
+/* How the logits of a row become k experts and their weights. The experts with the highest score
+ * plus correction are chosen; ties go to the lower id. A group is a range of neighbouring experts.
+ * If there are groups, experts are chosen only from the n_groups_chosen best ones: a group is rated
+ * by the sum of its two highest values of score plus correction.
+ * The weight of a chosen expert is its score without correction. If `renormalises` is set, it is
+ * divided by (the sum of the chosen scores + 1e-20). Then it is multiplied with `scale`.
+ * Without correction and groups, a softmax router chooses by logit, and `renormalises` takes the
+ * softmax over the chosen experts. A router that takes its softmax after choosing is the same. */
 struct router {
     enum router_score score;
     unsigned n_experts, k;
     const float *correction; /* [n_experts] in the backend's memory, or NULL */
-    /* 1 or 0: no groups. Otherwise they divide n_experts, have two experts at least, and those
-     * chosen (at most LIMIT_TOP_K) have k. */
+    /* 0 or 1: no groups. Otherwise n_groups divides n_experts, each group has at least two experts,
+     * and the chosen groups (at most LIMIT_TOP_K) have at least k experts. */
     unsigned n_groups, n_groups_chosen;
     bool renormalises;
     float scale;
 };
 
-/* Cache-biased routing, after route: the k experts with the highest rating + bias * (highest -
- * lowest rating of the row) * resident. A rating is what the router chooses by: the logit, or
- * score plus correction within the chosen groups. The expert with the highest one stays. Weights
- * are those the router gives the chosen experts without any bias. A row whose choice stays has its
- * weights unchanged. */
+/* Cache-biased routing, after route. Chooses the k experts with the highest value of
+ * rating + bias * (highest - lowest rating of the row) * resident. A rating is what the router
+ * chooses by: the logit, or score plus correction within the chosen groups. The top-rated expert is
+ * always kept. The weights are those that the router gives the chosen experts without any bias. If
+ * a row's choice does not change, neither do its weights. */
 struct backend_preference {
     const struct router *router; /* the host's */
     const float *logits; /* [n, n_experts] */
@@ -176,34 +177,34 @@ struct backend_preference {
 
 struct backend_ops {
     const char *name;
-    void (*close)(struct backend *be); /* its memory is free by then, so nothing is queued */
+    void (*close)(struct backend *be); /* free all its memory first, so nothing is queued */
 
     /* x[t] = row tokens[t] of w; the tokens are the host's */
     void (*embed)(struct backend *be, const struct weight *w, const int32_t *tokens, size_t n,
                   float *x);
-    /* Names the rows x [n, n_cols] that the products and feed-forward blocks that follow are
-     * multiplied with, until the next call; x must not change meanwhile. What a number format
-     * needs of the rows is made once. */
+    /* Sets the rows x [n, n_cols] that the following products and feed-forward blocks are
+     * multiplied with, until the next call. x must not change meanwhile. Conversions that a number
+     * format needs are made once. */
     void (*input)(struct backend *be, const float *x, size_t n, size_t n_cols);
     /* y[t][r] = W[r] . x[t] for each product */
     void (*matmul)(struct backend *be, const struct backend_product *products, size_t n);
-    /* At most options.max_ffn_rows rows in all blocks together. */
+    /* All blocks together have at most options.max_ffn_rows rows. */
     void (*ffn)(struct backend *be, const struct backend_ffn *blocks, size_t n_blocks);
     void (*rms_norm)(struct backend *be, const float *x, const float *weight, float eps, size_t n,
                      size_t dim, float *y);
-    /* out [n, rotary_dim] for position positions[t], times scale; frequencies is
-     * [rotary_dim / 2]; both are the host's */
+    /* out [n, rotary_dim] for position positions[t], times scale. frequencies is [rotary_dim / 2].
+     * The positions and the frequencies are the host's. */
     void (*rope_table)(struct backend *be, const uint32_t *positions, size_t n,
                        const float *frequencies, unsigned rotary_dim, float scale, float *out);
     void (*norm_rope)(struct backend *be, const struct backend_heads *heads, size_t n);
     void (*attention)(struct backend *be, const struct backend_attention *args);
     void (*delta_net)(struct backend *be, const struct backend_delta_net *args);
-    /* Experts and weights of every row of logits [n, n_experts]; ids ascending */
+    /* Finds the experts, by ascending id, and weights of every row of logits [n, n_experts]. */
     void (*route)(struct backend *be, const struct router *router, const float *logits, size_t n,
                   uint32_t *ids, float *weights);
     void (*prefer)(struct backend *be, const struct backend_preference *args);
-    /* Returns the first of n rows of x with a value that is not finite, or n. Waits for the
-     * operations queued before. */
+    /* Returns the index of the first of n rows of x that has a value that is not finite, or n.
+     * Waits for the operations queued before it. */
     size_t (*find_not_finite)(struct backend *be, const float *x, size_t n, size_t dim);
     /* out[t] = sum over j of weights[t][j] * parts[t][j], ascending j; parts is [n, k, dim] */
     void (*expert_sum)(struct backend *be, const float *parts, const float *weights, size_t n,
@@ -217,30 +218,30 @@ struct backend_ops {
 
 struct backend {
     const struct backend_ops *ops;
-    const struct memory *memory; /* outlives what is made in it; gone with the backend */
-    /* For whoever reads weights into it; outlives the backend. */
+    const struct memory *memory; /* outlives what is allocated in it; freed with the backend */
+    /* For code that reads weights into this memory. Outlives the backend. */
     const struct weight_preparer *preparer;
-    const char *level; /* of the processor's instructions in use */
+    const char *level; /* of the kernels in use */
 };
 
 struct backend_options {
     unsigned n_threads;
     bool pin_threads;
-    const char *cpu;         /* a level of the CPU kernels by name; NULL: the best there is */
-    size_t max_cols;         /* of any weight */
-    size_t max_rows;         /* tokens in any batch */
-    size_t max_ffn_rows;     /* rows of all feed-forward blocks of one call */
-    size_t max_intermediate; /* rows of any gate */
+    const char *cpu;         /* level of the CPU kernels by name; NULL: the best */
+    size_t max_cols;         /* maximum columns of any weight */
+    size_t max_rows;         /* maximum tokens in any batch */
+    size_t max_ffn_rows;     /* maximum rows of all blocks of one ffn call */
+    size_t max_intermediate; /* maximum rows of any gate */
     unsigned n_heads, head_dim, key_dim; /* of attention and of the delta rule; 0: none */
     uint32_t n_context;
 };
 
-/* A backend of the list by name; NULL takes the first. */
+/* Opens a backend of the list by name. NULL means the first. */
 int backend_open(const char *name, const struct backend_options *options, struct backend **out,
                  struct fm_error *err);
 void backend_close(struct backend *be); /* accepts NULL */
 
-/* Bytes that backend takes for its scratch with these options. */
+/* Returns the bytes of scratch that the backend needs with these options. */
 uint64_t backend_scratch_bytes(const char *name, const struct backend_options *options);
 
 #ifdef __cplusplus

@@ -14,7 +14,7 @@ static void choose(const float *scores, uint32_t n, uint32_t k, uint32_t *ids)
     router_sort(ids, best, k);
 }
 
-/* Fills in what the router chooses by; minus infinity for experts outside the chosen groups. */
+/* Computes each expert's rating. Experts outside the chosen groups get minus infinity. */
 static void rate(const struct router *r, const struct router_row *row, const float *logits,
                  float *scores)
 {
@@ -30,7 +30,7 @@ static void rate(const struct router *r, const struct router_row *row, const flo
             scores[e] = router_choice(r, row, logits, e);
 }
 
-/* Adds the bias to what is in memory. Returns the expert with the highest rating. */
+/* Adds the bias to resident experts. Returns the expert with the highest rating. */
 static uint32_t add_bias(const struct backend_preference *p)
 {
     const uint32_t n = p->router->n_experts;
@@ -48,8 +48,8 @@ static uint32_t add_bias(const struct backend_preference *p)
     return top;
 }
 
-/* The softmax of the chosen experts, or their share of the softmax over all, which the weight of
- * `top` tells. */
+/* Computes the softmax over the chosen experts, or their share of the softmax over all experts,
+ * which follows from the weight of `top`. */
 static void weigh_plain(const struct router *r, const float *logits, uint32_t top,
                         float top_weight, const uint32_t *ids, float *weights)
 {

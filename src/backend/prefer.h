@@ -1,6 +1,6 @@
-/* Cache-biased routing, which is approximate: an expert that is in memory is chosen before one that
- * is not when the router rates them about the same, so that fewer are read. What is computed then
- * depends on what the cache holds. This is the definition, over the host's memory. */
+/* Cache-biased routing, which is approximate. If the router rates two experts about the same, the
+ * one in memory is chosen, so that fewer are read. The result then depends on what the cache holds.
+ * This is the reference definition, on host memory. */
 #ifndef FLASHMOE_BACKEND_PREFER_H
 #define FLASHMOE_BACKEND_PREFER_H
 

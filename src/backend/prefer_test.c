@@ -22,7 +22,7 @@ struct row {
     uint32_t ids[K];
 };
 
-/* As the router leaves it: experts 0, 2 and 4. */
+/* What the router chose: experts 0, 2 and 4. */
 static void fill(struct row *r, bool renormalises, float bias)
 {
     *r = (struct row){.ids = {0, 2, 4}};
@@ -57,11 +57,11 @@ static void test_bias(void **state)
     for (int renormalises = 0; renormalises < 2; renormalises++) {
         struct row r;
         fill(&r, renormalises, 0.1f);
-        r.resident[1] = r.resident[3] = true; /* 2 and 3: expert 3 ties with 2 and beats 4 */
+        r.resident[1] = r.resident[3] = true; /* values 2 and 3: expert 3 ties with 2 and beats 4 */
         prefer_resident(&r.p);
         expect(&r, renormalises, 0, 2, 3);
         fill(&r, renormalises, 1.0f);
-        r.resident[1] = r.resident[3] = r.resident[5] = true; /* the router's first stays */
+        r.resident[1] = r.resident[3] = r.resident[5] = true; /* the router's first choice stays */
         prefer_resident(&r.p);
         expect(&r, renormalises, 0, 1, 3);
     }
@@ -77,7 +77,7 @@ static void test_nothing_to_prefer(void **state)
         before = r;
         prefer_resident(&r.p);
         assert_memory_equal(r.ids, before.ids, sizeof r.ids);
-        assert_memory_equal(r.weights, before.weights, sizeof r.weights); /* the very bits */
+        assert_memory_equal(r.weights, before.weights, sizeof r.weights); /* bit for bit */
     }
 }
 
@@ -98,8 +98,8 @@ static double sigmoid(double x)
     return 1 / (1 + exp(-x));
 }
 
-/* Two groups of three, of which the first is chosen: what is in memory of the second does not
- * count, and weights are scores without correction. */
+/* Two groups of three, of which the first is chosen. Resident experts of the second group do not
+ * count. Weights are scores without correction. */
 static void test_groups(void **state)
 {
     (void)state;
@@ -121,7 +121,7 @@ static void test_groups(void **state)
     assert_true(fabs((double)r.weights[1] - 2.5 * sigmoid(1) / sum) < 1e-6);
 }
 
-/* The factor of a softmax router stays, whether its weights are those of all experts or not. */
+/* A softmax router keeps its scale, whether or not its weights are renormalised. */
 static void test_scale(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* What the kernels and cache-biased routing share of a router: its scores, its groups and its
+/* The parts of a router that the kernels and cache-biased routing share: scores, groups and
  * weights. Every level gives these bits. Pure functions. */
 #ifndef FLASHMOE_BACKEND_ROUTER_H
 #define FLASHMOE_BACKEND_ROUTER_H
@@ -13,7 +13,8 @@ extern "C" {
 
 #define ROUTER_LANES 16
 
-/* Softmax of the logits alone: the highest logits win, and no score is needed to choose. */
+/* A plain router takes the softmax of the logits alone. The highest logits win, so choosing needs
+ * no scores. */
 SHARED_FN bool router_is_plain(const struct router *r)
 {
     return r->score == ROUTER_SOFTMAX && r->correction == NULL && r->n_groups <= 1;
@@ -25,10 +26,10 @@ SHARED_FN float router_rank(float x)
     return x == x ? x : -INFINITY;
 }
 
-/* Puts e into a list of at most k, sorted by value, highest first; a tie stays behind the earlier
- * one. */
+/* Inserts e into a list of at most k ids, sorted by value, highest first. On a tie, the earlier one
+ * stays first. */
 SHARED_FN void router_insert(uint32_t e, float value, unsigned k, unsigned *n, uint32_t *ids,
-                                 float *values)
+                             float *values)
 {
     if (*n == k && !(value > values[k - 1]))
         return;
@@ -56,7 +57,7 @@ SHARED_FN void router_sort(uint32_t *ids, float *values, unsigned k)
     }
 }
 
-/* What the softmax of a row needs; a sigmoid needs nothing. */
+/* What the softmax of a row needs. A sigmoid needs nothing. */
 struct router_row {
     float max, total;
 };
@@ -79,15 +80,15 @@ SHARED_FN struct router_row router_row_of(const struct router *r, const float *l
 }
 
 SHARED_FN float router_score_of(const struct router *r, const struct router_row *row,
-                                    float logit)
+                                float logit)
 {
     return r->score == ROUTER_SIGMOID ? fmath_sigmoid(logit)
                                       : fmath_exp(logit - row->max) / row->total;
 }
 
-/* What an expert is chosen by. */
+/* Returns the value an expert is chosen by. */
 SHARED_FN float router_choice(const struct router *r, const struct router_row *row,
-                                  const float *logits, uint32_t e)
+                              const float *logits, uint32_t e)
 {
     const float score = router_score_of(r, row, logits[e]);
     return router_rank(r->correction != NULL ? score + r->correction[e] : score);
@@ -114,8 +115,8 @@ SHARED_FN void router_pair_add(struct router_pair *pair, float choice)
 }
 
 SHARED_FN struct router_pair router_pair_of(const struct router *r,
-                                                const struct router_row *row,
-                                                const float *logits, uint32_t begin, uint32_t end)
+                                            const struct router_row *row,
+                                            const float *logits, uint32_t begin, uint32_t end)
 {
     struct router_pair pair = {-INFINITY, -INFINITY};
     for (uint32_t e = begin; e < end; e++)
@@ -123,15 +124,15 @@ SHARED_FN struct router_pair router_pair_of(const struct router *r,
     return pair;
 }
 
-/* The groups that are chosen from, ascending. Returns how many. `pair_of` is router_pair_of
- * or a faster one. */
+/* Finds the chosen groups, ascending. Returns their number. `pair_of` is router_pair_of or a faster
+ * equivalent. */
 SHARED_FN unsigned router_groups(const struct router *r, const struct router_row *row,
-                                     const float *logits,
-                                     struct router_pair (*pair_of)(const struct router *r,
-                                                                   const struct router_row *row,
-                                                                   const float *logits,
-                                                                   uint32_t begin, uint32_t end),
-                                     uint32_t groups[LIMIT_TOP_K])
+                                 const float *logits,
+                                 struct router_pair (*pair_of)(const struct router *r,
+                                                               const struct router_row *row,
+                                                               const float *logits,
+                                                               uint32_t begin, uint32_t end),
+                                 uint32_t groups[LIMIT_TOP_K])
 {
     const uint32_t size = router_group_size(r);
     float sums[LIMIT_TOP_K];
@@ -148,9 +149,9 @@ SHARED_FN unsigned router_groups(const struct router *r, const struct router_row
     return n;
 }
 
-/* The weights of the chosen experts, which it sorts. */
+/* Sorts the chosen experts and computes their weights. */
 SHARED_FN void router_weigh(const struct router *r, const struct router_row *row,
-                                const float *logits, uint32_t *ids, float *weights)
+                            const float *logits, uint32_t *ids, float *weights)
 {
     float total = 0;
     router_sort(ids, weights, r->k);

@@ -49,7 +49,7 @@ int budget_check_limit(uint64_t asked, uint64_t limit, const char *file, uint64_
         return 0;
     const uint64_t max = left < limit && own < limit - left ? left + own : limit;
     return err_set(err, FM_ERR_BUDGET,
-                   "a memory budget of %s was asked for, and the cgroup of this process allows %s "
+                   "a memory budget of %s was requested, but the cgroup of this process allows %s "
                    "(%s): %s limit - %s held by others in it = %s; lower the memory budget "
                    "(--memory) to that or raise the limit", bytes_text(asked, t[0]),
                    bytes_text(limit, t[1]), file, t[1], bytes_text(limit - max, t[2]),
@@ -93,13 +93,13 @@ static int read_options(struct budget *b, const struct model *model,
     b->n_marks = options->n_marks < SEQUENCE_MARKS ? options->n_marks : SEQUENCE_MARKS;
     b->n_context = options->n_context > 0 ? options->n_context : longest;
     if (options->n_threads > LIMIT_THREADS)
-        return err_set(err, FM_ERR_ARG, "%u threads asked for, at most %d are possible",
+        return err_set(err, FM_ERR_ARG, "%u threads requested, the maximum is %d",
                        options->n_threads, LIMIT_THREADS);
     if (b->n_context > longest)
         return err_set(err, FM_ERR_ARG,
-                       "a context of %u positions was asked for, the model was made for %u: lower "
-                       "the context (--context), or scale the model's rope: YaRN in rope_scaling "
-                       "of the checkpoint's config.json",
+                       "a context of %u positions was requested, but the model supports at most "
+                       "%u: lower the context (--context), or scale the model's rope with YaRN "
+                       "(rope_scaling in the checkpoint's config.json)",
                        b->n_context, longest);
     return 0;
 }

@@ -53,7 +53,7 @@ static bool load(const char *path, const struct model *model, struct fm_io_speed
         return false;
     plat_make_path_private(path);
     if (plat_read_file(path, FILE_BYTES, &text, &n, &err) != 0) {
-        log_info("io", "what was measured before is ignored: %s", err.text);
+        log_info("io", "the saved disk measurement is ignored: %s", err.text);
         return false;
     }
     const char *figures = strstr(text, "\ndirect ");
@@ -63,7 +63,7 @@ static bool load(const char *path, const struct model *model, struct fm_io_speed
         write_text(expected, model, speeds);
     is_right = is_right && strlen(text) == n && strcmp(text, expected) == 0;
     if (!is_right)
-        log_info("io", "'%s' is ignored: it is damaged, or of another model or disk", path);
+        log_info("io", "'%s' is ignored: it is damaged or belongs to another model or disk", path);
     mem_free(text);
     return is_right;
 }
@@ -164,7 +164,7 @@ static int measure_and_keep(const char *path, const struct model *model,
     struct fm_error why;
     int rc = measure(model, speeds, err);
     if (rc == 0 && path != NULL && save(path, model, speeds, &why) != 0)
-        log_info("io", "what was measured is not kept: %s", why.text);
+        log_info("io", "cannot save the disk measurement: %s", why.text);
     return rc;
 }
 
@@ -178,10 +178,10 @@ void io_choose(struct streaming *s, const struct model *model, bool may_measure)
     if (!is_kept && !may_measure)
         return;
     if (!is_kept && measure_and_keep(s->io_path, model, &speeds, &err) != 0) {
-        log_info("io", "the disk could not be measured: %s", err.text);
+        log_info("io", "cannot measure the disk: %s", err.text);
         return;
     }
-    log_info("io", "experts come with %.2f GB/s past the page cache, with %.2f GB/s through it "
+    log_info("io", "reading experts: %.2f GB/s directly, %.2f GB/s through the page cache "
              "(0: not measured)", speeds.direct * 1e-9, speeds.page * 1e-9);
     s->io = chosen_io(&speeds) == FM_IO_PAGE ? STORE_PAGES_DROPPED : STORE_DIRECT;
 }

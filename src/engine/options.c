@@ -8,7 +8,7 @@ static int take_stages(struct own_options *own, struct fm_error *err)
     const char *given = (const char *)own->o.stages;
     const unsigned n = own->o.n_stages;
     if (n > SEQUENCE_PARTS)
-        return err_set(err, FM_ERR_ARG, "%u stages asked for, at most %d are possible", n,
+        return err_set(err, FM_ERR_ARG, "%u stages requested, the maximum is %d", n,
                        SEQUENCE_PARTS);
     if (given == NULL)
         return err_set(err, FM_ERR_ARG, "fm_model_options.stages is NULL and "

@@ -25,7 +25,7 @@ int streaming_choose(struct streaming *s, const struct fm_model_options *options
         .io_path = options->io_path,
     };
     if (s->reader.depth > READER_MAX_DEPTH)
-        return err_set(err, FM_ERR_ARG, "%u reads at a time asked for, at most %d are possible",
+        return err_set(err, FM_ERR_ARG, "%u concurrent reads requested, the maximum is %d",
                        s->reader.depth, READER_MAX_DEPTH);
     return 0;
 }

@@ -73,8 +73,8 @@ struct cursor {
 static void fail_beyond(struct cursor *c, uint64_t bytes)
 {
     c->rc = err_set(c->err, FM_ERR_FORMAT,
-                    "%s: the header ends beyond the file: %s %llu of %llu needs %llu more bytes, "
-                    "%llu are left: the file is truncated or damaged; download it again",
+                    "%s: the header is longer than the file: %s %llu of %llu needs %llu bytes, but "
+                    "only %llu are left: the file is truncated or damaged; download it again",
                     c->path, c->what, (unsigned long long)(c->index + 1),
                     (unsigned long long)c->count, (unsigned long long)bytes,
                     (unsigned long long)(c->file_bytes - c->at));
@@ -91,7 +91,7 @@ static const uint8_t *take(struct cursor *c, uint64_t bytes)
     }
     if (bytes > c->n - c->at) {
         c->wants_more = true;
-        c->rc = err_set(c->err, FM_ERR_ARG, "%s: the header ends beyond the %llu bytes given",
+        c->rc = err_set(c->err, FM_ERR_ARG, "%s: the header is longer than the %llu bytes given",
                         c->path, (unsigned long long)c->n);
         return NULL;
     }
@@ -187,7 +187,7 @@ static bool check_type(struct cursor *c, uint32_t type)
 {
     if (c->rc == 0 && type >= N_GGUF_TYPES)
         c->rc = err_set(c->err, FM_ERR_FORMAT,
-                        "%s: %s %llu of %llu has a value of type %u, expected one below %d",
+                        "%s: %s %llu of %llu has a value of type %u, expected a type below %d",
                         c->path, c->what, (unsigned long long)(c->index + 1),
                         (unsigned long long)c->count, type, N_GGUF_TYPES);
     return c->rc == 0;
@@ -350,8 +350,8 @@ static void read_tensor(struct cursor *c, struct gguf_tensor *t)
     t->format = gguf_format_find(id);
     if (c->rc == 0 && t->format == NULL)
         c->rc = err_set(c->err, FM_ERR_UNSUPPORTED,
-                        "%s: tensor '%.*s' has type %u, which this version does not know", c->path,
-                        (int)t->name_bytes, t->name, id);
+                        "%s: tensor '%.*s' has type %u, which this version does not support",
+                        c->path, (int)t->name_bytes, t->name, id);
     if (c->rc == 0)
         set_bytes(c, t);
 }
@@ -483,19 +483,19 @@ static int check_magic(const char *path, const uint8_t *head, uint64_t head_byte
     const char lfs[] = "version ";
     if (head_bytes >= sizeof lfs - 1 && memcmp(head, lfs, sizeof lfs - 1) == 0)
         return err_set(err, FM_ERR_FORMAT,
-                       "%s: not a GGUF file but apparently a Git LFS pointer of %llu bytes; "
-                       "download the file itself, for example with 'git lfs pull'",
+                       "%s: this is a Git LFS pointer of %llu bytes, not a GGUF file; download the "
+                       "file itself, for example with 'git lfs pull'",
                        path, (unsigned long long)file_bytes);
     if (file_bytes < FIXED_BYTES || head_bytes < FIXED_BYTES)
         return err_set(err, FM_ERR_FORMAT,
-                       "%s: %llu bytes, too short for a GGUF file, which begins with %d bytes of "
-                       "counts",
+                       "%s: the file has %llu bytes, but a GGUF header has at least %d: the file "
+                       "is truncated or not GGUF; download it again",
                        path, (unsigned long long)file_bytes, FIXED_BYTES);
     const uint64_t version = gguf_get_le(head + MAGIC_BYTES, 4);
     const bool is_gguf = memcmp(head, "GGUF", MAGIC_BYTES) == 0;
     if (memcmp(head, "FUGG", MAGIC_BYTES) == 0 || (is_gguf && version != 0 && version % 65536 == 0))
         return err_set(err, FM_ERR_UNSUPPORTED,
-                       "%s: a GGUF file in big-endian byte order; this version reads only "
+                       "%s: the GGUF file is big-endian; this version reads only "
                        "little-endian files",
                        path);
     if (!is_gguf)
@@ -505,7 +505,7 @@ static int check_magic(const char *path, const uint8_t *head, uint64_t head_byte
                        path, head[0], head[1], head[2], head[3]);
     if (version != 2 && version != 3)
         return err_set(err, FM_ERR_UNSUPPORTED,
-                       "%s: GGUF version %llu; this version reads 2 and 3", path,
+                       "%s: the file has GGUF version %llu; this version reads 2 and 3", path,
                        (unsigned long long)version);
     return 0;
 }
@@ -563,7 +563,7 @@ static int read_more(int fd, const char *path, void *bytes, uint64_t *have, uint
         return err_set(err, FM_ERR_IO, "cannot read '%s' at byte %llu: %s", path,
                        (unsigned long long)*have, strerror((int)-got));
     if (got == 0 && want > *have)
-        return err_set(err, FM_ERR_IO, "'%s' ends early: nothing at byte %llu", path,
+        return err_set(err, FM_ERR_IO, "'%s' ends early, at byte %llu", path,
                        (unsigned long long)*have);
     *have += (uint64_t)got;
     return 0;
@@ -597,8 +597,8 @@ int gguf_read(struct gguf *out, int fd, const char *path, uint64_t file_bytes,
         if (!c.wants_more)
             break;
         if (have == LIMIT_GGUF_HEADER_BYTES) {
-            rc = err_set(err, FM_ERR_FORMAT, "%s: the header has more than %u bytes", path,
-                         LIMIT_GGUF_HEADER_BYTES);
+            rc = err_set(err, FM_ERR_FORMAT, "%s: the header is longer than the limit of %u bytes",
+                         path, LIMIT_GGUF_HEADER_BYTES);
             break;
         }
         want = have * READ_GROWTH;

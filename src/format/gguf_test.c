@@ -142,27 +142,29 @@ static void test_magic(void **state)
     begin(&f);
     end(&f);
     refused(&f, 20, FM_ERR_FORMAT,
-            "m: 20 bytes, too short for a GGUF file, which begins with 24 bytes of counts");
+            "m: the file has 20 bytes, but a GGUF header has at least 24: the file is truncated or "
+            "not GGUF; download it again");
     begin(&f);
     memcpy(f.bytes, "ggjt", 4);
     refused(&f, 24, FM_ERR_FORMAT,
             "m: not a GGUF file: it begins with the bytes 67 67 6a 74, expected \"GGUF\"");
     begin(&f);
     set_uint(&f, 4, 1, 4);
-    refused(&f, 24, FM_ERR_UNSUPPORTED, "m: GGUF version 1; this version reads 2 and 3");
+    refused(&f, 24, FM_ERR_UNSUPPORTED,
+            "m: the file has GGUF version 1; this version reads 2 and 3");
     begin(&f);
     set_uint(&f, 4, 3u << 24, 4);
     refused(&f, 24, FM_ERR_UNSUPPORTED,
-            "m: a GGUF file in big-endian byte order; this version reads only little-endian files");
+            "m: the GGUF file is big-endian; this version reads only little-endian files");
     begin(&f);
     memcpy(f.bytes, "FUGG", 4);
     refused(&f, 24, FM_ERR_UNSUPPORTED,
-            "m: a GGUF file in big-endian byte order; this version reads only little-endian files");
+            "m: the GGUF file is big-endian; this version reads only little-endian files");
     begin(&f);
     f.n = 0;
     put(&f, "version https://git-lfs.github.com/spec/v1\n", 43);
     refused(&f, 43, FM_ERR_FORMAT,
-            "m: not a GGUF file but apparently a Git LFS pointer of 43 bytes; download the file "
+            "m: this is a Git LFS pointer of 43 bytes, not a GGUF file; download the file "
             "itself, for example with 'git lfs pull'");
     begin(&f);
     set_uint(&f, 8, UINT64_MAX, 8);
@@ -185,24 +187,24 @@ static void test_hostile_values(void **state)
     put_uint(&f, UINT64_MAX, 8);
     end(&f);
     refused(&f, f.n, FM_ERR_FORMAT,
-            "m: the header ends beyond the file: entry 1 of 1 needs 18446744073709551615 more "
-            "bytes, 0 are left: the file is truncated or damaged; download it again");
+            "m: the header is longer than the file: entry 1 of 1 needs 18446744073709551615 bytes, "
+            "but only 0 are left: the file is truncated or damaged; download it again");
     begin(&f);
     put_key(&f, "k", GGUF_ARRAY);
     put_uint(&f, GGUF_U64, 4);
     put_uint(&f, UINT64_C(1) << 61, 8);
     end(&f);
     refused(&f, f.n, FM_ERR_FORMAT,
-            "m: the header ends beyond the file: entry 1 of 1 needs 18446744073709551615 more "
-            "bytes, 0 are left: the file is truncated or damaged; download it again");
+            "m: the header is longer than the file: entry 1 of 1 needs 18446744073709551615 bytes, "
+            "but only 0 are left: the file is truncated or damaged; download it again");
     begin(&f);
     put_key(&f, "k", GGUF_ARRAY);
     put_uint(&f, GGUF_STRING, 4);
     put_uint(&f, 1000, 8);
     end(&f);
     refused(&f, f.n, FM_ERR_FORMAT,
-            "m: the header ends beyond the file: entry 1 of 1 needs 8000 more bytes, 0 are left: "
-            "the file is truncated or damaged; download it again");
+            "m: the header is longer than the file: entry 1 of 1 needs 8000 bytes, but only 0 are "
+            "left: the file is truncated or damaged; download it again");
 }
 
 static void test_wrong_values(void **state)
@@ -214,7 +216,7 @@ static void test_wrong_values(void **state)
     put_uint(&f, 0, 8);
     end(&f);
     refused(&f, f.n, FM_ERR_FORMAT,
-            "m: entry 1 of 1 has a value of type 13, expected one below 13");
+            "m: entry 1 of 1 has a value of type 13, expected a type below 13");
     begin(&f);
     put_key(&f, "k", GGUF_ARRAY);
     for (unsigned i = 0; i < 5; i++) {
@@ -264,7 +266,7 @@ static void test_hostile_tensors(void **state)
     add_tensor(&f, "w", 4, 8, 0, 0);
     end(&f);
     refused(&f, MAX_BYTES, FM_ERR_UNSUPPORTED,
-            "m: tensor 'w' has type 4, which this version does not know");
+            "m: tensor 'w' has type 4, which this version does not support");
     begin(&f);
     add_tensor(&f, "w", 0, UINT64_C(1) << 32, UINT64_C(1) << 32, 2);
     end(&f);

@@ -394,7 +394,8 @@ static int read_head(struct parser *p)
         rc = jdoc_uint(p->root, p->label, "version", 1, INT64_MAX, &p->version, p->err);
     if (rc == 0 && p->version > PACKED_VERSION)
         rc = err_set(p->err, FM_ERR_UNSUPPORTED,
-                     "%s: field 'version' is %llu; this version reads up to %d", p->label,
+                     "%s: field 'version' is %llu, but this version of flashmoe reads at most %d: "
+                     "use a newer flashmoe, or pack the model again", p->label,
                      (unsigned long long)p->version, PACKED_VERSION);
     struct source_conventions *c = &p->source->conventions;
     const json_t *object = json_object_get(p->root, "conventions");
@@ -473,7 +474,8 @@ static int check_size(const struct source_file *file, uint64_t expected, struct 
 {
     if (file->bytes == expected)
         return 0;
-    return err_set(err, FM_ERR_FORMAT, "%s: has %llu bytes, but model.json says %llu", file->path,
+    return err_set(err, FM_ERR_FORMAT, "%s: the file has %llu bytes, but model.json says %llu: it "
+                   "was truncated or changed; copy it again or pack the model again", file->path,
                    (unsigned long long)file->bytes, (unsigned long long)expected);
 }
 
@@ -558,13 +560,15 @@ int packed_check_text(const struct packed *packed, const char *name, const char 
 {
     const struct packed_file *file = find_file(packed, name);
     if (file == NULL)
-        return err_set(err, FM_ERR_FORMAT, "%s: model.json does not list this file", label);
+        return err_set(err, FM_ERR_FORMAT, "%s: model.json does not list this file; remove it or "
+                       "pack the model again", label);
     struct packed_sum sum;
     packed_sum_of(text, bytes, &sum);
     if (bytes == file->bytes && packed_sum_equal(&sum, &file->sum))
         return 0;
     return err_set(err, FM_ERR_FORMAT,
-                   "%s: does not match its checksum in model.json: damaged or edited", label);
+                   "%s: the file does not match its checksum in model.json: it is damaged or was "
+                   "edited; copy it again or pack the model again", label);
 }
 
 /* ---- checking ------------------------------------------------------------------------------- */
@@ -600,7 +604,7 @@ int packed_check_record(const struct source_file *file, uint64_t offset, uint64_
     struct packed_sum sum;
     int rc = packed_sum_range(file, offset, bytes, &sum, err);
     if (rc == 0 && !packed_sum_equal(&sum, expected))
-        rc = err_set(err, FM_ERR_FORMAT, "damaged: '%s', %llu bytes at byte %llu do not match "
+        rc = err_set(err, FM_ERR_FORMAT, "'%s' is damaged: %llu bytes at byte %llu do not match "
                      "their checksum in model.json", file->path, (unsigned long long)bytes,
                      (unsigned long long)offset);
     return rc;

@@ -319,7 +319,7 @@ static int read_length(const char *path, const unsigned char length[LENGTH_BYTES
         return err_set(err, FM_ERR_FORMAT, "%s: the safetensors header length is 0", path);
     if (n > file_bytes - LENGTH_BYTES && memcmp(length, "version ", LENGTH_BYTES) == 0)
         return err_set(err, FM_ERR_FORMAT,
-                       "%s: not a safetensors file but apparently a Git LFS pointer of %llu bytes; "
+                       "%s: this is a Git LFS pointer of %llu bytes, not a safetensors file; "
                        "download the file itself, for example with 'git lfs pull'",
                        path, (unsigned long long)file_bytes);
     if (n > file_bytes - LENGTH_BYTES)

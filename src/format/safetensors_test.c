@@ -242,7 +242,7 @@ static void test_framing_that_is_refused(void **state)
     check_framing("\3\0\0\0\0\0\0\0{}", 10, 11, FM_ERR_ARG,
                   "m: 2 bytes were given of a header of 3");
     check_framing("version https://", 16, 16, FM_ERR_FORMAT,
-                  "m: not a safetensors file but apparently a Git LFS pointer of 16 bytes; "
+                  "m: this is a Git LFS pointer of 16 bytes, not a safetensors file; "
                   "download the file itself, for example with 'git lfs pull'");
 }
 

@@ -86,7 +86,7 @@ static int measure(const struct fm_machine_options *options, struct fm_machine_s
     if (rc != 0)
         return rc;
     if (options->n_threads > LIMIT_THREADS)
-        return err_set(err, FM_ERR_ARG, "%u threads asked for, at most %d are possible",
+        return err_set(err, FM_ERR_ARG, "%u threads requested, the maximum is %d",
                        options->n_threads, LIMIT_THREADS);
     const unsigned n_cores = plat_n_cores() < LIMIT_THREADS ? plat_n_cores() : LIMIT_THREADS;
     const unsigned n = options->n_threads > 0 ? options->n_threads : n_cores;

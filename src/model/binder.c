@@ -57,8 +57,8 @@ static const struct tensor_info *take(struct binder *b, const char *name, enum t
     if (t->scale != NULL && *quant == NULL) {
         char shape[160];
         b->rc = err_set(b->err, FM_ERR_FORMAT,
-                        "%s: tensor '%s' %s with %llu scales a row cannot be %llu columns of 2, 3, "
-                        "4, 5, 6 or 8 bits in groups of 32, 64 or 128",
+                        "%s: tensor '%s' %s with %llu scales per row does not fit %llu columns of "
+                        "2, 3, 4, 5, 6 or 8 bits in groups of 32, 64 or 128",
                         file_of(b, t), name, tensor_info_shape(t, shape, sizeof shape),
                         (unsigned long long)t->n_scale_cols, (unsigned long long)n_cols);
         return NULL;
@@ -647,7 +647,7 @@ void binder_ignore(struct binder *b, const char *prefix, bool is_warning, const 
     const unsigned n = mark_prefix(b, prefix, TENSOR_IGNORED);
     b->model->n_ignored_tensors += n;
     if (n > 0)
-        (is_warning ? log_warn : log_info)("model", "%u tensors below '%s' are left aside: %s", n,
+        (is_warning ? log_warn : log_info)("model", "%u tensors below '%s' are not used: %s", n,
                                            prefix, why);
 }
 
@@ -657,8 +657,8 @@ int binder_finish(struct binder *b)
     for (size_t i = 0; i < source->n_tensors && b->rc == 0; i++)
         if (b->model->uses[i].role == TENSOR_UNKNOWN)
             b->rc = err_set(b->err, FM_ERR_UNSUPPORTED,
-                            "%s: tensor '%s' is none that a '%s' model has; it would be ignored "
-                            "and the result would be wrong",
+                            "%s: tensor '%s' does not belong to a '%s' model; ignoring it would "
+                            "give wrong results",
                             file_of(b, &source->tensors[i]), source->tensors[i].name,
                             b->model->model_type);
     return b->rc;

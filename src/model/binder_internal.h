@@ -12,8 +12,8 @@ extern "C" {
 struct dense_read {
     uint32_t file;
     uint64_t offset, bytes, dense_offset;
-    /* Vectors: decoded to n floats, and turned to columns if they are n_rows rows; otherwise
-     * copied as they are. */
+    /* For vectors: the format they are decoded from, to n floats, which are transposed to columns
+     * if they are n_rows rows. NULL: the bytes are copied as they are. */
     const struct quant *vector_quant;
     uint32_t n, n_rows;
     enum vector_transform transform;
@@ -33,7 +33,7 @@ struct binder {
     size_t n_reads, cap_reads;
     struct dense_pointer *pointers;
     size_t n_pointers, cap_pointers;
-    struct weight **products; /* matrices that are multiplied with */
+    struct weight **products; /* matrices used in products */
     size_t n_products, cap_products;
     size_t cap_expert_layers;
     uint64_t dense_bytes, lookup_bytes;
@@ -41,7 +41,7 @@ struct binder {
 
 int binder_init(struct binder *b, struct model *model, struct fm_error *err);
 void binder_clear(struct binder *b);
-/* Fails when a tensor is left that no call has named. */
+/* Fails if no call has named one of the tensors. */
 int binder_finish(struct binder *b);
 
 #ifdef __cplusplus

@@ -359,7 +359,7 @@ int config_experts_per_token(const struct config *config, const char *field, uin
     *used = asked > 0 ? asked : *trained;
     if (rc == 0 && asked > *trained)
         rc = err_set(err, FM_ERR_ARG,
-                     "%u experts per token were asked for, the model was made for %u (%s, field "
+                     "%u experts per token were requested, but the model uses %u (%s, field "
                      "'%s'): expected 1 to %u",
                      asked, *trained, config->file, field, *trained);
     return rc;

@@ -1,6 +1,6 @@
 /* Reads a checkpoint's config.json the way transformers 5 does. A multimodal checkpoint nests the
- * language model's fields in `text_config`. Fields that may stand in two places are listed in one
- * table (config.c), with the place that counts; tests/oracle/sweep_config.py holds that table to
+ * language model's fields in `text_config`. One table (config.c) lists the fields that may be in
+ * two places, and which place counts. tests/oracle/sweep_config.py checks that table against
  * transformers. The struct borrows the document. */
 #ifndef FLASHMOE_MODEL_CONFIG_H
 #define FLASHMOE_MODEL_CONFIG_H
@@ -16,16 +16,17 @@ struct config {
     const char *file;
     const json_t *root;
     const json_t *text; /* text_config, or the root itself */
-    const json_t *rope; /* rope_scaling or rope_parameters, whichever counts; NULL: neither */
+    const json_t *rope; /* whichever of rope_scaling and rope_parameters counts, or NULL */
     const char *model_type; /* of the language model */
     const char *root_type;  /* of the whole checkpoint */
-    uint32_t experts_per_token; /* in place of the configuration's own; 0: that one */
+    uint32_t experts_per_token; /* overrides the configuration; 0: no override */
 };
 
-/* Also refuses a rope scaling that is not computed, or that stands where it has no effect. */
+/* Also refuses a rope scaling that is not implemented, or that is in a place where it has no
+ * effect. */
 int config_init(struct config *config, const struct jdoc *doc, struct fm_error *err);
 
-/* Returns the field's value from the place that counts; NULL when it is absent or null. */
+/* Returns the field's value from the place that counts, or NULL if it is absent or null. */
 const json_t *config_find(const struct config *config, const char *field);
 
 int config_uint(const struct config *config, const char *field, uint64_t min, uint64_t max,
@@ -37,12 +38,12 @@ int config_number_or(const struct config *config, const char *field, double min,
 int config_bool_or(const struct config *config, const char *field, bool fallback, bool *out,
                    struct fm_error *err);
 
-/* Experts a token is given to: the configuration's `field`, 1 to `max`, as *trained, and in *used
- * that or fewer of them where the caller of model_open asked for it. */
+/* Reads the configuration's `field`, the number of experts per token, 1 to `max`, into *trained.
+ * Sets *used to the same, or to fewer if the caller of model_open asked for fewer. */
 int config_experts_per_token(const struct config *config, const char *field, uint64_t max,
                              uint32_t *trained, uint32_t *used, struct fm_error *err);
 
-/* Refuses a field that is there with another value: the arithmetic would be wrong. */
+/* Refuses a field that has any other value, because the arithmetic would be wrong. */
 int config_refuse_unless(const struct config *config, const char *field, const char *supported,
                          struct fm_error *err);
 

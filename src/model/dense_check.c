@@ -9,11 +9,11 @@
 /* A tensor while its bytes are hashed in the order of the file. */
 struct tensor_walk {
     const struct model *model;
-    const char *dense; /* the weights, for the host */
+    const char *dense; /* the weights, in host memory */
     const struct packed_tensor *tensor;
     XXH3_state_t *hash;
     uint64_t at;                    /* hashed up to here, in bytes of dense.bin */
-    const struct dense_read *cover; /* of the reads so far the one that ends last */
+    const struct dense_read *cover; /* the read that ends last so far */
 };
 
 static const char *memory_of(const struct tensor_walk *w, const struct dense_read *r)
@@ -21,12 +21,12 @@ static const char *memory_of(const struct tensor_walk *w, const struct dense_rea
     return w->dense + r->dense_offset;
 }
 
-/* Returns whether [from, to) has a byte of the tensor's parts; otherwise it is padding. */
+/* Returns whether [from, to) contains a byte of the tensor's parts. If not, it is padding. */
 static bool has_data(const struct packed_tensor *t, uint64_t from, uint64_t to)
 {
     uint64_t bytes, part_offset[QUANT_MAX_PARTS];
     const uint64_t n_rows = packed_tensor_rows(t), n_cols = t->dims[t->n_dims - 1];
-    (void)packed_tensor_layout(t, &bytes, part_offset); /* it fits: the source was opened */
+    (void)packed_tensor_layout(t, &bytes, part_offset); /* the source was checked */
     for (unsigned p = 0; p < t->quant->n_parts; p++) {
         const uint64_t end = part_offset[p] + quant_part_bytes(t->quant, p, n_rows, n_cols);
         if (from < end && part_offset[p] < to)
@@ -35,7 +35,8 @@ static bool has_data(const struct packed_tensor *t, uint64_t from, uint64_t to)
     return false;
 }
 
-/* Hashes bytes that no read has brought: padding, which is zero, or rows that no layer uses. */
+/* Hashes bytes that are not in memory: padding, which is zero, or rows that no layer uses, from the
+ * file. */
 static int hash_gap(struct tensor_walk *w, uint64_t to, struct fm_error *err)
 {
     const struct source_file *file = &w->model->source->files[0];
@@ -52,7 +53,7 @@ static int hash_gap(struct tensor_walk *w, uint64_t to, struct fm_error *err)
     return rc;
 }
 
-/* Hashes what a read has brought. Bytes that an earlier read has brought too must be equal. */
+/* Hashes the bytes of a read. Bytes that an earlier read has as well must be equal. */
 static int hash_read(struct tensor_walk *w, const struct dense_read *r, struct fm_error *err)
 {
     int rc = r->offset > w->at ? hash_gap(w, r->offset, err) : 0;
@@ -69,7 +70,7 @@ static int hash_read(struct tensor_walk *w, const struct dense_read *r, struct f
     return 0;
 }
 
-/* Returns the first read of dense.bin from `offset` on. */
+/* Returns the index of the first read of dense.bin at or after `offset`. */
 static size_t first_read(const struct dense_read *reads, size_t n_reads, uint64_t offset)
 {
     size_t low = 0, high = n_reads;
@@ -93,13 +94,13 @@ int dense_check_matrix(const struct model *model, const struct packed_tensor *te
     w.hash = XXH3_createState();
     if (w.hash == NULL)
         return err_set(err, FM_ERR_NOMEM, "out of memory: a checksum");
-    (void)XXH3_128bits_reset(w.hash); /* fails for no state only */
+    (void)XXH3_128bits_reset(w.hash); /* fails only without a state */
     int rc = 0;
     for (size_t i = first_read(reads, n_reads, tensor->offset);
          rc == 0 && i < n_reads && reads[i].offset < end; i++)
         if (reads[i].vector_quant == NULL)
             rc = hash_read(&w, &reads[i], err);
-    if (rc == 0 && w.cover != NULL) { /* it is used, and not as a vector */
+    if (rc == 0 && w.cover != NULL) { /* it is used, but not as a vector */
         struct packed_sum sum;
         rc = hash_gap(&w, end, err);
         packed_sum_of_hash(w.hash, &sum);

@@ -1,4 +1,4 @@
-/* The dense weights between the binder, which lists their reads, and model_load_dense. */
+/* Passes the dense weights from the binder, which lists their reads, to model_load_dense. */
 #ifndef FLASHMOE_MODEL_DENSE_INTERNAL_H
 #define FLASHMOE_MODEL_DENSE_INTERNAL_H
 
@@ -9,13 +9,13 @@
 extern "C" {
 #endif
 
-/* Takes the binder's lists over; they live on until the dense weights are read. */
+/* Takes ownership of the binder's lists, until the dense weights are read. */
 int dense_plan_take(struct model *model, struct binder *b, struct fm_error *err);
 void dense_plan_free(struct dense_plan *plan); /* accepts NULL */
 
-/* Verifies a tensor of a packed model whose matrices are in memory, still with their rows in the
- * file's order, from `dense` on. `reads` are all dense ones, sorted by their place in dense.bin.
- * Any thread. */
+/* Verifies a tensor of a packed model. Its matrices are in memory from `dense` on, with their rows
+ * still in the file's order. `reads` are all dense reads, sorted by their offset in dense.bin. Any
+ * thread may call. */
 int dense_check_matrix(const struct model *model, const struct packed_tensor *tensor,
                        const char *dense, const struct dense_read *reads, size_t n_reads,
                        struct fm_error *err);

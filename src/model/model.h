@@ -1,8 +1,8 @@
-/* A model: the dense weights in memory, where each expert lies on disk, and the numbers everybody
- * needs. It knows no architecture: families are handed down by the caller of model_open.
+/* A model: the dense weights in memory, where each expert lies on disk, and the sizes that other
+ * layers need. It knows no architecture: the caller of model_open passes the families in.
  *
- * A model is immutable after model_open and may be read by any thread. Every offset and size is
- * checked while it opens and nowhere later. It owns all that its fields point to. */
+ * A model is immutable after model_open, and any thread may read it. Every offset and size is
+ * checked while it opens and never again. It owns all that its fields point to. */
 #ifndef FLASHMOE_MODEL_MODEL_H
 #define FLASHMOE_MODEL_MODEL_H
 
@@ -24,28 +24,28 @@ struct binder;
 
 /* ---- experts --------------------------------------------------------------------------- */
 
-/* Most pieces one expert lies in: three matrices of three parts each. */
+/* Maximum number of extents of one expert: three matrices of three parts each. */
 #define EXPERT_MAX_EXTENTS (EXPERT_MATRICES * QUANT_MAX_PARTS)
 
-/* A run of bytes in a file and where it goes in the slot. */
+/* A run of bytes in a file, and where it goes in the slot. */
 struct extent {
     uint64_t offset, bytes, slot_offset;
     uint32_t file;
 };
 
-/* The routed experts of one layer: all have the same formats and size. */
+/* The routed experts of one layer. All have the same formats and size. */
 struct expert_layer {
     uint32_t layer, n_experts;
     char *prefix;         /* of the tensors' names: "model.layers.3.mlp." */
     struct record record; /* how an expert lies in its slot */
-    uint64_t read_bytes;  /* what is read of one */
+    uint64_t read_bytes;  /* bytes read per expert */
     uint32_t n_extents;
     struct extent *extents; /* [n_experts, n_extents] */
-    /* Packed models: the checksum of each slot; otherwise NULL. */
+    /* The checksum of each slot if the model is packed, otherwise NULL. */
     const struct packed_sum *sums; /* [n_experts] */
 };
 
-/* The matrix as it lies in a slot. */
+/* Returns the matrix as it lies in a slot. */
 struct weight expert_layer_weight(const struct expert_layer *layer, unsigned matrix,
                                   const void *slot);
 
@@ -54,20 +54,20 @@ struct weight expert_layer_weight(const struct expert_layer *layer, unsigned mat
 /* What the layers above need to know about any model. */
 struct model_shape {
     uint32_t n_layers, n_attention_layers, hidden, vocabulary;
-    uint32_t max_context; /* with what the rotation is scaled by */
+    uint32_t max_context; /* including the effect of rope scaling */
     struct rope rope;
     uint32_t n_experts, n_experts_per_token;
-    uint32_t n_experts_trained; /* per token, where fewer are used */
+    uint32_t n_experts_trained; /* per token in training; n_experts_per_token may be smaller */
     bool has_tied_head;
 };
 
 struct model_family {
     const char *const *model_types; /* NULL-terminated, as config.json spells them */
-    /* The one of them whose fields lie in text_config; NULL: none. */
+    /* The one of them whose fields are in text_config; NULL: none. */
     const char *multimodal_type;
-    const struct gguf_family *gguf; /* its names in GGUF files; NULL: it is not read from them */
-    /* Reads the configuration, binds every tensor, fills `shape` and returns the family's own
-     * model in *arch (mem_new). Binder errors are sticky: model_open looks at them. */
+    const struct gguf_family *gguf; /* its names in GGUF files; NULL: GGUF is not supported */
+    /* Reads the configuration, binds every tensor, fills `shape` and returns the family's own model
+     * in *arch (mem_new). model_open checks for binder errors, so this function need not. */
     int (*open)(const struct config *config, struct binder *binder, struct model_shape *shape,
                 void **arch, struct fm_error *err);
     void (*close)(void *arch); /* accepts NULL */
@@ -78,10 +78,10 @@ struct model_family {
 enum tensor_role {
     TENSOR_UNKNOWN, /* no call has named it */
     TENSOR_IGNORED,
-    TENSOR_ELSEWHERE, /* of a layer that is not here */
+    TENSOR_ELSEWHERE, /* of a layer that is not loaded */
     TENSOR_VECTOR, /* norms, convolutions: kept as f32 */
     TENSOR_MATRIX,
-    TENSOR_GATE, /* routers and the like: small, and wrong choices are costly */
+    TENSOR_GATE, /* routers and the like: small, and errors in them are costly */
     TENSOR_EMBEDDING,
     TENSOR_HEAD,
     TENSOR_EXPERT,
@@ -112,12 +112,12 @@ struct model {
     void *arch;
     char *model_type;
     struct model_shape shape; /* of the whole model */
-    uint32_t first_layer, end_layer;  /* those that are here; all of them in most models */
-    uint32_t first_expert_layer;      /* layers with experts before first_layer */
-    struct expert_layer *expert_layers; /* those that are here */
+    uint32_t first_layer, end_layer;  /* the loaded layers; usually all */
+    uint32_t first_expert_layer;      /* number of layers with experts before first_layer */
+    struct expert_layer *expert_layers; /* of the loaded layers */
     uint32_t n_expert_layers;
     void *dense; /* one block in `memory`; NULL before model_load_dense */
-    const struct memory *memory;   /* borrowed; NULL likewise */
+    const struct memory *memory;   /* borrowed; NULL before model_load_dense */
     const struct weight_preparer *preparer; /* borrowed; NULL: weights stay as they were read */
     struct dense_plan *dense_plan; /* what model_load_dense will read; NULL after it */
     uint64_t dense_bytes, dense_token_bytes;
@@ -127,65 +127,64 @@ struct model {
     unsigned n_ignored_tensors;
     int32_t stop_tokens[LIMIT_STOP_TOKENS];
     unsigned n_stop_tokens;
-    uint64_t expert_slot_bytes; /* the largest of all layers; 0 without experts */
+    uint64_t expert_slot_bytes; /* maximum over all layers; 0 without experts */
 };
 
 struct model_options {
     const struct model_family *const *families; /* NULL-terminated */
     const char *spare_dir; /* as in struct source_options; may be NULL */
     bool metadata_only;
-    uint32_t experts_per_token; /* fewer than the model's own: approximate; 0: the model's own */
-    /* Only the layers [first_layer, end_layer): the embedding comes with layer 0, the head with the
-     * last one. Files without weights of theirs may be missing. 0, 0: all layers. */
+    uint32_t experts_per_token; /* fewer than the model has: approximate; 0: the model's own */
+    /* Loads only the layers [first_layer, end_layer). The embedding belongs to layer 0, the head to
+     * the last layer. Files without weights of these layers may be missing. 0, 0: all layers. */
     uint32_t first_layer, end_layer;
 };
 
-/* What GGUF files are read with: what the families are called there, and every pre-tokenizer. */
+/* What GGUF files are read with: the families' names in them, and every pre-tokenizer. */
 #define MODEL_MAX_NAMES 64
 struct model_gguf {
     const struct gguf_family *families[MODEL_MAX_NAMES + 1];
     struct gguf_pattern patterns[MODEL_MAX_NAMES + 1];
-    struct gguf_names names; /* of the lists above, so it stays where it is */
+    struct gguf_names names; /* points to the lists above, so do not copy this struct */
 };
 void model_gguf_init(struct model_gguf *gguf, const struct model_family *const *families);
-/* Opens the source alone, with what the options say about it. */
+/* Opens only the source, with the options that concern it. */
 int model_source_open(const char *path, const struct model_options *options, struct source **out,
                       struct fm_error *err);
-/* Headers only: checks everything and computes all sizes. */
+/* Opens a model from its headers: checks everything and computes all sizes. */
 int model_open(const char *path, const struct model_options *options, struct model **out,
                struct fm_error *err);
-/* The same for a source that is open already; it belongs to the model from here on, also on
- * failure. */
+/* Same for an open source. The model takes ownership of it, even on failure. */
 int model_open_source(struct source *source, const struct model_options *options,
                       struct model **out, struct fm_error *err);
-/* Weights get the layout that a backend's kernels want: the dense ones when they are loaded, which
- * comes after this, and experts when a store has read them. */
+/* Gives weights the layout that a backend's kernels want: dense weights when they are loaded,
+ * experts when a store has read them. Call this before model_load_dense. */
 void model_prepare_for(struct model *model, const struct weight_preparer *preparer);
-/* Whether a matrix of an expert changes when it is read, and that change, in place. */
+/* Returns whether a matrix of an expert is converted when it is read; converts it in place. */
 bool expert_layer_changes(const struct model *model, const struct expert_layer *layer,
                           unsigned matrix);
 void expert_layer_prepare(const struct model *model, const struct expert_layer *layer, void *slot);
-/* Reads the dense weights into `memory`, which must outlive the model; model_open was called
- * without metadata_only. With `checks` it fails unless what is in memory has the checksums of a
- * packed model, or the files of another one still are as they were when it was opened. */
+/* Reads the dense weights into `memory`, which must outlive the model. model_open must have been
+ * called without metadata_only. With `checks` it verifies the checksums of a packed model in
+ * memory. For other models it checks that the files have not changed since they were opened. */
 int model_load_dense(struct model *model, const struct memory *memory, bool checks,
                      fm_progress_fn *progress, void *progress_ctx, struct fm_error *err);
-/* Bytes that it reads; 0 once it has. */
+/* Returns the bytes that model_load_dense will read; 0 afterwards. */
 uint64_t model_dense_read_bytes(const struct model *model);
 void model_close(struct model *model); /* accepts NULL */
 
-/* The same for the same checkpoint in the same form: its architecture, shape and the place of every
- * expert. For what is kept from one run to the next. */
+/* Returns a hash of the architecture, the shape and the place of every expert: equal for the same
+ * checkpoint in the same form. For files that are kept from one run to the next. */
 uint64_t model_identity(const struct model *model);
 
-/* The last layer is here, and the head with it. */
+/* Returns whether the last layer is loaded, and the head with it. */
 static inline bool model_has_head(const struct model *model)
 {
     return model->end_layer == model->shape.n_layers;
 }
 
 bool model_is_stop_token(const struct model *model, int32_t id);
-/* False when there is no room for another one. */
+/* Returns false if there is no room for another one. */
 bool model_add_stop_token(struct model *model, int32_t id);
 
 #ifdef __cplusplus

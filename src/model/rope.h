@@ -1,6 +1,6 @@
-/* The rotary embedding of a model: its frequencies, and how they are scaled to contexts longer than
- * the model was trained for. transformers (modeling_rope_utils.py) is the reference, also for where
- * a value is rounded to float. Pure functions: any thread. */
+/* The rotary embedding of a model: its frequencies, and how they are scaled for contexts longer
+ * than the model was trained for. transformers (modeling_rope_utils.py) is the reference, including
+ * where values are rounded to float. Pure functions: any thread may call. */
 #ifndef FLASHMOE_MODEL_ROPE_H
 #define FLASHMOE_MODEL_ROPE_H
 
@@ -13,18 +13,18 @@ extern "C" {
 
 enum rope_kind {
     ROPE_DEFAULT, /* not scaled */
-    ROPE_LINEAR,  /* every frequency divided by the factor */
-    ROPE_YARN,    /* low frequencies divided by the factor, high ones kept, a ramp between them */
+    ROPE_LINEAR,  /* divides every frequency by the factor */
+    ROPE_YARN,    /* divides low frequencies, keeps high ones, with a ramp between them */
 };
 
 struct rope {
     enum rope_kind kind;
     double theta;  /* base of the wavelengths */
-    double factor; /* 1 or more; 1 where nothing is scaled */
+    double factor; /* at least 1; 1 without scaling */
     uint32_t original_context; /* positions before scaling */
     double attention_factor; /* cosines and sines are multiplied by it */
-    /* YaRN only: frequencies that turn more than beta_fast times within the original context are
-     * kept, those that turn less than beta_slow times are divided. */
+    /* YaRN only. Keeps frequencies that turn more than beta_fast times within the original context,
+     * and divides those that turn less than beta_slow times. */
     double beta_fast, beta_slow;
     bool truncates; /* the ramp begins and ends at whole dimensions */
 };
@@ -33,7 +33,7 @@ struct rope {
 void rope_frequencies(const struct rope *rope, unsigned rotary_dim, float *out);
 
 /* Returns YaRN's attention factor for a scaling factor and the configuration's mscale and
- * mscale_all_dim, of which 0 means that the configuration has none. */
+ * mscale_all_dim, 0 if the configuration does not have them. */
 double rope_attention_factor(double factor, double mscale, double mscale_all_dim);
 
 /* Returns the longest context, given the configuration's max_position_embeddings. */

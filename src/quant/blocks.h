@@ -46,7 +46,7 @@ SHARED_FN void codes_iq2(unsigned vector, unsigned signs, float scale, float *__
 
 /* Decodes two vectors; the second is twelve bits above the first. */
 SHARED_FN void codes_iq3(unsigned vectors, const uint8_t magnitudes[8], unsigned signs,
-                              float scale, float *__restrict dst)
+                         float scale, float *__restrict dst)
 {
     for (unsigned e = 0; e < 8; e++)
         dst[e] = scale * codes_with_sign(magnitudes[vectors >> 3 * e & 7], signs, e);
@@ -150,7 +150,7 @@ SHARED_FN void iq1_m_decode_block(const uint8_t *__restrict src, float *__restri
 
 /* Digit t of byte i goes to column n * t + i. */
 SHARED_FN void codes_digits(const uint8_t *__restrict src, unsigned n, unsigned n_digits,
-                                 float d, float *__restrict dst)
+                            float d, float *__restrict dst)
 {
     unsigned power = 1; /* moves digit t to the front */
     for (unsigned t = 0; t < n_digits; t++, power *= 3)

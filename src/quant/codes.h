@@ -49,7 +49,7 @@ SHARED_FN void codes_nibbles(const uint8_t *__restrict src, uint8_t *__restrict 
 
 /* Bit i of a little-endian word is the fifth bit of column i. */
 SHARED_FN void codes_fives(const uint8_t *__restrict fifth, const uint8_t *__restrict src,
-                               uint8_t *__restrict codes)
+                           uint8_t *__restrict codes)
 {
     codes_nibbles(src, codes);
     for (unsigned b = 0; b < 4; b++)
@@ -58,7 +58,7 @@ SHARED_FN void codes_fives(const uint8_t *__restrict fifth, const uint8_t *__res
 }
 
 SHARED_FN void codes_table(const uint8_t *__restrict table, const uint8_t *__restrict src,
-                               uint8_t *__restrict codes)
+                           uint8_t *__restrict codes)
 {
     for (unsigned i = 0; i < 16; i++) {
         codes[i] = table[src[i] & 15];
@@ -67,7 +67,7 @@ SHARED_FN void codes_table(const uint8_t *__restrict table, const uint8_t *__res
 }
 
 SHARED_FN void q8_0_unpack(const uint8_t *__restrict src, uint8_t *__restrict codes,
-                               float *__restrict scales, float *__restrict biases, size_t stride)
+                           float *__restrict scales, float *__restrict biases, size_t stride)
 {
     (void)biases, (void)stride;
     scales[0] = codes_f16(src);
@@ -76,7 +76,7 @@ SHARED_FN void q8_0_unpack(const uint8_t *__restrict src, uint8_t *__restrict co
 }
 
 SHARED_FN void q4_0_unpack(const uint8_t *__restrict src, uint8_t *__restrict codes,
-                               float *__restrict scales, float *__restrict biases, size_t stride)
+                           float *__restrict scales, float *__restrict biases, size_t stride)
 {
     (void)biases, (void)stride;
     scales[0] = codes_f16(src);
@@ -84,7 +84,7 @@ SHARED_FN void q4_0_unpack(const uint8_t *__restrict src, uint8_t *__restrict co
 }
 
 SHARED_FN void q4_1_unpack(const uint8_t *__restrict src, uint8_t *__restrict codes,
-                               float *__restrict scales, float *__restrict biases, size_t stride)
+                           float *__restrict scales, float *__restrict biases, size_t stride)
 {
     (void)stride;
     scales[0] = codes_f16(src);
@@ -93,7 +93,7 @@ SHARED_FN void q4_1_unpack(const uint8_t *__restrict src, uint8_t *__restrict co
 }
 
 SHARED_FN void q5_0_unpack(const uint8_t *__restrict src, uint8_t *__restrict codes,
-                               float *__restrict scales, float *__restrict biases, size_t stride)
+                           float *__restrict scales, float *__restrict biases, size_t stride)
 {
     (void)biases, (void)stride;
     scales[0] = codes_f16(src);
@@ -101,7 +101,7 @@ SHARED_FN void q5_0_unpack(const uint8_t *__restrict src, uint8_t *__restrict co
 }
 
 SHARED_FN void q5_1_unpack(const uint8_t *__restrict src, uint8_t *__restrict codes,
-                               float *__restrict scales, float *__restrict biases, size_t stride)
+                           float *__restrict scales, float *__restrict biases, size_t stride)
 {
     (void)stride;
     scales[0] = codes_f16(src);
@@ -124,7 +124,7 @@ SHARED_FN float codes_mxfp4_scale(unsigned e)
 }
 
 SHARED_FN void mxfp4_unpack(const uint8_t *__restrict src, uint8_t *__restrict codes,
-                                float *__restrict scales, float *__restrict biases, size_t stride)
+                            float *__restrict scales, float *__restrict biases, size_t stride)
 {
     (void)biases, (void)stride;
     scales[0] = codes_mxfp4_scale(src[0]);
@@ -136,7 +136,7 @@ SHARED_TABLE uint8_t codes_iq4_levels[16] = {1,   24,  45,  63,  79,  93,  106, 
                                              129, 141, 153, 166, 181, 197, 217, 241};
 
 SHARED_FN void iq4_nl_unpack(const uint8_t *__restrict src, uint8_t *__restrict codes,
-                                 float *__restrict scales, float *__restrict biases, size_t stride)
+                             float *__restrict scales, float *__restrict biases, size_t stride)
 {
     (void)biases, (void)stride;
     scales[0] = codes_f16(src);
@@ -145,7 +145,7 @@ SHARED_FN void iq4_nl_unpack(const uint8_t *__restrict src, uint8_t *__restrict 
 
 /* d, upper scale pairs u16, lower scale nibbles[4], then 16 bytes of nibbles per 32 columns. */
 SHARED_FN void iq4_xs_unpack(const uint8_t *__restrict src, uint8_t *__restrict codes,
-                                 float *__restrict scales, float *__restrict biases, size_t stride)
+                             float *__restrict scales, float *__restrict biases, size_t stride)
 {
     (void)biases;
     const float d = codes_f16(src);
@@ -166,7 +166,7 @@ SHARED_FN void iq4_xs_unpack(const uint8_t *__restrict src, uint8_t *__restrict 
  * Where a byte holds codes of several columns, these are 32 apart. */
 
 SHARED_FN void q2_k_unpack(const uint8_t *__restrict src, uint8_t *__restrict codes,
-                               float *__restrict scales, float *__restrict biases, size_t stride)
+                           float *__restrict scales, float *__restrict biases, size_t stride)
 {
     const float d = codes_f16(src + 80), d_min = codes_f16(src + 82);
     for (unsigned t = 0; t < 16; t++) {
@@ -189,7 +189,7 @@ SHARED_FN int codes_q3_k_scale(const uint8_t *packed, unsigned t)
 }
 
 SHARED_FN void q3_k_unpack(const uint8_t *__restrict src, uint8_t *__restrict codes,
-                               float *__restrict scales, float *__restrict biases, size_t stride)
+                           float *__restrict scales, float *__restrict biases, size_t stride)
 {
     (void)biases;
     const float d = codes_f16(src + 108);
@@ -221,7 +221,7 @@ SHARED_FN void codes_scales_mins(const uint8_t *packed, uint8_t scales[8], uint8
 }
 
 SHARED_FN void codes_k_scales(const uint8_t *__restrict src, float *__restrict scales,
-                                  float *__restrict biases, size_t stride)
+                              float *__restrict biases, size_t stride)
 {
     const float d = codes_f16(src), d_min = codes_f16(src + 2);
     uint8_t s[8], m[8];
@@ -233,7 +233,7 @@ SHARED_FN void codes_k_scales(const uint8_t *__restrict src, float *__restrict s
 }
 
 SHARED_FN void q4_k_unpack(const uint8_t *__restrict src, uint8_t *__restrict codes,
-                               float *__restrict scales, float *__restrict biases, size_t stride)
+                           float *__restrict scales, float *__restrict biases, size_t stride)
 {
     codes_k_scales(src, scales, biases, stride);
     for (unsigned g = 0; g < 8; g += 2) {
@@ -246,7 +246,7 @@ SHARED_FN void q4_k_unpack(const uint8_t *__restrict src, uint8_t *__restrict co
 }
 
 SHARED_FN void q5_k_unpack(const uint8_t *__restrict src, uint8_t *__restrict codes,
-                               float *__restrict scales, float *__restrict biases, size_t stride)
+                           float *__restrict scales, float *__restrict biases, size_t stride)
 {
     codes_k_scales(src, scales, biases, stride);
     const uint8_t *high = src + 16;
@@ -260,7 +260,7 @@ SHARED_FN void q5_k_unpack(const uint8_t *__restrict src, uint8_t *__restrict co
 }
 
 SHARED_FN void q6_k_unpack(const uint8_t *__restrict src, uint8_t *__restrict codes,
-                               float *__restrict scales, float *__restrict biases, size_t stride)
+                           float *__restrict scales, float *__restrict biases, size_t stride)
 {
     (void)biases;
     const float d = codes_f16(src + 208);
@@ -290,7 +290,7 @@ SHARED_FN void codes_affine_eight(const uint8_t *src, unsigned bits, uint8_t *co
 }
 
 SHARED_FN void codes_affine(const uint8_t *__restrict src, unsigned bits,
-                                uint8_t *__restrict codes, size_t n)
+                            uint8_t *__restrict codes, size_t n)
 {
     if (bits == 8) {
         memcpy(codes, src, n);

@@ -11,7 +11,7 @@ bool interleave_suits(const struct quant *quant, uint64_t n_rows, uint64_t n_col
            n_cols <= INTERLEAVE_BLOCK_BYTES / ROWS * 8 / quant->bits;
 }
 
-/* ---- turning ---------------------------------------------------------------------------------
+/* ---- transposing ------------------------------------------------------------------------------
  * Four by four words, or eight by eight halves, at a time, in vectors that every processor has. */
 
 typedef uint32_t words __attribute__((vector_size(16)));

@@ -67,8 +67,8 @@ struct quant {
      * for a format that can only be read. */
     void (*decode_row)(const struct quant *q, const void *const parts[], float *dst, size_t n);
     void (*encode_row)(const struct quant *q, const float *src, void *const parts[], size_t n);
-    /* For formats that store codes: writes one byte per column, and scale and bias of group g at g
-     * * stride. */
+    /* For formats that store codes: writes one byte per column, and the scale and bias of group g
+     * at index g * stride. */
     void (*unpack_row)(const struct quant *q, const void *const parts[], size_t n, uint8_t *codes,
                        float *scales, float *biases, size_t stride);
 };

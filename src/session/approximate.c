@@ -20,7 +20,7 @@ int approximate_choose(struct fm_model *m, const struct fm_model_options *option
     const struct model_shape *s = &m->engine.model->shape;
     char text[96];
     if (!(options->cache_bias >= 0 && options->cache_bias <= 1))
-        return err_set(err, FM_ERR_ARG, "a cache bias of %g was asked for, expected 0 to 1",
+        return err_set(err, FM_ERR_ARG, "a cache bias of %g was requested, expected 0 to 1",
                        options->cache_bias);
     if ((options->experts_per_token > 0 || options->cache_bias > 0) &&
         m->engine.model->n_expert_layers == 0)

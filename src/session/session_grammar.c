@@ -53,9 +53,10 @@ static int get_vocabulary(const struct fm_model *m, const struct grammar_vocabul
                           struct fm_error *err)
 {
     if (m->tokenizer == NULL || m->engine.model->n_stop_tokens == 0)
-        return err_set(err, FM_ERR_UNSUPPORTED, "'%s' has no %s: answers cannot be constrained",
+        return err_set(err, FM_ERR_UNSUPPORTED,
+                       "answers cannot be constrained to a schema: '%s' has no %s",
                        m->engine.model->source->path, m->tokenizer == NULL
-                       ? "tokenizer.json" : "token that ends an answer");
+                       ? "tokenizer.json" : "stop token ('eos_token_id' in config.json)");
     int rc = 0;
     (void)pthread_mutex_lock(&m->grammars->lock);
     if (m->grammars->vocabulary == NULL)

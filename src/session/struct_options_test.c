@@ -116,7 +116,7 @@ static void test_stages(void **state)
     stages[0].size = stages[1].size = 0;
     refused(open_cut(stages, 2, &err), &err,
             "fm_stage_options.size is 0: set it to sizeof(struct fm_stage_options)");
-    refused(open_cut(stages, UINT_MAX, &err), &err, "4294967295 stages asked for");
+    refused(open_cut(stages, UINT_MAX, &err), &err, "4294967295 stages requested");
     free(stages);
 }
 

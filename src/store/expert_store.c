@@ -413,7 +413,7 @@ int expert_store_explain(const struct expert_store *store, const struct expert_r
     if (read->failed_result == BAD_CHECKSUM)
         return err_set(err, FM_ERR_FORMAT,
                        "expert %u of layer %u is damaged: '%s', %llu bytes at byte %llu do not "
-                       "have the checksum of model.json; 'flashmoe verify' lists all damage",
+                       "match their checksum in model.json; 'flashmoe verify' lists all damage",
                        read->expert, layer->layer, path, (unsigned long long)layer->record.bytes,
                        (unsigned long long)op->offset);
     if (read->failed_result == FILE_CHANGED)

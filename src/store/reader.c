@@ -40,7 +40,7 @@ int reader_check_options(const struct reader_options *options, struct fm_error *
 {
     if (options->depth >= 1 && options->depth <= READER_MAX_DEPTH)
         return 0;
-    return err_set(err, FM_ERR_ARG, "%u reads at a time asked for, expected 1 to %d",
+    return err_set(err, FM_ERR_ARG, "%u concurrent reads requested, expected 1 to %d",
                    options->depth, READER_MAX_DEPTH);
 }
 

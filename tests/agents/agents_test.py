@@ -3,13 +3,13 @@
 
 usage: agents_test.py PROGRAM [--cache DIR] [--agent NAME...] [--record DIR]
 
-Each agent runs headless in an empty project with a home of its own. The first turn must succeed and
-say something; the second, which goes on with the conversation, must find more than nine tenths of
-its prompt already computed. The model is nano, told to take long prompts, so what is said makes no
-sense. --record writes what the agents sent, with the words taken out, for replay_test.py.
+Each agent runs headless in an empty project with its own home folder. The first turn must succeed
+and say something. The second turn continues the conversation and must find more than 90 % of its
+prompt already computed. The model is nano, configured to accept long prompts, so its answers make
+no sense. --record writes what the agents sent, with all texts replaced, for replay_test.py.
 
 The agents come from npm, 0.1 to 0.4 GB each, and are kept in the cache folder. Exits 77, with the
-reason, where fewer than three can be had.
+reason, if fewer than three can be installed.
 """
 import argparse
 import os
@@ -24,7 +24,7 @@ import time
 import long_nano
 import record
 
-# The newest that run with the node of Debian 12 or 13; with the words that a turn needs.
+# The newest versions that run with the node of Debian 12 or 13, and each turn's arguments.
 AGENTS = {
     "pi": ("@mariozechner/pi-coding-agent@0.73.1", ["--", "-p"], ["--", "-c", "-p"]),
     "codex": ("@openai/codex@0.166.0", ["exec", "--", "--skip-git-repo-check"],
@@ -43,7 +43,7 @@ TURN_SECONDS = 600
 
 
 def install(cache, name, spec):
-    """The folder of its programs, or None with the reason said."""
+    """Returns the folder of its programs. Returns None and prints the reason if there is none."""
     target = cache / "agents" / spec.replace("/", "-")
     programs = target / "node_modules" / ".bin"
     if (programs / name).exists():
@@ -66,7 +66,7 @@ def install(cache, name, spec):
 
 
 class Server:
-    """`flashmoe serve` on a port of its own, and the lines that it wrote."""
+    """`flashmoe serve` on a port of its own, and the lines that it printed."""
 
     def __init__(self, program, model, folder, *options):
         self.log = folder / "serve.log"
@@ -95,7 +95,7 @@ class Server:
 
 
 class Turn:
-    """What one run of an agent came to."""
+    """The result of one run of an agent."""
 
     def __init__(self, server, status, out, err):
         self.status, self.out, self.err = status, out, err
@@ -110,7 +110,7 @@ class Turn:
                 self.refused.append(code)
 
     def main(self):
-        """The request with the longest prompt; others ask for a title and the like."""
+        """Returns the request with the longest prompt. Others ask for a title and the like."""
         return max(self.requests, key=lambda request: request[2])
 
     def faults(self, is_second):
@@ -153,7 +153,7 @@ def run_turn(program, name, words, prompt, server, url, folder, programs):
 
 
 def try_agent(program, name, server, programs, recorder):
-    """The faults of both turns."""
+    """Returns the faults of both turns."""
     _, first, second = AGENTS[name]
     url = server.url if recorder is None else recorder.url
     faults = []

@@ -1,8 +1,8 @@
-"""nano, told that it was made for more positions, with a chat template that writes tools out.
+"""nano, configured for more positions, with a chat template that writes tools out.
 
-Agents send prompts of up to 30,000 of nano's tokens; nano was trained on 4,096 positions and its
-own template leaves tools out. What it answers beyond that is nonsense, but computed like any other
-answer. It would seldom end: the first full stop or the first end of a line ends it. Everything but
+Agents send prompts of up to 30,000 of nano's tokens. nano was trained on 4,096 positions, and its
+own template leaves tools out. Its answers beyond that are nonsense, but computed like any other
+answer. They would rarely end, so the first full stop or end of line ends them. Everything except
 three files is a link to the model in the repository.
 """
 import ctypes
@@ -40,7 +40,7 @@ class Hash128(ctypes.Structure):
 
 
 def checksum(data):
-    """As PACKED.md has it, by the library that the program uses."""
+    """Returns the checksum that PACKED.md describes, from the library that the program uses."""
     library = ctypes.CDLL(ctypes.util.find_library("xxhash") or "libxxhash.so.0")
     library.XXH3_128bits.restype = Hash128
     library.XXH3_128bits.argtypes = [ctypes.c_char_p, ctypes.c_size_t]

@@ -1,8 +1,8 @@
-"""A proxy that keeps what an agent sends, with the words taken out.
+"""A proxy that records what an agent sends, with all texts replaced.
 
 What a server must understand is the form: fields, types, nesting, schemas. Texts are replaced by
 numbered ones, so that nothing of the agent's own prompts, the machine or its user is kept. The same
-text becomes the same words, so that the second turn still begins like the first.
+text always becomes the same words, so that the second turn still begins like the first.
 """
 import http.client
 import http.server
@@ -10,7 +10,7 @@ import json
 import threading
 import urllib.parse
 
-# Fields whose values are words of a protocol and not of a prompt.
+# Fields whose values belong to the protocol and not to a prompt.
 PROTOCOL = {"type", "role", "format", "$schema", "tool_choice", "wire_api", "effort", "summary",
             "verbosity", "truncation", "include", "reasoning_effort", "keep", "edits", "ttl",
             "syntax", "status", "phase", "object"}
@@ -22,7 +22,7 @@ BILLING = "x-anthropic-billing-header: cc_version=0.0.0.000; cc_entrypoint=cli; 
 
 
 class Words:
-    """Texts and their stand-ins."""
+    """Maps texts to their replacements."""
 
     def __init__(self):
         self.seen = {}
@@ -35,7 +35,7 @@ class Words:
         return self.seen[text]
 
     def schema(self, value):
-        """A schema keeps its names and limits, without what explains them."""
+        """Returns a schema with its names and limits, but without descriptions."""
         if isinstance(value, dict):
             return {k: self.schema(v) for k, v in value.items()
                     if not (k in ("description", "title", "examples") and isinstance(v, str))}
@@ -57,7 +57,8 @@ class Words:
 
     @staticmethod
     def some_tools(tools):
-        """One of each kind, and the first few: the rest differs in its schemas alone."""
+        """Returns one tool of each kind, and the first few. The others differ only in their
+        schemas."""
         kinds, kept = set(), []
         for tool in tools:
             kind = tool.get("type", "")

@@ -3,9 +3,9 @@
 
 usage: replay_test.py PROGRAM
 
-requests/ holds what agents_test.py --record has kept: both turns of each agent, in form as they
-were sent, with other words. Every one must be answered in its dialect to the end, and a second turn
-must find what the first has computed.
+requests/ holds the recordings of agents_test.py --record: both turns of each agent, in their
+original form but with other words. Every request must be answered completely in its dialect, and a
+second turn must find what the first has computed.
 """
 import http.client
 import json
@@ -22,7 +22,7 @@ REQUESTS = pathlib.Path(__file__).resolve().parent / "requests"
 FIRST = sorted(path.stem[:-2] for path in REQUESTS.glob("*-1.json"))
 ENDS = {"/v1/chat/completions": r"\[DONE\]", "/v1/messages": '"message_stop"',
         "/v1/responses": '"response.(completed|incomplete)"'}
-# Some of nano's answers would only end with the context, minutes later.
+# Some of nano's answers would end only with the context, minutes later.
 ANSWER_TOKENS = "64"
 
 
@@ -83,7 +83,7 @@ class Replay(unittest.TestCase):
                 longest = max(sorted(REQUESTS.glob(f"{name}-2*.json")),
                               key=lambda p: p.stat().st_size)
                 n_prompt, n_cached = self.send(read(longest.stem))
-                # All of the first turn's prompt, except for the mark that begins an answer.
+                # All of the first turn's prompt, except for the tokens that begin an answer.
                 self.assertGreater(n_cached, 0.8 * max(firsts))
                 self.assertGreater(n_prompt, n_cached)
 

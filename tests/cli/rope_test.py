@@ -72,7 +72,7 @@ class Scaled(unittest.TestCase):
             refused = flashmoe("run", path, "-p", "Hi", "--context", str(expected + 1))
             self.assertNotEqual(refused.returncode, 0)
             if expected < MAX_CONTEXT:
-                self.assertIn(f"made for {expected}: lower", refused.stderr)
+                self.assertIn(f"supports at most {expected}: lower", refused.stderr)
                 self.assertIn("rope_scaling", refused.stderr)
         full = json.loads(self.works("run", self.stage("full", 40, YARN), "-p", "the moon " * 20,
                                      "--context", "128", "-n", "4", "--raw", "--json"))

@@ -201,7 +201,7 @@ class Directory(Case):
                     pass
             self.refuse_path(missing, f"'{missing}'", "No such file")
             self.refuse_path(file, f"'{file}'", "not a directory")
-            self.refuse_path(gguf, f"{gguf}: 0 bytes", "GGUF")
+            self.refuse_path(gguf, f"{gguf}: the file has 0 bytes", "GGUF")
             self.refuse_path(empty, f"'{empty}'", "config.json")
             self.refuse_path("", "the path of the model is empty")
             self.refuse_path("x" * 300, "cannot open", "name too long")

@@ -259,7 +259,7 @@ class Gguf(Case):
         data = w.make(metadata(), tensors())
         self.refuses(self.write("m.gguf", data[:-1000]), "m.gguf", "1000 bytes are missing")
         self.refuses(self.write("m.gguf", data[:700]), "m.gguf", "truncated")
-        self.refuses(self.write("m.gguf", b""), "m.gguf: 0 bytes, too short")
+        self.refuses(self.write("m.gguf", b""), "m.gguf: the file has 0 bytes, but a GGUF")
         self.refuses(self.write("m.gguf", b"version https://git-lfs.github.com/spec/v1\n"),
                      "Git LFS pointer")
         self.refuses(self.write("m.gguf", b"GGUF\0\0\0\3" + data[8:]), "big-endian")

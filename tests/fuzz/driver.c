@@ -1,5 +1,5 @@
-/* Runs a fuzz target over files and directories of inputs, so that a corpus is an ordinary test
- * with any compiler. `driver CORPUS...`; fails when there is no input at all. */
+/* Runs a fuzz target over files and folders of inputs, so that a corpus is an ordinary test with
+ * any compiler. `driver CORPUS...`; fails if there is no input at all. */
 #include <dirent.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@ static unsigned n_inputs;
 static int run_file(const char *path, size_t size)
 {
     FILE *f = fopen(path, "rb");
-    uint8_t *data = malloc(size); /* exact, so that a sanitizer sees any byte too many */
+    uint8_t *data = malloc(size); /* exact, so that a sanitizer sees an overrun */
     if (f == NULL || (data == NULL && size > 0) || fread(data, 1, size, f) != size) {
         fprintf(stderr, "cannot read '%s'\n", path);
         if (f != NULL)

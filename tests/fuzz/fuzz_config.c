@@ -1,6 +1,5 @@
-/* config.json. The input takes the place of the configuration of a golden checkpoint, whose
- * weights are real. A model that opens must keep what its header promises, and two tokens must go
- * through it. */
+/* Fuzzes config.json. The input replaces the configuration of a golden checkpoint, whose weights
+ * are real. A model that opens must keep the promises of model.h and evaluate two tokens. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +21,7 @@ static void require(int holds, const char *what)
     abort();
 }
 
-/* The checkpoint whose kind the bytes name, so that most of them have a chance to fit. */
+/* Returns the checkpoint whose model type the bytes contain, so that many inputs can fit. */
 static const char *template_for(const uint8_t *data, size_t size)
 {
     if (memmem(data, size, "qwen3_moe", 9) != NULL)
@@ -101,7 +100,7 @@ static bool is_given_up(void *ctx, uint32_t segment)
     return ((struct outcome *)ctx)->is_given_up;
 }
 
-/* Hostile sizes of numbers may give what is not finite; every expert can be read. */
+/* Hostile values may give results that are not finite. Every expert can be read. */
 static void take_fault(void *ctx, uint32_t segment, const struct batch_fault *fault)
 {
     (void)segment;

@@ -1,6 +1,6 @@
-/* GGUF headers, and what a source makes of them. The input is the beginning of a file, run twice:
- * as it stands, as a file of that size; and with data of 1 TiB behind it, so that the tensors fit.
- * What is accepted must keep what the headers of the parser and of the source promise. */
+/* Fuzzes GGUF headers, and the source made from them. The input is the beginning of a file and is
+ * run twice: first as it is, as a file of that size, then with 1 TiB of data after it, so that the
+ * tensors fit. What is accepted must keep the promises of the parser's and the source's headers. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,7 +68,7 @@ static void check_source(const struct source *s, uint64_t file_bytes)
         require(s->texts[i].text[s->texts[i].bytes] == '\0' &&
                     strlen(s->texts[i].text) == s->texts[i].bytes,
                 "a text is NUL-terminated");
-    for (unsigned i = 1; i < s->n_texts; i++) { /* the first may have a token twice */
+    for (unsigned i = 1; i < s->n_texts; i++) { /* the first may have the same token twice */
         struct jdoc doc;
         struct fm_error err = {0};
         require(jdoc_parse(&doc, s->texts[i].name, s->texts[i].text, s->texts[i].bytes, &err) == 0,

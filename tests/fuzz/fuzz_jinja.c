@@ -1,6 +1,6 @@
-/* Chat templates. The input is a template, a NUL, and variables as JSON; without a NUL the
- * variables are fixed ones. What compiles must render within its limits, or fail with a sentence; a
- * rendering is UTF-8, every byte has an origin, and rendering it again gives the same. */
+/* Fuzzes chat templates. The input is a template, a NUL, and variables as JSON. Without a NUL the
+ * variables are fixed. A template that compiles must render within its limits or fail with a
+ * message. The output is UTF-8, every byte has an origin, and rendering again gives the same. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
-/* model.json of a packed model. The seal is not looked at: a change to the text would always break
- * it. What is accepted must keep what the header of the parser promises, and the text that is made
- * of it must be read back the same. */
+/* Fuzzes model.json of a packed model. The seal is not checked, because any change to the text
+ * would break it. What is accepted must keep the promises of the parser's header. Written out
+ * again, it must be read back the same. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
-/* Requests of the server. The first byte of the input chooses the endpoint, the rest is the body.
- * Whatever it is, it is refused with a sentence, or becomes a job whose events can be written, as a
- * stream and as one object that is JSON. */
+/* Fuzzes requests of the server. The first byte of the input chooses the endpoint, the rest is the
+ * body. A request is either refused with a message, or becomes a job whose events can be written as
+ * a stream and as one JSON object. */
 #include <jansson.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -71,7 +71,7 @@ static void check_stream(const struct text_buffer *out)
     }
 }
 
-/* A job's events, as they come. */
+/* Writes a job's events as they come. */
 static void answer(struct api_call *call)
 {
     struct text_buffer out = {0};

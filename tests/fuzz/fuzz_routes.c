@@ -1,6 +1,6 @@
-/* Routes: the text of --routes where it begins with "gen", otherwise a routing trace, as CSV and as
- * raw bytes. What is accepted must give every token distinct experts in ascending order, in any
- * shape. */
+/* Fuzzes routes: the text of --routes if it begins with "gen", otherwise a routing trace, as CSV
+ * and as raw bytes. What is accepted must give every token distinct experts in ascending order, in
+ * any shape. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

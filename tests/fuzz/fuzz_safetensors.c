@@ -1,7 +1,7 @@
-/* safetensors headers. The input is the beginning of a file, run twice: as it stands, as a file of
- * that size; and with its header length replaced by the true one and data of 1 TiB behind it, so
- * that a change to the JSON text need not hit the length too. What is accepted must keep what
- * the header of the parser promises. */
+/* Fuzzes safetensors headers. The input is the beginning of a file and is run twice: first as it
+ * is, as a file of that size, then with the correct header length and 1 TiB of data after it, so
+ * that a change to the JSON text need not also change the length. What is accepted must keep the
+ * promises of the parser's header. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

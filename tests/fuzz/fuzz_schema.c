@@ -1,4 +1,4 @@
-/* A schema. The first two bytes of the input are a seed, the rest is the schema. */
+/* Fuzzes schemas. The first two bytes of the input are a seed, the rest is the schema. */
 #include "schema_answers.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

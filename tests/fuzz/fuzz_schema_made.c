@@ -1,6 +1,6 @@
-/* A schema made from the grammar of keywords: the input decides which keywords stand where, what
- * they hold, and which references lead where, so that nearly every input is a schema and mutations
- * change its shape. FLASHMOE_SHOW in the environment prints the schema. */
+/* Fuzzes schemas made from a grammar of keywords. The input decides which keywords are used where,
+ * their values, and where references point. So nearly every input is a schema, and mutations change
+ * its shape. FLASHMOE_SHOW in the environment prints the schema. */
 #include <stdarg.h>
 
 #include "schema_answers.h"
@@ -62,7 +62,7 @@ static unsigned take(struct maker *m, unsigned below)
     return m->at < m->n ? m->data[m->at++] % below : 0;
 }
 
-/* What does not fit is left out: the schema is no JSON then, which is fine too. */
+/* Drops what does not fit. Then the schema is not valid JSON, which is fine too. */
 static void put(struct maker *m, const char *fmt, ...)
 {
     va_list list;
@@ -97,7 +97,7 @@ static void put_literal(struct maker *m)
     }
 }
 
-/* A piece of an expression, most of the time a good one. */
+/* Writes a piece of a regular expression, usually a valid one. */
 static void put_pattern(struct maker *m)
 {
     static const char *const atoms[] = {"a", "b", ".", "[ab]", "[^a]", "\\\\d", "\\\\S", "^", "$",
@@ -135,7 +135,7 @@ static void put_list(struct maker *m, enum form form)
     put(m, "]");
 }
 
-/* Names come once: each further one is later in the list. */
+/* Names are unique: each further one comes later in the list. */
 static void put_map(struct maker *m)
 {
     const unsigned n_names = sizeof names / sizeof names[0];
@@ -191,14 +191,14 @@ static void put_keywords(struct maker *m, unsigned n, uint64_t used)
 {
     const int has_others = used != 0;
     for (unsigned i = 0; i < n && m->at < m->n; i++) {
-        const unsigned drawn = take(m, 256); /* what is refused comes seldom */
+        const unsigned drawn = take(m, 256); /* keywords that are refused are rare */
         unsigned k = drawn < 250 ? drawn % N_ENFORCED
                                  : N_ENFORCED + drawn % (N_KEYWORDS - N_ENFORCED);
         for (unsigned tries = 0; (used >> k & 1) != 0 && tries < N_KEYWORDS; tries++)
             k = (k + 1) % N_KEYWORDS;
         used |= 1ull << k;
         put(m, "%s\"%s\":", has_others || i > 0 ? "," : "", keywords[k].name);
-        const unsigned wrong = take(m, 64); /* now and then what the keyword does not take */
+        const unsigned wrong = take(m, 64); /* sometimes a value of the wrong type */
         put_value(m, wrong == 63 ? (enum form)take(m, N_FORMS) : keywords[k].form);
     }
 }
@@ -220,7 +220,7 @@ static void put_schema(struct maker *m)
     m->depth--;
 }
 
-/* The root has definitions that references can lead to. */
+/* The root has definitions that references can point to. */
 static void put_root(struct maker *m)
 {
     put(m, "{\"title\":\"\"");

@@ -1,5 +1,6 @@
-/* tokenizer.json. The input is the file; what opens must encode and decode fixed texts and keep
- * what tokenizer.h promises: known ids, pieces that add up to the text, whole characters. */
+/* Fuzzes tokenizer.json. The input is the file. A tokenizer that opens must encode and decode fixed
+ * texts and keep the promises of tokenizer.h: known ids, pieces that add up to the text, whole
+ * characters. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

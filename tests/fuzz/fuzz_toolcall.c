@@ -1,7 +1,7 @@
-/* A model's answer. The first byte of the input chooses the options, the next three how the answer
- * is cut; the rest is the answer. However it is cut the events must be the same, the texts of the
- * events must be the answer, whole calls must have JSON objects for arguments, and characters stay
- * in one piece. */
+/* Fuzzes a model's answer. The first byte of the input chooses the options, the next three how the
+ * answer is cut, and the rest is the answer. The events must be the same for every cut, their texts
+ * must add up to the answer, complete calls must have JSON objects as arguments, and characters
+ * must stay whole. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static void require(int holds, const char *what)
     abort();
 }
 
-/* One event after the other: a kind, its text, and a number of bytes behind each. */
+/* A sequence of events: a kind, its text, and the number of bytes after each. */
 struct bytes {
     uint8_t *data;
     size_t n, capacity;
@@ -44,8 +44,8 @@ static void put(struct bytes *b, const void *data, size_t n)
 
 struct record {
     struct bytes events, answer, args;
-    int last;        /* kind of the last event, when more of its text may follow */
-    uint64_t n_text; /* of it */
+    int last;        /* kind of the last event if more of its text may follow */
+    uint64_t n_text; /* bytes of its text so far */
     bool is_utf8, is_in_call, is_over;
     unsigned n_calls;
 };
@@ -75,7 +75,7 @@ static void check_call(struct record *r, const struct message_event *e)
                 "the arguments of a whole call are an object");
     if (e->kind == MESSAGE_CALL_END) {
         json_t *object = json_loadb((const char *)r->args.data, r->args.n, JSON_ALLOW_NUL, NULL);
-        json_decref(object); /* it may have numbers or keys that jansson refuses */
+        json_decref(object); /* NULL: it may have numbers or keys that jansson refuses */
     }
     r->is_in_call = e->kind == MESSAGE_CALL_BEGIN || e->kind == MESSAGE_CALL_ARGUMENTS;
 }
@@ -104,7 +104,7 @@ static void record_event(void *ctx, const struct message_event *e)
     r->is_over = e->kind == MESSAGE_END;
 }
 
-/* Pieces of 1 to `longest` bytes; 0: all in one. */
+/* Feeds pieces of 1 to `longest` bytes; 0 means all at once. */
 static void run(struct record *r, const struct message_options *options, const uint8_t *answer,
                 size_t n, uint32_t seed, size_t longest)
 {

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Sends `flashmoe serve` requests that were good before some of their bytes were changed.
+"""Sends `flashmoe serve` valid requests with some of their bytes changed.
 
 usage: http_fuzz.py PROGRAM [--seconds N] [--seed N] [--clients N] [--keep FOLDER] [--no-memory]
 
-Clients take requests of every path and dialect, change, cut, double and mix them, send them in one
-piece or many, and read what comes, or part of it, or go away. An answer must be HTTP with a status
-other than 500; every second the server must be alive and answer an honest client as ever; its
-memory must stay bounded, and in the end it must stop with status 0. Best with a program that was
-built under AddressSanitizer (--no-memory: it keeps freed memory back). What was sent last stays in
-FOLDER when something is wrong.
+Clients take requests of every path and dialect and change, cut, duplicate and mix them. They send
+them in one piece or many, and read the whole answer or part of it, or disconnect. An answer must be
+HTTP with a status other than 500. Every second the server must be alive and answer an honest client
+as always. Its memory must stay bounded, and in the end it must stop with status 0. Works best with
+a program built with AddressSanitizer (use --no-memory then, because it delays freeing memory). If
+something is wrong, FOLDER keeps what was sent last.
 """
 import argparse
 import collections
@@ -74,7 +74,7 @@ WORDS = [b"\r\n", b"\n", b"\r\n\r\n", b"\0", b": ", b"\xff\xfe", b"chunked",
 
 
 def framed(path, data, rng):
-    """A good request with this body."""
+    """Returns a good request with this body."""
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n".encode()
     if rng.random() < 0.8:
         return head + b"Content-Length: %d\r\n\r\n" % len(data) + data
@@ -121,12 +121,12 @@ def make_request(rng):
     script = rng.choice(list(scripted_model.SCRIPTS)).encode()
     data = data.replace(b'"A"', b'"' + script + b'"')
     kind = rng.random()
-    if kind < 0.45:  # the body is what is wrong
+    if kind < 0.45:  # only the body is wrong
         return framed(path, changed(data, rng), rng)
     whole = framed(path, data, rng)
     if kind < 0.55:
         return whole[:rng.randrange(len(whole))]
-    if kind < 0.65:  # behind a good one on the same connection
+    if kind < 0.65:  # after a good one on the same connection
         return whole + changed(framed(path, data, rng), rng)
     return changed(whole, rng)
 
@@ -141,10 +141,10 @@ class Fuzz:
         self.lock = threading.Lock()
 
     def exchange(self, data, rng):
-        """What came of the answer."""
+        """Returns what was received of the answer."""
         link = self.server.socket()
         link.settimeout(rng.choice((0.01, 0.02, 0.05, 0.5)))
-        if rng.random() < 0.2:  # goes with a reset
+        if rng.random() < 0.2:  # disconnects with a reset
             link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         answer = b""
         try:
@@ -180,7 +180,7 @@ class Fuzz:
                 self.faults.append(f"answered {answer[:300]!r} to {data[:2000]!r}")
 
     def look(self):
-        """The server is alive and answers as ever."""
+        """Checks that the server is alive and answers as always."""
         if self.server.process.poll() is not None:
             self.faults.append(f"the server ended with {self.server.process.returncode}")
             return

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Writes the seed corpus of the safetensors fuzz target.
 
-usage: make_corpus.py [DIR]      (default: corpus/ beside this script)
+usage: make_corpus.py [DIR]      (default: corpus/ next to this script)
 
-The seeds are small and always the same. Inputs added by hand, such as a fixed finding, stay.
+The seeds are small and always the same. Inputs added by hand, such as a fixed finding, are kept.
 """
 
 import json

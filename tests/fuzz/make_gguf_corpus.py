@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Writes the seed corpus of the GGUF fuzz target.
 
-usage: make_gguf_corpus.py [DIR]      (default: corpus/ beside this script)
+usage: make_gguf_corpus.py [DIR]      (default: corpus/ next to this script)
 
-The seeds are small and always the same. Inputs added by hand, such as a fixed finding, stay.
+The seeds are small and always the same. Inputs added by hand, such as a fixed finding, are kept.
 """
 import pathlib
 import struct
@@ -43,7 +43,7 @@ def tensors(prefix, names):
 
 
 def placed(values, infos, **options):
-    """Headers alone: the fuzz target pretends the data."""
+    """Returns only the headers: the fuzz target pretends that the data exists."""
     return w.make(values, [(name, dims, kind, None) for name, dims, kind in infos],
                   with_data=False, **options)
 

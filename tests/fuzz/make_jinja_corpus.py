@@ -3,8 +3,8 @@
 
 usage: make_jinja_corpus.py
 
-Own templates of tests/text/templates, one small template for every filter, test, method and
-statement, and broken ones.
+The project's own templates from tests/text/templates, one small template for every filter, test,
+method and statement, and broken ones.
 """
 import json
 import pathlib

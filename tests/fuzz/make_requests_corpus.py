@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Writes the seed corpus of the requests fuzz target.
 
-usage: make_requests_corpus.py [DIR]      (default: corpus/requests beside this script)
+usage: make_requests_corpus.py [DIR]      (default: corpus/requests next to this script)
 
 An input is one byte, which chooses the endpoint, and the body of a request. The seeds are small and
-always the same. Inputs added by hand, such as a fixed finding, stay.
+always the same. Inputs added by hand, such as a fixed finding, are kept.
 """
 import json
 import pathlib

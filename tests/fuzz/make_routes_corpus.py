@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Writes the seed corpus of the routes fuzz target.
 
-usage: make_routes_corpus.py [DIR]      (default: corpus/routes beside this script)
+usage: make_routes_corpus.py [DIR]      (default: corpus/routes next to this script)
 
-The seeds are small and always the same. Inputs added by hand, such as a fixed finding, stay.
+The seeds are small and always the same. Inputs added by hand, such as a fixed finding, are kept.
 """
 import pathlib
 import sys
@@ -29,7 +29,7 @@ def tokens(turn, phase, steps, layers, seed):
 
 
 def raw(n_tokens, last=0):
-    """8 of 64 experts in 8 layers; `last` is added to the last one."""
+    """Returns 8 of 64 experts in 8 layers. `last` is added to the last one."""
     ids = [(t + layer + 9 * i) % 64 for t in range(n_tokens) for layer in range(8)
            for i in range(8)]
     return "".join(map(chr, ids[:-1] + [ids[-1] + last]))

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes corpus/schema: random schemas as tests/text/grammar_test.py makes them, and its refusals.
+"""Writes corpus/schema: random schemas from tests/text/grammar_test.py, and schemas that it
+refuses.
 
 usage: make_schema_corpus.py
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes corpus/schema_made: random bytes, of which fuzz_schema_made makes schemas.
+"""Writes corpus/schema_made: random bytes from which fuzz_schema_made makes schemas.
 
 usage: make_schema_made_corpus.py
 """

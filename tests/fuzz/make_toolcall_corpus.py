@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Writes the seed corpus of the toolcall fuzz target.
 
-usage: make_toolcall_corpus.py [DIR]      (default: corpus/toolcall beside this script)
+usage: make_toolcall_corpus.py [DIR]      (default: corpus/toolcall next to this script)
 
 An input is four bytes, which choose options and cuts, and an answer. The seeds are small and always
-the same. Inputs added by hand, such as a fixed finding, stay.
+the same. Inputs added by hand, such as a fixed finding, are kept.
 """
 import pathlib
 import sys

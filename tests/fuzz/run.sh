@@ -1,7 +1,7 @@
 #!/bin/sh
-# run.sh SECONDS [NAME...]: builds the fuzz preset and runs every target, or those named, for that
-# long from a scratch copy of its corpus. What is found stays in build-fuzz/findings/NAME.
-# Prints one line per target and exits with 1 when there is a finding.
+# run.sh SECONDS [NAME...]: builds the fuzz preset and runs every target, or the named ones, for
+# that long from a scratch copy of its corpus. Findings are kept in build-fuzz/findings/NAME. Prints
+# one line per target and exits with 1 if there is a finding.
 set -eu
 
 usage() {

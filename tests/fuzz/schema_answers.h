@@ -1,6 +1,7 @@
-/* What the targets of schemas share: a vocabulary, and answers drawn from the tokens allowed. There
- * is always one or the answer may end, each that a mask allows is taken, and what is whole is one
- * JSON document. FLASHMOE_TESTS in the environment says where the folder tests is. */
+/* What the schema targets share: a vocabulary, and answers drawn from the allowed tokens. There is
+ * always an allowed token or the answer may end, every token that a mask allows is accepted, and a
+ * complete answer is one JSON document. FLASHMOE_TESTS in the environment is the path of the folder
+ * tests. */
 #ifndef FLASHMOE_TESTS_SCHEMA_ANSWERS_H
 #define FLASHMOE_TESTS_SCHEMA_ANSWERS_H
 
@@ -37,7 +38,7 @@ static void open_vocabulary(void)
             "the vocabulary opens");
 }
 
-/* Some token of the mask, -1 when there is none. */
+/* Returns some token of the mask, or -1 if it is empty. */
 static int32_t pick(const uint32_t *mask, uint32_t seed)
 {
     uint32_t n = 0;
@@ -69,7 +70,7 @@ static void draw_answer(struct grammar *g, uint32_t seed)
     }
 }
 
-/* Compiles a schema and draws answers; true unless it is refused, with a sentence. */
+/* Compiles a schema and draws answers. Returns false if the schema is refused, with a message. */
 static int try_schema(const char *schema, size_t bytes, uint32_t seed, uint32_t n_answers)
 {
     struct grammar *g;

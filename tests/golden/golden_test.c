@@ -1,20 +1,20 @@
-/* Holds the engine to transformers' results, through the public API only.
+/* Compares the engine with transformers' results, through the public API only.
  *
  *   golden_test FOLDER [KV]
  *
- * For every folder below FOLDER that has a golden.json: every logit within the tolerance, every
- * hidden state within 1e-4 of its norm, the greedy continuation identical. A new family is a new
- * folder. KV is the format of keys and values, f32 or f16. The reference rounds nothing, so f32 is
- * the default; f16 is what the program uses unless told otherwise. With f16 a few tokens may be
+ * Tests every folder below FOLDER that has a golden.json: every logit is within the tolerance,
+ * every hidden state within 1e-4 of its norm, and the greedy continuation is identical. To add a
+ * family, add a folder. KV is the format of keys and values, f32 or f16. The reference rounds
+ * nothing, so f32 is the default; f16 is the program's default. With f16 a few tokens may be
  * further off.
  *
  * The tolerance is a share of the spread: the largest reference logit minus the smallest. Rounding
  * errors grow with the logits, which are several times as large in a model whose head is tied.
  *
- * The goldens are float32 and carry rounding errors of their own, up to 1.9e-4 (qwen3_next, whose
+ * The goldens are float32 and have rounding errors of their own, up to 1.9e-4 (qwen3_next, whose
  * chunked delta rule takes differences of long sums). golden_exact.f32 is the same computation in
- * float64: our logits must be within the tolerance of that, and within the tolerance of the float32
- * golden plus what the golden itself is off. */
+ * float64. Our logits must be within the tolerance of that. Their distance from the float32 golden
+ * may be larger by the golden's own error. */
 #include <dirent.h>
 #include <jansson.h>
 #include <math.h>
@@ -27,9 +27,9 @@
 
 static const struct kv {
     const char *name;
-    double tolerance;       /* of logits, as a share of the spread */
+    double tolerance;       /* for logits, as a share of the spread */
     double state_tolerance; /* as a share of the state's norm */
-    /* Share of the tokens whose logits may be further off: where two experts are as good, the
+    /* The share of tokens whose logits may be further off. If two experts score about the same, the
      * rounding of f16 may choose the other one, and that token gets other logits. */
     double share_off;
 } kvs[] = {{"f32", 1e-5, 1e-4, 0}, {"f16", 1e-3, INFINITY, 0.05}};
@@ -40,9 +40,9 @@ struct golden {
     float *logits; /* [n_tokens, vocabulary] */
     float *exact;  /* the same in float64, rounded */
     float *states; /* [n_hidden, n_tokens, hidden] */
-    double allowed; /* distance of a logit */
+    double allowed; /* maximum distance of a logit */
     double worst_exact, worst_golden, golden_error, worst_state;
-    double worst_kept; /* from float64, among the tokens within the tolerance */
+    double worst_kept; /* distance from float64, among the tokens within the tolerance */
     unsigned n_logits, n_states, n_rows_off;
 };
 
@@ -76,7 +76,7 @@ static size_t read_ids(const json_t *doc, const char *field, int32_t **ids)
     return n;
 }
 
-/* A NaN counts as worse than everything. */
+/* Raises *worst to value. A NaN counts as the largest. */
 static void raise_to(double *worst, double value)
 {
     if (!(value <= *worst))
@@ -125,7 +125,7 @@ static int check_greedy(struct fm_model *model, struct fm_session *session, cons
     size_t n_prompt = read_ids(doc, "greedy_prompt", &prompt);
     size_t n_want = read_ids(doc, "greedy_continuation", &want);
     struct fm_sampler *sampler;
-    /* No tokenizer masks rows here: the golden has the whole vocabulary. */
+    /* No tokenizer masks logits here: the golden has the whole vocabulary. */
     if (fm_sampler_open(model, &(struct fm_sampling){.size = sizeof(struct fm_sampling),
                                                      .top_p = 1}, &sampler, &err) != 0 ||
         fm_session_eval(session, prompt, n_prompt, &err) != 0)

@@ -1,8 +1,8 @@
-/* kv_golden_test FOLDER...: nats per token of each golden checkpoint with keys and values in every
- * format. rot8 must be within 0.002 of f16, or exit status 1. The models are random: where two
- * experts are as good, any change chooses another one, and the nats of one text go up or down by
- * more than that. So it is the mean over the checkpoint's own text and many random ones, which is
- * what the format itself costs. */
+/* kv_golden_test FOLDER...: prints nats per token of each golden checkpoint with keys and values in
+ * every format. Exit status 1 unless rot8 is within 0.002 of f16. The models are random: if two
+ * experts score about the same, any change chooses another one, and the nats of a single text
+ * change by more than that. So this takes the mean over the checkpoint's own text and many random
+ * ones, which shows the cost of the format itself. */
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -37,7 +37,7 @@ static void die(const char *what)
     exit(1);
 }
 
-/* The checkpoint's own, then random ones of that length. */
+/* Makes the checkpoint's own text, then random ones of the same length. */
 static void make_texts(const char *folder)
 {
     struct text *text = &texts[0];

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""layouts_test.py FLASHMOE: a checkpoint gives the same logits, bit for bit, however it is laid
-out: sharded, stacked experts, the multimodal wrapper, odd offsets, any tensor order, a wider
-dtype, a tied head. variants.py writes each layout from a golden checkpoint."""
+"""layouts_test.py FLASHMOE: a checkpoint gives the same logits, bit for bit, in every layout:
+sharded, stacked experts, the multimodal wrapper, odd offsets, any tensor order, a wider dtype, a
+tied head. variants.py writes each layout from a golden checkpoint."""
 import json
 import pathlib
 import subprocess

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes golden_exact.f32 beside a golden.json: transformers' logits computed in float64.
+"""Writes golden_exact.f32 next to a golden.json: transformers' logits computed in float64.
 
-golden_logits.f32 holds transformers' float32 results, which carry rounding errors of their own.
-This file tells how large these are. Needs `pip install torch transformers numpy`.
+golden_logits.f32 holds transformers' float32 results, which have rounding errors of their own. This
+file shows how large these are. Needs `pip install torch transformers numpy`.
 
 usage: make_exact.py DIR...
 """

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """real_shapes_test.py FLASHMOE: opens checkpoints with the true shapes of public models, tensor by
-tensor, as sparse files whose data is never read, and checks the parameter counts and sizes that
-follow. Also a proof that no number of any model is in the code."""
+tensor, as sparse files whose data is never read, and checks the resulting parameter counts and
+sizes. It also shows that the code has no constants of particular models."""
 import json
 import pathlib
 import struct
@@ -44,7 +44,7 @@ NEXT = dict(ATTENTION, **LINEAR, model_type="qwen3_next", num_hidden_layers=48, 
             linear_num_value_heads=32, vocab_size=151936, rope_theta=1e7, norm_topk_prob=True,
             partial_rotary_factor=0.25, decoder_sparse_step=1)
 
-# Billions of parameters of the text model, as published; the recurrent state in bytes.
+# Billions of parameters of the text model, as published, and the recurrent state in bytes.
 MODELS = {
     "Qwen3-30B-A3B": (qwen3(48, 2048, 32, 768), 30.53, 0),
     "Qwen3-235B-A22B": (qwen3(94, 4096, 64, 1536), 235.09, 0),

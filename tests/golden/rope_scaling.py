@@ -5,11 +5,11 @@ usage: rope_scaling.py check SWEEP_ENGINE
        rope_scaling.py same_bits SAME_BITS
        rope_scaling.py make
 
-The weights are those of the goldens beside this file; every case changes their configuration alone.
-`make` writes transformers' float64 logits to rope_scaling.f32: float32, little-endian, for each
-family and each case in the order below the rows ROWS of the prompt, every STEP-th logit of each. It
-needs torch and transformers. `check` holds the engine to them and `same_bits` to one hash of logits
-on every path and every machine; both need the standard library alone.
+The weights are those of the goldens next to this file; every case changes only their configuration.
+`make` writes transformers' float64 logits to rope_scaling.f32 as little-endian float32: for each
+family and each case, in the order below, the rows ROWS of the prompt, every STEP-th logit of each.
+It needs torch and transformers. `check` compares the engine with them. `same_bits` checks for one
+hash of logits on every path and every machine. Both need only the standard library.
 """
 import array
 import json
@@ -52,7 +52,7 @@ CASES = {
     "mscale alone": {"rope_parameters": {
         "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32,
         "mscale": 4.0}},
-    "default betas": {"rope_parameters": {  # a length at which both of them matter
+    "default betas": {"rope_parameters": {  # a length at which both betas matter
         "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024,
         "rope_theta": 100.0}},
     "betas": {"rope_parameters": BENT},

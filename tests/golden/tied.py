@@ -5,9 +5,9 @@ usage: tied.py check GOLDEN_TEST
        tied.py make
 
 The weights are those of the golden qwen3_next without its lm_head (variants.py). `make` writes
-transformers' results for them to tied/; it needs torch and transformers. `check` puts both together
-and runs GOLDEN_TEST on the result. The engine is 1.4e-4 off: 3e-6 of the spread, and more than an
-absolute 1e-4. transformers in float32 is 6.8e-4 off.
+transformers' results for them to tied/; it needs torch and transformers. `check` combines both and
+runs GOLDEN_TEST on the result. The engine is off by 1.4e-4: 3e-6 of the spread, but more than an
+absolute 1e-4. transformers in float32 is off by 6.8e-4.
 """
 import json
 import pathlib
@@ -27,7 +27,7 @@ def stage(folder):
 
 
 def forward(folder, dtype, ids):
-    """Returns logits and hidden states, and the greedy continuation of the first tokens."""
+    """Returns logits, hidden states, and the greedy continuation of the first tokens."""
     import torch
     from transformers import AutoModelForCausalLM
     model = AutoModelForCausalLM.from_pretrained(

@@ -1,4 +1,5 @@
-/* How fast each level is, one thread, beside what the machine can do with its instructions. */
+/* Measures the speed of each level on one thread, next to the limit of the machine's
+ * instructions. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +26,7 @@ struct job {
     size_t n;
 };
 
-/* The shortest of several runs. */
+/* Returns the shortest of several runs. */
 static double seconds_of(struct job *job)
 {
     double best = 1e30, total = 0;
@@ -104,7 +105,7 @@ static void machine_close(struct machine *m)
         free(all[i]);
 }
 
-/* In the order of rows that the engine uses. */
+/* Reorders the rows as the engine does. */
 static void interleave(struct weight *w)
 {
     void *parts[QUANT_MAX_PARTS];
@@ -114,7 +115,7 @@ static void interleave(struct weight *w)
     w->is_interleaved = true;
 }
 
-/* As many rows as the memory holds, the parts one behind the other; blocks repeat. */
+/* Makes as many rows as the memory holds, with one part after the other. Blocks repeat. */
 static void make_weight(const struct machine *m, const struct quant *format, struct weight *w)
 {
     struct pool pool;
@@ -163,10 +164,10 @@ static double matmul_seconds(const struct machine *m, const struct kernels *k,
     return seconds_of(&job);
 }
 
-/* On a busy machine the limit is found by trying often. */
+/* Tries often, because a busy machine rarely reaches the limit. */
 static void bench_format(struct machine *m, const struct kernels *k, const struct weight *w)
 {
-    static const size_t tokens[] = {10, 64, LONG_TOKENS}; /* an expert's in a prompt, more, all */
+    static const size_t tokens[] = {10, 64, LONG_TOKENS}; /* of an expert in a prompt, more, all */
     const double read = peak_read(k->name, m->memory, m->bytes);
     m->read = read > m->read ? read : m->read;
     const struct quant *format = w->quant;
@@ -183,7 +184,7 @@ static void bench_format(struct machine *m, const struct kernels *k, const struc
     fflush(stdout);
 }
 
-/* Without a choice: what models are stored in, one group size of each affine width. */
+/* By default: the formats that models are stored in, with one group size per affine width. */
 static bool is_format_chosen(const struct bench_options *o, const struct quant *format)
 {
     static const char *const usual[] = {
@@ -261,7 +262,7 @@ static void bench_delta(const struct kernels *k, double peak)
     free(mixed), free(z), free(ab), free(one), free(state), free(results), free(job.floats[0]);
 }
 
-/* ---- the rest: elements a second ------------------------------------------------------------- */
+/* ---- the rest: elements per second ----------------------------------------------------------- */
 
 #define REPEAT(...)                                                                                \
     for (unsigned repeat = 0; repeat < 64; repeat++)                                               \
@@ -278,7 +279,7 @@ static void run_rms_norm(struct job *j)
     REPEAT(j->k->rms_norm(j->floats[0], j->floats[1], 1e-6f, j->n, j->floats[2]);)
 }
 
-/* From fresh values every time: repeated, they would vanish. */
+/* Uses fresh values every time: repeated on its own results, they would vanish. */
 static void run_silu_mul(struct job *j)
 {
     REPEAT({

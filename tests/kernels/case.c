@@ -1,4 +1,4 @@
-/* Buffers with guards, and the comparison of what the sides wrote into them. */
+/* Buffers with guards, and the comparison of what the sides wrote to them. */
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -12,13 +12,13 @@
 #define MAX_SLOTS 80
 #define MAX_OUTPUTS 12
 #define SLOT_BYTES (2u << 20)
-#define CANARY_BYTES 192 /* watched before and behind a buffer */
+#define CANARY_BYTES 192 /* watched before and after a buffer */
 #define CANARY 0xff      /* not a number in any format */
 
-/* A stretch of memory between two pages that cannot be touched, and the buffer in it. */
+/* A region between two inaccessible pages, and the buffer in it. */
 struct slot {
     char *begin, *end;
-    char *copy; /* what the inputs must still be */
+    char *copy; /* the expected contents of an input */
     const char *name;
     char *at;
     size_t bytes;
@@ -73,8 +73,8 @@ static size_t canary_behind(const struct slot *s)
     return room < CANARY_BYTES ? room : CANARY_BYTES;
 }
 
-/* Half of the buffers end at the forbidden page, as closely as their alignment lets them; others
- * begin at one, or lie in between. That is the same whichever levels are tried. */
+/* Half of the buffers end at the inaccessible page, as closely as their alignment allows. Others
+ * begin at one, or lie in between. The choice does not depend on which levels are tested. */
 static unsigned slot_take(struct check *c, const char *name, unsigned side, size_t bytes,
                           size_t alignment)
 {
@@ -128,7 +128,7 @@ unsigned take_output(struct check *c, const char *name, enum element element, si
     return n_outputs++;
 }
 
-/* What a kernel finds in its scratch: another number on every side. */
+/* Fills the scratch with another number on every side. */
 unsigned take_scratch(struct check *c, size_t n_floats, size_t alignment)
 {
     const unsigned s = take_output(c, "scratch", FLOAT32, n_floats, alignment);
@@ -181,7 +181,7 @@ static bool is_canary(const char *at, size_t n)
     return true;
 }
 
-/* Nothing but its outputs may have changed. */
+/* Checks that only the outputs have changed. */
 static void side_check(struct check *c)
 {
     for (unsigned i = 0; i < n_slots; i++) {
@@ -221,7 +221,7 @@ static uint32_t bits_at(const struct output *o, unsigned side, size_t i)
     const char *at = slots[o->slots[side]].at + i * element_bytes[o->element];
     uint32_t bits = 0;
     memcpy(&bits, at, element_bytes[o->element]);
-    /* One NaN is as good as another. */
+    /* All NaNs are equal. */
     if (o->element == FLOAT32 && (bits & 0x7fffffffu) > 0x7f800000u)
         return 0x7fc00000u;
     if (o->element == FLOAT16 && (bits & 0x7fffu) > 0x7c00u)
@@ -261,7 +261,7 @@ static void output_hash(struct check *c, const struct output *o)
     }
 }
 
-/* Where a forbidden address lies, as seen from the nearest buffer. */
+/* Describes an inaccessible address relative to the nearest buffer. */
 static void fault_describe(struct check *c, const char *at)
 {
     for (unsigned i = 0; i < n_slots; i++) {
@@ -305,7 +305,7 @@ void case_init(void)
     sigaction(SIGILL, &action, NULL);
 }
 
-/* A fault ends the case: the sides behind it have nothing to show. */
+/* A fault ends the case: the remaining sides are not run. */
 void case_run(struct check *c, void (*function)(struct check *c), uint64_t seed, uint64_t index)
 {
     c->rng.state = c->seed = hash_bytes(seed, &index, sizeof index);

@@ -1,4 +1,4 @@
-/* Products with weights of every format, and the rounding of activations before them. */
+/* Checks products with weights of every format, and the rounding of activations before them. */
 #include <math.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 
 /* ---- quantize_row ---------------------------------------------------------------------------- */
 
-/* The codes of a group whose scale is not a number may be anything, but their sum is the sum. */
+/* The codes of a group whose scale is NaN may be anything, but their sum must be right. */
 static void forget_nan_groups(struct check *c, size_t n_groups, size_t group, unsigned q,
                               unsigned scale, unsigned sum)
 {
@@ -30,7 +30,7 @@ static void forget_nan_groups(struct check *c, size_t n_groups, size_t group, un
     }
 }
 
-/* Ordinary activations, with groups scaled down to where they count as zero. */
+/* Makes ordinary activations, with groups scaled down to where they count as zero. */
 static void shrink_groups(struct check *c, float *x, size_t n_groups, size_t group)
 {
     for (size_t g = 0; g < n_groups; g++)
@@ -41,8 +41,8 @@ static void shrink_groups(struct check *c, float *x, size_t n_groups, size_t gro
         }
 }
 
-/* Between two codes, and a few units of the last place beside: what is rounded twice, or away from
- * zero, shows here. */
+/* Makes values halfway between two codes, and a few units in the last place next to that. This
+ * shows double rounding and rounding away from zero. */
 static void make_halves(struct check *c, float *x, size_t n, size_t group)
 {
     float max = 0;
@@ -139,7 +139,7 @@ static struct shape choose_shape(struct check *c)
     return s;
 }
 
-/* Sometimes a few blocks are anything, so that some rows are not numbers. */
+/* Sometimes a few blocks have any bytes, so that some rows are NaN. */
 static void make_weight(struct check *c, const struct shape *s, struct weight *w)
 {
     static const char *const names[QUANT_MAX_PARTS] = {"weights", "scales", "biases"};
@@ -201,7 +201,7 @@ static void make_codes(struct check *c, const struct shape *s, struct kernel_inp
     *in = (struct kernel_input){.q = q, .scale = scale, .offset = offset, .sum = sum};
 }
 
-/* n different numbers below n_all, in any order; or any numbers. */
+/* Returns n different numbers below n_all, in any order; or any numbers. */
 static uint32_t *take_list(struct check *c, const char *name, size_t n, size_t n_all,
                            bool is_different)
 {
@@ -219,7 +219,8 @@ static uint32_t *take_list(struct check *c, const char *name, size_t n, size_t n
     return list;
 }
 
-/* Where the rows are cut in two products with the same inputs; at the end: nowhere. */
+/* Returns where the rows are split into two products with the same inputs. The end means no
+ * split. */
 static size_t choose_cut(struct check *c, const struct shape *s)
 {
     const size_t cut = s->begin + rng_below(&c->rng, s->end - s->begin + 1) / 16 * 16;

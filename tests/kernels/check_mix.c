@@ -1,4 +1,4 @@
-/* Attention, and the convolution and delta rule of recurrent layers. */
+/* Checks attention, and the convolution and delta rule of recurrent layers. */
 #include <math.h>
 #include <string.h>
 
@@ -24,7 +24,7 @@ static void *take_kv(struct check *c, const char *name, enum kv_side side, size_
     return kv;
 }
 
-/* Rotated vectors are whole groups. */
+/* Rotated vectors have whole groups. */
 static size_t choose_dim(struct check *c, size_t max)
 {
     const size_t dim = rng_length(&c->rng, max);
@@ -38,7 +38,7 @@ void check_store_kv(struct check *c)
     float *x = take_floats(c, "x", n, values);
     const unsigned scaled = (unsigned)rng_below(&c->rng, 3);
     for (size_t i = 0; values == ORDINARY && i < n && scaled > 0; i++)
-        x[i] *= scaled == 1 ? 0x1p-12f : 0x1p14f; /* the denormals and the end of f16 */
+        x[i] *= scaled == 1 ? 0x1p-12f : 0x1p14f; /* denormals and the largest values of f16 */
     const enum kv_side side = rng_chance(&c->rng, 2) ? KV_KEY : KV_VALUE;
     const bool is_half = c->kv == &kv_f16;
     const unsigned to =
@@ -192,7 +192,7 @@ void check_conv_silu(struct check *c)
     }
 }
 
-/* A value dimension that overflows must leave the others alone. */
+/* A value dimension that overflows must not affect the others. */
 static void make_infinite_values(struct check *c, const struct net *net, float *mixed)
 {
     const size_t at = net->channels - net->value_width;
@@ -202,7 +202,7 @@ static void make_infinite_values(struct check *c, const struct net *net, float *
                 rng_chance(&c->rng, 2) ? INFINITY : -0x1p127f;
 }
 
-/* The sum of a and dt_bias is not a number, and which one differs between processors. */
+/* The sum of a and dt_bias is NaN; which NaN differs between processors. */
 static void make_nan_factor(struct check *c, const struct net *net, float *a, float *dt_bias)
 {
     const size_t h = rng_below(&c->rng, net->args.n_value_heads);
@@ -210,7 +210,7 @@ static void make_nan_factor(struct check *c, const struct net *net, float *a, fl
     a[rng_below(&c->rng, net->n) * net->args.n_value_heads + h] = -INFINITY;
 }
 
-/* One head, or all of them; the state goes on from one call to the next. */
+/* Runs one head, or all of them. The state continues from one call to the next. */
 void check_delta_head(struct check *c)
 {
     struct net net = choose_net(c, rng_chance(&c->rng, 4));

@@ -27,8 +27,9 @@ cmake -S "$here" -B "$build" -G Ninja -DCMAKE_SYSTEM_NAME=Linux \
     -DCMAKE_EXE_LINKER_FLAGS=-static
 cmake --build "$build" --parallel "${JOBS:-2}"
 
-# All levels that the emulator has; the one named must be among them. qemu 7.2 reads even what an
-# x86 masked load leaves out, so there the buffers may not end where memory does; and it is slow.
+# Tests all levels that the emulator has; the named one must be among them. qemu 7.2 reads even the
+# bytes that an x86 masked load leaves out, so there no buffer may end at the end of memory. It is
+# also slow.
 case $other in
 aarch64) best=i8mm rounds=16 options= ;;
 x86_64) best=avx2 rounds=4 options=--no-pages ;;

@@ -1,4 +1,4 @@
-/* Norms, rotation, the router, and whatever works element by element. */
+/* Checks norms, rotation, the router, and everything that works element by element. */
 #include <math.h>
 #include <string.h>
 
@@ -81,7 +81,7 @@ void check_clamped_swiglu(struct check *c)
 {
     const size_t n = rng_length(&c->rng, MAX);
     const enum values values = rng_values(&c->rng);
-    const float limit = rng_chance(&c->rng, 2) ? 7.0f : 0.5f; /* of ordinary values some are more */
+    const float limit = rng_chance(&c->rng, 2) ? 7.0f : 0.5f; /* some ordinary values are larger */
     const float alpha = rng_chance(&c->rng, 2) ? 1.702f : rng_float(&c->rng, ORDINARY);
     const float *up = take_floats(c, "up", n, rng_values(&c->rng));
     const unsigned gate = take_changed(c, "gate", n, values);
@@ -124,7 +124,7 @@ void check_add(struct check *c)
         k->add(out(c, y), x, n);
 }
 
-/* Few different logits give many ties; sorted ones are the most work. */
+/* A few different logits give many ties. Sorted logits are the most work. */
 static void make_logits(struct check *c, float *logits, size_t n)
 {
     const size_t kind = rng_below(&c->rng, 6);
@@ -162,7 +162,7 @@ void check_route_row(struct check *c)
                      out(c, weights));
 }
 
-/* Groups of two experts or more, of which enough are chosen to have k experts. */
+/* Chooses groups of at least two experts, and enough of them to have k experts. */
 static void choose_groups(struct rng *rng, struct router *r)
 {
     r->n_groups = (unsigned)rng_between(rng, 0, 9);
@@ -175,7 +175,7 @@ static void choose_groups(struct rng *rng, struct router *r)
         r->k = 12;
 }
 
-/* Corrections are of the scores' size; some are alike, so that experts and groups tie. */
+/* Corrections are as large as the scores. Some are equal, so that experts and groups tie. */
 void check_route_scored(struct check *c)
 {
     struct rng *rng = &c->rng;
@@ -202,7 +202,7 @@ void check_route_scored(struct check *c)
         k->route_scored(&r, logits, out(c, ids), out(c, weights));
 }
 
-/* How much it did is the level's own affair; it must only come back. */
+/* The amount of work depends on the level. The function only has to return. */
 void check_int8_peak(struct check *c)
 {
     const uint64_t n_rounds = rng_below(&c->rng, 20);

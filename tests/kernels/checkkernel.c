@@ -1,5 +1,5 @@
-/* checkkernel: holds every level of the kernel table to the reference, bit for bit, with random
- * shapes and values, and measures how fast each level is. See --help. */
+/* checkkernel: compares every level of the kernel table with the reference, bit for bit, with
+ * random shapes and values, and measures the speed of each level. See --help. */
 #include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
@@ -11,8 +11,8 @@
 #include "gpu_level.h"
 #endif
 
-/* What --hash gives on every machine: the bits of the reference, of the kernels up to int8_peak
- * and of those behind it. They change when the reference, or what is tried here, changes. */
+/* The result of --hash on every machine: the bits of the reference, first of the kernels up to
+ * int8_peak, then of those after it. They change if the reference or the test cases change. */
 #define REFERENCE_HASH 0x5cceeaaa119d0d4du
 #define LATER_HASH 0xb26fbf6eca90e364u
 #define HASH_SEED 1
@@ -20,9 +20,10 @@
 
 #define MAX_LEVELS 8
 
-/* One clock may have been faster than the other's; with the products left out it is twice. */
+/* The clock may have been faster in one measurement. A loop without the products is twice as
+ * fast. */
 #define PEAK_SLACK 1.4
-#define PEAK_ROUNDS 1000000 /* some milliseconds */
+#define PEAK_ROUNDS 1000000 /* a few milliseconds */
 
 #define FAMILY(kernel, cases, of_formats)                                                          \
     {#kernel, offsetof(struct kernels, kernel), (cases), (of_formats), check_##kernel}
@@ -69,7 +70,7 @@ static struct kernels gpu_table;
 #endif
 static unsigned n_failed, n_cases;
 
-/* The kernel's function; only to be compared. */
+/* Returns the kernel's function, only for comparison. */
 static const void *member_of(const struct kernels *table, const struct family *family)
 {
     const void *function;
@@ -88,7 +89,7 @@ static bool is_gpu(const struct options *o)
 #endif
 }
 
-/* The reference, then what is to be checked: the level asked for, or all that are there. */
+/* Chooses the reference, then the levels to check: the requested one, or all usable ones. */
 static void choose_sides(const struct options *o, struct check *c)
 {
     for (unsigned i = 0; level_at(i) != NULL && i < MAX_LEVELS; i++) {
@@ -110,7 +111,7 @@ static void choose_sides(const struct options *o, struct check *c)
 #endif
 }
 
-/* The name of the i-th format, NULL past the end. */
+/* Returns the name of the i-th format, or NULL past the end. */
 static const char *format_at(const struct family *family, unsigned i)
 {
     if (family->formats == KV_FORMATS)
@@ -189,9 +190,9 @@ static void check_all(const struct options *o, struct check *c, unsigned first, 
     }
 }
 
-/* ---- what is asked for ----------------------------------------------------------------------- */
+/* ---- commands -------------------------------------------------------------------------------- */
 
-/* The reference alone, with the same cases whatever the options say. */
+/* Hashes only the reference, with the same cases whatever the options. */
 static uint64_t reference_hash(unsigned first, unsigned end)
 {
     static struct check c;
@@ -223,9 +224,9 @@ static int run_hash(bool is_alone)
     return check_hash(is_alone, N_FIRST, N_FAMILIES, LATER_HASH) | first;
 }
 
-/* What int8_peak claims to do in a second may not be more than peak.c's loop can, which is another
- * way to the same limit: then it leaves work out. Both are the best of some tries, of which the
- * first few are enough on a quiet machine. */
+/* int8_peak may not claim more operations per second than peak.c's loop, which reaches the same
+ * limit in another way: then it leaves work out. Both are the best of several tries. On a quiet
+ * machine the first few are enough. */
 static int run_peak(const struct options *o)
 {
     int status = 0;

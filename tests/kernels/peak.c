@@ -1,5 +1,5 @@
-/* What one thread of this machine can do at most with the instructions of a level. Each loop is
- * compiled for its own level; none runs unless the level is there. */
+/* Measures the speed limit of one thread with the instructions of a level. Each loop is compiled
+ * for its own level, and runs only if the machine has it. */
 #include <stdint.h>
 #include <string.h>
 #include <time.h>
@@ -12,7 +12,7 @@
 #include <arm_neon.h>
 #endif
 
-#define N_STEPS 200000 /* of twelve instructions or chains: some milliseconds */
+#define N_STEPS 200000 /* of twelve instructions or chains: a few milliseconds */
 
 double seconds_now(void)
 {
@@ -21,15 +21,15 @@ double seconds_now(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* Twelve independent chains, as many as hide the latency and fit into 16 registers. Nobody knows
- * what they start with, or the compiler makes them one. */
+/* Twelve independent chains: enough to hide the latency, few enough for 16 registers. Their initial
+ * values are hidden from the compiler, or it would merge them. */
 #define TWELVE(S) S(0) S(1) S(2) S(3) S(4) S(5) S(6) S(7) S(8) S(9) S(10) S(11)
 #define DECLARE(i)                                                                                 \
     vector acc##i = start;                                                                         \
     __asm__ volatile("" : "+" REGISTER(acc##i));
 #define KEEP(i) __asm__ volatile("" : : REGISTER(acc##i));
 
-/* A function that returns operations a second, `ops` being those of one STEP. */
+/* Defines a function that returns operations per second. `ops` is the number in one STEP. */
 #define CHAIN_LOOP(name, target_isa, vector_type, start_value, operand_value, STEP, ops)           \
     __attribute__((target(target_isa))) static double name(void)                                   \
     {                                                                                              \
@@ -46,8 +46,8 @@ double seconds_now(void)
         return (ops) * 12.0 * N_STEPS / (seconds_now() - begin);                                   \
     }
 
-/* Reads the buffer with vectors of so many bytes, as eight streams side by side, four vectors of
- * each in turn: one stream alone is not fetched as fast as memory can deliver. */
+/* Reads the buffer with vectors of this many bytes, as eight streams side by side, four vectors of
+ * each in turn. A single stream does not reach the full memory bandwidth. */
 #define N_STREAMS 8
 #define READ_LOOP(name, target_isa, vector_bytes)                                                  \
     __attribute__((target(target_isa))) static double name(const void *buffer, size_t bytes)       \
@@ -76,7 +76,7 @@ struct peak {
 #define REGISTER_CLASS "v"
 #define REGISTER(x) REGISTER_CLASS(x)
 
-/* The product is separate from the sum: it is made anew of what may have changed. */
+/* The product is separate from the sum: it is recomputed from values that may have changed. */
 #define INT8_AVX2(i)                                                                               \
     __asm__ volatile("" : "+" REGISTER(a));                                                        \
     acc##i = _mm256_add_epi32(acc##i, _mm256_madd_epi16(_mm256_maddubs_epi16(a, a), a));
@@ -95,7 +95,8 @@ READ_LOOP(read_avx2, "avx2", 32)
 READ_LOOP(read_avx512, "avx512f", 64)
 
 #if defined(__linux__)
-/* Four tiles of sums, as many as leave room for the operands: 16 x 16 x 64 products a step. */
+/* Four tiles of sums, the maximum that leaves room for the operands: 16 x 16 x 64 products per
+ * step. */
 __attribute__((target("amx-tile,amx-int8"))) static double int8_amx(void)
 {
     struct {
@@ -107,7 +108,7 @@ __attribute__((target("amx-tile,amx-int8"))) static double int8_amx(void)
         config.row_bytes[i] = 64;
         config.rows[i] = 16;
     }
-    __asm__ volatile("" : : "m"(config)); /* GCC 12 thinks that only its first bytes are read */
+    __asm__ volatile("" : : "m"(config)); /* GCC 12 assumes that only its first bytes are read */
     _tile_loadconfig(&config);
     const double begin = seconds_now();
     for (unsigned step = 0; step < N_STEPS; step++) {

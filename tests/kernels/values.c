@@ -1,4 +1,4 @@
-/* Random numbers that are the same on every machine, and values worth trying. */
+/* Random numbers that are the same on every machine, and special values. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,7 +65,7 @@ static float special(struct rng *rng)
     return fmath_float_of_bits(bits[rng_below(rng, sizeof bits / sizeof bits[0])]);
 }
 
-/* A float of any sign and mantissa with an exponent from a range of the biased ones. */
+/* Returns a float of any sign and mantissa with a biased exponent in [first, last]. */
 static float of_exponents(struct rng *rng, unsigned first, unsigned last)
 {
     const uint32_t mantissa = (uint32_t)rng_next(rng) & 0x807fffffu;
@@ -85,7 +85,7 @@ float rng_float(struct rng *rng, enum values values)
     }
 }
 
-/* Of special values there are few: a NaN hides everything it touches. */
+/* Uses few special values, because a NaN hides everything it touches. */
 void rng_floats(struct rng *rng, enum values values, float *to, size_t n)
 {
     const unsigned one_in = 4u << 3 * rng_below(rng, 4);
@@ -122,15 +122,15 @@ static bool is_wanted(const struct quant *format, enum blocks blocks, uint8_t *c
     return blocks != BLOCKS_ORDINARY || (max >= 0x1p-7f && max <= 0x1p7f);
 }
 
-/* A float that is neither large nor small, in the format of a part of scales or biases. */
+/* Makes a float of moderate size, in the format of a part of scales or biases. */
 static void make_scale(const struct quant *format, struct rng *rng, void *to)
 {
     const float x = of_exponents(rng, 127 - 5, 127 - 1);
     format->encode_row(format, &x, &to, 1);
 }
 
-/* Where a block keeps its scales is the format's own affair: among the finite blocks, two zero
- * bytes stand in every place once. */
+/* Each format keeps its scales at another place of a block. So among the finite blocks, two zero
+ * bytes occur at every place once. */
 static void make_block(const struct quant *format, enum blocks blocks, size_t i, struct rng *rng,
                        uint8_t *const parts[])
 {

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Many clients at once, some of them rude, and what they get.
+"""Tests the server with many clients at once, some of them rude.
 
 usage: load_test.py PROGRAM MODEL [--part Idle|Load|Rude ...] [--seconds N] [--clients N]
                     [--idle N] [--seed N] [--no-memory]
 
-Idle: clients whose answers wait behind others' keep their connections, get their pings and cost
-little. Load: clients send requests for some time, and a fifth of them goes away in the midst; no
-answer may be an error but the promised 503 or 529, resident memory must stay flat, and every answer
-must be the one that a client alone gets. Rude: slow, oversized, malformed and truncated requests
-and floods of headers come all together while an honest client is answered as before.
+Idle: clients whose answers wait behind others' keep their connections, get their pings and use few
+resources. Load: clients send requests for some time, and a fifth of them disconnects during an
+answer. No answer may be an error except the documented 503 or 529, resident memory must stay flat,
+and every answer must be the same as for a single client. Rude: slow, oversized, malformed and
+truncated requests and floods of headers come all at once, while an honest client is answered as
+before.
 """
 import argparse
 import asyncio
@@ -25,7 +26,7 @@ import time
 # The tokens that end an answer of nano: without them an answer continues as long as it may.
 NO_END = {"16383": -100, "16381": -100}
 LEAVING = 0.2
-KIB_SLACK = 24 << 10  # allocators keep some; a leak of 100 bytes per request would show
+KIB_SLACK = 24 << 10  # allocators keep some; 100 bytes leaked per request would show
 # Ends a hanging test. The server's speed is only printed; no machine is too slow for this test.
 LATE_SECONDS = 600
 
@@ -38,7 +39,7 @@ class Left(Exception):
 
 
 class Client:
-    """Uses one keep-alive connection after the other."""
+    """Uses one keep-alive connection after another."""
 
     def __init__(self, port):
         self.port = port
@@ -50,7 +51,7 @@ class Client:
         self.is_used = False
 
     def drop(self):
-        """Closes the connection at once, without a goodbye."""
+        """Closes the connection abruptly."""
         if self.writer is not None:
             self.writer.transport.abort()
         self.writer = None
@@ -320,7 +321,7 @@ async def run_load(server, options, rng):
 
 
 async def run_idle(server, options, _):
-    """All request long answers; except for the few that run, they wait."""
+    """All clients request long answers. Only a few run; the others wait."""
     faults, n = [], options.idle
     small = [("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}],
                                        "max_tokens": 4, "temperature": 0})]
@@ -343,7 +344,7 @@ async def run_idle(server, options, _):
         return status
 
     async def is_pinged(client):
-        """Waits until something has come besides what is sent with the headers."""
+        """Waits until more arrives than what is sent with the headers."""
         got = b""
         while got.count(b"\n\n") < 2 and not client.reader.at_eof():
             try:
@@ -393,8 +394,8 @@ def rude_bytes(rng):
     whole = post(good)
     kinds = (
         lambda: post(rng.randbytes(rng.randrange(1, 2000))),                 # not JSON
-        lambda: post(b"[" * 100000),                                         # deep
-        lambda: post(good[:rng.randrange(len(good))]),                       # half of it
+        lambda: post(b"[" * 100000),                                         # deeply nested
+        lambda: post(good[:rng.randrange(len(good))]),                       # cut short
         lambda: post(b'{"messages": 7, "max_tokens": -1e999}'),
         lambda: post(b'{"messages":[{"role":"user","content":"\xff\xfe"}]}'),
         lambda: post(b"{}", length=1 << 40),                                 # oversized
@@ -407,9 +408,9 @@ def rude_bytes(rng):
         lambda: b"GET / HTTP/1.1\r\n" + b"".join(b"x-%d: y\r\n" % i for i in range(5000)) + b"\r\n",
         lambda: b"GET / HTTP/1.1\r\nx: " + b"y" * 200000 + b"\r\n\r\n",
         lambda: b"GET /" + b"a" * 100000 + b" HTTP/1.1\r\n\r\n",
-        lambda: rng.randbytes(rng.randrange(1, 5000)),                       # no HTTP
+        lambda: rng.randbytes(rng.randrange(1, 5000)),                       # not HTTP
         lambda: b"\r\n" * 3000,
-        lambda: whole * 20,                                                  # a pipeline
+        lambda: whole * 20,                                                  # pipelined
     )
     return rng.choice(kinds)()
 

@@ -3,13 +3,13 @@
 
 usage: compare_engine.py BUILD OUT [WORDS...]
 
-BUILD is the build folder. For each OUT/expected/LABEL.json the model is run by
-BUILD/tests/oracle/logits_test: every logit within 1e-5 of the logits' spread of transformers in
-float64 with the same weights, and the greedy continuation the same. Formats whose kernels round
-activations to 8 bits (MLX's affine groups) are run twice: packed to f32, which rounds nothing, with
-that tolerance; and as they are, within half the format's own error or a twentieth of the logits'
-size. Models in formats the engine does not read are listed. With WORDS only labels that contain one
-of them are run. Exit status 1 when one differs.
+BUILD is the build folder. BUILD/tests/oracle/logits_test runs the model of each
+OUT/expected/LABEL.json. Every logit must be within 1e-5 of the logits' spread of transformers in
+float64 with the same weights, and the greedy continuation must be the same. Formats whose kernels
+round activations to 8 bits (MLX's affine groups) are run twice: packed to f32, which rounds
+nothing, with that tolerance; and unchanged, within half the format's own error or a twentieth of
+the logits' size. Models in formats that the engine does not read are listed. With WORDS, only
+labels that contain one of them are run. Exit status 1 if one differs.
 """
 import json
 import pathlib

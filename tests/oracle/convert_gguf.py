@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Converts the goldens and nano to GGUF with llama.cpp's own convert_hf_to_gguf.py.
 
-The converter knows a pre-tokenizer by the hash of what it does to a text; the tiny vocabularies
-give hashes it has never seen, so this driver answers for it. The tensor code is left as it is.
+The converter identifies a pre-tokenizer by the hash of its effect on a text. The tiny vocabularies
+give hashes that it does not know, so this driver answers for it. The tensor code is unchanged.
 
 usage: convert_gguf.py LLAMA_CPP OUT [--nano DATA] [--only NAME]
 LLAMA_CPP  a llama.cpp source tree

@@ -1,8 +1,8 @@
 """Restores a converted model's weights to their Hugging Face names in float32.
 
-The value a quantised weight stands for is formed in float32 from the file's own bits, by gguf's
-and MLX's own decoders, and the converters' transforms are undone: what is left is a checkpoint
-that gives what an exact engine must give for the converted file.
+The value of a quantised weight is computed in float32 from the file's own bits, by gguf's and
+MLX's own decoders, and the converters' transforms are undone. The result is a checkpoint that gives
+what an exact engine must give for the converted file.
 """
 import json
 import pathlib

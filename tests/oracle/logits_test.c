@@ -1,14 +1,15 @@
-/* Holds the engine to what transformers computes in float64 with the very weights of a file.
+/* Compares the engine with transformers' float64 results for exactly the weights of a file.
  *
  *   logits_test TOLERANCE MODEL EXPECTED.json
- *       every logit of every prompt within TOLERANCE times the spread, which is the largest logit
- *       of EXPECTED minus the smallest; the greedy continuation the same, except where the choice
- *       was closer than that
+ *       Every logit of every prompt must be within TOLERANCE times the spread, which is the
+ *       largest logit of EXPECTED minus the smallest. The greedy continuation must be the same,
+ *       except where the choice was closer than that.
  *   logits_test ORIGINAL.json MODEL EXPECTED.json
- *       for formats whose kernels round activations to 8 bits: the rms distance to EXPECTED at
- *       most half the format's own error, which is the rms distance of EXPECTED from ORIGINAL, the
- *       same for the weights before they were converted; or a twentieth of the logits' rms, since
- *       at 6 and 8 bits the format does less than the rounding (docs/decisions/0004)
+ *       For formats whose kernels round activations to 8 bits. The rms distance to EXPECTED must
+ *       be at most half the format's own error: the rms distance of EXPECTED from ORIGINAL, which
+ *       has the results for the weights before conversion. A twentieth of the logits' rms is
+ *       enough, too, because at 6 and 8 bits the format's error is smaller than that of the
+ *       rounding (docs/decisions/0004).
  *
  * NAME.json and NAME.f32 are made by reference_logits.py, or are frozen files. */
 #include <jansson.h>
@@ -29,7 +30,7 @@ struct prompt {
 
 static float *expected; /* [n_rows, vocabulary] */
 static size_t n_rows, vocabulary;
-/* The largest difference allowed, or the largest rms difference. */
+/* The maximum difference, or the maximum rms difference. */
 static double tolerance = INFINITY, rms_tolerance = INFINITY;
 
 static void die(const char *what, const char *why)
@@ -97,7 +98,7 @@ static void compare_row(void *ctx, unsigned position, const float *logits, unsig
     const float *want = expected + (p->first_row + position) * vocabulary;
     for (size_t i = 0; i < vocabulary && i < n; i++) {
         double d = fabs((double)logits[i] - want[i]);
-        if (!(d <= p->worst)) /* a NaN is worse than everything */
+        if (!(d <= p->worst)) /* a NaN is worse than any number */
             p->worst = d;
         p->sum_squares += d * d;
         p->sum_want_squares += (double)want[i] * want[i];
@@ -113,7 +114,8 @@ static int32_t best_of(const float *logits)
     return (int32_t)best;
 }
 
-/* Tokens that agree before the first legitimate difference; dies on an illegitimate one. */
+/* Returns the number of tokens that agree before the first legitimate difference. Dies on an
+ * illegitimate one. */
 static size_t compare_greedy(struct fm_session *s, const json_t *entry)
 {
     int32_t *want;

@@ -7,9 +7,9 @@ and .f32 (float32 [tokens of all prompts, vocabulary]). The JSON has the greedy 
 the largest and mean distance of the logits from transformers' (OUT/expected) with the original
 and with the dequantised weights.
 
-llama.cpp keeps its cache in float32 here; it rounds activations to 8 bits for quantised weights
-and to bfloat16 for bfloat16 ones. mlx-lm is run as it comes (bfloat16) and, as mlx32, in float32;
-its CPU code has no bfloat16 product for unquantised experts.
+llama.cpp keeps its cache in float32 here. It rounds activations to 8 bits for quantised weights
+and to bfloat16 for bfloat16 ones. mlx-lm is run as it comes (bfloat16) and, as mlx32, in float32.
+Its CPU code has no bfloat16 product for unquantised experts.
 """
 import argparse
 import json

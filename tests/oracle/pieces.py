@@ -3,9 +3,10 @@
 
 usage: pieces.py OUT.json
 
-Needs torch and transformers; seen with 2.15.0 and 5.22.2. Inputs and weights come from a generator
-that pieces_test.c has too, so the file holds shapes, seeds and results alone. Routers of some
-families round to float32 in transformers; cases in which that would change a choice are refused.
+Needs torch and transformers; tested with 2.15.0 and 5.22.2. Inputs and weights come from a
+generator that pieces_test.c has too, so the file holds only shapes, seeds and results. Routers of
+some families round to float32 in transformers; cases in which that would change a choice are
+refused.
 """
 import json
 import sys

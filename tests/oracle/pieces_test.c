@@ -1,11 +1,11 @@
-/* The pieces that layers are made of against transformers' results in float64 (pieces.py): routers,
- * experts with biases and a clamped activation, a dense block with gelu, attention with windows,
- * sinks, biases and norms over all heads.
+/* Compares the building blocks of layers with transformers' results in float64 (pieces.py):
+ * routers, experts with biases and a clamped activation, a dense block with gelu, and attention
+ * with windows, sinks, biases and norms over all heads.
  *
  *   pieces_test pieces.json
  *
- * The reference must be within the tolerance of the file. Every other level must have its bits,
- * with several threads and, in attention, however the rows are cut into batches. */
+ * The reference level must be within the tolerance of the file. Every other level must have the
+ * same bits, with several threads and, in attention, however the rows are cut into batches. */
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@
 #define TOLERANCE 2e-6 /* as a share of the largest magnitude of the results */
 #define MAX_OUT (1u << 16)
 
-static json_t *at_hand; /* the case */
+static json_t *at_hand; /* the current case */
 static unsigned n_failed;
 
 static void fail(const char *what, const char *level, size_t i, double got, double want)
@@ -46,7 +46,7 @@ static bool flag(const char *field)
     return json_is_true(json_object_get(at_hand, field));
 }
 
-/* ---- values: as pieces.py makes them --------------------------------------------------------- */
+/* ---- values: the same as in pieces.py ------------------------------------------------------- */
 
 static uint32_t state;
 
@@ -94,7 +94,7 @@ static void compare_numbers(const char *field, const char *level, const float *g
     }
 }
 
-/* The first call of a case keeps what it got; the others must have the same bits. */
+/* The first call of a case keeps its result. The others must have the same bits. */
 static float first[MAX_OUT];
 static size_t n_first;
 
@@ -162,7 +162,7 @@ static void check_dense(struct backend *be)
     free(step.normed), free(step.ffn);
 }
 
-/* Every expert on the rows that chose it, in two calls. */
+/* Runs every expert on the rows that chose it, in two calls. */
 static void run_experts(struct step *step, const struct ffn_routed *r,
                         const struct expert_layer *layer, char *slots, size_t slot_bytes)
 {
@@ -256,7 +256,7 @@ static void drop_attention(const struct attention *a)
         free((void *)(uintptr_t)all[i]);
 }
 
-/* Positions of one sequence in batches of so many rows; out is [n, hidden]. */
+/* Runs the positions of one sequence in batches of this many rows. out is [n, hidden]. */
 static void run_attention(const struct attention *a, struct step *step, const float *x, uint32_t n,
                           uint32_t batch, const float *frequencies, float *out)
 {
@@ -289,7 +289,7 @@ static void run_attention(const struct attention *a, struct step *step, const fl
     free(kv), free(rope), free(scratch);
 }
 
-/* The rows that the file has. */
+/* Compares the rows that the file has. */
 static void compare_rows(const char *level, const float *out, uint32_t hidden)
 {
     const json_t *rows = json_object_get(at_hand, "rows");

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Quantises nano and wide with llama.cpp's own quantiser, through llama-cpp-python's bindings.
 
-A tensor whose rows the format's blocks do not divide gets another format: nano's files are mixed.
-The formats that ask for an importance matrix get one of ones.
+A tensor whose rows are not a multiple of the format's blocks gets another format, so nano's files
+are mixed. Formats that need an importance matrix get one of ones.
 
 usage: quantise_gguf.py LLAMA_CPP OUT     OUT/gguf/NAME-bf16.gguf -> OUT/gguf/NAME-FORMAT.gguf
 """
@@ -15,7 +15,7 @@ import numpy as np
 
 NANO = "Q4_0 Q4_1 Q5_0 Q5_1 Q2_K Q3_K_M Q4_K_M Q5_K_M Q6_K IQ4_NL IQ4_XS MXFP4_MOE".split()
 WIDE = NANO + "Q3_K_L Q4_K_S IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_M IQ3_XXS IQ3_S TQ1_0 TQ2_0".split()
-# Where the mixture of a name would use a second format, writes one pure file of each.
+# If the mixture of a name would use a second format, writes one pure file of each.
 PURE = "Q2_K Q3_K_M Q4_K_M Q5_K_M Q6_K IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_M IQ3_XXS IQ3_S".split()
 PURE += ["IQ4_XS"]
 

@@ -1,7 +1,8 @@
-/* The C side of sampling.py: sample_lines MODEL. Reads one JSON object per line: "logits", 4096
- * times too large, "prompt", "answer", and the numbers of fm_sampling under their names, the bias
- * as [[id, value], ...]. Writes one for each: "ids" and "p", what may be drawn and how likely it
- * is; "drawn", one token; "top", the likeliest tokens as [[id, logprob], ...]. */
+/* The C side of sampling.py: sample_lines MODEL. Reads one JSON object per line: "logits",
+ * multiplied by 4096, "prompt", "answer", and the numbers of fm_sampling under their names, with
+ * the bias as [[id, value], ...]. Writes one object for each: "ids" and "p", the tokens that may be
+ * drawn and their probabilities; "drawn", one token; "top", the most likely tokens as
+ * [[id, logprob], ...]. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>

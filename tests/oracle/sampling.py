@@ -4,12 +4,14 @@
 usage: sampling.py make OUT.json [N]
        sampling.py check SAMPLE_LINES [SAMPLES.json]
 
-make: N cases (default 200) with what transformers keeps and how likely it makes it; needs torch and
-transformers. Bias, repetition penalty, temperature, top-k, top-p, min-p and typical-p are its own
-classes, in its own order; presence and frequency penalties, which it lacks, are subtracted as
-OpenAI's documentation says. Cases in which a rounding error would change what is kept are left out.
-check: what sample_lines makes of them; the standard library only. Without SAMPLES.json the frozen
-ones.
+make: writes N cases (default 200) with the tokens that transformers keeps and their probabilities.
+Needs torch and transformers. Bias, repetition penalty, temperature, top-k, top-p, min-p and
+typical-p are its own classes, in its own order. Presence and frequency penalties, which it lacks,
+are subtracted as OpenAI's documentation says. Cases in which a rounding error would change which
+tokens are kept are left out.
+
+check: compares them with the output of sample_lines, by default with the frozen samples. Needs only
+the standard library.
 """
 import collections
 import json
@@ -89,7 +91,7 @@ def make(n):
         case = make_case(rng)
         ids, scores = change_logits(case, torch, lib)
         if min(len(set(scores[0].tolist())), len(set(case["logits"]))) < VOCABULARY:
-            continue  # either of two equal ones may be left out
+            continue  # either of two equal tokens may be dropped
         results = [filter_tokens(case, ids, scores, lib, slack)
                    for slack in (1, 1 + 3e-5, 1 - 3e-5)]
         if len({tuple(kept(result)) for result in results}) > 1:

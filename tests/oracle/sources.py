@@ -1,10 +1,11 @@
 """The checkpoints that the oracles convert, staged as complete Hugging Face directories.
 
-A golden has no tokenizer_config.json and its tokenizer.json is a link; converters want both as
+A golden has no tokenizer_config.json and its tokenizer.json is a link; converters need both as
 files. qwen3_moe_sparse is the qwen3_moe golden without its dense layer 1, because llama.cpp's
-converter and loader know no qwen3moe with dense layers. wide is made here, of random weights: all
-its widths are 256, so that every tensor can take every GGUF format (nano's 384 and 128 columns fit
-no block of 256). small_* are a few layers and experts of the goldens, for the frozen files.
+converter and loader do not support a qwen3moe with dense layers. wide is made here from random
+weights. All its widths are 256, so that every tensor can have every GGUF format (nano's 384 and 128
+columns fit no block of 256). small_* are a few layers and experts of the goldens, for the frozen
+files.
 """
 import json
 import pathlib
@@ -91,7 +92,7 @@ def make_wide(folder):
 
 
 def cut(folder, layers, n_experts):
-    """Keeps only these layers and the first experts, of which half are used."""
+    """Keeps only these layers and the first n_experts experts. Half of them are used per token."""
     from safetensors.torch import load_file, save_file  # numpy has no bfloat16
 
     kept = {}
@@ -122,7 +123,8 @@ def cut(folder, layers, n_experts):
 
 
 def stage(name, out, nano_data=None):
-    """Returns the folder of the complete checkpoint `name` under `out`, made when missing."""
+    """Returns the folder of the complete checkpoint `name` under `out`. Makes it if it is
+    missing."""
     folder = pathlib.Path(out) / "hf" / name
     if folder.exists():
         return folder

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Prints a table of the distances between the logits in OUT/results and OUT/expected: largest,
-mean.
+"""Prints a table of the maximum and mean distances between the logits in OUT/results and
+OUT/expected.
 
 format  transformers with the dequantised weights from transformers with the checkpoint's
 others  that engine from transformers with the dequantised weights

@@ -5,17 +5,17 @@ usage: sweep_config.py run SWEEP_ENGINE [--base NAME] [--field NAME ...] [--save
        sweep_config.py freeze FILE...
        sweep_config.py check SWEEP_ENGINE [--few]
 
-For each golden checkpoint, and for a multimodal one made from the Qwen3.5 golden, every field that
-transformers or the engine reads, and every field that transformers' shared code looks up in any
-configuration, is set to several values at each place where it may stand: the root, text_config,
+Uses each golden checkpoint, and a multimodal one made from the Qwen3.5 golden. Changes every field
+that transformers or the engine reads, and every field that transformers' shared code looks up in
+any configuration. Sets it to several values at each place where it may be: the root, text_config,
 rope_parameters and rope_scaling. The engine must give the logits that transformers gives in
 float64, or refuse the model with an error that names the field or the tensor that does not fit.
 
 `run` needs torch and transformers. It also lists the cases that the engine runs and transformers
 cannot: there is nothing to compare those with. `freeze` writes what runs have saved to sweep.json
-and sweep.f32 beside this file: every other case, with a sample of its logits. `check` holds the
-engine to those with the standard library alone; with --few, to one case of each field in each model
-that runs and one that is refused.
+and sweep.f32 next to this file: every other case, with a sample of its logits. `check` compares the
+engine with those and needs only the standard library. With --few it checks, for each field in each
+model, one case that runs and one that is refused.
 """
 import argparse
 import array
@@ -40,7 +40,7 @@ TOLERANCE = 1e-5
 N_PREFILL, N_TOKENS = 12, 14
 SAMPLE_ROWS, SAMPLE_STEP = (5, 11, 12, 13), 9
 MAX_PARAMETERS = 10**7
-DROP = {"__drop__": True}  # as a value: the field is removed
+DROP = {"__drop__": True}  # as a value, removes the field
 
 # name: golden, layouts of variants.py
 BASES = {
@@ -315,7 +315,7 @@ def cases_of(name, config, fields):
         for place in places_of(field, config):
             values = values_of(field, text_of(config).get(field))
             if place == [] and "text_config" in config and field not in ROOT_TOO:
-                values = values[:1]  # the root's fields are no field of the language model
+                values = values[:1]  # the root's fields are not fields of the language model
             for value in values:
                 changes = [(place, field, value)]
                 if fresh(changes):
@@ -377,8 +377,8 @@ def engine(program, folder, tokens):
 
 
 def names_fault(error, field, changes):
-    """The error must name a changed field, the one that decides, or the tensor that does not
-    fit."""
+    """Returns whether the error names a changed field, the field that decides, or the tensor that
+    does not fit."""
     words = {field} | {key for _, key, _ in changes}
     for names in NAMED_TOGETHER:
         words |= set(names) if words & set(names) else set()
@@ -405,7 +405,7 @@ def distance(found, expected):
     worst = 0.0
     for a, b in zip(found, expected):
         d = abs(a - b)
-        worst = d if not d <= worst else worst  # a NaN is worse than everything
+        worst = d if not d <= worst else worst  # a NaN is worse than any number
     return worst
 
 

@@ -1,9 +1,9 @@
-/* The engine's logits for a checkpoint, as raw numbers for sweep_config.py.
+/* Writes the engine's logits for a checkpoint, as raw numbers for sweep_config.py.
  *
  *   sweep_engine MODEL TOKEN...
  *
- * Writes float32 [n_tokens, vocabulary], native byte order, to standard output. A model that is
- * refused gives exit status 3 and the error on standard error. */
+ * Writes float32 [n_tokens, vocabulary], native byte order, to standard output. If the model is
+ * refused, the exit status is 3 and the error is on standard error. */
 #include <stdio.h>
 #include <stdlib.h>
 

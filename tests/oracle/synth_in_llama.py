@@ -2,8 +2,8 @@
 """synth_in_llama.py FLASHMOE [FOLDER]: llama.cpp runs what `flashmoe synth` writes as GGUF.
 
 Needs PyPI llama-cpp-python. Writes to FOLDER (default: a temporary one) every tiny shape whole,
-split and in every format, and coder-next with fewer layers, about 2 GB; deletes each when done.
-FLASHMOE's greedy tokens are held against llama.cpp's; the two may part only where llama.cpp's own
+split and in every format, and coder-next with fewer layers, about 2 GB. Deletes each when done.
+Compares FLASHMOE's greedy tokens with llama.cpp's. They may differ only where llama.cpp's own
 logits of both tokens are nearly equal.
 """
 import ctypes
@@ -30,7 +30,7 @@ def silent(level, text, data):
 
 
 def in_llama(path):
-    """Returns greedy tokens, only those that stand for text, and the logits they were chosen by."""
+    """Returns greedy tokens, only those that represent text, and the logits they were chosen by."""
     model = llama_cpp.Llama(str(path), n_ctx=256, n_threads=2, verbose=False)
     ids = model.tokenize(PROMPT.encode(), add_bos=False, special=False)
     assert ids == list(PROMPT.encode()), ids
@@ -65,7 +65,7 @@ def check(program, folder, shape, *more):
     spread, verdict = float(rows[0].std()), "agrees"
     assert 0.01 < spread < 100, spread
     for i, (a, b) in enumerate(zip(theirs, ours)):
-        if a != b: # the rest belongs to another text
+        if a != b: # from here on the texts differ
             gap = float(rows[i][a] - rows[i][b]) / spread
             verdict = f"parts at token {i}, {gap:.3f} deviations apart"
             assert gap < 0.2, (theirs, ours, gap)

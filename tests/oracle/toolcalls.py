@@ -4,11 +4,13 @@
 usage: toolcalls.py make SGLANG TEMPLATES OUT.json [N]
        toolcalls.py check MESSAGE_LINES [SAMPLES.json]
 
-make: random tools and calls of them, N times (default 300). SGLANG is an unpacked sglang wheel,
-whose detectors read each answer; TEMPLATES is llama.cpp's models/templates, with which the answer
-is written and from which the same calls must come back. Needs jinja2, pydantic, orjson and
-partial-json-parser. check: what message_lines makes of the answers, against that; the standard
-library only. Without SAMPLES.json the frozen ones.
+make: makes random tools and calls of them, N times (default 300). SGLANG is an unpacked sglang
+wheel, whose detectors read each answer. TEMPLATES is llama.cpp's models/templates, which write the
+answer; reading it must give the same calls again. Needs jinja2, pydantic, orjson and
+partial-json-parser.
+
+check: compares the answers of make with the output of message_lines, by default for the frozen
+samples. Needs only the standard library.
 """
 import json
 import pathlib
@@ -28,7 +30,7 @@ TAGS = ["</parameter>", "<parameter=x>", "</think>", "<tool_call>", "<function=f
 
 
 def make_text(rng, with_tags):
-    """With tags: also those of the format itself, as long as they do not end the value."""
+    """with_tags: also uses tags of the format itself, as long as they do not end the value."""
     pieces = PIECES + (TAGS if with_tags else [])
     text = "".join(rng.choice(pieces) for _ in range(rng.randrange(12)))
     return re.sub(r"</parameter>(?=\s*<parameter=)", "</parameter>.", text)

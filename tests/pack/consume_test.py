@@ -44,7 +44,8 @@ class Consume(Shards):
                           "tokenizer.json"])
 
     def test_needs_little_space(self):
-        """Less than the size of the pack, and this figure decides."""
+        """Needs less space than the size of the pack, and this smaller figure is the one that is
+        checked."""
         src = self.copy()
         size = sum(path.stat().st_size for path in self.reference.iterdir())
         keep = ["--experts", "keep"]
@@ -75,7 +76,7 @@ class Consume(Shards):
         print(f"{n_spares} kills when source files were gone")
 
     def test_killed_when_files_are_gone(self):
-        """Before each removal of a source file, and right after it."""
+        """Kills packing before each removal of a source file, and right after it."""
         for on, at in ((REMOVAL, 1), (REMOVAL, 2), (REMOVAL, 5), ("fsync:/b/src", 1),
                        ("fsync:/b/src", 4)):
             with self.subTest(on, at=at):
@@ -91,9 +92,9 @@ class Consume(Shards):
                 shutil.rmtree(self.dst)
 
     def test_gguf(self):
-        """One file with everything including the tokenizer, alone or in a folder; and a folder in
-        which it is not the one that is packed. Every moment near the end: the file is gone by
-        then."""
+        """One file with everything including the tokenizer: alone, in a folder, and in a folder
+        whose safetensors files are packed instead. Kills at every moment near the end, when the
+        file is already removed."""
         frozen = TESTS / "oracle" / "frozen" / "small_qwen3_next-q8_0.gguf"
         folder = self.folder / "c" / "m"
         for kind in ("file", "folder", "beside"):
@@ -137,8 +138,8 @@ class Consume(Shards):
         return src
 
     def test_a_finished_file_is_damaged(self):
-        """The contents of a removed file cannot be recreated: this is reported, and nothing is
-        invented."""
+        """The contents of a removed file cannot be recreated. This is reported, and nothing is made
+        up."""
         for kind in ("gone", "flipped"):
             src = self.stop_with_spares(2)
             before = digest(src)
@@ -151,7 +152,7 @@ class Consume(Shards):
             self.assertEqual(digest(src), before)
 
     def test_coarse_times(self):
-        """The time of a spare is ignored, and it is no longer than its header."""
+        """A spare's time is ignored, and the spare is no longer than its header."""
         src = self.stop_with_spares(3)
         for spare in (self.partial / "source").iterdir():
             os.utime(spare, (1, 1))
@@ -166,7 +167,7 @@ class Consume(Shards):
                     "--yes", stderr=subprocess.PIPE, encoding="utf-8")
 
     def test_replaced_meanwhile(self):
-        """A file that took the name of a source file in the meantime is not what was packed."""
+        """A file that has taken the name of a source file is not the file that was packed."""
         src = self.copy()
         (self.folder / "new").write_text("mine")
         with self.hold(src) as held:
@@ -202,7 +203,7 @@ class Consume(Shards):
             shutil.rmtree(self.dst)
 
     def test_a_later_one_cannot_be_removed(self):
-        """The files before it are gone, it and those after it are not; the same command
+        """Only the files before the one that cannot be removed are gone. The same command
         continues."""
         for at in (2, 5):
             src = self.copy()
@@ -219,7 +220,7 @@ class Consume(Shards):
 
 class Restart(Shards):
     def test_at_every_moment(self):
-        """--restart leaves the source or a pack, whenever it was killed before."""
+        """--restart leaves either the source or a pack, whenever packing was killed before."""
         n_calls = self.count_calls(self.copy(), self.folder / "c.fmoe", "--consume", "--yes")
         step = max(1, n_calls // 4 // N_KILLS)
         moments = {*range(1, n_calls + 1, step), *range(n_calls - 30, n_calls + 1, min(step, 2))}
@@ -270,7 +271,7 @@ class Restart(Shards):
 
 
 class Whole(Shards):
-    """Everything exists except its name, or packing's own files still exist too."""
+    """The pack is complete except for its name, or packing's own files still exist as well."""
 
     def stop(self, src, named=False):
         """Kills a packing between model.json and the rename, or right after that."""
@@ -291,7 +292,7 @@ class Whole(Shards):
                                for name, path, _ in calls)
 
     def test_another_source(self):
-        """Whatever its name."""
+        """A source with any other name is refused."""
         other = self.folder / "other" / "src"
         shutil.copytree(TESTS / "golden" / "qwen3_moe", self.folder / "qwen3_moe")
         shard_by_layer(TESTS / "golden" / "qwen3_moe", other)

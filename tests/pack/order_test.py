@@ -1,4 +1,4 @@
-"""Tests what packing does to the disk, call by call, and folders that somebody else has prepared.
+"""Tests the disk operations of packing call by call, and folders that someone else prepared.
 
 Usage: order_test.py PROGRAM PRELOAD TESTS [TestClass...], as pack_test.py
 """
@@ -12,8 +12,8 @@ SYNTH = ["synth", "tiny-qwen3"]
 
 
 class Order(Case):
-    """A power failure keeps what was synced: a name comes after the bytes, a removal after the
-    name."""
+    """After a power failure only what was synced is left. So a file gets its name after its bytes
+    are synced, and a source is removed after the name is synced."""
 
     def assert_synced_before_named(self, calls, is_meant):
         """Every renamed file was synced after its last write."""
@@ -50,7 +50,7 @@ class Order(Case):
         self.assertEqual((names[0], names[-2:]), ("plan.json", ["model.json", self.dst.name]))
 
     def test_consume(self):
-        """A source file is removed when its packed parts and its header are on the disk."""
+        """A source file is removed only after its packed parts and its header are on disk."""
         src = self.folder / "b" / "src"
         shard_by_layer(self.golden, src)
         calls = self.trace_calls("pack", src, self.dst, "--consume", "--yes", "--threads", "1")
@@ -136,7 +136,7 @@ class Prepared(Case):
             shutil.rmtree(self.folder / "elsewhere")
 
     def test_links_for_files(self):
-        """Every file that packing would open, create or remove."""
+        """For every file that packing would open, create or remove."""
         for name in ("plan.json.tmp", "dense.bin.tmp", "experts-003.bin.tmp", "model.json.tmp",
                      "experts-003.bin", "experts-003.bin.sums", "tokenizer.json.tmp", "plan.json"):
             for args in ([], ["--restart"]):
@@ -153,7 +153,7 @@ class Prepared(Case):
         self.refused("plan.json.tmp' is a link")
 
     def test_what_is_no_header(self):
-        """A real folder `source` with somebody's files in it."""
+        """A real folder `source` that holds someone else's files."""
         for on, folder, args in (("unlink:model.fmoe/", self.dst, []),
                                  ("pwrite:experts-001", self.partial, ["--restart"])):
             self.stop(on)
@@ -205,7 +205,8 @@ class Prepared(Case):
         self.assertEqual(len(list(src.glob("*.safetensors"))), 3)
 
     def test_source_swapped_meanwhile(self):
-        """Another folder has taken the source's name: nothing in it was packed."""
+        """Another folder has taken the source's name. Nothing in it was packed, so nothing is
+        removed."""
         src = self.folder / "b" / "src"
         shard_by_layer(self.golden, src)
         other = self.folder / "other"
@@ -222,7 +223,7 @@ class Prepared(Case):
         self.assertEqual(digest(self.folder / "b" / "mine"), kept)
 
     def test_synth(self):
-        """The temporary folder, the temporary file, and a file in the folder."""
+        """Tests the temporary folder, the temporary file, and a file in the folder."""
         dst = self.folder / "m.fmoe"
         aside = self.folder / "m.fmoe.synth-partial"
         aside.symlink_to(self.victim)

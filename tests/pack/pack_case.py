@@ -39,8 +39,8 @@ def flashmoe(*args, text=None, **faults):
 
 
 class Held:
-    """A process that waits at a certain call until `release`, so that the actions of a test come at
-    that moment on every machine. Used with `with`."""
+    """A process that waits at a certain call until `release`, so that the actions of a test happen
+    at that moment on every machine. Use it with `with`."""
 
     def __init__(self, folder, on, *args, at=1, **files):
         self.gate = pathlib.Path(folder) / "gate"
@@ -157,7 +157,7 @@ class Case(unittest.TestCase):
         return [line.split("\t") for line in path.read_text().splitlines()]
 
     def ask(self, *args, answer):
-        """Starts it at a terminal where the answer is typed."""
+        """Starts it at a terminal and types the answer."""
         master, slave = pty.openpty()
         process = subprocess.Popen([PROGRAM, *map(str, args)], stdin=slave, encoding="utf-8",
                                    stderr=subprocess.PIPE, start_new_session=True)

@@ -37,7 +37,7 @@ class Formats(Case):
                                  logits_hash(src))
 
     def test_default(self):
-        """bf16 experts become affine4-g64; quantised ones are kept, also when packed again."""
+        """bf16 experts become affine4-g64. Quantised ones are kept, also when packed again."""
         for family in FAMILIES:
             with self.subTest(family):
                 self.pack(TESTS / "golden" / family, self.folder / family)
@@ -146,7 +146,8 @@ class Verify(Case):
         self.assertEqual(flashmoe("verify", self.dst).returncode, 0)
 
     def test_a_flipped_bit(self):
-        """Anywhere: verify and a run with --check on name it, unless the run does not read it."""
+        """Flips a bit anywhere. `verify` and a run with --check on name it, unless the run does not
+        read it."""
         model = json.loads((self.dst / "model.json").read_text())
         record = model["experts"][0]["record_bytes"]
         tensors = model["dense"]["tensors"]
@@ -271,7 +272,7 @@ class Refusals(Case):
         self.pack(self.golden, self.dst)
 
     def test_not_ours(self):
-        """A directory that only has the name of one is not touched."""
+        """A folder that has the name of a partial pack but is not one is left alone."""
         self.partial.mkdir()
         for name in ("notes.txt", "experts-000.bin.tmp"):
             (self.partial / name).write_text("mine")
@@ -289,7 +290,7 @@ class Refusals(Case):
         self.assertEqual(os.listdir(self.folder), [self.dst.name])
 
     def test_one_tensor_two_formats(self):
-        """A tied head is the embedding."""
+        """A tied head is the embedding, so both need the same format."""
         src = self.folder / "src"
         subprocess.run([sys.executable, TESTS / "golden" / "variants.py", self.golden, src,
                         "--layout", "tied"], check=True, stdout=subprocess.DEVNULL)
@@ -369,7 +370,7 @@ class Refusals(Case):
 
 
 class Kill(Case):
-    """Killed at any moment and started again: the same bytes."""
+    """Packing that is killed at any moment and started again gives the same bytes."""
 
     def finish(self, src, *args):
         """Starts it again until it is done."""
@@ -391,7 +392,7 @@ class Kill(Case):
                 n_killed += done.returncode == -9
                 self.assertTrue(self.dst.exists() or
                                 flashmoe("inspect", self.dst).returncode == 1)
-                # And killed once more on the way.
+                # Kill it once more on the way.
                 flashmoe("pack", self.golden, self.dst, kind="kill", at=at // 2 + 1)
                 self.finish(self.golden)
                 self.assertEqual(digest(self.dst), expected)
@@ -419,7 +420,7 @@ class Kill(Case):
                 shutil.rmtree(src)
 
     def test_whole_but_for_its_name(self):
-        """Even the source is not needed any more; other formats are refused."""
+        """The source is no longer needed, and other formats are refused."""
         src = self.folder / "src"
         shutil.copytree(self.golden, src)
         self.pack(src, self.folder / "reference.fmoe")
@@ -433,7 +434,7 @@ class Kill(Case):
         self.assertEqual(digest(self.dst), digest(self.folder / "reference.fmoe"))
 
     def test_from_outside(self):
-        """Killed while one thread waits at a certain file, wherever the others are then."""
+        """Kills packing while one thread waits at a certain file, wherever the others are."""
         reference = self.folder / "reference.fmoe"
         self.pack(self.golden, reference)
         moments = ["pwrite:plan.json", "fsync:plan.json", "pwrite:dense.bin", "fsync:dense.bin",
@@ -494,8 +495,8 @@ class Progress(Case):
 
 class Faults(Case):
     def test_every_write(self):
-        """The Nth call fails: a sentence, nothing that looks like a model, and it can be
-        continued."""
+        """The Nth call fails. There is an error message and nothing that looks like a model, and
+        packing can continue."""
         reference = self.folder / "reference.fmoe"
         n_calls = self.count_calls(self.golden, reference)
         expected = digest(reference)
@@ -514,7 +515,8 @@ class Faults(Case):
             self.assertGreater(n_failed, 20)
 
     def test_reads(self):
-        """Of the source and of written files: the message names tensor or expert, file and byte."""
+        """Reads of the source and of written files fail: the message names tensor or expert, file
+        and byte."""
         reference = self.folder / "reference.fmoe"
         self.pack(self.golden, reference)
         n_failed = 0

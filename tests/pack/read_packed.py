@@ -2,8 +2,8 @@
 
 usage: read_packed.py MODEL.fmoe
 
-Holds every offset and size to the rules of the document, and every checksum too when the PyPI
-package `xxhash` is there. `matrix(...)` shows how a reader gets at one expert's weights.
+Checks every offset and size against the rules of the document, and every checksum if the PyPI
+package `xxhash` is installed. `matrix(...)` shows how to read one expert's weights.
 """
 import json
 import pathlib

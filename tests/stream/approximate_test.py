@@ -1,4 +1,4 @@
-"""approximate_test.py PROGRAM GOLDENS NANO [PART...]: the lossy switches are off by default, are
+"""approximate_test.py PROGRAM GOLDENS NANO [PART...]: the lossy switches are off by default, do
 what they say, and are named in every output."""
 
 import json
@@ -50,7 +50,7 @@ class Switches(Case):
                 self.assertEqual(same["logits_hash"], plain["logits_hash"])
 
     def test_fewer_experts_are_those_of_a_smaller_k(self):
-        """The same bits as a model whose configuration says so."""
+        """The bits are those of a model whose configuration has the smaller k."""
         for family in FAMILIES:
             with self.subTest(family), tempfile.TemporaryDirectory() as folder:
                 small = os.path.join(folder, family)
@@ -78,7 +78,7 @@ class Switches(Case):
         self.assertNotEqual(plain["logits_hash"], exact["logits_hash"])
 
     def test_keys_and_values_in_fewer_bits(self):
-        """The label, and the bytes of a head's vector, which has 64 dimensions here."""
+        """Checks the label, and the bytes of a head's vector, which has 64 dimensions here."""
         model = GOLDENS / "qwen3_next"
         plain, hashes = self.answer(model), set()
         positions = {}
@@ -144,11 +144,11 @@ class Switches(Case):
                 text = self.works(*evaluate, *more).stdout
                 self.assertIn(found["approximate"], text)
                 self.assertIn("the cost is ", text)
-                with open(trace, encoding="utf-8") as file: # of the approximate evaluation alone
+                with open(trace, encoding="utf-8") as file: # only the approximate evaluation
                     self.assertEqual(sum("," in line for line in file) - 1, 4 * 32 * 8 * used)
 
     def test_needles(self):
-        """Sought twice; f16 finds what is just before the question."""
+        """An approximate run seeks the needles twice and reports the exact result, too."""
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "text.txt")
             with open(path, "w", encoding="utf-8") as file:
@@ -195,7 +195,7 @@ class Labels(Case):
             self.assertEqual(json.loads(self.works(*more, "--json").stdout)["approximate"], FEWER)
 
     def test_label_is_in_every_file(self):
-        """And that of routes, where they can be replaced."""
+        """Files with replaced routes also have the label of the routes."""
         model, fewer = GOLDENS / "qwen3_next", ("--experts-per-token", "1", "-q")
         gen = ("--routes", "gen:seed=7")
         with tempfile.TemporaryDirectory() as folder:
@@ -218,11 +218,11 @@ class Labels(Case):
             self.assertGreater(len(profile["rows"]), 0)
             self.assertIn(f">{FEWER}</text>", self.read(folder, "s.svg"))
             self.assertIn("speed only", self.read(folder, "s.svg"))
-            for name in ("t.csv", "st.csv"): # its head is still that of a recording
+            for name in ("t.csv", "st.csv"): # it still begins like a recording
                 found = json.loads(self.works("bench", "replay", at(name), "--json").stdout)
                 self.assertEqual(found["n_used"], 1)
             self.works("run", model, *RUN, "-q", "--trace", at("t.csv"), "--profile", at("p.csv"))
-            for name in ("t.csv", "p.csv"): # nothing to say
+            for name in ("t.csv", "p.csv"): # no label
                 self.assertNotIn("approximate", self.read(folder, name))
                 self.assertNotIn("# routes", self.read(folder, name))
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""bounded_test.py FLASHMOE MODEL [OPTION...]: measured resident memory stays inside --memory, from
-the smallest budget the program accepts upwards, and the smaller budget reads more."""
+"""bounded_test.py FLASHMOE MODEL [OPTION...]: measured resident memory stays within --memory, from
+the smallest budget that the program accepts upwards, and a smaller budget reads more."""
 import json
 import subprocess
 import sys
@@ -17,8 +17,8 @@ def run(program, model, budget, options):
 
 def main():
     program, model, *options = sys.argv[1:]
-    # What a program takes before it opens a model varies by some pages from run to run: the run
-    # with the smallest budget is the one that found it.
+    # The memory that a program takes before it opens a model varies by some pages from run to run.
+    # So the run that found the smallest budget is also the run that is measured.
     for smallest in range(2, 1 << 14):
         first = run(program, model, smallest * MIB, options)
         if first:

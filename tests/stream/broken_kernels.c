@@ -1,5 +1,5 @@
-/* The kernels with one of them spoilt: the product of a row depends on how many rows are in the
- * batch. Linked before the library's own levels.c, it takes its place. */
+/* Replaces one kernel with a broken one: the product of a row depends on how many rows are in the
+ * batch. Linked before the library's own levels.c, it replaces that file. */
 #define level_kernels whole_kernels
 #include "../../src/backend/cpu/levels.c"
 #undef level_kernels

@@ -1,6 +1,7 @@
-/* budget_use_test MODEL: the parts of a budget, the slots of the expert cache among them, never add
- * up to more than it; and nothing that another slot would fit into is left over. For many budgets,
- * when a model is opened, when its budget is changed, and while keys and values take more of it. */
+/* budget_use_test MODEL: checks that the parts of a budget, including the slots of the expert
+ * cache, never add up to more than the budget, and that the rest is smaller than one slot. Tries
+ * many budgets: when a model is opened, when its budget changes, and while keys and values take
+ * more of it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -28,7 +29,7 @@ static uint64_t sum_of(const struct fm_stats *s)
            s->memory_kv_bytes + s->memory_scratch_bytes;
 }
 
-/* The pool of slots grows and shrinks in pages of 2 MiB where they are large. */
+/* The pool of slots grows and shrinks in pages of 2 MiB if slots are large. */
 static void adds_up(const struct fm_model *model)
 {
     struct fm_model_info info = {.size = sizeof info};
@@ -79,7 +80,7 @@ static void test_opened(void **state)
                                                        i % 4 < 2 ? FM_OFF : FM_ON);
         struct fm_model *model;
         int rc = FM_ERR_BUDGET;
-        /* A sanitizer keeps freed memory back, so the program may need more by now. */
+        /* A sanitizer delays freeing memory, so the program may need more by now. */
         for (uint64_t more = 0; rc == FM_ERR_BUDGET; more += 1024) {
             options.memory_bytes = 0;
             options.memory_bytes = min_of(&options) + 1024 * (more_kib[i / 4] + more);
@@ -91,7 +92,7 @@ static void test_opened(void **state)
     }
 }
 
-/* Keys and values take what the slots give up, and give it back. */
+/* Keys and values take memory from the slots, and give it back. */
 static void test_changed(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
-/* cancel_test MODEL: sessions of a batch that are cancelled, at any layer and from any thread.
- * Those beside them give the bits that each gives alone; the cancelled ones go on later as if
- * nothing had happened. */
+/* cancel_test MODEL: cancels sessions of a batch, at any layer and from any thread. The other
+ * sessions give the same bits as alone. The cancelled ones continue later as if nothing had
+ * happened. */
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -19,7 +19,7 @@
 
 #define CONTEXT 400
 #define N_TOGETHER 8
-#define N_SESSIONS (N_TOGETHER + 1) /* the last one computes everything anew, alone */
+#define N_SESSIONS (N_TOGETHER + 1) /* the last one recomputes everything, alone */
 #define CHUNK 256
 
 static const char *model_path;
@@ -41,7 +41,7 @@ struct fixture {
     struct fm_session *sessions[N_SESSIONS];
     struct text texts[N_SESSIONS];
     uint32_t random_state;
-    /* Wishes of a progress function: who is cancelled at which of its calls. */
+    /* What a progress function does: which session it cancels at which of its calls. */
     unsigned n_calls, moments[N_TOGETHER];
 };
 
@@ -56,8 +56,8 @@ static uint32_t draw(struct fixture *f, uint32_t below)
     return next_random(&f->random_state, below);
 }
 
-/* With hardly more than the fewest experts that work, so that they are read all the time, when all
- * sessions are full. */
+/* Returns a budget with hardly more than the minimum number of expert slots, even when all sessions
+ * are full, so that experts are read all the time. */
 static uint64_t tight_budget(const struct fm_model_options *options)
 {
     struct fm_model_options headers = *options;
@@ -112,7 +112,7 @@ static void append(struct fixture *f, struct text *t, unsigned n)
         t->ids[t->n++] = (int32_t)draw(f, f->info.vocabulary);
 }
 
-/* Computed alone from the beginning, its tokens give the session's logits. */
+/* Checks that the session's tokens, computed alone from the beginning, give the same logits. */
 static void same_as_alone(struct fixture *f, unsigned i)
 {
     struct fm_session *alone = f->sessions[N_SESSIONS - 1];
@@ -126,7 +126,7 @@ static void same_as_alone(struct fixture *f, unsigned i)
                         f->info.vocabulary * sizeof(float));
 }
 
-/* What a cancelled session is afterwards, that stood at `before`. */
+/* Checks the state of a cancelled session that was at position `before`. */
 static void has_gone_back(const struct fixture *f, const struct fm_session *s, unsigned before)
 {
     const unsigned position = fm_session_position(s);
@@ -139,7 +139,8 @@ static void has_gone_back(const struct fixture *f, const struct fm_session *s, u
 
 /* ---- several together ----------------------------------------------------------------------- */
 
-/* The next tokens of all sequences: a long prompt, a few, or one. Some begin anew. */
+/* Appends the next tokens of all sequences: a long prompt, a few tokens, or one. Some start
+ * over. */
 static size_t next_batch(struct fixture *f, struct fm_batch_item *items, unsigned *before)
 {
     for (unsigned i = 0; i < N_TOGETHER; i++) {
@@ -182,7 +183,7 @@ static void check_batch(struct fixture *f, int rc, const struct fm_batch_item *i
     assert_int_equal(rc, n_cancelled > 0 ? FM_ERR_CANCELLED : 0);
 }
 
-/* A wish that came too late for an evaluation is the next one's. */
+/* A cancellation that comes too late for one evaluation cancels the next one. */
 static void finish_all(struct fixture *f)
 {
     struct fm_error err = {0};
@@ -235,8 +236,8 @@ struct canceller {
     atomic_bool has_begun, is_over;
 };
 
-/* The first session at once, others at any time, and the last one never: however fast the machine
- * is, some are cancelled and some are not. */
+/* Cancels the first session at once, others at any time, and the last one never. So some are
+ * cancelled and some are not, on a machine of any speed. */
 static void *cancel_at_random(void *arg)
 {
     struct canceller *c = arg;
@@ -300,7 +301,7 @@ static void cancel_at_route(void *ctx, unsigned layer, unsigned position, unsign
         fm_session_cancel(w->session);
 }
 
-/* Cancelled when a layer's experts are chosen, that layer's are not even all read. */
+/* If a session is cancelled when a layer's experts are chosen, not even all of them are read. */
 static void test_within_a_layer(void **state)
 {
     (void)state;
@@ -317,7 +318,7 @@ static void test_within_a_layer(void **state)
         fm_session_observe(f->sessions[0], &observer);
         fm_model_stats(f->model, &stats);
         const int rc = fm_session_eval(f->sessions[0], f->texts[0].ids, CHUNK, &err);
-        if (rc == 0) { /* a dense layer chooses none */
+        if (rc == 0) { /* a dense layer chooses no experts */
             assert_true(f->info.n_moe_layers < f->info.n_layers);
             fm_session_reset(f->sessions[0]);
             n_dense++;
@@ -347,8 +348,8 @@ static void cancel_at_layer(void *ctx, unsigned layer, unsigned position, const 
         fm_session_cancel(w->session);
 }
 
-/* Token by token behind a prompt: with attention alone, and from a mark at the end of the prompt,
- * neither the position nor the logits nor their hash are lost. */
+/* Decodes token by token after a prompt. With attention alone, and from a mark at the end of the
+ * prompt, a session keeps its position, its logits and their hash. */
 static void test_nothing_is_lost(void **state)
 {
     (void)state;

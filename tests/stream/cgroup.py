@@ -1,4 +1,5 @@
-"""A memory cgroup for a test: what a program holds as the system accounts for it, and limits."""
+"""A memory cgroup for a test: measures the memory that the system charges to a program, and limits
+it."""
 
 import os
 import pathlib
@@ -8,7 +9,7 @@ import time
 
 
 class Group:
-    """A memory cgroup of its own, of either version."""
+    """A memory cgroup of version 1 or 2."""
 
     def __init__(self, parent, is_v2):
         self.is_v2 = is_v2
@@ -23,13 +24,13 @@ class Group:
         return dict(line.split() for line in (self.path / "memory.stat").read_text().splitlines())
 
     def held(self):
-        """Resident memory and page cache."""
+        """Returns resident memory plus page cache."""
         stat = self.stat()
         return sum(int(stat[name]) for name in (("anon", "file") if self.is_v2 else
                                                 ("rss", "cache")))
 
     def usage(self):
-        """What counts against the limit, without the page cache."""
+        """Returns what counts against the limit, without the page cache."""
         stat, prefix = self.stat(), "" if self.is_v2 else "total_"
         name = "memory.current" if self.is_v2 else "memory.usage_in_bytes"
         return int((self.path / name).read_text()) - sum(
@@ -41,7 +42,7 @@ class Group:
         return int(stat.get("oom_kill", 0))
 
     def start(self, command, **how):
-        """The command as a process in the group."""
+        """Starts the command as a process in the group."""
         def enter():
             (self.path / "cgroup.procs").write_text("0")
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=enter, **how)
@@ -50,7 +51,7 @@ class Group:
         for _ in range(50):
             try:
                 return self.path.rmdir()
-            except OSError: # what it held is being given back
+            except OSError: # its memory is still being freed
                 time.sleep(0.1)
 
 
@@ -60,14 +61,14 @@ def need_root():
 
 
 def drop_page_cache():
-    """Files are read from the disk again. Needs root."""
+    """Makes the system read files from disk again. Needs root."""
     os.sync()
     pathlib.Path("/proc/sys/vm/drop_caches").write_text("3")
     time.sleep(0.3)
 
 
 def open_group():
-    """A group, or None where none can be made."""
+    """Returns a new group, or None if none can be made."""
     root = pathlib.Path("/sys/fs/cgroup")
     for parent, is_v2 in ((root / "memory", False), (root, True)):
         try:

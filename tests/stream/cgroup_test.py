@@ -1,11 +1,12 @@
-"""cgroup_test.py FLASHMOE: what a run holds, resident memory and page cache together, as its cgroup
-accounts for them, stays within 2 % of --memory from start to end, also where it measures its disk
-first and where it then reads through the page cache. The model is three times as large.
+"""cgroup_test.py FLASHMOE: the memory of a run, as its cgroup accounts for it, resident memory and
+page cache together, stays within 2 % of --memory from start to end. This also holds if the run
+measures its disk first and then reads through the page cache. The model is three times as large.
 
-Read through the page cache, the same run exceeds it: the samples show what they should. In a cgroup
-with a limit and without --memory, the program fits itself into the limit and is not killed.
+Forced to read through the page cache, the same run exceeds the budget. So the samples do show the
+page cache. In a cgroup with a limit and without --memory, the program fits itself into the limit
+and is not killed.
 
-Exit status 77 (skipped) where no memory cgroup can be made: that needs root and version 1, or
+Exit status 77 (skipped) if no memory cgroup can be made: that needs root, and either version 1 or
 version 2 with the memory controller.
 """
 
@@ -31,7 +32,8 @@ PROMPT = "Once upon a time there was a robot who loved music. " * 10
 
 
 def sampled(group, command, env):
-    """Status, output and messages of the command, the most it held, and the samples taken."""
+    """Returns status, output and messages of the command, its maximum memory, and the number of
+    samples."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         process = group.start(command, stdout=out, stderr=err, env=env)
         most, n = 0, 0
@@ -44,7 +46,7 @@ def sampled(group, command, env):
 
 
 def forget(folder):
-    """Pages that are in memory already would be accounted to whoever read them."""
+    """Drops the folder's pages. Pages already in memory stay charged to whoever read them."""
     for path in pathlib.Path(folder).rglob("*"):
         if path.is_file():
             fd = os.open(path, os.O_RDONLY)
@@ -95,11 +97,11 @@ class Bounded(unittest.TestCase):
         self.assertLessEqual(most, BUDGET * 1.02)
         self.assertGreater(most, BUDGET * 0.5)
         paged, same = self.run_in_group("--memory", BUDGET, "--io", "page")
-        self.assertGreater(paged, BUDGET * 1.02) # what the check is there to notice
+        self.assertGreater(paged, BUDGET * 1.02) # the check above can fail
         self.assertEqual(same["logits_hash"], answer["logits_hash"])
 
     def test_auto_within_the_budget(self):
-        """At the first start, which measures, and where page was found to be faster."""
+        """On the first start, which measures, and when page was measured to be faster."""
         with tempfile.TemporaryDirectory(dir=".") as home:
             first, answer = self.run_in_group("--memory", BUDGET, cache_home=home)
             kept, = pathlib.Path(home, "flashmoe").glob("*.io")
@@ -119,7 +121,7 @@ class Bounded(unittest.TestCase):
         self.assertLessEqual(most, limit)
 
     def test_above_the_limit(self):
-        """A budget that the cgroup would kill the program for is refused by every command."""
+        """Every command refuses a budget for which the cgroup would kill the program."""
         limit = 128 * MIB
         for args in (("run", self.model, "-p", "Hi"), ("serve", self.model, "--port", "0"),
                      ("plan", self.model), ("bench", "decode", self.model)):

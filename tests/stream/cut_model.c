@@ -39,7 +39,7 @@ static void cut(struct fm_stage_options *stages, unsigned n, unsigned n_layers,
             .memory_bytes = memory_bytes + i * MIB / 2, .n_threads = 1 + i % 3};
 }
 
-/* A budget that holds the whole model is too small for some cuts, which have more buffers: stages
+/* A budget that holds the whole model is too small for some cuts, which have more buffers. Stages
  * get the smallest of a few shares that works, so that their caches stay as tight as the test's. */
 int __wrap_fm_model_open(const char *path, const struct fm_model_options *options,
                          struct fm_model **out, struct fm_error *err)

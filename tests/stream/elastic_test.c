@@ -1,6 +1,6 @@
-/* elastic_test MODEL: a budget that is lowered and raised in mid-answer. The memory is really given
- * back, stays inside what was set, and no bit of the answer changes; what cannot be is refused and
- * changes nothing. MODEL has experts of several MiB together. */
+/* elastic_test MODEL: lowers and raises a budget during an answer. The memory is really freed,
+ * stays within the budget, and no bit of the answer changes. A budget that is impossible is refused
+ * and changes nothing. MODEL has several MiB of experts. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -40,7 +40,8 @@ static void set_memory(struct fm_model *model, uint64_t bytes)
         fail_msg("%s", err.text);
 }
 
-/* A prompt that passes nearly all experts, so that every slot is filled, and greedy tokens. */
+/* Evaluates a prompt that uses nearly all experts, so that every slot is filled, then greedy
+ * tokens. */
 static void answer(struct fm_model *model, struct fm_session *session, const uint64_t *budgets,
                    unsigned n_budgets, char hash[33])
 {
@@ -87,7 +88,7 @@ static void test_memory_is_given_back(void **state)
         fm_model_stats(model, &stats);
         assert_int_equal(stats.memory_budget_bytes, budget);
         assert_true(stats.n_cache_slots < slots);
-        /* Sanitizers have memory of their own. */
+        /* Sanitizers use memory of their own. */
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
         assert_true(plat_resident_bytes() <= budget);
         answer(model, session, NULL, 0, second);
@@ -112,7 +113,7 @@ static void test_memory_is_given_back(void **state)
            (unsigned long long)slots, (double)min / MIB);
 }
 
-/* The same answer with another budget before every token. */
+/* The answer is the same with another budget before every token. */
 static void test_in_mid_answer(void **state)
 {
     (void)state;
@@ -132,7 +133,7 @@ static void test_in_mid_answer(void **state)
     fm_model_close(model);
 }
 
-/* What is said to be enough is enough. What is not the model's may grow by pages meanwhile. */
+/* The reported minimum is enough. Memory outside the model may grow by some pages meanwhile. */
 static void test_min_is_enough(void **state)
 {
     (void)state;

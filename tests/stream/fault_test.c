@@ -1,15 +1,15 @@
-/* fault_test MODEL: sessions of a batch some of whose experts cannot be read, or hold values that
- * are not finite. fault_test MODEL pack: the same with a packed copy, whose experts may also be
- * damaged: checksums come late, so that what is damaged has been computed with by then. fault_test
- * MODEL few: with a third of the random rounds.
+/* fault_test MODEL: runs batches in which some experts cannot be read, or hold values that are not
+ * finite. fault_test MODEL pack: the same with a packed copy, whose experts may also be damaged.
+ * Checksums come late there, so a damaged expert has been computed with by then. fault_test MODEL
+ * few: with a third of the random rounds.
  *
- * Those sessions fail whose tokens chose such an expert, each with a reason of its own. The others
- * give the bits that each gives alone. When the experts can be read again, the failed sessions go
- * on as if nothing had happened.
+ * A session fails if its tokens chose such an expert, and each session gets its own reason. The
+ * others give the same bits as alone. When the experts can be read again, the failed sessions
+ * continue as if nothing had happened.
  *
- * Faults are put in where a reader turns what the system answered into the operation's result
- * (op_span_finish, replaced when this is linked). The expert is known from the operation. Checksums
- * wait in packed_sum_of, which is replaced too, until the engine waits for them (landings.h). */
+ * Faults are injected where a reader turns the system's answer into the operation's result
+ * (op_span_finish, replaced at link time). The operation identifies the expert. packed_sum_of is
+ * replaced as well: checksums wait in it until the engine waits for them (landings.h). */
 #include <errno.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -28,9 +28,9 @@
 #include "store/expert_store.h"
 #include "store/reader_internal.h"
 
-#define CONTEXT 256 /* one block of keys and values: the budget stays as it is */
+#define CONTEXT 256 /* one block of keys and values: the budget never changes */
 #define N_TOGETHER 6
-#define N_SESSIONS (N_TOGETHER + 1) /* the last one computes everything anew, alone */
+#define N_SESSIONS (N_TOGETHER + 1) /* the last one recomputes everything, alone */
 #define CHUNK 64
 #define MAX_LAYERS 16
 #define MAX_EXPERTS 64
@@ -45,10 +45,10 @@ enum fault { FAULT_NONE, FAULT_EIO, FAULT_SHORT, FAULT_DAMAGE, FAULT_NAN, FAULT_
 static struct {
     pthread_mutex_t lock;
     enum fault broken[MAX_LAYERS][MAX_EXPERTS];
-    bool breaks_guesses; /* every read that nobody waits for fails */
-    unsigned n_hit, n_left; /* operations that met a fault; that still may */
-    unsigned n_begun;       /* layers, once for every session of the batch */
-    const void *damaged;    /* where the last damaged expert lies */
+    bool breaks_guesses; /* every read that nothing waits for fails */
+    unsigned n_hit, n_left; /* operations with a fault so far; still to come */
+    unsigned n_begun;       /* layers begun, counted once per session of the batch */
+    const void *damaged;    /* address of the last damaged expert */
     unsigned damaged_in;    /* n_begun when it was read */
     unsigned n_outlived;    /* damaged experts whose checksum came in a later layer */
 } faults = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -69,7 +69,7 @@ int64_t __wrap_op_span_finish(const struct read_op *op, const struct op_span *sp
     const struct expert_read *read = op->ctx;
     pthread_mutex_lock(&faults.lock);
     enum fault fault = FAULT_NONE;
-    if (faults.n_left > 0) { /* otherwise the operation may be no expert's */
+    if (faults.n_left > 0) { /* otherwise it may not be a read of an expert */
         const uint32_t layer =
             expert_store_model(read->store)->first_expert_layer + read->expert_layer;
         fault = faults.breaks_guesses && op->urgency == READ_GUESSED
@@ -90,7 +90,7 @@ int64_t __wrap_op_span_finish(const struct read_op *op, const struct op_span *sp
     if (fault == FAULT_DAMAGE)
         ((char *)op->dst)[op->bytes / 2] ^= 0x40;
     if (fault == FAULT_NAN)
-        fill(op->dst, op->bytes, 0x7fc0); /* bf16, which the checkpoints are in */
+        fill(op->dst, op->bytes, 0x7fc0); /* bf16, the format of the checkpoints */
     if (fault == FAULT_INFINITY)
         fill(op->dst, op->bytes, 0x7f80);
     return result;
@@ -105,13 +105,13 @@ void __wrap_packed_sum_of(const void *data, size_t bytes, struct packed_sum *sum
     pthread_mutex_lock(&faults.lock);
     if (data == faults.damaged) {
         faults.n_outlived += faults.n_begun > faults.damaged_in;
-        faults.damaged = NULL; /* what is read to the same place next is another expert */
+        faults.damaged = NULL; /* the next read to this address is another expert */
     }
     pthread_mutex_unlock(&faults.lock);
     __real_packed_sum_of(data, bytes, sum);
 }
 
-/* What a session is told whose expert has this fault. */
+/* Returns the error code that a session gets if its expert has this fault. */
 static int code_of(enum fault fault)
 {
     return fault == FAULT_EIO || fault == FAULT_SHORT ? FM_ERR_IO : FM_ERR_FORMAT;
@@ -141,7 +141,7 @@ static void break_expert(unsigned layer, unsigned expert, enum fault fault, unsi
 struct text {
     int32_t ids[CONTEXT];
     unsigned n;
-    /* The experts that its tokens from `from` on choose; layers counted as the model does. */
+    /* The experts that its tokens from `from` on choose, by the model's layer numbers. */
     unsigned from;
     bool uses[MAX_LAYERS][MAX_EXPERTS];
 };
@@ -168,7 +168,7 @@ static uint32_t draw(struct fixture *f, uint32_t below)
     return (uint32_t)(((uint64_t)(f->random_state >> 8) * below) >> 24);
 }
 
-/* With hardly more than the fewest experts that work when all sessions are full. */
+/* Returns a budget with hardly more than the minimum number of slots when all sessions are full. */
 static uint64_t tight_budget(const struct fm_model_options *options)
 {
     struct fm_model_options headers = *options;
@@ -191,8 +191,8 @@ static void note_layer(void *ctx, unsigned layer, unsigned position, unsigned n,
         f->expert_layers[f->n_expert_layers++] = layer;
 }
 
-/* Roomy: no plan waits for a slot, and guesses find some to spare; otherwise with as few slots as
- * work. */
+/* is_roomy: no plan waits for a slot, and guesses find free ones. Otherwise there are as few slots
+ * as possible. */
 static struct fixture *set_up(unsigned n_marks, enum fm_choice lookahead, bool is_roomy)
 {
     struct fm_model_options options = {.size = sizeof options};
@@ -207,10 +207,10 @@ static struct fixture *set_up(unsigned n_marks, enum fm_choice lookahead, bool i
     options.prefill_chunk = CHUNK;
     options.elastic = FM_OFF;
     options.lookahead = lookahead;
-    options.read_depth = 32; /* a reader that waits for a checksum holds up no other expert */
+    options.read_depth = 32; /* a reader that waits for a checksum delays no other */
     f->random_state = 1 + n_marks;
     int rc = FM_ERR_BUDGET;
-    /* A sanitizer keeps freed memory back, so the program may need more by now. */
+    /* A sanitizer delays freeing memory, so the program may need more by now. */
     for (unsigned more_kib = 0; rc == FM_ERR_BUDGET; more_kib += 256) {
         options.memory_bytes = 0;
         options.memory_bytes = tight_budget(&options) + 1024 * more_kib;
@@ -258,7 +258,7 @@ static void note_uses(void *ctx, unsigned layer, unsigned position, unsigned n,
         t->uses[layer][ids[i]] = true;
 }
 
-/* Computes a text alone from the beginning and notes the experts of its tokens from `from` on. */
+/* Computes a text alone from the beginning and records the experts of its tokens from `from` on. */
 static const float *compute_alone(struct fixture *f, struct text *t, unsigned from)
 {
     struct fm_session *alone = f->sessions[N_SESSIONS - 1];
@@ -284,7 +284,7 @@ static void same_as_alone(struct fixture *f, unsigned i)
     assert_int_equal(fm_session_failure(f->sessions[i])->code, 0);
 }
 
-/* What a failed session is afterwards, that stood at `before`. */
+/* Checks the state of a failed session that was at position `before`. */
 static void has_gone_back(const struct fixture *f, const struct fm_session *s, unsigned before)
 {
     const unsigned position = fm_session_position(s);
@@ -308,7 +308,7 @@ static void go_on(struct fixture *f)
     }
 }
 
-/* The layer as the cache counts, for break_expert. */
+/* Returns the layer's index in the cache, for break_expert. */
 static unsigned index_of(const struct fixture *f, unsigned layer)
 {
     unsigned i = 0;
@@ -353,7 +353,8 @@ static void has_reason(const struct fixture *f, unsigned i, const struct fm_batc
     assert_null(strstr(why->summary, "safetensors"));
 }
 
-/* Runs the batch and holds every item to what its experts say. Returns how many failed. */
+/* Runs the batch and checks that each item fails or succeeds as its experts require. Returns the
+ * number of failures. */
 static unsigned run_batch(struct fixture *f, struct fm_batch_item *items, unsigned n)
 {
     unsigned before[N_TOGETHER], n_failed = 0, first = n;
@@ -379,7 +380,8 @@ static unsigned run_batch(struct fixture *f, struct fm_batch_item *items, unsign
     return n_failed;
 }
 
-/* Every session of the batch has `n_new` more tokens; fills the items and notes their experts. */
+/* Appends n_new[i] tokens to each session i of the batch, fills the items and records their
+ * experts. */
 static void next_items(struct fixture *f, struct fm_batch_item *items, const unsigned *n_new)
 {
     for (unsigned i = 0; i < N_TOGETHER; i++) {
@@ -391,7 +393,7 @@ static void next_items(struct fixture *f, struct fm_batch_item *items, const uns
     }
 }
 
-/* An expert that is not in memory and that some session uses. */
+/* Finds an expert that some session uses and that is not in memory. */
 static bool find_expert(struct fixture *f, unsigned *layer, unsigned *expert)
 {
     for (unsigned n_tries = 0; n_tries < 1000; n_tries++) {
@@ -408,7 +410,8 @@ static bool find_expert(struct fixture *f, unsigned *layer, unsigned *expert)
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-/* Prompts of several chunks, short ones and single tokens together; one to three experts broken. */
+/* Mixes prompts of several chunks, short ones and single tokens, with one to three broken
+ * experts. */
 static void test_random_experts(void **state)
 {
     (void)state;
@@ -416,7 +419,7 @@ static void test_random_experts(void **state)
     unsigned n_seen[2] = {0, 0};
     const unsigned n_rounds = runs_few ? 4 : 12;
     for (unsigned n_marks = 0; n_marks <= 4; n_marks += 2) {
-        /* what a guess reads would be no fault later */
+        /* an expert that a guess has read would not fail later */
         struct fixture *f = set_up(n_marks, FM_OFF, false);
         for (unsigned round = 0; round < n_rounds; round++) {
             struct fm_batch_item items[N_TOGETHER];
@@ -448,8 +451,8 @@ static void test_random_experts(void **state)
     assert_true(n_seen[0] > n_rounds * 10 / 3 && n_seen[1] > n_rounds * 10 / 3);
 }
 
-/* Single tokens. Two experts of one layer, one that session 0 alone uses and one that session 1
- * alone uses: each is told its own. */
+/* Single tokens. Finds two experts of one layer: one that only session 0 uses, one that only
+ * session 1 uses. Each session must get the error of its own expert. */
 static bool find_two(const struct fixture *f, unsigned *layer, unsigned experts[2])
 {
     for (unsigned l = 0; l < f->info.n_layers; l++) {
@@ -505,8 +508,8 @@ static void test_two_experts_of_a_layer(void **state)
     tear_down(f);
 }
 
-/* The same tokens in every session share one read: all fail, and one transient fault is enough.
- * Another session that is cancelled beside them keeps its own reason. */
+/* Sessions with the same tokens share one read, so one transient fault makes all of them fail.
+ * Another session, cancelled at the same time, keeps its own reason. */
 static void test_all_share_the_read(void **state)
 {
     (void)state;
@@ -540,7 +543,7 @@ static void test_all_share_the_read(void **state)
     tear_down(f);
 }
 
-/* A read that nobody waits for may fail: nobody notices. */
+/* A read that nothing waits for may fail without effect. */
 static void test_failed_guesses(void **state)
 {
     (void)state;
@@ -551,7 +554,7 @@ static void test_failed_guesses(void **state)
     faults.breaks_guesses = true;
     faults.n_left = UINT32_MAX;
     bool was_hit = false;
-    while (!was_hit) { /* guesses are read when nothing else is to be: sooner or later */
+    while (!was_hit) { /* guesses are read once nothing else is to be read */
         fm_session_reset(f->sessions[0]);
         must(fm_session_eval(f->sessions[0], t->ids, 80, &err), &err);
         for (unsigned i = 80; i < t->n; i++)
@@ -566,7 +569,8 @@ static void test_failed_guesses(void **state)
 }
 
 /* An expert of NaN or of infinities: the sessions that chose it fail with the layer's number, the
- * others give their bits. What is damaged stays in memory, so each round has a model of its own. */
+ * others give their bits. The damaged expert stays in memory, so each round has a model of its
+ * own. */
 static void test_values_that_are_not_finite(void **state)
 {
     (void)state;
@@ -628,7 +632,7 @@ static void begin_layer(void *ctx, uint64_t done, uint64_t total)
 }
 
 struct seen {
-    int hidden, route; /* the last layer of which it was shown; -1: none */
+    int hidden, route; /* the last layer that was shown; -1: none */
 };
 
 static void see_hidden(void *ctx, unsigned layer, unsigned position, const float *x, unsigned n)
@@ -646,13 +650,13 @@ static void see_route(void *ctx, unsigned layer, unsigned position, unsigned n,
     seen->route = (int)layer;
 }
 
-/* Nobody is shown what came of a damaged expert, with and without hidden states. Its checksum comes
- * when the next layer has begun, but for the last layer of a stage. */
+/* No callback shows a result of a damaged expert, with and without hidden states. Its checksum
+ * comes after the next layer has begun, except for the last layer of a stage. */
 static void test_nothing_is_shown(void **state)
 {
     (void)state;
     static const unsigned ones[N_TOGETHER] = {1, 1, 1, 1, 1, 1};
-    const bool is_cut = getenv("CUT_STAGES") != NULL; /* a stage with room has all its experts */
+    const bool is_cut = getenv("CUT_STAGES") != NULL; /* a roomy stage holds all its experts */
     struct fixture *f = set_up(2, FM_OFF, !is_cut);
     unsigned n_outlived[2] = {0, 0}, n_failed = 0;
     for (int round = 0; round < 40; round++) {
@@ -694,7 +698,7 @@ static void test_nothing_is_shown(void **state)
     tear_down(f);
 }
 
-/* A packed copy with the same bits in a folder that is removed at the end. */
+/* Runs the tests with a packed copy of the same bits, in a folder that is removed at the end. */
 static int run_packed(const struct CMUnitTest *tests, size_t n)
 {
     char folder[] = "fault-test-XXXXXX", packed[64], command[96];

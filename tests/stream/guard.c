@@ -1,4 +1,4 @@
-/* The memory that guard.h speaks of. */
+/* Implements guard.h. */
 #include "guard.h"
 
 #include <pthread.h>
@@ -12,11 +12,11 @@
 
 #define MAX_BLOCKS 64
 
-/* Memory that is protected as one. */
+/* Memory that is protected as a unit. */
 struct block {
     char *at; /* NULL: free */
     uint64_t bytes;
-    const struct mem_range *range; /* of which only the used bytes are protected; or NULL */
+    const struct mem_range *range; /* only its used bytes are protected; may be NULL */
     unsigned n_open;
 };
 
@@ -34,7 +34,7 @@ void guard_must(bool is_good)
         abort();
 }
 
-/* With the lock held. */
+/* The caller holds the lock. */
 static void protect(const struct block *b)
 {
     const uint64_t bytes = b->range != NULL ? b->range->used_bytes : b->bytes;
@@ -63,7 +63,7 @@ void guard_end(void)
     protect_all(-1);
 }
 
-/* With the lock held. */
+/* The caller holds the lock. */
 static struct block *block_of(const void *at)
 {
     for (unsigned i = 0; i < MAX_BLOCKS; i++) {
@@ -191,7 +191,7 @@ static void complain(int number)
     _exit(6);
 }
 
-/* The guard bites: a child that looks is ended. */
+/* Checks that the guard works: a child that reads protected memory is ended. */
 static void check_guard(void)
 {
     volatile char *at = guard_make(NULL, 1, "a page", NULL);

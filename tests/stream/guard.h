@@ -1,16 +1,16 @@
-/* Memory that nobody can look into but a backend's operations, for the backends of these tests:
- * every block is unreadable while no operation runs and the block is not open. A stray access by
- * the host ends the program with a line and status 6, as it would end in garbage on a device of its
- * own. Any thread. */
+/* Memory that only a backend's operations can access, for the backends of these tests. A block is
+ * unreadable while no operation runs and the block is not open. A stray access by the host ends the
+ * program with a message and status 6, just as it would give garbage on a separate device. Any
+ * thread may call. */
 #ifndef FLASHMOE_TESTS_GUARD_H
 #define FLASHMOE_TESTS_GUARD_H
 
 #include "backend/backend.h"
 
-/* Ends the program where a test's backend itself is wrong or is used wrongly. */
+/* Ends the program if a test's backend has a bug or is misused. */
 void guard_must(bool is_good);
 
-/* Between these, all blocks can be read: around operations. They may be nested. */
+/* All blocks can be read between these two calls, which surround operations. They may be nested. */
 void guard_begin(void);
 void guard_end(void);
 
@@ -26,10 +26,11 @@ void guard_range_close(const struct memory *m, struct mem_range *range);
 void *guard_open(const struct memory *m, void *at, uint64_t bytes, enum memory_use use);
 void guard_close(const struct memory *m, void *at, uint64_t bytes);
 
-/* Before the first backend: a stray access ends the program from now on. Sees one end a child. */
+/* Call before opening the first backend: from then on a stray access ends the program. Checks in a
+ * child process that it does. */
 void guard_start(void);
 
-/* The backend that one of these tests stands in front of. */
+/* The backend that these tests wrap. */
 int __real_backend_open(const char *name, const struct backend_options *options,
                         struct backend **out, struct fm_error *err);
 int __wrap_backend_open(const char *name, const struct backend_options *options,

@@ -1,5 +1,5 @@
-/* The CPU's backend with memory that nobody can look into but its operations (guard.h). Linked with
- * --wrap=backend_open it takes the place of every backend. */
+/* The CPU backend with memory that only its operations can access (guard.h). Linked with
+ * --wrap=backend_open it replaces every backend. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,7 +33,7 @@ static void guard_clear(const struct memory *m, void *at, uint64_t bytes)
     guard_end();
 }
 
-/* Nothing is queued. */
+/* Nothing is ever queued. */
 static uint64_t guard_fence(const struct memory *m)
 {
     (void)m;

@@ -1,8 +1,8 @@
-/* kv_growth_test MODEL [few]: keys and values take memory as positions are reached, which the
- * expert cache gives up, and give it back. No bit changes by it, and the budget is never exceeded;
- * what does not fit is refused before anything is computed. MODEL has experts of several MiB and
- * 4096 positions. With `few`, one answer in a tight budget in place of two, and not the many rounds
- * that show that no memory is lost. */
+/* kv_growth_test MODEL [few]: as positions are reached, keys and values take memory from the expert
+ * cache, and give it back later. No bit changes, and the budget is never exceeded. What does not
+ * fit is refused before anything is computed. MODEL has experts of several MiB and 4096 positions.
+ * With `few` there is one answer in a tight budget instead of two, and the many rounds that show
+ * that no memory leaks are left out. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,7 +21,7 @@
 #define CONTEXT 4096u
 #define MIB (1ull << 20)
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define HAS_OWN_MEMORY true /* sanitizers take some that nobody counts */
+#define HAS_OWN_MEMORY true /* sanitizers use memory that is not counted */
 #else
 #define HAS_OWN_MEMORY false
 #endif
@@ -55,8 +55,8 @@ static struct fm_stats stats_of(const struct fm_model *model)
     return stats;
 }
 
-/* So much more than the least. Sanitizers' memory grows between planning and opening, so with them
- * the budget becomes small afterwards. */
+/* Opens a model with the minimum budget plus `more`. Sanitizers' memory grows between planning and
+ * opening, so with them the budget is lowered afterwards. */
 static struct fm_model *open_tight(unsigned n_sessions, unsigned n_context, uint64_t more)
 {
     struct fm_model_options options = options_for(n_sessions, n_context), headers = options;
@@ -129,7 +129,7 @@ static void test_same_bits(void **state)
         assert_true(after.n_cache_slots + 15 < before.n_cache_slots);
         assert_true(after.memory_kv_bytes >= before.memory_kv_bytes + 7 * BLOCK * 1024);
         assert_int_equal(after.memory_budget_bytes, before.memory_budget_bytes);
-        assert_int_equal(after.n_shrinks, before.n_shrinks); /* those are of the budget */
+        assert_int_equal(after.n_shrinks, before.n_shrinks); /* only budget changes count */
         fm_session_reset(s);
         assert_int_equal(stats_of(model).memory_kv_bytes, before.memory_kv_bytes);
         assert_true(stats_of(model).n_cache_slots + 1 >= before.n_cache_slots);
@@ -164,7 +164,7 @@ static void test_refused(void **state)
     assert_string_equal(hash, expected);
     assert_int_equal(stats_of(model).memory_kv_bytes, before.memory_kv_bytes);
     assert_int_equal(stats_of(model).n_cache_slots, before.n_cache_slots);
-    /* Beside it another one goes on. */
+    /* Another session in the same batch continues. */
     struct fm_batch_item both[] = {{s, text + 300, 3000, 0}, {other, text + 300, 5, 0}};
     assert_int_equal(fm_eval_batch(model, both, 2, &err), FM_ERR_BUDGET);
     assert_non_null(strstr(err.text, "3300 positions"));
@@ -182,7 +182,7 @@ static void test_refused(void **state)
     fm_model_close(model);
 }
 
-/* What a smaller budget has no room for is refused as well. */
+/* A smaller budget without room for the sessions is refused as well. */
 static void test_set_memory(void **state)
 {
     (void)state;
@@ -206,13 +206,13 @@ static void test_set_memory(void **state)
     fm_model_close(model);
 }
 
-/* The longest context that fits is chosen, and it fits. */
+/* The longest context that fits is chosen, and it does fit. */
 static void test_default_context(void **state)
 {
     (void)state;
     struct fm_error err = {0};
     if (HAS_OWN_MEMORY)
-        return; /* the context is chosen when the model opens */
+        return; /* the budget must be known when the model opens */
     struct fm_model *model = open_tight(1, 0, 3 * MIB);
     struct fm_session *s = open_session(model);
     const unsigned n = stats_of(model).n_context;
@@ -261,8 +261,8 @@ static void test_many_rounds(void **state)
 {
     (void)state;
     char file[64];
-    /* Resident in the first quarter of the rounds, and later. The system may make a large page of
-     * small ones at any time; a block that is lost in every round is more than that. */
+    /* Maximum resident memory, in the first quarter of the rounds and later. The system may turn
+     * small pages into a large one at any time. A block leaked in every round is more than that. */
     uint64_t max[2] = {0, 0};
     struct fm_model *model = open_tight(3, CONTEXT, 4 * MIB);
     const struct fm_stats before = stats_of(model);
@@ -283,7 +283,7 @@ static void test_many_rounds(void **state)
     fm_model_close(model);
 }
 
-/* A snapshot that has no room is refused, and stays. */
+/* A snapshot that does not fit is refused, and its file stays. */
 static void test_snapshot(void **state)
 {
     (void)state;

@@ -1,17 +1,18 @@
-/* Long runs of a model with a chat form.
+/* Long runs of a model with a chat template.
  *
  *   long_run budgets MODEL N_TOKENS [ANSWERS]
- *       N tokens, the same at five budgets from the smallest allowed to one that holds everything.
- *       ANSWERS has a line for each prompt: the number of its tokens and their ids, the number of
- *       the answer's and theirs; these answers too must come at every budget, all in one batch.
+ *       Decodes N_TOKENS tokens at five budgets, from the smallest allowed to one that holds
+ *       everything. They must be the same. ANSWERS has a line for each prompt: the number of its
+ *       tokens and their ids, then the same for the answer. Each budget must give these answers
+ *       too, all in one batch.
  *   long_run switches MODEL N_TOKENS N_SWITCHES
- *       N tokens of answers, with another subject after every N_TOKENS / N_SWITCHES of them, with a
- *       quarter of all experts in memory: resident memory stays within 1 %.
+ *       Decodes N_TOKENS tokens of answers with a quarter of all experts in memory, and changes the
+ *       subject after every N_TOKENS / N_SWITCHES of them. Resident memory stays within 1 %.
  *   long_run sweep MODEL
- *       A long prompt of one session drives out few of the experts that another one decodes with.
- *       The same tokens one by one, which the cache remembers, drive out twice as many.
+ *       A long prompt of one session evicts few of the experts that another one decodes with. The
+ *       same tokens one by one, which the cache remembers, evict twice as many.
  *
- * Exit status 3 when something is not as it must be. */
+ * Exit status 3 if a check fails. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -86,7 +87,7 @@ static void eval(struct fm_session *session, const int32_t *ids, size_t n)
     check(fm_session_eval(session, ids, n, &err), &err);
 }
 
-/* The chat form of a subject. */
+/* Writes a subject in the chat template. */
 static size_t tokenize(const struct fm_model *model, size_t subject, int32_t *ids)
 {
     const char *text = subjects[subject % N_SUBJECTS];
@@ -101,7 +102,7 @@ static size_t tokenize(const struct fm_model *model, size_t subject, int32_t *id
     return n;
 }
 
-/* n more tokens, the most likely ones; `id` is the next one and stays so. */
+/* Decodes n more tokens greedily. `id` is the next token, before and after. */
 static void decode(struct fm_session *session, unsigned vocabulary, unsigned n, int32_t *id)
 {
     for (unsigned i = 0; i < n; i++) {
@@ -136,7 +137,7 @@ static int try_open(struct opened *o, const char *path, unsigned n_context, unsi
     return fm_model_open(path, &options, &o->model, err);
 }
 
-/* `share` of the experts in memory, 0 for as few as possible. */
+/* Opens a model with `share` of its experts in memory, 0 for the minimum. */
 static void open_share(struct opened *o, const char *path, unsigned n_context, unsigned n_sessions,
                        double share)
 {
@@ -155,7 +156,7 @@ static void open_share(struct opened *o, const char *path, unsigned n_context, u
     int rc = FM_ERR_BUDGET;
     for (; rc == FM_ERR_BUDGET; memory += MIB) {
         rc = try_open(o, path, n_context, n_sessions, memory, &err);
-        if (rc == 0) { /* and for all positions, for which the cache gives up whole pages */
+        if (rc == 0) { /* also for all positions, which take whole pages of the cache */
             o->stats.size = sizeof o->stats;
             fm_model_stats(o->model, &o->stats);
             const uint64_t room =
@@ -211,7 +212,7 @@ static void read_answers(const char *path)
         die("the file of answers is empty");
 }
 
-/* All answers side by side; a session that is done leaves the batch. */
+/* Decodes all answers in one batch. A session leaves the batch when it is done. */
 static bool run_answers(const struct opened *o)
 {
     struct fm_session *sessions[MAX_ANSWERS];
@@ -302,7 +303,7 @@ static void run_switches(const char *path, unsigned n_tokens, unsigned n_switche
         for (unsigned i = 0; i < per_subject; i += 10) {
             decode(session, o.info.vocabulary, per_subject - i < 10 ? per_subject - i : 10, &id);
             const uint64_t now = plat_resident_bytes();
-            /* All subjects have been met once: nothing is touched for the first time. */
+            /* All subjects have occurred once, so no memory is touched for the first time. */
             if (s >= N_SUBJECTS) {
                 min = now < min ? now : min;
                 max = now > max ? now : max;
@@ -332,8 +333,8 @@ static void run_switches(const char *path, unsigned n_tokens, unsigned n_switche
 
 enum meanwhile { NOTHING, PROMPT, ONE_BY_ONE };
 
-/* Other subjects than `subject`, which only the end is about: the cache remembers the end of a
- * prompt, and what that does is not the question here. */
+/* Makes a prompt about subjects other than `subject`. Only its end is about `subject`, because the
+ * cache remembers the end of a prompt, and that effect is not measured here. */
 static void make_prompt(const struct opened *o, size_t subject, int32_t *prompt)
 {
     int32_t ids[MAX_IDS];
@@ -348,8 +349,8 @@ static void make_prompt(const struct opened *o, size_t subject, int32_t *prompt)
         prompt[PROMPT_TOKENS - END_TOKENS + i] = ids[i % n_ids];
 }
 
-/* The hit rate of the tokens of answers that follow something another session does. They are the
- * same tokens whatever that is. */
+/* Returns the hit rate of answer tokens that follow something another session does. The tokens are
+ * the same in all cases. */
 static double hits_after(const char *path, enum meanwhile meanwhile)
 {
     static const char *const names[] = {"nothing", "a prompt", "its tokens one by one"};
@@ -382,7 +383,7 @@ static double hits_after(const char *path, enum meanwhile meanwhile)
 
 static void run_sweep(const char *path)
 {
-    lookahead = FM_OFF; /* it depends on the clock, and hits are counted here */
+    lookahead = FM_OFF; /* lookahead depends on timing and would change the hits */
     const double nothing = hits_after(path, NOTHING), prompt = hits_after(path, PROMPT);
     const double remembered = hits_after(path, ONE_BY_ONE);
     require(nothing - prompt < 0.12,

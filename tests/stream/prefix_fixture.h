@@ -1,4 +1,4 @@
-/* What the tests of prefixes and of their files share: a model, sessions, tokens, a folder. */
+/* What the tests of prefixes and of snapshot files share: a model, sessions, tokens, a folder. */
 #ifndef FLASHMOE_TESTS_PREFIX_FIXTURE_H
 #define FLASHMOE_TESTS_PREFIX_FIXTURE_H
 
@@ -18,7 +18,7 @@
 #include "flashmoe.h"
 
 #define CONTEXT 400
-#define N_SESSIONS 9 /* one of them computes everything anew */
+#define N_SESSIONS 9 /* one of them recomputes everything */
 #define LIMIT (64u << 20)
 
 static const char *model_path;
@@ -106,7 +106,7 @@ static inline struct fm_snapshots *open_store(const struct fixture *f, uint64_t 
     return store;
 }
 
-/* The path of the snapshot that a folder has, of two beside `not_this`. */
+/* Finds the one snapshot in the folder besides `not_this`. */
 static inline void find_snapshot(const char *not_this, char path[512])
 {
     DIR *d = opendir(dir);

@@ -1,5 +1,5 @@
-/* prefix_test MODEL: prefixes that are kept, restored, saved and found again give the bits that
- * computing them gives; sequences together give those that each gives alone. */
+/* prefix_test MODEL: prefixes that are kept, restored, saved and found again give the same bits as
+ * computing them. Sequences in one batch give the same bits as alone. */
 #include <signal.h>
 #include <sys/wait.h>
 #ifdef __GLIBC__
@@ -39,9 +39,9 @@ static void compute(const struct fixture *f, struct fm_session *fresh, const str
 static void change(const struct fixture *f, struct text *t)
 {
     if (next_random(2) == 0)
-        t->n = next_random(t->n); /* another end */
+        t->n = next_random(t->n); /* change the end */
     else if (t->n > 100)
-        t->n -= next_random(20); /* another last line */
+        t->n -= next_random(20); /* change the last line */
     if (t->n + 60 > CONTEXT)
         t->n = CONTEXT / 2 + next_random(50);
     append(f, t, 1 + next_random(next_random(2) == 0 ? 4 : 150));
@@ -63,7 +63,7 @@ static void test_rewind(void **state)
         evaluate(f.sessions[0], &t, from);
         compute(&f, f.sessions[1], &t, f.sessions[0]);
         assert_memory_equal(fm_session_ids(f.sessions[0]), t.ids, t.n * sizeof t.ids[0]);
-        /* Of the same text once more, the last token is computed again: for its logits. */
+        /* For the same text again, the last token is recomputed to get its logits. */
         assert_true(fm_session_nearest(f.sessions[0], t.ids, t.n) < t.n);
         n_kept += from;
         n_all += t.n;
@@ -73,7 +73,7 @@ static void test_rewind(void **state)
     tear_down(&f);
 }
 
-/* A prompt whose last line changes computes little more than that line. */
+/* A prompt whose last line changes recomputes little more than that line. */
 static void test_last_line(void **state)
 {
     (void)state;
@@ -96,7 +96,7 @@ static void test_last_line(void **state)
 
 /* ---- together ------------------------------------------------------------------------------- */
 
-/* Eight sequences of different lengths that join, leave and go back. */
+/* Runs eight sequences of different lengths that join, leave and go back. */
 static void test_batches(void **state)
 {
     (void)state;
@@ -136,7 +136,7 @@ static void test_batches(void **state)
 
 /* ---- files ---------------------------------------------------------------------------------- */
 
-/* In the middle of a conversation, after a restart, after others took the session. */
+/* Restores in the middle of a conversation, after a restart, and after others took the session. */
 static void test_snapshots(void **state)
 {
     (void)state;
@@ -147,7 +147,7 @@ static void test_snapshots(void **state)
     clear_dir();
     for (int start = 0; start < 3; start++) {
 #ifdef __GLIBC__
-        (void)mallopt(M_PERTURB, 0x11 * (start + 1)); /* memory begins with other bytes each time */
+        (void)mallopt(M_PERTURB, 0x11 * (start + 1)); /* fresh memory has other bytes each time */
 #endif
         set_up(&f, 2);
         struct fm_snapshots *store = open_store(&f, LIMIT);
@@ -156,7 +156,7 @@ static void test_snapshots(void **state)
             if (t->n == 0)
                 append(&f, t, 90);
             if (round == 0)
-                append(&f, t, 1); /* it goes on where it was before the restart */
+                append(&f, t, 1); /* continues where it was before the restart */
             else
                 change(&f, t);
             const unsigned from = fm_snapshots_restore(store, f.sessions[0], t->ids, t->n);
@@ -179,7 +179,7 @@ static void test_snapshots(void **state)
     memset(texts, 0, sizeof texts);
 }
 
-/* Those used longest ago go first, and what does not fit is not kept. */
+/* The least recently used snapshots are evicted first, and one that does not fit is not kept. */
 static void test_limit(void **state)
 {
     (void)state;
@@ -210,7 +210,7 @@ static void test_limit(void **state)
     fm_snapshots_stats(store, &stats);
     assert_true(stats.n_files == 2 && stats.bytes <= one * 5 / 2);
     append(&f, &b, 1);
-    assert_true(fm_snapshots_restore(store, f.sessions[0], b.ids, b.n) == 0); /* it went */
+    assert_true(fm_snapshots_restore(store, f.sessions[0], b.ids, b.n) == 0); /* it was evicted */
     assert_true(fm_snapshots_restore(store, f.sessions[0], a.ids, a.n) == 100);
     fm_snapshots_close(store);
     store = open_store(&f, one / 2);
@@ -223,7 +223,7 @@ static void test_limit(void **state)
     tear_down(&f);
 }
 
-/* A byte is changed, or the end is missing: it is not accepted, and the tokens are computed. */
+/* A file with a changed byte or a missing end is not accepted, and the tokens are recomputed. */
 static void test_damage(void **state)
 {
     (void)state;
@@ -235,7 +235,7 @@ static void test_damage(void **state)
     set_up(&f, 2);
     append(&f, &t, 120);
     evaluate(f.sessions[0], &t, 0);
-    snprintf(path, sizeof path, "%s/%032d.fmsnap", dir, 1); /* as the folder names them */
+    snprintf(path, sizeof path, "%s/%032d.fmsnap", dir, 1); /* the name that the store gives it */
     must(fm_session_save(f.sessions[0], path, &err), &err);
     must(fm_session_load(f.sessions[1], path, &err), &err);
     assert_int_equal(fm_session_position(f.sessions[1]), 120);
@@ -276,7 +276,7 @@ static void test_damage(void **state)
     tear_down(&f);
 }
 
-/* What another choice of experts has computed is not this model's. */
+/* A session computed with another choice of experts does not belong to this model. */
 static void test_approximate(void **state)
 {
     (void)state;
@@ -320,7 +320,7 @@ static void change_byte(const char *path, long from_end)
     fclose(file);
 }
 
-/* What another model left in the folder counts, and goes when it is the oldest. */
+/* Snapshots of another model in the same folder count, and the oldest is evicted. */
 static void test_strangers(void **state)
 {
     (void)state;
@@ -347,7 +347,7 @@ static void test_strangers(void **state)
     tear_down(&f);
 }
 
-/* A damaged one is no obstacle: not to a shorter one that is good, nor to writing it again. */
+/* A damaged snapshot does not prevent using a good shorter one, or writing it again. */
 static void test_damaged_is_replaced(void **state)
 {
     (void)state;
@@ -363,12 +363,12 @@ static void test_damaged_is_replaced(void **state)
     find_snapshot("", shorter);
     (void)keep(store, f.sessions[0], &t, 120);
     find_snapshot(shorter, longer);
-    change_byte(longer, 1); /* in its state: seen when it is restored */
+    change_byte(longer, 1); /* in its state: detected when it is restored */
     fm_session_reset(f.sessions[0]);
     assert_int_equal(fm_snapshots_restore(store, f.sessions[0], t.ids, t.n), 60);
     (void)keep(store, f.sessions[0], &t, 120);
     fm_snapshots_close(store);
-    FILE *file = fopen(longer, "r+b"); /* in its head: seen when the folder is opened */
+    FILE *file = fopen(longer, "r+b"); /* in its head: detected when the folder is opened */
     assert_true(file != NULL && fputc('?', file) == '?');
     fclose(file);
     store = open_store(&f, LIMIT);
@@ -409,14 +409,14 @@ static unsigned count_names(const char *part)
     return n;
 }
 
-/* Until one more such file is there than before. */
+/* Waits until there is one more such file than before. */
 static void wait_for_writing(const char *part, pid_t child)
 {
     const unsigned n = count_names(part);
     for (int tries = 0; count_names(part) <= n; tries++) {
-        assert_int_equal(waitpid(child, NULL, WNOHANG), 0); /* it never ends by itself */
+        assert_int_equal(waitpid(child, NULL, WNOHANG), 0); /* the child never ends by itself */
         if (tries >= 600000) {
-            (void)kill(child, SIGKILL); /* it would go on when this test is over */
+            (void)kill(child, SIGKILL); /* it would outlive this test */
             fail_msg("it has written nothing for two minutes");
         }
         (void)usleep(200);
@@ -465,7 +465,7 @@ static void test_killed(void **state)
         for (struct dirent *e; (e = readdir(d)) != NULL;) {
             char path[512];
             snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
-            assert_null(strstr(e->d_name, ".part")); /* opening has swept them up */
+            assert_null(strstr(e->d_name, ".part")); /* opening has removed them */
             if (strstr(e->d_name, ".fmsnap") != NULL)
                 must(fm_session_load(f.sessions[0], path, &err), &err);
         }
@@ -484,7 +484,7 @@ int main(int argc, char **argv)
     model_path = argv[1];
     snprintf(dir, sizeof dir, "prefix-test-%d", (int)getpid());
     (void)mkdir(dir, 0700);
-    /* test_killed comes first: a test that fails keeps the folder locked, and it needs the lock. */
+    /* test_killed runs first: a test that fails leaves the folder locked, and it needs the lock. */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_killed),
         cmocka_unit_test(test_rewind),    cmocka_unit_test(test_last_line),

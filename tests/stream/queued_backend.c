@@ -1,17 +1,18 @@
-/* The CPU's backend behind a queue, with memory that nobody can look into (guard.h). Linked with
- * --wrap=backend_open it takes the place of every backend.
+/* The CPU backend behind a queue, with memory that only its operations can access (guard.h). Linked
+ * with --wrap=backend_open it replaces every backend.
  *
  * It does as little as the contract of backend.h and memory.h allows. An operation copies what it
- * gets from the host's memory and waits in the queue. It is done when something waits for it, and
- * not before. The host never has the memory itself: a piece that is opened is a copy, which is
- * spoilt when it is closed. Whoever relies on more than the contract gets other bits. */
+ * gets from the host's memory and waits in the queue. It runs when something waits for it, and not
+ * before. The host never gets the memory itself: opening a piece makes a copy, which is overwritten
+ * with garbage when the piece is closed. Code that relies on more than the contract gets other
+ * bits. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "guard.h"
 
-/* A copy of what an operation was given, which goes with it. */
+/* A copy of an operation's arguments, freed with it. */
 struct kept {
     struct kept *next;
     size_t bytes;
@@ -26,7 +27,7 @@ struct op {
     struct kept *kept;
 };
 
-/* A piece that is open. */
+/* An open piece of memory. */
 struct piece {
     struct piece *next;
     const void *at;
@@ -41,7 +42,7 @@ struct queued {
     struct backend *cpu;
     struct op *first, *last;
     uint64_t n_queued, n_done;
-    pthread_mutex_t lock; /* of the pieces */
+    pthread_mutex_t lock; /* protects the pieces */
     struct piece *pieces;
 };
 
@@ -70,7 +71,7 @@ static struct op *add_op(struct queued *q, void (*run)(struct backend *cpu, cons
     return op;
 }
 
-/* A copy of what the host may change at once; NULL stays NULL. */
+/* Copies what the host may change after the call. NULL stays NULL. */
 static void *keep(struct op *op, const void *from, size_t bytes)
 {
     if (from == NULL)
@@ -93,7 +94,7 @@ static void free_op(struct op *op)
     free(op);
 }
 
-/* Does the operations up to that one. */
+/* Runs the operations up to that one. */
 static void run_until(struct queued *q, uint64_t number)
 {
     if (q->n_done >= number)
@@ -161,7 +162,7 @@ static void *queued_open(const struct memory *m, void *at, uint64_t bytes, enum 
     if (use == MEMORY_LOOK)
         memcpy(piece->host, real, bytes);
     else
-        memset(real, POISON, bytes); /* an operation that still uses the piece must not find it */
+        memset(real, POISON, bytes); /* a late operation must get other bits */
     guard_close(m, at, bytes);
     pthread_mutex_lock(&q->lock);
     piece->next = q->pieces;
@@ -280,7 +281,7 @@ static void queued_embed(struct backend *be, const struct weight *w, const int32
     op->args = keep(op, &a, sizeof a);
 }
 
-/* Rows, in the order of the functions that take them. */
+/* Arguments that are rows, in the order of the functions' parameters. */
 struct rows_args {
     const float *x, *weight;
     float eps;

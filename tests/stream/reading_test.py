@@ -1,5 +1,5 @@
-"""reading_test.py PROGRAM MODEL: how experts are read, and what is kept of it between runs, changes
-no bit of the answer."""
+"""reading_test.py PROGRAM MODEL: neither how experts are read nor what is kept between runs changes
+a bit of the answer."""
 
 import json
 import os
@@ -34,7 +34,8 @@ class Reading(unittest.TestCase):
         self.assertEqual(len(hashes), 1)
 
     def test_experts_that_are_read_in_pieces(self):
-        """Matrices of 2.25 MiB at odd places of a GGUF, and records whose bytes are checked."""
+        """Matrices of 2.25 MiB at unaligned offsets of a GGUF, and records whose bytes are
+        verified."""
         with tempfile.TemporaryDirectory() as folder:
             gguf, packed = os.path.join(folder, "w.gguf"), os.path.join(folder, "w.fmoe")
             for command in (["synth", "coder-next", gguf, "--layers", "2", "--experts", "4",
@@ -58,8 +59,8 @@ class Reading(unittest.TestCase):
             self.assertRegex(result.stderr, rf"\Aflashmoe: [^\n]*'{value}'[^\n]*\n\Z")
 
     def test_heat_file(self):
-        """Written at the end, used by the next start, ignored with a line when it is damaged or
-        another model's."""
+        """Written at the end and used by the next start. Ignored with a log line if it is damaged
+        or belongs to another model."""
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "heat")
             more = ("-p", "Once", "-n", "8", "--greedy", "--heat", path)
@@ -91,7 +92,7 @@ class Reading(unittest.TestCase):
                               os.listdir(os.path.join(folder, "flashmoe"))], ["heat"])
 
     def test_io_is_measured_once(self):
-        """Kept for the next start, followed there, and measured again when it is damaged."""
+        """Saved for the next start, used there, and measured again if the file is damaged."""
         with tempfile.TemporaryDirectory() as folder:
             env = dict(os.environ, XDG_CACHE_HOME=folder)
             more = ("-p", "Once", "-n", "4", "--greedy", "--no-heat")
@@ -143,7 +144,8 @@ class Reading(unittest.TestCase):
             self.assertEqual(result.returncode, 0, result.stderr)
             found = json.loads(result.stdout)
             self.assertIn(found["io_auto"], ("direct", "page"))
-            # None: the file system cannot read directly, or the disk is too slow to go on.
+            # None means that the file system cannot read directly, or the disk is too slow to
+            # continue.
             speeds = [found[f"io_{io}_gb_per_s"] for io in ("direct", "page")]
             self.assertGreater(max(speed or 0 for speed in speeds), 0)
             self.assertEqual(len(os.listdir(os.path.join(folder, "flashmoe"))), 1)

@@ -1,12 +1,16 @@
 /* same_bits MODEL [HASH [STEP [ROUTES [KV]]]]: the logits of every position of a prompt and of a
- * greedy continuation must be the same bits for every level of kernels, 1, 2 and 4 threads,
- * prefill chunks of 1, 7, 64 and all, budgets from the smallest allowed to everything, a cold and
- * a warm cache, direct and buffered reads of both readers, both cache policies, with and without
- * a heat file, a cache that shrinks and grows before every token or every layer, beside another
- * session in one batch, and in a program that rounds upwards. With HASH, that value is required;
- * "-" requires none. With STEP, only one in STEP combinations is run; with ROUTES, they choose
- * the experts in place of the routers, unless they are "-"; with KV, that is the format of keys
- * and values. Exit status 3 when bits differ. */
+ * greedy continuation must have the same bits in all of these cases:
+ * - every level of kernels, with 1, 2 and 4 threads
+ * - prefill chunks of 1, 7, 64 and all
+ * - budgets from the smallest allowed to everything
+ * - a cold and a warm cache, both cache policies, with and without a heat file
+ * - direct and buffered reads of both readers
+ * - a cache that shrinks and grows before every token or every layer
+ * - with another session in the same batch
+ * - in a program that rounds upwards
+ * HASH is the required value; "-" requires none. With STEP, only one in STEP combinations is run.
+ * ROUTES replace the routers' choice of experts, unless they are "-". KV is the format of keys and
+ * values. Exit status 3 if bits differ. */
 #include <fenv.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,8 +30,8 @@ static const char *kv;     /* NULL: f16 */
 static const char *level;  /* of the kernels; NULL: the best */
 static bool is_small;
 static unsigned n_runs, n_different;
-static unsigned variant; /* of reading and caching */
-static char heat_path[64]; /* one run leaves it for the next */
+static unsigned variant; /* selects how experts are read and cached */
+static char heat_path[64]; /* each run leaves it for the next */
 static uint64_t min_slots = UINT64_MAX, max_slots, n_swings;
 
 static void die(const struct fm_error *err)
@@ -87,7 +91,7 @@ static struct fm_session *open_session(struct fm_model *model)
 
 static void ignore_logits(void *ctx, unsigned position, const float *logits, unsigned n)
 {
-    (void)ctx, (void)position, (void)logits, (void)n; /* asking for them is the point */
+    (void)ctx, (void)position, (void)logits, (void)n; /* only asking for them matters */
 }
 
 static struct fm_stats stats_of(const struct fm_model *model)
@@ -104,21 +108,21 @@ static void set_memory(struct fm_model *model, uint64_t bytes)
         die(&err);
 }
 
-/* What keys and values may still take. */
+/* Returns how much more memory keys and values may take. */
 static uint64_t kv_room(const struct fm_model *model)
 {
     const struct fm_stats stats = stats_of(model);
     return stats.memory_kv_max_bytes - stats.memory_kv_bytes;
 }
 
-/* With the fewest experts, which are whole pages. */
+/* Returns whether the minimum number of slots, in whole pages, leaves room for all positions. */
 static bool holds_all_positions(const struct fm_model *model)
 {
     const struct fm_stats stats = stats_of(model);
     return stats.memory_min_bytes + kv_room(model) <= stats.memory_max_bytes;
 }
 
-/* The cache changes its size: the least, some more, the most, and a size in between. */
+/* Changes the size of the cache: the minimum, some more, the maximum, and a size in between. */
 static void swing(struct fm_model *model)
 {
     static unsigned n;
@@ -156,7 +160,8 @@ static int32_t best(const float *logits, unsigned n)
     return (int32_t)at;
 }
 
-/* The prompt and a continuation; `beside` may be another session that decodes along. */
+/* Evaluates the prompt and a continuation. If `beside` is not NULL, that session decodes in the
+ * same batches. */
 static void run_one(struct fm_model *model, struct fm_session *session,
                     struct fm_session *beside, unsigned vocabulary)
 {
@@ -168,7 +173,7 @@ static void run_one(struct fm_model *model, struct fm_session *session,
                                          .progress = swings_in_mid_token ? swing_in_mid_token
                                                                          : NULL};
     fm_session_observe(session, &observer);
-    /* In company the other's tokens come first, so that ours begin and are cut anywhere. */
+    /* The other session's tokens come first, so that ours begin and are cut at any row. */
     struct fm_batch_item alone = {session, prompt, N_PROMPT, 0};
     struct fm_batch_item company[] = {{beside, other, N_PROMPT / 2 - 3, 0}, alone};
     if (beside != NULL)
@@ -179,16 +184,16 @@ static void run_one(struct fm_model *model, struct fm_session *session,
         int32_t id = best(fm_session_logits(session), vocabulary);
         if (swings)
             swing(model);
-        /* One further token of ours beside one, or a few, of the other's. */
+        /* One more token of ours, with one or a few of the other session's. */
         struct fm_batch_item items[] = {{session, &id, 1, 0}, {beside, other + i, 1 + i % 3, 0}};
         if (fm_eval_batch(model, items, beside != NULL ? 2 : 1, &err) != 0)
             die(&err);
     }
 }
 
-/* Opens with the least memory that is enough, to about 1 MiB, and `more` on top; without more the
- * cache then shrinks to its least, which may be a small part of a MiB below. What the process
- * itself takes counts too and grows, so the search starts afresh each time. */
+/* Opens a model with the minimum memory, to about 1 MiB, plus `more`. If `more` is 0, the cache
+ * then shrinks to its minimum, which may be less than a MiB smaller. The memory of the process
+ * itself counts too and grows, so the search starts over each time. */
 static struct fm_model *open_smallest(const char *path, unsigned threads, unsigned chunk,
                                       uint64_t more)
 {
@@ -220,8 +225,8 @@ static struct fm_model *open_smallest(const char *path, unsigned threads, unsign
     return model;
 }
 
-/* Every level of kernels that this machine has, in turn; the reference, whose fused multiply-adds
- * may be library calls, only for small models. */
+/* Returns every level of kernels that this machine has, in turn. The reference level, whose fused
+ * multiply-adds may be library calls, is used only for small models. */
 static const char *level_of(unsigned i)
 {
     static const char *usable[16];
@@ -239,9 +244,9 @@ static void run_all(const char *path, unsigned vocabulary, unsigned step)
 {
     static const unsigned threads[] = {1, 2, 4}, chunks[] = {1, 7, 64, CONTEXT};
     enum { SMALLEST, SOME_MORE, EVERYTHING };
-    /* Threads, chunk, budget and level, which counts as its remainder by the number of levels. Of
-     * two, three or four levels, any two values of different columns meet, but for six pairs of
-     * four levels; and of the first four or six rows no column lacks a value. */
+    /* Threads, chunk, budget and level. The level is taken modulo the number of levels. With two,
+     * three or four levels, the rows cover all pairs of values of two columns, except for six pairs
+     * with four levels. The first four or six rows already have every value of every column. */
     static const unsigned rows[12][4] = {
         {1, 3, 1, 2}, {0, 1, 0, 7}, {2, 0, 2, 4}, {0, 2, 2, 9}, {2, 1, 1, 9}, {1, 0, 0, 9},
         {0, 0, 1, 2}, {1, 1, 2, 8}, {0, 3, 0, 0}, {1, 2, 1, 7}, {2, 2, 0, 2}, {2, 3, 2, 7},
@@ -264,7 +269,7 @@ static void run_all(const char *path, unsigned vocabulary, unsigned step)
         run_one(model, session, NULL, vocabulary);
         compare(what, session); /* cold */
         run_one(model, session, beside, vocabulary);
-        compare(what, session); /* warm, and in company */
+        compare(what, session); /* warm, and in a batch with another session */
         stats = stats_of(model);
         n_swings += stats.n_shrinks + stats.n_grows;
         fm_session_close(beside);
@@ -273,7 +278,7 @@ static void run_all(const char *path, unsigned vocabulary, unsigned step)
     }
 }
 
-/* A host with another rounding mode gets the same bits, and keeps its mode. */
+/* A host with another rounding mode gets the same bits and keeps its mode. */
 static void run_rounding_upwards(const char *path, unsigned vocabulary)
 {
     level = NULL; /* the best */
@@ -315,6 +320,6 @@ int main(int argc, char **argv)
            (unsigned long long)max_slots, (unsigned long long)n_swings, expected);
     (void)remove(heat_path);
     if (min_slots >= max_slots || n_swings < N_MORE)
-        return 4; /* the budgets made no difference: nothing was shown */
+        return 4; /* the budgets made no difference: the test showed nothing */
     return n_different > 0 ? 3 : 0;
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""scarce_test.py FLASHMOE MODEL: in a memory cgroup whose limit is below what the model would take,
-from the start or lowered while it answers, the program lives and gives the same text, and
-measurements say that the cache became smaller. Exit status 77, skipped, where this process may make
-no memory cgroup."""
+"""scarce_test.py FLASHMOE MODEL: runs in a memory cgroup whose limit is below what the model would
+take, from the start or lowered during an answer. The program survives and gives the same text, and
+measurements report that the cache shrank. Exit status 77 (skipped) if this process may not make a
+memory cgroup."""
 import json
 import os
 import pathlib
@@ -24,16 +24,16 @@ def start(group, command):
 
 
 def run_briefly(process, seconds):
-    """Lets a stopped process run. It stands still again when this returns, so that it cannot
-    finish while this test waits for its turn on a busy machine."""
+    """Lets a stopped process run. It is stopped again when this returns, so that it cannot finish
+    while this test waits for its turn on a busy machine."""
     process.send_signal(signal.SIGCONT)
     time.sleep(seconds)
     process.send_signal(signal.SIGSTOP)
 
 
 def lower(group, limit, process):
-    """Lowers the limit to `limit`, in steps that stay a few MiB above what is in use: the system
-    refuses less, or kills."""
+    """Lowers the limit to `limit`, in steps that stay a few MiB above what is in use. For a lower
+    limit the system would refuse or kill."""
     while process.poll() is None:
         step = max(limit, group.usage() + 6 * MIB)
         try:
@@ -48,7 +48,7 @@ def lower(group, limit, process):
 
 
 def has_model(process):
-    """It has the experts open. Measurements take memory before that, too."""
+    """Returns whether it has the experts open. Measurements take memory before that, too."""
     try:
         folder = pathlib.Path(f"/proc/{process.pid}/fd")
         return any("experts-" in os.readlink(link) for link in folder.iterdir())
@@ -57,7 +57,7 @@ def has_model(process):
 
 
 def run_free(group, command):
-    """What the command answers where memory is plenty, and the most bytes that it used."""
+    """Returns the command's answer when memory is plentiful, and the maximum of bytes it used."""
     peak = 0
     group.limit(512 * MIB)
     process = start(group, command)
@@ -68,8 +68,8 @@ def run_free(group, command):
 
 
 def start_lowered(group, peak, limit, command):
-    """The command, which has filled its cache when the group's limit is lowered to `limit`. While
-    it fills it, it may take memory faster than it looks at the limit."""
+    """Starts the command and lowers the group's limit to `limit` once the cache is full. While it
+    fills the cache, it may take memory faster than it looks at the limit."""
     group.limit(512 * MIB)
     process = start(group, command)
     process.send_signal(signal.SIGSTOP)
@@ -91,8 +91,8 @@ def finish(process):
 
 
 def measurements_say_so(group, program, model):
-    """A measurement while the cache changes its size is not one of the budget asked for, and one
-    of a budget that the group does not have is refused."""
+    """A measurement during which the cache changed its size says so. A measurement with a budget
+    that the group does not have is refused."""
     decode = [program, "bench", "decode", model, "--memory", "400M", "--tokens", "900", "--repeat",
               "2", "--threads", "1"]
     stream = [program, "bench", "stream", model, "--budgets", "400M", "--threads", "1"]

@@ -1,8 +1,9 @@
 """slots_fit_test.py FLASHMOE: the slots of the expert cache fit into --memory when every one of
-them holds an expert, with a model whose slots are most of the budget.
+them holds an expert, with a model whose slots take most of the budget.
 
-The budget holds a margin for what the program allocates later, so a few slots too many would go
-unnoticed. A fifth more must not: the test checks that its own slack is smaller than that.
+The budget includes a margin for what the program allocates later, so a few slots too many would go
+unnoticed. A fifth too many must be noticed: the test checks that its own slack is smaller than
+that.
 """
 
 import json
@@ -17,7 +18,7 @@ MIB = 1 << 20
 N_LAYERS, N_EXPERTS = 3, 128
 SHAPE = ("coder-next", "--layers", str(N_LAYERS), "--experts", str(N_EXPERTS), "--used", "4",
          "--hidden", "1024", "--expert-width", "384", "--vocab", "4096", "-q")
-# The routers of random weights choose evenly: a prompt sweeps through all experts.
+# The routers of random weights choose evenly, so a prompt uses all experts.
 RUN = ("--raw", "--greedy", "-n", "20", "--context", "512", "--no-heat", "--io", "direct", "--json",
        "-q", "-p", "Once upon a time there was a robot who loved music. " * 6)
 

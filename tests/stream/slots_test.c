@@ -1,5 +1,5 @@
-/* slots_test MODEL: conversations that share a pool of sessions compute only what is new, and get
- * the bits that each would get alone. */
+/* slots_test MODEL: conversations that share a pool of sessions compute only new tokens, and get
+ * the same bits as alone. */
 #include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -97,8 +97,8 @@ static void check_alone(struct fixture *f, const struct talk *t, const struct fm
                         f->info.vocabulary * sizeof(float));
 }
 
-/* A question, and an answer of which the last token is not evaluated. Returns what was computed
- * again. */
+/* Runs a question and an answer whose last token is not evaluated. Returns the number of tokens
+ * that were recomputed. */
 static unsigned turn(struct fixture *f, struct talk *t, uint64_t key)
 {
     struct fm_error err = {0};
@@ -122,7 +122,7 @@ static unsigned turn(struct fixture *f, struct talk *t, uint64_t key)
     return n_again;
 }
 
-/* As many sessions as conversations: nothing is ever computed again. */
+/* With as many sessions as conversations, nothing is ever recomputed. */
 static void test_enough(void **state)
 {
     (void)state;
@@ -133,7 +133,7 @@ static void test_enough(void **state)
     tear_down(&f);
 }
 
-/* Fewer sessions than conversations: the disk takes the others. */
+/* With fewer sessions than conversations, the others are kept on disk. */
 static void test_disk(void **state)
 {
     (void)state;
@@ -147,7 +147,8 @@ static void test_disk(void **state)
     tear_down(&f);
 }
 
-/* What all begin with is found on the disk after a restart, and idle time keeps what is new. */
+/* The common beginning is found on disk after a restart, and new sessions are saved in idle
+ * time. */
 static void test_keep(void **state)
 {
     (void)state;
@@ -160,7 +161,7 @@ static void test_keep(void **state)
     while ((rc = session_pool_keep(f.slots, 1, &err)) == 1)
         n_kept++;
     must(rc, &err);
-    assert_true(n_kept >= 1 && n_kept <= 2); /* one may have been kept when the other began */
+    assert_true(n_kept >= 1 && n_kept <= 2); /* one may have been saved when the other began */
     const struct talk before = f.talks[0];
     tear_down(&f);
     set_up(&f, 3, true, 20);
@@ -197,8 +198,8 @@ static uint64_t n_files(const struct fixture *f)
     return stats.n_files;
 }
 
-/* What one owner has computed is found by nobody else: not by a conversation that begins alike, not
- * in the session that gives way, not on the disk. */
+/* What one owner has computed is never used for another: not for a conversation that begins alike,
+ * not in a session that is reused, not from disk. */
 static void test_owners(void **state)
 {
     (void)state;
@@ -214,11 +215,11 @@ static void test_owners(void **state)
             assert_int_equal(take_for(&f, &talk, first + i), 0);
         while (session_pool_keep(f.slots, 1, &err) == 1)
             ;
-        assert_int_equal(n_files(&f), n_before + 4); /* the same tokens, once for each */
+        assert_int_equal(n_files(&f), n_before + 4); /* the same tokens, once per owner */
         for (uint64_t i = 0; i < 4; i++)
             assert_true(take_for(&f, &talk, first + i) > N_SHARED);
         assert_int_equal(take_for(&f, &talk, first + 4), 0);
-        struct talk branch = talk; /* begins alike, and is another conversation */
+        struct talk branch = talk; /* another conversation that begins alike */
         branch.n = N_SHARED / 2;
         append(&f, &branch, 30);
         assert_int_equal(take_for(&f, &branch, first + 6), 0);
@@ -231,8 +232,8 @@ static void test_owners(void **state)
     }
 }
 
-/* Another conversation that begins like one of those in memory gets a copy of its beginning, also
- * while that one is in use; both go on from what they have. */
+/* A conversation that begins like one in memory gets a copy of that beginning, even while the other
+ * is in use. Both continue from there. */
 static void test_branch(void **state)
 {
     (void)state;
@@ -245,7 +246,7 @@ static void test_branch(void **state)
         unsigned from, others;
         struct talk *branch = &f.talks[t];
         memcpy(branch->ids, f.talks[0].ids, sizeof branch->ids);
-        branch->n = 200 + 10 * t; /* within the prompt, behind its mark at 192 or before it */
+        branch->n = 200 + 10 * t; /* within the prompt, after its mark at 192 or before it */
         append(&f, branch, 30);
         struct fm_session *taken = t == 1 ? NULL
             : session_pool_take(f.slots, f.talks[0].ids, f.talks[0].n, 0, 0, &others);
@@ -263,7 +264,7 @@ static void test_branch(void **state)
     tear_down(&f);
 }
 
-/* Taken sessions are nobody else's, and one that failed begins again. */
+/* A session in use is not given to anyone else, and one that failed starts over. */
 static void test_taken(void **state)
 {
     (void)state;
@@ -285,7 +286,7 @@ static void test_taken(void **state)
     tear_down(&f);
 }
 
-/* A prompt that was cut short is known again; sessions that wait can be emptied, oldest first. */
+/* A prompt that was cut short is recognised again. Idle sessions can be emptied, oldest first. */
 static void test_cut_short(void **state)
 {
     (void)state;
@@ -314,7 +315,7 @@ static void test_cut_short(void **state)
     tear_down(&f);
 }
 
-/* The picture of the experts: as many as there are, hot ones where tokens went. */
+/* The map of experts shows all of them, and the hot ones where tokens went. */
 static void test_experts(void **state)
 {
     (void)state;

@@ -1,10 +1,10 @@
-/* snapshot_files_test MODEL: whose the files of snapshots are, who may write them, which model they
- * are of, and that every number in them is checked. */
+/* snapshot_files_test MODEL: checks who owns snapshot files, who may write them, which model they
+ * belong to, and that every number in them is verified. */
 #include <xxhash.h>
 
 #include "prefix_fixture.h"
 
-/* ---- whose it is ---------------------------------------------------------------------------- */
+/* ---- owners ------------------------------------------------------------------------------- */
 
 static unsigned mode_of(const char *path)
 {
@@ -13,7 +13,8 @@ static unsigned mode_of(const char *path)
     return st.st_mode & 0777;
 }
 
-/* Others cannot read it, whatever the umask; and no longer, where earlier versions let them. */
+/* Others cannot read a snapshot, whatever the umask. Files that earlier versions left readable are
+ * restricted. */
 static void test_private(void **state)
 {
     (void)state;
@@ -42,7 +43,7 @@ static void test_private(void **state)
     assert_int_equal(chmod(saved, 0664), 0);
     must(fm_session_load(f.sessions[0], saved, &err), &err);
     assert_int_equal(mode_of(saved), 0600);
-    /* A folder that holds something else is left to those who use it. */
+    /* A folder that holds something else keeps its permissions. */
     snprintf(notes, sizeof notes, "%s/notes.txt", dir);
     FILE *file = fopen(notes, "w");
     assert_non_null(file);
@@ -58,7 +59,7 @@ static void test_private(void **state)
     (void)umask(before);
 }
 
-/* What others could have put there: nothing is read, written or removed through it. */
+/* Nothing is read, written or removed through what others may have put there. */
 static void test_prepared(void **state)
 {
     (void)state;
@@ -79,7 +80,7 @@ static void test_prepared(void **state)
     find_snapshot("", path);
     snprintf(victim, sizeof victim, "%s/victim", other);
     assert_int_equal(rename(path, victim), 0);
-    /* A link is no snapshot, and is not removed to make room. */
+    /* A link is not a snapshot and is not removed to make room. */
     snprintf(part, sizeof part, "../%s", victim);
     assert_int_equal(symlink(part, path), 0);
     store = open_store(&f, 1);
@@ -88,7 +89,7 @@ static void test_prepared(void **state)
     fm_snapshots_close(store);
     assert_true(lstat(path, &st) == 0 && S_ISLNK(st.st_mode));
     assert_int_equal(unlink(path), 0);
-    /* Nor is what is written aside written through one. */
+    /* The temporary file is not written through a link either. */
     snprintf(mine, sizeof mine, "../%s", victim);
     snprintf(part, sizeof part, "%s.part", path);
     assert_int_equal(stat(victim, &st), 0);
@@ -102,7 +103,7 @@ static void test_prepared(void **state)
     fm_snapshots_close(store);
     assert_true(stat(victim, &st) == 0 && st.st_size == victim_bytes);
     assert_int_equal(unlink(part), 0);
-    /* What somebody has saved there has another name: it is not evicted. */
+    /* A snapshot that a user saved there has another name and is not evicted. */
     snprintf(mine, sizeof mine, "%s/mine.fmsnap", dir);
     assert_int_equal(rename(victim, mine), 0);
     fm_snapshots_close(open_store(&f, 1));
@@ -112,7 +113,7 @@ static void test_prepared(void **state)
     clear_dir();
 }
 
-/* A folder or a file of another user's. */
+/* Refuses a folder or a file of another user. */
 static void test_not_own(void **state)
 {
     (void)state;
@@ -147,7 +148,7 @@ static void test_not_own(void **state)
     clear_dir();
 }
 
-/* One writes, others only read. */
+/* Only one process writes; others only read. */
 static void test_locked(void **state)
 {
     (void)state;
@@ -176,7 +177,7 @@ static void test_locked(void **state)
     stats = keep(first, f.sessions[0], &b, 100);
     assert_true(stats.n_written == 2 && stats.n_files == 2);
     fm_snapshots_close(first);
-    second = open_store(&f, LIMIT); /* the first is gone: now this one may */
+    second = open_store(&f, LIMIT); /* the first has closed, so this one may write */
     assert_true(stat(part, &st) != 0);
     assert_int_equal(keep(second, f.sessions[0], &b, 50).n_written, 1);
     fm_snapshots_close(second);
@@ -195,7 +196,7 @@ static void copy_file(const char *from, const char *to, const char *tensor)
     char *bytes = malloc(n + 1);
     assert_true(bytes != NULL && fread(bytes, 1, n, in) == n);
     bytes[n] = '\0';
-    if (tensor != NULL) { /* one bit of its first weight */
+    if (tensor != NULL) { /* flip one bit of its first weight */
         uint64_t header, offset;
         memcpy(&header, bytes, sizeof header);
         const char *at = strstr(bytes + 8, tensor);
@@ -211,7 +212,7 @@ static void copy_file(const char *from, const char *to, const char *tensor)
     assert_int_equal(fclose(out), 0);
 }
 
-/* A copy of the model in `to`, one dense weight of which differs in its last bit. */
+/* Copies the model to `to`, with one dense weight that differs in its last bit. */
 static void copy_model(const char *to, const char *tensor)
 {
     DIR *d = opendir(model_path);
@@ -236,7 +237,7 @@ static void remove_model(const char *path)
     assert_int_equal(system(command), 0);
 }
 
-/* Puts text behind the field's "name": in the copy's config.json; the field is there once. */
+/* Inserts text after the field's "name": in the copy's config.json. The field must occur once. */
 static void change_config(const char *copy, const char *field, const char *text)
 {
     char path[256], bytes[8192];
@@ -254,7 +255,7 @@ static void change_config(const char *copy, const char *field, const char *text)
     assert_int_equal(fclose(file), 0);
 }
 
-/* Keeps 100 tokens of the model; returns the text they are of and the file's path. */
+/* Saves 100 tokens of the model. Returns their text and the file's path. */
 static struct text keep_some(char path[512])
 {
     struct fixture f;
@@ -270,7 +271,7 @@ static struct text keep_some(char path[512])
     return t;
 }
 
-/* Holds the copy to taking what keep_some kept, or to refusing it; removes the copy. */
+/* Checks that the copy accepts or refuses the file from keep_some, then removes the copy. */
 static void check_copy(const char *copy, const char *path, const struct text *t, bool is_same)
 {
     const char *const original = model_path;
@@ -288,7 +289,7 @@ static void check_copy(const char *copy, const char *path, const struct text *t,
     remove_model(copy);
 }
 
-/* A model that was trained further has the same shape and other weights. */
+/* A model that was trained further has the same shape but other weights. */
 static void test_other_weights(void **state)
 {
     (void)state;
@@ -305,7 +306,7 @@ static void test_other_weights(void **state)
     clear_dir();
 }
 
-/* The same weights with another rotation, or any other field that changes what is computed. */
+/* The same weights with another rotation, or any other field that changes the results. */
 static void test_other_config(void **state)
 {
     (void)state;
@@ -331,7 +332,7 @@ static void test_other_config(void **state)
     clear_dir();
 }
 
-/* ---- whose checksums are right -------------------------------------------------------------- */
+/* ---- with correct checksums ----------------------------------------------------------------- */
 
 #define AT_RECURRENT_BYTES 24
 #define AT_N_TOKENS 56
@@ -346,7 +347,7 @@ static uint32_t number_at(const char *bytes, size_t at)
     return x;
 }
 
-/* Writes the file with one number changed and checksums that are right for it. */
+/* Writes the file with one number changed and with correct checksums. */
 static void forge(const char *path, const char *sound, size_t n, size_t at, uint32_t number)
 {
     char *bytes = malloc(n);
@@ -367,7 +368,7 @@ static void forge(const char *path, const char *sound, size_t n, size_t at, uint
     free(bytes);
 }
 
-/* Whoever makes a file can make its checksums: every number is checked for itself. */
+/* Anyone who makes a file can make its checksums, so every number is checked on its own. */
 static void test_forged(void **state)
 {
     (void)state;
@@ -398,7 +399,7 @@ static void test_forged(void **state)
     } lies[] = {{AT_IDS, f.info.vocabulary}, {AT_IDS + 4, UINT32_MAX}, {first_mark, 0},
                 {first_mark, 121}};
     forge(path, sound, n, AT_IDS, number_at(sound, AT_IDS));
-    must(fm_session_load(f.sessions[1], path, &err), &err); /* it is as good as it was */
+    must(fm_session_load(f.sessions[1], path, &err), &err); /* the session still works */
     for (unsigned i = 0; i < (n_marks > 0 ? 4 : 2); i++) {
         forge(path, sound, n, lies[i].at, lies[i].number);
         assert_true(fm_session_load(f.sessions[1], path, &err) != 0);
@@ -408,7 +409,7 @@ static void test_forged(void **state)
     must(fm_session_save(f.sessions[0], path, &err), &err);
     tear_down(&f);
 
-    /* A good one of a longer context. */
+    /* A good file with a longer context. */
     f = (struct fixture){0};
     options.n_context = 100;
     options.n_marks = 4;

@@ -1,5 +1,5 @@
-/* stage_files_test: a stage needs only the files of its own layers, and has the same weights with
- * and without the others. */
+/* stage_files_test: a stage needs only the files of its own layers, and has the same weights
+ * whether or not the others exist. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -56,14 +56,14 @@ static int open_layers(const char *path, uint32_t first, uint32_t end, struct mo
     return model_open(path, &options, model, err);
 }
 
-/* The layer that a tensor belongs to, or -1. */
+/* Returns the layer that a tensor belongs to, or -1. */
 static int layer_of(const char *name)
 {
     const char *at = strstr(name, "layers.");
     return at != NULL ? atoi(at + strlen("layers.")) : -1;
 }
 
-/* Removes the files that hold weights of other layers only. How many those are. */
+/* Removes the files that hold only weights of other layers. Returns their number. */
 static unsigned remove_others(const char *path, int first, int end)
 {
     struct model *whole;
@@ -109,7 +109,7 @@ static void check_stage(const char *path, uint32_t first, uint32_t end)
     must(open_layers(path, first, end, &after, &err), &err);
     must(model_load_dense(after, &memory_host, true, NULL, NULL, &err), &err);
     same_weights(before, after);
-    /* Others say which file they miss. */
+    /* Other stages name the file they miss. */
     assert_int_equal(open_layers(path, 0, 0, &none, &err), FM_ERR_IO);
     assert_non_null(strstr(err.text, "is missing"));
     assert_int_equal(open_layers(path, first - 1, end, &none, &err), FM_ERR_IO);
@@ -134,7 +134,8 @@ static void test_shards(void **state)
     check_stage(path, 3, 6);
 }
 
-/* Codes, scales and biases of one matrix may lie in different shards, here and in other layers. */
+/* Codes, scales and biases of one matrix may be in different shards, in the same and in other
+ * layers. */
 static void test_quantised_shards(void **state)
 {
     (void)state;
@@ -197,7 +198,7 @@ static void test_headers_only(void **state)
     fm_model_close(model);
 }
 
-/* The ends of a stage belong to the model. */
+/* The first and last layer of a stage must exist in the model. */
 static void test_wrong_layers(void **state)
 {
     static const uint32_t wrong[][2] = {{4, 4}, {5, 4}, {0, N_LAYERS + 1}, {N_LAYERS, 9}};

@@ -10,7 +10,7 @@ const {chromium} = require("playwright-core");
 export const AXE = require.resolve("axe-core");
 
 export function launch() {
-    // The sandbox wants privileges that containers do not give; the pages are our own.
+    // The sandbox needs privileges that containers do not give. The pages are our own.
     return chromium.launch({executablePath: process.env.FLASHMOE_CHROMIUM,
                             args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]});
 }

@@ -1,5 +1,6 @@
-// What every test of the page begins with: a server, a browser window, and a watch over what a
-// page must never do (complain in the console, break its policy, ask another host).
+// Every test of the page begins with this: a server, a browser window, and a check that the page
+// never does what it must not (log errors in the console, violate its policy, contact another
+// host).
 
 import assert from "node:assert/strict";
 import test, {after, before} from "node:test";
@@ -9,12 +10,12 @@ import {MockServer} from "./mock_server.mjs";
 
 export const REAL_URL = process.env.FLASHMOE_WEB_URL;
 export const REAL_PID = Number(process.env.FLASHMOE_WEB_PID);
-// A question that nano, at temperature 0, answers until it may not go on, and the settings for it:
-// it takes seconds.
+// A question that nano, at temperature 0, answers until it reaches the token limit, and the
+// settings for it. That takes seconds.
 export const LONG = REAL_URL ? "Write a C function that copies a string." : "slow";
 export const LONG_SETTINGS = {temperature: 0, max_tokens: 3000};
 const SHORT_SETTINGS = {temperature: 0, max_tokens: 120};
-// Ends a test that hangs. No test may need a fast machine: they wait for what they want to see.
+// Ends a test that hangs. No test may need a fast machine: they wait for events.
 const DEADLINE_MS = 600000;
 
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
@@ -58,7 +59,7 @@ export class Window {
         await this.page.press("#input", "Enter");
     }
 
-    // Waits until no answer is being made.
+    // Waits until no answer is being written.
     finish() {
         return this.page.waitForSelector("#send", {state: "visible"});
     }
@@ -68,13 +69,13 @@ export class Window {
         await this.finish();
     }
 
-    // The texts of the messages that are shown.
+    // Returns the texts of the messages shown.
     texts() {
         return this.page.locator(".message .body").allTextContents();
     }
 
-    // From now on the page itself notes each length that the last answer has while it grows: a
-    // model may be done before anybody outside has looked twice.
+    // Makes the page record each length of the last answer as it grows: a model may be done before
+    // the test has looked twice.
     watchGrowth() {
         return this.page.evaluate(() => {
             window.lengths = [];
@@ -100,9 +101,9 @@ export class Window {
         }
     }
 
-    // Waits for a condition in the middle of an answer, then acts. A real server would have
-    // written the whole answer before a busy browser shows its first words. So it runs in short
-    // bursts until the condition holds, and stands still during the act.
+    // Waits for a condition in the middle of an answer, then acts. A real server would have written
+    // the whole answer before a busy browser shows its first words. So the server runs in short
+    // bursts until the condition holds, and is stopped during the act.
     async whenMidAnswer(what, condition, act) {
         if (this.server) {
             await this.until(what, condition);
@@ -127,15 +128,15 @@ export class Window {
             pattern.test((await this.page.locator(selector).allTextContents()).join("\n")));
     }
 
-    // Stops the page's clock. From now on a page second passes only while a test waits: each look
-    // of until() lets half a second pass.
+    // Stops the page's clock. From now on the page's time passes only while a test waits: each
+    // check of until() advances it by half a second.
     async stopClock() {
         this.tickMs = 500;
         await this.page.clock.pauseAt(await this.page.evaluate(() => Date.now() + 100));
     }
 }
 
-// The map's picture as numbers.
+// Returns the map's image as numbers.
 export function mapPixels(page) {
     return page.locator("#map").evaluate((canvas) => {
         const {width, height} = canvas;
@@ -146,7 +147,7 @@ export function mapPixels(page) {
     });
 }
 
-// The share of two pictures that differs.
+// Returns the share of the values of two images that differ.
 export function differing(a, b) {
     return a.reduce((n, v, i) => n + (Math.abs(v - b[i]) > 24 ? 1 : 0), 0) / a.length;
 }
@@ -185,7 +186,7 @@ export function both(name, body, options = {}) {
     test(name, () => run(options, body));
 }
 
-// A test for the real server alone.
+// A test for the real server only.
 export function real(name, body, options = {}) {
     test(name, {skip: REAL_URL ? false : "needs a real server"}, () => run(options, body));
 }

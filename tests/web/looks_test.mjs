@@ -1,4 +1,5 @@
-// The page in a browser: the live panel, the expert map, themes, small screens, assistive tools.
+// Tests the page in a browser: the live panel, the expert map, themes, small screens,
+// accessibility.
 
 import assert from "node:assert/strict";
 import {readFile} from "node:fs/promises";

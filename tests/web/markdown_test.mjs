@@ -1,5 +1,5 @@
-// Markdown in the browser: what it becomes, that it is inert, that growing text ends up as the
-// whole text does, and that hostile texts cost no more than their length.
+// Tests Markdown in the browser: the HTML it becomes, that it is inert, that text that grows ends
+// up like the whole text, and that hostile texts take time in proportion to their length.
 
 import assert from "node:assert/strict";
 
@@ -97,7 +97,8 @@ scripted("hostile answers are inert", async (w) => {
     assert.ok(HOSTILE.includes("onload"));
 });
 
-// Long enough that a quadratic parser needs minutes, so that the limit needs no fast machine.
+// Long enough that a quadratic parser needs minutes, so that the limit does not require a fast
+// machine.
 scripted("hostile texts cost no more than their length", async (w) => {
     const n = 400000;
     const texts = ["[", "*", "**a", "`", "``a`", "_a ", "~~", "![", "[a](", "> ", "- ", "|", "<h",

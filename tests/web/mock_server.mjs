@@ -1,4 +1,4 @@
-// A server of the page's contract whose answers are scripted: the last message says which one.
+// A server with the API that the page uses and with scripted answers: the last message selects one.
 // As a program it serves on loopback, to look at the page: node mock_server.mjs [PORT] [LxE]
 
 import {createServer} from "node:http";
@@ -55,7 +55,7 @@ const hash = (x) => {
     return (h ^ h >>> 16) >>> 0;
 };
 
-// Experts whose heat follows the domain; the hottest are in memory.
+// Experts whose heat follows the topic. The hottest are in memory.
 class Experts {
     constructor(nLayers, nExperts) {
         Object.assign(this, {nLayers, nExperts, domain: 1});
@@ -117,7 +117,7 @@ export class MockServer {
         this.allow(Infinity);
     }
 
-    // Waits until one more piece may be sent or the client is gone.
+    // Waits until one more piece may be sent or the client has disconnected.
     async turn(isGone) {
         while (this.nAllowed <= 0 && !isGone()) {
             await Promise.race([new Promise((resolve) => (this.wake = resolve)), pause(20)]);
@@ -142,7 +142,7 @@ export class MockServer {
         return this;
     }
 
-    // As a killed process would: every connection ends at once.
+    // Ends every connection at once, like a killed process.
     async die() {
         const closed = new Promise((resolve) => this.http.close(resolve));
         this.sockets.forEach((socket) => socket.destroy());
@@ -278,7 +278,7 @@ export class MockServer {
             }
         } else if (asked.includes("break off") || asked.includes("end early")) {
             n += await this.words("This much has arrived ", to);
-            await this.turn(to.isGone); // a browser drops what it has not read when it is reset
+            await this.turn(to.isGone); // after a reset a browser drops what it has not read
             asked.includes("break off") ? response.destroy() : response.end();
             return;
         } else if (asked.includes("fail inside")) {
@@ -309,7 +309,7 @@ export class MockServer {
         response.end("data: [DONE]\n\n");
     }
 
-    // The same stream cut at every byte, in the middle of characters and of line ends.
+    // Sends the same stream one byte at a time, which splits characters and line ends.
     async pieces(response) {
         const data = Buffer.from(`: 3/7\r\n\r\ndata: ${JSON.stringify(
             {choices: [{index: 0, delta: {content: "月光 émigré 🚀"}}]})}\r\n\r\n`);

@@ -1,4 +1,4 @@
-// The page in a browser: asking, keeping, trouble.
+// Tests the page in a browser: asking, saving, errors.
 
 import assert from "node:assert/strict";
 import {readFile} from "node:fs/promises";
@@ -125,7 +125,7 @@ scripted("settings are sent, kept, and left out when empty", async (w) => {
     assert.deepEqual(body.chat_template_kwargs, {enable_thinking: false});
     assert.deepEqual(body.messages[0], {role: "system", content: "Be brief."});
     await w.page.click("#open-settings");
-    await w.page.fill("#s-top_p", "7"); // out of range: not taken
+    await w.page.fill("#s-top_p", "7"); // out of range: refused
     await w.page.click("#settings-reset");
     assert.equal(await w.page.inputValue("#s-temperature"), "");
     await w.page.keyboard.press("Escape");

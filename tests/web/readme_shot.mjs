@@ -1,5 +1,5 @@
-// The picture in README.md: a short conversation with nano on the real server, in the light theme.
-// web_test.py --program PROGRAM MODEL --readme FILE runs it; FILE becomes WebP.
+// Takes the picture in README.md: a short conversation with nano on the real server, in the light
+// theme. web_test.py --program PROGRAM MODEL --readme FILE runs it. FILE is in WebP format.
 
 import {writeFileSync} from "node:fs";
 

@@ -1,6 +1,6 @@
-// What only the real server with nano can show: that the text of a long answer arrives in pieces,
-// that another answer is another one, that the experts of the map follow the topic, and that a
-// server which is killed and started again loses nothing. The last test ends the server.
+// Tests what only the real server with nano can show: the text of a long answer arrives in pieces,
+// a new answer differs from the old one, the experts on the map follow the topic, and a server that
+// is killed and started again loses nothing. The last test ends the server.
 
 import assert from "node:assert/strict";
 import {spawn} from "node:child_process";
@@ -9,14 +9,14 @@ import {differing, LONG, LONG_SETTINGS, mapPixels, real, REAL_PID} from "./harne
 
 const GONE = /ERR_CONNECTION|ERR_EMPTY|ERR_INCOMPLETE|ERR_NETWORK|Failed to fetch/;
 const STORY = "Write a story about a robot who loves music.";
-// Two requests each of about as many tokens.
+// Pairs of requests with about the same number of tokens.
 const VERSES = [["写一首关于月亮的诗", "写一首关于秋天的诗"],
                 ["写一首关于酒的诗", "写一首关于春天的诗"]];
 const CODE = ["Write a C function that copies a string."];
 
 real("a long answer is seen growing while the engine shows its figures", async (w) => {
     await w.watchGrowth();
-    // What is shown is noted in the page: the answer may be over before this process asks.
+    // The page records what is shown: the answer may be complete before this process asks.
     await w.page.evaluate(() => {
         const part = (id) => document.getElementById(id);
         window.shown = [];
@@ -69,7 +69,7 @@ real("another answer is another one, and a seed brings one back", async (w) => {
     assert.equal((await w.texts())[1], seen.at(-1));
 }, {settings: {max_tokens: 60}});
 
-// What the map is made of, and its picture without the marks of changes, which last five seconds.
+// Returns the map's data, and its image without the marks of changes, which last five seconds.
 async function mapNow(w) {
     await w.page.waitForTimeout(6500);
     await w.untilText("#map-summary", /; 0 changed/);
@@ -83,7 +83,7 @@ async function mapNow(w) {
     return {bits, heat, picture: await mapPixels(w.page)};
 }
 
-// How far two maps are apart: experts that came or went, mean heat, share of the picture.
+// Returns how much two maps differ: experts that came or went, mean heat, share of the image.
 function distance(a, b) {
     return {moved: Array.from(a.bits).reduce((n, bit, i) => n + (bit !== b.bits[i]), 0),
             heat: a.heat.reduce((sum, h, i) => sum + Math.abs(h - b.heat[i]), 0) / a.heat.length,

@@ -1,5 +1,5 @@
-// Screenshots to look at: desktop and phone, light and dark, against the scripted server or the
-// real one. web_test.py --shots DIR runs it.
+// Takes screenshots to look at: desktop and phone, light and dark, against the scripted server or
+// the real one. web_test.py --shots DIR runs it.
 
 import {join} from "node:path";
 

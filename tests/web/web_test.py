@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""Tests the page of the server in Chromium.
+"""Tests the server's page in Chromium.
 
 usage: web_test.py [--packages DIR] [--program PROGRAM MODEL | --url URL] [--part PART]
                    [--shots DIR | --readme FILE]
 
-The tests run against a server of the same contract with scripted answers (mock_server.mjs). With
+The tests run against a server with the same API and scripted answers (mock_server.mjs). With
 --program they run against the real one, which is started with so little memory that experts have to
-be read, or with --url against one that runs; tests that need scripted answers are left out then.
-PART is one of markdown, looks, page and, for the program and nano alone, real; without it, all.
---shots takes screenshots of the page instead, --readme the one of README.md, with --program.
+be read. With --url they run against a server that is already running. Tests that need scripted
+answers are left out then. PART is one of markdown, looks, page and, only for the program and nano,
+real; the default is all. --shots takes screenshots of the page instead. --readme takes the one of
+README.md, with --program.
 
 playwright-core and axe-core come from npm and are kept in the packages folder. Exits 77, with the
-reason, where node, npm, Chromium or the packages cannot be had.
+reason, if node, npm, Chromium or the packages are not available.
 """
 import argparse
 import fcntl
@@ -27,7 +28,7 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 # The newest playwright-core that runs with the node of Debian 12.
 PACKAGES = {"playwright-core": "1.60.0", "axe-core": "4.12.0"}
-# The server dies in the last part.
+# The last part kills the server.
 PARTS = ("markdown", "looks", "page", "real")
 # A third of nano's experts.
 REAL_OPTIONS = ("--memory", "70M", "--request-memory", "8M", "--parallel", "2", "--sessions", "2",
@@ -115,7 +116,7 @@ def main():
     packages = options.packages.resolve()
     for name, version in PACKAGES.items():
         fetch(packages, name, version)
-    # The browser keeps its files in a folder that is removed with the test.
+    # The browser keeps its files in a folder that is removed after the test.
     with tempfile.TemporaryDirectory() as home:
         environment = {**os.environ, "FLASHMOE_WEB_PACKAGES": str(packages),
                        "FLASHMOE_CHROMIUM": browser, "HOME": home, "XDG_CACHE_HOME": home,

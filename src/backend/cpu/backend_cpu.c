@@ -11,8 +11,8 @@
 #include "base/mem.h"
 #include "quant/interleave.h"
 
-/* Less work than this is done by the calling thread: waking another costs more. The unit is one
- * multiply-add. */
+/* The calling thread does less work than this alone: waking another costs more. In
+ * multiply-adds. */
 #define MIN_PARALLEL_WORK 16384
 
 void cpu_run(const struct backend_cpu *cpu, pool_fn *fn, void *ctx, size_t work)
@@ -23,7 +23,7 @@ void cpu_run(const struct backend_cpu *cpu, pool_fn *fn, void *ctx, size_t work)
         pool_run(cpu->pool, fn, ctx);
 }
 
-/* The same where the parts are rows: one row has one part. */
+/* Same, with rows as parts. A single row is one part. */
 static void run_rows(const struct backend_cpu *cpu, pool_fn *fn, void *ctx, size_t n, size_t dim)
 {
     cpu_run(cpu, fn, ctx, n > 1 ? n * dim : 0);
@@ -175,13 +175,13 @@ static void cpu_route(struct backend *be, const struct router *router, const flo
 
 static void cpu_prefer(struct backend *be, const struct backend_preference *args)
 {
-    (void)be; /* of few rows: nothing to share */
+    (void)be; /* few rows: not worth splitting */
     prefer_resident(args);
 }
 
 static size_t cpu_find_not_finite(struct backend *be, const float *x, size_t n, size_t dim)
 {
-    (void)be; /* one pass over rows that are in the cache */
+    (void)be; /* one pass over rows that are in the processor's cache */
     size_t row = 0;
     if (fmath_all_finite(x, n * dim))
         return n;
@@ -252,8 +252,8 @@ static void cpu_add(struct backend *be, float *y, const float *x, size_t n)
 
 static const size_t group_sizes[CPU_GROUP_SIZES] = {16, 32, 64, 128};
 
-/* The most any kernel wants: a product, a row's heads of one key and value head, a head's keys and
- * queries. */
+/* Returns the maximum that any kernel needs: a product, a row's heads of one key and value head, a
+ * head's keys and queries. */
 static size_t thread_floats_for(const struct backend_options *o)
 {
     const size_t product = KERNEL_MATMUL_SCRATCH(o->max_cols, o->max_rows);
@@ -265,7 +265,7 @@ static size_t thread_floats_for(const struct backend_options *o)
     return mem_round_up(max, MEM_CACHE_LINE / sizeof(float));
 }
 
-/* Hands out pieces of one block; while measuring, `at` is NULL. */
+/* Hands out pieces of one block. While measuring, `at` is NULL. */
 
 static void carve_quantized(struct carver *c, struct cpu_quantized *q, size_t group, uint64_t n)
 {

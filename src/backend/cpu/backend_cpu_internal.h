@@ -1,4 +1,4 @@
-/* What the files of the CPU backend share: its state, and how work is dealt out. */
+/* What the files of the CPU backend share: its state, and how work is split. */
 #ifndef FLASHMOE_BACKEND_CPU_BACKEND_CPU_INTERNAL_H
 #define FLASHMOE_BACKEND_CPU_BACKEND_CPU_INTERNAL_H
 
@@ -10,13 +10,13 @@
 extern "C" {
 #endif
 
-/* Groups of formats that are codes: 16, 32, 64 and 128 columns. */
+/* Group sizes of formats that are codes: 16, 32, 64 and 128 columns. */
 #define CPU_GROUP_SIZES 4
 
-/* Intermediates of a feed-forward block begin at a multiple of so many elements. */
+/* Intermediates of a feed-forward block begin at a multiple of this many elements. */
 #define CPU_HIDDEN_ALIGN 64
 
-/* Rows as formats with groups of one size want them. */
+/* Rows quantized for formats with one group size. */
 struct cpu_quantized {
     bool is_made;
     size_t group;
@@ -26,7 +26,7 @@ struct cpu_quantized {
     int32_t *sum;
 };
 
-/* The rows that products are made with: ops->input. */
+/* The rows that products are multiplied with: ops->input. */
 struct cpu_input {
     const float *x;
     size_t n, n_cols;
@@ -43,7 +43,7 @@ struct backend_cpu {
     float *thread_scratch; /* [n_threads, thread_floats] */
     size_t thread_floats;
     float *gate, *up;            /* intermediates of feed-forward blocks */
-    struct cpu_quantized hidden; /* the same in the down matrices' groups */
+    struct cpu_quantized hidden; /* the same, quantized in the down matrices' groups */
     float *partial; /* attention: [n_blocks, n_heads, head_dim + 2] */
 };
 
@@ -57,8 +57,8 @@ static inline float *cpu_scratch(const struct backend_cpu *cpu, unsigned part)
     return cpu->thread_scratch + part * cpu->thread_floats;
 }
 
-/* Runs fn in parts, or whole on the calling thread when `work` (in multiply-adds or the like) is
- * too little to wake another. The result does not depend on it. */
+/* Runs fn in parts, or as a whole on the calling thread if `work` (roughly in multiply-adds) is too
+ * small to wake another. The result is the same either way. */
 void cpu_run(const struct backend_cpu *cpu, pool_fn *fn, void *ctx, size_t work);
 
 /* cpu_products.c */

@@ -18,7 +18,7 @@ static bool is_rotated(const struct backend_attention *a)
     return a->kv_format->plain == NULL;
 }
 
-/* Returns where a head's row of a position lies, in keys and in values. */
+/* Returns the offset of a head's row for a position, in keys and in values. */
 static size_t row_at(const struct backend_attention *a, size_t kv_head, size_t position)
 {
     const size_t block = position / a->block_positions, rest = position % a->block_positions;
@@ -26,7 +26,8 @@ static size_t row_at(const struct backend_attention *a, size_t kv_head, size_t p
            (kv_head * a->block_positions + rest) * kv_row_bytes(a->kv_format, a->head_dim);
 }
 
-/* Stores keys and values of rows and heads, dealt out in turn, and rotates their queries. */
+/* Stores keys and values and rotates the queries. Rows and heads are dealt out to the parts in
+ * turn. */
 static void store_part(void *ctx, unsigned part, unsigned n_parts)
 {
     const struct attention_job *job = ctx;
@@ -58,7 +59,7 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* Returns the first position that a row sees of the `visible` ones. */
+/* Returns the first position that a row sees, of the `visible` ones. */
 static size_t first_of(const struct backend_attention *a, size_t visible)
 {
     return a->window > 0 && visible > a->window ? visible - a->window : 0;
@@ -105,7 +106,7 @@ static void close_head(const struct attention_job *job, size_t row, size_t head,
     kernels->attend_close(out, total, a->gate != NULL ? a->gate + at : NULL, a->head_dim);
 }
 
-/* Computes a row's query heads of one key and value head, block after block. */
+/* Computes a row's query heads that share one key and value head, block by block. */
 static void attend_row(const struct attention_job *job, size_t row, size_t kv_head, float *scratch)
 {
     const struct backend_attention *a = job->args;
@@ -128,7 +129,7 @@ static void attend_row(const struct attention_job *job, size_t row, size_t kv_he
         close_head(job, row, kv_head * group + h, max[h], total[h]);
 }
 
-/* Work items are (row, key and value head): later rows see more positions. */
+/* Work items are (row, key and value head). Later rows see more positions. */
 static void attend_part(void *ctx, unsigned part, unsigned n_parts)
 {
     const struct attention_job *job = ctx;
@@ -138,8 +139,8 @@ static void attend_part(void *ctx, unsigned part, unsigned n_parts)
         attend_row(job, i / n_kv_heads, i % n_kv_heads, cpu_scratch(job->cpu, part));
 }
 
-/* One row with many positions: work items are (block, key and value head), merged afterwards.
- * Returns the place of a block's result: max, total and out of all heads, in this order. */
+/* For one row with many positions, work items are (block, key and value head), merged afterwards.
+ * Returns where a block's result is kept: max, total and out of all heads, in this order. */
 static float *partial_of(const struct attention_job *job, size_t block)
 {
     return job->cpu->partial + block * job->args->n_heads * (job->args->head_dim + 2ul);
@@ -211,8 +212,8 @@ struct delta_job {
     const struct backend_delta_net *args;
 };
 
-/* Computes a key head with the value heads that use it: the convolution of their channels, then the
- * rule. Value heads are neighbours unless they are tiled. */
+/* Computes a key head and the value heads that use it: the convolution of their channels, then the
+ * delta rule. These value heads are neighbours unless they are tiled. */
 static void delta_item(const struct delta_job *job, const struct backend_segment *segment,
                        size_t key_head, float *scratch)
 {

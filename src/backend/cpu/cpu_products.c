@@ -1,22 +1,22 @@
-/* Products of weights with the input's rows. Work is cut into pieces of equal cost beforehand. A
- * piece is a run through the list of weights, in units of weight rows. With few input rows there
- * is one piece per thread; with many there are smaller pieces that the threads take in turn. */
+/* Products of weights with the input's rows. Work is first cut into pieces of equal cost. A piece
+ * is a contiguous range of the list of weights, in units of weight rows. With few input rows there
+ * is one piece per thread. With many there are smaller pieces, which the threads take in turn. */
 #include <assert.h>
 
 #include "backend/cpu/backend_cpu_internal.h"
 #include "base/mem.h"
 
-/* Rows of a unit: as many blocks as a kernel takes side by side, so that none is left over. */
+/* Rows of a unit: as many blocks as a kernel processes side by side, so that none is left over. */
 #define UNIT_ROWS (4 * KERNEL_ROWS)
-/* Multiply-adds of a piece, about 100 us, and the maximum of pieces per thread. Smaller pieces
- * shorten the wait for the last thread; each has a cost of its own. */
+/* Minimum multiply-adds of a piece, about 100 us, and the maximum number of pieces per thread.
+ * Smaller pieces shorten the wait for the last thread, but each piece has a fixed cost. */
 #define MIN_PIECE_WORK (8u << 20)
 #define MAX_PIECES 32
 
 /* ---- shares ---------------------------------------------------------------------------------- */
 
-/* Returns what one weight row costs: its bytes when few rows are multiplied with it, otherwise the
- * arithmetic, which is more expensive for floats than for codes. Only the balance depends on it. */
+/* Returns the cost of one weight row: its bytes if few rows are multiplied with it, otherwise the
+ * arithmetic, which costs more for floats than for codes. Only the balance depends on it. */
 static uint64_t row_cost(const struct weight *w, size_t n)
 {
     const uint64_t bytes = quant_row_bytes(w->quant, w->n_cols);
@@ -24,7 +24,7 @@ static uint64_t row_cost(const struct weight *w, size_t n)
     return n <= 2 ? bytes : bytes + n * w->n_cols * factor / 4;
 }
 
-/* A walk through the units of a list; a piece has those that begin inside its part of the total
+/* Iterates over the units of a list. A piece has the units that begin inside its part of the total
  * cost. */
 struct share {
     uint64_t begin, end; /* this piece's part */
@@ -60,8 +60,8 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Returns into how many pieces to cut work of so many multiply-adds on n rows. When memory
- * bandwidth is the limit, one run per thread is best. */
+/* Returns how many pieces to cut `work` multiply-adds on n rows into. If memory bandwidth is the
+ * limit, one contiguous range per thread is best. */
 static size_t n_pieces_for(const struct backend_cpu *cpu, size_t n, size_t work)
 {
     const size_t n_threads = cpu->limits.n_threads;
@@ -71,8 +71,8 @@ static size_t n_pieces_for(const struct backend_cpu *cpu, size_t n, size_t work)
     return n_pieces > n_threads ? n_pieces : n_threads;
 }
 
-/* What a thread multiplied with last in this job: kernels use their order of the same inputs again.
- * How many there are and how wide follows from where they lie. */
+/* The inputs a thread last multiplied with in this job. A kernel reuses its own ordering of the
+ * same inputs. Their address determines their number and width. */
 struct inputs {
     const struct quant *quant;
     const int8_t *q;
@@ -87,7 +87,7 @@ static void multiply(const struct backend_cpu *cpu, struct inputs *last, struct 
     cpu->kernels.matmul(m);
 }
 
-/* Adds the bias to what a product left in `out`: columns [begin, end) of n rows. */
+/* Adds the bias to the result of a product in `out`: columns [begin, end) of n rows. */
 static void add_bias(const struct backend_cpu *cpu, const float *bias, float *out, size_t stride,
                      const uint32_t *places, size_t n, size_t begin, size_t end)
 {
@@ -136,7 +136,7 @@ static struct cpu_quantized *quantized_of(struct cpu_input *in, size_t group)
     return &in->quantized[i];
 }
 
-/* Converts the input to what the weight's format needs, unless that was done before. */
+/* Converts the input to the form the weight's format needs, unless that is done already. */
 static void prepare_input(struct backend_cpu *cpu, const struct weight *w)
 {
     assert(w->n_cols == cpu->input.n_cols);
@@ -173,13 +173,13 @@ static uint64_t n_units_of(size_t n_rows, size_t unit)
     return (n_rows + unit - 1) / unit;
 }
 
-/* Rows of a weight. */
+/* A range of a weight's rows. */
 struct run {
     const struct weight *w;
     size_t begin, end;
 };
 
-/* Finds the rows of the next product that belong to this piece; none after the last product. */
+/* Finds the rows of the i-th product that belong to this piece. None after the last product. */
 static struct run matmul_run(const struct matmul_job *job, size_t i, struct share *share)
 {
     size_t begin, end;
@@ -244,8 +244,8 @@ struct ffn_job {
     size_t n_pieces;
 };
 
-/* Rows of gate and up that one thread computes together: whole groups of what down reads, so that
- * it can also round them. */
+/* Returns how many rows of gate and up one thread computes together: whole groups of what down
+ * reads, so that the thread can also quantize them. */
 static size_t gate_unit(const struct backend_ffn *f)
 {
     const size_t group = f->down.quant->group;
@@ -257,14 +257,14 @@ static uint64_t gate_unit_cost(const struct backend_ffn *f)
     return gate_unit(f) * (row_cost(&f->gate, f->n) + row_cost(&f->up, f->n));
 }
 
-/* Where the intermediates of the next block begin, in elements: [n, width] each, in the order of
- * the blocks. */
+/* Returns the offset, in elements, of the intermediates of the block after f. Each block has
+ * [n, width], in the order of the blocks. */
 static size_t hidden_behind(const struct backend_ffn *f, size_t at)
 {
     return mem_round_up(at + f->n * f->gate.n_rows, CPU_HIDDEN_ALIGN);
 }
 
-/* The scales of intermediates at that place. */
+/* Returns the offset of the scales of the intermediates at that offset. */
 static size_t scale_at(size_t at)
 {
     return at / KERNEL_SMALLEST_GROUP;

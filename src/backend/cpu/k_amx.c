@@ -1,5 +1,6 @@
-/* AMX int8 tiles over AVX-512 with VNNI: products with many tokens. One tile instruction multiplies
- * 16 tokens with 16 weight rows over 64 columns; what is left is the fold over groups. */
+/* AMX int8 tiles on top of AVX-512 with VNNI, for products with many tokens. One tile instruction
+ * multiplies 16 tokens with 16 weight rows over 64 columns. The rest of the work is the fold over
+ * groups. */
 #include <assert.h>
 #include <stdbool.h>
 #include <string.h>
@@ -7,16 +8,16 @@
 #include "backend/cpu/lanes_avx512.h"
 #include "base/mem.h"
 
-/* Only panels are used of what is here. */
+/* This file uses only the panels of lanes.h. */
 #pragma GCC diagnostic ignored "-Wunused-function"
 #include "backend/cpu/lanes.h"
 
 #define TILE_ROWS 16
-#define TILE_BYTES 64 /* of one tile row */
+#define TILE_BYTES 64 /* per tile row */
 
-/* Tile registers 0 to 3 hold sums, 4 and 6 tokens, 5 and 7 codes. The intrinsics want literals. */
+/* Tile registers 0 to 3 hold sums, 4 and 6 tokens, 5 and 7 codes. The intrinsics need literals. */
 
-/* The layout the processor reads. */
+/* The layout that the processor reads. */
 struct tile_config {
     uint8_t palette, start_row, reserved[14];
     uint16_t row_bytes[16];
@@ -33,7 +34,7 @@ static void configure_tiles(unsigned step, unsigned n_tokens)
     c.rows[0] = c.rows[1] = c.rows[2] = c.rows[3] = c.rows[4] = c.rows[6] = (uint8_t)n_tokens;
     c.row_bytes[4] = c.row_bytes[6] = (uint16_t)step;
     c.rows[5] = c.rows[7] = (uint8_t)(step / 4);
-    /* gcc 12 believes that the instruction reads eight bytes and drops stores to the others. */
+    /* gcc 12 assumes that the instruction reads eight bytes and drops stores to the others. */
     __asm__ volatile("" : : "r"(&c) : "memory");
     _tile_loadconfig(&c);
 }
@@ -43,11 +44,12 @@ struct tokens {
     int8_t *codes;   /* [n / 16][n_cols / step][16][step] */
     float *scale;    /* [n / 16][n_groups][16] */
     float *offset;   /* the same */
-    int32_t *start;  /* the same: what sums begin with */
-    unsigned step;   /* columns that one instruction takes: a group, or 64 of a longer one */
+    int32_t *start;  /* the same: initial values of the sums */
+    unsigned step;   /* columns per instruction: a group, at most 64 */
 };
 
-/* Tokens are folded four at a time: those behind the last have factors that cost no time. */
+/* Tokens are folded four at a time. The padding after the last token has factors that cost no
+ * time. */
 static void pad_tokens(size_t n, size_t n_groups, const struct tokens *to)
 {
     for (size_t t = n; t % 4 != 0; t++)
@@ -82,7 +84,7 @@ static void gather_tokens(const struct kernel_matmul *m, const struct tokens *to
     pad_tokens(m->n, n_groups, to);
 }
 
-/* The sums of group g: an instruction for each `step` columns. */
+/* Computes the sums of group g, with one instruction per `step` columns. */
 #define GROUP_SUMS(s, t, c, g)                                                                     \
     do {                                                                                           \
         _tile_zero(s);                                                                             \
@@ -101,7 +103,8 @@ struct tile_operands {
 
 typedef int32_t tile_sums[TILE_ROWS * LANES];
 
-/* The sums of groups 2 * pair and the next, each pair in other registers than the last. */
+/* Computes the sums of groups 2 * pair and 2 * pair + 1. Successive pairs use different
+ * registers. */
 INLINE void pair_sums(const struct tile_operands *in, size_t pair, size_t n_groups)
 {
     const size_t g = 2 * pair;
@@ -127,7 +130,7 @@ INLINE void pair_store(size_t pair, tile_sums to[4])
     }
 }
 
-/* One token's fold of one group. */
+/* Folds one group of one token. */
 INLINE vf fold_token(vf acc, vf scale, vf bias, const int32_t *sums, const struct tokens *tokens,
                      size_t at, bool has_bias)
 {
@@ -138,8 +141,8 @@ INLINE vf fold_token(vf acc, vf scale, vf bias, const int32_t *sums, const struc
     return has_bias ? vf_fma(bias, vf_set1(tokens->offset[at]), acc) : acc;
 }
 
-/* The weights of the next row block. They are asked for while the tiles work: the panel would wait
- * for memory otherwise. */
+/* The weights of the next row block. They are prefetched while the tiles work; otherwise filling
+ * the panel would wait for memory. */
 struct ahead {
     const char *parts[QUANT_MAX_PARTS];
     size_t bytes[QUANT_MAX_PARTS];
@@ -169,8 +172,8 @@ INLINE void ahead_fetch(const struct ahead *a, size_t step, size_t n_steps)
     }
 }
 
-/* n tokens from t0 on with one row block; n and has_bias are constants where this is inlined. The
- * tile unit finds the next pair of groups while this one is folded. */
+/* Multiplies n tokens from t0 on with one row block. n and has_bias are constants where this is
+ * inlined. The tile unit computes the next pair of groups while this one is folded. */
 INLINE void tile_block(const struct kernel_matmul *m, const struct panel *p,
                        const struct tokens *tokens, const struct ahead *ahead, size_t t0,
                        unsigned n, bool has_bias)
@@ -233,13 +236,13 @@ static void tile_panels(const struct kernel_matmul *m, struct panel *p, const st
 }
 
 /* ---- interleaved rows ------------------------------------------------------------------------
- * Their codes need no panel: what a tile wants of a group is unpacked while the groups before it
- * are multiplied and folded, and never leaves the nearest cache. */
+ * Their codes need no panel. The part of a group that a tile needs is unpacked while the groups
+ * before it are multiplied and folded, and never leaves the L1 cache. */
 
-/* So many groups before the tile unit wants it: bytes that were just stored come late into a
- * tile. */
+/* Unpack this many groups before the tile unit needs them: loading a tile from bytes that were just
+ * stored is slow. */
 #define UNPACKED_AHEAD 3
-#define UNPACKED_GROUPS 4 /* at least as many as are ahead */
+#define UNPACKED_GROUPS 4 /* at least UNPACKED_AHEAD */
 #define MAX_GROUP 128
 
 struct unpacked {
@@ -247,14 +250,14 @@ struct unpacked {
     _Alignas(64) tile_sums sums[2];
 };
 
-/* A row block with 16 tokens or fewer. Constants where the functions below are inlined: bits, group
- * and n, the tokens rounded up. */
+/* A row block with at most 16 tokens. Constants where the functions below are inlined: bits, group,
+ * and n, the number of tokens rounded up. */
 struct tile_product {
     const struct interleaved *in;
     const struct tokens *tokens;
     const int8_t *token_codes; /* of these tokens */
-    size_t factors;            /* where theirs begin in scale and offset */
-    bool is_first;             /* of the products with this row block */
+    size_t factors;            /* where their factors begin in scale and offset */
+    bool is_first;             /* the first product with this row block */
     struct unpacked *unpacked;
 };
 
@@ -269,7 +272,8 @@ INLINE void unpack_group(const struct tile_product *p, size_t g, unsigned group)
     }
 }
 
-/* The sums of group g into tile s, from there to memory; t and c are tiles for tokens and codes. */
+/* Computes the sums of group g in tile s and stores them. t and c are tiles for tokens and
+ * codes. */
 #define TILE_GROUP(s, t, c, g)                                                                     \
     do {                                                                                           \
         const unsigned step = group < TILE_BYTES ? group : TILE_BYTES;                             \
@@ -285,7 +289,7 @@ INLINE void unpack_group(const struct tile_product *p, size_t g, unsigned group)
     } while (0)
 #define TILE_STORE(s) _tile_stored(s, p->unpacked->sums[s], TILE_BYTES)
 
-/* Asks for the same group of the next row block. */
+/* Prefetches the same group of the next row block. */
 INLINE void fetch_next(const struct interleaved *in, size_t g, unsigned bits, unsigned group)
 {
     const size_t bytes = (size_t)group * LANES * bits / 8, at = g * bytes;
@@ -391,8 +395,8 @@ static void tile_interleaved(const struct kernel_matmul *m, const struct tokens 
 
 /* ---- the product ----------------------------------------------------------------------------- */
 
-/* scratch: one block of the panel, then the tokens: for 16 of them at most 16
- * bytes of codes and 12 of factors a column. */
+/* scratch: one block of the panel, then the tokens. For 16 tokens, a column takes at most 16 bytes
+ * of codes and 12 of factors. */
 static void matmul_tiles(const struct kernel_matmul *m)
 {
     const struct quant *quant = m->w->quant;

@@ -1,4 +1,4 @@
-/* AVX-512 with VNNI: F, BW, DQ, VL, VNNI, and F16C from below. */
+/* AVX-512 with VNNI: F, BW, DQ, VL, VNNI, and F16C from the level below. */
 #include <stdbool.h>
 #include <string.h>
 

@@ -5,7 +5,7 @@
 #define LEVEL_HAS_PANEL_ORDER
 #include "backend/cpu/lanes.h"
 
-/* Sixteen bytes of four rows: y[k] has the k-th four of each. */
+/* Takes sixteen bytes of four rows. y[k] gets the k-th four bytes of each row. */
 INLINE void interleave_rows(const uint8x16_t x[4], uint8x16_t y[4])
 {
     uint32x4_t w[4];
@@ -19,7 +19,7 @@ INLINE void interleave_rows(const uint8x16_t x[4], uint8x16_t y[4])
     y[3] = vreinterpretq_u8_u32(vzip2q_u32(c, d));
 }
 
-/* Columns [begin, end) of bytes; a panel is in the order of the columns. */
+/* Columns [begin, end) of bytes. A panel keeps the order of the columns. */
 static void panel_of_bytes(const uint8_t *const rows[LANES], size_t begin, size_t end, bool is_wide,
                            uint8_t *to)
 {
@@ -43,7 +43,7 @@ static void panel_interleave(const uint8_t *codes, size_t cols, bool is_wide, ui
     panel_of_bytes(rows, 0, cols, is_wide, to);
 }
 
-/* The same of nibble pairs: of 32 columns first the even ones, the lower nibbles. */
+/* Same for nibble pairs. Of 32 columns the even ones, the lower nibbles, come first. */
 static void panel_of_nibbles(const uint8_t *const rows[LANES], size_t begin, size_t end,
                              uint8_t *to)
 {

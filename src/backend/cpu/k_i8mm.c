@@ -1,5 +1,5 @@
-/* Advanced SIMD with int8 matrix products (FEAT_I8MM): unsigned codes are multiplied as they are,
- * and many tokens in squares of two rows and two tokens. */
+/* Advanced SIMD with int8 matrix products (FEAT_I8MM). Unsigned codes are multiplied as they are.
+ * Many tokens are multiplied in squares of two rows and two tokens. */
 #include "backend/cpu/lanes_neon.h"
 
 #define LEVEL_HAS_PANEL_INTERLEAVE
@@ -9,9 +9,9 @@
 #include "backend/cpu/lanes.h"
 
 #define ROW_PAIRS (LANES / 2)
-#define TOKEN_PAIRS 2 /* of a tile: 16 rows and 4 tokens take 16 accumulators */
+#define TOKEN_PAIRS 2 /* per tile: 16 rows and 4 tokens take 16 accumulators */
 
-/* The first and the last eight bytes of each, side by side. */
+/* low_halves returns the first eight bytes of a and b side by side, high_halves the last eight. */
 INLINE uint8x16_t low_halves(uint8x16_t a, uint8x16_t b)
 {
     return vreinterpretq_u8_u64(vzip1q_u64(vreinterpretq_u64_u8(a), vreinterpretq_u64_u8(b)));
@@ -45,7 +45,7 @@ static void panel_interleave(const uint8_t *codes, size_t cols, bool is_wide, ui
     panel_of_bytes(rows, 0, cols, to);
 }
 
-/* The same of nibble pairs: of 32 columns first the even ones, the lower nibbles. */
+/* Same for nibble pairs. Of 32 columns the even ones, the lower nibbles, come first. */
 static void panel_of_nibbles(const uint8_t *const rows[LANES], size_t begin, size_t end,
                              uint8_t *to)
 {
@@ -77,7 +77,7 @@ static bool panel_codes_of(const struct quant *quant, const struct row_block *bl
     return true;
 }
 
-/* Pairs of rows from words of four codes each: those of `a`, then those of `b`. */
+/* Makes pairs of rows from words of four codes each: first those of `a`, then those of `b`. */
 INLINE void put_row_pairs(vc a, vc b, uint8_t *to)
 {
     UNROLL for (unsigned i = 0; i < 4; i++) {
@@ -98,7 +98,7 @@ static void interleaved_codes(const uint8_t *from, size_t n_cols, unsigned bits,
     }
 }
 
-/* Sixteen columns of two tokens. */
+/* Stores sixteen columns of two tokens. */
 INLINE void put_pair(int8x16_t a, int8x16_t b, int8_t *to)
 {
     const uint8x16_t x = vreinterpretq_u8_s8(a), y = vreinterpretq_u8_s8(b);
@@ -106,7 +106,7 @@ INLINE void put_pair(int8x16_t a, int8x16_t b, int8_t *to)
     vst1q_s8(to + 16, vreinterpretq_s8_u8(high_halves(x, y)));
 }
 
-/* An odd token at the end is its own partner. */
+/* An odd token at the end is paired with itself. */
 static const int8_t *panel_tokens_of(const struct kernel_matmul *m, int8_t *to)
 {
     const size_t n_cols = m->w->n_cols;
@@ -142,7 +142,7 @@ struct squares_tile {
     struct fold_inputs f[2 * TOKEN_PAIRS]; /* scales and biases unused */
 };
 
-/* What the squares of a pair of tokens begin with. */
+/* Returns the initial values of the squares of a pair of tokens. */
 INLINE int32x4_t pair_start(const struct fold_inputs *f, size_t g, bool has_bias)
 {
     const int32_t x = has_bias ? 0 : -f[0].zero * f[0].x_sum[g];
@@ -150,7 +150,7 @@ INLINE int32x4_t pair_start(const struct fold_inputs *f, size_t g, bool has_bias
     return (int32x4_t){x, y, x, y};
 }
 
-/* The dots of one group: lane j of dots[t] is row j with token t. */
+/* Computes the dot products of one group: lane j of dots[t] is row j with token t. */
 INLINE void squares_of_group(const uint8_t *codes, const struct squares_tile *tile,
                              unsigned n_pairs, size_t g, unsigned group, bool has_bias, vi *dots)
 {
@@ -179,7 +179,7 @@ INLINE void squares_of_group(const uint8_t *codes, const struct squares_tile *ti
         }
 }
 
-/* Tokens from t0 on, at most 2 * n_pairs of them; for a missing one the last is taken again. */
+/* Multiplies up to 2 * n_pairs tokens from t0 on. A missing token repeats the last one. */
 INLINE void squares_run(const struct kernel_matmul *m, const struct panel *p, size_t t0,
                         unsigned n_pairs, bool has_bias)
 {

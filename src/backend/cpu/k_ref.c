@@ -1,5 +1,5 @@
-/* The reference kernels: they define the bits of every result. Plain loops over 16 lanes that
- * any compiler may vectorise without changing a bit; compiled for any processor of the
+/* The reference kernels: they define the bits of every result. Plain loops over 16 lanes, which any
+ * compiler may vectorise without changing a bit. They are compiled for any processor of the
  * architecture, so fmaf may be a library call. */
 #include <math.h>
 #include <string.h>
@@ -20,7 +20,7 @@ static inline float sum_lanes(float lane[LANES])
     return lane[0];
 }
 
-/* What is missing at the end of the last 16 counts as zero. */
+/* Missing elements at the end of the last 16 count as zero. */
 static float dot(const float *a, const float *b, size_t n)
 {
     float lane[LANES] = {0};
@@ -53,8 +53,8 @@ static uint32_t magnitude_bits(float x)
     return bits & 0x7fffffffu;
 }
 
-/* The largest magnitude decides, a NaN above all: its group's scale is not a number either, and
- * so is everything computed with it. */
+/* The scale follows from the largest magnitude. A NaN counts as the largest: it makes the group's
+ * scale NaN, and everything computed with it. */
 static void quantize_group(const float *x, size_t n, int8_t *q, float *scale, float *offset,
                            int32_t *sum_out)
 {
@@ -108,8 +108,8 @@ static int32_t dot_codes(const uint8_t *codes, const int8_t *q, size_t n)
     return total;
 }
 
-/* The row's scales, biases and codes lie one after the other in `scratch`, and behind them the row
- * itself where the weight's rows are interleaved. */
+/* `scratch` holds the row's scales, biases and codes, one after the other. If the weight's rows are
+ * interleaved, the row itself follows. */
 static void matmul_codes(const struct kernel_matmul *m)
 {
     const struct weight *w = m->w;
@@ -162,7 +162,7 @@ static void rope_angles(uint32_t position, const float *frequencies, unsigned ha
         fmath_sincos((float)position * frequencies[i], &sines[i], &cosines[i]);
 }
 
-/* Dimension i turns with dimension i + half. */
+/* Rotates dimension i with dimension i + half. */
 static void rotate(float *x, const float *cosines, const float *sines, unsigned half)
 {
     for (unsigned i = 0; i < half; i++) {
@@ -178,7 +178,7 @@ static void store_kv(const struct kv_format *kv_format, enum kv_side side, const
     kv_store(kv_format, side, x, n, to);
 }
 
-/* The row is x * what is returned. */
+/* The row is x times the returned scale. */
 static float load_kv(const struct kernel_attention *a, const char *rows, size_t i, float *x)
 {
     const size_t dim = a->head_dim;
@@ -291,7 +291,7 @@ static void unit_norm(const float *x, size_t n, float scale, float *y)
 }
 
 /* One token of the gated delta rule: decay, read, correct, write, output. Row j of the state
- * belongs to value dimension j alone. */
+ * depends only on value dimension j. */
 static void delta_step(float *state, size_t key_dim, size_t value_dim, const float *q,
                        const float *k, const float *v, float alpha, float beta, float *out)
 {

@@ -1,5 +1,5 @@
-/* The reference kernels against straightforward double-precision loops, and their independence of
- * batch, split and blocks, bit for bit. */
+/* Compares the reference kernels with straightforward double-precision loops. Also checks, bit for
+ * bit, that results do not depend on batch, split or blocks. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -72,7 +72,7 @@ static bool are_small(const float *x, size_t n)
     return true;
 }
 
-/* A row of random bytes that decode to small numbers, block by block. */
+/* Makes a row of random bytes that decode to small numbers, block by block. */
 static void random_row(const struct quant *quant, unsigned char *const to[], float *decoded,
                        size_t n)
 {
@@ -90,7 +90,7 @@ static void random_row(const struct quant *quant, unsigned char *const to[], flo
     }
 }
 
-/* Rows that share scales are all decoded with the last one's. */
+/* Rows that share scales are all decoded with the scales of the last one. */
 static void make_weight(struct fixture *f, const struct quant *quant, uint32_t rows, uint32_t cols)
 {
     f->w = (struct weight){.quant = quant, .n_rows = rows, .n_cols = cols};
@@ -128,7 +128,7 @@ static void make_input(struct fixture *f, size_t n)
                                     .sum = f->sum};
 }
 
-/* What the inputs are worth to the kernel. */
+/* Returns the value of an input as the kernel sees it. */
 static double input_value(const struct fixture *f, size_t t, size_t i)
 {
     const size_t cols = f->w.n_cols;
@@ -153,8 +153,8 @@ static void check_values(const struct fixture *f)
         }
 }
 
-/* Alone, in parts of the rows, and through lists of rows, a product has the same bits; what is
- * not asked for stays as it was. */
+/* A product has the same bits when computed alone, in parts of the rows, and through lists of rows.
+ * Nothing else in the output changes. */
 static void check_independence(struct fixture *f)
 {
     enum { PAD = 3 };
@@ -228,7 +228,7 @@ static void test_quantize_rounds(void **state)
     row.x[3] = -2.0f;
     row.x[4] = 1.0f;               /* 63.5: to even */
     row.x[5] = 1.0f + 1.0f / 127;  /* 64 */
-    row.x[6] = -2.5f / 127 * 2.0f; /* -2.5 or beside it */
+    row.x[6] = -2.5f / 127 * 2.0f; /* -2.5 or next to it */
     quantize();
     assert_int_equal(row.q[3], -127);
     assert_int_equal(row.q[4], 64);
@@ -265,7 +265,7 @@ static void test_quantize_extremes(void **state)
 {
     (void)state;
     memset(&row, 0, sizeof row);
-    /* Below the least magnitude everything counts as zero, at it nothing does. */
+    /* Everything below the minimum magnitude counts as zero; the minimum itself does not. */
     row.x[0] = -0x1.fffffep-101f;
     row.x[1] = 0x1p-149f;
     row.x[2] = -0.0f;
@@ -275,12 +275,12 @@ static void test_quantize_extremes(void **state)
     assert_true(is_zero_group(0));
     assert_true(row.q[32] == 127 && row.q[33] == 0 && row.sum[1] == 127);
     assert_true(row.scale[1] == KERNEL_MIN_SCALED / 127);
-    /* The largest numbers. */
+    /* The largest finite numbers. */
     row.x[0] = -0x1.fffffep127f;
     row.x[1] = 0x1p127f;
     quantize();
     assert_true(row.q[0] == -127 && row.q[1] == 64 && isfinite(row.scale[0]));
-    /* An infinity makes the scale infinite, a NaN makes it a NaN: nothing is a number after. */
+    /* An infinity makes the scale infinite, a NaN makes it NaN. No result is a number then. */
     row.x[1] = -INFINITY;
     row.x[40] = -NAN;
     row.x[41] = INFINITY;
@@ -300,7 +300,7 @@ struct heads {
 struct attention {
     float x[POSITIONS * DIM], keys_f32[POSITIONS * DIM], values_f32[POSITIONS * DIM];
     uint16_t keys_f16[POSITIONS * DIM], values_f16[POSITIONS * DIM];
-    double keys[POSITIONS * DIM], values[POSITIONS * DIM]; /* what they decode to */
+    double keys[POSITIONS * DIM], values[POSITIONS * DIM]; /* decoded */
     float q[HEADS * Q_STRIDE];
 };
 
@@ -320,7 +320,7 @@ static void attend_heads(const struct attention *f, const struct kv_format *form
         .out = to->out + head * DIM, .scratch = scratch});
 }
 
-/* Block by block, merged in ascending order. */
+/* Attends block by block and merges in ascending order. */
 static void attend_all(const struct attention *f, const struct kv_format *format, size_t n,
                        const float *gate, struct heads *to)
 {
@@ -401,7 +401,7 @@ static void test_attention(void **state)
     }
 }
 
-/* A block that has next to nothing to say changes nothing, whichever comes first. */
+/* A block with negligible weight changes nothing, whichever block comes first. */
 static void test_merge_of_far_blocks(void **state)
 {
     (void)state;
@@ -463,7 +463,7 @@ static void run_delta(struct delta_fixture *f, unsigned first, unsigned n)
         ref.delta_head(&f->args, &f->segment, h, scratch);
 }
 
-/* Weight s of a channel belongs to the token KERNEL - 1 - s back. */
+/* Weight s of a channel applies to the token KERNEL - 1 - s steps back. */
 static void naive_conv(const struct delta_fixture *f, unsigned t, double *c)
 {
     for (unsigned ch = 0; ch < CHANNELS; ch++) {

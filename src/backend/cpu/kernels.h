@@ -1,18 +1,18 @@
 /* The kernel table: the inner loops of the CPU backend, one thread's share each. k_ref.c defines
- * every result; a faster level must reproduce its bits (tests/kernels holds it to that). Levels
- * are listed in levels.h.
+ * every result. A faster level must reproduce its bits; tests/kernels checks that. Levels are
+ * listed in levels.h.
  *
- * Float reductions: 16 lanes, lane j takes elements j, j+16, ... with fused multiply-adds, then
- * the tree j += j+8, j+4, j+2, j+1.
+ * Float reductions: 16 lanes. Lane j takes elements j, j+16, ... with fused multiply-adds, then the
+ * tree j += j+8, j+4, j+2, j+1.
  *
  * Formats that are codes (quant.h): the activation row is int8 per group of the weight's columns
- * (scale = max|x|/127, round to nearest even); group dot products are exact integers; a row is
- * the left fold over groups acc = fmaf(s_w * s_x, dot, acc) and, where there is a bias,
+ * (scale = max|x|/127, round to nearest even). Group dot products are exact integers. A row is the
+ * left fold over groups acc = fmaf(s_w * s_x, dot, acc). If there is a bias, each group also adds
  * acc = fmaf(b_w, offset_x, acc) with offset_x = s_x * sum of the group's codes.
  *
- * Attention: each block of positions by itself gives its largest score, the sum of exponentials
- * and the weighted values; the blocks are merged in ascending order, and a sink behind them. Of
- * the block that a window begins in, only the positions inside it count. Where keys and values are
+ * Attention: each block of positions gives its largest score, the sum of exponentials and the
+ * weighted values. The blocks are merged in ascending order, then the sink. If a window begins
+ * within a block, only the block's positions inside the window count. If keys and values are
  * rotated (quant/kv.h), a score is (<q, levels> * the key's scale) * scale, and the share of a
  * value is multiplied with its scale before its levels. */
 #ifndef FLASHMOE_BACKEND_CPU_KERNELS_H
@@ -24,25 +24,26 @@
 extern "C" {
 #endif
 
-/* Positions in a block of attention; the blocks begin at position 0. */
+/* Positions in a block of attention. Blocks begin at position 0. */
 #define KERNEL_ATTENTION_BLOCK 256
 /* Floats of scratch for attention: scores, and some rows of keys. */
 #define KERNEL_ATTENTION_SCRATCH(n_heads, head_dim)                                                \
     ((size_t)(n_heads) * KERNEL_ATTENTION_BLOCK + 4 * (size_t)(head_dim))
-/* Weight rows that a kernel likes to take together: parts of a matrix should begin and end at
- * multiples of it, but need not. */
+/* The number of weight rows that a kernel prefers to process together. Parts of a matrix should
+ * begin and end at multiples of it, but need not. */
 #define KERNEL_ROWS 16
-/* The smallest group of a format that is codes. */
+/* The smallest group size of the formats that are codes. */
 #define KERNEL_SMALLEST_GROUP 16
-/* A magnitude below this counts as zero when a group of activations is rounded. */
+/* A smaller magnitude counts as zero when a group of activations is rounded. */
 #define KERNEL_MIN_SCALED 0x1p-100f
 /* Floats of scratch for a matmul with n_cols columns and n inputs: panels of the weight's rows, and
- * the inputs in an order of the kernel's own, rounded up to 16 of them. */
+ * the inputs in the kernel's own order, with n rounded up to a multiple of 16. */
 #define KERNEL_MATMUL_SCRATCH(n_cols, n)                                                           \
     (12 * (size_t)(n_cols) + ((size_t)(n) + 15) / 16 * 7 * (n_cols) + 2048)
 
-/* Activation rows as the weight's format wants them; x where it is not codes, the rest where it
- * is. Arrays are aligned as their elements are: one expert's intermediates lie behind another's. */
+/* Activation rows in the form the weight's format needs: only `x` if it is not codes, the others if
+ * it is. Arrays are aligned only to their element size, because one expert's intermediates follow
+ * another's. */
 struct kernel_input {
     const float *x;       /* [n, n_cols] */
     const int8_t *q;      /* [n, n_cols] */
@@ -51,7 +52,7 @@ struct kernel_input {
     const int32_t *sum;   /* [n, n_groups] */
 };
 
-/* Rows [begin, end) of w against n inputs; of an interleaved w whole blocks. */
+/* Rows [begin, end) of w against n inputs. For an interleaved w these are whole blocks. */
 struct kernel_matmul {
     const struct weight *w;
     size_t begin, end;
@@ -61,13 +62,13 @@ struct kernel_matmul {
     float *y;
     size_t y_stride;       /* floats */
     const uint32_t *place; /* result t goes to row place[t] of y; NULL: row t */
-    size_t y_first;        /* the weight row that lands in column 0 of y */
+    size_t y_first;        /* the weight row that goes to column 0 of y */
     float *scratch;        /* [KERNEL_MATMUL_SCRATCH], at a multiple of 64 bytes */
-    /* The last product in this scratch had this n, in, pick, and a weight of this format and width:
-     * what the kernel keeps there of the inputs may be used again. */
+    /* The last product in this scratch had the same n, in and pick, and a weight of the same format
+     * and width. The kernel may reuse what it keeps there of the inputs. */
     bool has_same_inputs;
-    /* What the same thread multiplies with next, and from which row on: its first lines are fetched
-     * at the end of this one. NULL: not known. */
+    /* The weight that this thread multiplies with next, and its first row. The first cache lines
+     * are fetched at the end of this product. NULL: not known. */
     const struct weight *next;
     size_t next_row;
 };
@@ -75,21 +76,21 @@ struct kernel_matmul {
 /* The query heads of one row that share a key and value head, against one block of positions. */
 struct kernel_attention {
     const struct kv_format *kv_format;
-    const float *q; /* head h at h * q_stride, rotated where the format is */
+    const float *q; /* head h at h * q_stride, rotated if the format is */
     size_t q_stride;
     unsigned n_heads, head_dim;
     const char *keys, *values; /* [n_positions] rows */
     size_t n_positions;        /* at most KERNEL_ATTENTION_BLOCK */
     float scale;
     float *max, *total; /* [n_heads]: the largest score; the sum of exponentials */
-    float *out;          /* [n_heads, head_dim], rotated where the format is */
+    float *out;          /* [n_heads, head_dim], rotated if the format is */
     float *scratch;      /* [KERNEL_ATTENTION_SCRATCH] */
 };
 
 struct kernels {
     const char *name;
 
-    /* One row of n columns in groups of `group`. */
+    /* Quantizes one row of n columns in groups of `group`. */
     void (*quantize_row)(const float *x, size_t n, size_t group, int8_t *q, float *scale,
                          float *offset, int32_t *sum);
     void (*matmul)(const struct kernel_matmul *args);
@@ -97,14 +98,14 @@ struct kernels {
     void (*rope_angles)(uint32_t position, const float *frequencies, unsigned half,
                         float *cosines, float *sines);
     void (*rotate)(float *x, const float *cosines, const float *sines, unsigned half);
-    /* The vector of one head, n floats, to a row of keys or values. */
+    /* Stores the vector of one head, n floats, in a row of keys or values. */
     void (*store_kv)(const struct kv_format *kv_format, enum kv_side side, const float *x, size_t n,
                      void *to);
     void (*attend)(const struct kernel_attention *args);
-    /* Adds a later block's result to an earlier one's: most, total and out of one head. */
+    /* Merges a later block's result into an earlier one's: max, total and out of one head. */
     void (*attend_merge)(float *max, float *total, float *out, float max_block,
                          float block_total, const float *block_out, size_t head_dim);
-    /* Adds a score whose value is zero to the total of one head. */
+    /* Adds a score whose value vector is zero to the total of one head. */
     void (*attend_sink)(float max, float *total, float *out, float sink, size_t head_dim);
     /* out[i] /= total, times sigmoid(gate[i]) unless gate is NULL. */
     void (*attend_close)(float *out, float total, const float *gate, size_t head_dim);
@@ -114,7 +115,7 @@ struct kernels {
     /* One value head of one segment, row after row. `scratch` holds KERNEL_DELTA_SCRATCH floats. */
     void (*delta_head)(const struct backend_delta_net *args,
                        const struct backend_segment *segment, unsigned head, float *scratch);
-    /* A plain router without its scale (router.h), and any router. */
+    /* First a plain router without its scale (router.h), then any router. */
     void (*route_row)(const float *logits, unsigned n_experts, unsigned k, bool renormalise,
                       uint32_t *ids, float *weights);
     void (*route_scored)(const struct router *router, const float *logits, uint32_t *ids,
@@ -126,16 +127,17 @@ struct kernels {
                          float *out);
     void (*add_scaled_sigmoid)(float *y, const float *x, float gate, size_t n);
     void (*add)(float *y, const float *x, size_t n);
-    /* Multiplies bytes that stay in registers, the best this level can do, and returns how many
-     * operations that were; a multiply-add is two. */
+    /* Multiplies bytes that stay in registers, as fast as this level can. Returns the number of
+     * operations; a multiply-add counts as two. */
     uint64_t (*int8_peak)(uint64_t n_rounds);
 };
 
-/* Floats of scratch for delta_head: keys, queries and two factors of the rows taken together. */
+/* Floats of scratch for delta_head: keys, queries and two factors of the rows processed
+ * together. */
 #define KERNEL_DELTA_ROWS 64
 #define KERNEL_DELTA_SCRATCH(key_dim) (KERNEL_DELTA_ROWS * (2 * (size_t)(key_dim) + 2) + 256)
 
-/* Which input row product t takes, and where its result for weight row r goes. */
+/* Which input row product t reads, and where its result for weight row r goes. */
 static inline size_t kernel_pick(const struct kernel_matmul *m, size_t t)
 {
     return m->pick != NULL ? m->pick[t] : t;

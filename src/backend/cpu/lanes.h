@@ -1,17 +1,17 @@
 /* Kernels over 16 lanes, written once. A level's file (k_<isa>.c) first includes its vocabulary,
- * lanes_<isa>.h, then this; what comes out is one complete set of static functions compiled for
- * that level, and lanes_init, which puts them into a table.
+ * lanes_<isa>.h, then this. The result is one complete set of static functions compiled for that
+ * level, and lanes_init, which puts them into a table.
  *
- * he vocabulary: vf is 16 floats, vi 16 int32, vc 16 rows of four codes, each in as many registers
- * as the level needs; vf_* and vi_* work lane by lane. Sums over lanes follow the tree of
- * kernels.h. vi_dots_* and vi_dot4 are exact integers, so how they are found is the level's own
- * affair; but vi_dot4 may take a constant off every wide code, WIDE_CODES_SHIFT, and the caller
- * makes up for it. vl is a table of 16 levels of keys and values (quant/kv.h), and vf_load_levels
- * the levels of 16 codes. vp is one register of a vf. TILE_BLOCKS and TILE_TOKENS are how many row
- * blocks and tokens of a product the level keeps in registers.
+ * The vocabulary: vf is 16 floats, vi 16 int32, vc 16 rows of four codes. Each takes as many
+ * registers as the level needs. vf_* and vi_* work lane by lane. Sums over lanes follow the tree of
+ * kernels.h. vi_dots_* and vi_dot4 are exact integers, so a level may compute them in any way.
+ * vi_dot4 may subtract a constant, WIDE_CODES_SHIFT, from every wide code; the caller corrects for
+ * it. vl is a table of 16 levels of keys and values (quant/kv.h), and vf_load_levels looks up the
+ * levels of 16 codes. vp is one register of a vf. TILE_BLOCKS and TILE_TOKENS are the row blocks
+ * and tokens of a product that the level keeps in registers.
  *
- * Where a level has something better than a template's function it defines LEVEL_HAS_<NAME>
- * before it includes this, and the function itself before or after. */
+ * A level that has a better version of a template's function defines LEVEL_HAS_<NAME> before it
+ * includes this, and the function itself before or after. */
 #ifndef FLASHMOE_BACKEND_CPU_LANES_H
 #define FLASHMOE_BACKEND_CPU_LANES_H
 
@@ -26,7 +26,7 @@
 #include "base/limits.h"
 #include "quant/codes.h"
 
-#ifndef PART_LANES /* a vf is one register, or is to be taken as one */
+#ifndef PART_LANES /* a vf is one register, or is treated as one */
 #define PART_LANES LANES
 typedef vf vp;
 #define vp_zero vf_zero

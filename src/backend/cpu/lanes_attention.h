@@ -1,5 +1,5 @@
-/* Part of lanes.h: attention over one block of positions. Heads that share keys and values take
- * each loaded vector together, four at a time. */
+/* Part of lanes.h: attention over one block of positions. Up to four heads that share keys and
+ * values use each loaded vector together. */
 #ifndef FLASHMOE_BACKEND_CPU_LANES_ATTENTION_H
 #define FLASHMOE_BACKEND_CPU_LANES_ATTENTION_H
 
@@ -14,7 +14,7 @@ static void store_kv(const struct kv_format *kv_format, enum kv_side side, const
         kv_store(kv_format, side, x + i, n - i, (char *)to + 2 * i);
 }
 
-/* Scores of four positions and at most four heads. */
+/* Computes the scores of four positions and at most four heads. */
 static void score_tile(const struct kernel_attention *a, enum float_kind kind, size_t row_bytes,
                        size_t first, size_t n_positions, unsigned head, unsigned n_heads)
 {
@@ -35,7 +35,7 @@ static void score_tile(const struct kernel_attention *a, enum float_kind kind, s
                 result[4 * i + h] * a->scale;
 }
 
-/* Scores become shares; the largest score and the sum of the shares are kept. */
+/* Turns scores into shares. Keeps the largest score and the sum of the shares. */
 static void shares_of(float *score, size_t n, float *max_out, float *total)
 {
     float max = -INFINITY;
@@ -64,7 +64,7 @@ static void shares_of(float *score, size_t n, float *max_out, float *total)
 #endif
 #define VALUE_HEADS 4
 
-/* VALUE_PARTS registers of dimensions from d on, for n_heads heads (a constant). */
+/* Computes VALUE_PARTS registers of dimensions from d on, for n_heads heads (a constant). */
 INLINE void value_tile(const struct kernel_attention *a, enum float_kind kind, size_t row_bytes,
                        size_t d, size_t n_dims, unsigned head, unsigned n_heads)
 {
@@ -122,7 +122,7 @@ INLINE void values_of(const struct kernel_attention *a, enum float_kind kind, si
 
 /* ---- rotated formats ------------------------------------------------------------------------- */
 
-/* Scores of all heads with at most four positions, whose levels become floats once. */
+/* Computes the scores of all heads with at most four positions, whose levels become floats once. */
 INLINE void rotated_scores(const struct kernel_attention *a, unsigned bits, size_t first,
                            size_t n_positions)
 {
@@ -155,10 +155,10 @@ INLINE void rotated_scores(const struct kernel_attention *a, unsigned bits, size
     }
 }
 
-/* As many registers as a value_tile has. */
+/* Uses as many registers as a value_tile. */
 #define ROTATED_VECTORS (VALUE_PARTS * PART_LANES / LANES)
 
-/* n_vectors times sixteen dimensions of n_heads heads (constants). */
+/* Computes n_vectors times sixteen dimensions of n_heads heads (constants). */
 INLINE void rotated_value_tile(const struct kernel_attention *a, unsigned bits, size_t row_bytes,
                                size_t d, unsigned n_vectors, unsigned head, unsigned n_heads)
 {

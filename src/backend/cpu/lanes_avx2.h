@@ -11,8 +11,8 @@
 #include "backend/cpu/lanes_macros.h"
 
 #define CODES_F16(half) _cvtsh_ss(half)
-/* Keeps the compiler from working out beforehand, and then moving to and fro, what is cheaper
- * found from p where it is needed. */
+/* Keeps the compiler from computing values in advance, and then spilling them, when it is cheaper
+ * to compute them from p where they are needed. */
 #define OPAQUE(p) __asm__("" : "+r"(p))
 
 typedef struct {
@@ -23,8 +23,8 @@ typedef struct {
 } vi;
 typedef vi vc;
 
-/* Products of one tile: 16 rows and 4 tokens take 8 of the 16 registers; the sums over groups
- * wait in memory meanwhile. */
+/* Products of one tile: 16 rows and 4 tokens take 8 of the 16 registers. The sums over groups are
+ * in memory meanwhile. */
 #define TILE_BLOCKS 1
 #define TILE_TOKENS 4
 #define INTERLEAVED_BLOCKS 2
@@ -34,7 +34,7 @@ typedef vi vc;
 #define VF_EACH(f, a, b) ((vf){f((a).lo, (b).lo), f((a).hi, (b).hi)})
 #define VI_EACH(f, a, b) ((vi){f((a).lo, (b).lo), f((a).hi, (b).hi)})
 
-/* All ones in the first n lanes. */
+/* Sets all bits of the first n lanes. */
 INLINE vi first_lanes(size_t n)
 {
     const __m256i count = _mm256_set1_epi32((int)n);
@@ -150,7 +150,7 @@ INLINE vf vf_nmadd(vf a, vf b, vf c)
 {
     return (vf){_mm256_fnmadd_ps(a.lo, b.lo, c.lo), _mm256_fnmadd_ps(a.hi, b.hi, c.hi)};
 }
-/* a > b ? a : b, and the same the other way: where either is NaN the second operand. */
+/* a > b ? a : b for max, a < b ? a : b for min. If either is NaN, the second operand. */
 INLINE vf vf_max(vf a, vf b) { return VF_EACH(_mm256_max_ps, a, b); }
 INLINE vf vf_min(vf a, vf b) { return VF_EACH(_mm256_min_ps, a, b); }
 INLINE bool vf_any_greater(vf a, vf b)
@@ -212,7 +212,7 @@ INLINE __m256i low_byte_extended(__m256i x)
 {
     return _mm256_srai_epi32(_mm256_slli_epi32(x, 24), 24);
 }
-/* The low byte of each lane, sign-extended lanes returned. */
+/* Stores the low byte of each lane. Returns these bytes sign-extended. */
 INLINE vi vi_store_low_bytes(int8_t *p, vi a)
 {
     const vi wide = {low_byte_extended(a.lo), low_byte_extended(a.hi)};
@@ -296,18 +296,18 @@ INLINE void vi_transpose(vi x[16])
 }
 
 /* ---- codes ------------------------------------------------------------------------------------
- * vpmaddubsw adds two products of an unsigned and a signed byte in 16 bits and saturates: exact
- * for codes up to 127. A wide code minus 128 is multiplied as magnitude times sign, at most
- * 128 * 127 a product; or as a 16-bit number. */
+ * vpmaddubsw adds two products of an unsigned and a signed byte in 16 bits and saturates, so it is
+ * exact for codes up to 127. A wide code minus 128 is multiplied either as magnitude times sign, at
+ * most 128 * 127 per product, or as a 16-bit number. */
 
-#define PEAK_CHAINS 2 /* of two registers each; with more, some go through memory */
-#define WIDE_CODES_SHIFT 128 /* vi_dot4 takes that much less than a wide code */
+#define PEAK_CHAINS 2 /* of two registers each; more would spill to memory */
+#define WIDE_CODES_SHIFT 128 /* vi_dot4 subtracts this from a wide code */
 
 INLINE vc vc_load(const uint8_t *p)
 {
     return (vi){_mm256_loadu_si256((const __m256i *)p), _mm256_loadu_si256((const __m256i *)p + 1)};
 }
-/* The compiler no longer knows what is in a vc or vi. */
+/* Hides the contents of a vc or vi from the compiler. */
 #define HIDE(v) __asm__ volatile("" : "+x"((v).lo), "+x"((v).hi))
 INLINE void vc_store(uint8_t *p, vi x)
 {
@@ -397,7 +397,7 @@ INLINE vi vi_select(uint32_t mask, vi a, vi b)
 }
 #define vi_srl(a, n) ((vi){_mm256_srli_epi32((a).lo, n), _mm256_srli_epi32((a).hi, n)})
 #define vi_sll(a, n) ((vi){_mm256_slli_epi32((a).lo, n), _mm256_slli_epi32((a).hi, n)})
-/* n is a number of bytes here. */
+/* n is in bytes here. */
 INLINE __m256i rotated(__m256i x, unsigned n)
 {
     const __m256i first = _mm256_set1_epi32(0x03020100), lane = _mm256_setr_epi32(
@@ -413,7 +413,7 @@ INLINE vi vi_lookup(const uint8_t table[16], vi a)
     const __m256i all = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)table));
     return (vi){_mm256_shuffle_epi8(all, a.lo), _mm256_shuffle_epi8(all, a.hi)};
 }
-/* The low halves of eight lanes each. */
+/* Converts the low halves of eight lanes. */
 INLINE __m256 f32_of_low_halves(__m256i x)
 {
     const __m256i words = _mm256_and_si256(x, _mm256_set1_epi32(0xffff));

@@ -10,8 +10,8 @@
 #include "backend/cpu/lanes_macros.h"
 
 #define CODES_F16(half) _cvtsh_ss(half)
-/* Keeps the compiler from working out beforehand, and then moving to and fro, what is cheaper
- * found from p where it is needed. */
+/* Keeps the compiler from computing values in advance, and then spilling them, when it is cheaper
+ * to compute them from p where they are needed. */
 #define OPAQUE(p) __asm__("" : "+r"(p))
 
 typedef __m512 vf;
@@ -76,7 +76,7 @@ INLINE vf vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
 INLINE vf vf_div(vf a, vf b) { return _mm512_div_ps(a, b); }
 INLINE vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 INLINE vf vf_nmadd(vf a, vf b, vf c) { return _mm512_fnmadd_ps(a, b, c); }
-/* a > b ? a : b, and the same the other way: where either is NaN the second operand. */
+/* a > b ? a : b for max, a < b ? a : b for min. If either is NaN, the second operand. */
 INLINE vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
 INLINE vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
 INLINE bool vf_any_greater(vf a, vf b)
@@ -100,7 +100,7 @@ INLINE vf vf_of_vi(vi a) { return _mm512_cvtepi32_ps(a); }
 INLINE vi vi_of_vf(vf a) { return _mm512_cvtps_epi32(a); }
 INLINE vf vf_of_bits(vi a) { return _mm512_castsi512_ps(a); }
 INLINE vi vi_bits_of(vf a) { return _mm512_castps_si512(a); }
-/* The low byte of each lane, sign-extended lanes returned. */
+/* Stores the low byte of each lane. Returns these bytes sign-extended. */
 INLINE vi vi_store_low_bytes(int8_t *p, vi a)
 {
     const __m128i bytes = _mm512_cvtepi32_epi8(a);
@@ -130,7 +130,7 @@ INLINE vf vf_sum16(const vf x[16])
     for (unsigned i = 0; i < 4; i++)
         b[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a[i], a[i + 4], 0x88),
                              _mm512_shuffle_f32x4(a[i], a[i + 4], 0xdd));
-    /* b[i]: quarters hold four lanes each of vectors i, i+8, i+4, i+12. */
+    /* Each quarter of b[i] holds four lanes of one of the vectors i, i+8, i+4, i+12. */
     for (unsigned i = 0; i < 2; i++)
         c[i] = _mm512_add_ps(_mm512_shuffle_ps(b[i], b[i + 2], 0x44),
                              _mm512_shuffle_ps(b[i], b[i + 2], 0xee));
@@ -172,7 +172,7 @@ INLINE void vi_transpose(vi x[16])
 #define WIDE_CODES_SHIFT 0 /* codes are multiplied as they are */
 
 INLINE vc vc_load(const uint8_t *p) { return _mm512_loadu_si512(p); }
-/* The compiler no longer knows what is in a vc or vi. */
+/* Hides the contents of a vc or vi from the compiler. */
 #define HIDE(v) __asm__ volatile("" : "+v"(v))
 INLINE void vc_store(uint8_t *p, vi x) { _mm512_storeu_si512(p, x); }
 INLINE vi vi_load_bytes_part(const uint8_t *p, size_t n)
@@ -194,7 +194,7 @@ INLINE vi vi_dot4(vi acc, vc codes, const int8_t *x, bool is_wide)
 
 #define LEVEL_HAS_COLUMNS
 
-/* Sixteen bytes each at four places. */
+/* Loads sixteen bytes from each of four places. */
 INLINE vi four_rows(const uint8_t *a, const uint8_t *b, const uint8_t *c, const uint8_t *d)
 {
     vi x = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)a));

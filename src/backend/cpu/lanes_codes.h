@@ -1,18 +1,18 @@
-/* Part of lanes.h: products with weights that are codes. Sixteen rows are one block, a row in every
- * lane. With a few tokens codes are multiplied as they come out of the rows, and these are read
- * once, in order; with many they are put into a panel first. Both find the same integers. */
+/* Part of lanes.h: products with weights that are codes. Sixteen rows form a block, one row per
+ * lane. With a few tokens, codes are multiplied as they come out of the rows, which are read once,
+ * in order. With many tokens, codes are put into a panel first. Both give the same integers. */
 #ifndef FLASHMOE_BACKEND_CPU_LANES_CODES_H
 #define FLASHMOE_BACKEND_CPU_LANES_CODES_H
 
-#define SPAN 128       /* columns whose dots are found together */
-#define PANEL_TOKENS 3 /* from this many on, a panel pays */
+#define SPAN 128       /* columns whose dot products are computed together */
+#define PANEL_TOKENS 3 /* the minimum for which a panel pays off */
 #define CHUNK 256      /* columns unpacked at a time: whole blocks of every format */
 
 #include "backend/cpu/lanes_fold.h"
 #include "backend/cpu/lanes_interleaved.h"
 
-/* Either gives struct row_block with `first` and `n`, row_block_at, matmul_few, panel_tokens_of and
- * panel_fill. */
+/* Both headers define struct row_block with `first` and `n`, row_block_at, matmul_few,
+ * panel_tokens_of and panel_fill. */
 #ifdef LEVEL_HAS_COLUMNS
 #include "backend/cpu/lanes_columns.h"
 #else
@@ -25,7 +25,7 @@ struct panel {
     float *scales[TILE_BLOCKS], *biases[TILE_BLOCKS];
     struct row_block blocks[TILE_BLOCKS];
     unsigned n_blocks;
-    const int8_t *tokens; /* in the order of the codes; NULL where that is their own */
+    const int8_t *tokens; /* in the order of the codes; NULL: the columns' own order */
 };
 
 struct tile {
@@ -33,7 +33,7 @@ struct tile {
     struct fold_inputs f[TILE_TOKENS]; /* scales and biases unused */
 };
 
-/* One group of a tile: n_blocks and n_tokens are constants where this is inlined. */
+/* Multiplies one group of a tile. n_blocks and n_tokens are constants where this is inlined. */
 INLINE void tile_group(const struct panel *p, const struct tile *tile, unsigned n_blocks,
                        unsigned n_tokens, size_t g, unsigned group, bool has_bias, bool is_wide,
                        vf acc[TILE_BLOCKS][TILE_TOKENS])
@@ -117,7 +117,7 @@ static void panel_multiply(const struct kernel_matmul *m, const struct panel *p)
 #endif
 
 /* scratch, all at multiples of 64 bytes: one chunk of codes, then per block the panel's codes,
- * scales and biases: at most 4 * n_cols + 2 * n_cols floats a block; then the inputs. */
+ * scales and biases, at most 4 * n_cols + 2 * n_cols floats per block, then the inputs. */
 static void matmul_panel(const struct kernel_matmul *m)
 {
     const size_t n_cols = m->w->n_cols, n_groups = n_cols / m->w->quant->group;

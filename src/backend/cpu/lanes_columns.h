@@ -1,5 +1,5 @@
-/* Part of lanes.h: products and panels of levels that take codes out of the formats' blocks with a
- * row in every lane (lanes_formats.h). */
+/* Part of lanes.h: products and panels for levels that unpack codes from the formats' blocks with
+ * one row per lane (lanes_formats.h). */
 #ifndef FLASHMOE_BACKEND_CPU_LANES_COLUMNS_H
 #define FLASHMOE_BACKEND_CPU_LANES_COLUMNS_H
 
@@ -7,7 +7,7 @@
 
 /* ---- products and panels --------------------------------------------------------------------- */
 
-/* How a format is taken apart: constants. A unit is the columns that are put at once. */
+/* How a format is unpacked: constants. A unit is the columns that are unpacked at once. */
 struct layout {
     enum quant_codes codes;
     unsigned bits, block, bytes, unit, group;
@@ -19,7 +19,8 @@ struct layout {
                      .bytes = (n_bytes), .unit = (at_once), .group = (columns_of_group),           \
                      .has_bias = (bias), .is_wide = (wide)})
 
-/* DO(name of the functions, layout) for every format. Affine dots are found by 32 columns. */
+/* DO(name of the functions, layout) for every format. Affine dot products cover 32 columns at a
+ * time. */
 #define ALL_LAYOUTS(DO)                                                                            \
     DO(q8_0, LAYOUT(Q8_0, 8, 32, 34, 32, 32, false, true))                                         \
     DO(q4_0, LAYOUT(Q4_0, 4, 32, 18, 32, 32, false, false))                                        \
@@ -41,7 +42,7 @@ struct layout {
     DO(affine6, LAYOUT(AFFINE, 6, SPAN, SPAN / 8 * 6, SPAN, 32, true, false))                      \
     DO(affine8, LAYOUT(AFFINE, 8, SPAN, SPAN, SPAN, 32, true, true))
 
-/* Blocks of 32 columns begin with their scale. */
+/* True if blocks of 32 columns begin with their scale. */
 INLINE bool has_heads(struct layout l)
 {
     return l.block == 32;
@@ -72,7 +73,7 @@ INLINE void put_unit(struct layout l, struct rows rows, size_t at, size_t unit, 
     }
 }
 
-/* The last columns of affine rows where they are no whole unit: a copy with zeros behind it. */
+/* Copies the last columns of affine rows if they are not a whole unit, and pads them with zeros. */
 static struct rows row_ends(struct rows rows, size_t at, size_t n, uint8_t to[LANES * SPAN])
 {
     memset(to, 0, LANES * SPAN);
@@ -81,8 +82,9 @@ static struct rows row_ends(struct rows rows, size_t at, size_t n, uint8_t to[LA
     return (struct rows){to, SPAN};
 }
 
-/* Fetches the same place of the next sixteen rows into the second-level cache: into the first one
- * is a tenth slower (its buffers for misses are few), as is line after line. */
+/* Prefetches the same place of the next sixteen rows into the L2 cache. Prefetching into L1 is a
+ * tenth slower because it has few miss buffers. Prefetching line after line is a tenth slower,
+ * too. */
 INLINE void prefetch_rows(struct rows rows, size_t at)
 {
     const uint8_t *p = rows.p + at + LANES * rows.stride;
@@ -95,21 +97,21 @@ INLINE void prefetch_rows(struct rows rows, size_t at)
 /* A few tokens against a row block. */
 struct few {
     struct rows rows, scales, biases;
-    const int8_t *q[COLUMN_TOKENS]; /* in the order of the codes; whole units */
+    const int8_t *q[COLUMN_TOKENS]; /* in the order of the codes, padded to whole units */
     struct fold_inputs f[COLUMN_TOKENS]; /* scales and biases unused */
     size_t n_cols;
     unsigned group; /* the format's */
     bool is_f16;    /* affine scales */
 };
 
-/* Scales and biases of the groups at hand: of a block, of eight affine groups, or the heads of the
+/* Scales and biases of the current groups: of a block, of eight affine groups, or the heads of the
  * next blocks of 32 columns. */
 struct few_scales {
     float scales[16 * LANES], biases[16 * LANES];
     struct heads heads;
 };
 
-/* Before the unit at `column`, whose first group is g. */
+/* Call before the unit at `column`, whose first group is g. */
 INLINE void few_scales_at(struct layout l, const struct few *few, size_t column, size_t g,
                           struct few_scales *s)
 {
@@ -145,7 +147,7 @@ INLINE vf few_bias(struct layout l, const struct few_scales *s, size_t g)
     return vf_load(s->biases + g % (l.codes == QUANT_CODES_AFFINE ? 8 : l.block / l.group) * LANES);
 }
 
-/* The dots of piece i of a unit, or of as many pieces as are a group: 1, 2 or 4 of affine ones. */
+/* Adds up the dot products of the pieces of a group, from piece i on: 1, or 1, 2 or 4 if affine. */
 INLINE vi group_dots(struct layout l, vi (*dots)[2], unsigned i, unsigned n_pieces)
 {
     vi sum = vi_add(dots[i][0], dots[i][1]);
@@ -158,8 +160,8 @@ INLINE vi group_dots(struct layout l, vi (*dots)[2], unsigned i, unsigned n_piec
     return sum;
 }
 
-/* The unit's n columns into the sums of the rows. Group g is its first, and the next one is
- * returned. */
+/* Adds the unit's n columns to the sums of the rows. Its first group is g. Returns the group after
+ * it. */
 INLINE size_t fold_unit(struct layout l, const struct few *few, struct sink *s, size_t g, size_t n,
                         const struct few_scales *scales, vf acc[COLUMN_TOKENS])
 {
@@ -283,13 +285,13 @@ static const struct column_functions *column_functions_of(const struct quant *qu
     return &all[quant->codes == QUANT_CODES_AFFINE ? of_bits[quant->bits] : of_codes[quant->codes]];
 }
 
-/* Formats whose codes come in an order of their own. */
+/* True for formats whose codes come in an order of their own. */
 static bool has_order(const struct quant *quant)
 {
     return quant->codes == QUANT_CODES_AFFINE && quant->bits != 8;
 }
 
-/* scratch: the tokens of affine formats in their order, zeros behind them. */
+/* scratch: the tokens of affine formats in their order, padded with zeros. */
 static void matmul_few(const struct kernel_matmul *m)
 {
     const struct quant *quant = m->w->quant;

@@ -1,5 +1,5 @@
 /* Part of lanes.h: the convolution over time and the gated delta rule. Sixteen rows of a head's
- * state stay in the first-level cache while the tokens go by. */
+ * state stay in the L1 cache while all tokens are processed. */
 #ifndef FLASHMOE_BACKEND_CPU_LANES_DELTA_H
 #define FLASHMOE_BACKEND_CPU_LANES_DELTA_H
 
@@ -39,7 +39,7 @@ static void unit_norm(const float *x, size_t n, float scale, float *y)
     EACH_VECTOR(n, STORE(y + i, vf_mul(vf_mul(LOAD(x + i), inverse), times)););
 }
 
-/* Keys, queries and factors of a stretch of tokens, [n, key_dim] and [n]. */
+/* Keys, queries and factors of a run of tokens, [n, key_dim] and [n]. */
 struct delta_inputs {
     float *q, *k, *alpha, *beta;
 };
@@ -64,10 +64,10 @@ static void delta_inputs_of(const struct backend_delta_net *args, unsigned head,
     }
 }
 
-#define DELTA_ROWS 4 /* of the state that share the loads of keys and queries */
+#define DELTA_ROWS 4 /* state rows that share the loads of keys and queries */
 
-/* Decay, and what the decayed rows read with k: lane j of the result is row j. The decayed rows
- * are not stored; delta_write finds them again. */
+/* Decays the rows and reads them with k: lane j of the result is row j. The decayed rows are not
+ * stored; delta_write computes them again. */
 INLINE vf delta_read(const float *state, size_t key_dim, vf alpha, const float *k)
 {
     vf acc[LANES];
@@ -84,7 +84,7 @@ INLINE vf delta_read(const float *state, size_t key_dim, vf alpha, const float *
     return vf_sum16(acc);
 }
 
-/* Correct, write, and what the new rows give with q. */
+/* Corrects and writes the rows, and reads the new rows with q. */
 INLINE vf delta_write(float *state, size_t key_dim, vf alpha, const float *k, const float *q,
                       const float *delta)
 {
@@ -98,7 +98,8 @@ INLINE vf delta_write(float *state, size_t key_dim, vf alpha, const float *k, co
                 const vf old = vf_mul(LOAD(state + r * key_dim + i), alpha);
                 const vf now = vf_fma(key, vf_set1(delta[j + r]), old);
                 STORE(state + r * key_dim + i, now);
-                /* Read back, what is missing at the end is zero even if delta is infinite. */
+                /* Read back: then missing elements at the end are zero even if delta is
+                 * infinite. */
                 sums[r] = vf_fma(count == LANES ? now : LOAD(state + r * key_dim + i), query,
                                  sums[r]);
             }
@@ -109,7 +110,7 @@ INLINE vf delta_write(float *state, size_t key_dim, vf alpha, const float *k, co
     return vf_sum16(acc);
 }
 
-/* Fewer than sixteen rows: one at a time. */
+/* Handles fewer than sixteen rows, one at a time. */
 static void delta_row(float *row, size_t n, float alpha, float beta, const float *k,
                       const float *q, float v, float *out)
 {

@@ -1,5 +1,5 @@
-/* Part of lanes.h: products with weights that are floats, or are decoded to floats. Tiles of four
- * rows and four tokens share their loads; every result is its own 16 lanes and tree. */
+/* Part of lanes.h: products with weights that are floats, or are decoded to floats. A tile of four
+ * rows and four tokens shares its loads. Every result has its own 16 lanes and tree. */
 #ifndef FLASHMOE_BACKEND_CPU_LANES_FLOAT_H
 #define FLASHMOE_BACKEND_CPU_LANES_FLOAT_H
 
@@ -17,7 +17,7 @@ static inline vf load_float(const char *row, size_t i, enum float_kind kind, siz
     return count == LANES ? vf_load_bf16(p) : vf_load_bf16_part(p, count);
 }
 
-/* The same of the lanes of one register; `count` may be zero. */
+/* Same for the lanes of one register. `count` may be zero. */
 static inline vp load_float_part(const char *row, size_t i, enum float_kind kind, size_t count)
 {
     if (kind == FLOAT_F32) {
@@ -33,11 +33,11 @@ static inline vp load_float_part(const char *row, size_t i, enum float_kind kind
 #define FLOAT_ROWS 4
 #define FLOAT_TOKENS 4
 #ifndef FLOAT_PART_ROWS
-#define FLOAT_PART_ROWS FLOAT_ROWS /* whose sums the level keeps in registers */
+#define FLOAT_PART_ROWS FLOAT_ROWS /* rows whose sums the level keeps in registers */
 #endif
-#define FLOAT_AHEAD 1024 /* bytes a row is fetched ahead of its use */
+#define FLOAT_AHEAD 1024 /* bytes that a row is prefetched before its use */
 
-/* One token: acc[4 * row]. */
+/* Multiplies with one token: acc[4 * row]. */
 INLINE void float_line(const char *const rows[FLOAT_ROWS], enum float_kind kind, const float *x,
                        size_t n, vf acc[LANES])
 {
@@ -52,8 +52,8 @@ INLINE void float_line(const char *const rows[FLOAT_ROWS], enum float_kind kind,
     });
 }
 
-/* Four tokens, and of every vector only the lanes from `part` on that one register holds: as
- * many sums as a tile has then fit the registers of any level. */
+/* Multiplies with four tokens, and only one register's lanes of each vector, from lane `part` on.
+ * So a tile's sums fit into the registers of any level. */
 INLINE void float_part(const char *const rows[FLOAT_PART_ROWS], enum float_kind kind,
                        const float *const x[FLOAT_TOKENS], unsigned part, size_t n,
                        vf acc[FLOAT_PART_ROWS * FLOAT_TOKENS])
@@ -128,7 +128,7 @@ INLINE void float_rows(const struct kernel_matmul *m, enum float_kind kind, size
     }
 }
 
-/* Any other format: four rows decoded at a time. */
+/* For any other format: decodes four rows at a time. */
 static void decoded_rows(const struct kernel_matmul *m)
 {
     const struct weight *w = m->w;

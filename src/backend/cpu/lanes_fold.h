@@ -1,9 +1,9 @@
-/* Part of lanes.h: what all products with codes end in. A lane is a weight row, so the fold over
- * groups needs no order but its own. */
+/* Part of lanes.h: the last step of all products with codes. A lane is a weight row, so each lane
+ * folds its groups in order. */
 #ifndef FLASHMOE_BACKEND_CPU_LANES_FOLD_H
 #define FLASHMOE_BACKEND_CPU_LANES_FOLD_H
 
-/* acc after one more group, sixteen rows of it. */
+/* Adds one group of sixteen rows to acc. */
 INLINE vf fold(vf acc, vi dots, const float *scales, const float *biases, bool has_bias,
                float x_scale, float x_offset)
 {
@@ -14,7 +14,7 @@ INLINE vf fold(vf acc, vi dots, const float *scales, const float *biases, bool h
     return acc;
 }
 
-/* What a product with one token needs of it, and of the rows' scales. */
+/* What a product needs of one token, and of the rows' scales. */
 struct fold_inputs {
     const float *scales, *biases; /* [n_groups, 16] */
     const float *x_scale, *x_offset;
@@ -22,8 +22,8 @@ struct fold_inputs {
     int32_t zero;
 };
 
-/* What the level's integers have too much, per unit of the group's sum: the zero, less what it
- * takes off wide codes itself. */
+/* Returns the excess of the level's integers per unit of the group's sum: the format's zero point,
+ * minus what the level itself subtracts from wide codes. */
 INLINE int32_t surplus(const struct fold_inputs *f, bool has_bias, bool is_wide)
 {
     return (has_bias ? 0 : f->zero) - (is_wide ? WIDE_CODES_SHIFT : 0);
@@ -51,7 +51,7 @@ static struct fold_inputs fold_inputs_of(const struct kernel_matmul *m, size_t t
                                 .x_sum = m->in.sum + from, .zero = (int32_t)m->w->quant->zero};
 }
 
-/* Results of rows [first, first + n) for one token; lane `lane` is the first of them. */
+/* Stores the results of rows [first, first + n) for one token. Row `first` is in lane `lane`. */
 static void store_rows(const struct kernel_matmul *m, size_t first, size_t n, size_t lane,
                        size_t t, vf result)
 {

@@ -1,8 +1,8 @@
-/* Part of lanes.h: codes and scales taken out of the formats' blocks with a row in every lane. The
- * packed bytes of 16 rows are turned, four bytes of each row to a vector (vi_columns); after that
- * one shift or mask works for all rows at once, and a vector of four codes a row is what vi_dot4
+/* Part of lanes.h: unpacks codes and scales from the formats' blocks with one row per lane. The
+ * packed bytes of 16 rows are transposed, four bytes of each row to a vector (vi_columns). Then one
+ * shift or mask works on all rows at once. A vector with four codes of each row is what vi_dot4
  * takes and what a panel holds. Used by levels that define LEVEL_HAS_COLUMNS and with it
- *   vi_columns(p, stride, out)  lane r of out[k] is the k-th four bytes behind p + r * stride
+ *   vi_columns(p, stride, out)  lane r of out[k] is the k-th four bytes after p + r * stride
  *   vi_load(p)                  16 int32
  *   vi_and, vi_or, vi_xor       bit by bit
  *   vi_select(mask, a, b)       the bits of a where mask has ones, of b elsewhere
@@ -10,16 +10,16 @@
  *   vi_rol(a, n)                rotation to the left by a constant multiple of 8
  *   vi_lookup(table, a)         byte by byte, table[a]; the bytes of a are below 16
  *   vf_of_halves(a)             the low 16 bits of each lane, an f16
- * Codes of one group may come in any order, so long as the tokens are in the same: see
+ * The codes of one group may come in any order, as long as the tokens are in the same order: see
  * order_columns. */
 #ifndef FLASHMOE_BACKEND_CPU_LANES_FORMATS_H
 #define FLASHMOE_BACKEND_CPU_LANES_FORMATS_H
 
-/* The rows [first, first + n) among sixteen neighbours from `base` on: n is 16 but at the end. A
- * matrix of fewer rows is taken row by row, each repeated sixteen times. */
+/* The rows [first, first + n) among sixteen neighbours from `base` on. n is 16 except at the end. A
+ * matrix with fewer than 16 rows is processed row by row, each repeated sixteen times. */
 struct row_block {
     size_t first, n, base;
-    size_t lane; /* of the first */
+    size_t lane; /* of row `first` */
     bool is_repeated;
 };
 
@@ -33,20 +33,20 @@ static void row_block_at(const struct kernel_matmul *m, size_t first, struct row
         b->base = n_rows - LANES;
     b->lane = b->first - b->base;
 }
-#define COLUMN_TOKENS 4 /* that are multiplied with codes as these come */
+#define COLUMN_TOKENS 4 /* tokens multiplied with codes as they are unpacked */
 
-/* Where codes go: into a panel, or into the dot products with a few tokens. All but the pointers
- * are constants where a sink is used. */
+/* Where codes go: into a panel, or into the dot products with a few tokens. All members except the
+ * pointers are constants where a sink is used. */
 struct sink {
     uint8_t *panel; /* [columns / 4][16][4], when n_tokens is 0 */
     const int8_t *q[COLUMN_TOKENS];
-    /* Two sums a group: the sums of one would wait for each other. */
+    /* Two sums per group, because a single one would be a dependency chain. */
     vi dots[COLUMN_TOKENS][SPAN / KERNEL_SMALLEST_GROUP][2];
     unsigned n_tokens, group;
     bool is_wide;
 };
 
-/* Sixteen rows: where the first begins, and how far the next one is. */
+/* Sixteen rows: where the first begins, and the distance to the next. */
 struct rows {
     const uint8_t *p;
     size_t stride;
@@ -69,13 +69,13 @@ INLINE vi bytes_of(uint32_t x)
     return vi_set1((int32_t)(x * 0x01010101u));
 }
 
-/* Bits of every byte: shifted down, then masked. */
+/* Extracts bits of every byte: shifts down, then masks. */
 INLINE vi field(vi x, unsigned shift, uint32_t mask)
 {
     return vi_and(shift == 0 ? x : vi_srl(x, shift), bytes_of(mask));
 }
 
-/* Four codes of each row, columns from `column` on. */
+/* Puts four codes of each row, columns from `column` on. */
 INLINE void put(struct sink *to, unsigned column, vi codes)
 {
     if (to->n_tokens == 0)
@@ -124,7 +124,7 @@ INLINE vi shifted(vi x, int left)
     return left > 0 ? vi_sll(x, (unsigned)left) : left < 0 ? vi_srl(x, (unsigned)-left) : x;
 }
 
-/* Bits 4 * k to 4 * k + 3 of every lane, the fifth bits of four codes. */
+/* Extracts bits 4 * k to 4 * k + 3 of every lane, the fifth bits of four codes. */
 INLINE vi fifths(vi x, unsigned k)
 {
     const int down = 4 - 4 * (int)k;
@@ -159,7 +159,7 @@ INLINE void put_q4_k(struct rows rows, size_t at, size_t unit, struct sink *to)
     }
 }
 
-/* 128 columns, as of the formats below. */
+/* 128 columns, like the formats below. */
 INLINE void put_q5_k(struct rows rows, size_t at, size_t unit, struct sink *to)
 {
     UNROLL for (unsigned i = 0; i < 2; i++) {
@@ -230,10 +230,10 @@ INLINE void put_q3_k(struct rows rows, size_t at, size_t unit, struct sink *to)
 }
 
 /* ---- affine ------------------------------------------------------------------------------------
- * The codes of a row are one stream of bits. `n` codes of b bits that fill whole bytes are a unit,
- * and four units are taken at a time: plane p has byte p of every unit, so that the i-th codes of
- * the units are one field of a plane or two. They come in that order: the first code of each of
- * four units, then the second ones. */
+ * The codes of a row are one stream of bits. A unit is the smallest number `n` of codes of b bits
+ * that fills whole bytes. Four units are unpacked at a time: plane p has byte p of every unit, so
+ * the i-th codes of the units are a field of one plane or of two. Codes come in that order: the
+ * first code of each of four units, then the second ones. */
 
 /* The bytes 3u + p of three vectors, in the order u = 0, 3, 2, 1. */
 INLINE void planes_of_3(const vi x[3], vi out[3])
@@ -254,7 +254,7 @@ INLINE void planes_of_5(const vi x[5], vi out[5])
     out[4] = vi_select(lower, vi_select(even, x[1], x[2]), vi_select(even, x[3], x[4]));
 }
 
-/* `bits` bits from bit `from` of two neighbouring planes on. */
+/* Extracts `bits` bits from two neighbouring planes, from bit `from` on. */
 INLINE vi split_field(vi plane, vi next, unsigned from, unsigned bits)
 {
     const uint32_t here = ((1u << (8 - from)) - 1) * 0x01010101u;
@@ -262,7 +262,7 @@ INLINE vi split_field(vi plane, vi next, unsigned from, unsigned bits)
                  (1u << bits) - 1);
 }
 
-/* The units of `bits` bits of whole planes: all their codes, from `column` on. */
+/* Puts all codes of the units in whole planes, `bits` bits each, from `column` on. */
 INLINE void put_planes(const vi *planes, unsigned bits, unsigned n_codes, unsigned column,
                        struct sink *to)
 {
@@ -275,14 +275,14 @@ INLINE void put_planes(const vi *planes, unsigned bits, unsigned n_codes, unsign
     }
 }
 
-/* Codes in a unit, and vectors of packed bytes that four units take. */
+/* Codes in a unit, and vectors of packed bytes in four units. */
 INLINE unsigned unit_codes(unsigned bits)
 {
     return bits == 8 ? 1 : bits == 4 ? 2 : bits % 2 == 0 ? 4 : 8;
 }
 
-/* Fetches a line of four of the next sixteen rows into the second-level cache: a quarter of the
- * rows at every sixteen bytes of a line. All sixteen rows at once fill the buffers for misses, and
+/* Prefetches a line of four of the next sixteen rows into the L2 cache: a quarter of the rows for
+ * every sixteen bytes of a line. Prefetching all sixteen rows at once fills the miss buffers, and
  * computing waits: 7 % slower (docs/BENCHMARKS.md). */
 INLINE void fetch_quarter(struct rows rows, size_t at)
 {
@@ -293,7 +293,8 @@ INLINE void fetch_quarter(struct rows rows, size_t at)
     }
 }
 
-/* n_columns columns from `column` on, at bytes `at` of the rows: whole vectors of packed bytes. */
+/* Puts n_columns columns from `column` on, at bytes `at` of the rows: whole vectors of packed
+ * bytes. */
 INLINE void put_affine(struct rows rows, size_t at, unsigned bits, unsigned column,
                        unsigned n_columns, struct sink *to)
 {
@@ -318,7 +319,7 @@ INLINE void put_affine(struct rows rows, size_t at, unsigned bits, unsigned colu
     }
 }
 
-/* The tokens' columns in the order in which affine codes come: 32 at a time. */
+/* The order of 32 of the tokens' columns that matches the order of affine codes. */
 #define ORDER_2                                                                                    \
     0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15, 16, 20, 24, 28, 17, 21, 25, 29, 18, 22,  \
         26, 30, 19, 23, 27, 31
@@ -340,7 +341,7 @@ INLINE void put_affine(struct rows rows, size_t at, unsigned bits, unsigned colu
     }                                                                                              \
     break
 
-/* n columns, a multiple of 32, of an affine format. */
+/* Reorders n columns, a multiple of 32, of an affine format. */
 static void order_columns(const struct quant *quant, const int8_t *from, size_t n, int8_t *to)
 {
     switch (quant->bits) {
@@ -355,7 +356,7 @@ static void order_columns(const struct quant *quant, const int8_t *from, size_t 
 
 /* ---- scales ---------------------------------------------------------------------------------- */
 
-/* Byte i of every lane. */
+/* Returns byte i of every lane. */
 INLINE vf byte_value(vi x, unsigned i)
 {
     return vf_of_vi(vi_and(i == 0 ? x : vi_srl(x, 8 * i), vi_set1(255)));
@@ -435,7 +436,7 @@ static void iq4_xs_scales(struct rows rows, size_t at, float *scales)
     }
 }
 
-/* 2^(e - 128), in two factors because the least ones are denormal. */
+/* 2^(e - 128), in two factors because the smallest values are denormal. */
 static inline vf mxfp4_scale(vi e)
 {
     const vi whole = vi_sub(vi_and(e, vi_set1(255)), vi_set1(128)), half = vi_half(whole);
@@ -444,8 +445,9 @@ static inline vf mxfp4_scale(vi e)
                   vf_of_bits(vi_shift_to_exponent(vi_add(vi_sub(whole, half), bias))));
 }
 
-/* What blocks of 32 columns begin with is fetched by plain loads, a while before it is read as
- * vectors: a vector cannot be read out of the stores of its parts until these are through. */
+/* The heads of blocks of 32 columns are loaded with scalar loads well before they are read as
+ * vectors. A vector load cannot be forwarded from several narrower stores; it waits until they are
+ * done. */
 #define HEADS_AHEAD 8
 struct heads {
     uint32_t of[2 * HEADS_AHEAD][LANES];
@@ -454,7 +456,7 @@ struct heads {
 INLINE void heads_fetch(struct heads *heads, struct rows rows, size_t block, unsigned bytes)
 {
     const uint8_t *p = rows.p + block * bytes;
-    volatile uint32_t *to = heads->of[block % (2 * HEADS_AHEAD)]; /* else vectors are made of it */
+    volatile uint32_t *to = heads->of[block % (2 * HEADS_AHEAD)]; /* or it gets vectorised */
     UNROLL for (unsigned r = 0; r < LANES; r++, p += rows.stride) {
         uint32_t head;
         OPAQUE(p);
@@ -491,7 +493,7 @@ static void head_scales(const struct quant *quant, struct rows rows, size_t n_bl
     }
 }
 
-/* n bf16 or f16 values of the rows from the g-th on, to [n, 16]. */
+/* Converts n bf16 or f16 values of the rows, from the g-th on, to [n, 16]. */
 static void half_scales(struct rows rows, size_t g, size_t n, bool is_f16, float *out)
 {
     const size_t end = g + n;
@@ -517,7 +519,7 @@ static void half_scales(struct rows rows, size_t g, size_t n, bool is_f16, float
     }
 }
 
-/* Of one block of 256 columns. */
+/* Scales of one block of 256 columns. */
 static inline void block_scales(enum quant_codes codes, struct rows rows, size_t at, float *scales,
                                 float *biases)
 {

@@ -1,7 +1,7 @@
 /* Part of lanes.h: affine weights of four or eight bits whose rows are interleaved (interleave.h).
- * A vector from memory is four bytes of each of sixteen rows, so nothing is turned, and what is
- * left is as fast as memory: several row blocks are taken side by side, each a stream of its own,
- * because one stream alone is not fetched as fast as memory can deliver (docs/BENCHMARKS.md). */
+ * A vector in memory is four bytes of each of sixteen rows, so nothing is transposed and the kernel
+ * is limited by memory. Several row blocks are processed side by side, each a stream of its own,
+ * because a single stream does not reach the full memory bandwidth (docs/BENCHMARKS.md). */
 #ifndef FLASHMOE_BACKEND_CPU_LANES_INTERLEAVED_H
 #define FLASHMOE_BACKEND_CPU_LANES_INTERLEAVED_H
 
@@ -18,14 +18,14 @@ INLINE vi vi_dot4_of(vi acc, vc codes, vx x, unsigned k, bool is_wide)
 #endif
 
 #ifdef LEVEL_HAS_COLUMNS
-/* Codes as vi_dot4_of takes them, out of bytes as they lie in memory. */
+/* Extract codes in the form vi_dot4_of takes, from bytes as they lie in memory. */
 INLINE vc vc_low_nibbles(vc x) { return vi_and(x, vi_set1(0x0f0f0f0f)); }
 INLINE vc vc_high_nibbles(vc x) { return vi_and(vi_srl(x, 4), vi_set1(0x0f0f0f0f)); }
 INLINE vc vc_wide(vc x) { return x; }
 #endif
 
-/* Of eight columns of nibble pairs first the even ones, the lower nibbles: n is a multiple of
- * 32. */
+/* Puts the even columns, the lower nibbles, first among each eight columns of nibble pairs. n is a
+ * multiple of 32. */
 typedef int8_t order_vector __attribute__((vector_size(32)));
 #define ORDER_NIBBLES                                                                              \
     0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15, 16, 18, 20, 22, 17, 19, 21, 23, 24, 26,  \
@@ -40,11 +40,11 @@ static void order_nibbles(const int8_t *from, size_t n, int8_t *to)
     }
 }
 
-/* Row blocks one behind the other, and the tokens they are multiplied with. */
+/* Consecutive row blocks, and the tokens they are multiplied with. */
 struct interleaved {
     const uint8_t *codes, *scales, *biases; /* of the first block */
-    size_t codes_step, scales_step;         /* from a block to the next */
-    /* The same of the blocks that come next. */
+    size_t codes_step, scales_step;         /* from one block to the next */
+    /* The same for the blocks that come next. */
     struct {
         const uint8_t *codes, *scales, *biases;
         size_t codes_step, scales_step;
@@ -61,10 +61,11 @@ INLINE vf halves_at(const uint8_t *p, bool is_f16)
     return is_f16 ? vf_load_f16(p) : vf_load_bf16(p);
 }
 
-/* Bytes of a block's codes that are fetched before they are needed. */
+/* Bytes of a block's codes that are prefetched. */
 #define FETCH_AHEAD 1024
 
-/* Sixteen columns of one block with one token, in two sums: one would wait for itself. */
+/* Multiplies sixteen columns of one block with one token. Two sums, because a single one would be a
+ * dependency chain. */
 INLINE void dots_of_16(const vc *codes, vx x, unsigned bits, vi dots[2])
 {
     UNROLL for (unsigned k = 0; k < 4; k++) {
@@ -75,7 +76,7 @@ INLINE void dots_of_16(const vc *codes, vx x, unsigned bits, vi dots[2])
     }
 }
 
-/* Group g into the sums. bits, n_blocks and n_tokens are constants where this is inlined. */
+/* Adds group g to the sums. bits, n_blocks and n_tokens are constants where this is inlined. */
 INLINE void interleaved_group(const struct interleaved *in, size_t g, unsigned bits,
                               unsigned n_blocks, unsigned n_tokens, vf acc[INTERLEAVED_BLOCKS][2])
 {
@@ -192,7 +193,7 @@ static void interleaved_find_next(const struct kernel_matmul *m, size_t r, size_
     in->next.scales_step = next.scales_step;
 }
 
-/* One or two tokens. scratch: the tokens in the order of nibbles. */
+/* For one or two tokens. scratch: the tokens in the order of nibbles. */
 static void matmul_interleaved(const struct kernel_matmul *m)
 {
     const size_t n_cols = m->w->n_cols;
@@ -223,7 +224,7 @@ static void matmul_interleaved(const struct kernel_matmul *m)
 
 /* ---- panels ---------------------------------------------------------------------------------- */
 
-/* The codes of one block, the columns in the order of nibbles. */
+/* Fills in the codes of one block, with the columns in the order of nibbles. */
 #ifdef LEVEL_HAS_INTERLEAVED_CODES
 static void interleaved_codes(const uint8_t *from, size_t n_cols, unsigned bits, uint8_t *to);
 #else
@@ -239,7 +240,7 @@ static void interleaved_codes(const uint8_t *from, size_t n_cols, unsigned bits,
 }
 #endif
 
-/* A panel of the block that begins with row `first`. */
+/* Fills a panel with the block that begins with row `first`. */
 static void interleaved_fill(const struct weight *w, size_t first, uint8_t *codes, float *scales,
                              float *biases)
 {

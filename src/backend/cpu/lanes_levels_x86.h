@@ -16,7 +16,7 @@ INLINE vl vl_load(const int8_t levels[16])
     return _mm_loadu_si128((const __m128i *)levels);
 }
 
-/* Two bits of every code, which lie in four bytes. */
+/* Two bits of every code, stored in four bytes. */
 INLINE __m128i x86_low_bits(const char *p)
 {
     int32_t packed;
@@ -25,7 +25,7 @@ INLINE __m128i x86_low_bits(const char *p)
     return _mm_and_si128(moved, _mm_set1_epi8(3));
 }
 
-/* A set bit of the two bytes is a 4. */
+/* A set bit in the two bytes is worth 4. */
 INLINE __m128i x86_high_bit(const char *p)
 {
     int16_t packed;

@@ -1,5 +1,5 @@
-/* Part of lanes.h: functions of one vector, norms, the router, and whatever works element by
- * element. Each repeats k_ref.c's operations in its order. */
+/* Part of lanes.h: functions of one vector, norms, the router, and everything that works element by
+ * element. Each performs k_ref.c's operations in the same order. */
 #ifndef FLASHMOE_BACKEND_CPU_LANES_MATH_H
 #define FLASHMOE_BACKEND_CPU_LANES_MATH_H
 
@@ -45,8 +45,8 @@ static inline vf vf_gelu(vf x)
     return vf_div(x, vf_one_plus_exp_neg(inner));
 }
 
-/* Runs a body over n elements: i is the first of at most 16, `count` how many there are; LOAD and
- * STORE take whole vectors where they can. */
+/* Runs a body over n elements. i is the first of at most 16, and `count` is their number. LOAD and
+ * STORE use whole vectors where they can. */
 #define EACH_VECTOR(n, ...)                                                                        \
     do {                                                                                           \
         size_t i = 0;                                                                              \
@@ -81,7 +81,7 @@ static void rms_norm(const float *x, const float *weight, float eps, size_t n, f
     EACH_VECTOR(n, STORE(y + i, vf_mul(vf_mul(LOAD(x + i), scale), LOAD(weight + i))););
 }
 
-/* Dimension i turns with dimension i + half. */
+/* Rotates dimension i with dimension i + half. */
 static void rotate(float *x, const float *cosines, const float *sines, unsigned half)
 {
     EACH_VECTOR(half, {
@@ -102,7 +102,7 @@ static void gelu_mul(float *gate, const float *up, size_t n)
     EACH_VECTOR(n, STORE(gate + i, vf_mul(vf_gelu(LOAD(gate + i)), LOAD(up + i))););
 }
 
-/* A NaN passes vf_min and vf_max as their second argument. */
+/* vf_min and vf_max pass on a NaN in their second argument. */
 static void clamped_swiglu(float *gate, const float *up, float alpha, float limit, size_t n)
 {
     const vf highest = vf_set1(limit), lowest = vf_set1(-limit), one = vf_set1(1.0f);
@@ -201,7 +201,8 @@ static void route_row(const float *logits, unsigned n_experts, unsigned k, bool 
     router_sort(ids, weights, k);
 }
 
-/* What `count` experts from e on are chosen by, at most 16; NaN where they are none. */
+/* Computes what `count` experts from e on, at most 16, are chosen by. NaN where there is no
+ * expert. */
 static inline void choices_of(const struct router *r, const struct router_row *row,
                               const float *logits, uint32_t e, size_t count, float *choices)
 {

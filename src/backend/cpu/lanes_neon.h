@@ -1,5 +1,5 @@
-/* The vocabulary of 16 lanes for Advanced SIMD with dot products, and with int8 matrix products
- * where the file is compiled for them: see lanes.h. A vector is four registers of four lanes. */
+/* The vocabulary of 16 lanes for Advanced SIMD with dot products, and with int8 matrix products if
+ * the file is compiled for them: see lanes.h. A vector is four registers of four lanes. */
 #ifndef FLASHMOE_BACKEND_CPU_LANES_NEON_H
 #define FLASHMOE_BACKEND_CPU_LANES_NEON_H
 
@@ -17,8 +17,8 @@ typedef struct { uint8x16_t p[4]; } vc;
 typedef float32x4_t vp;
 #define PART_LANES 4
 
-/* Products of one tile: 16 rows and 4 tokens take 16 accumulators; the tokens' columns and the
- * rows' codes have the other 16 registers. */
+/* Products of one tile: 16 rows and 4 tokens take 16 accumulators. The other 16 registers hold the
+ * tokens' columns and the rows' codes. */
 #define TILE_BLOCKS 1
 #define TILE_TOKENS 4
 #define INTERLEAVED_BLOCKS 1
@@ -119,7 +119,7 @@ static inline void vf_store_part(float *p, vf x, size_t n)
     vf_store(lanes, x);
     memcpy(p, lanes, n * sizeof *lanes);
 }
-/* Eight halves at a time, of which neon_high_* take the upper four. */
+/* Loads eight halves at a time. neon_high_* take the upper four. */
 INLINE uint16x8_t neon_load_8_halves(const void *p)
 {
     return vreinterpretq_u16_u8(vld1q_u8(p));
@@ -212,7 +212,7 @@ INLINE vf vf_mul(vf a, vf b) { return NEON_2(vf, vmulq_f32, a, b); }
 INLINE vf vf_div(vf a, vf b) { return NEON_2(vf, vdivq_f32, a, b); }
 INLINE vf vf_fma(vf a, vf b, vf c) { return NEON_3(vf, vfmaq_f32, c, a, b); }
 INLINE vf vf_nmadd(vf a, vf b, vf c) { return NEON_3(vf, vfmsq_f32, c, a, b); }
-/* Where either is NaN so is the result: the templates only meet it in the second operand. */
+/* The result is NaN if either operand is. The templates pass a NaN only as the second operand. */
 INLINE vf vf_max(vf a, vf b) { return NEON_2(vf, vmaxq_f32, a, b); }
 INLINE vf vf_min(vf a, vf b) { return NEON_2(vf, vminq_f32, a, b); }
 INLINE bool vf_any_greater(vf a, vf b)
@@ -250,7 +250,8 @@ INLINE int32_t vi_reduce_add(vi a)
 {
     return vaddvq_s32(vaddq_s32(vaddq_s32(a.p[0], a.p[1]), vaddq_s32(a.p[2], a.p[3])));
 }
-/* The low byte of each lane; the lanes returned have the sum of those bytes as signed numbers. */
+/* Stores the low byte of each lane. The sum of the returned lanes is the sum of these bytes as
+ * signed numbers. */
 INLINE vi vi_store_low_bytes(int8_t *p, vi a)
 {
     const int16x8_t x = vuzp1q_s16(vreinterpretq_s16_s32(a.p[0]), vreinterpretq_s16_s32(a.p[1]));
@@ -299,7 +300,7 @@ INLINE vf vf_sum16(const vf x[16])
 
 /* ---- codes ------------------------------------------------------------------------------------
  * Int8 matrix instructions take unsigned codes. Without them codes are signed bytes, which is the
- * same for those below 128; wide ones have 128 taken off, by turning their top bit around. */
+ * same for codes below 128. Wide codes are reduced by 128 by flipping their top bit. */
 
 #ifdef __ARM_FEATURE_MATMUL_INT8
 #define WIDE_CODES_SHIFT 0
@@ -317,7 +318,7 @@ INLINE int32x4_t neon_dot(int32x4_t acc, uint8x16_t codes, int8x16_t x)
 #endif
 }
 
-/* Codes as neon_dot takes them. */
+/* Converts codes to the form that neon_dot takes. */
 INLINE uint8x16_t neon_codes(uint8x16_t codes, bool is_wide)
 {
     return is_wide && WIDE_CODES_SHIFT != 0 ? veorq_u8(codes, vdupq_n_u8(0x80)) : codes;
@@ -328,9 +329,9 @@ INLINE int32x4_t neon_sum_rows(const int32x4_t x[4])
     return vpaddq_s32(vpaddq_s32(x[0], x[1]), vpaddq_s32(x[2], x[3]));
 }
 
-/* The group dots of 16 rows over `cols` columns, at most 128, of nibble pairs; `split` holds the
- * even columns' activations, then from 64 on the odd ones'. Four rows at a time, whose sums then
- * share a register. */
+/* Computes the group dot products of 16 rows over `cols` columns, at most 128, of nibble pairs.
+ * `split` holds the activations of the even columns, then, from 64 on, of the odd ones. Works on
+ * four rows at a time, whose sums then share a register. */
 INLINE void vi_dots_nibbles(const uint8_t *const rows[16], const int8_t *split, unsigned cols,
                             unsigned group, vi *dots)
 {
@@ -356,7 +357,7 @@ INLINE void vi_dots_nibbles(const uint8_t *const rows[16], const int8_t *split, 
         }
 }
 
-/* The same of whole bytes. */
+/* Same for whole bytes. */
 INLINE void vi_dots_bytes(const uint8_t *const rows[16], const int8_t *q, unsigned cols,
                           unsigned group, bool is_wide, vi *dots)
 {
@@ -381,8 +382,8 @@ INLINE void vi_dots_bytes(const uint8_t *const rows[16], const int8_t *q, unsign
 
 /* ---- panels ---------------------------------------------------------------------------------- */
 
-/* Sixteen columns of a token in one register; the instruction picks four of them. The panel's
- * codes are as neon_dot takes them. */
+/* Sixteen columns of a token in one register. The instruction selects four of them. The panel's
+ * codes are in the form that neon_dot takes. */
 #define LEVEL_HAS_DOT4_OF
 typedef int8x16_t vx;
 
@@ -398,7 +399,7 @@ INLINE void vc_store(uint8_t *p, vc x)
         vst1q_u8(p + 16 * i, x.p[i]);
 }
 
-/* Codes as vi_dot4_of takes them, out of bytes as they lie in memory. */
+/* Extract codes in the form vi_dot4_of takes, from bytes as they lie in memory. */
 INLINE vc vc_low_nibbles(vc x)
 {
     const uint8x16_t low = vdupq_n_u8(15);
@@ -416,7 +417,7 @@ INLINE vc vc_wide(vc x)
                  neon_codes(x.p[3], true)}};
 }
 
-/* The compiler no longer knows what is in a vc or vi. */
+/* Hides the contents of a vc or vi from the compiler. */
 #define HIDE(v)                                                                                    \
     __asm__ volatile("" : "+w"((v).p[0]), "+w"((v).p[1]), "+w"((v).p[2]), "+w"((v).p[3]))
 
@@ -440,7 +441,7 @@ INLINE vi vi_dot4_of(vi acc, vc codes, vx x, unsigned k, bool is_wide)
     }
 }
 
-/* The even and the odd ones of 32 columns, as they come out of nibble pairs. */
+/* The even and the odd columns of 32, in the order in which nibble pairs are unpacked. */
 INLINE int8x16_t neon_even(const int8_t *q) { return vuzp1q_s8(vld1q_s8(q), vld1q_s8(q + 16)); }
 INLINE int8x16_t neon_odd(const int8_t *q) { return vuzp2q_s8(vld1q_s8(q), vld1q_s8(q + 16)); }
 

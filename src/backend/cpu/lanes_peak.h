@@ -1,4 +1,4 @@
-/* Part of lanes.h: how fast the level can multiply at most, its operands staying in registers. */
+/* Part of lanes.h: the maximum multiply throughput of the level, with its operands in registers. */
 #ifndef FLASHMOE_BACKEND_CPU_LANES_PEAK_H
 #define FLASHMOE_BACKEND_CPU_LANES_PEAK_H
 
@@ -18,17 +18,17 @@ static uint64_t int8_peak(uint64_t n_rounds)
     const vx token = vx_load(x);
     vi acc[PEAK_CHAINS];
     UNROLL for (unsigned k = 0; k < PEAK_CHAINS; k++)
-        acc[k] = vi_set1((int32_t)k); /* each its own, or the compiler makes them one */
+        acc[k] = vi_set1((int32_t)k); /* all different, or the compiler merges them */
     for (uint64_t i = 0; i < n_rounds; i++) {
-        HIDE(rows); /* or products that are separate from the sums are made once, in front */
+        HIDE(rows); /* or the compiler hoists the products out of the loop */
         UNROLL for (unsigned k = 0; k < PEAK_CHAINS; k++) {
             acc[k] = vi_dot4_of(acc[k], rows, token, k % 4, false);
-            HIDE(acc[k]); /* or sums are moved from register to register, and some to memory */
+            HIDE(acc[k]); /* or the compiler moves sums between registers and spills some */
         }
     }
     UNROLL for (unsigned k = 1; k < PEAK_CHAINS; k++)
         acc[0] = vi_add(acc[0], acc[k]);
-    volatile int32_t keep = vi_reduce_add(acc[0]); /* every lane, or some are not computed */
+    volatile int32_t keep = vi_reduce_add(acc[0]); /* every lane, or the compiler drops some */
     (void)keep;
     return n_rounds * PEAK_CHAINS * LANES * 4 * 2;
 }

@@ -1,15 +1,16 @@
-/* Part of lanes.h: codes taken out of the formats' blocks row by row. A few tokens are multiplied
- * with the rows as they lie, a group's dots being summed across lanes, 16 rows at a time; many with
- * a panel, the rows' codes four columns at a time side by side. */
+/* Part of lanes.h: unpacks codes from the formats' blocks row by row. A few tokens are multiplied
+ * with the rows as they lie in memory, 16 rows at a time, and a group's dot products are summed
+ * across lanes. Many tokens are multiplied with a panel, which holds four columns of each row side
+ * by side. */
 #ifndef FLASHMOE_BACKEND_CPU_LANES_ROWS_H
 #define FLASHMOE_BACKEND_CPU_LANES_ROWS_H
 
-/* Sixteen rows from `first` on; past the end of the caller's rows the last one is repeated. */
+/* Sixteen rows from `first` on. After the end of the caller's rows the last one is repeated. */
 struct row_block {
     const uint8_t *codes[LANES]; /* part 0 of each row */
     const uint8_t *scales[LANES], *biases[LANES]; /* affine only */
     size_t first, n;
-    size_t lane; /* of the first: 0 */
+    size_t lane; /* of row `first`: always 0 */
 };
 
 static void row_block_at(const struct kernel_matmul *m, size_t first, struct row_block *b)
@@ -26,7 +27,7 @@ static void row_block_at(const struct kernel_matmul *m, size_t first, struct row
     }
 }
 
-/* Codes that lie there as bytes or nibble pairs. */
+/* True if codes are stored as bytes or nibble pairs. */
 static inline bool has_whole_codes(const struct quant *quant)
 {
     return quant->codes == QUANT_CODES_AFFINE && (quant->bits == 4 || quant->bits == 8);
@@ -92,7 +93,7 @@ static void unpack_chunk(const struct quant *quant, const struct row_block *bloc
 }
 /* ---- a few tokens: the rows as they lie ------------------------------------------------------ */
 
-/* Even columns, then odd ones, of every span. */
+/* Puts the even columns of every span first, then the odd ones. */
 static void split_nibble_columns(const int8_t *q, size_t n, int8_t *split)
 {
     for (size_t at = 0; at < n; at += SPAN, q += SPAN, split += SPAN) {
@@ -104,8 +105,8 @@ static void split_nibble_columns(const int8_t *q, size_t n, int8_t *split)
     }
 }
 
-/* Affine codes of four or eight bits, straight from memory. `ahead` is the distance to the same
- * place sixteen rows on, which is fetched meanwhile. */
+/* Multiplies affine codes of four or eight bits straight from memory. `ahead` is the distance to
+ * the same place sixteen rows further on, which is prefetched meanwhile. */
 INLINE vf direct_row_block(const struct row_block *block, const struct fold_inputs *f,
                            const int8_t *q, size_t n_cols, unsigned bits, unsigned group,
                            size_t ahead)
@@ -270,10 +271,10 @@ static void matmul_few(const struct kernel_matmul *m)
 
 /* ---- panels ---------------------------------------------------------------------------------- */
 
-/* A level may keep the columns of a panel in another order than the weight's, if the groups stay
- * whole, and the tokens in the same. panel_codes_of fills a panel's codes in one go, or returns
- * false where it cannot; panel_tokens_of puts the inputs of a product into `to`, or returns NULL
- * where they are good as they are. */
+/* A level may keep the columns of a panel in another order than the weight's, if it keeps groups
+ * whole and the tokens in the same order. panel_codes_of fills a panel's codes in one go, or
+ * returns false if it cannot. panel_tokens_of puts the inputs of a product into `to`, or returns
+ * NULL if they can be used as they are. */
 #ifdef LEVEL_HAS_PANEL_ORDER
 static bool panel_codes_of(const struct quant *quant, const struct row_block *block, size_t n_cols,
                            uint8_t *to);
@@ -292,7 +293,8 @@ static const int8_t *panel_tokens_of(const struct kernel_matmul *m, int8_t *to)
 }
 #endif
 
-/* Sixteen rows of `cols` unpacked codes into the panel, four columns at a time side by side. */
+/* Puts sixteen rows of `cols` unpacked codes into the panel, four columns of each row side by
+ * side. */
 #ifdef LEVEL_HAS_PANEL_INTERLEAVE
 static void panel_interleave(const uint8_t *codes, size_t cols, bool is_wide, uint8_t *to);
 #else

@@ -54,8 +54,8 @@ static bool has_amx(void)
            (supported >> XFEATURE_XTILEDATA & 1) != 0;
 }
 
-/* Tiles are 8 KiB of state a thread, which the system must be asked to keep for this process: its
- * signal frames grow with it. */
+/* Tiles are 8 KiB of state per thread. A process must ask the system for permission to use them,
+ * because its signal frames grow by that much. */
 static bool allow_amx(void)
 {
     return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
@@ -129,7 +129,8 @@ static int unknown_level(const char *name, struct fm_error *err)
     for (unsigned i = 0; i < N_LEVELS && used < sizeof known; i++)
         used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i > 0 ? ", " : "",
                                  levels[i].name);
-    return err_set(err, FM_ERR_ARG, "there is no processor level '%s'; there are %s", name, known);
+    return err_set(err, FM_ERR_ARG, "there is no processor level '%s', expected one of %s",
+                   name, known);
 }
 
 int level_find(const char *name, const struct level **out, struct fm_error *err)
@@ -157,7 +158,7 @@ int level_use(const char *name, const struct level **out, struct fm_error *err)
             rc = err_set(err, FM_ERR_UNSUPPORTED, "the system refuses level '%s' (%s): %s", name,
                          (*out)->summary, strerror(errno));
         else
-            (*out)--; /* a level can run all below it */
+            (*out)--; /* a level includes all below it */
     }
     return rc;
 }

@@ -1,6 +1,6 @@
 /* The levels of the kernel table this program has for its architecture, lowest first. Each one
- * overrides the table of the level below it, so a table is made by climbing from the reference.
- * Constants, pure functions and level_use: any thread; nothing fails but what says so. */
+ * overrides the table of the level below it, so a table is built upwards from the reference. Any
+ * thread may call. Functions fail only where their comments say so. */
 #ifndef FLASHMOE_BACKEND_CPU_LEVELS_H
 #define FLASHMOE_BACKEND_CPU_LEVELS_H
 
@@ -13,28 +13,28 @@ extern "C" {
 struct level {
     const char *name;    /* "reference", "avx2", "avx512", "amx", "dotprod", "i8mm" */
     const char *summary; /* the instructions it uses */
-    bool (*is_there)(void); /* this processor and system can run it, and all below it */
-    bool (*allow)(void);    /* asks the system for what it needs, or errno; NULL: nothing */
-    void (*init)(struct kernels *table); /* overrides what it does faster */
+    bool (*is_there)(void); /* true if this machine can run it and all below it */
+    bool (*allow)(void);    /* asks the system for permission; sets errno; NULL: none needed */
+    void (*init)(struct kernels *table); /* overrides the kernels it has a faster version of */
 };
 
-/* The i-th level, NULL past the end. */
+/* Returns the i-th level, or NULL past the end. */
 const struct level *level_at(unsigned i);
-/* The highest level that is there. */
+/* Returns the highest level that this machine can run. */
 const struct level *level_best(void);
-/* The level of that name, NULL for the best; an error names the levels there are. */
+/* Finds a level by name; NULL means the best. The error lists the available levels. */
 int level_find(const char *name, const struct level **out, struct fm_error *err);
-/* level_find, and the process may run its kernels from now on. Where the system refuses the best
- * level it is the one below. */
+/* Like level_find, and allows the process to run the level's kernels. If the system refuses the
+ * best level, the one below is used. */
 int level_use(const char *name, const struct level **out, struct fm_error *err);
-/* The table of a level. */
+/* Fills in the table of a level. */
 void level_kernels(const struct level *level, struct kernels *out);
 
 void k_ref_init(struct kernels *table);
 void k_avx2_init(struct kernels *table);
 void k_avx512_init(struct kernels *table);
 void k_amx_init(struct kernels *table);
-void k_avx512_matmul(const struct kernel_matmul *m); /* for AMX, which takes many tokens alone */
+void k_avx512_matmul(const struct kernel_matmul *m); /* for AMX, which needs many tokens */
 void k_dotprod_init(struct kernels *table);
 void k_i8mm_init(struct kernels *table);
 

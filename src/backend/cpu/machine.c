@@ -10,15 +10,15 @@
 #include "flashmoe_lab.h"
 
 #define READ_BYTES (1ull << 30)
-/* How many times the caches: one that does not always drop the oldest gives some hits even
- * then. */
+/* The buffer is this many times the size of the caches. A cache that does not always evict the
+ * oldest line gives some hits even then. */
 #define CACHES_PER_BUFFER 4
 /* The share of the free memory that a measurement may take. */
 #define MEMORY_SHARE 8
-/* A thread reads several streams side by side, two lines of each in turn: more lines are on their
- * way than the prefetcher fetches of one. Medians of 31 in turns, GB/s of one thread: 14.3; one
- * stream 9.2, with prefetch instructions 10.3 to 11.6, with vectors of 64 bytes and prefetch 13.0;
- * eight streams with vectors of 32 or 64 bytes 14.6 and 13.8. */
+/* A thread reads several streams side by side, two lines of each in turn. That keeps more lines in
+ * flight than the prefetcher fetches for a single stream. GB/s of one thread, medians of 31
+ * interleaved runs: 14.3. One stream: 9.2, with prefetch instructions 10.3 to 11.6, with 64-byte
+ * vectors and prefetch 13.0. Eight streams with vectors of 32 and 64 bytes: 14.6 and 13.8. */
 #define STREAMS 8
 #define STREAM_BYTES (2 * MEM_CACHE_LINE)
 #define STEP_BYTES (STREAMS * STREAM_BYTES)
@@ -33,7 +33,7 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Times `fn` over all threads: run->n_passes figures of amount(ctx) per second. */
+/* Times `fn` over all threads. Stores run->n_passes values of amount(ctx) per second. */
 static void run_passes(const struct machine_run *run, struct pool *pool, pool_fn *fn, void *ctx,
                        uint64_t (*amount)(const void *ctx), struct fm_speed *speed)
 {
@@ -72,10 +72,10 @@ static void fill_part(void *ctx, unsigned part, unsigned n_parts)
     memset(job->buffer + begin * STEP_BYTES, (int)part + 1, (end - begin) * STEP_BYTES);
 }
 
-/* A sanitizer's checks would be what is measured. */
+/* Otherwise a sanitizer's checks would be measured. */
 #define UNCHECKED __attribute__((no_sanitize("address", "thread")))
 
-/* Every byte, as a kernel does. */
+/* Reads every byte, as a kernel does. */
 UNCHECKED static void read_part(void *ctx, unsigned part, unsigned n_parts)
 {
     struct read_job *job = ctx;
@@ -128,7 +128,7 @@ int machine_measure_read(const struct machine_run *run, uint64_t bytes,
         rc = job->buffer == NULL ? FM_ERR_NOMEM : 0;
     }
     if (rc == 0) {
-        pool_run(pool, fill_part, job); /* each thread's pages lie where it runs */
+        pool_run(pool, fill_part, job); /* so that each thread's pages are on its own node */
         run_passes(run, pool, read_part, job, read_amount, speed);
     }
     pool_close(pool);
@@ -162,7 +162,7 @@ static uint64_t peak_amount(const void *ctx)
     return sum;
 }
 
-/* Rounds that take one thread PEAK_PASS_NS. */
+/* Returns the number of rounds that take one thread PEAK_PASS_NS. */
 static uint64_t rounds_of_a_pass(machine_peak_fn *peak)
 {
     uint64_t n_rounds = 1;

@@ -5,7 +5,7 @@ static struct machine_level described(const struct level *level)
 {
     struct kernels kernels = {0};
     const bool is_usable = level->is_there();
-    if (is_usable) /* even what fills the table is compiled for the level */
+    if (is_usable) /* even the init function is compiled for the level */
         level_kernels(level, &kernels);
     return (struct machine_level){.name = level->name, .needs = level->summary,
                                   .is_usable = is_usable,

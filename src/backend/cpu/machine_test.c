@@ -51,10 +51,10 @@ static void test_buffer(void **state)
     assert_int_equal(machine_buffer_bytes(300 * mib, much, false), 1200 * mib);
     assert_int_equal(machine_buffer_bytes(300 * mib, much, true), 1200 * mib);
     assert_int_equal(machine_buffer_bytes(300 * mib, 800 * mib, true), 100 * mib);
-    assert_int_equal(machine_buffer_bytes(0, 0, false), 1024 * mib); /* nothing is known */
+    assert_int_equal(machine_buffer_bytes(0, 0, false), 1024 * mib); /* sizes unknown */
 }
 
-/* A round is a thousand operations and takes some microseconds. */
+/* A round is a thousand operations and takes a few microseconds. */
 static uint64_t slow_peak(uint64_t n_rounds)
 {
     for (uint64_t i = 0; i < n_rounds; i++)
@@ -120,7 +120,7 @@ static bool may_use_tiles(void)
            (permitted >> XFEATURE_XTILEDATA & 1) != 0;
 }
 
-/* Runs first: a permission cannot be given back. */
+/* Must run first: a permission cannot be given back. */
 static void test_only_use_asks_for_tiles(void **state)
 {
     (void)state;
@@ -157,7 +157,7 @@ static void test_public(void **state)
     options = (struct fm_machine_options){.size = sizeof options, .n_threads = 100000};
     assert_int_equal(fm_machine_measure(&options, &speeds, &err), FM_ERR_ARG);
     assert_non_null(strstr(err.text, "100000"));
-    struct fm_model *model; /* the level is found bad before the model is looked for */
+    struct fm_model *model; /* the level is checked before the model is opened */
     const struct fm_model_options wrong = {.size = sizeof wrong, .cpu = "zzz"};
     assert_int_equal(fm_model_open("no/such", &wrong, &model, &err), FM_ERR_ARG);
     assert_non_null(strstr(err.text, "'zzz'"));
