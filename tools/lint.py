@@ -44,6 +44,7 @@ STREAMS = "stdout stderr"
 LIBM_CALLS = ("exp exp2 exp10 expm1 log log2 log10 log1p pow sin cos sincos tan asin acos atan "
               "atan2 sinh cosh tanh asinh acosh atanh cbrt hypot erf erfc tgamma lgamma")
 THREAD_FILES = ("src/base/pool.c", "src/base/mem.c", "src/store/reader_*.[ch]",
+                "src/backend/cuda/cuda_memory.[ch]",
                 "src/cache/expert_cache*.[ch]", "src/cache/background.c", "src/pack/crew.c",
                 "src/session/session*.c", "src/server/jobs*.c", "src/server/call_texts.c")
 THREADS = re.compile(r"#\s*include\s*<(?:stdatomic|pthread|threads)\.h>"
@@ -59,7 +60,9 @@ SUFFIXES = (".c", ".h", ".cc", ".py", ".sh", ".cmake", ".mjs", ".js", "CMakeList
 GENERATED = ("*.inc", "unicode_tables*")
 # Kernels that are compiled once per instruction set: code, not an interface, and part of the file
 # that includes them.
-TEMPLATES = ("src/backend/cpu/lanes*.h",)
+TEMPLATES = ("src/backend/cpu/lanes*.h", "src/backend/cuda/k_*.h",
+             "src/backend/cuda/kernels_all.h", "src/backend/cuda/language.h",
+             "src/backend/cuda/emulator.h")
 # Headers of one instruction set: the processor and the flags under which they compile.
 ISA_HEADERS = (("*neon*", "aarch64|arm64", ""), ("*avx512*", "x86_64|AMD64", "-march=x86-64-v4"),
                ("*avx2*", "x86_64|AMD64", "-mavx2 -mfma -mf16c"))

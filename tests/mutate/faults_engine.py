@@ -2,6 +2,36 @@
 from fault import Fault
 
 FAULTS = [
+    # ---- the GPU's kernels, over the emulator
+    Fault('a barrier of a sum is missing', 'src/backend/cuda/k_rows.h',
+          '            sum[0] = total;\n    }\n    gpu_barrier();\n',
+          '            sum[0] = total;\n    }\n',
+          ['kernels.gpu']),
+    Fault('products do not wait for each other', 'src/backend/cuda/k_products.h',
+          '            acc = gpu_fold_groups(p, tile.t + input, input, row, g, fold, acc);\n'
+          '        gpu_barrier();\n',
+          '            acc = gpu_fold_groups(p, tile.t + input, input, row, g, fold, acc);\n',
+          ['kernels.gpu']),
+    Fault('an index of shared memory is off by one', 'src/backend/cuda/k_attention.h',
+          'scores[h * GPU_ATTENTION_BLOCK + i] = dot * kept * p.scale;',
+          'scores[h * GPU_ATTENTION_BLOCK + i + 1] = dot * kept * p.scale;',
+          ['kernels.gpu']),
+    Fault('a row of a product is off by one', 'src/backend/cuda/k_products.h',
+          '    p.y[place * p.y_stride + (r - p.y_first)] =',
+          '    p.y[place * p.y_stride + (r + 1 - p.y_first)] =',
+          ['kernels.gpu']),
+    Fault('a factor of a group belongs to another', 'src/backend/cuda/k_products.h',
+          'gpu_fold_at(input, s, row)], fold.dot',
+          'gpu_fold_at(input, 0, row)], fold.dot',
+          ['kernels.gpu']),
+    Fault('feed-forward blocks share their intermediates', 'src/backend/cuda/cuda_products.c',
+          '        at += f->n * f->gate.n_rows;\n',
+          '',
+          ['stream.emulated.same_bits.qwen3_moe']),
+    Fault('later rows of attention use the results of the first', 'src/backend/cuda/cuda_mix.c',
+          '        a.first_row = row;\n',
+          '',
+          ['stream.emulated.same_bits.qwen3_moe']),
     # ---- arch and cache
     Fault('healthy sequences of a batch fail too', 'src/engine/forward_experts.c',
           '        if (has_rows)',

@@ -26,6 +26,8 @@ struct gpu_device_ops {
      * 256. */
     void *(*make)(struct gpu_device *d, uint64_t bytes);
     void (*free)(struct gpu_device *d, void *at); /* nothing queued uses it; accepts NULL */
+    /* Whole pages of such memory hold nothing now, until they are written again. */
+    void (*give_back)(struct gpu_device *d, void *at, uint64_t bytes);
 
     void (*launch)(struct gpu_device *d, const struct gpu_launch *launch, const void *args,
                    size_t args_bytes);

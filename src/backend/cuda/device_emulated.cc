@@ -50,6 +50,11 @@ static void release(struct gpu_device *, void *at)
     free(at);
 }
 
+static void give_back(struct gpu_device *, void *at, uint64_t bytes)
+{
+    memset(at, 0xa5, bytes); /* whoever still reads it gets other bits */
+}
+
 static void move(struct gpu_device *, void *to, const void *from, uint64_t bytes)
 {
     memmove(to, from, bytes);
@@ -69,8 +74,8 @@ static void wait(struct gpu_device *, uint64_t) {}
 
 struct gpu_device *device_emulated(void)
 {
-    static const struct gpu_device_ops ops = {close, make, release, launch, move, clear,
-                                              move,  move, move,    fence,  wait};
+    static const struct gpu_device_ops ops = {close, make,  release, give_back, launch, move,
+                                              clear, move, move,    move,      fence,  wait};
     static struct gpu_device device = {&ops, "emulated"};
     return &device;
 }

@@ -2,7 +2,7 @@
 #ifndef FLASHMOE_BACKEND_CUDA_FORMATS_H
 #define FLASHMOE_BACKEND_CUDA_FORMATS_H
 
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/kernels_mix.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,5 +1,7 @@
 /* Attention: keys and values are stored, blocks of 256 positions give partial results, and these
  * are merged in order. Part of kernels_all.h. */
+#ifndef FLASHMOE_BACKEND_CUDA_K_ATTENTION_H
+#define FLASHMOE_BACKEND_CUDA_K_ATTENTION_H
 
 #define GPU_MAX_HEAD_DIM LIMIT_HEAD_DIM
 /* Query heads whose scores lie in shared memory at a time; a warp reduces each. */
@@ -216,7 +218,7 @@ GPU_KERNEL void gpu_store_kv(const struct gpu_store_kv_args args)
     GPU_SHARED(float, sum, 1);
     const struct gpu_store_shared s = {y, codes, sum};
     const struct gpu_attention &a = args.a;
-    const uint32_t kv_head = gpu_block_x(), row = gpu_block_y(), dim = a.head_dim;
+    const uint32_t kv_head = gpu_block_x(), row = a.first_row + gpu_block_y(), dim = a.head_dim;
     const uint32_t group = a.n_heads / a.n_kv_heads;
     const struct gpu_attention_row r = gpu_attention_row_of(a, row);
     const uint64_t at = gpu_kv_at(a, kv_head, r.position);
@@ -326,7 +328,7 @@ GPU_KERNEL void gpu_attend(const struct gpu_attend_args args)
     GPU_SHARED(float, kept, GPU_ATTENTION_BLOCK);
     const struct gpu_attention &a = args.a;
     const uint32_t kv_head = gpu_block_x() % a.n_kv_heads, b = gpu_block_x() / a.n_kv_heads;
-    const uint32_t row = gpu_block_y(), group = a.n_heads / a.n_kv_heads;
+    const uint32_t row = a.first_row + gpu_block_y(), group = a.n_heads / a.n_kv_heads;
     const struct gpu_attention_row r = gpu_attention_row_of(a, row);
     if (b >= r.n_blocks)
         return;
@@ -345,7 +347,7 @@ GPU_KERNEL void gpu_attend(const struct gpu_attend_args args)
         kept[i] = gpu_kv_scale(a.kv, p.values + i * gpu_kv_row_bytes(a.kv, p.dim), p.dim);
     for (uint32_t h = 0; h < group; h += GPU_ATTEND_HEADS) {
         const uint32_t head = kv_head * group + h;
-        const size_t result = ((size_t)row * a.n_blocks + b) * a.n_heads + head;
+        const size_t result = ((size_t)gpu_block_y() * a.n_blocks + b) * a.n_heads + head;
         p.n_heads = group - h < GPU_ATTEND_HEADS ? group - h : GPU_ATTEND_HEADS;
         p.q = a.q + row * a.q_row_stride + head * a.q_head_stride;
         p.max = a.block_max + result;
@@ -398,10 +400,10 @@ GPU_KERNEL void gpu_merge(const struct gpu_merge_args args)
 {
     GPU_SHARED(float, rotated, GPU_MAX_HEAD_DIM);
     const struct gpu_attention &a = args.a;
-    const uint32_t head = gpu_block_x(), row = gpu_block_y(), dim = a.head_dim;
+    const uint32_t head = gpu_block_x(), row = a.first_row + gpu_block_y(), dim = a.head_dim;
     const bool is_rotated = a.kv.plain == GPU_PLAIN_NONE;
     const struct gpu_attention_row r = gpu_attention_row_of(a, row);
-    const size_t first = (size_t)row * a.n_blocks * a.n_heads + head;
+    const size_t first = (size_t)gpu_block_y() * a.n_blocks * a.n_heads + head;
     const float *gate = a.gate != NULL ? a.gate + row * a.q_row_stride + head * a.q_head_stride
                                        : NULL;
     float *out = a.out + ((size_t)row * a.n_heads + head) * dim;
@@ -472,4 +474,6 @@ GPU_KERNEL void gpu_piece_close(const struct gpu_piece_close_args a)
     for (uint32_t d = gpu_thread(); d < a.head_dim; d += gpu_n_threads())
         a.out[d] = gpu_close_value(a.out[d], a.total, a.gate, d);
 }
+#endif
+
 #endif

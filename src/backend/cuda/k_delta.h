@@ -1,4 +1,6 @@
 /* The gated delta rule and the convolution before it. Part of kernels_all.h. */
+#ifndef FLASHMOE_BACKEND_CUDA_K_DELTA_H
+#define FLASHMOE_BACKEND_CUDA_K_DELTA_H
 
 /* One thread for each channel, row after row. */
 GPU_KERNEL void gpu_conv_silu(const struct gpu_conv_silu_args a)
@@ -94,9 +96,6 @@ GPU_FN void gpu_delta_close(const struct backend_delta_net &net, gpu_shared<floa
         out[i] = head[i] * scale * net.norm[i] * fmath_silu(z[i]);
 }
 
-#define GPU_MAX_KEY_DIM 512
-#define GPU_MAX_VALUE_DIM 512
-
 GPU_KERNEL void gpu_delta_head(const struct gpu_delta_head_args a)
 {
     GPU_SHARED(float, q, GPU_MAX_KEY_DIM);
@@ -133,3 +132,5 @@ GPU_KERNEL void gpu_delta_head(const struct gpu_delta_head_args a)
         gpu_barrier();
     }
 }
+
+#endif

@@ -1,4 +1,6 @@
 /* Products of weights with rows, and what rows need before them. Part of kernels_all.h. */
+#ifndef FLASHMOE_BACKEND_CUDA_K_PRODUCTS_H
+#define FLASHMOE_BACKEND_CUDA_K_PRODUCTS_H
 
 /* ---- rounding to int8 ------------------------------------------------------------------------ */
 
@@ -416,3 +418,5 @@ GPU_KERNEL void gpu_matmul(const struct gpu_matmul_args a)
     else
         gpu_matmul_plain(p, tile, first);
 }
+
+#endif

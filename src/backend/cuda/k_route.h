@@ -1,5 +1,7 @@
 /* The router: a block of threads for each row. Part of kernels_all.h; router.h of the CPU has the
  * arithmetic. */
+#ifndef FLASHMOE_BACKEND_CUDA_K_ROUTE_H
+#define FLASHMOE_BACKEND_CUDA_K_ROUTE_H
 
 /* The best candidate that any thread of the block has, for every thread. The block meets. */
 GPU_FN struct gpu_candidate gpu_best(struct gpu_candidate mine, gpu_shared<float> values,
@@ -186,3 +188,13 @@ GPU_KERNEL void gpu_route(const struct gpu_route_args a)
     else
         gpu_route_scored(a.router, logits, ids, weights, s);
 }
+
+GPU_KERNEL void gpu_prefer(const struct gpu_prefer_args a)
+{
+    struct backend_preference p = a.p;
+    p.router = &a.router;
+    if (gpu_thread() == 0)
+        prefer_resident(&p);
+}
+
+#endif

@@ -1,5 +1,7 @@
 /* Kernels over rows: norms, rotary embedding, sums. Part of kernels_all.h. Sums of floats have 16
  * lanes and one tree, as in cpu/kernels.h. */
+#ifndef FLASHMOE_BACKEND_CUDA_K_ROWS_H
+#define FLASHMOE_BACKEND_CUDA_K_ROWS_H
 
 #define GPU_LANES 16u
 
@@ -136,3 +138,5 @@ GPU_KERNEL void gpu_find_not_finite(const struct gpu_find_not_finite_args a)
     if (!is_finite)
         gpu_lower(a.first, gpu_block_x());
 }
+
+#endif

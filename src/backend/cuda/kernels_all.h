@@ -1,8 +1,12 @@
 /* All kernels of kernel_list.h. The file that includes it is compiled by nvcc, or over the
  * emulator. */
+#ifndef FLASHMOE_BACKEND_CUDA_KERNELS_ALL_H
+#define FLASHMOE_BACKEND_CUDA_KERNELS_ALL_H
+
 #include "backend/cuda/language.h"
 
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/kernels_mix.h"
+#include "backend/prefer.h"
 #include "backend/router.h"
 #include "base/limits.h"
 #include "quant/blocks.h"
@@ -13,3 +17,5 @@
 #include "backend/cuda/k_attention.h"
 #include "backend/cuda/k_delta.h"
 #include "backend/cuda/k_route.h"
+
+#endif

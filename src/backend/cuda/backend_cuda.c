@@ -1,0 +1,268 @@
+#include "backend/cuda/backend_cuda.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "backend/cuda/backend_cuda_internal.h"
+#include "backend/router.h"
+#include "base/carve.h"
+#include "base/err.h"
+#include "base/limits.h"
+
+/* ---- lists ----------------------------------------------------------------------------------- */
+
+void cuda_lists_begin(struct backend_cuda *cuda)
+{
+    cuda->lists.used = 0;
+}
+
+void *cuda_lists_reserve(struct backend_cuda *cuda, size_t bytes, const void **device)
+{
+    struct cuda_lists *lists = &cuda->lists;
+    const size_t at = lists->used;
+    lists->used += mem_round_up(bytes, MEM_CACHE_LINE);
+    assert(lists->used <= lists->capacity);
+    *device = lists->device + at;
+    return lists->host + at;
+}
+
+const void *cuda_lists_put(struct backend_cuda *cuda, const void *list, size_t bytes)
+{
+    const void *device;
+    if (list == NULL)
+        return NULL;
+    memcpy(cuda_lists_reserve(cuda, bytes, &device), list, bytes);
+    return device;
+}
+
+void cuda_lists_send(struct backend_cuda *cuda)
+{
+    struct cuda_lists *lists = &cuda->lists;
+    cuda->device->ops->send(cuda->device, lists->device, lists->host, lists->used);
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+static void cuda_rms_norm(struct backend *be, const float *x, const float *weight, float eps,
+                          size_t n, size_t dim, float *y)
+{
+    CUDA_LAUNCH(cuda_of(be), rms_norm, n, 1, GPU_ROW_THREADS,
+                {.x = x, .weight = weight, .y = y, .eps = eps, .dim = (uint32_t)dim});
+}
+
+static void cuda_rope_table(struct backend *be, const uint32_t *positions, size_t n,
+                            const float *frequencies, unsigned rotary_dim, float scale, float *out)
+{
+    struct backend_cuda *cuda = cuda_of(be);
+    const size_t half = rotary_dim / 2;
+    const uint32_t threads = cuda_over(half, 32) * 32;
+    cuda_lists_begin(cuda);
+    const uint32_t *at = cuda_lists_put(cuda, positions, n * sizeof *positions);
+    const float *turns = cuda_lists_put(cuda, frequencies, half * sizeof *frequencies);
+    cuda_lists_send(cuda);
+    CUDA_LAUNCH(cuda, rope_table, n, 1, threads < 256 ? threads : 256,
+                {.positions = at, .frequencies = turns, .scale = scale, .rotary_dim = rotary_dim,
+                 .out = out});
+}
+
+static void cuda_norm_rope(struct backend *be, const struct backend_heads *heads, size_t n)
+{
+    CUDA_LAUNCH(cuda_of(be), norm_rope, n, heads->n_heads, 64,
+                {.x = heads->x, .row_stride = heads->row_stride,
+                 .head_stride = heads->head_stride, .head_dim = heads->head_dim,
+                 .rotary_dim = heads->rotary_dim, .norm = heads->norm, .eps = heads->eps,
+                 .rope = heads->rope});
+}
+
+static void cuda_expert_sum(struct backend *be, const float *parts, const float *weights, size_t n,
+                            unsigned k, size_t dim, float *out)
+{
+    CUDA_LAUNCH(cuda_of(be), expert_sum, n, cuda_over(dim, 256), 256,
+                {.parts = parts, .weights = weights, .k = k, .dim = (uint32_t)dim, .out = out});
+}
+
+static void cuda_add_gated(struct backend *be, float *y, const float *x, const float *gate,
+                           size_t n, size_t dim)
+{
+    CUDA_LAUNCH(cuda_of(be), add_gated, n, cuda_over(dim, 256), 256,
+                {.y = y, .x = x, .gate = gate, .dim = (uint32_t)dim});
+}
+
+static void cuda_add(struct backend *be, float *y, const float *x, size_t n)
+{
+    CUDA_LAUNCH(cuda_of(be), add, cuda_over(n, 256), 1, 256, {.y = y, .x = x, .n = n});
+}
+
+static size_t cuda_find_not_finite(struct backend *be, const float *x, size_t n, size_t dim)
+{
+    struct backend_cuda *cuda = cuda_of(be);
+    uint32_t first = (uint32_t)n;
+    cuda->device->ops->send(cuda->device, cuda->word, &first, sizeof first);
+    CUDA_LAUNCH(cuda, find_not_finite, n, 1, 256,
+                {.x = x, .dim = (uint32_t)dim, .first = cuda->word});
+    cuda->device->ops->fetch(cuda->device, &first, cuda->word, sizeof first);
+    return first;
+}
+
+/* ---- routers --------------------------------------------------------------------------------- */
+
+static void cuda_route(struct backend *be, const struct router *router, const float *logits,
+                       size_t n, uint32_t *ids, float *weights)
+{
+    CUDA_LAUNCH(cuda_of(be), route, n, 1, 256,
+                {.router = *router, .is_plain = router_is_plain(router), .logits = logits,
+                 .ids = ids, .weights = weights});
+}
+
+static void cuda_prefer(struct backend *be, const struct backend_preference *args)
+{
+    struct backend_cuda *cuda = cuda_of(be);
+    struct backend_preference p = *args;
+    cuda_lists_begin(cuda);
+    p.resident = cuda_lists_put(cuda, args->resident,
+                                args->router->n_experts * sizeof *args->resident);
+    cuda_lists_send(cuda);
+    CUDA_LAUNCH(cuda, prefer, 1, 1, 32, {.p = p, .router = *args->router});
+}
+
+/* ---- weights --------------------------------------------------------------------------------- */
+
+/* The kernels read both orders of rows. */
+static bool cuda_changes(const struct weight *w)
+{
+    (void)w;
+    return false;
+}
+
+static void cuda_prepare(const struct weight *w, unsigned part, unsigned n_parts)
+{
+    (void)w, (void)part, (void)n_parts;
+    assert(!"no weight needs it");
+}
+
+static const struct weight_preparer cuda_preparer = {.changes = cuda_changes,
+                                                     .prepare = cuda_prepare};
+
+/* ---- open and close -------------------------------------------------------------------------- */
+
+static void carve_quantized(struct carver *c, struct cuda_quantized *q, size_t group, uint64_t n)
+{
+    q->group = group;
+    q->q = carve(c, n, 1);
+    q->scale = carve(c, n / group + 1, sizeof(float));
+    q->offset = carve(c, n / group + 1, sizeof(float));
+    q->sum = carve(c, n / group + 1, sizeof(int32_t));
+}
+
+/* The longest lists of an operation: products and rows of feed-forward blocks, or segments. */
+static size_t list_bytes(const struct backend_options *o)
+{
+    const size_t ffn = o->max_ffn_rows * (3 * sizeof(struct gpu_product) + 2ul * MEM_CACHE_LINE);
+    const size_t matmul = CUDA_MAX_PRODUCTS * sizeof(struct gpu_product);
+    const size_t rows = o->max_rows * (sizeof(struct backend_segment) + sizeof(uint32_t)) +
+                        LIMIT_HEAD_DIM * sizeof(float) + LIMIT_EXPERTS;
+    return mem_round_up(ffn + matmul + rows, MEM_PAGE);
+}
+
+/* Room for the blocks of one row at least, and of as many as there are in 16 MiB. */
+static size_t partial_floats(const struct backend_options *o)
+{
+    const size_t n_blocks = o->n_context / GPU_ATTENTION_BLOCK + 2ul;
+    const size_t row = n_blocks * o->n_heads * (o->head_dim + 2ul);
+    const size_t all = row * o->max_rows, usual = 4ul << 20;
+    return row > usual ? row : all < usual ? all : usual;
+}
+
+static void carve_all(struct carver *c, struct backend_cuda *cuda, const struct backend_options *o)
+{
+    static const size_t groups[CUDA_GROUP_SIZES] = {16, 32, 64, 128};
+    const uint64_t n_input = (uint64_t)o->max_rows * o->max_cols;
+    const uint64_t n_hidden = o->max_ffn_rows * mem_round_up(o->max_intermediate, CUDA_MAX_GROUP);
+    for (unsigned i = 0; i < CUDA_GROUP_SIZES; i++)
+        carve_quantized(c, &cuda->input[i], groups[i], n_input);
+    cuda->gate = carve(c, n_hidden, sizeof(float));
+    cuda->up = carve(c, n_hidden, sizeof(float));
+    carve_quantized(c, &cuda->hidden, CUDA_MIN_GROUP, n_hidden);
+    cuda->partial_floats = partial_floats(o);
+    cuda->partial = carve(c, cuda->partial_floats, sizeof(float));
+    cuda->word = carve(c, 1, sizeof *cuda->word);
+    cuda->lists.capacity = list_bytes(o);
+    cuda->lists.device = carve(c, cuda->lists.capacity, 1);
+}
+
+uint64_t backend_cuda_scratch_bytes(const struct backend_options *options)
+{
+    struct backend_cuda scratch = {0};
+    struct carver c = {0};
+    carve_all(&c, &scratch, options);
+    return c.bytes;
+}
+
+static void cuda_close(struct backend *be)
+{
+    struct backend_cuda *cuda = cuda_of(be);
+    cuda->device->ops->free(cuda->device, cuda->block);
+    cuda->device->ops->close(cuda->device);
+    cuda_memory_clear(&cuda->memory);
+    mem_free(cuda->lists.host);
+    mem_free(cuda);
+}
+
+static const struct backend_ops cuda_ops = {
+    .name = "cuda",
+    .close = cuda_close,
+    .embed = cuda_embed,
+    .input = cuda_input,
+    .matmul = cuda_matmul,
+    .ffn = cuda_ffn,
+    .rms_norm = cuda_rms_norm,
+    .rope_table = cuda_rope_table,
+    .norm_rope = cuda_norm_rope,
+    .attention = cuda_attention,
+    .delta_net = cuda_delta_net,
+    .route = cuda_route,
+    .prefer = cuda_prefer,
+    .find_not_finite = cuda_find_not_finite,
+    .expert_sum = cuda_expert_sum,
+    .add_gated = cuda_add_gated,
+    .add = cuda_add,
+};
+
+static int make_scratch(struct backend_cuda *cuda, struct fm_error *err)
+{
+    struct carver c = {0};
+    if (cuda->limits.key_dim > GPU_MAX_KEY_DIM)
+        return err_set(err, FM_ERR_ARG, "the GPU's kernels have no room for keys of %u numbers",
+                       cuda->limits.key_dim);
+    c.at = memory_make(&cuda->memory.base, backend_cuda_scratch_bytes(&cuda->limits), "scratch",
+                       err);
+    cuda->block = c.at;
+    if (c.at == NULL)
+        return FM_ERR_NOMEM;
+    carve_all(&c, cuda, &cuda->limits);
+    cuda->lists.host = mem_new_aligned(MEM_CACHE_LINE, cuda->lists.capacity,
+                                       "lists for the GPU", err);
+    return cuda->lists.host == NULL ? FM_ERR_NOMEM : 0;
+}
+
+int backend_cuda_open_on(struct gpu_device *device, const struct backend_options *options,
+                         struct backend **out, struct fm_error *err)
+{
+    *out = NULL;
+    struct backend_cuda *cuda = mem_new(1, sizeof *cuda, "the CUDA backend", err);
+    if (cuda == NULL) {
+        device->ops->close(device);
+        return FM_ERR_NOMEM;
+    }
+    cuda_memory_init(&cuda->memory, device);
+    cuda->base = (struct backend){.ops = &cuda_ops, .memory = &cuda->memory.base,
+                                  .preparer = &cuda_preparer, .level = device->name};
+    cuda->device = device;
+    cuda->limits = *options;
+    const int rc = make_scratch(cuda, err);
+    if (rc != 0)
+        cuda_close(&cuda->base);
+    else
+        *out = &cuda->base;
+    return rc;
+}

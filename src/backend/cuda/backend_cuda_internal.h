@@ -1,0 +1,94 @@
+/* What the files of the CUDA backend share. */
+#ifndef FLASHMOE_BACKEND_CUDA_BACKEND_CUDA_INTERNAL_H
+#define FLASHMOE_BACKEND_CUDA_BACKEND_CUDA_INTERNAL_H
+
+#include "backend/cuda/backend_cuda.h"
+#include "backend/cuda/cuda_memory.h"
+#include "backend/cuda/kernels_mix.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Groups of formats that are codes: 16, 32, 64 and 128 columns. */
+#define CUDA_GROUP_SIZES 4
+#define CUDA_MIN_GROUP 16
+#define CUDA_MAX_GROUP 128
+/* Products of one call of matmul. */
+#define CUDA_MAX_PRODUCTS 64
+
+/* Rows in int8, in groups of one size. */
+struct cuda_quantized {
+    bool is_made;
+    size_t group;
+    int8_t *q;    /* [n, n_cols] */
+    float *scale; /* [n, n_cols / group] */
+    float *offset;
+    int32_t *sum;
+};
+
+/* The lists that launches read: put together here, then sent to the GPU. An operation begins with
+ * an empty one; the queue keeps the order, so the GPU has read those of the operation before. */
+struct cuda_lists {
+    char *host, *device;
+    size_t used, capacity;
+};
+
+struct backend_cuda {
+    struct backend base;
+    struct cuda_memory memory;
+    struct gpu_device *device;
+    struct backend_options limits;
+    const float *x; /* ops->input */
+    size_t n, n_cols;
+    struct cuda_quantized input[CUDA_GROUP_SIZES];
+    void *block; /* all of the following lie in it, in the GPU's memory */
+    float *gate, *up;
+    struct cuda_quantized hidden; /* of intermediates; scales as if all groups were the smallest */
+    float *partial;               /* of attention */
+    size_t partial_floats;
+    uint32_t *word;
+    struct cuda_lists lists;
+};
+
+static inline struct backend_cuda *cuda_of(struct backend *be)
+{
+    return (struct backend_cuda *)be;
+}
+
+static inline uint32_t cuda_over(size_t n, size_t unit)
+{
+    return (uint32_t)((n + unit - 1) / unit);
+}
+
+/* Launches a kernel: CUDA_LAUNCH(cuda, name, blocks x, blocks y, threads, {arguments}). */
+#define CUDA_LAUNCH(cuda, name, x, y, threads, ...)                                                \
+    (cuda)->device->ops->launch((cuda)->device,                                                    \
+                                &(struct gpu_launch){GPU_KERNEL_##name, (uint32_t)(x),             \
+                                                     (uint32_t)(y), (uint32_t)(threads), 0},       \
+                                &(struct gpu_##name##_args)__VA_ARGS__,                            \
+                                sizeof(struct gpu_##name##_args))
+
+/* backend_cuda.c */
+void cuda_lists_begin(struct backend_cuda *cuda);
+/* Adds a list; returns where it will lie in the GPU's memory. NULL stays NULL. */
+const void *cuda_lists_put(struct backend_cuda *cuda, const void *list, size_t bytes);
+/* Makes room for a list that the caller fills in before it is sent. */
+void *cuda_lists_reserve(struct backend_cuda *cuda, size_t bytes, const void **device);
+void cuda_lists_send(struct backend_cuda *cuda);
+
+/* cuda_products.c */
+void cuda_embed(struct backend *be, const struct weight *w, const int32_t *tokens, size_t n,
+                float *x);
+void cuda_input(struct backend *be, const float *x, size_t n, size_t n_cols);
+void cuda_matmul(struct backend *be, const struct backend_product *products, size_t n);
+void cuda_ffn(struct backend *be, const struct backend_ffn *blocks, size_t n_blocks);
+
+/* cuda_mix.c */
+void cuda_attention(struct backend *be, const struct backend_attention *args);
+void cuda_delta_net(struct backend *be, const struct backend_delta_net *args);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,146 @@
+/* What the kernels of sequence mixers and routers are called with; as kernels.h. */
+#ifndef FLASHMOE_BACKEND_CUDA_KERNELS_MIX_H
+#define FLASHMOE_BACKEND_CUDA_KERNELS_MIX_H
+
+#include "backend/cuda/kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- attention ------------------------------------------------------------------------------- */
+
+#define GPU_ATTENTION_BLOCK 256 /* positions: KERNEL_ATTENTION_BLOCK */
+
+/* A format of keys and values, as struct kv_format describes it. */
+struct gpu_kv_format {
+    uint32_t plain; /* GPU_PLAIN_F32 or GPU_PLAIN_F16; GPU_PLAIN_NONE: rotated */
+    uint32_t bits;
+    int8_t levels[16];
+    float unit;
+};
+
+struct gpu_attention {
+    struct gpu_kv_format kv;
+    uint32_t n_heads, n_kv_heads, head_dim;
+    uint32_t block_positions;
+    uint64_t block_bytes;
+    const struct backend_segment *segments; /* in the GPU's memory */
+    uint32_t n_segments;
+    float *q;
+    const float *gate; /* or NULL */
+    uint64_t q_row_stride, q_head_stride;
+    const float *k, *v;
+    float scale;
+    uint32_t window;
+    const float *sinks; /* or NULL */
+    float *out;         /* [n, n_heads * head_dim] */
+    /* A launch takes rows from first_row on. */
+    uint32_t first_row;
+    /* Results of single blocks: max and total, [rows, n_blocks, n_heads] each, and values,
+     * [rows, n_blocks, n_heads, head_dim]. n_blocks is that of the row that has most; a row's
+     * block 0 is the first one that it sees. */
+    float *block_max, *block_total, *block_out;
+    uint32_t n_blocks;
+};
+
+/* Stores keys and values of row y; where the format is rotated, rotates the row's queries too.
+ * Grid: n_kv_heads, rows, 128. */
+struct gpu_store_kv_args {
+    struct gpu_attention a;
+};
+
+/* One row's query heads of one key and value head against one block of positions.
+ * Grid: n_kv_heads * n_blocks, rows, 256. */
+struct gpu_attend_args {
+    struct gpu_attention a;
+};
+
+/* Merges the blocks of a row in ascending order, then sink, back rotation, division and gate.
+ * Grid: n_heads, rows, 128. */
+struct gpu_merge_args {
+    struct gpu_attention a;
+};
+
+/* ---- the delta rule -------------------------------------------------------------------------- */
+
+/* Of the keys and values of a head, at most. */
+#define GPU_MAX_KEY_DIM 512
+#define GPU_MAX_VALUE_DIM 512
+
+struct gpu_delta_net {
+    struct backend_delta_net net; /* its segments lie in the GPU's memory */
+    uint32_t channels;
+};
+
+/* Convolution, silu and new history of channels [begin, end) of a segment.
+ * Grid: (end - begin) / 128 rounded up, n_segments, 128. */
+struct gpu_conv_silu_args {
+    struct gpu_delta_net d;
+    uint32_t begin, end;
+};
+
+/* Value head first_head + x of segment y, row after row. Grid: heads, n_segments, 256. */
+struct gpu_delta_head_args {
+    struct gpu_delta_net d;
+    uint32_t first_head;
+};
+
+/* ---- routers --------------------------------------------------------------------------------- */
+
+/* Experts and weights of every row; ids ascending. Grid: n, 1, 256. */
+struct gpu_route_args {
+    struct router router;
+    uint32_t is_plain; /* route_row of cpu/kernels.h, then times scale; else route_scored */
+    const float *logits; /* [n, n_experts] */
+    uint32_t *ids;
+    float *weights; /* [n, k] */
+};
+
+/* Cache-biased routing, for a few rows: one thread. Grid: 1, 1, 32. */
+struct gpu_prefer_args {
+    struct backend_preference p; /* its lists lie in the GPU's memory; the router is the next one */
+    struct router router;
+};
+
+/* ---- parts of kernels that tests call alone --------------------------------------------------
+ * Grid: 1, 1, 128. */
+
+#ifdef FLASHMOE_GPU_PIECES
+/* kernels->store_kv of cpu/kernels.h */
+struct gpu_piece_store_kv_args {
+    struct gpu_kv_format kv;
+    uint32_t side, n; /* enum kv_side */
+    const float *x;
+    uint8_t *to;
+};
+
+/* kernels->attend_merge */
+struct gpu_piece_merge_args {
+    float *max, *total, *out;
+    float max_block, block_total;
+    const float *block_out;
+    uint32_t head_dim;
+};
+
+/* kernels->attend_sink */
+struct gpu_piece_sink_args {
+    float max;
+    float *total, *out;
+    float sink;
+    uint32_t head_dim;
+};
+
+/* kernels->attend_close */
+struct gpu_piece_close_args {
+    float *out;
+    float total;
+    const float *gate;
+    uint32_t head_dim;
+};
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+#endif
