@@ -205,7 +205,7 @@ enum {
     FM_TEXT_WITH_SPECIAL = 1 /* "<|im_end|>" and the like become their token */
 };
 
-/* Allocates the token ids of `text`. */
+/* Allocates the token ids of `text`. FM_ERR_ARG: `flags` is none of the above. */
 FM_API int fm_tokenize(const struct fm_model *model, const char *text, size_t text_bytes,
                        int flags, int32_t **ids, size_t *n_ids, struct fm_error *err);
 
