@@ -176,7 +176,8 @@ struct fm_stats {
     uint64_t memory_resident_peak_bytes; /* measured */
     uint64_t n_cache_slots;       /* experts that fit into the cache now */
     uint64_t n_shrinks, n_grows;  /* changes of the elastic budget */
-    unsigned prefill_chunk, n_context, n_threads;
+    unsigned prefill_chunk, n_context;
+    unsigned n_threads;    /* with stages, which take turns: of the stage that has the most */
     const char *cpu_level; /* kernels in use; NULL without sessions */
 
     uint64_t n_prefill_tokens, prefill_ns;
