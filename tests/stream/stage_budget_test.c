@@ -7,7 +7,9 @@
 
 #include <cmocka.h>
 
+#include "arch/arch.h"
 #include "base/plat.h"
+#include "engine/streaming.h"
 #include "flashmoe_lab.h"
 
 #define MIB ((uint64_t)1 << 20)
@@ -169,6 +171,25 @@ static void test_keys_and_values_after_pressure(void **state)
     machine.is_faked = false;
 }
 
+/* A stage without experts opens no reader and reserves no memory for one. */
+static void test_reader(void **state)
+{
+    const struct fm_model_options options = {.size = sizeof options};
+    struct fm_error err = {0};
+    struct streaming streaming;
+    (void)state;
+    must(streaming_choose(&streaming, &options, &err), &err);
+    for (uint32_t layer = 0; layer < 2; layer++) {
+        const struct model_options layers = {.families = arch_families(), .first_layer = layer,
+                                             .end_layer = layer + 1};
+        struct model *model;
+        must(model_open(model_path, &layers, &model, &err), &err);
+        streaming_fit(&streaming, model);
+        assert_int_equal(streaming_bytes(&streaming, model) > 0, layer == 0);
+        model_close(model);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -176,6 +197,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_idle_memory),
         cmocka_unit_test(test_keys_and_values),
         cmocka_unit_test(test_keys_and_values_after_pressure),
+        cmocka_unit_test(test_reader),
     };
     model_path = argc > 1 ? argv[1] : "";
     return cmocka_run_group_tests(tests, NULL, NULL);
