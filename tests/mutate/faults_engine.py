@@ -515,7 +515,6 @@ FAULTS = [
           '    if (model->n_expert_layers == 0) /* no reader is opened */\n        return 0;\n',
           '',
           ['stream.stages.budget']),
-
     # ---- pieces of layers
     Fault('a window begins one position late', 'src/backend/cpu/cpu_mix.c',
           'visible > a->window ? visible - a->window : 0',

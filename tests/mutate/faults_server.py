@@ -254,6 +254,15 @@ FAULTS = [
           '    if (is_stub)\n',
           '    if (is_stub || bytes > 0)\n',
           ['pack.Prepared']),
+    # ---- calls that must come
+    Fault('a bare name may contain what ends it', 'src/grammar/schema.c',
+          '(uint8_t)name[n] >= 0x20 && name[n] != end',
+          '(uint8_t)name[n] >= 0x20',
+          ['unit.grammar_test']),
+    Fault('the tag after a name is not a token', 'src/grammar/grammar_machine.c',
+          '    else if (is_after_name(p, f))\n        tag = p->call.middle;\n',
+          '',
+          ['unit.grammar_test']),
     # ---- programs
     Fault('a share of 250 % is shown', 'apps/bench/limit.h',
           '#define LIMIT_PERCENT_MAX 105.0',
@@ -283,7 +292,6 @@ FAULTS = [
           'if (n_words < n)',
           'if (n_words < 0)',
           ['cli.HelpSweep']),
-
     # ---- the answer loop
     Fault('reasoning and content are swapped', 'src/session/answer.c',
           'if (begins_with(text + i, bytes - i, r->begin))',
