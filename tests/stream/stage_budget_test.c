@@ -184,7 +184,8 @@ static void test_reader(void **state)
                                              .end_layer = layer + 1};
         struct model *model;
         must(model_open(model_path, &layers, &model, &err), &err);
-        streaming_fit(&streaming, model);
+        if (layer == 0) /* the engine fits the readers of all stages to the whole model */
+            streaming_fit(&streaming, model);
         assert_int_equal(streaming_bytes(&streaming, model) > 0, layer == 0);
         model_close(model);
     }
