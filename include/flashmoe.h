@@ -176,7 +176,8 @@ struct fm_stats {
     uint64_t memory_resident_peak_bytes; /* measured */
     uint64_t n_cache_slots;       /* experts that fit into the cache now */
     uint64_t n_shrinks, n_grows;  /* changes of the elastic budget */
-    unsigned prefill_chunk, n_context, n_threads;
+    unsigned prefill_chunk, n_context;
+    unsigned n_threads;    /* with stages, which take turns: of the stage that has the most */
     const char *cpu_level; /* kernels in use; NULL without sessions */
 
     uint64_t n_prefill_tokens, prefill_ns;
@@ -205,7 +206,7 @@ enum {
     FM_TEXT_WITH_SPECIAL = 1 /* "<|im_end|>" and the like become their token */
 };
 
-/* Allocates the token ids of `text`. */
+/* Allocates the token ids of `text`. FM_ERR_ARG: `flags` is none of the above. */
 FM_API int fm_tokenize(const struct fm_model *model, const char *text, size_t text_bytes,
                        int flags, int32_t **ids, size_t *n_ids, struct fm_error *err);
 

@@ -369,7 +369,7 @@ enum {
 struct fm_synth_options {
     size_t size;
     enum fm_synth_form form;
-    const uint32_t *numbers; /* [n_numbers]; 0: the shape's own */
+    const uint32_t *numbers; /* [n_numbers]; 0: the shape's own. Unknown ones must be 0 */
     unsigned n_numbers;
     /* Number formats by name. NULL: those of a public four-bit quantisation of that form; bf16 for
      * safetensors. If only `dense` is set, `embed` and `head` follow it. */

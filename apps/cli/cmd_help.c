@@ -19,6 +19,13 @@ static void print_formats(void)
                      format.bits_per_weight);
 }
 
+static int say_unexpected(const struct args *args, size_t i, const char *after)
+{
+    say("unexpected argument '%s' after '%s'; 'flashmoe help' lists the commands",
+        args_operand(args, i), after);
+    return STATUS_USAGE;
+}
+
 static int run_help(const struct args *args)
 {
     if (args_flag(args, "man")) {
@@ -29,17 +36,26 @@ static int run_help(const struct args *args)
         docs_overview(stdout, command_list);
         return STATUS_OK;
     }
-    if (args->n_operands == 1 && strcmp(args_operand(args, 0), "formats") == 0) {
+    const char *first = args_operand(args, 0);
+    if (strcmp(first, "formats") == 0) {
+        if (args->n_operands > 1)
+            return say_unexpected(args, 1, first);
         print_formats();
         return STATUS_OK;
     }
-    char *words[2] = {(char *)args_operand(args, 0), (char *)args_operand(args, 1)};
+    if (args->n_operands == 1 && command_is_group(command_list, first)) {
+        docs_group(stdout, command_list, first);
+        return STATUS_OK;
+    }
+    char *words[2] = {(char *)first, (char *)args_operand(args, 1)};
     struct fm_error err = {0};
     const struct command *command;
     int n_words;
     int n = (int)args->n_operands;
     if (command_find(command_list, n, words, &command, &n_words, &err) != 0)
         return say_failed(&err, STATUS_USAGE);
+    if (n_words < n)
+        return say_unexpected(args, (size_t)n_words, command->name);
     docs_help(stdout, command);
     return STATUS_OK;
 }

@@ -14,6 +14,8 @@ extern const char docs_sizes[];
 /* Writes what `flashmoe` alone shows: the commands and first examples. */
 void docs_overview(FILE *out, const struct command *const *commands);
 void docs_help(FILE *out, const struct command *command);
+/* Lists the commands whose first word is `group`. */
+void docs_group(FILE *out, const struct command *const *commands, const char *group);
 void docs_man(FILE *out, const struct command *const *commands);
 /* Returns false when the shell is not bash, zsh or fish. */
 bool docs_completions(FILE *out, const struct command *const *commands, const char *shell);

@@ -131,6 +131,16 @@ void docs_help(FILE *out, const struct command *command)
     }
 }
 
+void docs_group(FILE *out, const struct command *const *commands, const char *group)
+{
+    const size_t n = strlen(group);
+    fprintf(out, "Usage: flashmoe %s COMMAND [OPTION...] [ARGUMENT...]\n\n", group);
+    for (size_t i = 0; commands[i] != NULL; i++)
+        if (strncmp(commands[i]->name, group, n) == 0 && commands[i]->name[n] == ' ')
+            fprintf(out, "  %-13s  %s\n", commands[i]->name + n + 1, commands[i]->summary);
+    fprintf(out, "\n'flashmoe help %s COMMAND' explains a command.\n", group);
+}
+
 void docs_overview(FILE *out, const struct command *const *commands)
 {
     fprintf(out, "flashmoe %s: %s.\n\nUsage: flashmoe COMMAND [OPTION...] [ARGUMENT...]\n\n",

@@ -41,6 +41,10 @@ static int run_command(int argc, char **argv)
     struct fm_error err = {0};
     const struct command *command;
     int n_words;
+    if (command_is_group(command_list, argv[0]) && words_ask_help(argc - 1, argv + 1)) {
+        docs_group(stdout, command_list, argv[0]);
+        return STATUS_OK;
+    }
     if (command_find(command_list, argc, argv, &command, &n_words, &err) != 0)
         return say_failed(&err, STATUS_USAGE);
     struct args args;

@@ -460,6 +460,22 @@ static bool is_first_word(const char *name, const char *word)
     return strncmp(name, word, n) == 0 && name[n] == ' ';
 }
 
+bool command_is_group(const struct command *const *commands, const char *word)
+{
+    for (; *commands != NULL; commands++)
+        if (is_first_word((*commands)->name, word))
+            return true;
+    return false;
+}
+
+bool words_ask_help(int argc, char *const *argv)
+{
+    for (int i = 0; i < argc && argv[i][0] == '-' && strcmp(argv[i], "--") != 0; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
+            return true;
+    return false;
+}
+
 static int unknown_second_word(const struct command *const *commands, const char *first,
                                const char *second, struct fm_error *err)
 {
@@ -482,7 +498,6 @@ int command_find(const struct command *const *commands, int argc, char *const *a
     const char *second = argc > 1 ? argv[1] : NULL;
     const char *words[OPTIONS_MAX + 1];
     size_t n = 0;
-    bool is_group = false;
     for (size_t i = 0; commands[i] != NULL; i++) {
         const char *name = commands[i]->name;
         bool is_half = is_first_word(name, argv[0]);
@@ -492,12 +507,11 @@ int command_find(const struct command *const *commands, int argc, char *const *a
             *n_words = is_two ? 2 : 1;
             return 0;
         }
-        is_group = is_group || is_half;
         assert(n < OPTIONS_MAX);
         words[n++] = name;
     }
     words[n] = NULL;
-    if (is_group)
+    if (command_is_group(commands, argv[0]))
         return unknown_second_word(commands, argv[0], second, err);
     const char *nearest = nearest_word(argv[0], words);
     if (nearest != NULL)

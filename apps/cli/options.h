@@ -119,4 +119,9 @@ const char *nearest_word(const char *word, const char *const *words);
 int command_find(const struct command *const *commands, int argc, char *const *argv,
                  const struct command **out, int *n_words, struct fm_error *err);
 
+/* Returns whether commands of two words, such as "bench decode", begin with this word. */
+bool command_is_group(const struct command *const *commands, const char *word);
+/* Returns whether --help or -h is among the options at the start of these words. */
+bool words_ask_help(int argc, char *const *argv);
+
 #endif

@@ -159,9 +159,12 @@ static uint64_t size_with_rows(struct budget *b, const struct model *model,
 
 /* ---- the expert cache ------------------------------------------------------------------------ */
 
-/* Returns the bytes of a cache of n slots that has room for n_max. */
+/* Returns the bytes of a cache of n slots that has room for n_max. A model without experts has no
+ * cache. */
 static uint64_t cache_bytes(const struct model *model, uint64_t n, uint64_t n_max)
 {
+    if (model->n_expert_layers == 0)
+        return 0;
     return expert_cache_bytes(model, n_max) - (n_max - n) * model->expert_slot_bytes;
 }
 
@@ -176,13 +179,16 @@ static uint64_t slots_in(const struct budget *b, const struct model *model, uint
 /* Returns the bytes of everything but the slots. */
 static uint64_t bytes_beside_slots(const struct budget *b, const struct model *model)
 {
-    const uint64_t cache = model->n_expert_layers > 0 ? cache_bytes(model, 0, b->n_max) : 0;
-    return b->program + b->caller + b->dense + b->sessions + b->kv + b->scratch + cache;
+    return b->program + b->caller + b->dense + b->sessions + b->kv + b->scratch +
+           cache_bytes(model, 0, b->n_max);
 }
 
 void budget_change(struct budget *b, const struct model *model, uint64_t total)
 {
     assert(total >= bytes_beside_slots(b, model) + b->n_min * model->expert_slot_bytes);
+    b->total = total;
+    if (model->n_expert_layers == 0)
+        return;
     const uint64_t bytes = total - bytes_beside_slots(b, model);
     uint64_t n = slots_in(b, model, bytes);
     n = bytes / model->expert_slot_bytes >= b->n_max ? b->n_max : n;
@@ -190,7 +196,6 @@ void budget_change(struct budget *b, const struct model *model, uint64_t total)
     b->cache = cache_bytes(model, b->n_slots, b->n_max);
     assert(b->n_min <= b->n_slots && b->n_slots <= b->n_max);
     assert(bytes_beside_slots(b, model) + b->n_slots * model->expert_slot_bytes <= total);
-    b->total = total;
 }
 
 /* Returns the bytes of the minimum of slots, whose last page they may share with further ones. */
@@ -208,8 +213,7 @@ bool budget_change_kv(struct budget *b, const struct model *model, uint64_t kv, 
     after.min = min_total(&after, model);
     if (kv > b->kv && after.min > max)
         return false;
-    if (model->n_expert_layers > 0)
-        budget_change(&after, model, after.min > b->total ? after.min : b->total);
+    budget_change(&after, model, after.min > b->total ? after.min : b->total);
     *b = after;
     return true;
 }
@@ -219,6 +223,16 @@ uint64_t budget_kv_max(const struct budget *b)
     uint64_t all;
     return mem_mul(sequence_kv_bytes(&b->blocks, b->n_context), b->n_sessions, &all) ? all
                                                                                      : UINT64_MAX;
+}
+
+uint64_t budget_usable(const struct budget *b, const struct model *model)
+{
+    const uint64_t slots = b->n_max * model->expert_slot_bytes, kv_max = budget_kv_max(b);
+    uint64_t all;
+    if (!mem_add(bytes_beside_slots(b, model) + slots, kv_max > b->kv ? kv_max - b->kv : 0, &all))
+        all = UINT64_MAX;
+    all = all < b->max ? all : b->max;
+    return all > b->min ? all : b->min;
 }
 
 void budget_stop_growth(struct budget *b, const struct model *model)
@@ -232,7 +246,7 @@ void budget_stop_growth(struct budget *b, const struct model *model)
 void budget_shrink(struct budget *b, const struct model *model)
 {
     b->n_slots = b->n_min;
-    b->cache = model->n_expert_layers > 0 ? cache_bytes(model, b->n_min, b->n_max) : 0;
+    b->cache = cache_bytes(model, b->n_min, b->n_max);
     b->total = b->min;
 }
 
@@ -257,6 +271,7 @@ void budget_add(struct budget *sum, const struct budget *b)
     sum->n_slots += b->n_slots;
     sum->n_min += b->n_min;
     sum->n_max += b->n_max;
+    sum->n_threads = b->n_threads > sum->n_threads ? b->n_threads : sum->n_threads;
 }
 
 /* Returns what a slot takes beside its expert's bytes, also while it is not in use. */

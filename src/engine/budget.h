@@ -37,13 +37,14 @@ int budget_check_limit(uint64_t asked, uint64_t limit, const char *file, uint64_
 int budget_plan(struct budget *b, const struct model *model, const struct kv_format *kv_format,
                 uint64_t reader_bytes, const struct fm_model_options *options, bool is_elastic,
                 struct fm_error *err);
-/* Changes the total, within `min` and `max`, and what depends on it. The model has experts. */
+/* Changes the total, within `min` and `max`, and what depends on it. */
 void budget_change(struct budget *b, const struct model *model, uint64_t total);
 /* Makes the present total the maximum. */
 void budget_stop_growth(struct budget *b, const struct model *model);
 /* Shrinks the budget to the minimum number of experts. */
 void budget_shrink(struct budget *b, const struct model *model);
-/* Adds the budget of a stage to `sum`. What stages have in common is taken from the first. */
+/* Adds the budget of a stage to `sum`. What stages have in common is taken from the first; stages
+ * compute one after the other, so the threads are those of the stage that has the most. */
 void budget_add(struct budget *sum, const struct budget *b);
 /* Says with the arithmetic that `need` bytes do not fit into the total of b. */
 int budget_does_not_fit(const struct budget *b, const struct model *model, uint64_t need,
@@ -51,6 +52,9 @@ int budget_does_not_fit(const struct budget *b, const struct model *model, uint6
 /* Counts `kv` bytes for keys and values from now on; the total grows where they need it. Returns
  * false, and changes nothing, when it would exceed `max`. */
 bool budget_change_kv(struct budget *b, const struct model *model, uint64_t kv, uint64_t max);
+/* Returns the largest total that the stage can use: all slots, and full sessions. It is not below
+ * `min` and not above `max`. */
+uint64_t budget_usable(const struct budget *b, const struct model *model);
 /* Returns the bytes of keys and values when all sessions are full. */
 uint64_t budget_kv_max(const struct budget *b);
 

@@ -43,54 +43,68 @@ static bool has_cache(const struct engine *e)
     return i < e->n_stages;
 }
 
-static uint64_t room_of(const struct budget *b)
+/* Bytes of a stage above its minimum: those that it can use, and others up to its maximum. */
+struct room {
+    uint64_t usable, idle;
+};
+
+static struct room room_of(const struct stage *stage)
 {
-    return b->max > b->min ? b->max - b->min : 0;
+    const struct budget *b = &stage->budget;
+    const uint64_t usable = budget_usable(b, stage->model);
+    return (struct room){usable - b->min, b->max > usable ? b->max - usable : 0};
 }
 
-/* Returns a stage's share of `spare`, the bytes above the minimum of all stages, in proportion to
- * its room. */
-static uint64_t share_of(const struct budget *b, uint64_t spare, uint64_t room)
+/* Takes a stage's share of *spare bytes in proportion to its own part of *room. The last stage with
+ * room takes the rest. */
+static uint64_t take_share(uint64_t own, uint64_t *spare, uint64_t *room)
 {
-    const uint64_t own = room_of(b);
-    if (own == room) /* no other stage has any */
-        return spare;
-    const double share = (double)spare * ((double)own / (double)room);
-    return share < (double)own ? (uint64_t)share : own;
+    uint64_t share = *spare;
+    assert(own <= *room);
+    if (own < *room) {
+        const double exact = (double)*spare * ((double)own / (double)*room);
+        share = exact < (double)own ? (uint64_t)exact : own;
+    }
+    assert(share <= *spare);
+    *spare -= share;
+    *room -= own;
+    return share;
 }
 
 static void apply_to(struct engine *e, struct stage *stage, uint64_t total)
 {
     const uint32_t n_before = stage->budget.n_slots;
-    if (stage->cache == NULL) {
-        stage->budget.total = total;
-        return;
-    }
     budget_change(&stage->budget, stage->model, total);
     const uint32_t n = stage->budget.n_slots;
-    if (n == n_before)
+    if (stage->cache == NULL || n == n_before)
         return;
     expert_cache_resize(stage->cache, n);
     e->elastic.n_shrinks += n < n_before;
     e->elastic.n_grows += n > n_before;
 }
 
+/* Divides the total among the stages. Memory that a stage cannot use is given out last, so that it
+ * takes nothing from the caches and the keys and values of others. */
 static void apply(struct engine *e, uint64_t total)
 {
     struct budget b;
-    uint64_t room = 0;
+    struct room room = {0};
     engine_budget(e, &b);
-    for (uint32_t i = 0; i < e->n_stages; i++)
-        room += room_of(&e->stages[i].budget);
-    uint64_t spare = total > b.min ? total - b.min : 0;
     for (uint32_t i = 0; i < e->n_stages; i++) {
-        const struct budget *own = &e->stages[i].budget;
-        const uint64_t share = share_of(own, spare, room);
-        assert(share <= spare && room_of(own) <= room);
-        spare -= share; /* the last stage with room takes the rest */
-        room -= room_of(own);
-        apply_to(e, &e->stages[i], own->min + share);
+        const struct room own = room_of(&e->stages[i]);
+        room.usable += own.usable;
+        room.idle += own.idle;
     }
+    const uint64_t spare = total > b.min ? total - b.min : 0;
+    struct room left = {.usable = spare < room.usable ? spare : room.usable};
+    left.idle = spare - left.usable;
+    for (uint32_t i = 0; i < e->n_stages; i++) {
+        const struct room own = room_of(&e->stages[i]);
+        const uint64_t share = take_share(own.usable, &left.usable, &room.usable) +
+                               take_share(own.idle, &left.idle, &room.idle);
+        apply_to(e, &e->stages[i], e->stages[i].budget.min + share);
+    }
+    assert(left.usable == 0 && left.idle == 0);
 }
 
 uint64_t elastic_kv_max(const struct engine *e)

@@ -37,6 +37,8 @@ void streaming_fit(struct streaming *s, const struct model *model)
 
 uint64_t streaming_bytes(const struct streaming *s, const struct model *model)
 {
+    if (model->n_expert_layers == 0) /* no reader is opened */
+        return 0;
     return reader_bytes(&s->reader) + s->reader.depth * expert_store_page_bytes(model, s->io);
 }
 

@@ -25,14 +25,19 @@ struct grammar_tool {
     bool is_strict;
 };
 
-/* The texts around a call's name, which is a JSON string, and its arguments, which are a JSON
- * object. Each blank may be missing. They appear in this order; none is NULL. */
+/* The texts around a call's name, which is a JSON string unless it is bare, and its arguments,
+ * which are a JSON object. Each blank may be missing. They appear in this order; only `middle` may
+ * be NULL. */
 struct grammar_call {
     const char *separator;        /* before each call but the first; may also end the answer */
     const char *open;             /* a tag: many vocabularies have a token for it */
     const char *open_end;
     const char *before_name;      /* up to and including the opening quote */
-    const char *before_arguments; /* after the closing quote */
+    /* The name has no quotes and no escapes. It ends before the text that follows, which does not
+     * begin with a blank; a name with the first byte of that text is refused. */
+    bool is_bare;
+    const char *middle;           /* a tag after the closing quote; NULL: none */
+    const char *before_arguments;
     const char *after_arguments;
     const char *close_begin;
     const char *close;            /* a tag, or empty */

@@ -514,10 +514,18 @@ static void step_name(const struct machine *m, struct frame f, uint8_t b, struct
     f.v[ANSWER_RANGE] = lo | end << 16;
     if (tool->key_bytes == at + 1) {
         f.phase = PHASE_ARGUMENTS;
-        f.v[ANSWER_AT] = f.v[ANSWER_RANGE] = 0;
+        f.v[ANSWER_AT] = m->program->call.is_bare; /* its first byte has ended the name */
+        f.v[ANSWER_RANGE] = 0;
         f.v[ANSWER_VALUE] = tool->value;
     }
     add_thread(out, &f, NODE_NONE);
+}
+
+static void begin_name(const struct machine *m, struct frame *f)
+{
+    f->phase = PHASE_NAME;
+    f->v[ANSWER_AT] = 0;
+    f->v[ANSWER_RANGE] = m->program->rules[m->program->calls].n_properties << 16;
 }
 
 static void step_lead(const struct machine *m, struct frame f, uint8_t b, struct threads *out)
@@ -526,11 +534,8 @@ static void step_lead(const struct machine *m, struct frame f, uint8_t b, struct
     if (!step_text(lead, &f.v[ANSWER_AT], b))
         return;
     f.phase = PHASE_LEAD;
-    if (lead[f.v[ANSWER_AT]] == '\0') {
-        f.phase = PHASE_NAME;
-        f.v[ANSWER_AT] = 0;
-        f.v[ANSWER_RANGE] = m->program->rules[m->program->calls].n_properties << 16;
-    }
+    if (lead[f.v[ANSWER_AT]] == '\0')
+        begin_name(m, &f);
     add_thread(out, &f, NODE_NONE);
 }
 
@@ -632,6 +637,8 @@ void machine_start(struct machine *m, struct threads *out)
     if (m->program->is_opened) {
         f.phase = PHASE_LEAD;
         f.v[ANSWER_AT] = m->program->call.body_at;
+        if (m->program->call.lead[f.v[ANSWER_AT]] == '\0')
+            begin_name(m, &f);
     }
     add_thread(out, &f, NODE_NONE);
 }
@@ -642,6 +649,19 @@ void machine_step(struct machine *m, const struct threads *in, struct threads *o
     m->first_new = m->n_nodes;
     for (uint32_t i = 0; i < in->n; i++)
         step_thread(m, &in->at[i], m->text[m->n_text - 1], out);
+}
+
+/* Returns whether the name of a call is complete and nothing of what follows it has come. */
+static bool is_after_name(const struct grammar_program *p, const struct frame *f)
+{
+    const struct rule *r = &p->rules[p->calls];
+    if (!p->call.is_bare)
+        return f->phase == PHASE_ARGUMENTS && f->v[ANSWER_AT] == 0;
+    uint32_t i = f->phase == PHASE_NAME ? f->v[ANSWER_RANGE] & 0xffff : 0;
+    const uint32_t end = f->phase == PHASE_NAME ? f->v[ANSWER_RANGE] >> 16 : 0;
+    while (i < end && r->properties[r->by_key[i]].key_bytes != f->v[ANSWER_AT] + 1)
+        i++;
+    return i < end;
 }
 
 const char *machine_tag(const struct machine *m, const struct threads *threads)
@@ -656,6 +676,8 @@ const char *machine_tag(const struct machine *m, const struct threads *threads)
         tag = p->call.open;
     else if (f->phase == PHASE_TAIL && f->v[ANSWER_AT] == p->call.close_at)
         tag = p->call.close;
+    else if (is_after_name(p, f))
+        tag = p->call.middle;
     return tag != NULL && tag[0] != '\0' ? tag : NULL;
 }
 

@@ -101,8 +101,8 @@ void machine_step(struct machine *m, const struct threads *in, struct threads *o
 bool machine_may_end(const struct machine *m, const struct threads *threads);
 /* Returns true if nothing may follow. */
 bool machine_must_end(const struct threads *threads);
-/* Returns the opening tag of a call that may come next, or NULL. Many vocabularies have a token
- * that stands only for this tag. */
+/* Returns the tag of a call that may come next, or NULL. Many vocabularies have a token that stands
+ * only for this tag. */
 const char *machine_tag(const struct machine *m, const struct threads *threads);
 /* Returns how many objects and arrays contain the top frame. */
 uint32_t machine_depth(const struct machine *m, const struct thread *thread);

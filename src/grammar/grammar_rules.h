@@ -28,7 +28,7 @@ struct rule_property {
     const char *name; /* UTF-8 */
     size_t name_bytes;
     const char *key; /* as written in JSON, after the opening quote up to and including the closing
-                      * quote */
+                      * quote; of a tool, as written in a call */
     uint32_t key_bytes;
     uint32_t value;
     bool is_required;
@@ -91,7 +91,8 @@ struct grammar_program {
         uint32_t open_at, body_at;   /* offsets in the lead: after the separator, after the opening
                                       * tag */
         uint32_t body_end, close_at; /* offsets in the tail: before the closing, before its tag */
-        char *open, *close; /* tags; empty if there are none */
+        char *open, *middle, *close; /* tags; empty if there are none */
+        bool is_bare; /* the key of a tool ends with the first byte of `arguments`, not a quote */
     } call;
     bool is_opened;   /* the prompt ends with the opening of the only call */
     bool is_one_call;

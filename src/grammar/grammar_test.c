@@ -446,6 +446,54 @@ static void test_another_form(void **state)
     grammar_close(g);
 }
 
+/* Names without quotes, one of which begins with another, and a tag after them. */
+static void test_bare_names(void **state)
+{
+    (void)state;
+    static const struct grammar_tool tools[] = {{"get", NULL, 0, false}, {"get_it", NULL, 0, false},
+                                                {"a\"b\\", NULL, 0, false}};
+    static const struct grammar_call bare = {
+        .separator = "", .open = "<tool_call>", .open_end = "", .before_name = "", .is_bare = true,
+        .middle = "</tool_call>", .before_arguments = "\n", .after_arguments = "",
+        .close_begin = "", .close = ";"};
+    struct grammar_form form = {.tools = tools, .n_tools = 3, .call = &bare};
+    struct grammar *g;
+    int32_t middle;
+    assert_true(tokenizer_find(tok, "</tool_call>", &middle));
+    assert_int_equal(grammar_open_form(vocabulary, &form, &g, NULL), 0);
+    assert_true(takes(g, "<tool_call>get</tool_call>\n{\"x\": 1};"
+                         "<tool_call>get_it</tool_call>\n{};"));
+    assert_true(takes(g, "<tool_call>a\"b\\</tool_call>\n{};"));
+    assert_false(takes(g, "<tool_call>get_</tool_call>\n{};"));
+    assert_false(takes(g, "<tool_call>get{};"));
+    assert_false(takes(g, "<tool_call>\"get\"</tool_call>\n{};"));
+    static const struct {
+        const char *before;
+        bool is_tag;
+    } cases[] = {{"<tool_call>", false}, {"<tool_call>ge", false}, {"<tool_call>get", true},
+                 {"<tool_call>get_", false}, {"<tool_call>get_it", true},
+                 {"<tool_call>get<", false}, {"<tool_call>get</tool_call>", false}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        (void)takes(g, cases[i].before);
+        assert_int_equal(grammar_mask(g)[middle / 32] >> middle % 32 & 1, cases[i].is_tag);
+        if (cases[i].is_tag)
+            assert_int_equal(grammar_accept(g, middle, NULL), 0);
+    }
+    grammar_close(g);
+    form.is_opened = form.is_one_call = true;
+    assert_int_equal(grammar_open_form(vocabulary, &form, &g, NULL), 0);
+    assert_true(takes(g, "get</tool_call>\n{}") && grammar_must_end(g));
+    grammar_close(g);
+    static const char *const wrong[] = {"", "a<b", "a\nb"};
+    for (size_t i = 0; i < 3; i++) {
+        const struct grammar_tool tool = {wrong[i], NULL, 0, false};
+        const struct grammar_form bad = {.tools = &tool, .n_tools = 1, .call = &bare};
+        struct fm_error err;
+        assert_int_equal(grammar_open_form(vocabulary, &bad, &g, &err), FM_ERR_ARG);
+        assert_non_null(strstr(err.text, "without quotes"));
+    }
+}
+
 static void test_forms_refused(void **state)
 {
     (void)state;
@@ -702,6 +750,7 @@ int main(void)
         cmocka_unit_test(test_allocations),
         cmocka_unit_test(test_calls),             cmocka_unit_test(test_tags),
         cmocka_unit_test(test_another_form),
+        cmocka_unit_test(test_bare_names),
         cmocka_unit_test(test_forms_refused),     cmocka_unit_test(test_allocations_of_calls),
         cmocka_unit_test(test_tools_take_little),
     };

@@ -530,6 +530,13 @@ static int compile_tools(struct schema *s, const struct grammar_form *form, uint
     return rc;
 }
 
+/* Returns the byte that ends a bare name; 0: names are in quotes. */
+static char bare_end(const struct grammar_call *call)
+{
+    const bool has_tag = call->middle != NULL && call->middle[0] != '\0';
+    return !call->is_bare ? '\0' : has_tag ? call->middle[0] : call->before_arguments[0];
+}
+
 /* Makes the rule of all calls, once the heights of their arguments are known. */
 static int finish_calls(struct schema *s, const struct grammar_form *form, uint32_t any,
                         struct rule_property *tools)
@@ -545,11 +552,31 @@ static int finish_calls(struct schema *s, const struct grammar_form *form, uint3
         }
     struct rule rule = {.kind = RULE_OBJECT, .max = RULE_NONE, .properties = tools,
                         .n_properties = (uint32_t)form->n_tools};
-    int rc = schema_finish_object(s, &rule);
+    int rc = schema_finish_object(s, &rule, bare_end(form->call));
     if (rc == 0)
         rc = schema_add_rule(s, &list, &rule);
     p->calls = rc == 0 ? list.at[0] : RULE_NONE;
     return rc;
+}
+
+/* Returns whether a name without quotes and escapes can be told from what follows it. */
+static bool may_be_bare(const char *name, char end)
+{
+    size_t n = 0;
+    while ((uint8_t)name[n] >= 0x20 && name[n] != end)
+        n++;
+    return n > 0 && name[n] == '\0';
+}
+
+static int check_names(const struct grammar_form *form, struct fm_error *err)
+{
+    const char end = bare_end(form->call);
+    for (size_t i = 0; end != '\0' && i < form->n_tools; i++)
+        if (!may_be_bare(form->tools[i].name, end))
+            return err_set(err, FM_ERR_ARG, "the tool '%.60s': calls of this name cannot be "
+                           "enforced, because this model writes names without quotes; use a name "
+                           "of letters, digits, '_' and '-'", form->tools[i].name);
+    return 0;
 }
 
 static int check_form(const struct grammar_form *form, struct fm_error *err)
@@ -559,9 +586,10 @@ static int check_form(const struct grammar_form *form, struct fm_error *err)
     if (form->n_tools > 0 && form->call == NULL)
         return err_set(err, FM_ERR_UNSUPPORTED, "tool calls cannot be enforced in the format that "
                        "this model writes");
-    return form->n_tools <= GRAMMAR_PROPERTIES
-               ? 0 : err_set(err, FM_ERR_ARG, "there are %zu tools; calls can be enforced for at "
-                             "most %u", form->n_tools, GRAMMAR_PROPERTIES);
+    if (form->n_tools > GRAMMAR_PROPERTIES)
+        return err_set(err, FM_ERR_ARG, "there are %zu tools; calls can be enforced for at most %u",
+                       form->n_tools, GRAMMAR_PROPERTIES);
+    return form->n_tools > 0 ? check_names(form, err) : 0;
 }
 
 static int compile_form(struct schema *s, const struct grammar_form *form)

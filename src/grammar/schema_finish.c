@@ -124,11 +124,23 @@ static int write_key(struct schema *s, struct rule_property *p)
     return 0;
 }
 
+static int write_bare_key(struct schema *s, struct rule_property *p, char end)
+{
+    int rc = 0;
+    char *key = schema_new(s, p->name_bytes + 1, &rc);
+    if (rc != 0)
+        return rc;
+    memcpy(key, p->name, p->name_bytes);
+    key[p->name_bytes] = end;
+    p->key = key;
+    p->key_bytes = (uint32_t)p->name_bytes + 1;
+    return 0;
+}
+
 static int compare_keys(const struct rule_property *a, const struct rule_property *b)
 {
     const uint32_t n = a->key_bytes < b->key_bytes ? a->key_bytes : b->key_bytes;
-    return memcmp(a->key, b->key, n); /* because of the closing quote no key is a prefix of
-                                       * another */
+    return memcmp(a->key, b->key, n); /* because of the last byte no key is a prefix of another */
 }
 
 static void sort_keys(struct rule *r)
@@ -141,7 +153,7 @@ static void sort_keys(struct rule *r)
     }
 }
 
-int schema_finish_object(struct schema *s, struct rule *r)
+int schema_finish_object(struct schema *s, struct rule *r, char bare_end)
 {
     uint32_t n = 0;
     int rc = dfa_burn(&s->maker, 1 + r->n_properties * r->n_properties / 16, s->err);
@@ -150,7 +162,8 @@ int schema_finish_object(struct schema *s, struct rule *r)
             r->properties[n++] = r->properties[i];
     r->n_properties = n;
     for (uint32_t i = 0; i < n && rc == 0; i++)
-        rc = write_key(s, &r->properties[i]);
+        rc = bare_end != '\0' ? write_bare_key(s, &r->properties[i], bare_end)
+                              : write_key(s, &r->properties[i]);
     r->by_key = schema_new(s, (n + 1) * sizeof *r->by_key, &rc);
     r->n_required = schema_new(s, (n + 1) * sizeof *r->n_required, &rc);
     r->next_required = schema_new(s, (n + 1) * sizeof *r->next_required, &rc);
@@ -188,7 +201,7 @@ int schema_finish(struct schema *s)
         if (r->kind == RULE_ARRAY && r->height != RULE_NONE)
             finish_array(s, r);
         else if (r->kind == RULE_OBJECT && r->height != RULE_NONE)
-            rc = schema_finish_object(s, r);
+            rc = schema_finish_object(s, r, '\0');
     }
     if (rc == 0 && p->values[0].height == RULE_NONE)
         rc = err_set(s->err, FM_ERR_ARG, "the schema: no value satisfies it");

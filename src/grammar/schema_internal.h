@@ -103,8 +103,9 @@ int schema_add_literal(struct schema *s, const struct json_node *value, struct r
 /* Computes heights, removes impossible rules and builds the tables for running
  * (schema_finish.c). */
 int schema_finish(struct schema *s);
-/* Does the same for a rule that is added later and whose values have heights. */
-int schema_finish_object(struct schema *s, struct rule *rule);
+/* Does the same for a rule that is added later and whose values have heights. Keys are written as
+ * JSON, or, if bare_end is not 0, as they are and with this byte after them. */
+int schema_finish_object(struct schema *s, struct rule *rule, char bare_end);
 /* Moves what the program refers to into its own arena (schema_keep.c). */
 int schema_keep(struct schema *s);
 /* Adds how calls are written; call it after schema_keep. */

@@ -95,7 +95,10 @@ int schema_keep_call(struct schema *s, const struct grammar_call *call)
     struct keeper k = {.arena = &p->arena, .err = s->err};
     p->call.lead = join(&k, (const char *const[]){call->separator, call->open, call->open_end,
                                                   call->before_name}, 4);
-    p->call.arguments = join(&k, &call->before_arguments, 1);
+    const char *middle = call->middle != NULL ? call->middle : "";
+    p->call.arguments = join(&k, (const char *const[]){middle, call->before_arguments}, 2);
+    p->call.middle = join(&k, &middle, 1);
+    p->call.is_bare = call->is_bare;
     p->call.tail = join(&k, (const char *const[]){call->after_arguments, call->close_begin,
                                                   call->close}, 3);
     p->call.open = join(&k, &call->open, 1);

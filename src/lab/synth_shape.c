@@ -115,10 +115,25 @@ static int no_multiple(const struct synth_shape *shape, unsigned a, unsigned b,
                    shape->n[a], numbers[b].name, shape->n[b]);
 }
 
+static int check_numbers(const struct fm_synth_options *options, struct fm_error *err)
+{
+    if (options->numbers == NULL && options->n_numbers > 0)
+        return err_set(err, FM_ERR_ARG, "fm_synth_options.numbers is NULL and n_numbers is %u: "
+                       "give an element for each", options->n_numbers);
+    for (unsigned i = FM_SYNTH_NUMBERS; i < options->n_numbers; i++)
+        if (options->numbers[i] != 0)
+            return err_set(err, FM_ERR_ARG, "fm_synth_options.numbers[%u] is %u, but this library "
+                           "knows only the first %d: it needs a newer library", i,
+                           options->numbers[i], FM_SYNTH_NUMBERS);
+    return 0;
+}
+
 int synth_shape_init(struct synth_shape *shape, const char *name,
                      const struct fm_synth_options *options, struct fm_error *err)
 {
-    int rc = find_preset(shape, name, err);
+    int rc = check_numbers(options, err);
+    if (rc == 0)
+        rc = find_preset(shape, name, err);
     for (unsigned i = 0; rc == 0 && i < FM_SYNTH_NUMBERS; i++) {
         const uint32_t given = i < options->n_numbers ? options->numbers[i] : 0;
         if (given == 0)

@@ -28,7 +28,32 @@ static void refused(int rc, const struct fm_error *err, const char *format, ...)
         fail_msg("%d '%s': expected %d '%s'", rc, err->text, FM_ERR_ARG, expected);
 }
 
-/* ---- enums ----------------------------------------------------------------------------------- */
+static struct fm_model *open_metadata(void)
+{
+    const struct fm_model_options options = {.size = sizeof options, .metadata_only = true};
+    struct fm_model *model = NULL;
+    assert_int_equal(fm_model_open(NANO, &options, &model, NULL), 0);
+    return model;
+}
+
+/* ---- enums and flags ------------------------------------------------------------------------- */
+
+/* Checks that every function with model options refuses a value of an enum among them. */
+static void refuses_value(const struct fm_model *nano, const struct fm_model_options *options,
+                          const char *name, int value, int max)
+{
+    struct fm_model *model;
+    struct fm_plan plan = {.size = sizeof plan};
+    struct fm_disk_speeds disk = {.size = sizeof disk};
+    struct fm_io_speeds io = {.size = sizeof io};
+    struct fm_error err[4] = {{0}};
+    const int rcs[] = {fm_model_open(MISSING, options, &model, &err[0]),
+                       fm_model_plan(nano, options, &plan, &err[1]),
+                       fm_disk_measure(MISSING, options, true, &disk, &err[2]),
+                       fm_io_measure(MISSING, options, &io, &err[3])};
+    for (size_t i = 0; i < sizeof rcs / sizeof rcs[0]; i++)
+        refused(rcs[i], &err[i], "fm_model_options.%s is %d: expected 0 to %d", name, value, max);
+}
 
 static void test_enums(void **state)
 {
@@ -45,22 +70,43 @@ static void test_enums(void **state)
         {"policy", offsetof(struct fm_model_options, policy), FM_POLICY_LRU},
     };
     (void)state;
+    struct fm_model *nano = open_metadata();
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
         const int values[] = {-1, fields[i].max + 1, INT_MAX, INT_MIN};
         for (size_t v = 0; v < sizeof values / sizeof values[0]; v++) {
             struct fm_model_options options = {.size = sizeof options};
-            struct fm_model *model;
-            struct fm_disk_speeds speeds = {.size = sizeof speeds};
-            struct fm_error err = {0};
             memcpy((char *)&options + fields[i].offset, &values[v], sizeof values[v]);
-            refused(fm_model_open(MISSING, &options, &model, &err), &err,
-                    "fm_model_options.%s is %d: expected 0 to %d", fields[i].name, values[v],
-                    fields[i].max);
-            refused(fm_disk_measure(MISSING, &options, true, &speeds, &err), &err,
-                    "fm_model_options.%s is %d: expected 0 to %d", fields[i].name, values[v],
-                    fields[i].max);
+            refuses_value(nano, &options, fields[i].name, values[v], fields[i].max);
         }
     }
+    fm_model_close(nano);
+}
+
+static void test_flags(void **state)
+{
+    static const char text[] = "<|im_end|>";
+    static const int wrong[] = {2, 3, 256, 257, -1, INT_MAX, INT_MIN, INT_MIN + 1};
+    int32_t other;
+    (void)state;
+    struct fm_model *nano = open_metadata();
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        int32_t *ids = &other;
+        size_t n_ids = 7;
+        struct fm_error err = {0};
+        refused(fm_tokenize(nano, text, strlen(text), wrong[i], &ids, &n_ids, &err), &err,
+                "the flags of fm_tokenize are %d: expected FM_TEXT_PLAIN (0) or "
+                "FM_TEXT_WITH_SPECIAL (1)", wrong[i]);
+        assert_null(ids);
+        assert_int_equal(n_ids, 0);
+    }
+    for (int flags = FM_TEXT_PLAIN; flags <= FM_TEXT_WITH_SPECIAL; flags++) {
+        int32_t *ids;
+        size_t n_ids;
+        assert_int_equal(fm_tokenize(nano, text, strlen(text), flags, &ids, &n_ids, NULL), 0);
+        assert_int_equal(n_ids == 1, flags == FM_TEXT_WITH_SPECIAL);
+        fm_free(ids);
+    }
+    fm_model_close(nano);
 }
 
 static void test_enums_of_instruments(void **state)
@@ -80,6 +126,23 @@ static void test_enums_of_instruments(void **state)
                 "fm_machine_options.what is %u: expected a sum of FM_MEASURE_* values, at most 7",
                 whats[i]);
     }
+}
+
+static void test_numbers(void **state)
+{
+    uint32_t numbers[FM_SYNTH_NUMBERS + 2] = {0};
+    struct fm_synth_options synth = {.size = sizeof synth, .plan_only = true, .numbers = numbers,
+                                     .n_numbers = FM_SYNTH_NUMBERS + 2};
+    struct fm_error err = {0};
+    (void)state;
+    assert_int_equal(fm_synth("coder-next", MISSING, &synth, NULL, NULL), 0);
+    numbers[FM_SYNTH_NUMBERS + 1] = 5;
+    refused(fm_synth("coder-next", MISSING, &synth, NULL, &err), &err,
+            "fm_synth_options.numbers[%d] is 5, but this library knows only the first %d",
+            FM_SYNTH_NUMBERS + 1, FM_SYNTH_NUMBERS);
+    synth.numbers = NULL;
+    refused(fm_synth("coder-next", MISSING, &synth, NULL, &err), &err,
+            "fm_synth_options.numbers is NULL and n_numbers is %d", FM_SYNTH_NUMBERS + 2);
 }
 
 /* ---- stages ---------------------------------------------------------------------------------- */
@@ -277,6 +340,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_enums),
         cmocka_unit_test(test_enums_of_instruments),
+        cmocka_unit_test(test_flags),
+        cmocka_unit_test(test_numbers),
         cmocka_unit_test(test_stages),
         cmocka_unit_test(test_points),
         cmocka_unit_test(test_sizes),

@@ -20,6 +20,10 @@ int fm_tokenize(const struct fm_model *m, const char *text, size_t text_bytes, i
 {
     *ids = NULL;
     *n_ids = 0;
+    if (flags & ~FM_TEXT_WITH_SPECIAL)
+        return err_set(err, FM_ERR_ARG, "the flags of fm_tokenize are %d: expected FM_TEXT_PLAIN "
+                       "(%d) or FM_TEXT_WITH_SPECIAL (%d)", flags, FM_TEXT_PLAIN,
+                       FM_TEXT_WITH_SPECIAL);
     int rc = needs_tokenizer(m, err);
     if (rc == 0)
         rc = tokenizer_encode(m->tokenizer, text, text_bytes, (flags & FM_TEXT_WITH_SPECIAL) != 0,

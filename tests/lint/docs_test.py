@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Compares the pages with the tree: links resolve, and the map in ARCHITECTURE.md matches the tree.
+"""Compares the pages with the tree: links resolve, the map in ARCHITECTURE.md matches the tree, and
+refusals have the words of their messages.
 
 Usage: docs_test.py [TestClass...]
 """
@@ -65,6 +66,21 @@ class Links(unittest.TestCase):
         for picture in (ROOT / "docs/images").iterdir():
             with self.subTest(picture.name):
                 self.assertLess(picture.stat().st_size, PICTURE_BYTES)
+
+
+class Messages(unittest.TestCase):
+    """A page that names a refusal has the words of its message, so that a search finds both."""
+
+    def test_schemas_that_allow_nothing(self):
+        said = re.findall(r'"[^"]*\bno (?:value|object) (\w+)',
+                          "".join(map(text_of, sorted((ROOT / "src/grammar").glob("*.c")))))
+        self.assertEqual(set(said), {"satisfies"})
+        schema = re.findall(r"\bno value (\w+)", text_of(ROOT / "docs/SCHEMA.md"))
+        self.assertGreaterEqual(schema.count("satisfies"), 2)
+        for page in pages():
+            found = re.findall(r"\bno (?:value|object) (\w+)", text_of(page))
+            with self.subTest(page=str(page.relative_to(ROOT))):
+                self.assertLessEqual(set(found), {"satisfies", "can"})
 
 
 class Map(unittest.TestCase):
