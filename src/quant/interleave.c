@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "base/pool.h"
+
 #define ROWS INTERLEAVE_ROWS
 
 bool interleave_suits(const struct quant *quant, uint64_t n_rows, uint64_t n_cols)
@@ -105,6 +107,24 @@ void interleave_blocks(const struct quant *quant, uint64_t n_cols, void *const p
                         (char *)parts[p] + begin * ROWS * quant_part_row_bytes(quant, p, n_cols),
                         end - begin);
 }
+
+static bool interleave_changes(const struct weight *w)
+{
+    return !w->is_interleaved && interleave_suits(w->quant, w->n_rows, w->n_cols);
+}
+
+static void interleave_prepare(const struct weight *w, unsigned part, unsigned n_parts)
+{
+    void *parts[QUANT_MAX_PARTS];
+    size_t begin, end;
+    for (unsigned p = 0; p < w->quant->n_parts; p++)
+        parts[p] = (void *)(uintptr_t)w->parts[p]; /* the caller may write there */
+    pool_range(w->n_rows / ROWS, part, n_parts, &begin, &end);
+    interleave_blocks(w->quant, w->n_cols, parts, begin, end);
+}
+
+const struct weight_preparer interleave_preparer = {.changes = interleave_changes,
+                                                    .prepare = interleave_prepare};
 
 void interleave_take_row(const struct weight *w, uint64_t r, void *to, const void *parts[])
 {

@@ -28,6 +28,10 @@ void interleave_blocks(const struct quant *quant, uint64_t n_cols, void *const p
 void interleave_part(const struct quant *quant, unsigned part, uint64_t n_cols, void *rows,
                      uint64_t n_blocks);
 
+/* Prepares weights in this order wherever they support it. Backends share it, so weights lie the
+ * same in the memories of all of them. */
+extern const struct weight_preparer interleave_preparer;
+
 /* Copies row `r` of an interleaved matrix to `to` (quant_row_bytes), part after part. parts[] says
  * where each part begins. */
 void interleave_take_row(const struct weight *w, uint64_t r, void *to, const void *parts[]);

@@ -27,11 +27,11 @@ FAULTS = [
     Fault('feed-forward blocks share their intermediates', 'src/backend/cuda/cuda_products.c',
           '        at += f->n * f->gate.n_rows;\n',
           '',
-          ['stream.emulated.same_bits.qwen3_moe']),
+          ['stream.gpu.qwen3_moe']),
     Fault('later rows of attention use the results of the first', 'src/backend/cuda/cuda_mix.c',
           '        a.first_row = row;\n',
           '',
-          ['stream.emulated.same_bits.qwen3_moe']),
+          ['stream.gpu.qwen3_moe']),
     # ---- arch and cache
     Fault('healthy sequences of a batch fail too', 'src/engine/forward_experts.c',
           '        if (has_rows)',

@@ -308,26 +308,6 @@ static void cpu_close(struct backend *be)
     mem_free(cpu);
 }
 
-/* ---- the layout of weights ------------------------------------------------------------------- */
-
-static bool cpu_changes(const struct weight *w)
-{
-    return !w->is_interleaved && interleave_suits(w->quant, w->n_rows, w->n_cols);
-}
-
-static void cpu_prepare(const struct weight *w, unsigned part, unsigned n_parts)
-{
-    void *parts[QUANT_MAX_PARTS];
-    size_t begin, end;
-    for (unsigned p = 0; p < w->quant->n_parts; p++)
-        parts[p] = (void *)(uintptr_t)w->parts[p]; /* the caller may write there */
-    pool_range(w->n_rows / INTERLEAVE_ROWS, part, n_parts, &begin, &end);
-    interleave_blocks(w->quant, w->n_cols, parts, begin, end);
-}
-
-static const struct weight_preparer cpu_preparer = {.changes = cpu_changes,
-                                                    .prepare = cpu_prepare};
-
 static const struct backend_ops cpu_ops = {
     .name = "cpu",
     .close = cpu_close,
@@ -361,7 +341,7 @@ int backend_cpu_open(const struct backend_options *options, struct backend **out
         return FM_ERR_NOMEM;
     cpu->base.ops = &cpu_ops;
     cpu->base.memory = &memory_host;
-    cpu->base.preparer = &cpu_preparer;
+    cpu->base.preparer = &interleave_preparer;
     cpu->base.level = level->name;
     cpu->limits = *options;
     level_kernels(level, &cpu->kernels);

@@ -8,6 +8,7 @@
 #include "base/carve.h"
 #include "base/err.h"
 #include "base/limits.h"
+#include "quant/interleave.h"
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
@@ -125,24 +126,6 @@ static void cuda_prefer(struct backend *be, const struct backend_preference *arg
     CUDA_LAUNCH(cuda, prefer, 1, 1, 32, {.p = p, .router = *args->router});
 }
 
-/* ---- weights --------------------------------------------------------------------------------- */
-
-/* The kernels read both orders of rows. */
-static bool cuda_changes(const struct weight *w)
-{
-    (void)w;
-    return false;
-}
-
-static void cuda_prepare(const struct weight *w, unsigned part, unsigned n_parts)
-{
-    (void)w, (void)part, (void)n_parts;
-    assert(!"no weight needs it");
-}
-
-static const struct weight_preparer cuda_preparer = {.changes = cuda_changes,
-                                                     .prepare = cuda_prepare};
-
 /* ---- open and close -------------------------------------------------------------------------- */
 
 static void carve_quantized(struct carver *c, struct cuda_quantized *q, size_t group, uint64_t n)
@@ -256,7 +239,7 @@ int backend_cuda_open_on(struct gpu_device *device, const struct backend_options
     }
     cuda_memory_init(&cuda->memory, device);
     cuda->base = (struct backend){.ops = &cuda_ops, .memory = &cuda->memory.base,
-                                  .preparer = &cuda_preparer, .level = device->name};
+                                  .preparer = &interleave_preparer, .level = device->name};
     cuda->device = device;
     cuda->limits = *options;
     const int rc = make_scratch(cuda, err);

@@ -73,6 +73,7 @@ static struct {
     jmp_buf scheduler;
     uint32_t epoch, run;
     unsigned n_launches;
+    bool is_running;
     void (*fault)(const char *message);
 #ifdef HAS_ASAN
     const void *host_stack;
@@ -141,14 +142,6 @@ static void after_switch(bool is_in_fiber)
     (void)is_in_fiber;
 }
 
-static void fiber_main()
-{
-    after_switch(true);
-    emulator.kernel(emulator.args);
-    emulator.fibers[emulator_here.thread].state = DONE;
-    before_switch(NULL);
-    _longjmp(emulator.scheduler, 1);
-}
 
 /* Lets a thread run until it meets the others or ends. */
 static void resume(unsigned thread)
@@ -177,6 +170,16 @@ static void pause_here(enum state state, enum meeting meeting)
     after_switch(true);
 }
 
+/* A thread runs one kernel after the other: a new stack for each would take most of the time. */
+static void fiber_main()
+{
+    after_switch(true);
+    for (;;) {
+        emulator.kernel(emulator.args);
+        pause_here(DONE, MEET_BARRIER);
+    }
+}
+
 static void *map_or_die(size_t bytes)
 {
     void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -195,13 +198,14 @@ static void prepare_fiber(struct fiber *fiber)
         fiber->tsan = __tsan_create_fiber(0);
 #endif
     }
-    if (getcontext(&fiber->context) != 0)
-        abort();
-    fiber->context.uc_stack.ss_sp = fiber->stack;
-    fiber->context.uc_stack.ss_size = STACK_BYTES;
-    fiber->context.uc_link = NULL;
-    makecontext(&fiber->context, fiber_main, 0);
-    fiber->is_started = false;
+    if (!fiber->is_started) {
+        if (getcontext(&fiber->context) != 0)
+            abort();
+        fiber->context.uc_stack.ss_sp = fiber->stack;
+        fiber->context.uc_stack.ss_size = STACK_BYTES;
+        fiber->context.uc_link = NULL;
+        makecontext(&fiber->context, fiber_main, 0);
+    }
     fiber->state = READY;
     fiber->declared = 0;
 }
@@ -305,12 +309,16 @@ void emulator_run(const char *name, const struct emulator_grid *grid,
     if (grid->n_threads == 0 || grid->n_threads > MAX_THREADS || grid->n_threads % WARP != 0 ||
         n_blocks == 0 || grid->n_blocks_y > 65535 || grid->shared_bytes > DYNAMIC_BYTES)
         fault("cannot be launched: the sizes of the grid");
+    for (unsigned i = 0; emulator.is_running && i < MAX_THREADS; i++)
+        emulator.fibers[i].is_started = false; /* a fault ended the launch before */
+    emulator.is_running = true;
     for (unsigned i = 0; i < n_blocks; i++) {
         const unsigned block = turn(i, n_blocks, 0);
         emulator_here.block_x = block % grid->n_blocks_x;
         emulator_here.block_y = block / grid->n_blocks_x;
         run_block();
     }
+    emulator.is_running = false;
 }
 
 void gpu_barrier()

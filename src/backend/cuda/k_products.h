@@ -365,7 +365,8 @@ GPU_FN void gpu_matmul_plain(const struct gpu_product &p, const struct gpu_tile 
             for (uint32_t i = 0; i < GPU_MAX_BLOCK; i++)
                 mine[i] = values[i];
         }
-        gpu_warp_barrier();
+        if (has_blocks)
+            gpu_warp_barrier();
         for (uint32_t i = j; is_there && i < GPU_MAX_BLOCK && first + i < n; i += GPU_LANES) {
             const float w = has_blocks ? (float)mine[i] : gpu_value(p.w, r, first + i);
             GPU_UNROLL
@@ -374,14 +375,17 @@ GPU_FN void gpu_matmul_plain(const struct gpu_product &p, const struct gpu_tile 
                     lane[t] = fmaf(w, p.in.x[gpu_input_row(p, tile.t + t) * n + first + i],
                                    lane[t]);
         }
-        gpu_warp_barrier();
+        if (has_blocks)
+            gpu_warp_barrier();
     }
     GPU_UNROLL
     for (uint32_t t = 0; t < GPU_MATMUL_INPUTS; t++) {
+        if (t >= tile.n)
+            continue; /* all threads of the block do */
         if (n % GPU_LANES != 0 && j >= n % GPU_LANES)
             lane[t] = fmaf(0.0f, 0.0f, lane[t]);
         const float sum = gpu_sum_half_warp(lane[t]);
-        if (is_there && j == 0 && t < tile.n)
+        if (is_there && j == 0)
             gpu_write(p, tile.t + t, r, sum);
     }
 }
