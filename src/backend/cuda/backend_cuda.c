@@ -147,15 +147,6 @@ static size_t list_bytes(const struct backend_options *o)
     return mem_round_up(ffn + matmul + rows, MEM_PAGE);
 }
 
-/* Room for the blocks of one row at least, and of as many as there are in 16 MiB. */
-static size_t partial_floats(const struct backend_options *o)
-{
-    const size_t n_blocks = o->n_context / GPU_ATTENTION_BLOCK + 2ul;
-    const size_t row = n_blocks * o->n_heads * (o->head_dim + 2ul);
-    const size_t all = row * o->max_rows, usual = 4ul << 20;
-    return row > usual ? row : all < usual ? all : usual;
-}
-
 static void carve_all(struct carver *c, struct backend_cuda *cuda, const struct backend_options *o)
 {
     static const size_t groups[CUDA_GROUP_SIZES] = {16, 32, 64, 128};
@@ -166,7 +157,7 @@ static void carve_all(struct carver *c, struct backend_cuda *cuda, const struct 
     cuda->gate = carve(c, n_hidden, sizeof(float));
     cuda->up = carve(c, n_hidden, sizeof(float));
     carve_quantized(c, &cuda->hidden, CUDA_MIN_GROUP, n_hidden);
-    cuda->partial_floats = partial_floats(o);
+    cuda->partial_floats = cuda_partial_floats(o);
     cuda->partial = carve(c, cuda->partial_floats, sizeof(float));
     cuda->word = carve(c, 1, sizeof *cuda->word);
     cuda->lists.capacity = list_bytes(o);

@@ -85,6 +85,9 @@ void cuda_matmul(struct backend *be, const struct backend_product *products, siz
 void cuda_ffn(struct backend *be, const struct backend_ffn *blocks, size_t n_blocks);
 
 /* cuda_mix.c */
+/* Returns the floats for results of blocks of attention: those of one row at least, and of as many
+ * rows as 16 MiB hold. */
+size_t cuda_partial_floats(const struct backend_options *o);
 void cuda_attention(struct backend *be, const struct backend_attention *args);
 void cuda_delta_net(struct backend *be, const struct backend_delta_net *args);
 

@@ -4,6 +4,14 @@
 #include "backend/cuda/backend_cuda_internal.h"
 #include "backend/cuda/formats.h"
 
+size_t cuda_partial_floats(const struct backend_options *o)
+{
+    const size_t n_blocks = o->n_context / GPU_ATTENTION_BLOCK + 2ul;
+    const size_t row = n_blocks * o->n_heads * (o->head_dim + 2ul);
+    const size_t all = row * o->max_rows, usual = 4ul << 20;
+    return row > usual ? row : all < usual ? all : usual;
+}
+
 /* Returns how many blocks of 256 positions the row that sees most of them sees, at most. */
 static uint32_t max_blocks(const struct backend_attention *a)
 {
