@@ -75,7 +75,7 @@ help:
 	@echo "make             build/flashmoe and the libraries, optimised"
 	@echo "make run         build, then let the nano model tell a story: MODEL=PATH PROMPT='...'"
 	@echo "make test        build, then run the first tier of tests: ARGS='-R NAME' selects some"
-	@echo "make test-all    both tiers: also browser, client libraries, emulator, load, full sweeps;"
+	@echo "make test-all    both tiers: also browser, client libraries, QEMU, load, full sweeps;"
 	@echo "                 ARGS='-L second-tier' leaves out what make test runs"
 	@echo "make debug       all tests without optimisation; ARGS='-LE second-tier' is the first tier"
 	@echo "make asan        all tests under AddressSanitizer and UndefinedBehaviorSanitizer"

@@ -1,5 +1,21 @@
 # The GPU's kernels over the emulator, for tests: C++ that runs on any processor. Without a C++
 # compiler the tests that need it are left out.
+if(NOT CMAKE_SYSTEM_NAME STREQUAL "Linux")
+    return()
+endif()
+# The C++ compiler that belongs to the C compiler.
+if(NOT CMAKE_CXX_COMPILER AND NOT DEFINED ENV{CXX})
+    get_filename_component(folder ${CMAKE_C_COMPILER} DIRECTORY)
+    get_filename_component(name ${CMAKE_C_COMPILER} NAME)
+    string(REPLACE "clang" "clang++" name ${name})
+    string(REPLACE "gcc" "g++" name ${name})
+    if(name STREQUAL "cc")
+        set(name c++)
+    endif()
+    if(EXISTS ${folder}/${name})
+        set(CMAKE_CXX_COMPILER ${folder}/${name})
+    endif()
+endif()
 include(CheckLanguage)
 check_language(CXX)
 if(NOT CMAKE_CXX_COMPILER)

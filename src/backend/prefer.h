@@ -1,7 +1,6 @@
 /* Cache-biased routing, which is approximate. If the router rates two experts about the same, the
  * one in memory is chosen, so that fewer are read. The result then depends on what the cache holds.
- * The functions work on memory that the caller can read. Pure
- * functions for any thread. */
+ * The functions work on memory that the caller can read. Pure functions for any thread. */
 #ifndef FLASHMOE_BACKEND_PREFER_H
 #define FLASHMOE_BACKEND_PREFER_H
 
@@ -81,7 +80,10 @@ SHARED_FN void prefer_row(const struct backend_preference *p, const float *logit
     prefer_rate(r, &row, logits, p->scores);
     const uint32_t top = prefer_add_bias(p);
     prefer_choose(p->scores, r->n_experts, r->k, chosen);
-    if (memcmp(chosen, ids, r->k * sizeof *ids) == 0)
+    uint32_t n_same = 0;
+    while (n_same < r->k && chosen[n_same] == ids[n_same])
+        n_same++;
+    if (n_same == r->k)
         return;
     float top_weight = 0;
     for (uint32_t i = 0; i < r->k; i++)

@@ -1,5 +1,6 @@
 #include "grammar/schema.h"
 
+#include <assert.h>
 #include <string.h>
 #include <xxhash.h>
 
@@ -534,7 +535,9 @@ static int compile_tools(struct schema *s, const struct grammar_form *form, uint
 static char bare_end(const struct grammar_call *call)
 {
     const bool has_tag = call->middle != NULL && call->middle[0] != '\0';
-    return !call->is_bare ? '\0' : has_tag ? call->middle[0] : call->before_arguments[0];
+    const char end = has_tag ? call->middle[0] : call->before_arguments[0];
+    assert(!call->is_bare || (end != '\0' && end != ' ')); /* something ends the name */
+    return call->is_bare ? end : '\0';
 }
 
 /* Makes the rule of all calls, once the heights of their arguments are known. */

@@ -290,7 +290,11 @@ static int run_check(const struct options *o)
 static const char help[] =
     "Usage: checkkernel [OPTION]...\n"
     "Holds every level of the kernel table that this processor has to the reference.\n"
-    "  --level NAME   only this level; `gpu`: the GPU's kernels, over the emulator\n"
+    "  --level NAME   only this level"
+#ifdef FLASHMOE_HAS_EMULATOR
+    "; `gpu`: the GPU's kernels, over the emulator"
+#endif
+    "\n"
     "  --kernel NAME  only this kernel\n"
     "  --format NAME  only this format of weights, or of keys and values\n"
     "  --seed N       other random cases (1)\n"

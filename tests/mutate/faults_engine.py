@@ -574,7 +574,7 @@ FAULTS = [
           'up[i] > limit ? limit : up[i] < -limit ? -limit : up[i]',
           'up[i] > limit ? limit : up[i]',
           ['oracle.pieces']),
-    Fault('a preferred expert has no scale', 'src/backend/prefer.c',
+    Fault('a preferred expert has no scale', 'src/backend/prefer.h',
           '1 / total * r->scale : top_weight',
           '1 / total : top_weight',
           ['unit.prefer_test']),

@@ -13,7 +13,7 @@
 #define MAX_PROMPT 400
 #define N_MORE 3
 
-static bool is_gpu, is_tight; /* of the next model that is opened */
+static bool is_gpu, is_tight, is_biased; /* of the next model that is opened */
 static const char *kv;
 static int32_t prompt[MAX_PROMPT];
 static size_t n_prompt = 24;
@@ -53,7 +53,8 @@ static struct fm_model *open_model(const char *path, unsigned chunk)
 {
     struct fm_model_options options = {.size = sizeof options, .n_threads = 1,
                                        .prefill_chunk = chunk, .n_context = MAX_PROMPT + 8,
-                                       .kv = kv};
+                                       .kv = kv, .n_sessions = 2, .lookahead = FM_OFF,
+                                       .cache_bias = is_biased ? 0.4 : 0};
     struct fm_model *model;
     struct fm_error err;
     must(fm_model_open(path, &options, &model, &err), &err);
@@ -89,7 +90,8 @@ static void evaluate(struct fm_model *model, struct fm_session *session, const i
     fm_session_logits_hash(session, hash);
 }
 
-/* Evaluates the prompt, all logits of it; leaves a snapshot in the middle where `snapshot` says. */
+/* Evaluates the prompt, all logits of it, in one batch with another session; leaves a snapshot in
+ * the middle where `snapshot` says. */
 static void run(const char *path, bool on_gpu, unsigned chunk, const char *snapshot, char hash[33])
 {
     struct fm_session *session;
@@ -100,7 +102,12 @@ static void run(const char *path, bool on_gpu, unsigned chunk, const char *snaps
     const struct fm_observer observer = {.size = sizeof observer, .logits = ignore_logits};
     fm_session_observe(session, &observer);
     const size_t middle = n_prompt / 2;
-    must(fm_session_eval(session, prompt, middle, &err), &err);
+    struct fm_session *other;
+    must(fm_session_open(model, &other, &err), &err);
+    struct fm_batch_item both[] = {{other, prompt + 1, middle / 2, 0},
+                                   {session, prompt, middle, 0}};
+    must(fm_eval_batch(model, both, 2, &err), &err);
+    fm_session_close(other);
     if (snapshot != NULL)
         must(fm_session_save(session, snapshot, &err), &err);
     evaluate(model, session, prompt + middle, n_prompt - middle, hash);
@@ -153,13 +160,19 @@ int main(int argc, char **argv)
         snprintf(text, sizeof text, "GPU, %u tokens at a time", chunk);
         status |= compare(text, expected, hash);
     }
-    resume(argv[1], false, path, expected);
+    char first[33];
+    resume(argv[1], false, path, first);
     resume(argv[1], true, path, hash);
-    status |= compare("from the GPU's snapshot, both", expected, hash);
+    status |= compare("GPU, from the GPU's snapshot", first, hash);
     run(argv[1], false, 16, path, expected);
-    resume(argv[1], false, path, expected);
+    resume(argv[1], false, path, hash);
+    status |= compare("processor, from its own", first, hash);
     resume(argv[1], true, path, hash);
-    status |= compare("from the processor's snapshot, both", expected, hash);
+    status |= compare("GPU, from the processor's", first, hash);
+    is_biased = true;
+    run(argv[1], false, 16, NULL, expected);
+    run(argv[1], true, 16, NULL, hash);
+    status |= compare("GPU, experts in memory preferred", expected, hash);
     (void)unlink(path);
     return status;
 }

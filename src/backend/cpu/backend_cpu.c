@@ -265,8 +265,6 @@ static size_t thread_floats_for(const struct backend_options *o)
     return mem_round_up(max, MEM_CACHE_LINE / sizeof(float));
 }
 
-/* Hands out pieces of one block. While measuring, `at` is NULL. */
-
 static void carve_quantized(struct carver *c, struct cpu_quantized *q, size_t group, uint64_t n)
 {
     q->group = group;

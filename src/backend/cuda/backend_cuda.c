@@ -57,6 +57,8 @@ static void cuda_rope_table(struct backend *be, const uint32_t *positions, size_
     struct backend_cuda *cuda = cuda_of(be);
     const size_t half = rotary_dim / 2;
     const uint32_t threads = cuda_over(half, 32) * 32;
+    if (half == 0)
+        return;
     cuda_lists_begin(cuda);
     const uint32_t *at = cuda_lists_put(cuda, positions, n * sizeof *positions);
     const float *turns = cuda_lists_put(cuda, frequencies, half * sizeof *frequencies);
@@ -206,8 +208,11 @@ static int make_scratch(struct backend_cuda *cuda, struct fm_error *err)
 {
     struct carver c = {0};
     if (cuda->limits.key_dim > GPU_MAX_KEY_DIM)
-        return err_set(err, FM_ERR_ARG, "the GPU's kernels have no room for keys of %u numbers",
-                       cuda->limits.key_dim);
+        return err_set(err, FM_ERR_ARG, "the GPU supports key heads of at most %u, the model has "
+                       "%u", GPU_MAX_KEY_DIM, cuda->limits.key_dim);
+    if (cuda->limits.max_rows > CUDA_MAX_ROWS)
+        return err_set(err, FM_ERR_ARG, "the GPU computes at most %u tokens at a time, %zu are "
+                       "requested", CUDA_MAX_ROWS, cuda->limits.max_rows);
     c.at = memory_make(&cuda->memory.base, backend_cuda_scratch_bytes(&cuda->limits), "scratch",
                        err);
     cuda->block = c.at;

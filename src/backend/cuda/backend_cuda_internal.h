@@ -14,6 +14,8 @@ extern "C" {
 #define CUDA_GROUP_SIZES 4
 #define CUDA_MIN_GROUP 16
 #define CUDA_MAX_GROUP 128
+/* Rows of a batch: a grid has so many blocks in y. */
+#define CUDA_MAX_ROWS 65535
 /* Products of one call of matmul. */
 #define CUDA_MAX_PRODUCTS 64
 

@@ -119,8 +119,8 @@ static bool is_same_shape(const struct backend_ffn *a, const struct backend_ffn 
 
 static struct run run_at(const struct backend_ffn *blocks, size_t n_blocks, size_t i, size_t at)
 {
-    struct run run = {.first = &blocks[i], .at = at};
-    for (; i < n_blocks && is_same_shape(run.first, &blocks[i]); i++) {
+    struct run run = {.first = &blocks[i], .n_blocks = 1, .n_rows = blocks[i].n, .at = at};
+    for (i++; i < n_blocks && is_same_shape(run.first, &blocks[i]); i++) {
         run.n_blocks++;
         run.n_rows += blocks[i].n;
     }

@@ -31,6 +31,7 @@ struct gpu_device_ops {
 
     void (*launch)(struct gpu_device *d, const struct gpu_launch *launch, const void *args,
                    size_t args_bytes);
+    /* The pieces may overlap. */
     void (*copy)(struct gpu_device *d, void *to, const void *from, uint64_t bytes);
     void (*clear)(struct gpu_device *d, void *at, uint64_t bytes);
     /* From the host's memory, in the queue. */

@@ -1,3 +1,6 @@
+/* Jumps between stacks are what this file is for; the checked longjmp refuses them. */
+#undef _FORTIFY_SOURCE
+
 #include "backend/cuda/emulator.h"
 
 #include <setjmp.h>
@@ -18,6 +21,13 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 #if defined(__SANITIZE_THREAD__)
+#define HAS_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define HAS_TSAN 1
+#endif
+#endif
+#ifdef HAS_TSAN
 #include <sanitizer/tsan_interface.h>
 #endif
 
@@ -43,7 +53,7 @@ struct fiber {
     enum state state;
     enum meeting meeting;
     size_t declared; /* bytes of shared memory, so far */
-#if defined(__SANITIZE_THREAD__)
+#ifdef HAS_TSAN
     void *tsan;
 #endif
 };
@@ -80,7 +90,7 @@ static struct {
     size_t host_stack_bytes;
     void *host_fake_stack;
 #endif
-#if defined(__SANITIZE_THREAD__)
+#ifdef HAS_TSAN
     void *host_tsan;
 #endif
 } emulator;
@@ -125,7 +135,7 @@ static void before_switch(const struct fiber *to)
     else
         __sanitizer_start_switch_fiber(NULL, emulator.host_stack, emulator.host_stack_bytes);
 #endif
-#if defined(__SANITIZE_THREAD__)
+#ifdef HAS_TSAN
     __tsan_switch_to_fiber(to != NULL ? to->tsan : emulator.host_tsan, 0);
 #endif
     (void)to;
@@ -194,7 +204,7 @@ static void prepare_fiber(struct fiber *fiber)
 {
     if (fiber->stack == NULL) {
         fiber->stack = (char *)map_or_die(STACK_BYTES);
-#if defined(__SANITIZE_THREAD__)
+#ifdef HAS_TSAN
         fiber->tsan = __tsan_create_fiber(0);
 #endif
     }
@@ -303,7 +313,7 @@ void emulator_run(const char *name, const struct emulator_grid *grid,
         shared_memory = (char *)map_or_die(SHARED_BYTES);
         shadows = (struct shadow *)map_or_die(SHARED_BYTES * sizeof *shadows);
     }
-#if defined(__SANITIZE_THREAD__)
+#ifdef HAS_TSAN
     emulator.host_tsan = __tsan_get_current_fiber();
 #endif
     if (grid->n_threads == 0 || grid->n_threads > MAX_THREADS || grid->n_threads % WARP != 0 ||

@@ -66,7 +66,7 @@ struct gpu_merge_args {
 
 /* Of the keys and values of a head, at most. */
 #define GPU_MAX_KEY_DIM 512
-#define GPU_MAX_VALUE_DIM 512
+#define GPU_MAX_VALUE_DIM 4096 /* LIMIT_HEAD_DIM */
 
 struct gpu_delta_net {
     struct backend_delta_net net; /* its segments lie in the GPU's memory */
