@@ -100,8 +100,28 @@ static void fail_for_memory(struct request *r)
         http_give_up(r); /* the client sees a broken connection */
 }
 
+void http_note_unsent(struct request *r)
+{
+    if (r->job != NULL && r->call.is_stream)
+        jobs_note_unsent(r->server->jobs, r->job, r->out.n - r->out_at);
+}
+
+/* Forgets what was sent, so that the text of a client that is always a little behind does not
+ * grow. Moves at most as many bytes as were sent. */
+static void drop_sent(struct request *r)
+{
+    const size_t left = r->out.n - r->out_at;
+    if (r->out_at == 0 || left > r->out_at)
+        return;
+    char *text = r->out.data;
+    memmove(text, text + r->out_at, left);
+    r->out.n = left;
+    r->out_at = 0;
+}
+
 void http_take_events(struct request *r)
 {
+    drop_sent(r);
     const size_t n_before = r->out.n;
     struct job_event *first = jobs_take_events(r->server->jobs, r->job), *next;
     bool is_good = true;
@@ -119,6 +139,7 @@ void http_take_events(struct request *r)
         http_give_up(r); /* out of memory: the client sees a broken connection */
     if (r->out.n != n_before)
         r->written_ns = plat_now_ns();
+    http_note_unsent(r);
     if (r->out.n > r->out_at || r->is_over)
         http_resume(r);
 }

@@ -106,6 +106,8 @@ void http_completed(void *server, struct MHD_Connection *connection, void **requ
                     enum MHD_RequestTerminationCode code);
 /* Takes the new events of its job and writes them. */
 void http_take_events(struct request *request);
+/* Tells the runner how much of a stream is unsent. */
+void http_note_unsent(struct request *request);
 void http_resume(struct request *request);
 /* Handles a disconnected client. */
 void http_give_up(struct request *request);

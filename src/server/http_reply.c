@@ -187,6 +187,7 @@ static ssize_t read_stream(void *ctx, uint64_t position, char *to, size_t max)
     if (r->is_gone)
         return MHD_CONTENT_READER_END_WITH_ERROR;
     const size_t n = send_some(r, to, max);
+    http_note_unsent(r);
     if (n > 0)
         return (ssize_t)n;
     if (r->is_over)

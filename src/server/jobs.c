@@ -17,6 +17,7 @@
 #define IDLE_BEFORE_KEEP_NS 3000000000u
 #define COLLECT_BYTES (64u << 10)
 #define KEEP_MIN 256 /* minimum tokens worth a snapshot */
+#define HELD_NS 100000000u /* how often jobs that wait for their clients are checked */
 
 struct jobs {
     struct runner runner;
@@ -24,11 +25,12 @@ struct jobs {
     struct preparers *preparers;
     void (*notify)(void *ctx);
     void *notify_ctx;
+    uint64_t unsent_max;
     pthread_t thread;
     bool has_thread;
 
     pthread_mutex_t lock;
-    pthread_cond_t has_work;
+    pthread_cond_t has_work; /* also signalled when a client has read */
     struct job *queue_first, *queue_last, *ready_first, *ready_last;
     bool is_notified; /* the HTTP thread was notified and has not checked since */
     bool has_found;   /* it found events in the current check */
@@ -122,6 +124,20 @@ static struct job_event *new_event(struct jobs *js, const struct job_event *like
     return event;
 }
 
+/* The lock must be held. */
+static bool is_behind(const struct jobs *js, const struct job *job)
+{
+    return job->spec.is_stream && job->event_bytes + job->unsent_bytes > js->unsent_max;
+}
+
+bool job_is_held(const struct job *job)
+{
+    lock(job->jobs);
+    const bool is_held = is_behind(job->jobs, job);
+    unlock(job->jobs);
+    return is_held;
+}
+
 int job_emit(void *ctx, const struct job_event *like, const char *text, size_t bytes,
              struct job_logprobs *logprobs)
 {
@@ -141,7 +157,7 @@ int job_emit(void *ctx, const struct job_event *like, const char *text, size_t b
     /* The HTTP thread collects unstreamed events now and then, into a smaller form. */
     if (job->spec.is_stream || is_last || job->event_bytes > COLLECT_BYTES)
         list_ready(js, job);
-    const bool tells = job->is_ready && must_tell(js, at_once);
+    const bool tells = job->is_ready && must_tell(js, at_once || is_behind(js, job));
     unlock(js);
     if (tells)
         js->notify(js->notify_ctx);
@@ -246,9 +262,20 @@ struct job_event *jobs_take_events(struct jobs *js, struct job *job)
     lock(js);
     struct job_event *first = job->first;
     job->first = job->last = NULL;
+    job->unsent_bytes += job->event_bytes;
     job->event_bytes = 0;
     unlock(js);
     return first;
+}
+
+void jobs_note_unsent(struct jobs *js, struct job *job, uint64_t bytes)
+{
+    lock(js);
+    const bool was_behind = is_behind(js, job);
+    job->unsent_bytes = bytes;
+    if (was_behind && !is_behind(js, job))
+        (void)pthread_cond_signal(&js->has_work);
+    unlock(js);
 }
 
 void jobs_usage(struct jobs *js, struct job *job, struct job_usage *usage)
@@ -369,6 +396,7 @@ void jobs_publish(struct jobs *js, bool now)
     struct jobs_stats *s = &js->stats;
     window_note(&e->window, &sample);
     s->n_running = e->n_running;
+    s->n_held = e->n_held;
     s->n_passes = e->n_passes;
     s->pass_ns = e->pass_ns;
     s->n_answer = e->n_answer;
@@ -517,6 +545,20 @@ static bool wait_for_work(struct jobs *js)
     return rc != ETIMEDOUT;
 }
 
+/* Waits until a client has read or a job can be admitted, stopped or cancelled. */
+static void wait_for_clients(struct jobs *js)
+{
+    const struct runner *e = &js->runner;
+    lock(js);
+    bool is_held = !js->is_stopping_now &&
+                   (js->queue_first == NULL || e->n_running == e->n_parallel);
+    for (unsigned i = 0; is_held && i < e->n_running; i++)
+        is_held = is_behind(js, e->running[i]) && !e->running[i]->is_cancelled;
+    if (is_held)
+        (void)wait_until(js, plat_now_ns() + HELD_NS);
+    unlock(js);
+}
+
 /* When idle, saves one session at a time. */
 static bool keep_one(struct jobs *js, unsigned n_new)
 {
@@ -545,8 +587,10 @@ static void *runner_main(void *ctx)
         admit(js);
         fail_running(js);
         if (e->n_running > 0) {
-            runner_pass(e);
+            const bool has_passed = runner_pass(e);
             jobs_publish(js, false);
+            if (!has_passed)
+                wait_for_clients(js);
         }
         if (e->n_running == 0) {
             jobs_publish(js, true);
@@ -602,6 +646,7 @@ int jobs_open(const struct jobs_options *options, struct jobs **out, struct fm_e
     js->notify_ctx = options->ctx;
     js->account = options->account;
     js->preparers = options->preparers;
+    js->unsent_max = options->unsent_max;
     js->stats.n_queue = options->n_queue;
     js->stats.n_parallel = options->n_parallel;
     int rc = open_runner(&js->runner, options, err);

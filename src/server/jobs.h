@@ -30,6 +30,7 @@ struct jobs_options {
     struct preparers *preparers;    /* returns freed memory to the account; borrowed */
     unsigned n_parallel, n_sessions; /* parallel jobs; sessions kept in memory */
     unsigned n_queue;                /* maximum waiting jobs */
+    uint64_t unsent_max; /* a stream with more unsent bytes waits for its client */
     void (*notify)(void *ctx);       /* called on the runner thread */
     void *ctx;
 };
@@ -53,6 +54,9 @@ void job_disown(struct job *job, uint64_t bytes);
 const struct job_spec *job_spec(const struct job *job);
 /* Takes all events so far, in order; free each with job_event_free. */
 struct job_event *jobs_take_events(struct jobs *jobs, struct job *job);
+/* Says how many bytes of a stream its client has yet to take, after taking events and after
+ * sending. Events that were taken count as unsent until then. */
+void jobs_note_unsent(struct jobs *jobs, struct job *job, uint64_t bytes);
 void jobs_usage(struct jobs *jobs, struct job *job, struct job_usage *usage);
 /* Cancels the job; it ends at the next layer. */
 void jobs_cancel(struct jobs *jobs, struct job *job);
@@ -68,6 +72,7 @@ bool jobs_is_stopping_now(struct jobs *jobs);
 /* Counters since the start, and the current state. */
 struct jobs_stats {
     unsigned n_queued, n_running, n_queue, n_parallel;
+    unsigned n_held; /* of the running ones, those that wait for their clients */
     uint64_t n_submitted, n_refused, n_done, n_failed, n_cancelled;
     uint64_t n_prompt, n_cached, n_answer; /* tokens */
     uint64_t n_passes, pass_ns;

@@ -25,6 +25,7 @@ struct job {
     struct job *next_queued, *next_ready;
     struct job_event *first, *last;
     uint64_t event_bytes; /* charged to the account for these events */
+    uint64_t unsent_bytes; /* taken from here, and not sent yet */
     struct job_usage usage;
 
     /* Used by the runner thread only. */
@@ -36,6 +37,7 @@ struct job {
     size_t n_piece;          /* tokens in the current pass */
     int32_t id;              /* next token to compute after the prompt */
     bool is_ending;          /* its session was cancelled */
+    bool is_held;            /* waits for its client, as counted in n_held */
     bool has_spoken;         /* part of an answer was sent */
     uint64_t started_ns, answered_ns, progress_ns;
     uint64_t n_prompt, n_cached, n_answer, n_reasoning;
@@ -50,6 +52,7 @@ struct runner {
     struct call_texts *texts;
     struct job **running; /* [n_parallel] */
     unsigned n_running, n_parallel;
+    unsigned n_held; /* of the running ones, those that wait for their clients */
     struct fm_batch_item *items; /* [n_parallel] */
     unsigned prefill_chunk;
     unsigned mixed_chunk; /* maximum prompt tokens in a pass with running answers */
@@ -64,8 +67,9 @@ struct runner {
 
 /* Starts a job: opens a session and its first prompt. After a failure the job is over. */
 int runner_begin(struct runner *e, struct job *job, struct fm_error *err);
-/* Runs one pass over all running jobs. Jobs that ended have left `running`. */
-void runner_pass(struct runner *e);
+/* Runs one pass over the running jobs whose clients keep up. Jobs that ended have left `running`.
+ * Returns false if all of them wait for their clients. */
+bool runner_pass(struct runner *e);
 /* Removes the job from `running` and reports its end. */
 void runner_end(struct runner *e, struct job *job, int code, const char *why);
 bool runner_picture(const struct runner *e, struct text_buffer *out);
@@ -76,6 +80,8 @@ bool runner_picture(const struct runner *e, struct text_buffer *out);
 int job_emit(void *job, const struct job_event *like, const char *text, size_t text_bytes,
              struct job_logprobs *logprobs);
 bool job_is_cancelled(const struct job *job);
+/* Returns whether the client of a stream has too many bytes to read before it gets more. */
+bool job_is_held(const struct job *job);
 /* Finishes a job: settles its usage, adds the last event, drops the runner's reference. */
 void job_leave(struct job *job, int code, const char *why);
 /* Publishes statistics and the map when due. Called between passes and before every layer. */

@@ -119,6 +119,7 @@ void runner_end(struct runner *e, struct job *job, int code, const char *why)
             memmove(&e->running[i], &e->running[i + 1],
                     (e->n_running - i - 1) * sizeof e->running[0]);
             e->n_running--;
+            e->n_held -= job->is_held;
             break;
         }
     if (job->answer != NULL) {
@@ -186,16 +187,34 @@ static size_t piece_of(const struct job *job, size_t max)
     return left - 1 < max ? left - 1 : max;
 }
 
-static void fill(struct runner *e)
+/* Moves the jobs that wait for their clients behind the others. Returns how many others there
+ * are. */
+static unsigned hold_back(struct runner *e)
+{
+    unsigned n = 0;
+    for (unsigned i = 0; i < e->n_running; i++) {
+        struct job *job = e->running[i];
+        job->is_held = job_is_held(job);
+        if (job->is_held)
+            continue;
+        memmove(&e->running[n + 1], &e->running[n], (i - n) * sizeof e->running[0]);
+        e->running[n++] = job;
+    }
+    e->n_held = e->n_running - n;
+    return n;
+}
+
+/* Sets up the pass of the first n running jobs. */
+static void fill(struct runner *e, unsigned n)
 {
     unsigned n_reading = 0;
-    for (unsigned i = 0; i < e->n_running; i++)
+    for (unsigned i = 0; i < n; i++)
         n_reading += is_reading(e->running[i]);
-    e->is_mixed = n_reading > 0 && n_reading < e->n_running;
+    e->is_mixed = n_reading > 0 && n_reading < n;
     const size_t all = e->is_mixed ? e->mixed_chunk : e->prefill_chunk;
     const size_t share = n_reading > 0 ? all / n_reading : 0;
     double positions = 0;
-    for (unsigned i = 0; i < e->n_running; i++) {
+    for (unsigned i = 0; i < n; i++) {
         struct job *job = e->running[i];
         const bool reads = is_reading(job);
         job->n_piece = reads ? piece_of(job, share > 0 ? share : 1) : 1;
@@ -205,7 +224,7 @@ static void fill(struct runner *e)
             .n_ids = job->n_piece};
         positions += fm_session_position(job->session);
     }
-    e->position = e->n_running > 0 ? positions / e->n_running : 0;
+    e->position = positions / n;
 }
 
 /* Limits the prompt tokens of a pass with running answers by the target time. */
@@ -274,20 +293,21 @@ static void advance(struct runner *e, struct job *job)
         end_failed(e, job, rc, err.text);
 }
 
-void runner_pass(struct runner *e)
+bool runner_pass(struct runner *e)
 {
     struct fm_error err = {0};
     drop_the_gone(e);
-    if (e->n_running == 0)
-        return;
-    fill(e);
+    const unsigned n = hold_back(e);
+    if (n == 0)
+        return e->n_running == 0;
+    fill(e, n);
     const uint64_t begin_ns = plat_now_ns();
-    (void)fm_eval_batch(e->model, e->items, e->n_running, &err); /* each item has its own rc */
+    (void)fm_eval_batch(e->model, e->items, n, &err); /* each item has its own rc */
     const uint64_t took_ns = plat_now_ns() - begin_ns;
     e->n_passes++;
     e->pass_ns += took_ns;
     adapt(e, took_ns);
-    for (unsigned i = e->n_running; i-- > 0;) {
+    for (unsigned i = n; i-- > 0;) {
         struct job *job = e->running[i];
         if (e->items[i].rc == 0)
             advance(e, job);
@@ -296,6 +316,7 @@ void runner_pass(struct runner *e)
         else
             end_faulty(e, job, e->items[i].rc, &err);
     }
+    return true;
 }
 
 /* ---- the picture of the experts ------------------------------------------------------------ */

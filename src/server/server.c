@@ -31,6 +31,8 @@
 #define HEADER_BYTES (32u << 10)
 #define CONNECTION_BYTES (HEADER_BYTES + (4u << 10)) /* the library's memory and ours, for each */
 #define UNREAD_BYTES (32 << 10) /* maximum unread bytes behind a request */
+#define UNSENT_MIN (8u << 10)   /* of the unsent bytes with which a stream waits for its client */
+#define UNSENT_MAX (1u << 20)
 
 /* ---- waking --------------------------------------------------------------------------------- */
 
@@ -415,6 +417,17 @@ static void divide_memory(struct server *s, size_t *texts_bytes)
                        (uint64_t)o->n_connections * CONNECTION_BYTES;
 }
 
+/* Returns how many unsent bytes a stream may have. The reserve for answers, a sixteenth of the
+ * account, is enough for all streams: each takes up to six times as much, for the events, the text
+ * made of them and the growth of its buffer. */
+static uint64_t unsent_max(const struct server *s)
+{
+    const uint64_t share = s->account.limit / 16 / 6 / s->options.n_parallel;
+    if (share < UNSENT_MIN)
+        return UNSENT_MIN;
+    return share < UNSENT_MAX ? share : UNSENT_MAX;
+}
+
 static int open_jobs(struct server *s, struct fm_error *err)
 {
     const struct server_options *o = &s->options;
@@ -439,6 +452,7 @@ static int open_jobs(struct server *s, struct fm_error *err)
                                      .texts = s->texts, .account = &s->account,
                                      .preparers = s->preparers, .n_parallel = o->n_parallel,
                                      .n_sessions = o->n_sessions, .n_queue = o->n_queue,
+                                     .unsent_max = unsent_max(s),
                                      .notify = wake, .ctx = s};
     return jobs_open(&how, &s->jobs, err);
 }

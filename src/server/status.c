@@ -157,6 +157,8 @@ enum MHD_Result get_metrics(struct request *r)
         {"requests_preparing", "gauge", "Being parsed, rendered and tokenized, or waiting for it.",
          reading.n_queued + reading.n_running},
         {"requests_running", "gauge", "Being answered.", s.n_running},
+        {"requests_held", "gauge", "Of these, streams that wait for their client to read.",
+         s.n_held},
         {"requests_queued", "gauge", "Waiting.", s.n_queued},
         {"prompt_tokens_total", "counter", "Tokens of prompts.", (double)s.n_prompt},
         {"prompt_tokens_cached_total", "counter", "Prompt tokens reused.", (double)s.n_cached},

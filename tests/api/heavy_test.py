@@ -264,6 +264,79 @@ class Running(unittest.TestCase):
         self.assertTrue(any(self.assert_finish(n) for n in (4, 16, 64)))
 
 
+class Unread(unittest.TestCase):
+    """A stream whose client does not read waits for it, holds little memory and nobody else up."""
+
+    N = 32
+    BODY = {**LONG, "n": N, "max_tokens": 100, "logprobs": True, "top_logprobs": 20}
+
+    def stalled(self, server):
+        """Returns a connection with a stream that waits for it."""
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", server.port))
+        n_held, n_asked = metric(server, "requests_held"), metric(server, "requests_total")
+
+        def is_over():
+            return metric(server, "requests_total") > n_asked and \
+                metric(server, "requests_queued") + metric(server, "requests_running") == n_held
+
+        connection.sendall(raw_request("/v1/chat/completions", self.BODY))
+        self.assertTrue(wait_until(lambda: metric(server, "requests_held") == n_held + 1 or
+                                   is_over()))
+        self.assertFalse(is_over())
+        return connection
+
+    def texts(self, data):
+        """The texts of the answers in a stream that is complete."""
+        texts, n_logprobs, n_finished = [""] * self.N, 0, 0
+        for line in data.decode().splitlines():
+            if not line.startswith("data: {"):
+                continue
+            for choice in json.loads(line[6:])["choices"]:
+                texts[choice["index"]] += choice["delta"].get("content") or ""
+                n_logprobs += len((choice["logprobs"] or {}).get("content", []))
+                n_finished += choice["finish_reason"] == "length"
+        self.assertEqual((n_logprobs, n_finished), (100 * self.N, self.N))
+        return texts
+
+    def test_continues(self):
+        """Two streams that nobody reads, then a whole one beside them, then the two."""
+        with Server(PROGRAM, NANO, "--request-memory", "8M", "--context", "1024",
+                    "--parallel", "3") as server:
+            waiting = [self.stalled(server) for _ in range(2)]
+            self.assertLess(metric(server, "request_memory_bytes"),
+                            metric(server, "request_memory_limit_bytes") / 4)
+            status, _, data = server.request("POST", "/v1/chat/completions", self.BODY)
+            self.assertEqual(status, 200)
+            texts = self.texts(data)
+            self.assertTrue(wait_until(lambda: metric(server, "requests_held") == 2))
+            for connection in waiting:
+                status, data = read_answer(connection)
+                self.assertEqual(status, 200)
+                self.assertEqual(self.texts(data), texts)
+                connection.close()
+            self.assertTrue(wait_until(lambda: is_idle(server)))
+            self.assertTrue(wait_until(lambda: metric(server, "requests_held") == 0))
+
+    def test_ends(self):
+        """Such a stream ends when its client leaves, when its time is over, and at a stop."""
+        with Server(PROGRAM, NANO, "--context", "1024", "--parallel", "1", "--request-memory", "8M",
+                    "--time-limit", "20") as server:
+            self.stalled(server).close()
+            self.assertTrue(wait_until(lambda: is_idle(server)))
+            late = self.stalled(server)
+            self.assertTrue(wait_until(lambda: metric(server, "requests_running") == 0))
+            self.assertIn(b"time limit", read_answer(late)[1])
+            late.close()
+            self.assertEqual(server.request("POST", "/v1/chat/completions", SHORT)[0], 200)
+            last = self.stalled(server)
+            for _ in range(2):
+                server.process.send_signal(signal.SIGTERM)
+            self.assertEqual(server.process.wait(1800), 0)
+            last.close()
+
+
 class Whole(unittest.TestCase):
     """Answers without streaming: what was computed can be sent, in little memory."""
 
@@ -488,7 +561,7 @@ class Memory(OneServer):
             connection.close()
 
     def test_slow_reader(self):
-        """A stream that nobody reads ends when its share of the memory is used."""
+        """A stream that nobody reads waits with little memory."""
         body = {**LONG, "logprobs": True, "top_logprobs": 20, "n": 8, "max_tokens": 1500}
         held = []
         for _ in range(2):
@@ -497,7 +570,7 @@ class Memory(OneServer):
             connection.connect(("127.0.0.1", self.server.port))
             connection.sendall(raw_request("/v1/chat/completions", body))
             held.append(connection)
-        self.assertTrue(wait_until(lambda: metric(self.server, "requests_running") == 0))
+        self.assertTrue(wait_until(lambda: metric(self.server, "requests_held") == 2))
         for connection in held:
             connection.close()
 
