@@ -203,9 +203,9 @@ struct backend_ops {
     void (*route)(struct backend *be, const struct router *router, const float *logits, size_t n,
                   uint32_t *ids, float *weights);
     void (*prefer)(struct backend *be, const struct backend_preference *args);
-    /* Returns the index of the first of n rows of x that has a value that is not finite, or n.
-     * Waits for the operations queued before it. */
-    size_t (*find_not_finite)(struct backend *be, const float *x, size_t n, size_t dim);
+    /* Notes the first of n rows of x that is not finite in *found, 0 before (not_finite.h). */
+    void (*find_not_finite)(struct backend *be, const float *x, size_t n, size_t dim,
+                            uint32_t *found);
     /* out[t] = sum over j of weights[t][j] * parts[t][j], ascending j; parts is [n, k, dim] */
     void (*expert_sum)(struct backend *be, const float *parts, const float *weights, size_t n,
                        unsigned k, size_t dim, float *out);

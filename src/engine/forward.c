@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "backend/not_finite.h"
 #include "base/carve.h"
 #include "base/fmath.h"
 #include "base/mem.h"
@@ -14,6 +15,11 @@
 #define HEAD_ROWS 8
 
 /* ---- memory: two blocks, each carved in two passes by the same list ------------------------- */
+
+static uint64_t n_not_finite(const struct model *model, const struct forward_options *options)
+{
+    return (1ull + model->end_layer - model->first_layer) * options->max_segments;
+}
 
 /* Lays out what the backend computes with. */
 static void carve_rows(struct carver *c, struct forward *f, const struct model *model,
@@ -40,6 +46,7 @@ static void carve_rows(struct carver *c, struct forward *f, const struct model *
     const uint64_t head_rows = model_has_head(model) ? HEAD_ROWS : 0;
     f->head_in = carve(c, 2 * head_rows * hidden, sizeof(float));
     f->logits = carve(c, head_rows * model->shape.vocabulary, sizeof(float));
+    f->not_finite = carve(c, n_not_finite(model, options), sizeof(uint32_t));
 }
 
 /* Lays out what the host needs for the order of work. */
@@ -58,6 +65,7 @@ static void carve_host(struct carver *c, struct forward *f, const struct model *
     f->groups.chosen = carve(c, n_experts, sizeof(struct expert_use));
     f->groups.pairs = carve(c, rows * k, sizeof(uint32_t));
     f->groups.rows = carve(c, rows * k, sizeof(uint32_t));
+    f->not_finite_seen = carve(c, n_not_finite(model, options), sizeof(uint32_t));
 }
 
 uint64_t forward_bytes(const struct model *model, const struct forward_options *options)
@@ -183,17 +191,12 @@ static void end_times(struct forward *f, uint32_t layer)
 #define FROM_HEAD (-2)
 
 /* Gives up a segment because one of its rows has a value that is not finite. */
-static void fail_row(const struct forward *f, uint32_t segment, uint32_t row, int layer, float *x,
-                     size_t n)
+static void fail_row(const struct forward *f, uint32_t segment, uint32_t row, int layer,
+                     bool has_nan)
 {
     struct pass *pass = f->pass;
     struct batch_fault fault = {.layer = layer < 0 ? -1 : layer, .expert = -1};
     char where[32];
-    bool has_nan = false;
-    const float *values = memory_open(f->be->memory, x, n * sizeof *x, MEMORY_LOOK);
-    for (size_t i = 0; i < n; i++)
-        has_nan |= values[i] != values[i];
-    memory_close(f->be->memory, x, n * sizeof *x);
     (void)snprintf(where, sizeof where, "layer %d", layer);
     (void)err_set(&fault.err, FM_ERR_FORMAT,
                   "%s gives %s that are %s at position %u: its weights are damaged%s",
@@ -207,23 +210,52 @@ static void fail_row(const struct forward *f, uint32_t segment, uint32_t row, in
     pass->batch->hooks.fault(pass->batch->hooks.ctx, segment, &fault);
 }
 
-/* Gives up every segment with a value that is not finite. The layer is known here; later rows and
- * layers would only show the consequences. The check costs less than a thousandth of computing the
- * rows. A damaged expert is blamed before its layer is. */
+/* Gives up the segments whose rows were not finite after one of the checks [first, end): 0 is the
+ * embedding's, the others are the layers'. Later layers would only show the consequences of the
+ * first one. A damaged expert is blamed before its layer is. */
+static void blame_layers(struct forward *f, uint32_t first, uint32_t end)
+{
+    struct pass *pass = f->pass;
+    const uint32_t width = f->options.max_segments;
+    memory_fetch(f->be->memory, f->not_finite_seen, f->not_finite + first * width,
+                 (end - first) * width * sizeof(uint32_t));
+    for (uint32_t s = 0; s < pass->n_segments; s++) {
+        const uint32_t *seen = f->not_finite_seen + pass->in_batch[s];
+        uint32_t i = first;
+        while (i < end && seen[(i - first) * width] == 0)
+            i++;
+        if (i == end)
+            continue;
+        const uint32_t code = seen[(i - first) * width];
+        const int layer = i == 0 ? FROM_EMBEDDING : (int)(f->model->first_layer + i - 1);
+        forward_verify_experts(f);
+        if (!pass_is_given_up(pass, s))
+            fail_row(f, pass->in_batch[s], not_finite_row(code), layer, not_finite_has_nan(code));
+    }
+}
+
+/* Looks for values that are not finite, in less than a thousandth of the time of computing them.
+ * The host sees its own memory at once. With another it looks when the last layer was computed,
+ * since it would have to wait for every layer. */
 static void check_rows(struct forward *f, int layer)
 {
     struct pass *pass = f->pass;
     const size_t hidden = f->model->shape.hidden;
-    for (uint32_t s = 0; s < pass->n_segments; s++) {
-        float *x = f->step.x + pass->segments[s].first_row * hidden;
-        const size_t n = pass->segments[s].n_rows;
-        const size_t row = f->be->ops->find_not_finite(f->be, x, n, hidden);
-        if (row == n)
-            continue;
-        forward_verify_experts(f);
-        if (!pass_is_given_up(pass, s))
-            fail_row(f, pass->in_batch[s], (uint32_t)row, layer, x + row * hidden, hidden);
-    }
+    const uint32_t i = layer == FROM_EMBEDDING ? 0 : (uint32_t)layer - f->model->first_layer + 1;
+    for (uint32_t s = 0; s < pass->n_segments; s++)
+        f->be->ops->find_not_finite(f->be, f->step.x + pass->segments[s].first_row * hidden,
+                                    pass->segments[s].n_rows, hidden,
+                                    f->not_finite + (size_t)i * f->options.max_segments +
+                                        pass->in_batch[s]);
+    if (f->be->memory->is_host)
+        blame_layers(f, i, i + 1);
+}
+
+/* Looks at all checks, before anybody gets what the layers have computed. */
+static void blame_late(struct forward *f)
+{
+    if (!f->be->memory->is_host)
+        blame_layers(f, 0, f->model->end_layer - f->model->first_layer + 1);
 }
 
 /* ---- the pass -------------------------------------------------------------------------------- */
@@ -311,8 +343,11 @@ static void flush_head(struct forward *f, const struct head_row *rows, uint32_t 
     assert(n > 0 && n <= HEAD_ROWS);
     f->arch->final_norm(&f->step, f->head_in, n, normed);
     f->arch->head(&f->step, normed, n, f->logits);
+    blame_late(f);
     for (uint32_t i = 0; i < n; i++) {
         const struct batch_segment *s = &pass->batch->segments[rows[i].segment];
+        if (pass->batch->hooks.is_given_up(pass->batch->hooks.ctx, rows[i].segment))
+            continue;
         if (s->wants_hidden) {
             const float *x =
                 memory_open(memory, normed + i * hidden, hidden * sizeof(float), MEMORY_LOOK);
@@ -323,13 +358,16 @@ static void flush_head(struct forward *f, const struct head_row *rows, uint32_t 
         float *at = f->logits + i * vocabulary;
         const float *logits =
             memory_open(memory, at, vocabulary * sizeof(float), MEMORY_LOOK);
+        bool has_nan = false;
         const bool is_finite = fmath_all_finite(logits, vocabulary);
         if (is_finite)
             pass->batch->hooks.logits(pass->batch->hooks.ctx, rows[i].segment, rows[i].row,
                                       logits);
+        for (size_t j = 0; !is_finite && j < vocabulary; j++)
+            has_nan |= logits[j] != logits[j];
         memory_close(memory, at, vocabulary * sizeof(float));
         if (!is_finite)
-            fail_row(f, rows[i].segment, rows[i].row, FROM_HEAD, at, vocabulary);
+            fail_row(f, rows[i].segment, rows[i].row, FROM_HEAD, has_nan);
     }
 }
 
@@ -425,6 +463,8 @@ static void take_rows(struct forward *f)
     /* Only in decode: a prompt reads nearly every expert anyway. */
     f->step.resident = pass->is_decode && f->options.cache_bias > 0 ? f->resident : NULL;
     follow_pass(f);
+    memory_clear(f->be->memory, f->not_finite,
+                 n_not_finite(f->model, &f->options) * sizeof *f->not_finite);
     if (f->model->first_layer == 0) {
         f->arch->embed(&f->step);
         f->arch->place(&f->step);
@@ -443,6 +483,7 @@ static void give_rows(struct forward *f)
     const uint64_t bytes = f->pass->n_rows * (uint64_t)f->model->shape.hidden * sizeof(float);
     if (!model_has_head(f->model)) {
         memory_fetch(f->be->memory, f->pass->rows, f->step.x, bytes);
+        blame_late(f);
         return;
     }
     begin_times(f);

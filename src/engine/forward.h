@@ -24,6 +24,7 @@ typedef void replace_ids_fn(void *ctx, uint32_t position, uint32_t expert_layer,
 struct forward_options {
     uint32_t stage;    /* its part of every sequence */
     uint32_t max_rows; /* tokens in a batch */
+    uint32_t max_segments; /* sequences in a batch */
     uint32_t n_context;
     const struct kv_format *kv_format;
     enum lookahead_mode lookahead; /* off where ids are replaced */

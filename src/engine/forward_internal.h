@@ -36,6 +36,9 @@ struct forward {
     void *lookahead_memory;
     struct pass *pass;       /* at hand */
     float *head_in, *logits; /* [HEAD_ROWS, hidden], [HEAD_ROWS, vocabulary] */
+    /* Rows that are not finite, as not_finite_code: [1 + layers, max_segments], the embedding
+     * first; in the backend's memory, and for the host. */
+    uint32_t *not_finite, *not_finite_seen;
     void *block, *host_block; /* in the backend's memory and in the host's */
     bool is_timed; /* the pass at hand */
     uint64_t lap_ns;

@@ -11,8 +11,8 @@ uint64_t stage_scratch_bytes(const struct model *model, const struct kv_format *
                              const struct budget *b, uint32_t max_rows)
 {
     const bool is_cut = model->end_layer - model->first_layer < model->shape.n_layers;
-    const struct forward_options forward = {.max_rows = max_rows, .n_context = b->n_context,
-                                            .kv_format = kv_format};
+    const struct forward_options forward = {.max_rows = max_rows, .max_segments = b->n_sessions,
+                                            .n_context = b->n_context, .kv_format = kv_format};
     const struct pass_options pass = {.max_rows = max_rows, .max_segments = b->n_sessions,
                                       .hidden = is_cut ? model->shape.hidden : 0};
     struct backend_options backend = {.n_threads = b->n_threads};
@@ -97,6 +97,7 @@ int stage_open(struct stage *stage, const struct stage_options *options, struct 
     const struct budget *b = &stage->budget;
     const struct forward_options forward = {.stage = stage->index,
                                             .max_rows = b->max_rows,
+                                            .max_segments = b->n_sessions,
                                             .n_context = b->n_context,
                                             .kv_format = options->kv_format,
                                             .lookahead = options->streaming->lookahead,

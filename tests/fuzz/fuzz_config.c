@@ -61,7 +61,7 @@ static void check_sizes(const struct model *model)
     uint64_t smaller = 0;
     static const uint32_t rows[] = {1, 64, 512, LIMIT_CONTEXT};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        const struct forward_options options = {.max_rows = rows[i],
+        const struct forward_options options = {.max_rows = rows[i], .max_segments = 1,
                                                 .n_context = s->max_context,
                                                 .kv_format = &kv_f32};
         const uint64_t scratch = forward_bytes(model, &options);
@@ -116,7 +116,7 @@ static void count_logits(void *ctx, uint32_t segment, uint32_t row, const float 
 
 static void set_up(struct model *model, struct engine *e)
 {
-    const struct forward_options options = {.max_rows = 2,
+    const struct forward_options options = {.max_rows = 2, .max_segments = 2,
                                             .n_context = CONTEXT, .kv_format = &kv_f32};
     struct backend_options backend = {.n_threads = 1};
     forward_backend_options(model, &options, &backend);

@@ -7,11 +7,17 @@
 
 static struct gpu_device *gpu;
 
+static void launch(struct gpu_launch how, const void *args, size_t args_bytes)
+{
+    struct gpu_command command = {.launch = how, .args_bytes = (uint32_t)args_bytes};
+    memcpy(command.args, args, args_bytes);
+    gpu->ops->submit(gpu, &(struct gpu_batch){.commands = &command, .n = 1});
+}
+
 #define LAUNCH(name, x, y, threads, ...)                                                           \
-    gpu->ops->launch(gpu,                                                                          \
-                     &(struct gpu_launch){GPU_KERNEL_##name, (uint32_t)(x), (uint32_t)(y),         \
-                                          (uint32_t)(threads), 0},                                 \
-                     &(struct gpu_##name##_args)__VA_ARGS__, sizeof(struct gpu_##name##_args))
+    launch((struct gpu_launch){GPU_KERNEL_##name, (uint32_t)(x), (uint32_t)(y),                    \
+                               (uint32_t)(threads), 0},                                            \
+           &(struct gpu_##name##_args)__VA_ARGS__, sizeof(struct gpu_##name##_args))
 
 static size_t over(size_t n, size_t unit)
 {

@@ -132,6 +132,7 @@ static void check_router(struct backend *be)
         logits[i] += bias[i % r.n_experts];
     r.correction = correction;
     be->ops->route(be, &r, logits, n, ids, weights);
+    memory_finish(be->memory);
     for (size_t i = 0; i < n * r.k; i++) {
         const json_int_t id =
             json_integer_value(json_array_get(json_object_get(at_hand, "ids"), i));
@@ -156,6 +157,7 @@ static void check_dense(struct backend *be)
     ffn.weights.down = take_matrix(hidden, wide, 1);
     step.ffn = calloc((size_t)n * hidden, sizeof(float));
     ffn_block_dense.run(&ffn, &step);
+    memory_finish(be->memory);
     compare_numbers("out", be->level, step.ffn);
     compare_bits(be->level, step.ffn, (size_t)n * hidden);
     drop(&ffn.weights.gate), drop(&ffn.weights.up), drop(&ffn.weights.down);
@@ -218,8 +220,10 @@ static void check_experts(struct backend *be)
     step.expert_parts = calloc((size_t)n * k * hidden, sizeof(float));
     step.ffn = calloc((size_t)n * hidden, sizeof(float));
     ffn_block_routed.route(&r, &step);
+    memory_finish(be->memory);
     run_experts(&step, &r, &layer, (char *)slots, slot * sizeof(float));
     ffn_block_routed.close(&r, &step);
+    memory_finish(be->memory);
     compare_numbers("out", be->level, step.ffn);
     compare_bits(be->level, step.ffn, (size_t)n * hidden);
     for (unsigned m = 0; m < 3; m++)
@@ -286,6 +290,7 @@ static void run_attention(const struct attention *a, struct step *step, const fl
         mixer_attention.run(a, step, &(struct mix_buffers){rope, out + (size_t)at * t->hidden,
                                                            scratch});
     }
+    memory_finish(step->be->memory);
     free(kv), free(rope), free(scratch);
 }
 

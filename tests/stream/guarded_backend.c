@@ -137,12 +137,10 @@ static void guard_prefer(struct backend *be, const struct backend_preference *ar
     RUN(be, prefer, args);
 }
 
-static size_t guard_find_not_finite(struct backend *be, const float *x, size_t n, size_t dim)
+static void guard_find_not_finite(struct backend *be, const float *x, size_t n, size_t dim,
+                                  uint32_t *found)
 {
-    guard_begin();
-    const size_t row = cpu_of(be)->ops->find_not_finite(cpu_of(be), x, n, dim);
-    guard_end();
-    return row;
+    RUN(be, find_not_finite, x, n, dim, found);
 }
 
 static void guard_expert_sum(struct backend *be, const float *parts, const float *weights,

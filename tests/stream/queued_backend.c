@@ -496,14 +496,24 @@ static void queued_prefer(struct backend *be, const struct backend_preference *a
     op->args = a;
 }
 
-static size_t queued_find_not_finite(struct backend *be, const float *x, size_t n, size_t dim)
+struct find_args {
+    const float *x;
+    size_t n, dim;
+    uint32_t *found;
+};
+
+static void run_find_not_finite(struct backend *cpu, const void *args)
 {
-    struct queued *q = queued_of(be);
-    run_all(q);
-    guard_begin();
-    const size_t row = q->cpu->ops->find_not_finite(q->cpu, x, n, dim);
-    guard_end();
-    return row;
+    const struct find_args *a = args;
+    cpu->ops->find_not_finite(cpu, a->x, a->n, a->dim, a->found);
+}
+
+static void queued_find_not_finite(struct backend *be, const float *x, size_t n, size_t dim,
+                                   uint32_t *found)
+{
+    const struct find_args a = {x, n, dim, found};
+    struct op *op = add_op(queued_of(be), run_find_not_finite);
+    op->args = keep(op, &a, sizeof a);
 }
 
 static const struct backend_ops queued_ops = {

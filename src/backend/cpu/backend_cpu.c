@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "backend/cpu/backend_cpu_internal.h"
+#include "backend/not_finite.h"
 #include "backend/prefer.h"
 #include "backend/router.h"
 #include "base/fmath.h"
@@ -179,15 +180,19 @@ static void cpu_prefer(struct backend *be, const struct backend_preference *args
     prefer_resident(args);
 }
 
-static size_t cpu_find_not_finite(struct backend *be, const float *x, size_t n, size_t dim)
+static void cpu_find_not_finite(struct backend *be, const float *x, size_t n, size_t dim,
+                                uint32_t *found)
 {
     (void)be; /* one pass over rows that are in the processor's cache */
     size_t row = 0;
+    bool has_nan = false;
     if (fmath_all_finite(x, n * dim))
-        return n;
+        return;
     while (fmath_all_finite(x + row * dim, dim))
         row++;
-    return row;
+    for (size_t i = 0; i < dim; i++)
+        has_nan |= x[row * dim + i] != x[row * dim + i];
+    *found = not_finite_code(row, has_nan);
 }
 
 struct elementwise_job {

@@ -10,38 +10,6 @@
 #include "base/limits.h"
 #include "quant/interleave.h"
 
-/* ---- lists ----------------------------------------------------------------------------------- */
-
-void cuda_lists_begin(struct backend_cuda *cuda)
-{
-    cuda->lists.used = 0;
-}
-
-void *cuda_lists_reserve(struct backend_cuda *cuda, size_t bytes, const void **device)
-{
-    struct cuda_lists *lists = &cuda->lists;
-    const size_t at = lists->used;
-    lists->used += mem_round_up(bytes, MEM_CACHE_LINE);
-    assert(lists->used <= lists->capacity);
-    *device = lists->device + at;
-    return lists->host + at;
-}
-
-const void *cuda_lists_put(struct backend_cuda *cuda, const void *list, size_t bytes)
-{
-    const void *device;
-    if (list == NULL)
-        return NULL;
-    memcpy(cuda_lists_reserve(cuda, bytes, &device), list, bytes);
-    return device;
-}
-
-void cuda_lists_send(struct backend_cuda *cuda)
-{
-    struct cuda_lists *lists = &cuda->lists;
-    cuda->device->ops->send(cuda->device, lists->device, lists->host, lists->used);
-}
-
 /* ---- rows ------------------------------------------------------------------------------------ */
 
 static void cuda_rms_norm(struct backend *be, const float *x, const float *weight, float eps,
@@ -59,10 +27,9 @@ static void cuda_rope_table(struct backend *be, const uint32_t *positions, size_
     const uint32_t threads = cuda_over(half, 32) * 32;
     if (half == 0)
         return;
-    cuda_lists_begin(cuda);
-    const uint32_t *at = cuda_lists_put(cuda, positions, n * sizeof *positions);
-    const float *turns = cuda_lists_put(cuda, frequencies, half * sizeof *frequencies);
-    cuda_lists_send(cuda);
+    cuda_queue_begin(&cuda->queue);
+    const uint32_t *at = cuda_queue_put(&cuda->queue, positions, n * sizeof *positions);
+    const float *turns = cuda_queue_put(&cuda->queue, frequencies, half * sizeof *frequencies);
     CUDA_LAUNCH(cuda, rope_table, n, 1, threads < 256 ? threads : 256,
                 {.positions = at, .frequencies = turns, .scale = scale, .rotary_dim = rotary_dim,
                  .out = out});
@@ -96,15 +63,11 @@ static void cuda_add(struct backend *be, float *y, const float *x, size_t n)
     CUDA_LAUNCH(cuda_of(be), add, cuda_over(n, 256), 1, 256, {.y = y, .x = x, .n = n});
 }
 
-static size_t cuda_find_not_finite(struct backend *be, const float *x, size_t n, size_t dim)
+static void cuda_find_not_finite(struct backend *be, const float *x, size_t n, size_t dim,
+                                 uint32_t *found)
 {
-    struct backend_cuda *cuda = cuda_of(be);
-    uint32_t first = (uint32_t)n;
-    cuda->device->ops->send(cuda->device, cuda->word, &first, sizeof first);
-    CUDA_LAUNCH(cuda, find_not_finite, n, 1, 256,
-                {.x = x, .dim = (uint32_t)dim, .first = cuda->word});
-    cuda->device->ops->fetch(cuda->device, &first, cuda->word, sizeof first);
-    return first;
+    CUDA_LAUNCH(cuda_of(be), find_not_finite, n, 1, 32,
+                {.x = x, .dim = (uint32_t)dim, .found = found});
 }
 
 /* ---- routers --------------------------------------------------------------------------------- */
@@ -121,10 +84,9 @@ static void cuda_prefer(struct backend *be, const struct backend_preference *arg
 {
     struct backend_cuda *cuda = cuda_of(be);
     struct backend_preference p = *args;
-    cuda_lists_begin(cuda);
-    p.resident = cuda_lists_put(cuda, args->resident,
+    cuda_queue_begin(&cuda->queue);
+    p.resident = cuda_queue_put(&cuda->queue, args->resident,
                                 args->router->n_experts * sizeof *args->resident);
-    cuda_lists_send(cuda);
     CUDA_LAUNCH(cuda, prefer, 1, 1, 32, {.p = p, .router = *args->router});
 }
 
@@ -161,9 +123,7 @@ static void carve_all(struct carver *c, struct backend_cuda *cuda, const struct 
     carve_quantized(c, &cuda->hidden, CUDA_MIN_GROUP, n_hidden);
     cuda->partial_floats = cuda_partial_floats(o);
     cuda->partial = carve(c, cuda->partial_floats, sizeof(float));
-    cuda->word = carve(c, 1, sizeof *cuda->word);
-    cuda->lists.capacity = list_bytes(o);
-    cuda->lists.device = carve(c, cuda->lists.capacity, 1);
+    cuda->lists = carve(c, cuda_queue_list_bytes(list_bytes(o)), 1);
 }
 
 uint64_t backend_cuda_scratch_bytes(const struct backend_options *options)
@@ -180,7 +140,7 @@ static void cuda_close(struct backend *be)
     cuda->device->ops->free(cuda->device, cuda->block);
     cuda->device->ops->close(cuda->device);
     cuda_memory_clear(&cuda->memory);
-    mem_free(cuda->lists.host);
+    cuda_queue_close(&cuda->queue);
     mem_free(cuda);
 }
 
@@ -219,9 +179,7 @@ static int make_scratch(struct backend_cuda *cuda, struct fm_error *err)
     if (c.at == NULL)
         return FM_ERR_NOMEM;
     carve_all(&c, cuda, &cuda->limits);
-    cuda->lists.host = mem_new_aligned(MEM_CACHE_LINE, cuda->lists.capacity,
-                                       "lists for the GPU", err);
-    return cuda->lists.host == NULL ? FM_ERR_NOMEM : 0;
+    return cuda_queue_open(&cuda->queue, cuda->lists, list_bytes(&cuda->limits), err);
 }
 
 int backend_cuda_open_on(struct gpu_device *device, const struct backend_options *options,
@@ -233,7 +191,8 @@ int backend_cuda_open_on(struct gpu_device *device, const struct backend_options
         device->ops->close(device);
         return FM_ERR_NOMEM;
     }
-    cuda_memory_init(&cuda->memory, device);
+    cuda->queue.device = device;
+    cuda_memory_init(&cuda->memory, &cuda->queue);
     cuda->base = (struct backend){.ops = &cuda_ops, .memory = &cuda->memory.base,
                                   .preparer = &interleave_preparer, .level = device->name};
     cuda->device = device;

@@ -29,16 +29,10 @@ struct cuda_quantized {
     int32_t *sum;
 };
 
-/* The lists that launches read: put together here, then sent to the GPU. An operation begins with
- * an empty one; the queue keeps the order, so the GPU has read those of the operation before. */
-struct cuda_lists {
-    char *host, *device;
-    size_t used, capacity;
-};
-
 struct backend_cuda {
     struct backend base;
     struct cuda_memory memory;
+    struct cuda_queue queue;
     struct gpu_device *device;
     struct backend_options limits;
     const float *x; /* ops->input */
@@ -49,8 +43,7 @@ struct backend_cuda {
     struct cuda_quantized hidden; /* of intermediates; scales as if all groups were the smallest */
     float *partial;               /* of attention */
     size_t partial_floats;
-    uint32_t *word;
-    struct cuda_lists lists;
+    char *lists; /* the queue's */
 };
 
 static inline struct backend_cuda *cuda_of(struct backend *be)
@@ -65,19 +58,10 @@ static inline uint32_t cuda_over(size_t n, size_t unit)
 
 /* Launches a kernel: CUDA_LAUNCH(cuda, name, blocks x, blocks y, threads, {arguments}). */
 #define CUDA_LAUNCH(cuda, name, x, y, threads, ...)                                                \
-    (cuda)->device->ops->launch((cuda)->device,                                                    \
-                                &(struct gpu_launch){GPU_KERNEL_##name, (uint32_t)(x),             \
-                                                     (uint32_t)(y), (uint32_t)(threads), 0},       \
-                                &(struct gpu_##name##_args)__VA_ARGS__,                            \
-                                sizeof(struct gpu_##name##_args))
-
-/* backend_cuda.c */
-void cuda_lists_begin(struct backend_cuda *cuda);
-/* Adds a list; returns where it will lie in the GPU's memory. NULL stays NULL. */
-const void *cuda_lists_put(struct backend_cuda *cuda, const void *list, size_t bytes);
-/* Makes room for a list that the caller fills in before it is sent. */
-void *cuda_lists_reserve(struct backend_cuda *cuda, size_t bytes, const void **device);
-void cuda_lists_send(struct backend_cuda *cuda);
+    cuda_queue_add(&(cuda)->queue,                                                                 \
+                   &(struct gpu_launch){GPU_KERNEL_##name, (uint32_t)(x), (uint32_t)(y),           \
+                                        (uint32_t)(threads), 0},                                   \
+                   &(struct gpu_##name##_args)__VA_ARGS__, sizeof(struct gpu_##name##_args))
 
 /* cuda_products.c */
 void cuda_embed(struct backend *be, const struct weight *w, const int32_t *tokens, size_t n,

@@ -20,9 +20,14 @@ static struct cuda_memory *owner_of(const struct memory *m)
     return (struct cuda_memory *)(uintptr_t)m;
 }
 
+static struct cuda_queue *queue_of(const struct memory *m)
+{
+    return owner_of(m)->queue;
+}
+
 static struct gpu_device *device_of(const struct memory *m)
 {
-    return owner_of(m)->device;
+    return owner_of(m)->queue->device;
 }
 
 /* ---- blocks and ranges ----------------------------------------------------------------------- */
@@ -35,8 +40,7 @@ static int out_of_memory(uint64_t bytes, const char *what, struct fm_error *err)
 
 static void finish(const struct memory *m)
 {
-    struct gpu_device *d = device_of(m);
-    d->ops->wait(d, d->ops->fence(d));
+    cuda_queue_wait(queue_of(m), cuda_queue_fence(queue_of(m)));
 }
 
 static void *cuda_make(const struct memory *m, uint64_t bytes, const char *what,
@@ -54,46 +58,56 @@ static void cuda_free(const struct memory *m, void *at)
     device_of(m)->ops->free(device_of(m), at);
 }
 
+/* Blocks keep their memory: only ranges shrink. */
 static void cuda_give_back(const struct memory *m, void *at, uint64_t bytes)
 {
-    if (bytes == 0)
-        return;
+    (void)at, (void)bytes;
     finish(m);
-    device_of(m)->ops->give_back(device_of(m), at, bytes);
 }
 
 static int cuda_range_open(const struct memory *m, struct mem_range *range, uint64_t piece_bytes,
                            uint64_t bytes, const char *what, struct fm_error *err)
 {
-    *range = (struct mem_range){.page_bytes = MEM_PAGE};
+    struct gpu_device *d = device_of(m);
+    *range = (struct mem_range){.page_bytes = d->page_bytes};
     if (bytes == 0)
         return 0;
     const uint64_t all = mem_range_bytes(piece_bytes, bytes);
-    range->at = all == UINT64_MAX ? NULL : cuda_make(m, all, what, err);
+    range->at = all > UINT64_MAX - d->page_bytes
+                    ? NULL : d->ops->reserve(d, mem_round_up(all, d->page_bytes));
     if (range->at == NULL)
         return out_of_memory(bytes, what, err);
-    range->all_bytes = all;
+    range->all_bytes = mem_round_up(all, d->page_bytes);
     return 0;
 }
 
 static int cuda_range_resize(const struct memory *m, struct mem_range *range, uint64_t bytes,
                              const char *what, struct fm_error *err)
 {
+    struct gpu_device *d = device_of(m);
     const uint64_t used = mem_round_up(bytes, range->page_bytes), now = range->used_bytes;
-    (void)what, (void)err;
     assert(used <= range->all_bytes);
-    if (used > now)
-        device_of(m)->ops->clear(device_of(m), range->at + now, used - now);
-    else
-        cuda_give_back(m, range->at + used, now - used);
+    if (used > now) {
+        if (!d->ops->map(d, range->at + now, used - now))
+            return out_of_memory(used - now, what, err);
+        cuda_queue_clear(queue_of(m), range->at + now, used - now);
+    } else if (used < now) {
+        finish(m);
+        d->ops->unmap(d, range->at + used, now - used);
+    }
     range->used_bytes = used;
     return 0;
 }
 
 static void cuda_range_close(const struct memory *m, struct mem_range *range)
 {
-    if (range->at != NULL)
-        cuda_free(m, range->at);
+    struct gpu_device *d = device_of(m);
+    if (range->at != NULL) {
+        finish(m);
+        if (range->used_bytes > 0)
+            d->ops->unmap(d, range->at, range->used_bytes);
+        d->ops->release(d, range->at, range->all_bytes);
+    }
     *range = (struct mem_range){0};
 }
 
@@ -113,7 +127,7 @@ static void *cuda_open(const struct memory *m, void *at, uint64_t bytes, enum me
     }
     *piece = (struct cuda_piece){.at = at, .bytes = bytes, .use = use, .host = host};
     if (use == MEMORY_LOOK)
-        c->device->ops->fetch(c->device, host, at, bytes);
+        cuda_queue_fetch(c->queue, host, at, bytes);
     pthread_mutex_lock(&c->lock);
     piece->next = c->pieces;
     c->pieces = piece;
@@ -139,7 +153,7 @@ static void cuda_close(const struct memory *m, void *at, uint64_t bytes)
     struct cuda_memory *c = owner_of(m);
     struct cuda_piece *piece = take_piece(c, at, bytes);
     if (piece->use == MEMORY_FILL)
-        c->device->ops->fill(c->device, at, piece->host, bytes);
+        device_of(m)->ops->fill(device_of(m), at, piece->host, bytes);
     mem_free(piece->host);
     mem_free(piece);
 }
@@ -148,22 +162,22 @@ static void cuda_close(const struct memory *m, void *at, uint64_t bytes)
 
 static void cuda_copy(const struct memory *m, void *to, const void *from, uint64_t bytes)
 {
-    device_of(m)->ops->copy(device_of(m), to, from, bytes);
+    cuda_queue_copy(queue_of(m), to, from, bytes);
 }
 
 static void cuda_clear(const struct memory *m, void *at, uint64_t bytes)
 {
-    device_of(m)->ops->clear(device_of(m), at, bytes);
+    cuda_queue_clear(queue_of(m), at, bytes);
 }
 
 static uint64_t cuda_fence(const struct memory *m)
 {
-    return device_of(m)->ops->fence(device_of(m));
+    return cuda_queue_fence(queue_of(m));
 }
 
 static void cuda_wait(const struct memory *m, uint64_t fence)
 {
-    device_of(m)->ops->wait(device_of(m), fence);
+    cuda_queue_wait(queue_of(m), fence);
 }
 
 static const struct memory_ops cuda_memory_ops = {
@@ -181,9 +195,9 @@ static const struct memory_ops cuda_memory_ops = {
     .wait = cuda_wait,
 };
 
-void cuda_memory_init(struct cuda_memory *m, struct gpu_device *device)
+void cuda_memory_init(struct cuda_memory *m, struct cuda_queue *queue)
 {
-    *m = (struct cuda_memory){.base = {.ops = &cuda_memory_ops}, .device = device};
+    *m = (struct cuda_memory){.base = {.ops = &cuda_memory_ops}, .queue = queue};
     pthread_mutex_init(&m->lock, NULL);
 }
 

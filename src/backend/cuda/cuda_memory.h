@@ -5,7 +5,7 @@
 
 #include <pthread.h>
 
-#include "backend/cuda/device.h"
+#include "backend/cuda/cuda_queue.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -15,12 +15,12 @@ struct cuda_piece;
 
 struct cuda_memory {
     struct memory base;
-    struct gpu_device *device;
+    struct cuda_queue *queue;
     pthread_mutex_t lock;
     struct cuda_piece *pieces;
 };
 
-void cuda_memory_init(struct cuda_memory *m, struct gpu_device *device);
+void cuda_memory_init(struct cuda_memory *m, struct cuda_queue *queue);
 void cuda_memory_clear(struct cuda_memory *m); /* no piece is open */
 
 #ifdef __cplusplus

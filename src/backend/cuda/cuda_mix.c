@@ -44,18 +44,17 @@ void cuda_attention(struct backend *be, const struct backend_attention *args)
     /* Rows whose blocks have room at the same time. */
     const size_t fit = cuda->partial_floats / (heads * (args->head_dim + 2ul));
     assert(fit > 0);
-    cuda_lists_begin(cuda);
+    cuda_queue_begin(&cuda->queue);
     struct gpu_attention a = {
         .kv = gpu_kv_format_of(args->kv_format), .n_heads = args->n_heads,
         .n_kv_heads = args->n_kv_heads, .head_dim = args->head_dim,
         .block_positions = args->block_positions, .block_bytes = args->block_bytes,
-        .segments = cuda_lists_put(cuda, args->segments,
+        .segments = cuda_queue_put(&cuda->queue, args->segments,
                                    args->n_segments * sizeof *args->segments),
         .n_segments = (uint32_t)args->n_segments, .q = args->q, .gate = args->gate,
         .q_row_stride = args->q_row_stride, .q_head_stride = args->q_head_stride, .k = args->k,
         .v = args->v, .scale = args->scale, .window = args->window, .sinks = args->sinks,
         .out = args->out, .n_blocks = n_blocks};
-    cuda_lists_send(cuda);
     CUDA_LAUNCH(cuda, store_kv, args->n_kv_heads, n_rows, 128, {a});
     for (uint32_t row = 0; row < n_rows; row += (uint32_t)fit) {
         const uint32_t n = n_rows - row < fit ? n_rows - row : (uint32_t)fit;
@@ -74,10 +73,9 @@ void cuda_delta_net(struct backend *be, const struct backend_delta_net *args)
     struct gpu_delta_net d = {.net = *args,
                               .channels = 2 * args->n_key_heads * args->key_dim +
                                           args->n_value_heads * args->value_dim};
-    cuda_lists_begin(cuda);
-    d.net.segments = cuda_lists_put(cuda, args->segments,
+    cuda_queue_begin(&cuda->queue);
+    d.net.segments = cuda_queue_put(&cuda->queue, args->segments,
                                     args->n_segments * sizeof *args->segments);
-    cuda_lists_send(cuda);
     assert(args->key_dim <= GPU_MAX_KEY_DIM && args->value_dim <= GPU_MAX_VALUE_DIM);
     CUDA_LAUNCH(cuda, conv_silu, cuda_over(d.channels, 128), args->n_segments, 128,
                 {.d = d, .end = d.channels});

@@ -9,9 +9,8 @@ void cuda_embed(struct backend *be, const struct weight *w, const int32_t *token
                 float *x)
 {
     struct backend_cuda *cuda = cuda_of(be);
-    cuda_lists_begin(cuda);
-    const int32_t *list = cuda_lists_put(cuda, tokens, n * sizeof *tokens);
-    cuda_lists_send(cuda);
+    cuda_queue_begin(&cuda->queue);
+    const int32_t *list = cuda_queue_put(&cuda->queue, tokens, n * sizeof *tokens);
     CUDA_LAUNCH(cuda, embed, n, 1, 128, {.w = gpu_weight_of(w), .tokens = list, .x = x});
 }
 
@@ -62,7 +61,7 @@ static struct product_list new_list(struct backend_cuda *cuda, size_t max)
 {
     struct product_list list = {0};
     const void *device;
-    list.products = cuda_lists_reserve(cuda, max * sizeof *list.products, &device);
+    list.products = cuda_queue_reserve(&cuda->queue, max * sizeof *list.products, &device);
     list.device = device;
     return list;
 }
@@ -90,14 +89,13 @@ void cuda_matmul(struct backend *be, const struct backend_product *products, siz
 {
     struct backend_cuda *cuda = cuda_of(be);
     assert(n <= CUDA_MAX_PRODUCTS);
-    cuda_lists_begin(cuda);
+    cuda_queue_begin(&cuda->queue);
     struct product_list list = new_list(cuda, n);
     for (size_t i = 0; i < n; i++)
         add_product(&list, (struct gpu_product){.w = gpu_weight_of(products[i].w),
                                                 .in = input_for(cuda, products[i].w),
                                                 .n = (uint32_t)cuda->n, .y = products[i].y,
                                                 .bias = products[i].bias});
-    cuda_lists_send(cuda);
     launch_list(cuda, &list);
 }
 
@@ -170,8 +168,8 @@ static void add_run(struct backend_cuda *cuda, const struct run *run, struct pro
     size_t at = 0;
     for (size_t i = 0; i < run->n_blocks; i++) {
         const struct backend_ffn *f = &run->first[i];
-        const uint32_t *rows = cuda_lists_put(cuda, f->rows, f->n * sizeof *rows);
-        const uint32_t *places = cuda_lists_put(cuda, f->places, f->n * sizeof *places);
+        const uint32_t *rows = cuda_queue_put(&cuda->queue, f->rows, f->n * sizeof *rows);
+        const uint32_t *places = cuda_queue_put(&cuda->queue, f->places, f->n * sizeof *places);
         struct gpu_product p = {.w = gpu_weight_of(&f->gate), .in = input_for(cuda, &f->gate),
                                 .n = (uint32_t)f->n, .pick = rows, .bias = f->gate_bias,
                                 .y = cuda->gate + run->at + at};
@@ -192,14 +190,13 @@ static void add_run(struct backend_cuda *cuda, const struct run *run, struct pro
 void cuda_ffn(struct backend *be, const struct backend_ffn *blocks, size_t n_blocks)
 {
     struct backend_cuda *cuda = cuda_of(be);
-    cuda_lists_begin(cuda);
+    cuda_queue_begin(&cuda->queue);
     struct product_list gates = new_list(cuda, 2 * n_blocks), downs = new_list(cuda, n_blocks);
     struct run run;
     for (size_t i = 0, at = 0; i < n_blocks; i += run.n_blocks, at = behind_run(&run)) {
         run = run_at(blocks, n_blocks, i, at);
         add_run(cuda, &run, &gates, &downs);
     }
-    cuda_lists_send(cuda);
     launch_list(cuda, &gates);
     for (size_t i = 0, at = 0; i < n_blocks; i += run.n_blocks, at = behind_run(&run)) {
         run = run_at(blocks, n_blocks, i, at);

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "backend/cuda/kernels_all.h"
 
@@ -27,14 +28,18 @@ static const struct entry entries[] = {
 #undef GPU_ENTRY
 };
 
-static void launch(struct gpu_device *, const struct gpu_launch *l, const void *args,
-                   size_t args_bytes)
+static void submit(struct gpu_device *, const struct gpu_batch *batch)
 {
-    const struct entry *entry = &entries[l->kernel];
-    if (args_bytes != entry->args_bytes)
-        abort();
-    struct emulator_grid grid = {l->n_blocks_x, l->n_blocks_y, l->n_threads, l->shared_bytes};
-    emulator_run(entry->name, &grid, entry->run, args);
+    if (batch->list_bytes > 0)
+        memcpy(batch->lists, batch->host_lists, batch->list_bytes);
+    for (size_t i = 0; i < batch->n; i++) {
+        const struct gpu_launch *l = &batch->commands[i].launch;
+        const struct entry *entry = &entries[l->kernel];
+        if (batch->commands[i].args_bytes != entry->args_bytes)
+            abort();
+        struct emulator_grid grid = {l->n_blocks_x, l->n_blocks_y, l->n_threads, l->shared_bytes};
+        emulator_run(entry->name, &grid, entry->run, batch->commands[i].args);
+    }
 }
 
 static void close(struct gpu_device *) {}
@@ -45,14 +50,32 @@ static void *make(struct gpu_device *, uint64_t bytes)
     return posix_memalign(&at, 256, bytes > 0 ? bytes : 1) == 0 ? at : NULL;
 }
 
-static void release(struct gpu_device *, void *at)
+static void release_block(struct gpu_device *, void *at)
 {
     free(at);
 }
 
-static void give_back(struct gpu_device *, void *at, uint64_t bytes)
+/* Addresses without memory cannot be touched, so whoever still uses them is stopped. */
+static void *reserve(struct gpu_device *, uint64_t bytes)
 {
-    memset(at, 0xa5, bytes); /* whoever still reads it gets other bits */
+    void *at = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return at == MAP_FAILED ? NULL : at;
+}
+
+static void release(struct gpu_device *, void *at, uint64_t bytes)
+{
+    munmap(at, bytes);
+}
+
+static bool map(struct gpu_device *, void *at, uint64_t bytes)
+{
+    return mprotect(at, bytes, PROT_READ | PROT_WRITE) == 0;
+}
+
+static void unmap(struct gpu_device *, void *at, uint64_t bytes)
+{
+    madvise(at, bytes, MADV_DONTNEED);
+    mprotect(at, bytes, PROT_NONE);
 }
 
 static void move(struct gpu_device *, void *to, const void *from, uint64_t bytes)
@@ -65,18 +88,24 @@ static void clear(struct gpu_device *, void *at, uint64_t bytes)
     memset(at, 0, bytes);
 }
 
-static uint64_t fence(struct gpu_device *)
+static void finish(struct gpu_device *) {}
+
+static uint64_t free_bytes(struct gpu_device *d)
 {
-    return 1;
+    return d->total_bytes;
 }
 
-static void wait(struct gpu_device *, uint64_t) {}
+static const char *failure(struct gpu_device *)
+{
+    return NULL;
+}
 
 struct gpu_device *device_emulated(void)
 {
-    static const struct gpu_device_ops ops = {close, make,  release, give_back, launch, move,
-                                              clear, move, move,    move,      fence,  wait};
-    static struct gpu_device device = {&ops, "emulated"};
+    static const struct gpu_device_ops ops = {
+        close, make, release_block, reserve, release, map, unmap, submit, move, clear,
+        move, move, finish, make, release_block, free_bytes, failure};
+    static struct gpu_device device = {&ops, "emulated", 1ull << 34, 1u << 16};
     return &device;
 }
 

@@ -87,9 +87,9 @@ static inline uint32_t gpu_load_word(const void *at)
 static inline float gpu_f16_to_f32(uint16_t h) { return quant_f16_to_f32(h); }
 static inline uint16_t gpu_f32_to_f16(float x) { return quant_f32_to_f16(x); }
 
-static inline void gpu_lower(uint32_t *at, uint32_t x)
+static inline void gpu_raise(uint32_t *at, uint32_t x)
 {
-    *at = x < *at ? x : *at;
+    *at = x > *at ? x : *at;
 }
 
 /* ---- shared memory --------------------------------------------------------------------------- */

@@ -132,11 +132,13 @@ GPU_KERNEL void gpu_add(const struct gpu_add_args a)
 GPU_KERNEL void gpu_find_not_finite(const struct gpu_find_not_finite_args a)
 {
     const float *x = a.x + (size_t)gpu_block_x() * a.dim;
-    bool is_finite = true;
-    for (uint32_t i = gpu_thread(); i < a.dim; i += gpu_n_threads())
-        is_finite = is_finite && x[i] - x[i] == 0;
-    if (!is_finite)
-        gpu_lower(a.first, gpu_block_x());
+    unsigned found = 0; /* 1: infinite, 2: NaN */
+    for (uint32_t i = gpu_thread(); i < a.dim; i += GPU_WARP)
+        found |= x[i] != x[i] ? 2u : x[i] - x[i] != 0 ? 1u : 0u;
+    for (unsigned mask = GPU_WARP / 2; mask > 0; mask /= 2)
+        found |= gpu_shuffle_xor(found, mask);
+    if (found != 0 && gpu_thread() == 0)
+        gpu_raise(a.found, not_finite_code(gpu_block_x(), found >= 2));
 }
 
 #endif

@@ -175,11 +175,19 @@ struct gpu_add_args {
     uint64_t n;
 };
 
-/* Lowers *first to the first of n rows with a value that is not finite. Grid: n, 1, 256. */
+/* Copies n words; from == NULL: clears them. Grid: n / 256 rounded up, 1, 256. */
+struct gpu_copy_args {
+    void *to;
+    const void *from;
+    uint32_t n;
+};
+
+/* Raises *found to the not_finite_code of the first of n rows with a value that is not finite. A
+ * warp takes a row. Grid: n, 1, 32. */
 struct gpu_find_not_finite_args {
     const float *x; /* [n, dim] */
     uint32_t dim;
-    uint32_t *first;
+    uint32_t *found;
 };
 
 #ifdef __cplusplus

@@ -6,12 +6,14 @@
 #include "backend/cuda/language.h"
 
 #include "backend/cuda/kernels_mix.h"
+#include "backend/not_finite.h"
 #include "backend/prefer.h"
 #include "backend/router.h"
 #include "base/limits.h"
 #include "quant/blocks.h"
 #include "quant/codes.h"
 
+#include "backend/cuda/k_copy.h"
 #include "backend/cuda/k_rows.h"
 #include "backend/cuda/k_products.h"
 #include "backend/cuda/k_attention.h"

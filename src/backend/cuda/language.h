@@ -73,8 +73,8 @@ GPU_FN uint32_t gpu_load_word(const void *at) { return *(const uint32_t *)at; }
 GPU_FN float gpu_f16_to_f32(uint16_t h) { return __half2float(__ushort_as_half(h)); }
 GPU_FN uint16_t gpu_f32_to_f16(float x) { return __half_as_ushort(__float2half_rn(x)); }
 
-/* Lowers what lies there to x, whatever other threads do with it meanwhile. */
-GPU_FN void gpu_lower(uint32_t *at, uint32_t x) { atomicMin(at, x); }
+/* Raises what lies there to x, whatever other threads do with it meanwhile. */
+GPU_FN void gpu_raise(uint32_t *at, uint32_t x) { atomicMax(at, x); }
 
 #else
 

@@ -1,0 +1,170 @@
+#include "backend/cuda/cuda_queue.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "base/err.h"
+
+/* Commands of one submission: a token of a model with a hundred layers. */
+#define MAX_COMMANDS 4096
+
+/* Room for the lists of a token beside those of the longest operation. */
+#define TOKEN_LIST_BYTES (2u << 20)
+
+size_t cuda_queue_list_bytes(size_t operation_bytes)
+{
+    return mem_round_up(operation_bytes, MEM_PAGE) + TOKEN_LIST_BYTES;
+}
+
+int cuda_queue_open(struct cuda_queue *q, char *lists, size_t operation_bytes,
+                    struct fm_error *err)
+{
+    q->lists = lists;
+    q->operation_bytes = operation_bytes;
+    q->list_bytes = cuda_queue_list_bytes(operation_bytes);
+    q->capacity = MAX_COMMANDS;
+    q->commands = mem_new(q->capacity, sizeof *q->commands, "commands for the GPU", err);
+    q->host_lists = mem_new_aligned(MEM_CACHE_LINE, q->list_bytes, "lists for the GPU", err);
+    return q->commands == NULL || q->host_lists == NULL ? FM_ERR_NOMEM : 0;
+}
+
+void cuda_queue_close(struct cuda_queue *q)
+{
+    mem_free(q->commands);
+    mem_free(q->host_lists);
+    *q = (struct cuda_queue){0};
+}
+
+/* ---- commands and their lists ---------------------------------------------------------------- */
+
+void cuda_queue_begin(struct cuda_queue *q)
+{
+    if (q->operation_bytes > q->list_bytes - q->list_used)
+        cuda_queue_submit(q);
+}
+
+void *cuda_queue_reserve(struct cuda_queue *q, size_t bytes, const void **device)
+{
+    const size_t at = q->list_used;
+    q->list_used += mem_round_up(bytes, MEM_CACHE_LINE);
+    assert(q->list_used <= q->list_bytes);
+    *device = q->lists + at;
+    return q->host_lists + at;
+}
+
+const void *cuda_queue_put(struct cuda_queue *q, const void *list, size_t bytes)
+{
+    const void *device;
+    if (list == NULL)
+        return NULL;
+    memcpy(cuda_queue_reserve(q, bytes, &device), list, bytes);
+    return device;
+}
+
+/* Submits the commands so far. The lists stay: an operation may go on. */
+static void submit_commands(struct cuda_queue *q)
+{
+    const struct gpu_batch batch = {.commands = q->commands, .n = q->n, .lists = q->lists,
+                                    .host_lists = q->host_lists, .list_bytes = q->list_used};
+    if (q->n == 0)
+        return;
+    q->device->ops->submit(q->device, &batch);
+    q->n_submitted++;
+    q->n = 0;
+}
+
+void cuda_queue_add(struct cuda_queue *q, const struct gpu_launch *launch, const void *args,
+                    size_t args_bytes)
+{
+    assert(args_bytes <= GPU_MAX_ARGS);
+    if (q->n == q->capacity)
+        submit_commands(q);
+    struct gpu_command *command = &q->commands[q->n++];
+    command->launch = *launch;
+    command->args_bytes = (uint32_t)args_bytes;
+    memcpy(command->args, args, args_bytes);
+}
+
+void cuda_queue_submit(struct cuda_queue *q)
+{
+    submit_commands(q);
+    q->list_used = 0;
+}
+
+/* ---- copies ---------------------------------------------------------------------------------- */
+
+/* A copy that a kernel does becomes part of a token's graph. */
+#define KERNEL_COPY_BYTES (1u << 20)
+#define COPY_THREADS 256u
+
+static bool is_small(const void *a, const void *b, uint64_t bytes)
+{
+    return bytes <= KERNEL_COPY_BYTES &&
+           ((uintptr_t)a | (uintptr_t)b | bytes) % sizeof(uint32_t) == 0;
+}
+
+static bool overlap(const char *a, const char *b, uint64_t bytes)
+{
+    return a < b + bytes && b < a + bytes;
+}
+
+static void add_copy(struct cuda_queue *q, void *to, const void *from, uint64_t bytes)
+{
+    const struct gpu_copy_args args = {.to = to, .from = from,
+                                       .n = (uint32_t)(bytes / sizeof(uint32_t))};
+    const uint32_t n_blocks = (args.n + COPY_THREADS - 1) / COPY_THREADS;
+    const struct gpu_launch launch = {.kernel = GPU_KERNEL_copy, .n_blocks_x = n_blocks,
+                                      .n_blocks_y = 1, .n_threads = COPY_THREADS};
+    cuda_queue_add(q, &launch, &args, sizeof args);
+}
+
+void cuda_queue_copy(struct cuda_queue *q, void *to, const void *from, uint64_t bytes)
+{
+    if (bytes == 0 || to == from)
+        return;
+    if (is_small(to, from, bytes) && !overlap(to, from, bytes)) {
+        add_copy(q, to, from, bytes);
+        return;
+    }
+    cuda_queue_submit(q);
+    q->device->ops->copy(q->device, to, from, bytes);
+    q->n_submitted++;
+}
+
+void cuda_queue_clear(struct cuda_queue *q, void *at, uint64_t bytes)
+{
+    if (bytes == 0)
+        return;
+    if (is_small(at, at, bytes)) {
+        add_copy(q, at, NULL, bytes);
+        return;
+    }
+    cuda_queue_submit(q);
+    q->device->ops->clear(q->device, at, bytes);
+    q->n_submitted++;
+}
+
+void cuda_queue_fetch(struct cuda_queue *q, void *to, const void *from, uint64_t bytes)
+{
+    cuda_queue_submit(q);
+    q->device->ops->fetch(q->device, to, from, bytes);
+    q->n_finished = q->n_submitted;
+}
+
+/* ---- waiting --------------------------------------------------------------------------------- */
+
+uint64_t cuda_queue_fence(const struct cuda_queue *q)
+{
+    const uint64_t fence = q->n_submitted + (q->n > 0);
+    return fence > q->n_finished ? fence : 0;
+}
+
+void cuda_queue_wait(struct cuda_queue *q, uint64_t fence)
+{
+    if (fence <= q->n_finished)
+        return;
+    if (fence > q->n_submitted)
+        cuda_queue_submit(q);
+    q->device->ops->finish(q->device);
+    q->n_finished = q->n_submitted;
+}
