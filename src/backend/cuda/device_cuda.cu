@@ -1,0 +1,392 @@
+#include "backend/cuda/device_cuda.h"
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/cuda/kernels_all.h"
+
+/* The oldest architecture that the kernels are compiled for. */
+#define MIN_MAJOR 8
+
+/* Lists wait in pinned memory until the GPU has copied them. */
+#define N_STAGES 4
+
+struct stage {
+    char *at;
+    size_t bytes;
+    cudaEvent_t is_copied;
+};
+
+/* Calls of the driver that the runtime does not have. */
+struct driver {
+    CUresult (*reserve)(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long);
+    CUresult (*release)(CUdeviceptr, size_t);
+    CUresult (*create)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *,
+                       unsigned long long);
+    CUresult (*drop)(CUmemGenericAllocationHandle);
+    CUresult (*map)(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long);
+    CUresult (*unmap)(CUdeviceptr, size_t);
+    CUresult (*allow)(CUdeviceptr, size_t, const CUmemAccessDesc *, size_t);
+    CUresult (*page_bytes)(size_t *, const CUmemAllocationProp *,
+                           CUmemAllocationGranularity_flags);
+};
+
+struct cuda_device {
+    struct gpu_device base;
+    int index;
+    char name[256];
+    struct driver driver;
+    CUmemAllocationProp memory;
+    cudaStream_t queue;
+    struct stage stages[N_STAGES];
+    unsigned next_stage;
+    pthread_mutex_t lock; /* of the two that follow, which any thread uses */
+    cudaStream_t filler;
+    char failure[256];
+    bool has_failed; /* accessed atomically */
+};
+
+static const void *const kernels[] = {
+#define GPU_ENTRY(kernel) (const void *)gpu_##kernel,
+#include "backend/cuda/kernel_list.h"
+#undef GPU_ENTRY
+};
+
+static const size_t args_bytes[] = {
+#define GPU_ENTRY(kernel) sizeof(struct gpu_##kernel##_args),
+#include "backend/cuda/kernel_list.h"
+#undef GPU_ENTRY
+};
+
+static struct cuda_device *cuda_of(struct gpu_device *d)
+{
+    return (struct cuda_device *)d;
+}
+
+/* ---- failures -------------------------------------------------------------------------------- */
+
+static bool is_broken(struct gpu_device *d)
+{
+    return __atomic_load_n(&cuda_of(d)->has_failed, __ATOMIC_ACQUIRE);
+}
+
+/* Keeps the first failure. The lock must be held. Returns whether there is none. */
+static bool note(struct cuda_device *c, const char *what, cudaError_t rc)
+{
+    if (rc == cudaSuccess)
+        return true;
+    if (!c->has_failed)
+        snprintf(c->failure, sizeof c->failure, "the GPU failed: %s: %s", what,
+                 cudaGetErrorString(rc));
+    __atomic_store_n(&c->has_failed, true, __ATOMIC_RELEASE);
+    return false;
+}
+
+static bool check(struct gpu_device *d, const char *what, cudaError_t rc)
+{
+    if (rc == cudaSuccess)
+        return true;
+    pthread_mutex_lock(&cuda_of(d)->lock);
+    note(cuda_of(d), what, rc);
+    pthread_mutex_unlock(&cuda_of(d)->lock);
+    return false;
+}
+
+static const char *failure(struct gpu_device *d)
+{
+    return is_broken(d) ? cuda_of(d)->failure : NULL;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static void *make(struct gpu_device *d, uint64_t bytes)
+{
+    void *at = NULL;
+    if (is_broken(d) || cudaMalloc(&at, bytes > 0 ? bytes : 1) == cudaSuccess)
+        return at;
+    (void)cudaGetLastError(); /* no memory: the caller reports it */
+    return NULL;
+}
+
+static void release_block(struct gpu_device *d, void *at)
+{
+    if (!is_broken(d))
+        check(d, "freeing memory", cudaFree(at));
+}
+
+static void *reserve(struct gpu_device *d, uint64_t bytes)
+{
+    CUdeviceptr at = 0;
+    if (is_broken(d) || cuda_of(d)->driver.reserve(&at, bytes, 0, 0, 0) != CUDA_SUCCESS)
+        return NULL;
+    return (void *)at;
+}
+
+static void release(struct gpu_device *d, void *at, uint64_t bytes)
+{
+    if (!is_broken(d))
+        cuda_of(d)->driver.release((CUdeviceptr)at, bytes);
+}
+
+static void unmap(struct gpu_device *d, void *at, uint64_t bytes)
+{
+    for (uint64_t i = 0; !is_broken(d) && i < bytes; i += d->page_bytes)
+        cuda_of(d)->driver.unmap((CUdeviceptr)at + i, d->page_bytes);
+}
+
+/* The mapping keeps the page: its handle is not needed again. */
+static bool map_page(struct cuda_device *c, CUdeviceptr at)
+{
+    CUmemGenericAllocationHandle page;
+    const size_t bytes = c->base.page_bytes;
+    if (c->driver.create(&page, bytes, &c->memory, 0) != CUDA_SUCCESS)
+        return false;
+    const CUresult rc = c->driver.map(at, bytes, 0, page, 0);
+    c->driver.drop(page);
+    return rc == CUDA_SUCCESS;
+}
+
+static bool map(struct gpu_device *d, void *at, uint64_t bytes)
+{
+    struct cuda_device *c = cuda_of(d);
+    CUmemAccessDesc access = {};
+    uint64_t n = 0;
+    access.location = c->memory.location;
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    if (is_broken(d))
+        return false;
+    while (n < bytes && map_page(c, (CUdeviceptr)at + n))
+        n += d->page_bytes;
+    if (n == bytes && c->driver.allow((CUdeviceptr)at, bytes, &access, 1) == CUDA_SUCCESS)
+        return true;
+    unmap(d, at, n);
+    return false;
+}
+
+static void *host_make(struct gpu_device *, uint64_t bytes)
+{
+    void *at = NULL;
+    if (cudaMallocHost(&at, bytes) == cudaSuccess)
+        return at;
+    (void)cudaGetLastError();
+    return NULL;
+}
+
+static void host_free(struct gpu_device *, void *at)
+{
+    cudaFreeHost(at);
+}
+
+static uint64_t free_bytes(struct gpu_device *d)
+{
+    size_t left = 0, all = 0;
+    if (is_broken(d) || !check(d, "asking for free memory", cudaMemGetInfo(&left, &all)))
+        return 0;
+    return left;
+}
+
+/* ---- the queue ------------------------------------------------------------------------------- */
+
+/* Copies lists into pinned memory and from there to the GPU. */
+static bool send_lists(struct cuda_device *c, const struct gpu_batch *batch)
+{
+    struct gpu_device *d = &c->base;
+    struct stage *stage = &c->stages[c->next_stage++ % N_STAGES];
+    if (batch->list_bytes == 0)
+        return true;
+    if (!check(d, "copying lists", cudaEventSynchronize(stage->is_copied)))
+        return false;
+    if (stage->bytes < batch->list_bytes) {
+        cudaFreeHost(stage->at);
+        stage->at = NULL;
+        stage->bytes = 2 * batch->list_bytes;
+        if (!check(d, "pinned memory for lists",
+                   cudaMallocHost((void **)&stage->at, stage->bytes)))
+            return false;
+    }
+    memcpy(stage->at, batch->host_lists, batch->list_bytes);
+    return check(d, "copying lists",
+                 cudaMemcpyAsync(batch->lists, stage->at, batch->list_bytes,
+                                 cudaMemcpyHostToDevice, c->queue)) &&
+           check(d, "copying lists", cudaEventRecord(stage->is_copied, c->queue));
+}
+
+static void submit(struct gpu_device *d, const struct gpu_batch *batch)
+{
+    struct cuda_device *c = cuda_of(d);
+    if (is_broken(d) || !send_lists(c, batch))
+        return;
+    for (size_t i = 0; i < batch->n; i++) {
+        const struct gpu_command *command = &batch->commands[i];
+        const struct gpu_launch *l = &command->launch;
+        void *args[] = {(void *)command->args};
+        if (command->args_bytes != args_bytes[l->kernel])
+            abort();
+        if (!check(d, "starting a kernel",
+                   cudaLaunchKernel(kernels[l->kernel], dim3(l->n_blocks_x, l->n_blocks_y),
+                                    dim3(l->n_threads), args, l->shared_bytes, c->queue)))
+            return;
+    }
+}
+
+/* Through a third piece if they overlap, which no engine of the GPU does by itself. */
+static void copy(struct gpu_device *d, void *to, const void *from, uint64_t bytes)
+{
+    struct cuda_device *c = cuda_of(d);
+    const char *a = (const char *)to, *b = (const char *)from;
+    void *between = NULL;
+    if (is_broken(d))
+        return;
+    if (a < b + bytes && b < a + bytes) {
+        if (!check(d, "memory for a copy", cudaMallocAsync(&between, bytes, c->queue)))
+            return;
+        check(d, "copying", cudaMemcpyAsync(between, from, bytes, cudaMemcpyDeviceToDevice,
+                                            c->queue));
+        from = between;
+    }
+    check(d, "copying", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, c->queue));
+    if (between != NULL)
+        check(d, "copying", cudaFreeAsync(between, c->queue));
+}
+
+static void clear(struct gpu_device *d, void *at, uint64_t bytes)
+{
+    if (!is_broken(d))
+        check(d, "clearing memory", cudaMemsetAsync(at, 0, bytes, cuda_of(d)->queue));
+}
+
+static void finish(struct gpu_device *d)
+{
+    if (!is_broken(d))
+        check(d, "computing", cudaStreamSynchronize(cuda_of(d)->queue));
+}
+
+static void fetch(struct gpu_device *d, void *to, const void *from, uint64_t bytes)
+{
+    if (!is_broken(d))
+        check(d, "fetching", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost,
+                                             cuda_of(d)->queue));
+    finish(d);
+    if (is_broken(d))
+        memset(to, 0, bytes);
+}
+
+static void fill(struct gpu_device *d, void *to, const void *from, uint64_t bytes)
+{
+    struct cuda_device *c = cuda_of(d);
+    pthread_mutex_lock(&c->lock);
+    if (!c->has_failed)
+        (void)(note(c, "choosing the GPU", cudaSetDevice(c->index)) && /* a thread of its own */
+               note(c, "filling", cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice,
+                                                  c->filler)) &&
+               note(c, "filling", cudaStreamSynchronize(c->filler)));
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* ---- open and close -------------------------------------------------------------------------- */
+
+static void close(struct gpu_device *d)
+{
+    struct cuda_device *c = cuda_of(d);
+    for (unsigned i = 0; i < N_STAGES; i++) {
+        cudaFreeHost(c->stages[i].at);
+        if (c->stages[i].is_copied != NULL)
+            cudaEventDestroy(c->stages[i].is_copied);
+    }
+    if (c->queue != NULL)
+        cudaStreamDestroy(c->queue);
+    if (c->filler != NULL)
+        cudaStreamDestroy(c->filler);
+    pthread_mutex_destroy(&c->lock);
+    free(c);
+}
+
+static const struct gpu_device_ops cuda_ops = {
+    close, make, release_block, reserve, release, map, unmap, submit, copy, clear, fetch, fill,
+    finish, host_make, host_free, free_bytes, failure};
+
+template <class F> static bool find(const char *name, F *call)
+{
+    cudaDriverEntryPointQueryResult found;
+    return cudaGetDriverEntryPointByVersion(name, (void **)call, 12000, cudaEnableDefault,
+                                            &found) == cudaSuccess &&
+           found == cudaDriverEntryPointSuccess;
+}
+
+static bool find_driver(struct driver *driver)
+{
+    return find("cuMemAddressReserve", &driver->reserve) &&
+           find("cuMemAddressFree", &driver->release) && find("cuMemCreate", &driver->create) &&
+           find("cuMemRelease", &driver->drop) && find("cuMemMap", &driver->map) &&
+           find("cuMemUnmap", &driver->unmap) && find("cuMemSetAccess", &driver->allow) &&
+           find("cuMemGetAllocationGranularity", &driver->page_bytes);
+}
+
+static bool open_queue(struct cuda_device *c)
+{
+    cudaError_t rc = cudaStreamCreateWithFlags(&c->queue, cudaStreamNonBlocking);
+    if (rc == cudaSuccess)
+        rc = cudaStreamCreateWithFlags(&c->filler, cudaStreamNonBlocking);
+    for (unsigned i = 0; rc == cudaSuccess && i < N_STAGES; i++)
+        rc = cudaEventCreateWithFlags(&c->stages[i].is_copied, cudaEventDisableTiming);
+    return check(&c->base, "opening it", rc);
+}
+
+static bool open_memory(struct cuda_device *c)
+{
+    size_t page = 0;
+    c->memory.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    c->memory.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    c->memory.location.id = c->index;
+    if (!find_driver(&c->driver) ||
+        c->driver.page_bytes(&page, &c->memory, CU_MEM_ALLOC_GRANULARITY_MINIMUM) != CUDA_SUCCESS)
+        return check(&c->base, "its driver cannot map memory", cudaErrorNotSupported);
+    c->base.page_bytes = page;
+    return true;
+}
+
+/* Returns whether there is such a GPU and the kernels run on it; otherwise why not. */
+static bool is_usable(int index, cudaDeviceProp *properties, char *why, size_t why_bytes)
+{
+    int n = 0;
+    const cudaError_t rc = cudaGetDeviceCount(&n);
+    if (rc != cudaSuccess)
+        snprintf(why, why_bytes, "no GPU answers: %s", cudaGetErrorString(rc));
+    else if (index < 0 || index >= n)
+        snprintf(why, why_bytes, "there is no GPU %d: the driver knows %d", index, n);
+    else if (cudaGetDeviceProperties(properties, index) != cudaSuccess)
+        snprintf(why, why_bytes, "GPU %d does not answer", index);
+    else if (properties->major < MIN_MAJOR)
+        snprintf(why, why_bytes, "GPU %d (%s) is too old: it has compute capability %d.%d, and the "
+                 "kernels need %d.0", index, properties->name, properties->major,
+                 properties->minor, MIN_MAJOR);
+    else
+        return true;
+    return false;
+}
+
+extern "C" __attribute__((visibility("default"))) struct gpu_device *
+device_cuda_open(int index, char *why, size_t why_bytes)
+{
+    cudaDeviceProp properties;
+    if (!is_usable(index, &properties, why, why_bytes))
+        return NULL;
+    struct cuda_device *c = (struct cuda_device *)calloc(1, sizeof *c);
+    if (c == NULL) {
+        snprintf(why, why_bytes, "out of memory");
+        return NULL;
+    }
+    c->index = index;
+    pthread_mutex_init(&c->lock, NULL);
+    snprintf(c->name, sizeof c->name, "%s", properties.name);
+    c->base = {&cuda_ops, c->name, properties.totalGlobalMem, 0};
+    if (check(&c->base, "opening it", cudaSetDevice(index)) && open_queue(c) && open_memory(c))
+        return &c->base;
+    snprintf(why, why_bytes, "%s", c->failure);
+    close(&c->base);
+    return NULL;
+}
