@@ -390,18 +390,47 @@ GPU_FN void gpu_matmul_plain(const struct gpu_product &p, const struct gpu_tile 
     }
 }
 
-/* The product that a block belongs to. */
-GPU_FN const struct gpu_product &gpu_product_of(const struct gpu_matmul_args &a, uint32_t block)
+/* The product that this block belongs to, and which part of it. */
+struct gpu_work {
+    struct gpu_product p;
+    struct gpu_tile tile;
+};
+
+/* The last product whose blocks begin at this one or before; a warp looks at 32 at a time. */
+GPU_FN uint32_t gpu_find_product(const struct gpu_products &list, enum gpu_matmul_kind kind)
 {
-    uint32_t low = 0, high = a.n_products;
-    while (high - low > 1) {
-        const uint32_t middle = (low + high) / 2;
-        if (a.products[middle].first_block <= block)
-            low = middle;
-        else
-            high = middle;
+    uint32_t first = 0, step = 1;
+    while (step * GPU_WARP < list.n)
+        step *= GPU_WARP;
+    for (; step > 0; step /= GPU_WARP) {
+        const uint32_t i = first + gpu_lane() * step;
+        const bool is_before = i < list.n &&
+                               list.products[i].first_block[kind] <= gpu_block_x();
+        first += (gpu_count(is_before) - 1) * step;
     }
-    return a.products[low];
+    return first;
+}
+
+GPU_FN struct gpu_work gpu_find_work(const struct gpu_products &list, enum gpu_matmul_kind kind)
+{
+    struct gpu_work work = {list.products[gpu_find_product(list, kind)], {}};
+    struct gpu_product &p = work.p;
+    const struct gpu_tile_size size = gpu_tile_size(&p);
+    const uint32_t block = gpu_block_x() - p.first_block[kind];
+    const uint32_t n_across = (p.end - p.begin + size.rows - 1) / size.rows;
+    struct gpu_tile &tile = work.tile;
+    tile.first = p.begin + block % n_across * size.rows;
+    tile.end = tile.first + size.rows < p.end ? tile.first + size.rows : p.end;
+    tile.t = block / n_across * size.inputs;
+    tile.n = p.n - tile.t < size.inputs ? p.n - tile.t : size.inputs;
+    if (p.bases != NULL) {
+        const uint64_t base = p.bases[*p.id];
+        for (unsigned i = 0; i < QUANT_MAX_PARTS; i++)
+            p.w.parts[i] += base;
+        if (p.bias != NULL)
+            p.bias = (const float *)((const char *)p.bias + base);
+    }
+    return work;
 }
 
 GPU_KERNEL void gpu_matmul(const struct gpu_matmul_args a)
@@ -409,18 +438,11 @@ GPU_KERNEL void gpu_matmul(const struct gpu_matmul_args a)
     GPU_SHARED(float, first, GPU_MATMUL_ROWS * GPU_MAX_BLOCK);
     GPU_SHARED(float, second, GPU_MATMUL_INPUTS * GPU_MATMUL_THREADS);
     GPU_SHARED(float, third, GPU_MATMUL_THREADS);
-    const struct gpu_product &p = gpu_product_of(a, gpu_block_x());
-    struct gpu_tile tile;
-    tile.first = p.begin + (gpu_block_x() - p.first_block) * GPU_MATMUL_ROWS;
-    tile.end = tile.first + GPU_MATMUL_ROWS < p.end ? tile.first + GPU_MATMUL_ROWS : p.end;
-    tile.t = gpu_block_y() * GPU_MATMUL_INPUTS;
-    if (tile.t >= p.n)
-        return;
-    tile.n = p.n - tile.t < GPU_MATMUL_INPUTS ? p.n - tile.t : GPU_MATMUL_INPUTS;
-    if (p.w.format.codes != QUANT_NO_CODES)
-        gpu_matmul_codes(p, tile, {first, second, third});
+    const struct gpu_work work = gpu_find_work(a.list, GPU_MATMUL_REST);
+    if (work.p.w.format.codes != QUANT_NO_CODES)
+        gpu_matmul_codes(work.p, work.tile, {first, second, third});
     else
-        gpu_matmul_plain(p, tile, first);
+        gpu_matmul_plain(work.p, work.tile, first);
 }
 
 #endif
