@@ -221,9 +221,13 @@ static void run(const struct launch &l, cudaStream_t stream)
     const struct gpu_products all = {l.gpu, (uint32_t)l.products.size()};
     const uint32_t *n = l.n_blocks;
     if (n[GPU_MATMUL_FEW] > 0)
-        gpu_matmul_few<<<n[GPU_MATMUL_FEW], 256, 0, stream>>>({all});
-    if (n[GPU_MATMUL_REST] > 0)
-        gpu_matmul<<<n[GPU_MATMUL_REST], 256, 0, stream>>>({all});
+        gpu_matmul_few<<<n[GPU_MATMUL_FEW], GPU_MATMUL_THREADS, 0, stream>>>({all});
+    if (n[GPU_MATMUL_MANY] > 0)
+        gpu_matmul_many<<<n[GPU_MATMUL_MANY], GPU_MATMUL_THREADS, 0, stream>>>({all});
+    if (n[GPU_MATMUL_PLAIN] > 0)
+        gpu_matmul_plain<<<n[GPU_MATMUL_PLAIN], GPU_MATMUL_THREADS, 0, stream>>>({all});
+    if (n[GPU_MATMUL_PLAIN_MANY] > 0)
+        gpu_matmul_plain_many<<<n[GPU_MATMUL_PLAIN_MANY], GPU_MATMUL_THREADS, 0, stream>>>({all});
     MUST(cudaGetLastError());
 }
 
@@ -270,7 +274,8 @@ static size_t n_different(const struct kernels &reference, const struct matrix &
     std::vector<float> all(n * n_rows), scratch(KERNEL_MATMUL_SCRATCH(m.host.n_cols, n) + 16);
     MUST(cudaMemcpy(all.data(), y, all.size() * sizeof(float), cudaMemcpyDeviceToHost));
     size_t n_wrong = 0;
-    const size_t n_blocks = (n_rows + 15) / 16, n_compared = n_blocks < 5 ? n_blocks : 5;
+    const size_t n_blocks = (n_rows + 15) / 16, n_wanted = n > 64 ? 2 : 5;
+    const size_t n_compared = n_blocks < n_wanted ? n_blocks : n_wanted;
     for (size_t i = 0; i < n_compared; i++) {
         const size_t begin = (i == 0 ? n_blocks - 1 : random_word() % n_blocks) * 16;
         const size_t end = begin + 16 < n_rows ? begin + 16 : n_rows;
@@ -480,6 +485,56 @@ static void bench_token(const struct kernels &reference, const char *word)
         MUST(cudaFree(w->pool));
 }
 
+/* The products of n tokens, of which each expert gets its share: products of one layer with the
+ * weights of all eight layers that there are, in turns. */
+static void bench_prompt(const struct kernels &reference, const char *word, size_t n)
+{
+    if (word != NULL && strstr("prompt", word) == NULL)
+        return;
+    struct model m = make_model(reference, n);
+    std::vector<uint32_t> pick(N_EXPERTS * N_CHOSEN * n / N_EXPERTS);
+    for (uint32_t &row : pick)
+        row = random_word() % (uint32_t)n;
+    const uint32_t *gpu_pick = to_gpu(pick.data(), pick.size());
+    const char *const names[] = {"in", "out", "router", "gate and up", "down"};
+    const size_t n_some = 8;
+    double all = 0;
+    for (size_t part = 0; part < 5; part++) {
+        std::vector<struct launch> launches(n_some);
+        for (size_t l = 0; l < n_some; l++) {
+            struct launch &launch = launches[l];
+            if (part == 0)
+                add(launch, product(m.in, l, m.rows, n, m.y));
+            if (part == 1)
+                add(launch, product(m.out, l, m.wide, n, m.y));
+            if (part == 2)
+                add(launch, product(m.router, l, m.rows, n, m.y));
+            /* Shares differ: from 3 / 8 to 13 / 8 of the mean. */
+            for (size_t e = 0, at = 0; part > 2 && e < N_EXPERTS && at < pick.size(); e++) {
+                const size_t mean = n * N_CHOSEN / N_EXPERTS;
+                size_t share = mean * (3 + e % 11) / 8;
+                share = share < pick.size() - at ? share : pick.size() - at;
+                for (size_t k = 0; k < (part == 3 ? 2 : 1); k++) {
+                    const struct matrix &w = part == 3 ? m.gate : m.down;
+                    struct gpu_product p =
+                        product(w, (l * (part == 3 ? 2 : 1) + k) * N_EXPERTS + e,
+                                part == 3 ? m.rows : m.inner, share, m.y + at * w.host.n_rows);
+                    p.pick = part == 3 ? gpu_pick + at : NULL;
+                    add(launch, p);
+                }
+                at += share;
+            }
+            send(launch);
+        }
+        const double us = time_all(launches) / (double)n_some * N_LAYERS;
+        all += us;
+        printf("  prompt of %zu, %s: %.0f us in all layers\n", n, names[part], us);
+        fflush(stdout);
+    }
+    printf("prompt of %zu: %.1f ms = %.0f tok/s, %.4f ms a token\n", n, all / 1000,
+           (double)n / all * 1e6, all / 1000 / (double)n);
+}
+
 int main(int argc, char **argv)
 {
     static const struct line lines[] = {
@@ -493,6 +548,12 @@ int main(int argc, char **argv)
         {"q4_0", 12288, 2048, 1, 1},         {"q8_0", 12288, 2048, 1, 1},
         {"q4_k", 12288, 2048, 1, 1},         {"q5_k", 12288, 2048, 1, 1},
         {"q6_k", 12288, 2048, 1, 1},         {"mxfp4", 12288, 2048, 1, 1},
+        {"affine4-g64", 12288, 2048, 1, 2048}, {"affine4-g64", 512, 2048, 64, 40},
+        {"affine4-g64", 2048, 512, 32, 40},  {"affine4-g64", 512, 2048, 64, 9},
+        {"bf16", 512, 2048, 1, 2048},        {"affine8-g64", 12288, 2048, 1, 512},
+        {"q4_0", 12288, 2048, 1, 512},       {"q8_0", 12288, 2048, 1, 512},
+        {"q4_k", 12288, 2048, 1, 512},       {"q5_k", 12288, 2048, 1, 512},
+        {"q6_k", 12288, 2048, 1, 512},       {"mxfp4", 12288, 2048, 1, 512},
     };
     const char *word = argc > 1 ? argv[1] : NULL;
     struct kernels reference;
@@ -501,5 +562,6 @@ int main(int argc, char **argv)
     for (const struct line &line : lines)
         bench(reference, line, word);
     bench_token(reference, word);
+    bench_prompt(reference, word, 2048);
     return 0;
 }

@@ -64,10 +64,12 @@ static void matmul(const struct kernel_matmul *m)
         find_on_gpu(&product);
     const struct gpu_products list = {&product, 1};
     const uint32_t n_blocks = gpu_n_tiles(&product);
-    if (gpu_kind_of(&product) == GPU_MATMUL_FEW)
-        LAUNCH(matmul_few, n_blocks, 1, GPU_MATMUL_THREADS, {list});
-    else
-        LAUNCH(matmul, n_blocks, 1, GPU_MATMUL_THREADS, {list});
+    switch (gpu_kind_of(&product)) {
+    case GPU_MATMUL_FEW: LAUNCH(matmul_few, n_blocks, 1, GPU_MATMUL_THREADS, {list}); break;
+    case GPU_MATMUL_MANY: LAUNCH(matmul_many, n_blocks, 1, GPU_MATMUL_THREADS, {list}); break;
+    case GPU_MATMUL_PLAIN: LAUNCH(matmul_plain, n_blocks, 1, GPU_MATMUL_THREADS, {list}); break;
+    default: LAUNCH(matmul_plain_many, n_blocks, 1, GPU_MATMUL_THREADS, {list}); break;
+    }
 }
 
 static void activate(float *gate, const float *up, size_t n, struct activation activation)

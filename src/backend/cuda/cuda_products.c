@@ -82,11 +82,16 @@ static void add_product(struct product_list *list, struct gpu_product product)
 static void launch_list(struct backend_cuda *cuda, const struct product_list *list)
 {
     const struct gpu_products all = {list->device, list->n};
-    const uint32_t *n_blocks = list->n_blocks;
-    if (n_blocks[GPU_MATMUL_FEW] > 0)
-        CUDA_LAUNCH(cuda, matmul_few, n_blocks[GPU_MATMUL_FEW], 1, GPU_MATMUL_THREADS, {all});
-    if (n_blocks[GPU_MATMUL_REST] > 0)
-        CUDA_LAUNCH(cuda, matmul, n_blocks[GPU_MATMUL_REST], 1, GPU_MATMUL_THREADS, {all});
+    const uint32_t *n = list->n_blocks;
+    if (n[GPU_MATMUL_FEW] > 0)
+        CUDA_LAUNCH(cuda, matmul_few, n[GPU_MATMUL_FEW], 1, GPU_MATMUL_THREADS, {all});
+    if (n[GPU_MATMUL_MANY] > 0)
+        CUDA_LAUNCH(cuda, matmul_many, n[GPU_MATMUL_MANY], 1, GPU_MATMUL_THREADS, {all});
+    if (n[GPU_MATMUL_PLAIN] > 0)
+        CUDA_LAUNCH(cuda, matmul_plain, n[GPU_MATMUL_PLAIN], 1, GPU_MATMUL_THREADS, {all});
+    if (n[GPU_MATMUL_PLAIN_MANY] > 0)
+        CUDA_LAUNCH(cuda, matmul_plain_many, n[GPU_MATMUL_PLAIN_MANY], 1, GPU_MATMUL_THREADS,
+                    {all});
 }
 
 void cuda_matmul(struct backend *be, const struct backend_product *products, size_t n)

@@ -7,130 +7,6 @@
 #ifndef FLASHMOE_BACKEND_CUDA_K_FEW_H
 #define FLASHMOE_BACKEND_CUDA_K_FEW_H
 
-#define GPU_TILE_ROWS 16u
-
-/* ---- readers ----------------------------------------------------------------------------------
- * A reader holds what a lane needs of N groups of sixteen rows from `row` on. Lane l has the rows
- * l / 4 * 2 and the next, and of every 32 columns the eight from l % 4 * 8 on.
- *   read(w, row, end, g)      begins to read groups g, g + 1, ...; rows from `end` on are not there
- *   codes(unit, a)            its codes of 32 columns as gpu_tile_32 wants them
- *   columns(q)                its eight columns of an input in the same order
- *   put_scales(scale, bias)   writes [groups, 16 rows]; the warp calls it */
-
-/* The columns of an affine format are the nibbles of a word in ascending order: the even ones are
- * the low nibbles of its bytes. */
-GPU_FN struct gpu_pair gpu_even_odd(struct gpu_pair q)
-{
-    return {gpu_permute(q.low, q.high, 0x6420), gpu_permute(q.low, q.high, 0x7531)};
-}
-
-/* Scales and biases of interleaved rows: a lane has four rows of a group. */
-template <uint32_t N> struct gpu_affine_scales {
-    struct gpu_pair scale, bias;
-
-    GPU_METHOD void read(const struct gpu_weight &w, uint32_t row, uint32_t g)
-    {
-        const uint32_t n_groups = w.n_cols / w.format.group, j = gpu_lane() / 4;
-        const uint64_t at = (uint64_t)row * n_groups + (g + j) * 16ull + gpu_lane() % 4 * 4;
-        if (j >= N || g + j >= n_groups)
-            return;
-        scale = gpu_stream_pair(w.parts[1] + 2 * at);
-        bias = gpu_stream_pair(w.parts[2] + 2 * at);
-    }
-
-    GPU_METHOD static float value(unsigned plain, uint32_t half)
-    {
-        return plain == GPU_PLAIN_F16 ? gpu_f16_to_f32((uint16_t)half)
-                                      : gpu_bf16_to_f32((uint16_t)half);
-    }
-
-    GPU_METHOD void put(unsigned plain, gpu_shared<float> to, const struct gpu_pair &from) const
-    {
-        const uint32_t at = gpu_lane() * 4;
-        to[at] = value(plain, from.low);
-        to[at + 1] = value(plain, from.low >> 16);
-        to[at + 2] = value(plain, from.high);
-        to[at + 3] = value(plain, from.high >> 16);
-    }
-
-    GPU_METHOD void put_scales(const struct gpu_weight &w, gpu_shared<float> scales,
-                               gpu_shared<float> biases) const
-    {
-        if (gpu_lane() / 4 >= N)
-            return;
-        put(w.format.scale, scales, scale);
-        put(w.format.scale, biases, bias);
-    }
-};
-
-/* Interleaved codes of four bits. */
-template <uint32_t GROUP, uint32_t N> struct gpu_affine4 {
-    enum : uint32_t { group = GROUP, n = N, has_bias = 1 };
-    struct gpu_pair words[N * GROUP / 32]; /* of both rows */
-    struct gpu_affine_scales<N> scales;
-
-    GPU_METHOD void read(const struct gpu_weight &w, uint32_t row, uint32_t, uint32_t g)
-    {
-        const uint32_t n_units = w.n_cols / 32, first = g * (GROUP / 32);
-        const uint8_t *at = w.parts[0] + (uint64_t)row * (w.n_cols / 2) + first * 256ull +
-                            gpu_lane() % 4 * 64 + gpu_lane() / 4 * 8;
-        GPU_UNROLL
-        for (uint32_t u = 0; u < N * GROUP / 32; u++)
-            if (first + u < n_units)
-                words[u] = gpu_stream_pair(at + u * 256);
-        scales.read(w, row, g);
-    }
-
-    GPU_METHOD void codes(uint32_t unit, uint32_t a[4]) const
-    {
-        a[0] = words[unit].low & 0x0f0f0f0fu;
-        a[1] = words[unit].high & 0x0f0f0f0fu;
-        a[2] = words[unit].low >> 4 & 0x0f0f0f0fu;
-        a[3] = words[unit].high >> 4 & 0x0f0f0f0fu;
-    }
-
-    GPU_METHOD static struct gpu_pair columns(const int8_t *q)
-    {
-        return gpu_even_odd(gpu_load_pair(q + gpu_lane() % 4 * 8));
-    }
-};
-
-/* Interleaved codes of eight bits. */
-template <uint32_t GROUP, uint32_t N> struct gpu_affine8 {
-    enum : uint32_t { group = GROUP, n = N, has_bias = 1 };
-    struct gpu_pair first[N * GROUP / 32], second[N * GROUP / 32]; /* words of four columns */
-    struct gpu_affine_scales<N> scales;
-
-    GPU_METHOD void read(const struct gpu_weight &w, uint32_t row, uint32_t, uint32_t g)
-    {
-        const uint32_t n_units = w.n_cols / 32, from = g * (GROUP / 32);
-        const uint8_t *at = w.parts[0] + (uint64_t)row * w.n_cols + from * 512ull +
-                            gpu_lane() % 4 * 128 + gpu_lane() / 4 * 8;
-        GPU_UNROLL
-        for (uint32_t u = 0; u < N * GROUP / 32; u++)
-            if (from + u < n_units) {
-                first[u] = gpu_stream_pair(at + u * 512);
-                second[u] = gpu_stream_pair(at + u * 512 + 64);
-            }
-        scales.read(w, row, g);
-    }
-
-    GPU_METHOD void codes(uint32_t unit, uint32_t a[4]) const
-    {
-        a[0] = first[unit].low;
-        a[1] = first[unit].high;
-        a[2] = second[unit].low;
-        a[3] = second[unit].high;
-    }
-
-    GPU_METHOD static struct gpu_pair columns(const int8_t *q)
-    {
-        return gpu_load_pair(q + gpu_lane() % 4 * 8);
-    }
-};
-
-/* ---- the kernel ------------------------------------------------------------------------------ */
-
 #define GPU_FEW_SLOTS (GPU_FEW_WARPS * GPU_FEW_GROUPS) /* groups in all warps */
 
 /* In shared memory, of the groups that the block has at a time. */
@@ -154,6 +30,7 @@ template <class reader>
 GPU_FN void gpu_few_multiply(const struct gpu_product &p, const struct gpu_tile &tile,
                              const reader &r, uint32_t g, const struct gpu_few &to)
 {
+    constexpr uint32_t unit = reader::group == 16 ? 16 : 32;
     const uint32_t column = gpu_lane() / 4, n_groups = p.w.n_cols / reader::group;
     const uint32_t row = gpu_lane() / 4 * 2, input = gpu_lane() % 4 * 2;
     const bool has_input = column < tile.n;
@@ -164,14 +41,11 @@ GPU_FN void gpu_few_multiply(const struct gpu_product &p, const struct gpu_tile 
     for (uint32_t j = 0; j < reader::n; j++) {
         int32_t c[4] = {0, 0, 0, 0};
         GPU_UNROLL
-        for (uint32_t u = 0; u < reader::group / 32; u++) {
-            const uint32_t at = j * reader::group + u * 32;
-            struct gpu_pair b = {0, 0};
-            uint32_t a[4];
+        for (uint32_t at = j * reader::group; at < (j + 1) * reader::group; at += unit) {
+            struct gpu_pair columns = {0, 0};
             if (has_input && g + j < n_groups)
-                b = reader::columns(q + at);
-            r.codes(at / 32, a);
-            gpu_tile_32(c, a, b);
+                columns = reader::columns(q + at, gpu_lane());
+            gpu_add_unit(r, at / unit, columns, c);
         }
         GPU_UNROLL
         for (uint32_t i = 0; i < 4; i++)
@@ -228,7 +102,7 @@ GPU_FN void gpu_few_rows(const struct gpu_product &p, const struct gpu_tile &til
     const uint32_t n_rows = tile.end - tile.first, own = gpu_warp() % split * reader::n;
     const struct gpu_few_plan plan = {split, p.w.n_cols / reader::group, split * reader::n,
                                       tile.first + first, first < n_rows};
-    reader r;
+    reader r = {};
     float acc = 0;
     if (plan.is_there)
         r.read(p.w, plan.row, tile.end, own);
@@ -236,7 +110,7 @@ GPU_FN void gpu_few_rows(const struct gpu_product &p, const struct gpu_tile &til
         gpu_few_inputs<reader>(p, tile, plan, g, few);
         if (plan.is_there) {
             const uint32_t at = gpu_warp() * reader::n * GPU_TILE_ROWS;
-            r.scales.put_scales(p.w, few.scale + at, few.bias + at);
+            r.put_scales(p.w, few.scale + at, few.bias + at);
             gpu_few_multiply(p, tile, r, g + own, few);
             r.read(p.w, plan.row, tile.end, g + plan.at_a_time + own);
         }
@@ -251,6 +125,15 @@ GPU_FN void gpu_few_rows(const struct gpu_product &p, const struct gpu_tile &til
     }
 }
 
+struct gpu_few_work {
+    const struct gpu_work &work;
+    const struct gpu_few &few;
+    template <class reader> GPU_METHOD void run() const
+    {
+        gpu_few_rows<reader>(work.p, work.tile, few);
+    }
+};
+
 GPU_KERNEL_FOR(256, 2) void gpu_matmul_few(const struct gpu_matmul_few_args a)
 {
     GPU_SHARED(int32_t, dot, GPU_FEW_SLOTS * GPU_FEW_INPUTS * GPU_TILE_ROWS);
@@ -259,16 +142,8 @@ GPU_KERNEL_FOR(256, 2) void gpu_matmul_few(const struct gpu_matmul_few_args a)
     GPU_SHARED(float, in_scale, GPU_FEW_SLOTS * GPU_FEW_INPUTS);
     GPU_SHARED(float, rest, GPU_FEW_SLOTS * GPU_FEW_INPUTS);
     const struct gpu_work work = gpu_find_work(a.list, GPU_MATMUL_FEW);
-    const struct gpu_product &p = work.p;
     const struct gpu_few few = {dot, scale, bias, in_scale, rest};
-    switch (p.w.format.bits * 256u + p.w.format.group) {
-    case 4 * 256 + 32: gpu_few_rows<gpu_affine4<32, 8>>(p, work.tile, few); break;
-    case 4 * 256 + 64: gpu_few_rows<gpu_affine4<64, 8>>(p, work.tile, few); break;
-    case 4 * 256 + 128: gpu_few_rows<gpu_affine4<128, 4>>(p, work.tile, few); break;
-    case 8 * 256 + 32: gpu_few_rows<gpu_affine8<32, 8>>(p, work.tile, few); break;
-    case 8 * 256 + 64: gpu_few_rows<gpu_affine8<64, 4>>(p, work.tile, few); break;
-    default: gpu_few_rows<gpu_affine8<128, 2>>(p, work.tile, few); break;
-    }
+    gpu_with_reader<GPU_FEW_COLUMNS>(work.p.w, gpu_few_work{work, few});
 }
 
 #endif

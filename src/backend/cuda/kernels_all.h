@@ -14,7 +14,10 @@
 
 #include "backend/cuda/k_rows.h"
 #include "backend/cuda/k_products.h"
+#include "backend/cuda/k_readers.h"
 #include "backend/cuda/k_few.h"
+#include "backend/cuda/k_many.h"
+#include "backend/cuda/k_plain.h"
 #include "backend/cuda/k_attention.h"
 #include "backend/cuda/k_delta.h"
 #include "backend/cuda/k_route.h"

@@ -73,10 +73,12 @@ struct gpu_quantize_args {
     int32_t *sum;
 };
 
-/* What computes a product. */
+/* What computes a product: the kernel gpu_matmul_NAME. */
 enum gpu_matmul_kind {
-    GPU_MATMUL_FEW, /* codes, up to GPU_FEW_INPUTS inputs: gpu_matmul_few */
-    GPU_MATMUL_REST,
+    GPU_MATMUL_FEW,  /* codes, up to GPU_FEW_INPUTS inputs */
+    GPU_MATMUL_MANY, /* codes, more of them */
+    GPU_MATMUL_PLAIN,
+    GPU_MATMUL_PLAIN_MANY,
     GPU_N_MATMULS
 };
 
@@ -105,14 +107,22 @@ struct gpu_tile_size {
     uint32_t rows, inputs;
 };
 
+#define GPU_MATMUL_THREADS 256u
 #define GPU_FEW_INPUTS 8u
 #define GPU_FEW_WARPS 8u
-#define GPU_FEW_GROUPS 8u /* at most, of a row in a warp at a time */
+#define GPU_FEW_GROUPS 8u    /* at most, of a row in a warp at a time */
+#define GPU_FEW_COLUMNS 512u /* the same */
+#define GPU_MANY_INPUTS 64u
+#define GPU_MANY_WARPS 8u
+#define GPU_PLAIN_ROWS 4u
+#define GPU_PLAIN_COLUMNS 2048u /* at a time */
+#define GPU_PLAIN_MANY 16u      /* rows and inputs of a block */
 
 /* Groups that a warp multiplies at a time: as many as its registers hold. */
 SHARED_HOST_FN uint32_t gpu_few_groups(const struct gpu_weight *w)
 {
-    const uint32_t n = (w->is_interleaved && w->format.bits == 8 ? 256u : 512u) / w->format.group;
+    const bool is_wide = w->is_interleaved && w->format.bits == 8;
+    const uint32_t n = (is_wide ? GPU_FEW_COLUMNS / 2 : GPU_FEW_COLUMNS) / w->format.group;
     return n < GPU_FEW_GROUPS ? n : GPU_FEW_GROUPS;
 }
 
@@ -127,18 +137,30 @@ SHARED_HOST_FN uint32_t gpu_few_split(const struct gpu_weight *w)
 
 SHARED_HOST_FN enum gpu_matmul_kind gpu_kind_of(const struct gpu_product *p)
 {
-    return p->w.is_interleaved ? GPU_MATMUL_FEW : GPU_MATMUL_REST;
+    const bool is_plain = p->w.format.codes == QUANT_NO_CODES;
+    if (p->n <= GPU_FEW_INPUTS)
+        return is_plain ? GPU_MATMUL_PLAIN : GPU_MATMUL_FEW;
+    return is_plain ? GPU_MATMUL_PLAIN_MANY : GPU_MATMUL_MANY;
 }
-
-#define GPU_MATMUL_ROWS 16
-#define GPU_MATMUL_INPUTS 8
-#define GPU_MATMUL_THREADS 256
 
 SHARED_HOST_FN struct gpu_tile_size gpu_tile_size(const struct gpu_product *p)
 {
-    struct gpu_tile_size size = {GPU_MATMUL_ROWS, GPU_MATMUL_INPUTS};
-    if (gpu_kind_of(p) == GPU_MATMUL_FEW)
+    struct gpu_tile_size size = {GPU_PLAIN_MANY, GPU_PLAIN_MANY};
+    switch (gpu_kind_of(p)) {
+    case GPU_MATMUL_FEW:
         size.rows = 16 * GPU_FEW_WARPS / gpu_few_split(&p->w);
+        size.inputs = GPU_FEW_INPUTS;
+        break;
+    case GPU_MATMUL_MANY:
+        size.rows = 16 * GPU_MANY_WARPS;
+        size.inputs = GPU_MANY_INPUTS;
+        break;
+    case GPU_MATMUL_PLAIN:
+        size.rows = GPU_PLAIN_ROWS;
+        size.inputs = GPU_FEW_INPUTS;
+        break;
+    default: break;
+    }
     return size;
 }
 
@@ -156,11 +178,17 @@ struct gpu_products {
     uint32_t n;
 };
 
-/* Grid: blocks of all products of the kind, 1, 256. */
+/* Grid: blocks of all products of the kind, 1, GPU_MATMUL_THREADS. */
 struct gpu_matmul_few_args {
     struct gpu_products list;
 };
-struct gpu_matmul_args {
+struct gpu_matmul_many_args {
+    struct gpu_products list;
+};
+struct gpu_matmul_plain_args {
+    struct gpu_products list;
+};
+struct gpu_matmul_plain_many_args {
     struct gpu_products list;
 };
 
