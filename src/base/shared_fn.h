@@ -5,9 +5,12 @@
 
 #ifdef __CUDACC__
 #define SHARED_FN static __device__ inline
+/* The host's code in that file calls it as well. */
+#define SHARED_HOST_FN static __host__ __device__ inline
 #define SHARED_TABLE static __device__ const
 #else
 #define SHARED_FN static inline
+#define SHARED_HOST_FN static inline
 #define SHARED_TABLE static const
 #endif
 

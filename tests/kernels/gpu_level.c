@@ -34,9 +34,31 @@ static void quantize_row(const float *x, size_t n, size_t group, int8_t *q, floa
             .offset = offset, .sum = sum});
 }
 
+#define MAX_ROWS 4096
+#define SHIFT (MAX_ROWS * sizeof(float))
+
+/* Lets the GPU find the weight: its addresses are offsets from the second of two bases. A bias of
+ * negative zeros changes nothing, and ones lie where an offset alone points to. */
+static void find_on_gpu(struct gpu_product *p)
+{
+    static const uint64_t bases[] = {0, SHIFT};
+    static const uint32_t id = 1;
+    static float biases[2 * MAX_ROWS];
+    for (size_t i = 0; i < MAX_ROWS; i++) {
+        biases[i] = 1;
+        biases[MAX_ROWS + i] = -0.0f;
+    }
+    for (unsigned i = 0; i < QUANT_MAX_PARTS; i++)
+        p->w.parts[i] -= SHIFT;
+    p->bias = biases;
+    p->bases = bases;
+    p->id = &id;
+}
+
 static void matmul(const struct kernel_matmul *m)
 {
-    const struct gpu_product product = {
+    static unsigned n_calls;
+    struct gpu_product product = {
         .w = gpu_weight_of(m->w),
         .in = {m->in.x, m->in.q, m->in.scale, m->in.offset, m->in.sum},
         .begin = (uint32_t)m->begin, .end = (uint32_t)m->end, .n = (uint32_t)m->n,
@@ -44,8 +66,16 @@ static void matmul(const struct kernel_matmul *m)
         .y_stride = m->y_stride};
     if (m->end == m->begin || m->n == 0)
         return;
-    LAUNCH(matmul, over(m->end - m->begin, GPU_MATMUL_ROWS), over(m->n, GPU_MATMUL_INPUTS),
-           GPU_MATMUL_THREADS, {.products = &product, .n_products = 1});
+    if (n_calls++ % 2 == 1 && m->end <= MAX_ROWS)
+        find_on_gpu(&product);
+    const struct gpu_products list = {&product, 1};
+    const uint32_t n_blocks = gpu_n_tiles(&product);
+    switch (gpu_kind_of(&product)) {
+    case GPU_MATMUL_FEW: LAUNCH(matmul_few, n_blocks, 1, GPU_MATMUL_THREADS, {list}); break;
+    case GPU_MATMUL_MANY: LAUNCH(matmul_many, n_blocks, 1, GPU_MATMUL_THREADS, {list}); break;
+    case GPU_MATMUL_PLAIN: LAUNCH(matmul_plain, n_blocks, 1, GPU_MATMUL_THREADS, {list}); break;
+    default: LAUNCH(matmul_plain_many, n_blocks, 1, GPU_MATMUL_THREADS, {list}); break;
+    }
 }
 
 static void activate(float *gate, const float *up, size_t n, struct activation activation)

@@ -1,5 +1,6 @@
 /* Products of weights with the input's rows, and feed-forward blocks made of them. */
 #include <assert.h>
+#include <string.h>
 
 #include "backend/cuda/backend_cuda_internal.h"
 #include "backend/cuda/formats.h"
@@ -50,11 +51,11 @@ static struct gpu_input input_for(struct backend_cuda *cuda, const struct weight
 
 /* ---- lists of products ----------------------------------------------------------------------- */
 
-/* A list of products that one launch computes. */
+/* A list of products; one launch computes all of a kind. */
 struct product_list {
     struct gpu_product *products; /* on the host */
     const struct gpu_product *device;
-    uint32_t n, n_blocks, max_inputs;
+    uint32_t n, n_blocks[GPU_N_MATMULS];
 };
 
 static struct product_list new_list(struct backend_cuda *cuda, size_t max)
@@ -72,17 +73,24 @@ static void add_product(struct product_list *list, struct gpu_product product)
         return;
     product.end = product.w.n_rows;
     product.y_stride = product.w.n_rows;
-    product.first_block = list->n_blocks;
+    memcpy(product.first_block, list->n_blocks, sizeof product.first_block);
+    list->n_blocks[gpu_kind_of(&product)] += gpu_n_tiles(&product);
     list->products[list->n++] = product;
-    list->n_blocks += cuda_over(product.w.n_rows, GPU_MATMUL_ROWS);
-    list->max_inputs = product.n > list->max_inputs ? product.n : list->max_inputs;
 }
 
 static void launch_list(struct backend_cuda *cuda, const struct product_list *list)
 {
-    if (list->n > 0)
-        CUDA_LAUNCH(cuda, matmul, list->n_blocks, cuda_over(list->max_inputs, GPU_MATMUL_INPUTS),
-                    GPU_MATMUL_THREADS, {.products = list->device, .n_products = list->n});
+    const struct gpu_products all = {list->device, list->n};
+    const uint32_t *n = list->n_blocks;
+    if (n[GPU_MATMUL_FEW] > 0)
+        CUDA_LAUNCH(cuda, matmul_few, n[GPU_MATMUL_FEW], 1, GPU_MATMUL_THREADS, {all});
+    if (n[GPU_MATMUL_MANY] > 0)
+        CUDA_LAUNCH(cuda, matmul_many, n[GPU_MATMUL_MANY], 1, GPU_MATMUL_THREADS, {all});
+    if (n[GPU_MATMUL_PLAIN] > 0)
+        CUDA_LAUNCH(cuda, matmul_plain, n[GPU_MATMUL_PLAIN], 1, GPU_MATMUL_THREADS, {all});
+    if (n[GPU_MATMUL_PLAIN_MANY] > 0)
+        CUDA_LAUNCH(cuda, matmul_plain_many, n[GPU_MATMUL_PLAIN_MANY], 1, GPU_MATMUL_THREADS,
+                    {all});
 }
 
 void cuda_matmul(struct backend *be, const struct backend_product *products, size_t n)

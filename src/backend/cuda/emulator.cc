@@ -42,7 +42,7 @@
 #define MESSAGE_BYTES 300
 
 enum state { READY, AT_WARP, AT_BLOCK, DONE };
-enum meeting { MEET_BARRIER, MEET_SHUFFLE };
+enum meeting { MEET_BARRIER, MEET_SHUFFLE, MEET_TILE };
 
 /* One thread of the GPU. */
 struct fiber {
@@ -61,6 +61,7 @@ struct fiber {
 struct warp {
     uint32_t epoch; /* how often it has met */
     uint64_t given[2][WARP];
+    struct emulator_operands operands[2][WARP];
 };
 
 /* Who used an element of shared memory last. An epoch is the time between two barriers. */
@@ -242,7 +243,7 @@ static bool release_warp(unsigned warp)
         if (n_waiting < WARP)
             fault("the threads of its warp do not all meet");
         if (fibers[i].meeting != fibers[0].meeting)
-            fault("some threads of its warp shuffle while others wait");
+            fault("the threads of its warp do not meet for the same");
         fibers[i].state = READY;
     }
     emulator.warps[warp].epoch++;
@@ -348,6 +349,24 @@ uint64_t emulator_shuffle(uint64_t value, unsigned lane)
     given[emulator_here.thread % WARP] = value;
     pause_here(AT_WARP, MEET_SHUFFLE);
     return given[lane % WARP];
+}
+
+void emulator_tile(int32_t c[4], const struct emulator_operands *mine)
+{
+    struct warp *warp = &emulator.warps[emulator_here.thread / WARP];
+    struct emulator_operands *given = warp->operands[warp->epoch % 2];
+    const unsigned lane = emulator_here.thread % WARP;
+    given[lane] = *mine;
+    pause_here(AT_WARP, MEET_TILE);
+    for (unsigned i = 0; i < 4; i++)
+        for (unsigned k = 0; k < 4; k++) {
+            const struct emulator_operands *row = &given[lane / 4 * 4 + k];
+            const struct emulator_operands *column = &given[(lane % 4 * 2 + i % 2) * 4 + k];
+            for (unsigned word = 0; word < 2; word++)
+                if (column->b[word] != 0)
+                    c[i] = gpu_dot4_unsigned(row->a[2 * word + i / 2], (int32_t)column->b[word],
+                                             c[i]);
+        }
 }
 
 /* ---- shared memory --------------------------------------------------------------------------- */

@@ -32,6 +32,10 @@ void emulator_on_fault(void (*fault)(const char *message));
 
 /* ---- what kernels call ----------------------------------------------------------------------- */
 
+struct alignas(8) gpu_pair {
+    uint32_t low, high;
+};
+
 struct emulator_place {
     unsigned thread, block_x, block_y, n_threads;
 };
@@ -77,12 +81,60 @@ static inline int32_t gpu_dot4_unsigned(uint32_t a, int32_t b, int32_t c)
     return c;
 }
 
+static inline uint32_t gpu_permute(uint32_t a, uint32_t b, uint32_t selector)
+{
+    const uint64_t bytes = a | (uint64_t)b << 32;
+    uint32_t out = 0;
+    for (int i = 0; i < 32; i += 8)
+        out |= (uint32_t)(bytes >> (selector >> i / 2 & 7) * 8 & 0xff) << i;
+    return out;
+}
+
+/* What a lane gives to a tile. */
+struct emulator_operands {
+    uint32_t a[4], b[2];
+};
+
+/* Adds to c what the lane has of the tile; the warp meets. */
+void emulator_tile(int32_t c[4], const struct emulator_operands *given);
+
+static inline void gpu_tile_32(int32_t c[4], const uint32_t a[4], struct gpu_pair b)
+{
+    const struct emulator_operands given = {{a[0], a[1], a[2], a[3]}, {b.low, b.high}};
+    emulator_tile(c, &given);
+}
+
+static inline void gpu_tile_16(int32_t c[4], const uint32_t a[2], uint32_t b)
+{
+    const struct emulator_operands given = {{a[0], a[1], 0, 0}, {b, 0}};
+    emulator_tile(c, &given);
+}
+
+static inline unsigned gpu_count(bool yes)
+{
+    unsigned n = yes;
+    for (unsigned mask = 16; mask > 0; mask /= 2)
+        n += gpu_shuffle_xor(n, mask);
+    return n;
+}
+
+/* Tests have rows at any address. */
 static inline uint32_t gpu_load_word(const void *at)
 {
-    uint32_t word; /* tests have rows at any address */
+    uint32_t word;
     __builtin_memcpy(&word, at, sizeof word);
     return word;
 }
+
+static inline struct gpu_pair gpu_load_pair(const void *at)
+{
+    struct gpu_pair pair;
+    __builtin_memcpy(&pair, at, sizeof pair);
+    return pair;
+}
+
+static inline struct gpu_pair gpu_stream_pair(const void *at) { return gpu_load_pair(at); }
+static inline uint32_t gpu_load_any(const uint8_t *at) { return gpu_load_word(at); }
 
 static inline float gpu_f16_to_f32(uint16_t h) { return quant_f16_to_f32(h); }
 static inline uint16_t gpu_f32_to_f16(float x) { return quant_f32_to_f16(x); }

@@ -280,147 +280,47 @@ GPU_FN void gpu_write(const struct gpu_product &p, uint32_t t, uint32_t r, float
     p.y[place * p.y_stride + (r - p.y_first)] = p.bias != NULL ? value + p.bias[r] : value;
 }
 
-/* Groups of a row that a block multiplies at a time. */
-#define GPU_SLICES (GPU_MATMUL_THREADS / GPU_MATMUL_ROWS)
-
-/* Products and sums of sixteen groups, in shared memory: [inputs, slices, rows]. */
-struct gpu_fold {
-    gpu_shared<float> factor, dot, bias;
+/* The product that this block belongs to, and which part of it. */
+struct gpu_work {
+    struct gpu_product p;
+    struct gpu_tile tile;
 };
 
-GPU_FN uint32_t gpu_fold_at(uint32_t input, uint32_t slice, uint32_t row)
+/* The last product whose blocks begin at this one or before; a warp looks at 32 at a time. */
+GPU_FN uint32_t gpu_find_product(const struct gpu_products &list, enum gpu_matmul_kind kind)
 {
-    return (input * GPU_SLICES + slice) * GPU_MATMUL_ROWS + row;
+    uint32_t first = 0, step = 1;
+    while (step * GPU_WARP < list.n)
+        step *= GPU_WARP;
+    for (; step > 0; step /= GPU_WARP) {
+        const uint32_t i = first + gpu_lane() * step;
+        const bool is_before = i < list.n &&
+                               list.products[i].first_block[kind] <= gpu_block_x();
+        first += (gpu_count(is_before) - 1) * step;
+    }
+    return first;
 }
 
-/* A thread takes a group of one row, for all inputs of the tile. */
-GPU_FN void gpu_multiply_group(const struct gpu_product &p, const struct gpu_tile &tile,
-                               uint32_t g, const struct gpu_fold &fold)
+GPU_FN struct gpu_work gpu_find_work(const struct gpu_products &list, enum gpu_matmul_kind kind)
 {
-    const uint32_t row = gpu_thread() % GPU_MATMUL_ROWS, slice = gpu_thread() / GPU_MATMUL_ROWS;
-    const struct gpu_format &f = p.w.format;
-    const uint32_t n_groups = p.w.n_cols / f.group;
-    struct gpu_codes codes;
-    if (tile.first + row >= tile.end || g >= n_groups)
-        return;
-    gpu_load_group(p.w, tile.first + row, g, &codes);
-    fold.bias[slice * GPU_MATMUL_ROWS + row] = codes.bias;
-    for (uint32_t i = 0; i < tile.n; i++) {
-        const size_t at = gpu_input_row(p, tile.t + i) * n_groups + g;
-        const int8_t *q = p.in.q + at * f.group;
-        int32_t all = 0;
-        for (uint32_t j = 0; j < f.group / 4; j++)
-            all = gpu_dot4_unsigned(codes.words[j], (int32_t)gpu_load_word(q + 4 * j), all);
-        fold.factor[gpu_fold_at(i, slice, row)] = codes.scale * p.in.scale[at];
-        fold.dot[gpu_fold_at(i, slice, row)] = (float)(all - (int32_t)f.zero * p.in.sum[at]);
+    struct gpu_work work = {list.products[gpu_find_product(list, kind)], {}};
+    struct gpu_product &p = work.p;
+    const struct gpu_tile_size size = gpu_tile_size(&p);
+    const uint32_t block = gpu_block_x() - p.first_block[kind];
+    const uint32_t n_across = (p.end - p.begin + size.rows - 1) / size.rows;
+    struct gpu_tile &tile = work.tile;
+    tile.first = p.begin + block % n_across * size.rows;
+    tile.end = tile.first + size.rows < p.end ? tile.first + size.rows : p.end;
+    tile.t = block / n_across * size.inputs;
+    tile.n = p.n - tile.t < size.inputs ? p.n - tile.t : size.inputs;
+    if (p.bases != NULL) {
+        const uint64_t base = p.bases[*p.id];
+        for (unsigned i = 0; i < QUANT_MAX_PARTS; i++)
+            p.w.parts[i] += base;
+        if (p.bias != NULL)
+            p.bias = (const float *)((const char *)p.bias + base);
     }
-}
-
-/* Adds the groups to a row's sum in ascending order; a thread has one row and one input. */
-GPU_FN float gpu_fold_groups(const struct gpu_product &p, uint32_t t, uint32_t input, uint32_t row,
-                             uint32_t first_group, const struct gpu_fold &fold, float acc)
-{
-    const uint32_t n_groups = p.w.n_cols / p.w.format.group;
-    const size_t at = gpu_input_row(p, t) * n_groups;
-    for (uint32_t s = 0; s < GPU_SLICES && first_group + s < n_groups; s++) {
-        acc = fmaf(fold.factor[gpu_fold_at(input, s, row)], fold.dot[gpu_fold_at(input, s, row)],
-                   acc);
-        if (p.w.format.has_bias)
-            acc = fmaf(fold.bias[s * GPU_MATMUL_ROWS + row], p.in.offset[at + first_group + s],
-                       acc);
-    }
-    return acc;
-}
-
-GPU_FN void gpu_matmul_codes(const struct gpu_product &p, const struct gpu_tile &tile,
-                             const struct gpu_fold &fold)
-{
-    const uint32_t row = gpu_thread() % GPU_MATMUL_ROWS, input = gpu_thread() / GPU_MATMUL_ROWS;
-    const bool is_folder = input < tile.n && tile.first + row < tile.end;
-    float acc = 0;
-    for (uint32_t g = 0; g < p.w.n_cols / p.w.format.group; g += GPU_SLICES) {
-        gpu_multiply_group(p, tile, g + gpu_thread() / GPU_MATMUL_ROWS, fold);
-        gpu_barrier();
-        if (is_folder)
-            acc = gpu_fold_groups(p, tile.t + input, input, row, g, fold, acc);
-        gpu_barrier();
-    }
-    if (is_folder)
-        gpu_write(p, tile.t + input, tile.first + row, acc);
-}
-
-/* A half warp takes a row. */
-GPU_FN void gpu_matmul_plain(const struct gpu_product &p, const struct gpu_tile &tile,
-                             gpu_shared<float> block)
-{
-    const uint32_t r = tile.first + gpu_thread() / GPU_LANES, n = p.w.n_cols;
-    const unsigned j = gpu_thread() % GPU_LANES;
-    const bool is_there = r < tile.end, has_blocks = gpu_has_blocks(p.w);
-    const gpu_shared<float> mine = block + gpu_thread() / GPU_LANES * GPU_MAX_BLOCK;
-    float lane[GPU_MATMUL_INPUTS] = {0};
-    for (uint32_t first = 0; first < n; first += GPU_MAX_BLOCK) {
-        if (has_blocks && is_there && j == 0) {
-            float values[GPU_MAX_BLOCK];
-            gpu_decode_block(p.w, r, first / GPU_MAX_BLOCK, values);
-            for (uint32_t i = 0; i < GPU_MAX_BLOCK; i++)
-                mine[i] = values[i];
-        }
-        if (has_blocks)
-            gpu_warp_barrier();
-        for (uint32_t i = j; is_there && i < GPU_MAX_BLOCK && first + i < n; i += GPU_LANES) {
-            const float w = has_blocks ? (float)mine[i] : gpu_value(p.w, r, first + i);
-            GPU_UNROLL
-            for (uint32_t t = 0; t < GPU_MATMUL_INPUTS; t++)
-                if (t < tile.n)
-                    lane[t] = fmaf(w, p.in.x[gpu_input_row(p, tile.t + t) * n + first + i],
-                                   lane[t]);
-        }
-        if (has_blocks)
-            gpu_warp_barrier();
-    }
-    GPU_UNROLL
-    for (uint32_t t = 0; t < GPU_MATMUL_INPUTS; t++) {
-        if (t >= tile.n)
-            continue; /* all threads of the block do */
-        if (n % GPU_LANES != 0 && j >= n % GPU_LANES)
-            lane[t] = fmaf(0.0f, 0.0f, lane[t]);
-        const float sum = gpu_sum_half_warp(lane[t]);
-        if (is_there && j == 0)
-            gpu_write(p, tile.t + t, r, sum);
-    }
-}
-
-/* The product that a block belongs to. */
-GPU_FN const struct gpu_product &gpu_product_of(const struct gpu_matmul_args &a, uint32_t block)
-{
-    uint32_t low = 0, high = a.n_products;
-    while (high - low > 1) {
-        const uint32_t middle = (low + high) / 2;
-        if (a.products[middle].first_block <= block)
-            low = middle;
-        else
-            high = middle;
-    }
-    return a.products[low];
-}
-
-GPU_KERNEL void gpu_matmul(const struct gpu_matmul_args a)
-{
-    GPU_SHARED(float, first, GPU_MATMUL_ROWS * GPU_MAX_BLOCK);
-    GPU_SHARED(float, second, GPU_MATMUL_INPUTS * GPU_MATMUL_THREADS);
-    GPU_SHARED(float, third, GPU_MATMUL_THREADS);
-    const struct gpu_product &p = gpu_product_of(a, gpu_block_x());
-    struct gpu_tile tile;
-    tile.first = p.begin + (gpu_block_x() - p.first_block) * GPU_MATMUL_ROWS;
-    tile.end = tile.first + GPU_MATMUL_ROWS < p.end ? tile.first + GPU_MATMUL_ROWS : p.end;
-    tile.t = gpu_block_y() * GPU_MATMUL_INPUTS;
-    if (tile.t >= p.n)
-        return;
-    tile.n = p.n - tile.t < GPU_MATMUL_INPUTS ? p.n - tile.t : GPU_MATMUL_INPUTS;
-    if (p.w.format.codes != QUANT_NO_CODES)
-        gpu_matmul_codes(p, tile, {first, second, third});
-    else
-        gpu_matmul_plain(p, tile, first);
+    return work;
 }
 
 #endif

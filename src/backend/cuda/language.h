@@ -32,9 +32,14 @@
 #include <cuda_fp16.h>
 
 #define GPU_KERNEL static __global__
+/* The same for blocks of n threads, of which a multiprocessor holds `blocks` at a time. */
+#define GPU_KERNEL_FOR(n, blocks) static __global__ __launch_bounds__(n, blocks)
 #define GPU_FN static __device__ __forceinline__
-/* Unrolls the loop that follows. */
+#define GPU_METHOD __device__ __forceinline__ /* of a struct; may be static */
+/* Unrolls the loop that follows, wholly or n times. */
 #define GPU_UNROLL _Pragma("unroll")
+#define GPU_PRAGMA(text) _Pragma(#text)
+#define GPU_UNROLL_BY(n) GPU_PRAGMA(unroll n)
 
 template <class T> using gpu_shared = T *;
 #define GPU_SHARED(T, name, n) __shared__ T name[n]
@@ -42,6 +47,11 @@ extern __shared__ uint4 gpu_shared_block[];
 #define GPU_SHARED_AT(T, name, at, n)                                                              \
     T *const name = (T *)((char *)gpu_shared_block + (at));                                        \
     (void)(n)
+
+/* Eight bytes. */
+struct alignas(8) gpu_pair {
+    uint32_t low, high;
+};
 
 GPU_FN unsigned gpu_thread() { return threadIdx.x; }
 GPU_FN unsigned gpu_n_threads() { return blockDim.x; }
@@ -67,8 +77,52 @@ GPU_FN int32_t gpu_dot4_unsigned(uint32_t a, int32_t b, int32_t c)
     return d;
 }
 
-/* Four bytes at a multiple of four. */
+/* Byte i of the result is the one that four bits of the selector name: 0 to 3 in a, 4 to 7 in b.
+ * Further bits are 0. */
+GPU_FN uint32_t gpu_permute(uint32_t a, uint32_t b, uint32_t selector)
+{
+    return __byte_perm(a, b, selector);
+}
+
+/* c += products of a tile of 16 rows of unsigned bytes and 8 columns of signed ones, 32 or 16 deep;
+ * a warp calls it. Lane l has row l / 4 in the even words of a and row l / 4 + 8 in the odd ones,
+ * column l / 4 in b, four bytes at depth l % 4 * 4 in each word, the later words 16 deeper. In c it
+ * has row l / 4, columns l % 4 * 2 and the next, then the same of row l / 4 + 8. */
+GPU_FN void gpu_tile_32(int32_t c[4], const uint32_t a[4], struct gpu_pair b)
+{
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.low), "r"(b.high));
+}
+GPU_FN void gpu_tile_16(int32_t c[4], const uint32_t a[2], uint32_t b)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+        "{%0, %1, %2, %3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b));
+}
+
+/* The number of threads of the warp that say yes; the warp meets. */
+GPU_FN unsigned gpu_count(bool yes) { return __popc(__ballot_sync(0xffffffffu, yes)); }
+
+/* Four bytes at a multiple of four, eight at a multiple of eight. */
 GPU_FN uint32_t gpu_load_word(const void *at) { return *(const uint32_t *)at; }
+GPU_FN struct gpu_pair gpu_load_pair(const void *at) { return *(const struct gpu_pair *)at; }
+/* The same, of what is read once. */
+GPU_FN struct gpu_pair gpu_stream_pair(const void *at)
+{
+    const uint2 pair = __ldcs((const uint2 *)at);
+    return {pair.x, pair.y};
+}
+/* Four bytes anywhere. Nothing is read but words in which some of them lie. */
+GPU_FN uint32_t gpu_load_any(const uint8_t *at)
+{
+    const unsigned off = (unsigned)((uintptr_t)at & 3);
+    const uint32_t *word = (const uint32_t *)(at - off);
+    const uint32_t first = word[0], second = off > 0 ? word[1] : 0;
+    return __funnelshift_r(first, second, 8 * off);
+}
 
 GPU_FN float gpu_f16_to_f32(uint16_t h) { return __half2float(__ushort_as_half(h)); }
 GPU_FN uint16_t gpu_f32_to_f16(float x) { return __half_as_ushort(__float2half_rn(x)); }
@@ -79,8 +133,11 @@ GPU_FN void gpu_raise(uint32_t *at, uint32_t x) { atomicMax(at, x); }
 #else
 
 #define GPU_KERNEL static
+#define GPU_KERNEL_FOR(n, blocks) static
 #define GPU_FN static inline
+#define GPU_METHOD inline
 #define GPU_UNROLL
+#define GPU_UNROLL_BY(n)
 
 #include "backend/cuda/emulator.h"
 

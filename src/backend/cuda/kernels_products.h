@@ -1,0 +1,210 @@
+/* What the GPU's kernels for products are called with, as in kernels.h. */
+#ifndef FLASHMOE_BACKEND_CUDA_KERNELS_PRODUCTS_H
+#define FLASHMOE_BACKEND_CUDA_KERNELS_PRODUCTS_H
+
+#include "backend/backend.h"
+#include "base/shared_fn.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* How to read a number format that has no codes. */
+enum gpu_plain {
+    GPU_PLAIN_NONE, /* it has codes */
+    GPU_PLAIN_F32,
+    GPU_PLAIN_F16,
+    GPU_PLAIN_BF16,
+    GPU_PLAIN_FP8,
+    GPU_PLAIN_IQ1_M,
+    GPU_PLAIN_IQ1_S,
+    GPU_PLAIN_IQ2_S,
+    GPU_PLAIN_IQ2_XS,
+    GPU_PLAIN_IQ2_XXS,
+    GPU_PLAIN_IQ3_S,
+    GPU_PLAIN_IQ3_XXS,
+    GPU_PLAIN_TQ1_0,
+    GPU_PLAIN_TQ2_0,
+};
+
+/* A number format, as struct quant describes it. */
+struct gpu_format {
+    uint8_t codes; /* enum quant_codes */
+    uint8_t plain; /* enum gpu_plain, of the format */
+    uint8_t scale; /* the same, of scales and biases that are parts */
+    uint8_t bits, has_bias, has_wide_codes;
+    uint16_t block, group, zero;
+    uint16_t part_block_bytes[QUANT_MAX_PARTS], part_rows[QUANT_MAX_PARTS];
+};
+
+struct gpu_weight {
+    struct gpu_format format;
+    uint32_t n_rows, n_cols;
+    uint32_t is_interleaved;
+    const uint8_t *parts[QUANT_MAX_PARTS];
+};
+
+/* Rows as a weight wants them: x where its format has no codes, the rest where it has. */
+struct gpu_input {
+    const float *x;      /* [n, n_cols] */
+    const int8_t *q;     /* [n, n_cols] */
+    const float *scale;  /* [n, n_groups] */
+    const float *offset; /* [n, n_groups] */
+    const int32_t *sum;  /* [n, n_groups] */
+};
+
+/* x[t] = row tokens[t] of w. Grid: n, 1, 128. */
+struct gpu_embed_args {
+    struct gpu_weight w;
+    const int32_t *tokens; /* [n] */
+    float *x;              /* [n, w.n_cols] */
+};
+
+/* Rounds rows to int8 in groups of 16, 32, 64 or 128 columns. A warp takes a group.
+ * Grid: groups of all rows / GPU_QUANTIZE_WARPS rounded up, 1, 32 * GPU_QUANTIZE_WARPS. */
+#define GPU_QUANTIZE_WARPS 4
+#define GPU_MIN_SCALED 0x1p-100f /* KERNEL_MIN_SCALED */
+struct gpu_quantize_args {
+    const float *x;    /* [n_groups, group]: of all rows */
+    uint64_t n_groups;
+    uint32_t group;
+    int8_t *q;
+    float *scale, *offset; /* [n_groups] */
+    int32_t *sum;
+};
+
+/* What computes a product: the kernel gpu_matmul_NAME. */
+enum gpu_matmul_kind {
+    GPU_MATMUL_FEW,  /* codes, up to GPU_FEW_INPUTS inputs */
+    GPU_MATMUL_MANY, /* codes, more of them */
+    GPU_MATMUL_PLAIN,
+    GPU_MATMUL_PLAIN_MANY,
+    GPU_N_MATMULS
+};
+
+/* Rows [begin, end) of a weight against n inputs; input t is row pick[t] of `in` (NULL: row t), and
+ * its result goes to row place[t] of y (NULL: row t). Column 0 of y is row y_first of the weight.
+ * The bias is added to what is a finished sum.
+ *
+ * With `bases`, the addresses of the weight's parts and of the bias are offsets from bases[*id]:
+ * the GPU finds the expert that its router chose. */
+struct gpu_product {
+    struct gpu_weight w;
+    struct gpu_input in;
+    uint32_t begin, end, n, y_first;
+    const uint32_t *pick, *place;
+    float *y;
+    uint64_t y_stride;
+    const float *bias; /* [w.n_rows], or NULL */
+    const uint64_t *bases;
+    const uint32_t *id;
+    /* The first block of this product in a launch of each kind; it has none in those of others. */
+    uint32_t first_block[GPU_N_MATMULS];
+};
+
+/* Rows and inputs that one block computes. */
+struct gpu_tile_size {
+    uint32_t rows, inputs;
+};
+
+#define GPU_MATMUL_THREADS 256u
+#define GPU_FEW_INPUTS 8u
+#define GPU_FEW_WARPS 8u
+#define GPU_FEW_GROUPS 8u    /* at most, of a row in a warp at a time */
+#define GPU_FEW_COLUMNS 512u /* the same */
+#define GPU_MANY_INPUTS 64u
+#define GPU_MANY_WARPS 8u
+#define GPU_PLAIN_ROWS 4u
+#define GPU_PLAIN_COLUMNS 2048u /* at a time */
+#define GPU_PLAIN_MANY 16u      /* rows and inputs of a block */
+
+/* Groups that a warp multiplies at a time: as many as its registers hold. */
+SHARED_HOST_FN uint32_t gpu_few_groups(const struct gpu_weight *w)
+{
+    const bool is_wide = w->is_interleaved && w->format.bits == 8;
+    const uint32_t n = (is_wide ? GPU_FEW_COLUMNS / 2 : GPU_FEW_COLUMNS) / w->format.group;
+    return n < GPU_FEW_GROUPS ? n : GPU_FEW_GROUPS;
+}
+
+/* Warps that share sixteen rows, so that as many groups as possible are read at a time. */
+SHARED_HOST_FN uint32_t gpu_few_split(const struct gpu_weight *w)
+{
+    uint32_t split = 1;
+    while (split < GPU_FEW_WARPS && split * gpu_few_groups(w) * w->format.group < w->n_cols)
+        split *= 2;
+    return split;
+}
+
+SHARED_HOST_FN enum gpu_matmul_kind gpu_kind_of(const struct gpu_product *p)
+{
+    const bool is_plain = p->w.format.codes == QUANT_NO_CODES;
+    if (p->n <= GPU_FEW_INPUTS)
+        return is_plain ? GPU_MATMUL_PLAIN : GPU_MATMUL_FEW;
+    return is_plain ? GPU_MATMUL_PLAIN_MANY : GPU_MATMUL_MANY;
+}
+
+SHARED_HOST_FN struct gpu_tile_size gpu_tile_size(const struct gpu_product *p)
+{
+    struct gpu_tile_size size = {GPU_PLAIN_MANY, GPU_PLAIN_MANY};
+    switch (gpu_kind_of(p)) {
+    case GPU_MATMUL_FEW:
+        size.rows = 16 * GPU_FEW_WARPS / gpu_few_split(&p->w);
+        size.inputs = GPU_FEW_INPUTS;
+        break;
+    case GPU_MATMUL_MANY:
+        size.rows = 16 * GPU_MANY_WARPS;
+        size.inputs = GPU_MANY_INPUTS;
+        break;
+    case GPU_MATMUL_PLAIN:
+        size.rows = GPU_PLAIN_ROWS;
+        size.inputs = GPU_FEW_INPUTS;
+        break;
+    default: break;
+    }
+    return size;
+}
+
+/* The blocks of a product. */
+SHARED_HOST_FN uint32_t gpu_n_tiles(const struct gpu_product *p)
+{
+    const struct gpu_tile_size size = gpu_tile_size(p);
+    return (p->end - p->begin + size.rows - 1) / size.rows *
+           ((p->n + size.inputs - 1) / size.inputs);
+}
+
+/* Products in the order of their blocks. */
+struct gpu_products {
+    const struct gpu_product *products; /* [n] */
+    uint32_t n;
+};
+
+/* Grid: blocks of all products of the kind, 1, GPU_MATMUL_THREADS. */
+struct gpu_matmul_few_args {
+    struct gpu_products list;
+};
+struct gpu_matmul_many_args {
+    struct gpu_products list;
+};
+struct gpu_matmul_plain_args {
+    struct gpu_products list;
+};
+struct gpu_matmul_plain_many_args {
+    struct gpu_products list;
+};
+
+/* gate = activation(gate, up), and, where group > 0, rounded as gpu_quantize does. Group as there.
+ * Grid: n_rows, width / (group or 32) rounded up to warps / GPU_QUANTIZE_WARPS, as gpu_quantize. */
+struct gpu_activate_args {
+    float *gate;     /* [n_rows, width] */
+    const float *up; /* [n_rows, width] */
+    uint32_t width, n_rows, group;
+    struct activation activation;
+    int8_t *q;             /* [n_rows, width] */
+    float *scale, *offset; /* [n_rows, width / group] */
+    int32_t *sum;
+};
+
+#ifdef __cplusplus
+}
+#endif
+#endif
