@@ -68,18 +68,53 @@ void cuda_attention(struct backend *be, const struct backend_attention *args)
     }
 }
 
+/* Whether one kernel does all: see gpu_delta_token_args. */
+static bool is_token(const struct backend_delta_net *args)
+{
+    if (args->key_dim != GPU_TOKEN_DIM || args->value_dim != GPU_TOKEN_DIM ||
+        args->kernel > GPU_TOKEN_KERNEL)
+        return false;
+    for (size_t s = 0; s < args->n_segments; s++)
+        if (args->segments[s].n_rows != 1 ||
+            (uintptr_t)args->segments[s].state[DELTA_NET_STATE] % GPU_QUAD_BYTES != 0)
+            return false;
+    return true;
+}
+
+static void run_delta_rows(struct backend_cuda *cuda, const struct gpu_delta_net *d,
+                           uint32_t max_rows)
+{
+    const uint32_t n_heads = d->net.n_value_heads, n_segments = (uint32_t)d->net.n_segments;
+    CUDA_LAUNCH(cuda, conv_silu, cuda_over(d->channels, 128) * cuda_over(max_rows, GPU_CONV_ROWS),
+                n_segments, 128, {.d = *d, .end = d->channels});
+    CUDA_LAUNCH(cuda, delta_head, n_heads * cuda_over(d->net.value_dim, GPU_DELTA_COLUMNS),
+                n_segments, 4 * GPU_DELTA_COLUMNS, {.d = *d});
+    CUDA_LAUNCH(cuda, delta_close, cuda_over((size_t)max_rows * n_heads, 4), n_segments, 128,
+                {.d = *d, .n_heads = n_heads});
+}
+
 void cuda_delta_net(struct backend *be, const struct backend_delta_net *args)
 {
     struct backend_cuda *cuda = cuda_of(be);
     struct gpu_delta_net d = {.net = *args,
                               .channels = 2 * args->n_key_heads * args->key_dim +
                                           args->n_value_heads * args->value_dim};
+    uint32_t max_rows = 0;
+    for (size_t s = 0; s < args->n_segments; s++) {
+        const uint32_t n = args->segments[s].n_rows;
+        max_rows = n > max_rows ? n : max_rows;
+        d.n_rows += n;
+    }
+    if (d.n_rows == 0)
+        return;
     cuda_lists_begin(cuda);
     d.net.segments = cuda_lists_put(cuda, args->segments,
                                     args->n_segments * sizeof *args->segments);
     cuda_lists_send(cuda);
-    assert(args->key_dim <= GPU_MAX_KEY_DIM && args->value_dim <= GPU_MAX_VALUE_DIM);
-    CUDA_LAUNCH(cuda, conv_silu, cuda_over(d.channels, 128), args->n_segments, 128,
-                {.d = d, .end = d.channels});
-    CUDA_LAUNCH(cuda, delta_head, args->n_value_heads, args->n_segments, 256, {.d = d});
+    assert(args->key_dim <= GPU_MAX_KEY_DIM);
+    if (is_token(args))
+        CUDA_LAUNCH(cuda, delta_token, args->n_key_heads, args->n_segments, 4 * GPU_TOKEN_DIM,
+                    {.d = d});
+    else
+        run_delta_rows(cuda, &d, max_rows);
 }

@@ -20,6 +20,16 @@ struct gpu_launch {
     uint32_t n_blocks_x, n_blocks_y, n_threads, shared_bytes;
 };
 
+/* The largest arguments of a kernel. */
+#define GPU_MAX_ARGS 384
+
+/* A launch and its arguments. */
+struct gpu_command {
+    struct gpu_launch launch;
+    uint32_t args_bytes;
+    uint64_t args[GPU_MAX_ARGS / sizeof(uint64_t)];
+};
+
 struct gpu_device_ops {
     void (*close)(struct gpu_device *d);
     /* Returns NULL when the GPU has no memory left. Waits for nothing. Addresses are multiples of

@@ -84,6 +84,20 @@ static inline uint32_t gpu_load_word(const void *at)
     return word;
 }
 
+struct gpu_quad {
+    float x[4];
+};
+
+static inline struct gpu_quad gpu_load_quad(const float *at)
+{
+    return {{at[0], at[1], at[2], at[3]}};
+}
+
+static inline void gpu_store_quad(float *at, struct gpu_quad quad)
+{
+    __builtin_memcpy(at, &quad, sizeof quad);
+}
+
 static inline float gpu_f16_to_f32(uint16_t h) { return quant_f16_to_f32(h); }
 static inline uint16_t gpu_f32_to_f16(float x) { return quant_f32_to_f16(x); }
 
@@ -138,6 +152,11 @@ template <class T> struct gpu_shared {
         return gpu_shared{first + i, n - i};
     }
 };
+
+static inline struct gpu_quad gpu_take_quad(const gpu_shared<float> &x, size_t i)
+{
+    return {{x[i], x[i + 1], x[i + 2], x[i + 3]}};
+}
 
 #define GPU_SHARED(T, name, n)                                                                     \
     const gpu_shared<T> name = {(T *)emulator_declare(sizeof(T) * (n), alignof(T)), (n)}

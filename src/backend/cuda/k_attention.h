@@ -3,7 +3,6 @@
 #ifndef FLASHMOE_BACKEND_CUDA_K_ATTENTION_H
 #define FLASHMOE_BACKEND_CUDA_K_ATTENTION_H
 
-#define GPU_MAX_HEAD_DIM LIMIT_HEAD_DIM
 /* Query heads whose scores lie in shared memory at a time; a warp reduces each. */
 #define GPU_ATTEND_HEADS 8u
 #define GPU_ATTEND_THREADS (GPU_ATTEND_HEADS * GPU_WARP)

@@ -14,6 +14,7 @@
 
 #include "backend/cuda/k_rows.h"
 #include "backend/cuda/k_products.h"
+#include "backend/cuda/k_row_chain.h"
 #include "backend/cuda/k_attention.h"
 #include "backend/cuda/k_delta.h"
 #include "backend/cuda/k_route.h"

@@ -32,12 +32,14 @@
 #include <cuda_fp16.h>
 
 #define GPU_KERNEL static __global__
+/* The same for blocks of n threads, of which a multiprocessor holds `blocks` at a time. */
+#define GPU_KERNEL_FOR(n, blocks) static __global__ __launch_bounds__(n, blocks)
 #define GPU_FN static __device__ __forceinline__
 /* Unrolls the loop that follows. */
 #define GPU_UNROLL _Pragma("unroll")
 
 template <class T> using gpu_shared = T *;
-#define GPU_SHARED(T, name, n) __shared__ T name[n]
+#define GPU_SHARED(T, name, n) __shared__ alignas(16) T name[n]
 extern __shared__ uint4 gpu_shared_block[];
 #define GPU_SHARED_AT(T, name, at, n)                                                              \
     T *const name = (T *)((char *)gpu_shared_block + (at));                                        \
@@ -70,6 +72,14 @@ GPU_FN int32_t gpu_dot4_unsigned(uint32_t a, int32_t b, int32_t c)
 /* Four bytes at a multiple of four. */
 GPU_FN uint32_t gpu_load_word(const void *at) { return *(const uint32_t *)at; }
 
+/* Four floats at a multiple of 16 bytes, in global and in shared memory. */
+struct alignas(16) gpu_quad {
+    float x[4];
+};
+GPU_FN struct gpu_quad gpu_load_quad(const float *at) { return *(const struct gpu_quad *)at; }
+GPU_FN void gpu_store_quad(float *at, struct gpu_quad quad) { *(struct gpu_quad *)at = quad; }
+GPU_FN struct gpu_quad gpu_take_quad(const float *x, size_t i) { return gpu_load_quad(x + i); }
+
 GPU_FN float gpu_f16_to_f32(uint16_t h) { return __half2float(__ushort_as_half(h)); }
 GPU_FN uint16_t gpu_f32_to_f16(float x) { return __half_as_ushort(__float2half_rn(x)); }
 
@@ -79,6 +89,7 @@ GPU_FN void gpu_lower(uint32_t *at, uint32_t x) { atomicMin(at, x); }
 #else
 
 #define GPU_KERNEL static
+#define GPU_KERNEL_FOR(n, blocks) static
 #define GPU_FN static inline
 #define GPU_UNROLL
 
