@@ -343,20 +343,21 @@ static void measure_attention()
         snprintf(name, sizeof name, "attend, position %u (8 rows, not 512)", position);
         measure(name, [=](uint32_t n) {
             const gpu_attention a = take_attention(n == 1 ? 1 : 8, position);
-            const dim3 grid(a.n_kv_heads * a.n_blocks, n == 1 ? 1 : 8);
-            return [=](int, cudaStream_t s) { gpu_attend<<<grid, 256, 0, s>>>({a}); };
+            const uint32_t n_parts = position > 4096 ? 1 : n > 1 || position > 1024 ? 4 : 8;
+            const dim3 grid(n_parts * a.n_kv_heads * a.n_blocks, n == 1 ? 1 : 8);
+            return [=](int, cudaStream_t s) { gpu_attend<<<grid, 256, 0, s>>>({a, n_parts}); };
         });
         snprintf(name, sizeof name, "merge, position %u (8 rows, not 512)", position);
         measure(name, [=](uint32_t n) {
             const gpu_attention a = take_attention(n == 1 ? 1 : 8, position);
             const dim3 grid(a.n_heads, n == 1 ? 1 : 8);
-            return [=](int, cudaStream_t s) { gpu_merge<<<grid, 128, 0, s>>>({a}); };
+            return [=](int, cudaStream_t s) { gpu_merge<<<grid, 128, 0, s>>>({a, {}}); };
         });
     }
     measure("attend, position 511 (512 rows)", [](uint32_t n) {
         const gpu_attention a = take_attention(n, 511);
         const dim3 grid(a.n_kv_heads * a.n_blocks, n);
-        return [=](int, cudaStream_t s) { gpu_attend<<<grid, 256, 0, s>>>({a}); };
+        return [=](int, cudaStream_t s) { gpu_attend<<<grid, 256, 0, s>>>({a, 1}); };
     });
 }
 

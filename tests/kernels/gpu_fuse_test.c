@@ -18,7 +18,7 @@
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-#define ARENA_FLOATS (1u << 18)
+#define ARENA_FLOATS (1u << 19)
 
 /* All that a list uses lies in one piece of memory, so that it can be compared as a whole. */
 static _Alignas(256) float arena[ARENA_FLOATS];
@@ -37,18 +37,24 @@ static float any_float(void)
     return any(40) == 0 ? 0 : ((float)any(1u << 20) / (1u << 19) - 1.0f) * (any(3) == 0 ? 40 : 1);
 }
 
+/* Takes a piece of the arena and fills it with any values. */
 static void *take(size_t floats)
 {
     float *at = arena + used;
     used += (floats + 63) / 64 * 64;
     assert_true(used <= ARENA_FLOATS);
+    for (size_t i = 0; i < floats; i++)
+        at[i] = any_float();
     return at;
 }
 
-static void fill(void)
+/* Compares all of the arena but [from, from + n) with what is expected. */
+static void compare_except(const float *from, size_t n)
 {
     for (size_t i = 0; i < ARENA_FLOATS; i++)
-        arena[i] = any_float();
+        if ((arena + i < from || arena + i >= from + n) &&
+            memcmp(&arena[i], &expected[i], sizeof arena[i]) != 0)
+            fail_msg("float %zu is %.9g, expected %.9g", i, (double)arena[i], (double)expected[i]);
 }
 
 /* ---- lists ----------------------------------------------------------------------------------- */
@@ -98,9 +104,8 @@ static size_t run_both(const struct list *list)
     memcpy(arena, before, sizeof arena);
     joined.n = cuda_fuse(joined.commands, joined.n);
     run(&joined);
-    for (size_t i = 0; i < ARENA_FLOATS; i++)
-        if (memcmp(&arena[i], &expected[i], sizeof arena[i]) != 0)
-            fail_msg("float %zu is %.9g, expected %.9g", i, (double)arena[i], (double)expected[i]);
+    if (memcmp(arena, expected, sizeof arena) != 0)
+        compare_except(arena, 0);
     return joined.n;
 }
 
@@ -122,7 +127,6 @@ static struct rows choose_rows(void)
     while (r.group < 128 && r.dim % (2 * r.group) == 0 && any(3) > 0)
         r.group *= 2;
     used = 0;
-    fill();
     const size_t room = (size_t)(r.n + 2) * r.dim; /* tests use rows that begin later, too */
     r.rows = take(room);
     r.residual = take(room);
@@ -295,7 +299,6 @@ static void choose_net(struct net *net, bool is_token)
     struct backend_delta_net *a = &net->d.net;
     *net = (struct net){0};
     used = 0;
-    fill();
     a->n_key_heads = 1 + any(2);
     net->n_heads = a->n_value_heads = a->n_key_heads * (1 + any(a->n_key_heads == 1 ? 3 : 1));
     a->key_dim = DIM;
@@ -345,15 +348,6 @@ static void run_reference(const struct net *net)
     }
     memcpy(expected, arena, sizeof expected);
     memcpy(arena, before, sizeof arena);
-}
-
-/* Compares all but [from, from + n) of the arena. */
-static void compare_except(const float *from, size_t n)
-{
-    for (size_t i = 0; i < ARENA_FLOATS; i++)
-        if ((arena + i < from || arena + i >= from + n) &&
-            memcmp(&arena[i], &expected[i], sizeof arena[i]) != 0)
-            fail_msg("float %zu is %.9g, expected %.9g", i, (double)arena[i], (double)expected[i]);
 }
 
 static void add_token(struct list *l, const struct net *net)
@@ -428,13 +422,144 @@ static void test_delta_rounding(void **state)
     }
 }
 
+/* ---- attention ------------------------------------------------------------------------------- */
+
+#define BLOCK GPU_ATTENTION_BLOCK
+
+struct heads {
+    struct gpu_attention a;
+    struct backend_segment segment;
+    uint32_t n_parts;
+};
+
+/* Rows at the end of a sequence of a few blocks, whose keys and values are there already. The size
+ * of a head is one that only f16 can take apart, or any. */
+static void choose_heads(struct heads *h)
+{
+    const uint32_t n_rows = 1 + any(2);
+    struct gpu_attention *a = &h->a;
+    *h = (struct heads){.n_parts = 1 + any(3)};
+    used = 0;
+    a->kv.plain = GPU_PLAIN_F16;
+    a->n_kv_heads = 1 + any(2);
+    a->n_heads = a->n_kv_heads * (1 + any(9));
+    a->head_dim = any(4) == 0 ? 1 + any(130) : 16 * (1 + any(4));
+    a->head_dim = any(6) == 0 ? 256 : a->head_dim;
+    a->head_dim = any(12) == 0 ? 640 : a->head_dim;
+    if (a->head_dim > 200) {
+        a->n_kv_heads = 1;
+        a->n_heads = 1 + any(3);
+    }
+    const uint32_t n_positions = n_rows + any(a->head_dim > 200 ? 300 : 2 * BLOCK + 40);
+    a->block_positions = (n_positions + BLOCK - 1) / BLOCK * BLOCK;
+    const size_t kv = (size_t)a->n_kv_heads * a->block_positions * a->head_dim;
+    h->segment = (struct backend_segment){.n_rows = n_rows, .position = n_positions - n_rows,
+                                          .state = {take(kv / 2 + 1), take(kv / 2 + 1)}};
+    for (unsigned s = 0; s < ATTENTION_PARTS; s++)
+        for (size_t i = 0; i < kv; i++)
+            ((uint16_t *)h->segment.state[s])[i] = quant_f32_to_f16(any_float());
+    a->segments = &h->segment;
+    a->n_segments = 1;
+    a->q_head_stride = 2 * a->head_dim;
+    a->q_row_stride = a->n_heads * a->q_head_stride;
+    a->q = take(n_rows * a->q_row_stride);
+    a->gate = any(2) == 0 ? a->q + a->head_dim : NULL;
+    a->scale = 0.0625f;
+    a->window = any(3) == 0 ? 1 + any(300) : 0;
+    a->sinks = any(3) == 0 ? take(a->n_heads) : NULL;
+    a->out = take((size_t)n_rows * a->n_heads * a->head_dim);
+    a->n_blocks = 4;
+    const size_t partial = (size_t)n_rows * a->n_blocks * a->n_heads;
+    a->block_max = take(partial);
+    a->block_total = take(partial);
+    a->block_out = take(partial * a->head_dim);
+}
+
+/* What the processor makes of one row and key head, into `expected`. */
+static void attend_reference(const struct kernels *k, const struct gpu_attention *a, uint32_t row,
+                             uint32_t kv_head)
+{
+    static float scratch[KERNEL_ATTENTION_SCRATCH(9, 640)], values[9 * 640];
+    float max[9], total[9], block_max[9], block_total[9];
+    const uint32_t group = a->n_heads / a->n_kv_heads, dim = a->head_dim;
+    const uint32_t end = a->segments->position + row + 1;
+    const uint32_t first = a->window > 0 && end > a->window ? end - a->window : 0;
+    const float *q = a->q + row * a->q_row_stride + kv_head * group * a->q_head_stride;
+    float *out = expected + (a->out - arena) + ((size_t)row * a->n_heads + kv_head * group) * dim;
+    for (uint32_t i = first; i < end; i = (i / BLOCK + 1) * BLOCK) {
+        const uint32_t block_end = (i / BLOCK + 1) * BLOCK;
+        const size_t at = ((size_t)kv_head * a->block_positions + i) * dim * 2;
+        k->attend(&(struct kernel_attention){
+            .kv_format = &kv_f16, .q = q, .q_stride = a->q_head_stride, .n_heads = group,
+            .head_dim = dim, .keys = (char *)a->segments->state[ATTENTION_KEYS] + at,
+            .values = (char *)a->segments->state[ATTENTION_VALUES] + at,
+            .n_positions = (end < block_end ? end : block_end) - i, .scale = a->scale,
+            .max = i == first ? max : block_max, .total = i == first ? total : block_total,
+            .out = i == first ? out : values, .scratch = scratch});
+        for (uint32_t h = 0; i > first && h < group; h++)
+            k->attend_merge(&max[h], &total[h], out + h * dim, block_max[h], block_total[h],
+                            values + h * dim, dim);
+    }
+    for (uint32_t h = 0; h < group; h++) {
+        if (a->sinks != NULL)
+            k->attend_sink(max[h], &total[h], out + h * dim, a->sinks[kv_head * group + h], dim);
+        k->attend_close(out + h * dim, total[h],
+                        a->gate != NULL ? q + h * a->q_head_stride + dim : NULL, dim);
+    }
+}
+
+static void add_attention(struct list *l, const struct heads *h)
+{
+    const struct gpu_attention *a = &h->a;
+    ADD(l, attend, h->n_parts * a->n_kv_heads * a->n_blocks, h->segment.n_rows, 256,
+        {*a, h->n_parts});
+    ADD(l, merge, a->n_heads, h->segment.n_rows, 128, {.a = *a});
+}
+
+static void test_attention(void **state)
+{
+    struct kernels k;
+    (void)state;
+    k_ref_init(&k);
+    for (int round = 0; round < 60; round++) {
+        struct heads h;
+        struct list l = {0};
+        choose_heads(&h);
+        memcpy(expected, arena, sizeof expected);
+        for (uint32_t row = 0; row < h.segment.n_rows; row++)
+            for (uint32_t kv_head = 0; kv_head < h.a.n_kv_heads; kv_head++)
+                attend_reference(&k, &h.a, row, kv_head);
+        add_attention(&l, &h);
+        run(&l);
+        compare_except(h.a.block_max, (size_t)(arena + used - h.a.block_max));
+    }
+}
+
+/* Rounding joins the merge. */
+static void test_attention_rounding(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 40; round++) {
+        struct heads h;
+        struct list l = {0};
+        choose_heads(&h);
+        const size_t elements = (size_t)h.segment.n_rows * h.a.n_heads * h.a.head_dim;
+        if (elements % 16 != 0)
+            continue;
+        add_attention(&l, &h);
+        add_quantize(&l, h.a.out, elements, 16);
+        assert_int_equal(run_both(&l), h.a.head_dim % 16 == 0 ? 2 : 3);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_chains),         cmocka_unit_test(test_broken_chains),
         cmocka_unit_test(test_any_order),      cmocka_unit_test(test_overlaps),
         cmocka_unit_test(test_delta_token),    cmocka_unit_test(test_delta_rows),
-        cmocka_unit_test(test_delta_rounding),
+        cmocka_unit_test(test_delta_rounding), cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_attention_rounding),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

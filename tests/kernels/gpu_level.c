@@ -130,13 +130,14 @@ static void attend(const struct kernel_attention *a)
         .n_rows = 1, .position = (uint32_t)a->n_positions - 1,
         .state = {[ATTENTION_KEYS] = (void *)(uintptr_t)a->keys,
                   [ATTENTION_VALUES] = (void *)(uintptr_t)a->values}};
-    LAUNCH(attend, 1, 1, 256,
+    const unsigned n_parts = 1 + a->n_heads % 3;
+    LAUNCH(attend, n_parts, 1, 256,
            {{.kv = gpu_kv_format_of(a->kv_format), .n_heads = a->n_heads, .n_kv_heads = 1,
              .head_dim = a->head_dim, .block_positions = KERNEL_ATTENTION_BLOCK,
              .segments = &segment, .n_segments = 1, .q = (float *)(uintptr_t)a->q,
              .q_row_stride = a->n_heads * a->q_stride, .q_head_stride = a->q_stride,
              .scale = a->scale, .block_max = a->max, .block_total = a->total,
-             .block_out = a->out, .n_blocks = 1}});
+             .block_out = a->out, .n_blocks = 1}, n_parts});
 }
 
 static void attend_merge(float *max, float *total, float *out, float max_block,

@@ -245,6 +245,13 @@ static struct finished finished_by(struct gpu_command *c)
             d->net.out, (uint64_t)d->n_rows * d->net.n_value_heads * d->net.value_dim,
             d->net.value_dim, is_token ? &token->rounding : &close->rounding};
     }
+    if (c->launch.kernel == GPU_KERNEL_merge) {
+        struct gpu_merge_args *m = args;
+        const struct gpu_attention *a = &m->a;
+        return (struct finished){
+            a->out + (size_t)a->first_row * a->n_heads * a->head_dim,
+            (uint64_t)c->launch.n_blocks_y * a->n_heads * a->head_dim, a->head_dim, &m->rounding};
+    }
     return (struct finished){0};
 }
 

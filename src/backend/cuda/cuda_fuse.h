@@ -12,7 +12,7 @@ extern "C" {
 /* Rewrites the list in place and returns its new length. What the list leaves in memory stays the
  * same, bit for bit. Joined are neighbours only, in this order, two of them or more:
  *   expert_sum, add_gated or add, add, find_not_finite, rms_norm, quantize   into row_chain
- *   delta_close or delta_token, quantize                                     into the first
+ *   delta_close, delta_token or merge, quantize                              into the first
  * where each works on what the one before has written. */
 size_t cuda_fuse(struct gpu_command *commands, size_t n);
 

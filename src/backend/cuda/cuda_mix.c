@@ -4,15 +4,25 @@
 #include "backend/cuda/backend_cuda_internal.h"
 #include "backend/cuda/formats.h"
 
+/* Blocks of positions are counted as a power of two: launches stay the same for many tokens. */
+static uint32_t power_of_two(uint32_t n)
+{
+    uint32_t power = 1;
+    while (power < n)
+        power *= 2;
+    return power;
+}
+
 size_t cuda_partial_floats(const struct backend_options *o)
 {
-    const size_t n_blocks = o->n_context / GPU_ATTENTION_BLOCK + 2ul;
+    const size_t n_blocks = power_of_two(o->n_context / GPU_ATTENTION_BLOCK + 2);
     const size_t row = n_blocks * o->n_heads * (o->head_dim + 2ul);
     const size_t all = row * o->max_rows, usual = 4ul << 20;
     return row > usual ? row : all < usual ? all : usual;
 }
 
-/* Returns how many blocks of 256 positions the row that sees most of them sees, at most. */
+/* Returns how many blocks of 256 positions the row that sees most of them sees, at most; a power of
+ * two. */
 static uint32_t max_blocks(const struct backend_attention *a)
 {
     uint32_t max = 1;
@@ -23,7 +33,22 @@ static uint32_t max_blocks(const struct backend_attention *a)
         const uint32_t n = cuda_over(seen, GPU_ATTENTION_BLOCK);
         max = n > max ? n : max;
     }
-    return max;
+    return power_of_two(max);
+}
+
+/* Blocks of threads that keep a GPU busy. */
+#define BUSY_BLOCKS 128
+
+/* Returns into how many parts the query heads of a key head are divided: with few rows and
+ * positions, single heads are spread over the GPU. */
+static uint32_t head_parts(const struct backend_attention *a, uint32_t n_rows, uint32_t n_blocks)
+{
+    const uint32_t group = a->n_heads / a->n_kv_heads;
+    const uint64_t n = (uint64_t)n_rows * n_blocks * a->n_kv_heads;
+    uint32_t parts = 1;
+    while (2 * parts <= group && n * parts < BUSY_BLOCKS)
+        parts *= 2;
+    return parts;
 }
 
 static uint32_t rows_of(const struct backend_segment *segments, size_t n)
@@ -63,8 +88,9 @@ void cuda_attention(struct backend *be, const struct backend_attention *args)
         a.block_max = cuda->partial;
         a.block_total = a.block_max + n * heads;
         a.block_out = a.block_total + n * heads;
-        CUDA_LAUNCH(cuda, attend, args->n_kv_heads * n_blocks, n, 256, {a});
-        CUDA_LAUNCH(cuda, merge, args->n_heads, n, 128, {a});
+        const uint32_t n_parts = head_parts(args, n, n_blocks);
+        CUDA_LAUNCH(cuda, attend, n_parts * args->n_kv_heads * n_blocks, n, 256, {a, n_parts});
+        CUDA_LAUNCH(cuda, merge, args->n_heads, n, 128, {.a = a});
     }
 }
 

@@ -158,6 +158,12 @@ static inline struct gpu_quad gpu_take_quad(const gpu_shared<float> &x, size_t i
     return {{x[i], x[i + 1], x[i + 2], x[i + 3]}};
 }
 
+static inline void gpu_put_quad(const gpu_shared<float> &x, size_t i, struct gpu_quad quad)
+{
+    for (unsigned e = 0; e < 4; e++)
+        x[i + e] = quad.x[e];
+}
+
 #define GPU_SHARED(T, name, n)                                                                     \
     const gpu_shared<T> name = {(T *)emulator_declare(sizeof(T) * (n), alignof(T)), (n)}
 #define GPU_SHARED_AT(T, name, at, n)                                                              \

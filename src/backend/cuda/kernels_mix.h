@@ -50,16 +50,19 @@ struct gpu_store_kv_args {
     struct gpu_attention a;
 };
 
-/* One row's query heads of one key and value head against one block of positions.
- * Grid: n_kv_heads * n_blocks, rows, 256. */
+/* One row's query heads of one key and value head, in n_parts parts, against one block of
+ * positions. Blocks that a row does not see end at once.
+ * Grid: n_parts * n_kv_heads * n_blocks, rows, 256. */
 struct gpu_attend_args {
     struct gpu_attention a;
+    uint32_t n_parts;
 };
 
 /* Merges the blocks of a row in ascending order, then sink, back rotation, division and gate.
  * Grid: n_heads, rows, 128. */
 struct gpu_merge_args {
     struct gpu_attention a;
+    struct gpu_rounding rounding; /* head_dim is a multiple of its group */
 };
 
 /* ---- the delta rule -------------------------------------------------------------------------- */

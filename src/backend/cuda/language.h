@@ -79,6 +79,7 @@ struct alignas(16) gpu_quad {
 GPU_FN struct gpu_quad gpu_load_quad(const float *at) { return *(const struct gpu_quad *)at; }
 GPU_FN void gpu_store_quad(float *at, struct gpu_quad quad) { *(struct gpu_quad *)at = quad; }
 GPU_FN struct gpu_quad gpu_take_quad(const float *x, size_t i) { return gpu_load_quad(x + i); }
+GPU_FN void gpu_put_quad(float *x, size_t i, struct gpu_quad quad) { gpu_store_quad(x + i, quad); }
 
 GPU_FN float gpu_f16_to_f32(uint16_t h) { return __half2float(__ushort_as_half(h)); }
 GPU_FN uint16_t gpu_f32_to_f16(float x) { return __half_as_ushort(__float2half_rn(x)); }
