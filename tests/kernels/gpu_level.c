@@ -166,13 +166,14 @@ static void attend(const struct kernel_attention *a)
         .n_rows = 1, .position = (uint32_t)a->n_positions - 1,
         .state = {[ATTENTION_KEYS] = (void *)(uintptr_t)a->keys,
                   [ATTENTION_VALUES] = (void *)(uintptr_t)a->values}};
-    LAUNCH(attend, 1, 1, 256,
+    const unsigned n_parts = 1 + a->n_heads % 3;
+    LAUNCH(attend, n_parts, 1, 256,
            {{.kv = gpu_kv_format_of(a->kv_format), .n_heads = a->n_heads, .n_kv_heads = 1,
              .head_dim = a->head_dim, .block_positions = KERNEL_ATTENTION_BLOCK,
              .segments = &segment, .n_segments = 1, .q = (float *)(uintptr_t)a->q,
              .q_row_stride = a->n_heads * a->q_stride, .q_head_stride = a->q_stride,
              .scale = a->scale, .block_max = a->max, .block_total = a->total,
-             .block_out = a->out, .n_blocks = 1}});
+             .block_out = a->out, .n_blocks = 1}, n_parts});
 }
 
 static void attend_merge(float *max, float *total, float *out, float max_block,
@@ -205,21 +206,31 @@ static struct gpu_delta_net delta_net_of(const struct backend_delta_net *args,
                                           args->n_value_heads * args->value_dim};
     d.net.segments = segment;
     d.net.n_segments = 1;
+    d.n_rows = segment->n_rows;
     return d;
 }
 
 static void conv_silu(const struct backend_delta_net *args, const struct backend_segment *segment,
                       size_t begin, size_t end)
 {
-    LAUNCH(conv_silu, over(end - begin, 128), 1, 128,
+    const size_t n_chunks = over(segment->n_rows, GPU_CONV_ROWS);
+    if (begin == end || n_chunks == 0)
+        return;
+    LAUNCH(conv_silu, over(end - begin, 128) * n_chunks, 1, 128,
            {.d = delta_net_of(args, segment), .begin = (uint32_t)begin, .end = (uint32_t)end});
 }
 
 static void delta_head(const struct backend_delta_net *args, const struct backend_segment *segment,
                        unsigned head, float *scratch)
 {
+    const struct gpu_delta_net d = delta_net_of(args, segment);
     (void)scratch;
-    LAUNCH(delta_head, 1, 1, 256, {.d = delta_net_of(args, segment), .first_head = head});
+    if (segment->n_rows == 0)
+        return;
+    LAUNCH(delta_head, over(args->value_dim, GPU_DELTA_COLUMNS), 1, 4 * GPU_DELTA_COLUMNS,
+           {.d = d, .first_head = head});
+    LAUNCH(delta_close, over(segment->n_rows, 4), 1, 128,
+           {.d = d, .first_head = head, .n_heads = 1});
 }
 
 /* ---- routers --------------------------------------------------------------------------------- */

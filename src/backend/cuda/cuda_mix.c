@@ -4,15 +4,25 @@
 #include "backend/cuda/backend_cuda_internal.h"
 #include "backend/cuda/formats.h"
 
+/* Blocks of positions are counted as a power of two: launches stay the same for many tokens. */
+static uint32_t power_of_two(uint32_t n)
+{
+    uint32_t power = 1;
+    while (power < n)
+        power *= 2;
+    return power;
+}
+
 size_t cuda_partial_floats(const struct backend_options *o)
 {
-    const size_t n_blocks = o->n_context / GPU_ATTENTION_BLOCK + 2ul;
+    const size_t n_blocks = power_of_two(o->n_context / GPU_ATTENTION_BLOCK + 2);
     const size_t row = n_blocks * o->n_heads * (o->head_dim + 2ul);
     const size_t all = row * o->max_rows, usual = 4ul << 20;
     return row > usual ? row : all < usual ? all : usual;
 }
 
-/* Returns how many blocks of 256 positions the row that sees most of them sees, at most. */
+/* Returns how many blocks of 256 positions the row that sees most of them sees, at most; a power of
+ * two. */
 static uint32_t max_blocks(const struct backend_attention *a)
 {
     uint32_t max = 1;
@@ -23,7 +33,22 @@ static uint32_t max_blocks(const struct backend_attention *a)
         const uint32_t n = cuda_over(seen, GPU_ATTENTION_BLOCK);
         max = n > max ? n : max;
     }
-    return max;
+    return power_of_two(max);
+}
+
+/* Blocks of threads that keep a GPU busy. */
+#define BUSY_BLOCKS 128
+
+/* Returns into how many parts the query heads of a key head are divided: with few rows and
+ * positions, single heads are spread over the GPU. */
+static uint32_t head_parts(const struct backend_attention *a, uint32_t n_rows, uint32_t n_blocks)
+{
+    const uint32_t group = a->n_heads / a->n_kv_heads;
+    const uint64_t n = (uint64_t)n_rows * n_blocks * a->n_kv_heads;
+    uint32_t parts = 1;
+    while (2 * parts <= group && n * parts < BUSY_BLOCKS)
+        parts *= 2;
+    return parts;
 }
 
 static uint32_t rows_of(const struct backend_segment *segments, size_t n)
@@ -62,9 +87,35 @@ void cuda_attention(struct backend *be, const struct backend_attention *args)
         a.block_max = cuda->partial;
         a.block_total = a.block_max + n * heads;
         a.block_out = a.block_total + n * heads;
-        CUDA_LAUNCH(cuda, attend, args->n_kv_heads * n_blocks, n, 256, {a});
-        CUDA_LAUNCH(cuda, merge, args->n_heads, n, 128, {a});
+        const uint32_t n_parts = head_parts(args, n, n_blocks);
+        CUDA_LAUNCH(cuda, attend, n_parts * args->n_kv_heads * n_blocks, n, 256, {a, n_parts});
+        CUDA_LAUNCH(cuda, merge, args->n_heads, n, 128, {.a = a});
     }
+}
+
+/* Whether one kernel does all: see gpu_delta_token_args. */
+static bool is_token(const struct backend_delta_net *args)
+{
+    if (args->key_dim != GPU_TOKEN_DIM || args->value_dim != GPU_TOKEN_DIM ||
+        args->kernel > GPU_TOKEN_KERNEL)
+        return false;
+    for (size_t s = 0; s < args->n_segments; s++)
+        if (args->segments[s].n_rows != 1 ||
+            (uintptr_t)args->segments[s].state[DELTA_NET_STATE] % GPU_QUAD_BYTES != 0)
+            return false;
+    return true;
+}
+
+static void run_delta_rows(struct backend_cuda *cuda, const struct gpu_delta_net *d,
+                           uint32_t max_rows)
+{
+    const uint32_t n_heads = d->net.n_value_heads, n_segments = (uint32_t)d->net.n_segments;
+    CUDA_LAUNCH(cuda, conv_silu, cuda_over(d->channels, 128) * cuda_over(max_rows, GPU_CONV_ROWS),
+                n_segments, 128, {.d = *d, .end = d->channels});
+    CUDA_LAUNCH(cuda, delta_head, n_heads * cuda_over(d->net.value_dim, GPU_DELTA_COLUMNS),
+                n_segments, 4 * GPU_DELTA_COLUMNS, {.d = *d});
+    CUDA_LAUNCH(cuda, delta_close, cuda_over((size_t)max_rows * n_heads, 4), n_segments, 128,
+                {.d = *d, .n_heads = n_heads});
 }
 
 void cuda_delta_net(struct backend *be, const struct backend_delta_net *args)
@@ -73,11 +124,21 @@ void cuda_delta_net(struct backend *be, const struct backend_delta_net *args)
     struct gpu_delta_net d = {.net = *args,
                               .channels = 2 * args->n_key_heads * args->key_dim +
                                           args->n_value_heads * args->value_dim};
+    uint32_t max_rows = 0;
+    for (size_t s = 0; s < args->n_segments; s++) {
+        const uint32_t n = args->segments[s].n_rows;
+        max_rows = n > max_rows ? n : max_rows;
+        d.n_rows += n;
+    }
+    if (d.n_rows == 0)
+        return;
     cuda_queue_begin(&cuda->queue);
     d.net.segments = cuda_queue_put(&cuda->queue, args->segments,
                                     args->n_segments * sizeof *args->segments);
-    assert(args->key_dim <= GPU_MAX_KEY_DIM && args->value_dim <= GPU_MAX_VALUE_DIM);
-    CUDA_LAUNCH(cuda, conv_silu, cuda_over(d.channels, 128), args->n_segments, 128,
-                {.d = d, .end = d.channels});
-    CUDA_LAUNCH(cuda, delta_head, args->n_value_heads, args->n_segments, 256, {.d = d});
+    assert(args->key_dim <= GPU_MAX_KEY_DIM);
+    if (is_token(args))
+        CUDA_LAUNCH(cuda, delta_token, args->n_key_heads, args->n_segments, 4 * GPU_TOKEN_DIM,
+                    {.d = d});
+    else
+        run_delta_rows(cuda, &d, max_rows);
 }

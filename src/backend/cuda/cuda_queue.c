@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "backend/cuda/cuda_fuse.h"
 #include "base/err.h"
 
 /* Commands of one submission: a token of a model with a hundred layers. */
@@ -64,10 +65,11 @@ const void *cuda_queue_put(struct cuda_queue *q, const void *list, size_t bytes)
 /* Submits the commands so far. The lists stay: an operation may go on. */
 static void submit_commands(struct cuda_queue *q)
 {
-    const struct gpu_batch batch = {.commands = q->commands, .n = q->n, .lists = q->lists,
-                                    .host_lists = q->host_lists, .list_bytes = q->list_used};
     if (q->n == 0)
         return;
+    const struct gpu_batch batch = {.commands = q->commands, .n = cuda_fuse(q->commands, q->n),
+                                    .lists = q->lists, .host_lists = q->host_lists,
+                                    .list_bytes = q->list_used};
     q->device->ops->submit(q->device, &batch);
     q->n_submitted++;
     q->n = 0;

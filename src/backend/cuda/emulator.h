@@ -136,6 +136,20 @@ static inline struct gpu_pair gpu_load_pair(const void *at)
 static inline struct gpu_pair gpu_stream_pair(const void *at) { return gpu_load_pair(at); }
 static inline uint32_t gpu_load_any(const uint8_t *at) { return gpu_load_word(at); }
 
+struct gpu_quad {
+    float x[4];
+};
+
+static inline struct gpu_quad gpu_load_quad(const float *at)
+{
+    return {{at[0], at[1], at[2], at[3]}};
+}
+
+static inline void gpu_store_quad(float *at, struct gpu_quad quad)
+{
+    __builtin_memcpy(at, &quad, sizeof quad);
+}
+
 static inline float gpu_f16_to_f32(uint16_t h) { return quant_f16_to_f32(h); }
 static inline uint16_t gpu_f32_to_f16(float x) { return quant_f32_to_f16(x); }
 
@@ -190,6 +204,17 @@ template <class T> struct gpu_shared {
         return gpu_shared{first + i, n - i};
     }
 };
+
+static inline struct gpu_quad gpu_take_quad(const gpu_shared<float> &x, size_t i)
+{
+    return {{x[i], x[i + 1], x[i + 2], x[i + 3]}};
+}
+
+static inline void gpu_put_quad(const gpu_shared<float> &x, size_t i, struct gpu_quad quad)
+{
+    for (unsigned e = 0; e < 4; e++)
+        x[i + e] = quad.x[e];
+}
 
 #define GPU_SHARED(T, name, n)                                                                     \
     const gpu_shared<T> name = {(T *)emulator_declare(sizeof(T) * (n), alignof(T)), (n)}

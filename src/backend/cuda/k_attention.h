@@ -3,7 +3,6 @@
 #ifndef FLASHMOE_BACKEND_CUDA_K_ATTENTION_H
 #define FLASHMOE_BACKEND_CUDA_K_ATTENTION_H
 
-#define GPU_MAX_HEAD_DIM LIMIT_HEAD_DIM
 /* Query heads whose scores lie in shared memory at a time; a warp reduces each. */
 #define GPU_ATTEND_HEADS 8u
 #define GPU_ATTEND_THREADS (GPU_ATTEND_HEADS * GPU_WARP)
@@ -322,12 +321,148 @@ GPU_FN void gpu_attend_values(const struct gpu_kv_format &kv, const struct gpu_a
     }
 }
 
-GPU_KERNEL void gpu_attend(const struct gpu_attend_args args)
+/* ---- the same for keys and values in f16, in heads up to 256 --------------------------------- */
+
+#define GPU_HALVES_DIM 256u
+#define GPU_HALVES_STEPS (GPU_HALVES_DIM / GPU_LANES)
+/* Positions whose values lie in shared memory at a time, two in a float. */
+#define GPU_VALUES_ROWS 64u
+#define GPU_VALUES_WORDS (GPU_HALVES_DIM / 2)
+
+/* Sixteen bytes are read at a time. */
+GPU_FN bool gpu_has_halves(const struct gpu_kv_format &kv, const struct gpu_attend_part &p)
+{
+    return kv.plain == GPU_PLAIN_F16 && p.dim <= GPU_HALVES_DIM && p.dim % GPU_LANES == 0 &&
+           ((uintptr_t)p.keys | (uintptr_t)p.values) % sizeof(gpu_quad) == 0;
+}
+
+GPU_FN float gpu_low_half(float word)
+{
+    return gpu_f16_to_f32((uint16_t)fmath_bits_of_float(word));
+}
+
+GPU_FN float gpu_high_half(float word)
+{
+    return gpu_f16_to_f32((uint16_t)(fmath_bits_of_float(word) >> 16));
+}
+
+/* Lanes 8 u to 8 u + 7 of the product of a head's query with a key, then of all lanes. */
+GPU_FN float gpu_dot_halves(gpu_shared<float> q, const gpu_quad key[GPU_HALVES_STEPS],
+                            uint32_t dim, unsigned u)
+{
+    float lane[8] = {0};
+    GPU_UNROLL
+    for (unsigned m = 0; m < GPU_HALVES_STEPS; m++) {
+        if (m * GPU_LANES >= dim)
+            break;
+        const gpu_quad low = gpu_take_quad(q, m * GPU_LANES + 8 * u);
+        const gpu_quad high = gpu_take_quad(q, m * GPU_LANES + 8 * u + 4);
+        GPU_UNROLL
+        for (unsigned e = 0; e < 4; e++) {
+            const gpu_quad &four = e < 2 ? low : high;
+            lane[2 * e] = fmaf(four.x[2 * e % 4], gpu_low_half(key[m].x[e]), lane[2 * e]);
+            lane[2 * e + 1] =
+                fmaf(four.x[2 * e % 4 + 1], gpu_high_half(key[m].x[e]), lane[2 * e + 1]);
+        }
+    }
+    GPU_UNROLL
+    for (unsigned e = 0; e < 8; e++)
+        lane[e] += gpu_shuffle_xor(lane[e], 1);
+    GPU_UNROLL
+    for (unsigned width = 4; width > 0; width /= 2)
+        GPU_UNROLL
+        for (unsigned e = 0; e < width; e++)
+            lane[e] += lane[e + width];
+    return lane[0];
+}
+
+/* Scores: two threads have the key of a position in registers. */
+GPU_FN void gpu_scores_of_halves(const struct gpu_attend_part &p, gpu_shared<float> scores,
+                                 gpu_shared<float> q)
+{
+    const unsigned u = gpu_thread() % 2, n_pairs = gpu_n_threads() / 2;
+    for (uint32_t i = gpu_thread(); i < p.n_heads * p.dim; i += gpu_n_threads())
+        q[i] = p.q[i / p.dim * p.q_stride + i % p.dim];
+    gpu_barrier();
+    for (uint32_t first = 0; first < p.n; first += n_pairs) {
+        const uint32_t i = first + gpu_thread() / 2;
+        const float *row = (const float *)p.keys + (size_t)(i < p.n ? i : 0) * (p.dim / 2);
+        gpu_quad key[GPU_HALVES_STEPS];
+        GPU_UNROLL
+        for (unsigned m = 0; m < GPU_HALVES_STEPS; m++)
+            if (m * GPU_LANES < p.dim)
+                key[m] = gpu_load_quad(row + m * (GPU_LANES / 2) + 4 * u);
+        for (uint32_t h = 0; h < p.n_heads; h++) {
+            const float dot = gpu_dot_halves(q + h * p.dim, key, p.dim, u);
+            if (u == 0 && i < p.n)
+                scores[h * GPU_ATTENTION_BLOCK + i] = dot * p.scale;
+        }
+    }
+}
+
+/* Fetches the values of n positions from `from` on. */
+GPU_FN void gpu_fetch_halves(const struct gpu_attend_part &p, uint32_t from, uint32_t n,
+                             gpu_shared<float> tile)
+{
+    const float *values = (const float *)p.values + (size_t)from * (p.dim / 2);
+    const uint32_t n_quads = n * (p.dim / 8);
+    gpu_quad quads[8];
+    for (uint32_t first = gpu_thread(); first < n_quads; first += 8 * gpu_n_threads()) {
+        GPU_UNROLL
+        for (unsigned e = 0; e < 8; e++)
+            if (first + e * gpu_n_threads() < n_quads)
+                quads[e] = gpu_load_quad(values + 4 * (size_t)(first + e * gpu_n_threads()));
+        GPU_UNROLL
+        for (unsigned e = 0; e < 8; e++)
+            if (first + e * gpu_n_threads() < n_quads)
+                gpu_put_quad(tile, 4 * (size_t)(first + e * gpu_n_threads()), quads[e]);
+    }
+}
+
+/* The weighted values: a thread takes two dimensions of every n_sets-th head. */
+GPU_FN void gpu_values_of_halves(const struct gpu_attend_part &p, gpu_shared<float> scores,
+                                 gpu_shared<float> tile)
+{
+    const uint32_t n_words = p.dim / 2, n_sets = gpu_n_threads() / n_words;
+    const uint32_t word = gpu_thread() % n_words, set = gpu_thread() / n_words;
+    const unsigned max_heads = GPU_ATTEND_HEADS * GPU_VALUES_WORDS / GPU_ATTEND_THREADS;
+    float sum[max_heads][2] = {};
+    for (uint32_t from = 0; from < p.n; from += GPU_VALUES_ROWS) {
+        const uint32_t n = p.n - from < GPU_VALUES_ROWS ? p.n - from : GPU_VALUES_ROWS;
+        gpu_barrier(); /* the tile before has been used */
+        gpu_fetch_halves(p, from, n, tile);
+        gpu_barrier();
+        for (uint32_t i = 0; set < n_sets && i < n; i++) {
+            const float two = tile[i * n_words + word];
+            GPU_UNROLL
+            for (unsigned m = 0; m < max_heads; m++) {
+                const uint32_t h = set + m * n_sets;
+                if (h >= p.n_heads)
+                    break;
+                const float share = scores[h * GPU_ATTENTION_BLOCK + from + i];
+                sum[m][0] = fmaf(share, gpu_low_half(two), sum[m][0]);
+                sum[m][1] = fmaf(share, gpu_high_half(two), sum[m][1]);
+            }
+        }
+    }
+    GPU_UNROLL
+    for (unsigned m = 0; m < max_heads; m++) {
+        const uint32_t h = set + m * n_sets;
+        if (set >= n_sets || h >= p.n_heads)
+            break;
+        p.out[(size_t)h * p.dim + 2 * word] = sum[m][0];
+        p.out[(size_t)h * p.dim + 2 * word + 1] = sum[m][1];
+    }
+}
+
+GPU_KERNEL_FOR(GPU_ATTEND_THREADS, 1) void gpu_attend(const struct gpu_attend_args args)
 {
     GPU_SHARED(float, scores, GPU_ATTEND_HEADS * GPU_ATTENTION_BLOCK);
     GPU_SHARED(float, kept, GPU_ATTENTION_BLOCK);
+    GPU_SHARED(float, tile, GPU_VALUES_ROWS * GPU_VALUES_WORDS);
     const struct gpu_attention &a = args.a;
-    const uint32_t kv_head = gpu_block_x() % a.n_kv_heads, b = gpu_block_x() / a.n_kv_heads;
+    const uint32_t part = gpu_block_x() % args.n_parts, x = gpu_block_x() / args.n_parts;
+    const uint32_t kv_head = x % a.n_kv_heads, b = x / a.n_kv_heads;
     const uint32_t row = a.first_row + gpu_block_y(), group = a.n_heads / a.n_kv_heads;
     const struct gpu_attention_row r = gpu_attention_row_of(a, row);
     if (b >= r.n_blocks)
@@ -345,20 +480,29 @@ GPU_KERNEL void gpu_attend(const struct gpu_attend_args args)
     p.scale = a.scale;
     for (uint32_t i = gpu_thread(); i < p.n; i += gpu_n_threads())
         kept[i] = gpu_kv_scale(a.kv, p.values + i * gpu_kv_row_bytes(a.kv, p.dim), p.dim);
-    for (uint32_t h = 0; h < group; h += GPU_ATTEND_HEADS) {
+    const uint32_t share = (group + args.n_parts - 1) / args.n_parts;
+    const uint32_t end_head = group < (part + 1) * share ? group : (part + 1) * share;
+    const bool has_halves = gpu_has_halves(a.kv, p);
+    for (uint32_t h = part * share; h < end_head; h += GPU_ATTEND_HEADS) {
         const uint32_t head = kv_head * group + h;
         const size_t result = ((size_t)gpu_block_y() * a.n_blocks + b) * a.n_heads + head;
-        p.n_heads = group - h < GPU_ATTEND_HEADS ? group - h : GPU_ATTEND_HEADS;
+        p.n_heads = end_head - h < GPU_ATTEND_HEADS ? end_head - h : GPU_ATTEND_HEADS;
         p.q = a.q + row * a.q_row_stride + head * a.q_head_stride;
         p.max = a.block_max + result;
         p.total = a.block_total + result;
         p.out = a.block_out + result * a.head_dim;
-        gpu_attend_scores(a.kv, p, scores);
+        if (has_halves)
+            gpu_scores_of_halves(p, scores, tile);
+        else
+            gpu_attend_scores(a.kv, p, scores);
         gpu_barrier();
         if (gpu_warp() < p.n_heads)
             gpu_attend_exps(p, gpu_warp(), scores);
         gpu_barrier();
-        gpu_attend_values(a.kv, p, scores, kept);
+        if (has_halves)
+            gpu_values_of_halves(p, scores, tile);
+        else
+            gpu_attend_values(a.kv, p, scores, kept);
         gpu_barrier();
     }
 }
@@ -396,41 +540,126 @@ GPU_FN float gpu_close_value(float x, float total, const float *gate, uint32_t d
     return gate != NULL ? x * fmath_sigmoid(gate[d]) : x;
 }
 
+/* Blocks whose factors lie in shared memory at a time. */
+#define GPU_MERGE_BLOCKS 128u
+
+struct gpu_merge_shared {
+    gpu_shared<float> max, keep, share; /* [GPU_MERGE_BLOCKS] */
+};
+
+/* The factors of n blocks of a head, from `at` on, by a thread each; `max` is that of the blocks
+ * before them. Returns the highest of all. */
+GPU_FN float gpu_merge_factors(const struct gpu_attention &a, size_t at, uint32_t n, float max,
+                               const gpu_merge_shared &s)
+{
+    const uint32_t own = gpu_thread();
+    gpu_barrier(); /* the factors before have been used */
+    if (own < n)
+        s.max[own] = a.block_max[at + (size_t)own * a.n_heads];
+    gpu_barrier();
+    for (uint32_t b = 0; b < n; b++) {
+        const float before = max;
+        max = s.max[b] > max ? (float)s.max[b] : max;
+        if (b == own) {
+            s.keep[b] = fmath_exp(before - max);
+            s.share[b] = fmath_exp(s.max[b] - max);
+        }
+    }
+    gpu_barrier();
+    return max;
+}
+
+/* Columns that a block has at a time: a unit in each warp. */
+#define GPU_MERGE_THREADS 128u
+#define GPU_MERGE_STEP (GPU_MERGE_THREADS / GPU_WARP * GPU_UNIT)
+
+/* Merges a unit of a head's columns from the block at `first` on. */
+GPU_FN struct gpu_running gpu_merge_unit(const struct gpu_attention &a, size_t first,
+                                         uint32_t n_blocks, uint32_t column, uint32_t n,
+                                         float x[GPU_UNIT_VALUES], const gpu_merge_shared &s)
+{
+    const uint32_t dim = a.head_dim;
+    struct gpu_running r = {a.block_max[first], a.block_total[first]};
+    gpu_load_unit(a.block_out, first * dim + column, n, x);
+    for (uint32_t from = 1; from < n_blocks; from += GPU_MERGE_BLOCKS) {
+        const uint32_t left = n_blocks - from;
+        const uint32_t count = left < GPU_MERGE_BLOCKS ? left : GPU_MERGE_BLOCKS;
+        const size_t at = first + (size_t)from * a.n_heads;
+        r.max = gpu_merge_factors(a, at, count, r.max, s);
+        for (uint32_t b = 0; b < count; b++) {
+            const size_t block = at + (size_t)b * a.n_heads;
+            float values[GPU_UNIT_VALUES];
+            gpu_load_unit(a.block_out, block * dim + column, n, values);
+            r.total = fmaf(r.total, s.keep[b], a.block_total[block] * s.share[b]);
+            GPU_UNROLL
+            for (uint32_t j = 0; j < GPU_UNIT_VALUES; j++)
+                x[j] = fmaf(x[j], s.keep[b], values[j] * s.share[b]);
+        }
+    }
+    return r;
+}
+
+/* Divides, applies the gate, stores and rounds a unit. `at` is its first column in `out`. */
+GPU_FN void gpu_merge_close(const struct gpu_merge_args &args, float x[GPU_UNIT_VALUES],
+                            uint32_t n, float total, const float *gate, size_t at)
+{
+    GPU_UNROLL
+    for (uint32_t j = 0; j < GPU_UNIT_VALUES; j++) {
+        const uint32_t i = j * GPU_WARP + gpu_lane();
+        x[j] = i < n ? gpu_close_value(x[j], total, gate, i) : 0;
+    }
+    gpu_store_unit(x, at, n, args.a.out);
+    if (args.rounding.group > 0)
+        gpu_round_unit(x, n, at, args.rounding);
+}
+
 GPU_KERNEL void gpu_merge(const struct gpu_merge_args args)
 {
     GPU_SHARED(float, rotated, GPU_MAX_HEAD_DIM);
+    GPU_SHARED(float, max, GPU_MERGE_BLOCKS);
+    GPU_SHARED(float, keep, GPU_MERGE_BLOCKS);
+    GPU_SHARED(float, share, GPU_MERGE_BLOCKS);
     const struct gpu_attention &a = args.a;
     const uint32_t head = gpu_block_x(), row = a.first_row + gpu_block_y(), dim = a.head_dim;
     const bool is_rotated = a.kv.plain == GPU_PLAIN_NONE;
     const struct gpu_attention_row r = gpu_attention_row_of(a, row);
     const size_t first = (size_t)gpu_block_y() * a.n_blocks * a.n_heads + head;
+    const size_t at = ((size_t)row * a.n_heads + head) * dim;
     const float *gate = a.gate != NULL ? a.gate + row * a.q_row_stride + head * a.q_head_stride
                                        : NULL;
-    float *out = a.out + ((size_t)row * a.n_heads + head) * dim;
     struct gpu_running running = {};
-    for (uint32_t d = gpu_thread(); d < (dim + gpu_n_threads() - 1) / gpu_n_threads() *
-                                            gpu_n_threads(); d += gpu_n_threads()) {
-        const uint32_t i = d < dim ? d : 0;
-        running = {a.block_max[first], a.block_total[first]};
-        float x = a.block_out[first * dim + i];
-        for (uint32_t b = 1; b < r.n_blocks; b++) {
-            const size_t at = first + (size_t)b * a.n_heads;
-            float keep, add_share;
-            gpu_merge_block(&running, a.block_max[at], a.block_total[at], &keep, &add_share);
-            x = fmaf(x, keep, a.block_out[at * dim + i] * add_share);
+    for (uint32_t from = 0; from < dim; from += GPU_MERGE_STEP) {
+        const uint32_t column = from + gpu_warp() * GPU_UNIT;
+        const uint32_t left = column < dim ? dim - column : 0, n = left < GPU_UNIT ? left : GPU_UNIT;
+        float x[GPU_UNIT_VALUES];
+        running = gpu_merge_unit(a, first, r.n_blocks, column, n, x, {max, keep, share});
+        const float sink = a.sinks != NULL
+                               ? gpu_merge_sink(running.max, &running.total, a.sinks[head]) : 1;
+        GPU_UNROLL
+        for (uint32_t j = 0; j < GPU_UNIT_VALUES; j++) {
+            const uint32_t i = j * GPU_WARP + gpu_lane();
+            x[j] = a.sinks != NULL ? x[j] * sink : x[j];
+            if (is_rotated && i < n)
+                rotated[column + i] = x[j];
         }
-        if (a.sinks != NULL)
-            x *= gpu_merge_sink(running.max, &running.total, a.sinks[head]);
-        if (d < dim && is_rotated)
-            rotated[d] = x;
-        else if (d < dim)
-            out[d] = gpu_close_value(x, running.total, gate, d);
+        if (!is_rotated)
+            gpu_merge_close(args, x, n, running.total, gate != NULL ? gate + column : NULL,
+                            at + column);
     }
     if (!is_rotated)
         return;
     gpu_rotate(rotated, dim, true);
-    for (uint32_t d = gpu_thread(); d < dim; d += gpu_n_threads())
-        out[d] = gpu_close_value(rotated[d], running.total, gate, d);
+    for (uint32_t column = gpu_warp() * GPU_UNIT; column < dim; column += GPU_MERGE_STEP) {
+        const uint32_t left = dim - column, n = left < GPU_UNIT ? left : GPU_UNIT;
+        float x[GPU_UNIT_VALUES];
+        GPU_UNROLL
+        for (uint32_t j = 0; j < GPU_UNIT_VALUES; j++) {
+            const uint32_t i = j * GPU_WARP + gpu_lane();
+            x[j] = i < n ? (float)rotated[column + i] : 0;
+        }
+        gpu_merge_close(args, x, n, running.total, gate != NULL ? gate + column : NULL,
+                        at + column);
+    }
 }
 
 /* ---- parts of kernels that tests call alone -------------------------------------------------- */

@@ -2,133 +2,536 @@
 #ifndef FLASHMOE_BACKEND_CUDA_K_DELTA_H
 #define FLASHMOE_BACKEND_CUDA_K_DELTA_H
 
-/* One thread for each channel, row after row. */
+/* ---- the convolution ------------------------------------------------------------------------- */
+
+/* A channel of a segment: row t, or what the history has of those before its first. */
+struct gpu_conv_channel {
+    const float *newest; /* row 0 */
+    float *history;
+    uint32_t channels, n_past;
+};
+
+GPU_FN float gpu_conv_at(const struct gpu_conv_channel &c, int32_t t)
+{
+    return t >= 0 ? c.newest[(size_t)t * c.channels]
+                  : c.history[(size_t)((int32_t)c.n_past + t) * c.channels];
+}
+
+/* The history of the next row. Each value moves down, so none is read after it is written. */
+GPU_FN void gpu_conv_remember(const struct gpu_conv_channel &c, uint32_t n_rows)
+{
+    for (uint32_t s = 0; s < c.n_past; s++)
+        c.history[(size_t)s * c.channels] = gpu_conv_at(c, (int32_t)(n_rows + s - c.n_past));
+}
+
+/* One thread for a channel of a chunk. Only the first chunk uses the history. */
 GPU_KERNEL void gpu_conv_silu(const struct gpu_conv_silu_args a)
 {
-    const uint32_t c = a.begin + gpu_block_x() * gpu_n_threads() + gpu_thread();
     const struct backend_segment *segment = &a.d.net.segments[gpu_block_y()];
+    const uint32_t n_blocks = (a.end - a.begin + gpu_n_threads() - 1) / gpu_n_threads();
+    const uint32_t c = a.begin + gpu_block_x() % n_blocks * gpu_n_threads() + gpu_thread();
+    const uint32_t begin = gpu_block_x() / n_blocks * GPU_CONV_ROWS, n_rows = segment->n_rows;
+    const uint32_t end = n_rows < begin + GPU_CONV_ROWS ? n_rows : begin + GPU_CONV_ROWS;
     const uint32_t channels = a.d.channels, kernel = a.d.net.kernel;
     const float *w = a.d.net.conv_weight + c;
-    float *history = (float *)segment->state[DELTA_NET_CONV] + c;
-    if (c >= a.end)
+    if (c >= a.end || begin >= end)
         return;
-    for (uint32_t t = 0; t < segment->n_rows; t++) {
-        const size_t at = (size_t)(segment->first_row + t) * channels + c;
-        const float newest = a.d.net.qkv[at];
+    const size_t at = (size_t)segment->first_row * channels + c;
+    const struct gpu_conv_channel channel = {
+        a.d.net.qkv + at, (float *)segment->state[DELTA_NET_CONV] + c, channels, kernel - 1};
+    for (uint32_t t = begin; t < end; t++) {
         float acc = 0;
-        for (uint32_t s = 0; s + 1 < kernel; s++)
-            acc = fmaf(w[(size_t)s * channels], history[(size_t)s * channels], acc);
-        acc = fmaf(w[(size_t)(kernel - 1) * channels], newest, acc);
-        a.d.net.mixed[at] = fmath_silu(acc);
-        for (uint32_t s = 0; s + 2 < kernel; s++)
-            history[(size_t)s * channels] = history[(size_t)(s + 1) * channels];
-        if (kernel > 1)
-            history[(size_t)(kernel - 2) * channels] = newest;
+        for (uint32_t s = 0; s < kernel; s++)
+            acc = fmaf(w[(size_t)s * channels], gpu_conv_at(channel, (int32_t)(t + s - kernel + 1)),
+                       acc);
+        a.d.net.mixed[at + (size_t)t * channels] = fmath_silu(acc);
+    }
+    if (begin == 0)
+        gpu_conv_remember(channel, n_rows);
+}
+
+/* The same for a segment's only row, with all that is read on its way at the same time. */
+GPU_FN float gpu_conv_token(const struct gpu_delta_net &d, const struct backend_segment *segment,
+                            uint32_t c)
+{
+    const uint32_t n_past = d.net.kernel - 1;
+    float *history = (float *)segment->state[DELTA_NET_CONV] + c;
+    const float newest = d.net.qkv[(size_t)segment->first_row * d.channels + c];
+    float past[GPU_TOKEN_KERNEL], w[GPU_TOKEN_KERNEL];
+    GPU_UNROLL
+    for (uint32_t s = 0; s < GPU_TOKEN_KERNEL; s++) {
+        const size_t at = (size_t)s * d.channels;
+        past[s] = s < n_past ? history[at] : newest;
+        w[s] = s <= n_past ? d.net.conv_weight[at + c] : 0;
+    }
+    float acc = 0;
+    GPU_UNROLL
+    for (uint32_t s = 0; s < GPU_TOKEN_KERNEL; s++)
+        acc = s <= n_past ? fmaf(w[s], past[s], acc) : acc;
+    GPU_UNROLL
+    for (uint32_t s = 0; s + 1 < GPU_TOKEN_KERNEL; s++)
+        if (s < n_past)
+            history[(size_t)s * d.channels] = past[s + 1];
+    return fmath_silu(acc);
+}
+
+/* ---- heads ----------------------------------------------------------------------------------- */
+
+struct gpu_delta_place {
+    uint32_t key_dim, value_dim, key_width, value_width;
+};
+
+GPU_FN struct gpu_delta_place gpu_delta_place_of(const struct backend_delta_net &net)
+{
+    return {net.key_dim, net.value_dim, net.n_key_heads * net.key_dim,
+            net.n_value_heads * net.value_dim};
+}
+
+GPU_FN uint32_t gpu_key_head_of(const struct backend_delta_net &net, uint32_t head)
+{
+    return net.has_tiled_value_heads ? head % net.n_key_heads
+                                     : head / (net.n_value_heads / net.n_key_heads);
+}
+
+/* The value head r of a key head. */
+GPU_FN uint32_t gpu_value_head_of(const struct backend_delta_net &net, uint32_t key_head,
+                                  uint32_t r)
+{
+    return net.has_tiled_value_heads ? key_head + net.n_key_heads * r
+                                     : key_head * (net.n_value_heads / net.n_key_heads) + r;
+}
+
+GPU_FN float *gpu_delta_state(const struct backend_delta_net &net,
+                              const struct backend_segment *segment, uint32_t head)
+{
+    return (float *)segment->state[DELTA_NET_STATE] + (size_t)head * net.key_dim * net.value_dim;
+}
+
+/* Factors of a token: alpha, the decay of the state, and beta, the share of what is corrected. */
+GPU_FN float gpu_delta_alpha(const struct backend_delta_net &net, size_t t, uint32_t head)
+{
+    return fmath_exp(net.decay[head] *
+                     fmath_softplus(net.a[t * net.n_value_heads + head] + net.dt_bias[head]));
+}
+
+GPU_FN float gpu_delta_beta(const struct backend_delta_net &net, size_t t, uint32_t head)
+{
+    return fmath_sigmoid(net.b[t * net.n_value_heads + head]);
+}
+
+GPU_FN float gpu_unit_scale(float squares)
+{
+    const float eps = 1e-6f;
+    return 1.0f / sqrtf(squares + eps);
+}
+
+/* ---- heads of 128 keys: a team of four threads has a row of the state in registers ----------- */
+
+#define GPU_TEAM 4u
+#define GPU_TEAM_QUADS (GPU_TOKEN_DIM / GPU_LANES)
+
+/* Member u of a team has elements 16 m + 4 u to 16 m + 4 u + 3: lanes 4 u to 4 u + 3 of a sum. */
+struct gpu_team_row {
+    struct gpu_quad quads[GPU_TEAM_QUADS];
+};
+
+GPU_FN unsigned gpu_member() { return gpu_lane() % GPU_TEAM; }
+
+GPU_FN struct gpu_team_row gpu_load_team_row(const float *row)
+{
+    struct gpu_team_row r;
+    GPU_UNROLL
+    for (unsigned m = 0; m < GPU_TEAM_QUADS; m++)
+        r.quads[m] = gpu_load_quad(row + m * GPU_LANES + gpu_member() * 4);
+    return r;
+}
+
+GPU_FN void gpu_store_team_row(const struct gpu_team_row &r, float *row)
+{
+    GPU_UNROLL
+    for (unsigned m = 0; m < GPU_TEAM_QUADS; m++)
+        gpu_store_quad(row + m * GPU_LANES + gpu_member() * 4, r.quads[m]);
+}
+
+GPU_FN struct gpu_quad gpu_team_quad(gpu_shared<float> x, unsigned m)
+{
+    return gpu_take_quad(x, m * GPU_LANES + gpu_member() * 4);
+}
+
+/* Adds up 16 lanes of which a member has four, for all members. The warp meets. */
+GPU_FN float gpu_sum_team(struct gpu_quad lanes)
+{
+    GPU_UNROLL
+    for (unsigned e = 0; e < 4; e++)
+        lanes.x[e] += gpu_shuffle_xor(lanes.x[e], 2);
+    GPU_UNROLL
+    for (unsigned e = 0; e < 4; e++)
+        lanes.x[e] += gpu_shuffle_xor(lanes.x[e], 1);
+    return (lanes.x[0] + lanes.x[2]) + (lanes.x[1] + lanes.x[3]);
+}
+
+GPU_FN float gpu_dot_team(const struct gpu_team_row &r, gpu_shared<float> x)
+{
+    struct gpu_quad lanes = {};
+    GPU_UNROLL
+    for (unsigned m = 0; m < GPU_TEAM_QUADS; m++) {
+        const struct gpu_quad it = gpu_team_quad(x, m);
+        GPU_UNROLL
+        for (unsigned e = 0; e < 4; e++)
+            lanes.x[e] = fmaf(r.quads[m].x[e], it.x[e], lanes.x[e]);
+    }
+    return gpu_sum_team(lanes);
+}
+
+/* x / sqrt(sum x^2 + 1e-6) * scale of a key or query. All teams of a warp call it. */
+GPU_FN void gpu_unit_norm_team(const struct gpu_team_row &x, float scale, bool is_there,
+                               gpu_shared<float> y)
+{
+    struct gpu_quad lanes = {};
+    GPU_UNROLL
+    for (unsigned m = 0; m < GPU_TEAM_QUADS; m++)
+        GPU_UNROLL
+        for (unsigned e = 0; e < 4; e++)
+            lanes.x[e] = fmaf(x.quads[m].x[e], x.quads[m].x[e], lanes.x[e]);
+    const float inverse = gpu_unit_scale(gpu_sum_team(lanes));
+    GPU_UNROLL
+    for (unsigned m = 0; m < GPU_TEAM_QUADS; m++)
+        GPU_UNROLL
+        for (unsigned e = 0; e < 4; e++)
+            if (is_there)
+                y[m * GPU_LANES + gpu_member() * 4 + e] = x.quads[m].x[e] * inverse * scale;
+}
+
+/* One token of the rule: decay, read, correct, write, output. */
+GPU_FN float gpu_delta_step_team(struct gpu_team_row *row, gpu_shared<float> q,
+                                 gpu_shared<float> k, float v, float alpha, float beta)
+{
+    GPU_UNROLL
+    for (unsigned m = 0; m < GPU_TEAM_QUADS; m++)
+        GPU_UNROLL
+        for (unsigned e = 0; e < 4; e++)
+            row->quads[m].x[e] *= alpha;
+    const float delta = beta * (v - gpu_dot_team(*row, k));
+    GPU_UNROLL
+    for (unsigned m = 0; m < GPU_TEAM_QUADS; m++) {
+        const struct gpu_quad it = gpu_team_quad(k, m);
+        GPU_UNROLL
+        for (unsigned e = 0; e < 4; e++)
+            row->quads[m].x[e] = fmaf(it.x[e], delta, row->quads[m].x[e]);
+    }
+    return gpu_dot_team(*row, q);
+}
+
+/* ---- the rule for many rows ------------------------------------------------------------------ */
+
+/* Rows whose keys, queries, values and factors lie in shared memory at a time. */
+#define GPU_DELTA_ROWS 32u
+
+struct gpu_delta_shared {
+    gpu_shared<float> q, k;        /* [GPU_DELTA_ROWS, GPU_TOKEN_DIM] */
+    gpu_shared<float> v;           /* [GPU_DELTA_ROWS, GPU_DELTA_COLUMNS] */
+    gpu_shared<float> alpha, beta; /* [GPU_DELTA_ROWS] */
+};
+
+/* What a block computes: columns from first_column on of a head. */
+struct gpu_delta_part {
+    const struct backend_segment *segment;
+    uint32_t head, first_column;
+};
+
+/* Fetches n rows from row t on. */
+GPU_FN void gpu_delta_fetch(const struct gpu_delta_net &d, const struct gpu_delta_part &part,
+                            size_t t, uint32_t n, const gpu_delta_shared &s)
+{
+    const struct gpu_delta_place p = gpu_delta_place_of(d.net);
+    const uint32_t key_head = gpu_key_head_of(d.net, part.head);
+    const float query_scale = 1.0f / sqrtf((float)p.key_dim);
+    const uint32_t n_teams = gpu_n_threads() / GPU_TEAM;
+    const float *mixed = d.net.mixed + t * d.channels;
+    if (gpu_thread() < n) {
+        s.alpha[gpu_thread()] = gpu_delta_alpha(d.net, t + gpu_thread(), part.head);
+        s.beta[gpu_thread()] = gpu_delta_beta(d.net, t + gpu_thread(), part.head);
+    }
+    for (uint32_t i = gpu_thread(); i < n * GPU_DELTA_COLUMNS; i += gpu_n_threads()) {
+        const uint32_t c = part.first_column + i % GPU_DELTA_COLUMNS;
+        s.v[i] = c < p.value_dim ? mixed[(size_t)(i / GPU_DELTA_COLUMNS) * d.channels +
+                                         2 * p.key_width + part.head * p.value_dim + c]
+                                 : 0;
+    }
+    for (uint32_t first = 0; first < 2 * n; first += n_teams) {
+        const uint32_t i = first + gpu_thread() / GPU_TEAM, row = i / 2;
+        const bool is_key = i % 2 != 0, is_there = i < 2 * n;
+        const float *x = mixed + (is_there ? row : 0) * (size_t)d.channels +
+                         (is_key ? p.key_width : 0) + key_head * p.key_dim;
+        gpu_unit_norm_team(gpu_load_team_row(x), is_key ? 1.0f : query_scale, is_there,
+                           (is_key ? s.k : s.q) + (is_there ? row * GPU_TOKEN_DIM : 0));
     }
 }
 
-/* y = x / sqrt(sum x^2 + 1e-6) * scale of a key or query; the half warp `half` of the block does
- * it. All threads call it and the block meets before y is read. */
+/* Heads of GPU_TOKEN_DIM keys. */
+GPU_FN void gpu_delta_rows_team(const struct gpu_delta_net &d, const struct gpu_delta_part &part,
+                                const gpu_delta_shared &s)
+{
+    const uint32_t value_dim = d.net.value_dim, own = gpu_thread() / GPU_TEAM;
+    const uint32_t column = part.first_column + own;
+    const bool is_there = column < value_dim;
+    const uint32_t value_width = d.net.n_value_heads * value_dim;
+    float *state = gpu_delta_state(d.net, part.segment, part.head) +
+                   (size_t)(is_there ? column : 0) * GPU_TOKEN_DIM;
+    float *out = d.net.out + (size_t)part.head * value_dim + column;
+    struct gpu_team_row row = gpu_load_team_row(state);
+    for (uint32_t from = 0; from < part.segment->n_rows; from += GPU_DELTA_ROWS) {
+        const size_t t = (size_t)part.segment->first_row + from;
+        const uint32_t left = part.segment->n_rows - from;
+        const uint32_t n = left < GPU_DELTA_ROWS ? left : GPU_DELTA_ROWS;
+        gpu_barrier(); /* the rows before have been used */
+        gpu_delta_fetch(d, part, t, n, s);
+        gpu_barrier();
+        for (uint32_t i = 0; i < n; i++) {
+            const float result = gpu_delta_step_team(
+                &row, s.q + i * GPU_TOKEN_DIM, s.k + i * GPU_TOKEN_DIM,
+                s.v[i * GPU_DELTA_COLUMNS + own], s.alpha[i], s.beta[i]);
+            if (is_there && gpu_member() == 0)
+                out[(t + i) * value_width] = result;
+        }
+    }
+    if (is_there)
+        gpu_store_team_row(row, state);
+}
+
+/* Any heads: a half warp takes a row of the state, which stays in global memory. */
 GPU_FN void gpu_unit_norm(const float *x, uint32_t n, float scale, unsigned half,
                           gpu_shared<float> y)
 {
-    const float eps = 1e-6f;
     const unsigned j = gpu_lane() & 15;
     const bool is_mine = gpu_thread() / GPU_LANES == half;
-    const float squares = gpu_sum_half_warp(is_mine ? gpu_dot_lane(x, x, n, j) : 0);
-    const float inverse = 1.0f / sqrtf(squares + eps);
+    const float lane = is_mine ? gpu_end_lane(gpu_add_squares(x, n, j, 0), n, j) : 0;
+    const float inverse = gpu_unit_scale(gpu_sum_half_warp(lane));
     for (uint32_t i = j; is_mine && i < n; i += GPU_LANES)
         y[i] = x[i] * inverse * scale;
 }
 
-/* Lane j of the dot product with a vector in shared memory; as gpu_dot_lane. */
-GPU_FN float gpu_dot_lane_shared(const float *a, gpu_shared<float> b, uint32_t n, unsigned j)
+GPU_FN float gpu_dot_lane(const float *a, gpu_shared<float> b, uint32_t n, unsigned j)
 {
     float sum = 0;
     for (uint32_t i = j; i < n; i += GPU_LANES)
         sum = fmaf(a[i], b[i], sum);
-    return n % GPU_LANES != 0 && j >= n % GPU_LANES ? fmaf(0.0f, 0.0f, sum) : sum;
+    return gpu_end_lane(sum, n, j);
 }
 
-/* One token of the rule: decay, read, correct, write, output. A half warp takes a row of the
- * state, which belongs to one value dimension. */
-GPU_FN void gpu_delta_step(float *state, uint32_t key_dim, uint32_t value_dim,
-                           gpu_shared<float> q, gpu_shared<float> k, const float *v, float alpha,
-                           float beta, gpu_shared<float> out)
+GPU_FN void gpu_delta_step(const struct gpu_delta_net &d, const struct gpu_delta_part &part,
+                           size_t t, const gpu_delta_shared &s)
 {
+    const struct gpu_delta_place p = gpu_delta_place_of(d.net);
     const unsigned j = gpu_lane() & 15, n_halves = gpu_n_threads() / GPU_LANES;
-    for (uint32_t first = 0; first < value_dim; first += n_halves) {
-        const uint32_t d = first + gpu_thread() / GPU_LANES;
-        const bool is_there = d < value_dim;
-        float *row = state + (size_t)d * key_dim;
-        for (uint32_t i = j; is_there && i < key_dim; i += GPU_LANES)
-            row[i] *= alpha;
-        const float read =
-            gpu_sum_half_warp(is_there ? gpu_dot_lane_shared(row, k, key_dim, j) : 0);
-        const float delta = is_there ? beta * (v[d] - read) : 0;
-        for (uint32_t i = j; is_there && i < key_dim; i += GPU_LANES)
-            row[i] = fmaf(k[i], delta, row[i]);
-        const float result =
-            gpu_sum_half_warp(is_there ? gpu_dot_lane_shared(row, q, key_dim, j) : 0);
+    const float *v = d.net.mixed + t * d.channels + 2 * p.key_width + part.head * p.value_dim;
+    float *state = gpu_delta_state(d.net, part.segment, part.head);
+    for (uint32_t first = 0; first < GPU_DELTA_COLUMNS; first += n_halves) {
+        const uint32_t c = part.first_column + first + gpu_thread() / GPU_LANES;
+        const bool is_there = c < p.value_dim;
+        float *row = state + (size_t)c * p.key_dim;
+        for (uint32_t i = j; is_there && i < p.key_dim; i += GPU_LANES)
+            row[i] *= s.alpha[0];
+        const float read = gpu_sum_half_warp(is_there ? gpu_dot_lane(row, s.k, p.key_dim, j) : 0);
+        const float delta = is_there ? s.beta[0] * (v[c] - read) : 0;
+        for (uint32_t i = j; is_there && i < p.key_dim; i += GPU_LANES)
+            row[i] = fmaf(s.k[i], delta, row[i]);
+        const float result = gpu_sum_half_warp(is_there ? gpu_dot_lane(row, s.q, p.key_dim, j) : 0);
         if (is_there && j == 0)
-            out[d] = result;
+            d.net.out[t * p.value_width + part.head * p.value_dim + c] = result;
     }
 }
 
-/* The norm of a head's output, and its gate. */
-GPU_FN void gpu_delta_close(const struct backend_delta_net &net, gpu_shared<float> head,
-                            gpu_shared<float> sum, const float *z, float *out)
+GPU_FN void gpu_delta_rows(const struct gpu_delta_net &d, const struct gpu_delta_part &part,
+                           const gpu_delta_shared &s)
 {
-    const uint32_t n = net.value_dim;
-    const unsigned j = gpu_lane() & 15;
-    if (gpu_warp() == 0) {
-        float lane = 0;
-        for (uint32_t i = j; i < n; i += GPU_LANES)
-            lane = fmaf(head[i], head[i], lane);
-        lane = n % GPU_LANES != 0 && j >= n % GPU_LANES ? fmaf(0.0f, 0.0f, lane) : lane;
-        lane = gpu_sum_half_warp(lane);
-        if (gpu_thread() == 0)
-            sum[0] = lane;
+    const struct gpu_delta_place p = gpu_delta_place_of(d.net);
+    const uint32_t key_head = gpu_key_head_of(d.net, part.head);
+    const float query_scale = 1.0f / sqrtf((float)p.key_dim);
+    const size_t begin = part.segment->first_row, end = begin + part.segment->n_rows;
+    for (size_t t = begin; t < end; t++) {
+        const float *q = d.net.mixed + t * d.channels + key_head * p.key_dim;
+        gpu_unit_norm(q, p.key_dim, query_scale, 0, s.q);
+        gpu_unit_norm(q + p.key_width, p.key_dim, 1.0f, 2, s.k);
+        if (gpu_thread() == gpu_n_threads() - 1) {
+            s.alpha[0] = gpu_delta_alpha(d.net, t, part.head);
+            s.beta[0] = gpu_delta_beta(d.net, t, part.head);
+        }
+        gpu_barrier();
+        gpu_delta_step(d, part, t, s);
+        gpu_barrier();
     }
-    gpu_barrier();
-    const float scale = 1.0f / sqrtf(sum[0] / (float)n + net.eps);
-    for (uint32_t i = gpu_thread(); i < n; i += gpu_n_threads())
-        out[i] = head[i] * scale * net.norm[i] * fmath_silu(z[i]);
+}
+
+/* Teams read four floats at a time. */
+GPU_FN bool gpu_has_teams(const struct gpu_delta_net &d, const struct backend_segment *segment)
+{
+    const uintptr_t at = (uintptr_t)d.net.mixed | (uintptr_t)segment->state[DELTA_NET_STATE];
+    return d.net.key_dim == GPU_TOKEN_DIM && d.channels % 4 == 0 && at % sizeof(gpu_quad) == 0;
 }
 
 GPU_KERNEL void gpu_delta_head(const struct gpu_delta_head_args a)
 {
-    GPU_SHARED(float, q, GPU_MAX_KEY_DIM);
-    GPU_SHARED(float, k, GPU_MAX_KEY_DIM);
-    GPU_SHARED(float, result, GPU_MAX_VALUE_DIM);
-    GPU_SHARED(float, factors, 2);
-    GPU_SHARED(float, sum, 1);
+    GPU_SHARED(float, q, GPU_DELTA_ROWS * GPU_TOKEN_DIM);
+    GPU_SHARED(float, k, GPU_DELTA_ROWS * GPU_TOKEN_DIM);
+    GPU_SHARED(float, v, GPU_DELTA_ROWS * GPU_DELTA_COLUMNS);
+    GPU_SHARED(float, alpha, GPU_DELTA_ROWS);
+    GPU_SHARED(float, beta, GPU_DELTA_ROWS);
+    const gpu_delta_shared s = {q, k, v, alpha, beta};
+    const uint32_t n_parts = (a.d.net.value_dim + GPU_DELTA_COLUMNS - 1) / GPU_DELTA_COLUMNS;
+    const struct gpu_delta_part part = {&a.d.net.segments[gpu_block_y()],
+                                        a.first_head + gpu_block_x() / n_parts,
+                                        gpu_block_x() % n_parts * GPU_DELTA_COLUMNS};
+    if (gpu_has_teams(a.d, part.segment))
+        gpu_delta_rows_team(a.d, part, s);
+    else
+        gpu_delta_rows(a.d, part, s);
+}
+
+/* ---- norm and gate --------------------------------------------------------------------------- */
+
+GPU_KERNEL void gpu_delta_close(const struct gpu_delta_close_args a)
+{
     const struct backend_delta_net &net = a.d.net;
     const struct backend_segment *segment = &net.segments[gpu_block_y()];
-    const uint32_t head = a.first_head + gpu_block_x();
-    const uint32_t key_dim = net.key_dim, value_dim = net.value_dim;
-    const uint32_t key_width = net.n_key_heads * key_dim;
-    const uint32_t value_width = net.n_value_heads * value_dim;
-    const uint32_t key_head = net.has_tiled_value_heads
-                                  ? head % net.n_key_heads
-                                  : head / (net.n_value_heads / net.n_key_heads);
-    const float query_scale = 1.0f / sqrtf((float)key_dim);
-    float *state = (float *)segment->state[DELTA_NET_STATE] + (size_t)head * key_dim * value_dim;
-    for (size_t t = segment->first_row; t < segment->first_row + segment->n_rows; t++) {
-        const float *mixed = net.mixed + t * a.d.channels;
-        const float *v = mixed + 2 * key_width + head * value_dim;
-        const size_t at = t * net.n_value_heads + head;
-        gpu_unit_norm(mixed + key_head * key_dim, key_dim, query_scale, 0, q);
-        gpu_unit_norm(mixed + key_width + key_head * key_dim, key_dim, 1.0f, 2, k);
-        if (gpu_thread() == gpu_n_threads() - 1) {
-            factors[0] = fmath_exp(net.decay[head] * fmath_softplus(net.a[at] + net.dt_bias[head]));
-            factors[1] = fmath_sigmoid(net.b[at]);
+    const uint32_t i = gpu_block_x() * (gpu_n_threads() / GPU_WARP) + gpu_warp();
+    const uint32_t row = i / a.n_heads, head = a.first_head + i % a.n_heads, dim = net.value_dim;
+    if (row >= segment->n_rows)
+        return;
+    const size_t at = ((size_t)(segment->first_row + row) * net.n_value_heads + head) * dim;
+    const unsigned j = gpu_lane() & 15;
+    const float lane = gpu_end_lane(gpu_add_squares(net.out + at, dim, j, 0), dim, j);
+    const float scale = gpu_norm_scale(gpu_sum_half_warp(lane), dim, net.eps);
+    for (uint32_t first = 0; first < dim; first += GPU_UNIT) {
+        const uint32_t n = dim - first < GPU_UNIT ? dim - first : GPU_UNIT;
+        float x[GPU_UNIT_VALUES], norm[GPU_UNIT_VALUES], z[GPU_UNIT_VALUES];
+        gpu_load_unit(net.out, at + first, n, x);
+        gpu_load_unit(net.norm, first, n, norm);
+        gpu_load_unit(net.z, at + first, n, z);
+        GPU_UNROLL
+        for (uint32_t e = 0; e < GPU_UNIT_VALUES; e++)
+            x[e] = x[e] * scale * norm[e] * fmath_silu(z[e]);
+        gpu_store_unit(x, at + first, n, net.out);
+        if (a.rounding.group > 0)
+            gpu_round_unit(x, n, at + first, a.rounding);
+    }
+}
+
+/* ---- one token, all in one ------------------------------------------------------------------- */
+
+/* Value heads of a key head at a time: their states are on the way together. */
+#define GPU_TOKEN_HEADS 2u
+
+struct gpu_token_shared {
+    gpu_shared<float> mixed;   /* query, key, values of GPU_TOKEN_HEADS heads */
+    gpu_shared<float> q, k;    /* [GPU_TOKEN_DIM] */
+    gpu_shared<float> norm;    /* [GPU_TOKEN_DIM] */
+    gpu_shared<float> gate;    /* [GPU_TOKEN_HEADS, GPU_TOKEN_DIM] */
+    gpu_shared<float> result;  /* [GPU_TOKEN_HEADS, GPU_TOKEN_DIM] */
+    gpu_shared<float> factors; /* [GPU_TOKEN_HEADS, 2] */
+};
+
+/* Convolves query, key and the values of heads first to first + n - 1 of the key head; query and
+ * key only once. Gates and factors of the heads come along. */
+GPU_FN void gpu_token_fetch(const struct gpu_delta_net &d, const struct backend_segment *segment,
+                            uint32_t first, uint32_t n, const gpu_token_shared &s)
+{
+    const uint32_t part = gpu_thread() / GPU_TOKEN_DIM, i = gpu_thread() % GPU_TOKEN_DIM;
+    const uint32_t key_head = gpu_block_x(), key_width = d.net.n_key_heads * GPU_TOKEN_DIM;
+    const uint32_t value_head =
+        gpu_value_head_of(d.net, key_head, first + (part >= 2 ? part - 2 : 0));
+    const uint32_t head = part < 2 ? key_head : value_head;
+    const size_t row = segment->first_row;
+    if (part < 2 ? first == 0 : part - 2 < n)
+        s.mixed[gpu_thread()] = gpu_conv_token(
+            d, segment, (part < 2 ? part : 2) * key_width + head * GPU_TOKEN_DIM + i);
+    if (part >= 2 && part - 2 < n)
+        s.gate[(part - 2) * GPU_TOKEN_DIM + i] = fmath_silu(
+            d.net.z[(row * d.net.n_value_heads + value_head) * GPU_TOKEN_DIM + i]);
+    if (part == 0 && first == 0)
+        s.norm[i] = d.net.norm[i];
+    if (part == 1 && i < n) {
+        const uint32_t h = gpu_value_head_of(d.net, key_head, first + i);
+        s.factors[2 * i] = gpu_delta_alpha(d.net, row, h);
+        s.factors[2 * i + 1] = gpu_delta_beta(d.net, row, h);
+    }
+}
+
+/* Norm, gate and rounding of a head; a warp does it. */
+GPU_FN void gpu_token_close(const struct gpu_delta_token_args &a, uint32_t h, size_t at,
+                            const gpu_token_shared &s)
+{
+    const gpu_shared<float> result = s.result + h * GPU_TOKEN_DIM;
+    const float lane = gpu_add_squares(result, GPU_TOKEN_DIM, gpu_lane() & 15, 0);
+    const float scale = gpu_norm_scale(gpu_sum_half_warp(lane), GPU_TOKEN_DIM, a.d.net.eps);
+    float x[GPU_UNIT_VALUES];
+    GPU_UNROLL
+    for (uint32_t e = 0; e < GPU_UNIT_VALUES; e++) {
+        const uint32_t i = e * GPU_WARP + gpu_lane();
+        x[e] = result[i] * scale * s.norm[i] * s.gate[h * GPU_TOKEN_DIM + i];
+    }
+    gpu_store_unit(x, at, GPU_UNIT, a.d.net.out);
+    if (a.rounding.group > 0)
+        gpu_round_unit(x, GPU_UNIT, at, a.rounding);
+}
+
+/* The row of this team in the state of value head r. */
+GPU_FN float *gpu_token_state(const struct backend_delta_net &net,
+                              const struct backend_segment *segment, uint32_t r)
+{
+    return gpu_delta_state(net, segment, gpu_value_head_of(net, gpu_block_x(), r)) +
+           (size_t)(gpu_thread() / GPU_TEAM) * GPU_TOKEN_DIM;
+}
+
+GPU_KERNEL_FOR(4 * GPU_TOKEN_DIM, 1) void gpu_delta_token(const struct gpu_delta_token_args a)
+{
+    GPU_SHARED(float, mixed, (2 + GPU_TOKEN_HEADS) * GPU_TOKEN_DIM);
+    GPU_SHARED(float, q, GPU_TOKEN_DIM);
+    GPU_SHARED(float, k, GPU_TOKEN_DIM);
+    GPU_SHARED(float, norm, GPU_TOKEN_DIM);
+    GPU_SHARED(float, gate, GPU_TOKEN_HEADS * GPU_TOKEN_DIM);
+    GPU_SHARED(float, result, GPU_TOKEN_HEADS * GPU_TOKEN_DIM);
+    GPU_SHARED(float, factors, GPU_TOKEN_HEADS * 2);
+    const gpu_token_shared s = {mixed, q, k, norm, gate, result, factors};
+    const struct backend_delta_net &net = a.d.net;
+    const struct backend_segment *segment = &net.segments[gpu_block_y()];
+    const uint32_t ratio = net.n_value_heads / net.n_key_heads, d = gpu_thread() / GPU_TEAM;
+    const float query_scale = 1.0f / sqrtf((float)GPU_TOKEN_DIM);
+    for (uint32_t first = 0; first < ratio; first += GPU_TOKEN_HEADS) {
+        const uint32_t n = ratio - first < GPU_TOKEN_HEADS ? ratio - first : GPU_TOKEN_HEADS;
+        struct gpu_team_row rows[GPU_TOKEN_HEADS];
+        GPU_UNROLL
+        for (uint32_t h = 0; h < GPU_TOKEN_HEADS; h++)
+            rows[h] = gpu_load_team_row(gpu_token_state(net, segment, first + (h < n ? h : 0)));
+        gpu_token_fetch(a.d, segment, first, n, s);
+        gpu_barrier();
+        if (gpu_warp() == 0 && first == 0) {
+            struct gpu_team_row x;
+            const bool is_key = gpu_lane() >= GPU_TEAM;
+            GPU_UNROLL
+            for (unsigned m = 0; m < GPU_TEAM_QUADS; m++)
+                x.quads[m] = gpu_team_quad(mixed + (is_key ? GPU_TOKEN_DIM : 0), m);
+            gpu_unit_norm_team(x, is_key ? 1.0f : query_scale, gpu_lane() < 2 * GPU_TEAM,
+                               is_key ? k : q);
         }
         gpu_barrier();
-        gpu_delta_step(state, key_dim, value_dim, q, k, v, factors[0], factors[1], result);
+        GPU_UNROLL
+        for (uint32_t h = 0; h < GPU_TOKEN_HEADS; h++) {
+            if (h >= n)
+                break;
+            const float y = gpu_delta_step_team(&rows[h], q, k,
+                                                mixed[(2 + h) * GPU_TOKEN_DIM + d],
+                                                factors[2 * h], factors[2 * h + 1]);
+            gpu_store_team_row(rows[h], gpu_token_state(net, segment, first + h));
+            if (gpu_member() == 0)
+                result[h * GPU_TOKEN_DIM + d] = y;
+        }
         gpu_barrier();
-        gpu_delta_close(net, result, sum, net.z + t * value_width + head * value_dim,
-                        net.out + t * value_width + head * value_dim);
+        if (gpu_warp() < n)
+            gpu_token_close(a, gpu_warp(),
+                            ((size_t)segment->first_row * net.n_value_heads +
+                             gpu_value_head_of(net, gpu_block_x(), first + gpu_warp())) *
+                                GPU_TOKEN_DIM, s);
         gpu_barrier();
     }
 }

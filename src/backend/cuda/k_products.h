@@ -305,7 +305,7 @@ GPU_FN struct gpu_work gpu_find_work(const struct gpu_products &list, enum gpu_m
 {
     struct gpu_work work = {list.products[gpu_find_product(list, kind)], {}};
     struct gpu_product &p = work.p;
-    const struct gpu_tile_size size = gpu_tile_size(&p);
+    const struct gpu_tile_size size = gpu_tile_size_of(&p);
     const uint32_t block = gpu_block_x() - p.first_block[kind];
     const uint32_t n_across = (p.end - p.begin + size.rows - 1) / size.rows;
     struct gpu_tile &tile = work.tile;

@@ -31,6 +31,7 @@ struct gpu_route_shared {
     gpu_shared<uint32_t> best_indices;
     gpu_shared<uint32_t> chosen; /* [LIMIT_TOP_K] */
     gpu_shared<float> ratings;   /* [LIMIT_TOP_K], of the chosen */
+    gpu_shared<float> exps;      /* [LIMIT_TOP_K], of the chosen */
     gpu_shared<uint32_t> groups; /* [LIMIT_TOP_K] */
     gpu_shared<float> lanes;     /* [ROUTER_LANES] */
 };
@@ -56,6 +57,82 @@ GPU_FN void gpu_choose(uint32_t n, unsigned k, Rating rating_of, const gpu_route
     }
     gpu_barrier();
 }
+
+/* ---- few experts: a warp has all of them ----------------------------------------------------- */
+
+/* Candidates of a lane, at most: lane + 32 m. */
+#define GPU_WARP_CANDIDATES 16u
+
+/* The best candidate of each lane's, best of the warp's for all. The warp meets. */
+GPU_FN struct gpu_candidate gpu_best_of_warp(struct gpu_candidate mine)
+{
+    for (unsigned mask = GPU_WARP / 2; mask > 0; mask /= 2) {
+        const struct gpu_candidate other = {gpu_shuffle_xor(mine.value, mask),
+                                            gpu_shuffle_xor(mine.index, mask)};
+        mine = gpu_is_better(other, mine) ? other : mine;
+    }
+    return mine;
+}
+
+/* As gpu_choose, by one warp, with the candidates in registers: those that are chosen leave. */
+template <class Rating>
+GPU_FN void gpu_choose_by_warp(uint32_t n, unsigned k, Rating rating_of, const gpu_route_shared &s)
+{
+    float value[GPU_WARP_CANDIDATES];
+    GPU_UNROLL
+    for (unsigned m = 0; m < GPU_WARP_CANDIDATES; m++) {
+        const uint32_t c = m * GPU_WARP + gpu_lane();
+        value[m] = c < n ? rating_of(c) : -INFINITY;
+    }
+    uint32_t gone = 0; /* bit m: candidate m has been chosen */
+    for (unsigned i = 0; i < k; i++) {
+        struct gpu_candidate mine = {-INFINITY, GPU_NO_CANDIDATE};
+        GPU_UNROLL
+        for (unsigned m = 0; m < GPU_WARP_CANDIDATES; m++) {
+            const struct gpu_candidate it = {value[m], m * GPU_WARP + gpu_lane()};
+            if ((gone >> m & 1) == 0 && it.index < n && gpu_is_better(it, mine))
+                mine = it;
+        }
+        const struct gpu_candidate best = gpu_best_of_warp(mine);
+        if (best.index % GPU_WARP == gpu_lane())
+            gone |= 1u << best.index / GPU_WARP;
+        if (gpu_lane() == 0) {
+            s.chosen[i] = best.index;
+            s.ratings[i] = best.value;
+        }
+    }
+    gpu_warp_barrier();
+}
+
+/* Where the i-th chosen one goes when they are sorted by id. */
+GPU_FN unsigned gpu_place_of(unsigned k, unsigned i, gpu_shared<uint32_t> ids)
+{
+    unsigned place = 0;
+    for (unsigned j = 0; j < k; j++)
+        place += ids[j] < ids[i];
+    return place;
+}
+
+/* The softmax over the chosen, by one warp. */
+GPU_FN void gpu_route_few(const struct router &r, const float *logits, uint32_t *ids,
+                          float *weights, const gpu_route_shared &s)
+{
+    gpu_choose_by_warp(r.n_experts, r.k, [&](uint32_t e) { return router_rank(logits[e]); }, s);
+    const float max = s.ratings[0];
+    for (unsigned i = gpu_lane(); i < r.k; i += GPU_WARP)
+        s.exps[i] = fmath_exp(s.ratings[i] - max);
+    gpu_warp_barrier();
+    float total = 0;
+    for (unsigned i = 0; i < r.k; i++)
+        total += s.exps[i];
+    for (unsigned i = gpu_lane(); i < r.k; i += GPU_WARP) {
+        const unsigned place = gpu_place_of(r.k, i, s.chosen);
+        ids[place] = s.chosen[i];
+        weights[place] = s.exps[i] / total * r.scale;
+    }
+}
+
+/* ---- any experts: a block has them ----------------------------------------------------------- */
 
 /* The sum of exp(logit - max) over all experts, in lanes; for every thread. */
 GPU_FN float gpu_total_of(const float *logits, uint32_t n, float max, const gpu_route_shared &s)
@@ -177,13 +254,19 @@ GPU_KERNEL void gpu_route(const struct gpu_route_args a)
     GPU_SHARED(uint32_t, best_indices, 8);
     GPU_SHARED(uint32_t, chosen, LIMIT_TOP_K);
     GPU_SHARED(float, ratings, LIMIT_TOP_K);
+    GPU_SHARED(float, exps, LIMIT_TOP_K);
     GPU_SHARED(uint32_t, groups, LIMIT_TOP_K);
     GPU_SHARED(float, lanes, ROUTER_LANES);
-    const gpu_route_shared s = {best_values, best_indices, chosen, ratings, groups, lanes};
+    const gpu_route_shared s = {best_values, best_indices, chosen, ratings, exps, groups,
+                                lanes};
     const float *logits = a.logits + (size_t)gpu_block_x() * a.router.n_experts;
     uint32_t *ids = a.ids + (size_t)gpu_block_x() * a.router.k;
     float *weights = a.weights + (size_t)gpu_block_x() * a.router.k;
-    if (a.is_plain)
+    const bool is_few = a.router.n_experts <= GPU_WARP_CANDIDATES * GPU_WARP;
+    if (a.is_plain && a.router.renormalises && is_few) {
+        if (gpu_warp() == 0)
+            gpu_route_few(a.router, logits, ids, weights, s);
+    } else if (a.is_plain)
         gpu_route_plain(a.router, logits, ids, weights, s);
     else
         gpu_route_scored(a.router, logits, ids, weights, s);

@@ -4,6 +4,7 @@
 #define FLASHMOE_BACKEND_CUDA_K_ROWS_H
 
 #define GPU_LANES 16u
+#define GPU_MAX_HEAD_DIM LIMIT_HEAD_DIM
 
 /* Adds up the 16 lanes of a half of a warp, for every thread of the half. The warp meets. */
 GPU_FN float gpu_sum_half_warp(float lane)
@@ -27,14 +28,41 @@ GPU_FN bool gpu_is_better(struct gpu_candidate a, struct gpu_candidate b)
     return a.value > b.value || (a.value == b.value && a.index < b.index);
 }
 
-/* Lane j of the dot product of a and b: elements j, j + 16, ... What is missing at the end of the
- * last 16 counts as zero. */
-GPU_FN float gpu_dot_lane(const float *a, const float *b, uint32_t n, unsigned j)
+/* Elements of a lane that are on their way at the same time: a sum must not wait for memory at
+ * every step. */
+#define GPU_LANE_AHEAD 16u
+#define GPU_LANE_STEP (GPU_LANE_AHEAD * GPU_LANES)
+
+/* Adds the squares of lane j, elements j, j + 16, ... of n, to a sum. */
+template <class Values>
+GPU_FN float gpu_add_squares(const Values &x, uint32_t n, unsigned j, float sum)
 {
-    float sum = 0;
+    float now[GPU_LANE_AHEAD], next[GPU_LANE_AHEAD];
     uint32_t i = j;
-    for (; i < n; i += GPU_LANES)
-        sum = fmaf(a[i], b[i], sum);
+    GPU_UNROLL
+    for (unsigned e = 0; e < GPU_LANE_AHEAD; e++)
+        next[e] = i + e * GPU_LANES < n ? (float)x[i + e * GPU_LANES] : 0;
+    for (; i - j + GPU_LANE_STEP <= n; i += GPU_LANE_STEP) {
+        GPU_UNROLL
+        for (unsigned e = 0; e < GPU_LANE_AHEAD; e++) {
+            const uint32_t ahead = i + GPU_LANE_STEP + e * GPU_LANES;
+            now[e] = next[e];
+            next[e] = ahead < n ? (float)x[ahead] : 0;
+        }
+        GPU_UNROLL
+        for (unsigned e = 0; e < GPU_LANE_AHEAD; e++)
+            sum = fmaf(now[e], now[e], sum);
+    }
+    GPU_UNROLL
+    for (unsigned e = 0; e < GPU_LANE_AHEAD; e++)
+        if (i + e * GPU_LANES < n)
+            sum = fmaf(next[e], next[e], sum);
+    return sum;
+}
+
+/* Ends the sum of lane j: what is missing at the end of the last 16 counts as zero. */
+GPU_FN float gpu_end_lane(float sum, uint32_t n, unsigned j)
+{
     return n % GPU_LANES != 0 && j >= n % GPU_LANES ? fmaf(0.0f, 0.0f, sum) : sum;
 }
 
@@ -51,19 +79,44 @@ GPU_FN float gpu_sum_block(float lane, gpu_shared<float> sum)
     return sum[0];
 }
 
-/* The sum of squares of a row, for every thread of the block. */
-GPU_FN float gpu_sum_squares(const float *x, uint32_t n, gpu_shared<float> sum)
+/* The sum of squares of a row in shared memory, for every thread. The block meets before it is
+ * read. */
+GPU_FN float gpu_sum_squares(gpu_shared<float> row, uint32_t n, gpu_shared<float> sum)
 {
-    return gpu_sum_block(gpu_thread() < GPU_LANES ? gpu_dot_lane(x, x, n, gpu_thread()) : 0, sum);
+    float lane = 0;
+    gpu_barrier();
+    if (gpu_thread() < GPU_LANES)
+        lane = gpu_end_lane(gpu_add_squares(row, n, gpu_thread(), 0), n, gpu_thread());
+    return gpu_sum_block(lane, sum);
 }
 
+GPU_FN float gpu_norm_scale(float squares, uint32_t n, float eps)
+{
+    return 1.0f / sqrtf(squares / (float)n + eps);
+}
+
+/* Floats of a row in shared memory at a time; a multiple of 16. */
+#define GPU_ROW_TILE 4096u
+
+/* The 16 threads that add up read a tile that all threads have fetched. */
 GPU_KERNEL void gpu_rms_norm(const struct gpu_rms_norm_args a)
 {
+    GPU_SHARED(float, tile, GPU_ROW_TILE);
     GPU_SHARED(float, sum, 1);
     const float *x = a.x + (size_t)gpu_block_x() * a.dim;
     float *y = a.y + (size_t)gpu_block_x() * a.dim;
-    const float squares = gpu_sum_squares(x, a.dim, sum);
-    const float scale = 1.0f / sqrtf(squares / (float)a.dim + a.eps);
+    float lane = 0;
+    for (uint32_t first = 0; first < a.dim; first += GPU_ROW_TILE) {
+        const uint32_t n = a.dim - first < GPU_ROW_TILE ? a.dim - first : GPU_ROW_TILE;
+        gpu_barrier(); /* the tile before has been read */
+        for (uint32_t i = gpu_thread(); i < n; i += gpu_n_threads())
+            tile[i] = x[first + i];
+        gpu_barrier();
+        if (gpu_thread() < GPU_LANES)
+            lane = gpu_add_squares(tile, n, gpu_thread(), lane);
+    }
+    const float squares = gpu_sum_block(gpu_end_lane(lane, a.dim, gpu_thread()), sum);
+    const float scale = gpu_norm_scale(squares, a.dim, a.eps);
     for (uint32_t i = gpu_thread(); i < a.dim; i += gpu_n_threads())
         y[i] = x[i] * scale * a.weight[i];
 }
@@ -80,25 +133,37 @@ GPU_KERNEL void gpu_rope_table(const struct gpu_rope_table_args a)
     }
 }
 
-/* Dimension i turns with dimension i + half. */
-GPU_KERNEL void gpu_norm_rope(const struct gpu_norm_rope_args a)
+/* Norm and rotation of a head; dimension i turns with dimension i + half. Leaves it in shared
+ * memory too, where the block meets before it is read. */
+GPU_FN void gpu_place_head(const struct gpu_norm_rope_args &a, uint32_t row, uint32_t head,
+                           gpu_shared<float> x, gpu_shared<float> sum)
 {
-    GPU_SHARED(float, sum, 1);
     const uint32_t half = a.rotary_dim / 2;
-    const float *cosines = a.rope + (size_t)gpu_block_x() * a.rotary_dim, *sines = cosines + half;
-    float *x = a.x + gpu_block_x() * a.row_stride + gpu_block_y() * a.head_stride;
+    const float *cosines = a.rope + (size_t)row * a.rotary_dim, *sines = cosines + half;
+    float *at = a.x + row * a.row_stride + head * a.head_stride;
+    gpu_barrier(); /* the head before has been read */
+    for (uint32_t i = gpu_thread(); i < a.head_dim; i += gpu_n_threads())
+        x[i] = at[i];
     if (a.norm != NULL) {
-        const float squares = gpu_sum_squares(x, a.head_dim, sum);
-        const float scale = 1.0f / sqrtf(squares / (float)a.head_dim + a.eps);
+        const float scale = gpu_norm_scale(gpu_sum_squares(x, a.head_dim, sum), a.head_dim, a.eps);
         for (uint32_t i = gpu_thread(); i < a.head_dim; i += gpu_n_threads())
             x[i] = x[i] * scale * a.norm[i];
-        gpu_barrier();
     }
+    gpu_barrier();
     for (uint32_t i = gpu_thread(); i < half; i += gpu_n_threads()) {
         const float first = x[i], second = x[i + half];
-        x[i] = fmaf(-second, sines[i], first * cosines[i]);
-        x[i + half] = fmaf(first, sines[i], second * cosines[i]);
+        at[i] = x[i] = fmaf(-second, sines[i], first * cosines[i]);
+        at[i + half] = x[i + half] = fmaf(first, sines[i], second * cosines[i]);
     }
+    for (uint32_t i = 2 * half + gpu_thread(); i < a.head_dim; i += gpu_n_threads())
+        at[i] = x[i];
+}
+
+GPU_KERNEL void gpu_norm_rope(const struct gpu_norm_rope_args a)
+{
+    GPU_SHARED(float, x, GPU_MAX_HEAD_DIM);
+    GPU_SHARED(float, sum, 1);
+    gpu_place_head(a, gpu_block_x(), gpu_block_y(), x, sum);
 }
 
 GPU_KERNEL void gpu_expert_sum(const struct gpu_expert_sum_args a)

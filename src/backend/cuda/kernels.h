@@ -21,6 +21,15 @@ enum gpu_kernel {
     GPU_N_KERNELS
 };
 
+/* Where a kernel leaves its rows rounded as gpu_quantize does; group 0: it does not. Groups lie
+ * within a row. */
+struct gpu_rounding {
+    uint32_t group;
+    int8_t *q;
+    float *scale, *offset;
+    int32_t *sum;
+};
+
 /* ---- rows ------------------------------------------------------------------------------------ */
 
 /* Grid: n, 1, GPU_ROW_THREADS. */
@@ -86,6 +95,26 @@ struct gpu_find_not_finite_args {
     const float *x; /* [n, dim] */
     uint32_t dim;
     uint32_t *found;
+};
+
+/* Operations on the same rows, one after the other (cuda_fuse.h). Each stage has the arithmetic of
+ * its own kernel and writes what that writes; one that is not there has NULL for the pointer named
+ * first. Rows that only pass through are not written.
+ * Grid: n, 1, GPU_ROW_CHAIN_THREADS. */
+#define GPU_ROW_CHAIN_THREADS 512
+#define GPU_ROW_CHAIN_DIM 8192 /* at most */
+struct gpu_row_chain_args {
+    uint32_t dim, k;
+    float *rows;                   /* [n, dim]; what the stages up to `added` work on */
+    const float *parts, *weights;  /* expert_sum into rows */
+    const float *gated, *gate;     /* add_gated to rows */
+    const float *added;            /* add to rows */
+    float *residual;               /* add of rows to it; it takes the place of rows */
+    uint32_t *not_finite;          /* find_not_finite */
+    const float *norm;             /* rms_norm with this weight, into normed */
+    float *normed;
+    float eps;
+    struct gpu_rounding rounding;  /* quantize */
 };
 
 #ifdef __cplusplus

@@ -20,6 +20,7 @@
 #include "backend/cuda/k_few.h"
 #include "backend/cuda/k_many.h"
 #include "backend/cuda/k_plain.h"
+#include "backend/cuda/k_row_chain.h"
 #include "backend/cuda/k_attention.h"
 #include "backend/cuda/k_delta.h"
 #include "backend/cuda/k_route.h"

@@ -50,40 +50,65 @@ struct gpu_store_kv_args {
     struct gpu_attention a;
 };
 
-/* One row's query heads of one key and value head against one block of positions.
- * Grid: n_kv_heads * n_blocks, rows, 256. */
+/* One row's query heads of one key and value head, in n_parts parts, against one block of
+ * positions. Blocks that a row does not see end at once.
+ * Grid: n_parts * n_kv_heads * n_blocks, rows, 256. */
 struct gpu_attend_args {
     struct gpu_attention a;
+    uint32_t n_parts;
 };
 
 /* Merges the blocks of a row in ascending order, then sink, back rotation, division and gate.
  * Grid: n_heads, rows, 128. */
 struct gpu_merge_args {
     struct gpu_attention a;
+    struct gpu_rounding rounding; /* head_dim is a multiple of its group */
 };
 
 /* ---- the delta rule -------------------------------------------------------------------------- */
 
-/* Of the keys and values of a head, at most. */
-#define GPU_MAX_KEY_DIM 512
-#define GPU_MAX_VALUE_DIM 4096 /* LIMIT_HEAD_DIM */
+#define GPU_MAX_KEY_DIM 512 /* of a head */
 
 struct gpu_delta_net {
     struct backend_delta_net net; /* its segments lie in the GPU's memory */
-    uint32_t channels;
+    uint32_t channels, n_rows;    /* rows of all segments */
 };
 
-/* Convolution, silu and new history of channels [begin, end) of a segment.
- * Grid: (end - begin) / 128 rounded up, n_segments, 128. */
+/* Convolution, silu and new history of channels [begin, end) of a segment. The longest segment has
+ * n_chunks chunks of GPU_CONV_ROWS rows, rounded up.
+ * Grid: (end - begin) / 128 rounded up * n_chunks, n_segments, 128. */
+#define GPU_CONV_ROWS 32u /* more than a kernel of the convolution reaches back */
 struct gpu_conv_silu_args {
     struct gpu_delta_net d;
     uint32_t begin, end;
 };
 
-/* Value head first_head + x of segment y, row after row. Grid: heads, n_segments, 256. */
+/* The rule for value heads from first_head on: GPU_DELTA_COLUMNS value dimensions of a head, row
+ * after row. What it writes to `out` delta_close completes.
+ * Grid: heads * value_dim / GPU_DELTA_COLUMNS rounded up, n_segments, 4 * GPU_DELTA_COLUMNS. */
+#define GPU_DELTA_COLUMNS 32u
 struct gpu_delta_head_args {
     struct gpu_delta_net d;
     uint32_t first_head;
+};
+
+/* Norm and gate of n_heads heads of every row, from first_head on. A warp takes a head.
+ * Grid: rows of the longest segment * n_heads / 4 rounded up, n_segments, 128. */
+struct gpu_delta_close_args {
+    struct gpu_delta_net d;
+    uint32_t first_head, n_heads;
+    struct gpu_rounding rounding; /* value_dim is a multiple of its group */
+};
+
+/* All of the above for segments of one row, with heads of GPU_TOKEN_DIM keys and values and a
+ * kernel up to GPU_TOKEN_KERNEL. It does not write `mixed`.
+ * Grid: n_key_heads, n_segments, 4 * GPU_TOKEN_DIM. */
+#define GPU_TOKEN_DIM 128u
+#define GPU_QUAD_BYTES 16u /* states begin at a multiple of it */
+#define GPU_TOKEN_KERNEL 4u
+struct gpu_delta_token_args {
+    struct gpu_delta_net d;
+    struct gpu_rounding rounding;
 };
 
 /* ---- routers --------------------------------------------------------------------------------- */

@@ -143,7 +143,7 @@ SHARED_HOST_FN enum gpu_matmul_kind gpu_kind_of(const struct gpu_product *p)
     return is_plain ? GPU_MATMUL_PLAIN_MANY : GPU_MATMUL_MANY;
 }
 
-SHARED_HOST_FN struct gpu_tile_size gpu_tile_size(const struct gpu_product *p)
+SHARED_HOST_FN struct gpu_tile_size gpu_tile_size_of(const struct gpu_product *p)
 {
     struct gpu_tile_size size = {GPU_PLAIN_MANY, GPU_PLAIN_MANY};
     switch (gpu_kind_of(p)) {
@@ -167,7 +167,7 @@ SHARED_HOST_FN struct gpu_tile_size gpu_tile_size(const struct gpu_product *p)
 /* The blocks of a product. */
 SHARED_HOST_FN uint32_t gpu_n_tiles(const struct gpu_product *p)
 {
-    const struct gpu_tile_size size = gpu_tile_size(p);
+    const struct gpu_tile_size size = gpu_tile_size_of(p);
     return (p->end - p->begin + size.rows - 1) / size.rows *
            ((p->n + size.inputs - 1) / size.inputs);
 }

@@ -42,7 +42,7 @@
 #define GPU_UNROLL_BY(n) GPU_PRAGMA(unroll n)
 
 template <class T> using gpu_shared = T *;
-#define GPU_SHARED(T, name, n) __shared__ T name[n]
+#define GPU_SHARED(T, name, n) __shared__ alignas(16) T name[n]
 extern __shared__ uint4 gpu_shared_block[];
 #define GPU_SHARED_AT(T, name, at, n)                                                              \
     T *const name = (T *)((char *)gpu_shared_block + (at));                                        \
@@ -123,6 +123,15 @@ GPU_FN uint32_t gpu_load_any(const uint8_t *at)
     const uint32_t first = word[0], second = off > 0 ? word[1] : 0;
     return __funnelshift_r(first, second, 8 * off);
 }
+
+/* Four floats at a multiple of 16 bytes, in global and in shared memory. */
+struct alignas(16) gpu_quad {
+    float x[4];
+};
+GPU_FN struct gpu_quad gpu_load_quad(const float *at) { return *(const struct gpu_quad *)at; }
+GPU_FN void gpu_store_quad(float *at, struct gpu_quad quad) { *(struct gpu_quad *)at = quad; }
+GPU_FN struct gpu_quad gpu_take_quad(const float *x, size_t i) { return gpu_load_quad(x + i); }
+GPU_FN void gpu_put_quad(float *x, size_t i, struct gpu_quad quad) { gpu_store_quad(x + i, quad); }
 
 GPU_FN float gpu_f16_to_f32(uint16_t h) { return __half2float(__ushort_as_half(h)); }
 GPU_FN uint16_t gpu_f32_to_f16(float x) { return __half_as_ushort(__float2half_rn(x)); }

@@ -1,0 +1,22 @@
+/* Makes fewer launches out of a list of them. A launch takes longer than the arithmetic of a row
+ * does, so operations that follow each other on the same rows become one kernel. */
+#ifndef FLASHMOE_BACKEND_CUDA_CUDA_FUSE_H
+#define FLASHMOE_BACKEND_CUDA_CUDA_FUSE_H
+
+#include "backend/cuda/device.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Rewrites the list in place and returns its new length. What the list leaves in memory stays the
+ * same, bit for bit. Joined are neighbours only, in this order, two of them or more:
+ *   expert_sum, add_gated or add, add, find_not_finite, rms_norm, quantize   into row_chain
+ *   delta_close, delta_token or merge, quantize                              into the first
+ * where each works on what the one before has written. */
+size_t cuda_fuse(struct gpu_command *commands, size_t n);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
