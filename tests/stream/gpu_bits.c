@@ -1,12 +1,15 @@
-/* gpu_bits MODEL [N [KV]]: the CUDA backend over the emulator must have the processor's bits. Each
- * backend evaluates the same prompt of N tokens, in chunks of several sizes, and continues it; then
- * each goes on from a snapshot that the other has written. Exit status 3 if bits differ. */
+/* gpu_bits MODEL [N [KV [LIBRARY]]]: the CUDA backend must have the processor's bits: over the
+ * emulator, or on a GPU with the library of its kernels. Each backend evaluates the same prompt of N tokens, in chunks of several sizes, and continues it; then
+ * each goes on from a snapshot that the other has written. Exit status 3 if bits differ,
+ * 77 if no GPU can be used. */
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "backend/cuda/backend_cuda.h"
+#include "backend/cuda/device_cuda.h"
 #include "backend/cuda/device_emulated.h"
 #include "flashmoe_lab.h"
 
@@ -14,7 +17,7 @@
 #define N_MORE 3
 
 static bool is_gpu, is_tight, is_biased; /* of the next model that is opened */
-static const char *kv;
+static const char *kv, *library;
 static int32_t prompt[MAX_PROMPT];
 static size_t n_prompt = 24;
 
@@ -24,10 +27,27 @@ int __real_backend_open(const char *name, const struct backend_options *options,
 int __wrap_backend_open(const char *name, const struct backend_options *options,
                         struct backend **out, struct fm_error *err);
 
+static struct gpu_device *open_device(void)
+{
+    char why[256] = "";
+    struct gpu_device *(*open)(int index, char *why, size_t why_bytes);
+    if (library == NULL)
+        return device_emulated();
+    void *handle = dlopen(library, RTLD_NOW);
+    void *found = handle != NULL ? dlsym(handle, "device_cuda_open") : NULL;
+    memcpy(&open, &found, sizeof open);
+    struct gpu_device *device = found != NULL ? open(0, why, sizeof why) : NULL;
+    if (device == NULL) {
+        fprintf(stderr, "gpu_bits: %s\n", found != NULL ? why : dlerror());
+        exit(77);
+    }
+    return device;
+}
+
 int __wrap_backend_open(const char *name, const struct backend_options *options,
                         struct backend **out, struct fm_error *err)
 {
-    return is_gpu ? backend_cuda_open_on(device_emulated(), options, out, err)
+    return is_gpu ? backend_cuda_open_on(open_device(), options, out, err)
                   : __real_backend_open(name, options, out, err);
 }
 
@@ -143,6 +163,7 @@ int main(int argc, char **argv)
         return 1;
     n_prompt = argc > 2 ? (size_t)atoi(argv[2]) : n_prompt;
     kv = argc > 3 ? argv[3] : NULL;
+    library = argc > 4 ? argv[4] : NULL;
     struct fm_model *model = open_model(argv[1], 1);
     struct fm_model_info info = {.size = sizeof info};
     fm_model_info(model, &info);

@@ -630,7 +630,8 @@ GPU_KERNEL void gpu_merge(const struct gpu_merge_args args)
     struct gpu_running running = {};
     for (uint32_t from = 0; from < dim; from += GPU_MERGE_STEP) {
         const uint32_t column = from + gpu_warp() * GPU_UNIT;
-        const uint32_t left = column < dim ? dim - column : 0, n = left < GPU_UNIT ? left : GPU_UNIT;
+        const uint32_t left = column < dim ? dim - column : 0;
+        const uint32_t n = left < GPU_UNIT ? left : GPU_UNIT;
         float x[GPU_UNIT_VALUES];
         running = gpu_merge_unit(a, first, r.n_blocks, column, n, x, {max, keep, share});
         const float sink = a.sinks != NULL
