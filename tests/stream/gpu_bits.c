@@ -1,5 +1,5 @@
 /* gpu_bits MODEL [N [KV [LIBRARY]]]: the CUDA backend must have the processor's bits: over the
- * emulator, or on a GPU with the library of its kernels. Each backend evaluates the same prompt of N
+ * emulator, or on a GPU with the library of its kernels. Each backend evaluates a prompt of N
  * tokens, in chunks of several sizes, and continues it; then each goes on from a snapshot that the
  * other has written. Exit status 3 if bits differ, 77 if no GPU can be used. */
 #include <dlfcn.h>

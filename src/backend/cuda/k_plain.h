@@ -68,15 +68,18 @@ GPU_FN void gpu_put_rows(const struct gpu_weight &w, uint32_t row, uint32_t n, u
     }
 }
 
-/* Adds up the lanes of a sum and writes it; the warp meets. */
+/* Adds up the lanes of a sum and writes it; the warp meets. Its input is the same in all of the
+ * warp. */
 GPU_FN void gpu_plain_write(const struct gpu_product &p, const struct gpu_tile &tile, uint32_t row,
                             uint32_t input, float lane)
 {
     const uint32_t n = p.w.n_cols, j = gpu_thread() % GPU_LANES;
+    if (input >= tile.n)
+        return;
     if (n % GPU_LANES != 0 && j >= n % GPU_LANES)
         lane = fmaf(0.0f, 0.0f, lane);
     const float sum = gpu_sum_half_warp(lane);
-    if (j == 0 && tile.first + row < tile.end && input < tile.n)
+    if (j == 0 && tile.first + row < tile.end)
         gpu_write(p, tile.t + input, tile.first + row, sum);
 }
 

@@ -290,6 +290,8 @@ struct gpu_work {
 GPU_FN uint32_t gpu_find_product(const struct gpu_products &list, enum gpu_matmul_kind kind)
 {
     uint32_t first = 0, step = 1;
+    if (list.n == 1)
+        return 0;
     while (step * GPU_WARP < list.n)
         step *= GPU_WARP;
     for (; step > 0; step /= GPU_WARP) {
