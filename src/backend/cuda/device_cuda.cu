@@ -3,6 +3,7 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,10 +16,23 @@
 /* Lists wait in pinned memory until the GPU has copied them. */
 #define N_STAGES 4
 
+/* A batch that comes again is kept as a graph: its kernels then start without the host. */
+#define N_GRAPHS 512
+#define N_SEEN 4096 /* fingerprints of batches that came once */
+#define MIN_GRAPH_COMMANDS 4
+
 struct stage {
     char *at;
     size_t bytes;
     cudaEvent_t is_copied;
+};
+
+struct graph {
+    uint64_t fingerprint; /* 0: none */
+    uint64_t last_use;
+    struct gpu_command *commands; /* [n], to be sure */
+    size_t n;
+    cudaGraphExec_t whole;
 };
 
 /* Calls of the driver that the runtime does not have. */
@@ -44,6 +58,9 @@ struct cuda_device {
     cudaStream_t queue;
     struct stage stages[N_STAGES];
     unsigned next_stage;
+    struct graph graphs[N_GRAPHS];
+    uint64_t seen[N_SEEN];
+    uint64_t n_uses; /* the clock of graphs */
     pthread_mutex_t lock; /* of the two that follow, which any thread uses */
     cudaStream_t filler;
     char failure[256];
@@ -215,22 +232,139 @@ static bool send_lists(struct cuda_device *c, const struct gpu_batch *batch)
            check(d, "copying lists", cudaEventRecord(stage->is_copied, c->queue));
 }
 
-static void submit(struct gpu_device *d, const struct gpu_batch *batch)
+static void start(struct cuda_device *c, const struct gpu_batch *batch)
 {
-    struct cuda_device *c = cuda_of(d);
-    if (is_broken(d) || !send_lists(c, batch))
-        return;
     for (size_t i = 0; i < batch->n; i++) {
         const struct gpu_command *command = &batch->commands[i];
         const struct gpu_launch *l = &command->launch;
         void *args[] = {(void *)command->args};
-        if (command->args_bytes != args_bytes[l->kernel])
-            abort();
-        if (!check(d, "starting a kernel",
+        if (!check(&c->base, "starting a kernel",
                    cudaLaunchKernel(kernels[l->kernel], dim3(l->n_blocks_x, l->n_blocks_y),
                                     dim3(l->n_threads), args, l->shared_bytes, c->queue)))
             return;
     }
+}
+
+/* ---- graphs ---------------------------------------------------------------------------------- */
+
+/* Bytes of a command that say what it does. */
+static size_t command_bytes(const struct gpu_command *c)
+{
+    return offsetof(struct gpu_command, args) + c->args_bytes;
+}
+
+static uint64_t fingerprint(const struct gpu_batch *batch)
+{
+    uint64_t hash = 14695981039346656037ull + batch->n;
+    for (size_t i = 0; i < batch->n; i++) {
+        const struct gpu_command *command = &batch->commands[i];
+        const uint32_t *words = (const uint32_t *)command;
+        for (size_t w = 0; w < command_bytes(command) / sizeof *words; w++) {
+            hash = (hash ^ words[w]) * 1099511628211ull;
+            hash ^= hash >> 29;
+        }
+    }
+    return hash != 0 ? hash : 1;
+}
+
+static bool is_of(const struct graph *g, const struct gpu_batch *batch)
+{
+    bool is_same = g->n == batch->n;
+    for (size_t i = 0; is_same && i < batch->n; i++)
+        is_same = memcmp(&g->commands[i], &batch->commands[i],
+                         command_bytes(&batch->commands[i])) == 0;
+    return is_same;
+}
+
+static void forget(struct graph *g)
+{
+    if (g->whole != NULL)
+        cudaGraphExecDestroy(g->whole);
+    free(g->commands);
+    *g = {};
+}
+
+/* Adds the commands to a graph, each behind the one before. */
+static cudaError_t add_commands(cudaGraph_t whole, const struct gpu_batch *batch)
+{
+    cudaGraphNode_t before, node;
+    cudaError_t rc = cudaSuccess;
+    for (size_t i = 0; rc == cudaSuccess && i < batch->n; i++) {
+        const struct gpu_command *command = &batch->commands[i];
+        const struct gpu_launch *l = &command->launch;
+        void *args[] = {(void *)command->args};
+        cudaKernelNodeParams how = {};
+        how.func = (void *)kernels[l->kernel];
+        how.gridDim = dim3(l->n_blocks_x, l->n_blocks_y);
+        how.blockDim = dim3(l->n_threads);
+        how.sharedMemBytes = l->shared_bytes;
+        how.kernelParams = args;
+        rc = cudaGraphAddKernelNode(&node, whole, i > 0 ? &before : NULL, i > 0, &how);
+        before = node;
+    }
+    return rc;
+}
+
+/* Keeps the batch in the place of the graph that was not used for the longest time. */
+static struct graph *keep(struct cuda_device *c, const struct gpu_batch *batch, uint64_t hash)
+{
+    struct graph *g = &c->graphs[0];
+    cudaGraph_t whole = NULL;
+    for (unsigned i = 1; i < N_GRAPHS; i++)
+        g = c->graphs[i].last_use < g->last_use ? &c->graphs[i] : g;
+    forget(g);
+    g->commands = (struct gpu_command *)malloc(batch->n * sizeof *g->commands);
+    if (g->commands == NULL)
+        return NULL; /* it starts without one */
+    memcpy(g->commands, batch->commands, batch->n * sizeof *g->commands);
+    cudaError_t rc = cudaGraphCreate(&whole, 0);
+    if (rc == cudaSuccess)
+        rc = add_commands(whole, batch);
+    if (rc == cudaSuccess)
+        rc = cudaGraphInstantiate(&g->whole, whole, 0);
+    if (whole != NULL)
+        cudaGraphDestroy(whole);
+    if (rc != cudaSuccess) {
+        (void)cudaGetLastError(); /* no memory for it */
+        forget(g);
+        return NULL;
+    }
+    g->fingerprint = hash;
+    g->n = batch->n;
+    return g;
+}
+
+/* Returns the graph of a batch that has come before, or NULL. */
+static struct graph *find_graph(struct cuda_device *c, const struct gpu_batch *batch)
+{
+    if (batch->n < MIN_GRAPH_COMMANDS)
+        return NULL;
+    const uint64_t hash = fingerprint(batch);
+    for (unsigned i = 0; i < N_GRAPHS; i++)
+        if (c->graphs[i].fingerprint == hash && is_of(&c->graphs[i], batch))
+            return &c->graphs[i];
+    uint64_t *seen = &c->seen[hash % N_SEEN];
+    if (*seen == hash)
+        return keep(c, batch, hash);
+    *seen = hash;
+    return NULL;
+}
+
+static void submit(struct gpu_device *d, const struct gpu_batch *batch)
+{
+    struct cuda_device *c = cuda_of(d);
+    for (size_t i = 0; i < batch->n; i++)
+        if (batch->commands[i].args_bytes != args_bytes[batch->commands[i].launch.kernel])
+            abort();
+    if (is_broken(d) || !send_lists(c, batch))
+        return;
+    struct graph *g = find_graph(c, batch);
+    if (g == NULL) {
+        start(c, batch);
+        return;
+    }
+    g->last_use = ++c->n_uses;
+    check(d, "starting a graph", cudaGraphLaunch(g->whole, c->queue));
 }
 
 /* Through a third piece if they overlap, which no engine of the GPU does by itself. */
@@ -292,6 +426,8 @@ static void fill(struct gpu_device *d, void *to, const void *from, uint64_t byte
 static void close(struct gpu_device *d)
 {
     struct cuda_device *c = cuda_of(d);
+    for (unsigned i = 0; i < N_GRAPHS; i++)
+        forget(&c->graphs[i]);
     for (unsigned i = 0; i < N_STAGES; i++) {
         cudaFreeHost(c->stages[i].at);
         if (c->stages[i].is_copied != NULL)
