@@ -2,16 +2,15 @@
  * emulator, or on a GPU with the library of its kernels. Each backend evaluates a prompt of N
  * tokens, in chunks of several sizes, and continues it; then each goes on from a snapshot that the
  * other has written. Exit status 3 if bits differ, 77 if no GPU can be used. */
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "backend/cuda/backend_cuda.h"
-#include "backend/cuda/device_cuda.h"
 #include "backend/cuda/device_emulated.h"
 #include "flashmoe_lab.h"
+#include "open_cuda.h"
 
 #define MAX_PROMPT 400
 #define N_MORE 3
@@ -29,16 +28,12 @@ int __wrap_backend_open(const char *name, const struct backend_options *options,
 
 static struct gpu_device *open_device(void)
 {
-    char why[256] = "";
-    struct gpu_device *(*open)(int index, char *why, size_t why_bytes);
+    char why[256];
     if (library == NULL)
         return device_emulated();
-    void *handle = dlopen(library, RTLD_NOW);
-    void *found = handle != NULL ? dlsym(handle, "device_cuda_open") : NULL;
-    memcpy(&open, &found, sizeof open);
-    struct gpu_device *device = found != NULL ? open(0, why, sizeof why) : NULL;
+    struct gpu_device *device = open_cuda(library, why, sizeof why);
     if (device == NULL) {
-        fprintf(stderr, "gpu_bits: %s\n", found != NULL ? why : dlerror());
+        fprintf(stderr, "gpu_bits: %s\n", why);
         exit(77);
     }
     return device;

@@ -1,0 +1,24 @@
+/* A GPU for tests and benchmarks, through the library of its kernels. */
+#ifndef FLASHMOE_TESTS_OPEN_CUDA_H
+#define FLASHMOE_TESTS_OPEN_CUDA_H
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "backend/cuda/device_cuda.h"
+
+/* Opens the first GPU. Returns NULL, and why, if the library or a GPU is missing. */
+static inline struct gpu_device *open_cuda(const char *library, char *why, size_t why_bytes)
+{
+    struct gpu_device *(*open)(int index, char *why, size_t why_bytes);
+    void *handle = dlopen(library, RTLD_NOW);
+    void *found = handle != NULL ? dlsym(handle, "device_cuda_open") : NULL;
+    memcpy(&open, &found, sizeof open);
+    if (found != NULL)
+        return open(0, why, why_bytes);
+    snprintf(why, why_bytes, "%s", dlerror());
+    return NULL;
+}
+
+#endif
