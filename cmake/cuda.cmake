@@ -19,17 +19,17 @@ foreach(architecture ${FLASHMOE_CUDA_ARCHITECTURES})
 endforeach()
 list(APPEND codes -gencode arch=compute_${newest},code=compute_${newest})
 set(FLASHMOE_CUDA_LIBRARY ${CMAKE_CURRENT_BINARY_DIR}/libflashmoe_cuda.so)
-file(GLOB sources CONFIGURE_DEPENDS src/backend/cuda/*.h src/backend/cuda/device_cuda.cu)
 # The flags that define the bits of a result, as in language.h.
 add_custom_command(
     OUTPUT ${FLASHMOE_CUDA_LIBRARY}
     COMMAND ${FLASHMOE_NVCC} -std=c++17 -O2 -shared -cudart static --threads 0 ${codes}
             -fmad=false -ftz=false -prec-div=true -prec-sqrt=true
             -Xcompiler -fPIC,-fvisibility=hidden -I${PROJECT_SOURCE_DIR}/src
-            -I${PROJECT_SOURCE_DIR}/include -o ${FLASHMOE_CUDA_LIBRARY}
+            -I${PROJECT_SOURCE_DIR}/include -MD -MF ${FLASHMOE_CUDA_LIBRARY}.d
+            -MT ${FLASHMOE_CUDA_LIBRARY} -o ${FLASHMOE_CUDA_LIBRARY}
             ${PROJECT_SOURCE_DIR}/src/backend/cuda/device_cuda.cu
-    DEPENDS ${sources} src/base/fmath.h src/quant/codes.h src/quant/blocks.h src/backend/router.h
-            src/backend/prefer.h src/backend/not_finite.h
+    DEPENDS src/backend/cuda/device_cuda.cu
+    DEPFILE ${FLASHMOE_CUDA_LIBRARY}.d
     COMMENT "Compiling the GPU's kernels"
     VERBATIM)
 add_custom_target(flashmoe_cuda ALL DEPENDS ${FLASHMOE_CUDA_LIBRARY})

@@ -4,11 +4,13 @@
 
 #include <dlfcn.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "backend/cuda/device_cuda.h"
 
-/* Opens the first GPU. Returns NULL, and why, if the library or a GPU is missing. */
+/* Opens the first GPU. Returns NULL, and why, if there is none. Without the library the program
+ * ends. */
 static inline struct gpu_device *open_cuda(const char *library, char *why, size_t why_bytes)
 {
     struct gpu_device *(*open)(int index, char *why, size_t why_bytes);
@@ -17,8 +19,8 @@ static inline struct gpu_device *open_cuda(const char *library, char *why, size_
     memcpy(&open, &found, sizeof open);
     if (found != NULL)
         return open(0, why, why_bytes);
-    snprintf(why, why_bytes, "%s", dlerror());
-    return NULL;
+    fprintf(stderr, "%s\n", dlerror());
+    exit(1);
 }
 
 #endif

@@ -30,7 +30,6 @@ extern "C" {
 #endif
 
 struct backend;
-
 #define BACKEND_STATE_PARTS 4 /* maximum per layer */
 
 /* One sequence's rows within a batch, and its state for the current layer. */
@@ -178,6 +177,7 @@ struct backend_preference {
 struct backend_ops {
     const char *name;
     void (*close)(struct backend *be); /* free all its memory first, so nothing is queued */
+    const char *(*failure)(struct backend *be); /* why it is lost, or NULL; NULL: it never is */
 
     /* x[t] = row tokens[t] of w; the tokens are the host's */
     void (*embed)(struct backend *be, const struct weight *w, const int32_t *tokens, size_t n,

@@ -251,10 +251,28 @@ static void check_rows(struct forward *f, int layer)
         blame_layers(f, i, i + 1);
 }
 
-/* Looks at all checks, before anybody gets what the layers have computed. */
+/* Gives up every segment if the backend is lost: nothing that it gives means anything then. */
+static bool blame_backend(struct forward *f)
+{
+    struct pass *pass = f->pass;
+    struct batch_fault fault = {.layer = -1, .expert = -1};
+    const char *why = f->be->ops->failure != NULL ? f->be->ops->failure(f->be) : NULL;
+    if (why == NULL)
+        return false;
+    (void)err_set(&fault.err, FM_ERR_IO, "%s; restart to use it again", why);
+    for (uint32_t s = 0; s < pass->n_segments; s++)
+        if (!pass_is_given_up(pass, s))
+            pass->batch->hooks.fault(pass->batch->hooks.ctx, pass->in_batch[s], &fault);
+    return true;
+}
+
+/* Looks at all checks, before anybody gets logits, or rows for the next stage. */
 static void blame_late(struct forward *f)
 {
-    if (!f->be->memory->is_host)
+    if (f->be->memory->is_host)
+        return;
+    memory_finish(f->be->memory);
+    if (!blame_backend(f))
         blame_layers(f, 0, f->model->end_layer - f->model->first_layer + 1);
 }
 
@@ -381,7 +399,7 @@ static void run_head(struct forward *f)
     struct pass *pass = f->pass;
     const size_t hidden = f->model->shape.hidden;
     struct head_row rows[HEAD_ROWS];
-    uint32_t n = 0;
+    uint32_t n = 0, n_rows = 0;
     for (uint32_t s = 0; s < pass->n_segments; s++)
         for (uint32_t i = 0; i < pass->segments[s].n_rows; i++) {
             if (!wants_logits(pass_segment(pass, s), i))
@@ -390,6 +408,7 @@ static void run_head(struct forward *f)
                         f->step.x + (pass->segments[s].first_row + i) * hidden,
                         hidden * sizeof(float));
             rows[n++] = (struct head_row){pass->in_batch[s], i};
+            n_rows++;
             if (n == HEAD_ROWS) {
                 flush_head(f, rows, n);
                 n = 0;
@@ -397,6 +416,8 @@ static void run_head(struct forward *f)
         }
     if (n > 0)
         flush_head(f, rows, n);
+    if (n_rows == 0) /* a prompt that goes on */
+        blame_late(f);
 }
 
 static void run_layer(struct forward *f, uint32_t layer)

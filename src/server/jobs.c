@@ -138,6 +138,14 @@ bool job_is_held(const struct job *job)
     return is_held;
 }
 
+bool jobs_has_waiting(struct jobs *js)
+{
+    lock(js);
+    const bool has_waiting = js->queue_first != NULL;
+    unlock(js);
+    return has_waiting;
+}
+
 int job_emit(void *ctx, const struct job_event *like, const char *text, size_t bytes,
              struct job_logprobs *logprobs)
 {
@@ -446,6 +454,7 @@ void job_leave(struct job *job, int code, const char *why)
     js->stats.n_cancelled += code == FM_ERR_CANCELLED;
     js->stats.n_failed += code != 0 && code != FM_ERR_CANCELLED;
     js->stats.n_running = js->runner.n_running;
+    js->stats.n_held = js->runner.n_held;
     unlock(js);
     const struct job_event like = {.kind = code == 0 ? JOB_DONE : JOB_FAILED, .code = code};
     if (code == JOB_ERR_MEMORY && why[0] == '\0')

@@ -54,8 +54,8 @@ void job_disown(struct job *job, uint64_t bytes);
 const struct job_spec *job_spec(const struct job *job);
 /* Takes all events so far, in order; free each with job_event_free. */
 struct job_event *jobs_take_events(struct jobs *jobs, struct job *job);
-/* Says how many bytes of a stream its client has yet to take, after taking events and after
- * sending. Events that were taken count as unsent until then. */
+/* Says how many bytes of a stream are unsent. Call it after taking events, which count as unsent
+ * until then, and after sending. */
 void jobs_note_unsent(struct jobs *jobs, struct job *job, uint64_t bytes);
 void jobs_usage(struct jobs *jobs, struct job *job, struct job_usage *usage);
 /* Cancels the job; it ends at the next layer. */

@@ -38,6 +38,7 @@ struct job {
     int32_t id;              /* next token to compute after the prompt */
     bool is_ending;          /* its session was cancelled */
     bool is_held;            /* waits for its client, as counted in n_held */
+    uint64_t held_since_ns, held_ns; /* since when it does, and for how long it did before */
     bool has_spoken;         /* part of an answer was sent */
     uint64_t started_ns, answered_ns, progress_ns;
     uint64_t n_prompt, n_cached, n_answer, n_reasoning;
@@ -82,6 +83,8 @@ int job_emit(void *job, const struct job_event *like, const char *text, size_t t
 bool job_is_cancelled(const struct job *job);
 /* Returns whether the client of a stream has too many bytes to read before it gets more. */
 bool job_is_held(const struct job *job);
+/* Returns whether a job waits for its turn. */
+bool jobs_has_waiting(struct jobs *jobs);
 /* Finishes a job: settles its usage, adds the last event, drops the runner's reference. */
 void job_leave(struct job *job, int code, const char *why);
 /* Publishes statistics and the map when due. Called between passes and before every layer. */

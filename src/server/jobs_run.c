@@ -14,6 +14,8 @@
 #define MIXED_PASS_NS 700000000u
 #define MIXED_MIN 128
 #define PROGRESS_NS 500000000u
+/* A client that lets its stream wait for so long in all loses it when others wait for a turn. */
+#define HELD_MAX_NS 30000000000u
 
 static const struct job_prompt *prompt_of(const struct job *job)
 {
@@ -187,14 +189,24 @@ static size_t piece_of(const struct job *job, size_t max)
     return left - 1 < max ? left - 1 : max;
 }
 
+static void note_held(struct job *job, bool is_held, uint64_t now_ns)
+{
+    if (is_held && !job->is_held)
+        job->held_since_ns = now_ns;
+    if (!is_held && job->is_held)
+        job->held_ns += now_ns - job->held_since_ns;
+    job->is_held = is_held;
+}
+
 /* Moves the jobs that wait for their clients behind the others. Returns how many others there
  * are. */
 static unsigned hold_back(struct runner *e)
 {
+    const uint64_t now_ns = plat_now_ns();
     unsigned n = 0;
     for (unsigned i = 0; i < e->n_running; i++) {
         struct job *job = e->running[i];
-        job->is_held = job_is_held(job);
+        note_held(job, job_is_held(job), now_ns);
         if (job->is_held)
             continue;
         memmove(&e->running[n + 1], &e->running[n], (i - n) * sizeof e->running[0]);
@@ -238,7 +250,14 @@ static void adapt(struct runner *e, uint64_t took_ns)
         e->mixed_chunk *= 2;
 }
 
-/* Ends jobs whose client disconnected or whose time limit has passed, before computing them. */
+static bool is_in_the_way(const struct job *job, uint64_t now_ns)
+{
+    return job->is_held && job->held_ns + (now_ns - job->held_since_ns) > HELD_MAX_NS &&
+           jobs_has_waiting(job->jobs);
+}
+
+/* Ends jobs whose client disconnected or reads too slowly for the others, or whose time limit has
+ * passed, before computing them. */
 static void drop_the_gone(struct runner *e)
 {
     const uint64_t now_ns = plat_now_ns();
@@ -248,6 +267,9 @@ static void drop_the_gone(struct runner *e)
             runner_end(e, job, FM_ERR_CANCELLED, "cancelled");
         else if (is_late(job, now_ns))
             runner_end(e, job, JOB_ERR_TIME, "the time limit of the request has passed");
+        else if (is_in_the_way(job, now_ns))
+            runner_end(e, job, JOB_ERR_TIME, "the answer was read too slowly while other requests "
+                       "waited");
     }
 }
 

@@ -31,7 +31,8 @@
 #define HEADER_BYTES (32u << 10)
 #define CONNECTION_BYTES (HEADER_BYTES + (4u << 10)) /* the library's memory and ours, for each */
 #define UNREAD_BYTES (32 << 10) /* maximum unread bytes behind a request */
-#define UNSENT_MIN (8u << 10)   /* of the unsent bytes with which a stream waits for its client */
+/* Bounds of the unsent bytes above which a stream waits for its client. */
+#define UNSENT_MIN (8u << 10)
 #define UNSENT_MAX (1u << 20)
 
 /* ---- waking --------------------------------------------------------------------------------- */
@@ -417,9 +418,9 @@ static void divide_memory(struct server *s, size_t *texts_bytes)
                        (uint64_t)o->n_connections * CONNECTION_BYTES;
 }
 
-/* Returns how many unsent bytes a stream may have. The reserve for answers, a sixteenth of the
- * account, is enough for all streams: each takes up to six times as much, for the events, the text
- * made of them and the growth of its buffer. */
+/* Returns how many unsent bytes a stream may have. Events, the text made of them and the growth of
+ * its buffer take about six times as much; with that, the reserve for answers, a sixteenth of the
+ * account, is enough for all streams unless there are so many that each gets the minimum. */
 static uint64_t unsent_max(const struct server *s)
 {
     const uint64_t share = s->account.limit / 16 / 6 / s->options.n_parallel;

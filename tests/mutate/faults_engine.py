@@ -676,4 +676,8 @@ FAULTS = [
           'if (options->numbers[i] != 0)',
           'if (false)',
           ['unit.struct_options_test']),
+    Fault('a lost GPU is not noticed', 'src/engine/forward.c',
+          'if (!blame_backend(f))',
+          'if (true)',
+          ['stream.gpu.qwen3_moe']),
 ]

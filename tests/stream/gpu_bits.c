@@ -144,6 +144,24 @@ static void resume(const char *path, bool on_gpu, const char *snapshot, char has
     fm_model_close(model);
 }
 
+/* A device that fails ends the evaluation with its reason, and gives no logits. */
+static int lose_device(const char *path)
+{
+    struct fm_session *session;
+    struct fm_error err;
+    is_gpu = true;
+    struct fm_model *model = open_model(path, 16);
+    must(fm_session_open(model, &session, &err), &err);
+    device_emulated_fail("the GPU was taken out");
+    const int rc = fm_session_eval(session, prompt, 3, &err);
+    const bool is_good = rc == FM_ERR_IO && strstr(err.text, "the GPU was taken out") != NULL;
+    device_emulated_fail(NULL);
+    printf("a lost GPU: %d, %s%s\n", rc, err.text, is_good ? "" : " UNEXPECTED");
+    fm_session_close(session);
+    fm_model_close(model);
+    return is_good ? 0 : 3;
+}
+
 static int compare(const char *what, const char *expected, const char *hash)
 {
     printf("%s: %s%s\n", what, hash, strcmp(expected, hash) == 0 ? "" : " DIFFERS");
@@ -187,6 +205,8 @@ int main(int argc, char **argv)
     resume(argv[1], true, path, hash);
     status |= compare("GPU, from the processor's", first, hash);
     (void)unlink(path);
+    if (library == NULL)
+        status |= lose_device(argv[1]);
     if (is_long)
         return status;
     is_biased = true;

@@ -144,9 +144,15 @@ static void cuda_close(struct backend *be)
     mem_free(cuda);
 }
 
+static const char *cuda_failure(struct backend *be)
+{
+    return cuda_of(be)->device->ops->failure(cuda_of(be)->device);
+}
+
 static const struct backend_ops cuda_ops = {
     .name = "cuda",
     .close = cuda_close,
+    .failure = cuda_failure,
     .embed = cuda_embed,
     .input = cuda_input,
     .matmul = cuda_matmul,

@@ -65,19 +65,25 @@ static void cuda_give_back(const struct memory *m, void *at, uint64_t bytes)
     finish(m);
 }
 
+/* A range counts its bytes as the host's memory does, so that budgets agree. The GPU's pages are
+ * larger. */
+static uint64_t mapped(const struct memory *m, uint64_t bytes)
+{
+    return mem_round_up(bytes, device_of(m)->page_bytes);
+}
+
 static int cuda_range_open(const struct memory *m, struct mem_range *range, uint64_t piece_bytes,
                            uint64_t bytes, const char *what, struct fm_error *err)
 {
     struct gpu_device *d = device_of(m);
-    *range = (struct mem_range){.page_bytes = d->page_bytes};
+    *range = (struct mem_range){.page_bytes = mem_range_bytes(piece_bytes, 1)};
     if (bytes == 0)
         return 0;
     const uint64_t all = mem_range_bytes(piece_bytes, bytes);
-    range->at = all > UINT64_MAX - d->page_bytes
-                    ? NULL : d->ops->reserve(d, mem_round_up(all, d->page_bytes));
+    range->at = all > UINT64_MAX - d->page_bytes ? NULL : d->ops->reserve(d, mapped(m, all));
     if (range->at == NULL)
         return out_of_memory(bytes, what, err);
-    range->all_bytes = mem_round_up(all, d->page_bytes);
+    range->all_bytes = all;
     return 0;
 }
 
@@ -86,15 +92,16 @@ static int cuda_range_resize(const struct memory *m, struct mem_range *range, ui
 {
     struct gpu_device *d = device_of(m);
     const uint64_t used = mem_round_up(bytes, range->page_bytes), now = range->used_bytes;
+    const uint64_t end = mapped(m, used), old_end = mapped(m, now);
     assert(used <= range->all_bytes);
-    if (used > now) {
-        if (!d->ops->map(d, range->at + now, used - now))
-            return out_of_memory(used - now, what, err);
-        cuda_queue_clear(queue_of(m), range->at + now, used - now);
-    } else if (used < now) {
+    if (used < now)
         finish(m);
-        d->ops->unmap(d, range->at + used, now - used);
-    }
+    if (end > old_end && !d->ops->map(d, range->at + old_end, end - old_end))
+        return out_of_memory(end - old_end, what, err);
+    if (end < old_end)
+        d->ops->unmap(d, range->at + end, old_end - end);
+    if (used > now)
+        cuda_queue_clear(queue_of(m), range->at + now, used - now);
     range->used_bytes = used;
     return 0;
 }
@@ -105,8 +112,8 @@ static void cuda_range_close(const struct memory *m, struct mem_range *range)
     if (range->at != NULL) {
         finish(m);
         if (range->used_bytes > 0)
-            d->ops->unmap(d, range->at, range->used_bytes);
-        d->ops->release(d, range->at, range->all_bytes);
+            d->ops->unmap(d, range->at, mapped(m, range->used_bytes));
+        d->ops->release(d, range->at, mapped(m, range->all_bytes));
     }
     *range = (struct mem_range){0};
 }

@@ -1,7 +1,7 @@
 /* What the CUDA backend has asked for and not submitted yet. Operations append commands and the
  * lists that their kernels read; the whole is submitted when the host waits for a result or when a
- * buffer is full. A token is one submission, which the device can keep and repeat as a graph: the
- * same operations give the same commands, and lists at the same addresses. */
+ * buffer is full. The device can keep a submission and repeat it as a graph: the same operations
+ * give the same commands, and lists at the same addresses. */
 #ifndef FLASHMOE_BACKEND_CUDA_CUDA_QUEUE_H
 #define FLASHMOE_BACKEND_CUDA_CUDA_QUEUE_H
 

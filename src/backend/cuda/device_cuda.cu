@@ -86,9 +86,11 @@ static struct cuda_device *cuda_of(struct gpu_device *d)
 
 /* ---- failures -------------------------------------------------------------------------------- */
 
+/* Also chooses the GPU for the calling thread, of which CUDA remembers one. */
 static bool is_broken(struct gpu_device *d)
 {
-    return __atomic_load_n(&cuda_of(d)->has_failed, __ATOMIC_ACQUIRE);
+    return __atomic_load_n(&cuda_of(d)->has_failed, __ATOMIC_ACQUIRE) ||
+           cudaSetDevice(cuda_of(d)->index) != cudaSuccess;
 }
 
 /* Keeps the first failure. The lock must be held. Returns whether there is none. */
@@ -115,7 +117,7 @@ static bool check(struct gpu_device *d, const char *what, cudaError_t rc)
 
 static const char *failure(struct gpu_device *d)
 {
-    return is_broken(d) ? cuda_of(d)->failure : NULL;
+    return __atomic_load_n(&cuda_of(d)->has_failed, __ATOMIC_ACQUIRE) ? cuda_of(d)->failure : NULL;
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -367,24 +369,21 @@ static void submit(struct gpu_device *d, const struct gpu_batch *batch)
     check(d, "starting a graph", cudaGraphLaunch(g->whole, c->queue));
 }
 
-/* Through a third piece if they overlap, which no engine of the GPU does by itself. */
+/* Pieces that overlap are copied in parts that do not: from the end when they move up. */
 static void copy(struct gpu_device *d, void *to, const void *from, uint64_t bytes)
 {
-    struct cuda_device *c = cuda_of(d);
-    const char *a = (const char *)to, *b = (const char *)from;
-    void *between = NULL;
-    if (is_broken(d))
-        return;
-    if (a < b + bytes && b < a + bytes) {
-        if (!check(d, "memory for a copy", cudaMallocAsync(&between, bytes, c->queue)))
-            return;
-        check(d, "copying", cudaMemcpyAsync(between, from, bytes, cudaMemcpyDeviceToDevice,
-                                            c->queue));
-        from = between;
+    const uintptr_t a = (uintptr_t)to, b = (uintptr_t)from;
+    const uint64_t distance = a > b ? a - b : b - a;
+    const uint64_t part = distance < bytes ? distance : bytes;
+    bool is_good = !is_broken(d);
+    for (uint64_t done = 0; is_good && done < bytes;) {
+        const uint64_t n = bytes - done < part ? bytes - done : part;
+        const uint64_t at = a > b ? bytes - done - n : done;
+        is_good = check(d, "copying",
+                        cudaMemcpyAsync((char *)to + at, (const char *)from + at, n,
+                                        cudaMemcpyDeviceToDevice, cuda_of(d)->queue));
+        done += n;
     }
-    check(d, "copying", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, c->queue));
-    if (between != NULL)
-        check(d, "copying", cudaFreeAsync(between, c->queue));
 }
 
 static void clear(struct gpu_device *d, void *at, uint64_t bytes)
@@ -448,9 +447,13 @@ static const struct gpu_device_ops cuda_ops = {
 template <class F> static bool find(const char *name, F *call)
 {
     cudaDriverEntryPointQueryResult found;
-    return cudaGetDriverEntryPointByVersion(name, (void **)call, 12000, cudaEnableDefault,
-                                            &found) == cudaSuccess &&
-           found == cudaDriverEntryPointSuccess;
+#if CUDART_VERSION >= 12050
+    const cudaError_t rc =
+        cudaGetDriverEntryPointByVersion(name, (void **)call, 12000, cudaEnableDefault, &found);
+#else
+    const cudaError_t rc = cudaGetDriverEntryPoint(name, (void **)call, cudaEnableDefault, &found);
+#endif
+    return rc == cudaSuccess && found == cudaDriverEntryPointSuccess;
 }
 
 static bool find_driver(struct driver *driver)

@@ -28,8 +28,10 @@ static const struct entry entries[] = {
 #undef GPU_ENTRY
 };
 
-static void submit(struct gpu_device *, const struct gpu_batch *batch)
+static void submit(struct gpu_device *d, const struct gpu_batch *batch)
 {
+    if (d->ops->failure(d) != NULL)
+        return;
     if (batch->list_bytes > 0)
         memcpy(batch->lists, batch->host_lists, batch->list_bytes);
     for (size_t i = 0; i < batch->n; i++) {
@@ -95,9 +97,16 @@ static uint64_t free_bytes(struct gpu_device *d)
     return d->total_bytes;
 }
 
+static const char *failed_with;
+
 static const char *failure(struct gpu_device *)
 {
-    return NULL;
+    return failed_with;
+}
+
+void device_emulated_fail(const char *why)
+{
+    failed_with = why;
 }
 
 struct gpu_device *device_emulated(void)

@@ -10,6 +10,8 @@ extern "C" {
 #endif
 
 struct gpu_device *device_emulated(void);
+/* Lets the device fail with this reason; NULL: it works again. */
+void device_emulated_fail(const char *why);
 /* As emulator_on_fault. */
 void device_emulated_on_fault(void (*fault)(const char *message));
 
